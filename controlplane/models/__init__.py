@@ -1,0 +1,29 @@
+"""What Perch knows: the rows that the API shows and the engine works on."""
+
+from controlplane.models.account import Account, ApiKey, Plan
+from controlplane.models.branch import Branch, BranchState
+from controlplane.models.endpoint import Endpoint, EndpointState, EndpointType, PoolerMode
+from controlplane.models.operation import UNFINISHED, Action, Operation, OperationStatus
+from controlplane.models.project import Project
+from controlplane.models.region import Region
+from controlplane.models.role import Database, Role
+
+__all__ = [
+    "UNFINISHED",
+    "Account",
+    "Action",
+    "ApiKey",
+    "Branch",
+    "BranchState",
+    "Database",
+    "Endpoint",
+    "EndpointState",
+    "EndpointType",
+    "Operation",
+    "OperationStatus",
+    "Plan",
+    "PoolerMode",
+    "Project",
+    "Region",
+    "Role",
+]

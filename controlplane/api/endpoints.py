@@ -1,0 +1,79 @@
+"""`/projects/{project_id}/endpoints`: the compute endpoints (specification, calls 1 to 4)."""
+
+from typing import Any
+
+from ninja import Router
+
+from controlplane.api.auth import AuthenticatedRequest
+from controlplane.api.requests import CreateEndpoint, UpdateEndpoint
+from controlplane.api.responses import EndpointAndOperations, Endpoints, OneEndpoint
+from controlplane.services import endpoints
+from controlplane.services.endpoints import EndpointChange
+
+router = Router(tags=["endpoints"])
+
+
+@router.post("", response={201: EndpointAndOperations}, exclude_none=True)
+def create_endpoint(
+    request: AuthenticatedRequest, project_id: str, body: CreateEndpoint
+) -> tuple[int, dict[str, Any]]:
+    attributes = body.endpoint.given()
+    branch_id = attributes.pop("branch_id")
+    change = endpoints.create_endpoint(
+        request.auth, project_id, branch_id=branch_id, attributes=attributes
+    )
+    return 201, _changed(change)
+
+
+@router.get("", response=Endpoints, exclude_none=True)
+def list_endpoints(request: AuthenticatedRequest, project_id: str) -> dict[str, Any]:
+    return {"endpoints": list(endpoints.list_endpoints(request.auth, project_id))}
+
+
+@router.get("/{endpoint_id}", response=OneEndpoint, exclude_none=True)
+def get_endpoint(
+    request: AuthenticatedRequest, project_id: str, endpoint_id: str
+) -> dict[str, Any]:
+    return {"endpoint": endpoints.get_endpoint(request.auth, project_id, endpoint_id)}
+
+
+@router.patch("/{endpoint_id}", response=EndpointAndOperations, exclude_none=True)
+def update_endpoint(
+    request: AuthenticatedRequest, project_id: str, endpoint_id: str, body: UpdateEndpoint
+) -> dict[str, Any]:
+    return _changed(
+        endpoints.update_endpoint(request.auth, project_id, endpoint_id, body.endpoint.given())
+    )
+
+
+@router.delete("/{endpoint_id}", response=EndpointAndOperations, exclude_none=True)
+def delete_endpoint(
+    request: AuthenticatedRequest, project_id: str, endpoint_id: str
+) -> dict[str, Any]:
+    deleted = endpoints.delete_endpoint(request.auth, project_id, endpoint_id)
+    return {"endpoint": deleted, "operations": []}
+
+
+@router.post("/{endpoint_id}/start", response=EndpointAndOperations, exclude_none=True)
+def start_endpoint(
+    request: AuthenticatedRequest, project_id: str, endpoint_id: str
+) -> dict[str, Any]:
+    return _changed(endpoints.start_endpoint(request.auth, project_id, endpoint_id))
+
+
+@router.post("/{endpoint_id}/suspend", response=EndpointAndOperations, exclude_none=True)
+def suspend_endpoint(
+    request: AuthenticatedRequest, project_id: str, endpoint_id: str
+) -> dict[str, Any]:
+    return _changed(endpoints.suspend_endpoint(request.auth, project_id, endpoint_id))
+
+
+@router.post("/{endpoint_id}/restart", response=EndpointAndOperations, exclude_none=True)
+def restart_endpoint(
+    request: AuthenticatedRequest, project_id: str, endpoint_id: str
+) -> dict[str, Any]:
+    return _changed(endpoints.restart_endpoint(request.auth, project_id, endpoint_id))
+
+
+def _changed(change: EndpointChange) -> dict[str, Any]:
+    return {"endpoint": change.endpoint, "operations": change.operations}

@@ -1,0 +1,137 @@
+"""Everything that can go wrong, as `{request_id, code, message}` and never as HTML."""
+
+import logging
+import re
+import uuid
+from collections.abc import Callable, Mapping
+
+from django.db import InterfaceError, OperationalError
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from ninja import NinjaAPI
+from ninja.errors import AuthenticationError, HttpError, ValidationError
+
+from controlplane.services.errors import (
+    Conflict,
+    EndpointDisabled,
+    Invalid,
+    Locked,
+    NotFound,
+    PasswordNotStored,
+    ServiceError,
+    Unprocessable,
+)
+
+log = logging.getLogger(__name__)
+
+STATUS_OF: Mapping[type[ServiceError], int] = {
+    Invalid: 400,
+    NotFound: 404,
+    EndpointDisabled: 406,
+    Conflict: 409,
+    PasswordNotStored: 412,
+    Unprocessable: 422,
+    Locked: 423,
+}
+# One wording for a missing, a wrong and a revoked key: which it was is nobody's business.
+UNAUTHENTICATED = "supplied credentials do not pass authentication"
+REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+
+
+def error_response(
+    request: HttpRequest, status: int, message: str, *, code: str = ""
+) -> JsonResponse:
+    body = {"request_id": request_id(request), "code": code, "message": message}
+    return JsonResponse(body, status=status)
+
+
+def request_id(request: HttpRequest) -> str:
+    """The caller's X-Request-ID where it sent a sound one, else one of our own."""
+    known = request.META.get("perch.request_id")
+    if known is None:
+        given = request.headers.get("X-Request-ID", "")
+        known = given if REQUEST_ID.fullmatch(given) else str(uuid.uuid4())
+        request.META["perch.request_id"] = known
+    return str(known)
+
+
+class JsonErrorsMiddleware:
+    """Turns into JSON what the API's own handlers do not see: unknown paths and methods,
+    requests that Django itself refuses, and exceptions. Names each request in its answer."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        # Postgres holds no NUL, so nothing is named with one.
+        if "\0" in request.path:
+            response: HttpResponse = error_response(request, 404, "not found")
+        elif "%00" in request.META.get("QUERY_STRING", ""):
+            response = error_response(request, 400, "invalid request: NUL character")
+        else:
+            response = self.get_response(request)
+        content_type = response.headers.get("Content-Type", "")
+        if response.status_code >= 400 and not content_type.startswith("application/json"):
+            allowed = response.headers.get("Allow")
+            message = {404: "not found", 405: "method not allowed"}.get(
+                response.status_code, response.reason_phrase.lower()
+            )
+            response = error_response(request, response.status_code, message)
+            if allowed:
+                response.headers["Allow"] = allowed
+        response.headers["x-neon-ret-request-id"] = request_id(request)
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        response.headers["Cache-Control"] = "no-store"
+        return response
+
+    def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse:
+        return _unexpected(request, error)
+
+
+def install_error_handlers(api: NinjaAPI) -> None:
+    @api.exception_handler(ServiceError)
+    def refused(request: HttpRequest, error: ServiceError) -> HttpResponse:
+        return error_response(request, STATUS_OF[type(error)], error.message, code=error.code)
+
+    @api.exception_handler(AuthenticationError)
+    def unauthenticated(request: HttpRequest, error: AuthenticationError) -> HttpResponse:
+        return error_response(request, 401, UNAUTHENTICATED)
+
+    @api.exception_handler(ValidationError)
+    def undecodable(request: HttpRequest, error: ValidationError) -> HttpResponse:
+        return error_response(request, 400, f"invalid request: {_words_of(error)}")
+
+    @api.exception_handler(HttpError)
+    def refused_by_ninja(request: HttpRequest, error: HttpError) -> HttpResponse:
+        message = str(error)
+        if message == "Cannot parse request body":
+            message = "invalid request: decode application/json: not valid JSON"
+        return error_response(request, error.status_code, message)
+
+    @api.exception_handler(Exception)
+    def unexpected(request: HttpRequest, error: Exception) -> HttpResponse:
+        return _unexpected(request, error)
+
+
+def _unexpected(request: HttpRequest, error: Exception) -> HttpResponse:
+    log.error(
+        "request=%s method=%s path=%s", request_id(request), request.method, request.path,
+        exc_info=error,
+    )
+    if isinstance(error, OperationalError | InterfaceError):
+        return error_response(request, 503, "the database does not answer; try again")
+    return error_response(request, 500, "internal error")
+
+
+def _words_of(error: ValidationError) -> str:
+    """What is wrong with each field, in the words of the API that clients know."""
+    complaints = []
+    source = "decode application/json"
+    for problem in error.errors:
+        place = [str(part) for part in problem["loc"]]
+        if place[0] != "body":
+            source = f"decode {place[0]}"
+        # What follows the kind of parameter: the name of ours, of no use to the caller.
+        field = ".".join(place[2:] if place[0] == "body" else place[1:]) or "body"
+        words = "field required" if problem["type"] == "missing" else problem["msg"]
+        complaints.append(f"{field} ({words})")
+    return f"{source}: invalid: {'; '.join(complaints)}"

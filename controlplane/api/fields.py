@@ -1,0 +1,39 @@
+"""The types of the API's fields: what is accepted, and how it is printed."""
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, PlainSerializer, StringConstraints
+
+
+def _storable(text: str) -> str:
+    """Text that Postgres can hold and a page can show: UTF-8, without control characters."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError("not valid UTF-8") from error
+    if any(ord(character) < 32 or ord(character) == 127 for character in text):
+        raise ValueError("control characters are not allowed")
+    return text
+
+
+def _postgres_identifier(text: str) -> str:
+    if len(text.encode()) > 63:
+        raise ValueError("at most 63 bytes are allowed")
+    return text
+
+
+def _in_seconds(time: datetime) -> str:
+    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+Text = Annotated[str, AfterValidator(_storable)]
+Name = Annotated[Text, StringConstraints(strip_whitespace=True, min_length=1, max_length=256)]
+ShortName = Annotated[Text, StringConstraints(strip_whitespace=True, min_length=1, max_length=64)]
+# The name of a role or a database: Postgres cuts off what is longer.
+Identifier = Annotated[Text, StringConstraints(min_length=1), AfterValidator(_postgres_identifier)]
+ComputeUnits = Annotated[float, Field(ge=0.25, le=56, allow_inf_nan=False)]
+# 0: the server's default; -1: never; at most a week.
+SuspendTimeout = Annotated[int, Field(ge=-1, le=604800)]
+# Printed in seconds, UTC, with Z (specification, section 2).
+Timestamp = Annotated[datetime, PlainSerializer(_in_seconds, return_type=str)]

@@ -1,0 +1,108 @@
+"""`/projects`."""
+
+from dataclasses import asdict
+from typing import Any
+
+from ninja import Query, Router
+
+from controlplane.api.auth import AuthenticatedRequest
+from controlplane.api.pagination import ProjectsQuery
+from controlplane.api.requests import CreateProject, FirstBranch, UpdateProject
+from controlplane.api.responses import (
+    CreatedProject,
+    OneProject,
+    ProjectAndOperations,
+    ProjectsPage,
+)
+from controlplane.services import projects
+from controlplane.services.connections import Connection, connection_to
+
+router = Router(tags=["projects"])
+
+
+@router.get("", response=ProjectsPage, exclude_none=True)
+def list_projects(request: AuthenticatedRequest, query: Query[ProjectsQuery]) -> dict[str, Any]:
+    page = list(
+        projects.list_projects(
+            request.auth, after=query.cursor, limit=query.limit, search=query.search
+        )
+    )
+    answer: dict[str, Any] = {"projects": page}
+    if page:
+        answer["pagination"] = {"cursor": page[-1].id}
+    return answer
+
+
+@router.get("/shared", response=ProjectsPage, exclude_none=True)
+def list_shared_projects(request: AuthenticatedRequest) -> dict[str, Any]:
+    """Projects that others share with the caller: there is no sharing here."""
+    return {"projects": []}
+
+
+@router.post("", response={201: CreatedProject}, exclude_none=True)
+def create_project(
+    request: AuthenticatedRequest, body: CreateProject
+) -> tuple[int, dict[str, Any]]:
+    wanted = body.project
+    first = wanted.branch or FirstBranch()
+    defaults = wanted.default_endpoint_settings.given() if wanted.default_endpoint_settings else {}
+    for name in ("autoscaling_limit_min_cu", "autoscaling_limit_max_cu"):
+        if (value := getattr(wanted, name)) is not None:
+            defaults[name] = value
+    created = projects.create_project(
+        request.auth,
+        name=wanted.name,
+        region_id=wanted.region_id,
+        pg_version=wanted.pg_version,
+        branch_name=first.name or "main",
+        role_name=first.role_name,
+        database_name=first.database_name or "neondb",
+        endpoint_settings=defaults,
+        settings=wanted.settings or {},
+        history_retention_seconds=wanted.history_retention_seconds,
+        store_passwords=wanted.store_passwords,
+    )
+    connection = connection_to(
+        created.endpoint, created.role, created.database, password=created.password
+    )
+    return 201, {
+        "project": created.project,
+        "connection_uris": [connection_details(connection)],
+        "roles": [
+            {
+                "branch_id": created.branch.id,
+                "name": created.role.name,
+                "password": created.password,
+                "protected": created.role.protected,
+                "created_at": created.role.created_at,
+                "updated_at": created.role.updated_at,
+            }
+        ],
+        "databases": [created.database],
+        "operations": created.operations,
+        "branch": created.branch,
+        "endpoints": [created.endpoint],
+    }
+
+
+@router.get("/{project_id}", response=OneProject, exclude_none=True)
+def get_project(request: AuthenticatedRequest, project_id: str) -> dict[str, Any]:
+    return {"project": projects.get_project(request.auth, project_id)}
+
+
+@router.patch("/{project_id}", response=ProjectAndOperations, exclude_none=True)
+def update_project(
+    request: AuthenticatedRequest, project_id: str, body: UpdateProject
+) -> dict[str, Any]:
+    project = projects.update_project(request.auth, project_id, body.project.given())
+    return {"project": project, "operations": []}
+
+
+@router.delete("/{project_id}", response=OneProject, exclude_none=True)
+def delete_project(request: AuthenticatedRequest, project_id: str) -> dict[str, Any]:
+    return {"project": projects.delete_project(request.auth, project_id)}
+
+
+def connection_details(connection: Connection) -> dict[str, Any]:
+    parameters = asdict(connection)
+    return {"connection_uri": parameters.pop("uri"), "connection_parameters": parameters}

@@ -1,0 +1,137 @@
+"""What callers send. Lenient: unknown fields are ignored, and null is as good as absent."""
+
+from typing import Any, Literal
+
+from ninja import Schema
+from pydantic import Field
+
+from controlplane.api.fields import (
+    ComputeUnits,
+    Identifier,
+    Name,
+    ShortName,
+    SuspendTimeout,
+    Text,
+)
+
+
+class Attributes(Schema):
+    """The attributes of a resource, of which a caller sends some."""
+
+    def given(self) -> dict[str, Any]:
+        """Those that were sent, and not as null."""
+        return self.model_dump(exclude_none=True)
+
+
+class EndpointSettings(Attributes):
+    pg_settings: dict[Text, Text] | None = None
+
+
+class EndpointAttributes(Attributes):
+    settings: EndpointSettings | None = None
+    autoscaling_limit_min_cu: ComputeUnits | None = None
+    autoscaling_limit_max_cu: ComputeUnits | None = None
+    provisioner: ShortName | None = None
+    pooler_enabled: bool | None = None
+    pooler_mode: Literal["transaction"] | None = None
+    disabled: bool | None = None
+    passwordless_access: bool | None = None
+    suspend_timeout_seconds: SuspendTimeout | None = None
+    name: ShortName | None = None
+
+
+class NewEndpoint(EndpointAttributes):
+    branch_id: Text
+    type: Literal["read_write"]
+    region_id: Text | None = None
+
+
+class CreateEndpoint(Schema):
+    endpoint: NewEndpoint
+
+
+class EndpointChanges(EndpointAttributes):
+    branch_id: Text | None = None
+
+
+class UpdateEndpoint(Schema):
+    endpoint: EndpointChanges
+
+
+class NewBranchEndpoint(Attributes):
+    type: Literal["read_write"]
+    autoscaling_limit_min_cu: ComputeUnits | None = None
+    autoscaling_limit_max_cu: ComputeUnits | None = None
+    provisioner: ShortName | None = None
+    suspend_timeout_seconds: SuspendTimeout | None = None
+    settings: EndpointSettings | None = None
+    name: ShortName | None = None
+
+
+class NewBranch(Attributes):
+    parent_id: Text | None = None
+    name: Name | None = None
+    protected: bool = False
+    # Branching from the past needs a history that a data directory does not keep.
+    parent_lsn: Text | None = None
+    parent_timestamp: Text | None = None
+
+
+class CreateBranch(Schema):
+    branch: NewBranch | None = None
+    endpoints: list[NewBranchEndpoint] | None = None
+
+
+class BranchChanges(Attributes):
+    name: Name | None = None
+    protected: bool | None = None
+
+
+class UpdateBranch(Schema):
+    branch: BranchChanges
+
+
+class DefaultEndpointSettings(Attributes):
+    pg_settings: dict[Text, Text] | None = None
+    autoscaling_limit_min_cu: ComputeUnits | None = None
+    autoscaling_limit_max_cu: ComputeUnits | None = None
+    suspend_timeout_seconds: SuspendTimeout | None = None
+
+
+class FirstBranch(Attributes):
+    name: Name | None = None
+    role_name: Identifier | None = None
+    database_name: Identifier | None = None
+
+
+class NewProject(Attributes):
+    name: Name | None = None
+    region_id: Text | None = None
+    pg_version: int | None = Field(None, ge=1, le=1000)
+    provisioner: ShortName | None = None
+    autoscaling_limit_min_cu: ComputeUnits | None = None
+    autoscaling_limit_max_cu: ComputeUnits | None = None
+    default_endpoint_settings: DefaultEndpointSettings | None = None
+    settings: dict[Text, Any] | None = None
+    store_passwords: bool = True
+    history_retention_seconds: int = Field(86400, ge=0, le=2592000)
+    branch: FirstBranch | None = None
+
+
+class CreateProject(Schema):
+    project: NewProject
+
+
+class ProjectChanges(Attributes):
+    name: Name | None = None
+    default_endpoint_settings: DefaultEndpointSettings | None = None
+    settings: dict[Text, Any] | None = None
+    history_retention_seconds: int | None = Field(None, ge=0, le=2592000)
+
+
+class UpdateProject(Schema):
+    project: ProjectChanges
+
+
+class CreateApiKey(Schema):
+    key_name: ShortName

@@ -1,0 +1,84 @@
+"""Who is calling, and where: `/users/me`, `/regions` and what else clients ask first."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from ninja import Router
+
+from controlplane.api.auth import AuthenticatedRequest
+from controlplane.models import Region
+
+router = Router(tags=["users"])
+
+UNLIMITED = -1
+
+
+@router.get("/users/me")
+def get_current_user(request: AuthenticatedRequest) -> dict[str, Any]:
+    """Billing does not exist here; clients want its fields all the same."""
+    account = request.auth
+    billing = {
+        name: ""
+        for name in (
+            "address_city",
+            "address_country",
+            "address_line1",
+            "address_line2",
+            "address_postal_code",
+            "address_state",
+        )
+    }
+    return {
+        "id": str(account.id),
+        "login": account.name,
+        "name": account.name,
+        "last_name": "",
+        "email": account.name,
+        "image": "",
+        "plan": account.plan,
+        "active_seconds_limit": UNLIMITED,
+        "compute_seconds_limit": UNLIMITED,
+        "projects_limit": UNLIMITED,
+        "branches_limit": UNLIMITED,
+        "max_autoscaling_limit": account.largest_compute,
+        "auth_accounts": [],
+        "billing_account": {
+            **billing,
+            "email": account.name,
+            "payment_source": {"type": ""},
+            "subscription_type": "free" if account.plan == "free" else "UNKNOWN",
+            "quota_reset_at_last": _beginning_of_month(),
+        },
+    }
+
+
+@router.get("/users/me/organizations")
+def list_organizations(request: AuthenticatedRequest) -> dict[str, Any]:
+    return {"organizations": []}
+
+
+@router.get("/auth")
+def get_auth_details(request: AuthenticatedRequest) -> dict[str, Any]:
+    account = request.auth
+    return {"account_id": str(account.id), "auth_method": "api_key_user", "auth_data": account.name}
+
+
+@router.get("/regions")
+def list_regions(request: AuthenticatedRequest) -> dict[str, Any]:
+    regions = Region.objects.order_by("-default", "id")
+    return {
+        "regions": [
+            {
+                "region_id": region.id,
+                "name": region.name,
+                "default": region.default,
+                "geo_lat": "",
+                "geo_long": "",
+            }
+            for region in regions
+        ]
+    }
+
+
+def _beginning_of_month() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-01T00:00:00Z")

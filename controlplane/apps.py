@@ -1,0 +1,6 @@
+from django.apps import AppConfig
+
+
+class ControlPlane(AppConfig):
+    name = "controlplane"
+    verbose_name = "Perch's control plane"

@@ -1,0 +1,136 @@
+"""Makes a compute's roles and databases be what the metadata says they are.
+
+Every step asks first what is there, so applying twice changes nothing, and a crash
+half-way is mended by applying again.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import LiteralString
+
+from psycopg import Connection, sql
+
+from controlplane.compute.branch_data import connect
+
+# Every role made through the API is a member: what they share is granted to it.
+GROUP = "perch_superuser"
+
+
+@dataclass(frozen=True)
+class RoleSpec:
+    name: str
+    verifier: str  # SCRAM-SHA-256$…, as Postgres stores it
+    login: bool
+
+
+@dataclass(frozen=True)
+class DatabaseSpec:
+    name: str
+    owner: str
+    # The name it had when it was last applied; a rename where it differs.
+    applied_name: str | None
+
+
+@dataclass(frozen=True)
+class CatalogSpec:
+    roles: Sequence[RoleSpec]
+    databases: Sequence[DatabaseSpec]
+    dropped_roles: Sequence[str]
+    dropped_databases: Sequence[str]
+
+
+def apply_catalog(socket_dir: Path, spec: CatalogSpec) -> None:
+    """Bring the catalog of the compute in `socket_dir` to `spec`. Raises psycopg.Error."""
+    with connect(socket_dir) as connection:
+        _create_group(connection)
+        for name in spec.dropped_databases:
+            _run(connection, "DROP DATABASE IF EXISTS {} WITH (FORCE)", name)
+        for role in spec.roles:
+            _apply_role(connection, role)
+        for database in spec.databases:
+            _apply_database(connection, database)
+    for name in spec.dropped_roles:
+        _drop_role(socket_dir, name, [database.name for database in spec.databases])
+
+
+def _create_group(connection: "Connection[tuple[object, ...]]") -> None:
+    if _exists(connection, "SELECT 1 FROM pg_roles WHERE rolname = %s", GROUP):
+        return
+    _run(connection, "CREATE ROLE {} NOLOGIN CREATEDB CREATEROLE", GROUP)
+    for granted in ("pg_monitor", "pg_signal_backend", "pg_read_all_data", "pg_write_all_data"):
+        _run(connection, "GRANT {} TO {} WITH ADMIN OPTION", granted, GROUP)
+
+
+def _apply_role(connection: "Connection[tuple[object, ...]]", role: RoleSpec) -> None:
+    verb: LiteralString = "ALTER"
+    if not _exists(connection, "SELECT 1 FROM pg_roles WHERE rolname = %s", role.name):
+        verb = "CREATE"
+    login: LiteralString = "LOGIN" if role.login else "NOLOGIN"
+    statement = sql.SQL("{} ROLE {} {} CREATEDB CREATEROLE BYPASSRLS PASSWORD {}")
+    connection.execute(
+        statement.format(
+            sql.SQL(verb), sql.Identifier(role.name), sql.SQL(login), sql.Literal(role.verifier)
+        )
+    )
+    _run(connection, "GRANT {} TO {}", GROUP, role.name)
+
+
+def _apply_database(connection: "Connection[tuple[object, ...]]", database: DatabaseSpec) -> None:
+    present = "SELECT 1 FROM pg_database WHERE datname = %s"
+    renamed = database.applied_name not in (None, database.name)
+    if renamed and _exists(connection, present, str(database.applied_name)):
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s",
+            [database.applied_name],
+        )
+        _run(
+            connection,
+            "ALTER DATABASE {} RENAME TO {}",
+            str(database.applied_name),
+            database.name,
+        )
+    if not _exists(connection, present, database.name):
+        _run(connection, "CREATE DATABASE {} OWNER {}", database.name, database.owner)
+    else:
+        _run(connection, "ALTER DATABASE {} OWNER TO {}", database.name, database.owner)
+
+
+def _drop_role(socket_dir: Path, name: str, databases: Sequence[str]) -> None:
+    """Drop a role and what it owns; ownership is kept in each database on its own."""
+    for database in databases:
+        with connect(socket_dir, database) as connection:
+            if not _exists(connection, "SELECT 1 FROM pg_roles WHERE rolname = %s", name):
+                return
+            connection.execute(
+                sql.SQL("REASSIGN OWNED BY {} TO {}").format(
+                    sql.Identifier(name),
+                    sql.Identifier(_owner_of(connection, database)),
+                )
+            )
+            _run(connection, "DROP OWNED BY {}", name)
+    with connect(socket_dir) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", [name]
+        )
+        _run(connection, "DROP ROLE IF EXISTS {}", name)
+
+
+def _owner_of(connection: "Connection[tuple[object, ...]]", database: str) -> str:
+    row = connection.execute(
+        "SELECT pg_get_userbyid(datdba) FROM pg_database WHERE datname = %s", [database]
+    ).fetchone()
+    assert row is not None
+    return str(row[0])
+
+
+def _exists(
+    connection: "Connection[tuple[object, ...]]", query: LiteralString, name: str
+) -> bool:
+    return connection.execute(query, [name]).fetchone() is not None
+
+
+def _run(
+    connection: "Connection[tuple[object, ...]]", statement: LiteralString, *names: str
+) -> None:
+    connection.execute(sql.SQL(statement).format(*map(sql.Identifier, names)))

@@ -1,0 +1,154 @@
+"""A compute: the Postgres process that serves an endpoint on its branch.
+
+What the actions call. Every function may be called again after a crash at any point and
+then ends in the same state. Callers hold the branch's lock (`lock_branches`).
+"""
+
+import logging
+from pathlib import Path
+
+import psycopg
+from django.conf import settings
+
+from controlplane.compute import branch_data
+from controlplane.compute.binaries import give_to_account, own_directory
+from controlplane.compute.branch_data import connect, data_dir
+from controlplane.compute.configuration import ComputeSpec, render_configuration
+from controlplane.compute.limits import limit_compute
+from controlplane.compute.process import (
+    StartFailed,
+    check_configuration,
+    reload_postgres,
+    socket_dir_of,
+    start_postgres,
+    stop_postgres,
+)
+
+log = logging.getLogger(__name__)
+
+# One line: nobody reaches the socket but the compute account itself and the proxy, which
+# has authenticated the client before it connects.
+HBA = "local all all trust\n"
+
+
+class ConfigurationRefused(Exception):
+    """Postgres does not accept a configuration; the message is Postgres's own."""
+
+
+def socket_dir(endpoint_id: str) -> Path:
+    return Path(settings.SOCKET_DIR) / endpoint_id
+
+
+def start(spec: ComputeSpec) -> None:
+    """Have the branch's Postgres run for the endpoint, ready for connections.
+
+    Raises branch_data.NoSuchBranchData, process.StartFailed, ConfigurationRefused.
+    """
+    data = data_dir(spec.branch_id)
+    if not data.exists():
+        raise branch_data.NoSuchBranchData(f"the branch {spec.branch_id} has no data")
+    if running_endpoint(spec.branch_id) == spec.endpoint_id and answers(spec.endpoint_id):
+        return
+    stop_postgres(data)
+    config = _write_configuration(spec, _config_file(spec.branch_id))
+    own_directory(socket_dir(spec.endpoint_id))
+    try:
+        start_postgres(
+            data,
+            config,
+            _log_file(spec.branch_id),
+            on_spawn=lambda pid: limit_compute(spec.endpoint_id, pid, max_cu=spec.max_cu),
+        )
+    except StartFailed as error:
+        # Only now, as it costs time: is it the settings that Postgres minds?
+        if complaint := check_configuration(data, config):
+            raise ConfigurationRefused(complaint) from error
+        raise
+
+
+def stop(branch_id: str) -> None:
+    """Stop whatever runs on the branch. Its clients see 57P01. Raises process.StopFailed."""
+    stop_postgres(data_dir(branch_id))
+
+
+def reconfigure(spec: ComputeSpec) -> None:
+    """Bring the endpoint's compute to `spec`, without a restart where Postgres allows it.
+
+    Where Postgres refuses, the compute goes on (or comes up again) as it was. Raises
+    ConfigurationRefused with Postgres's words, and what `start` raises.
+    """
+    if running_endpoint(spec.branch_id) != spec.endpoint_id:
+        start(spec)
+        return
+    data, current = data_dir(spec.branch_id), _config_file(spec.branch_id)
+    proposed = _write_configuration(spec, current.with_name("proposed.conf"))
+    if complaint := check_configuration(data, proposed):
+        raise ConfigurationRefused(complaint)
+    previous = current.rename(current.with_name("previous.conf"))
+    proposed.rename(current)
+    reload_postgres(data)
+    if not _needs_restart(spec):
+        return
+    stop_postgres(data)
+    try:
+        start(spec)
+    except (StartFailed, ConfigurationRefused) as error:
+        previous.rename(current)
+        start_postgres(data, current, _log_file(spec.branch_id))
+        raise ConfigurationRefused(str(error)) from error
+
+
+def running_endpoint(branch_id: str) -> str | None:
+    """The id of the endpoint that the Postgres of this branch runs for, if one runs."""
+    found = socket_dir_of(data_dir(branch_id))
+    return found.name if found else None
+
+
+def answers(endpoint_id: str) -> bool:
+    """Whether the endpoint's Postgres runs a query."""
+    try:
+        with connect(socket_dir(endpoint_id)) as connection:
+            return connection.execute("SELECT 1").fetchone() == (1,)
+    except psycopg.OperationalError:
+        return False
+
+
+def running_branches() -> dict[str, str]:
+    """Every Postgres on this host, as branch id to the id of the endpoint it runs for."""
+    found = {}
+    for directory in (Path(settings.STATE_DIR) / "branches").glob("br-*"):
+        if endpoint_id := running_endpoint(directory.name):
+            found[directory.name] = endpoint_id
+    return found
+
+
+def _needs_restart(spec: ComputeSpec) -> bool:
+    """Whether a setting that was just reloaded waits for a restart.
+
+    The reload is a signal; a fresh connection is served only after the postmaster has
+    taken it in, and its backend starts from the reloaded settings.
+    """
+    with connect(socket_dir(spec.endpoint_id)) as connection:
+        row = connection.execute("SELECT count(*) FROM pg_settings WHERE pending_restart").fetchone()
+    return row != (0,)
+
+
+def _write_configuration(spec: ComputeSpec, path: Path) -> Path:
+    hba_file = Path(settings.STATE_DIR) / "pg_hba.conf"
+    if not hba_file.exists():
+        hba_file.write_text(HBA)
+        give_to_account(hba_file)
+    text = render_configuration(
+        spec, socket_dir=socket_dir(spec.endpoint_id), hba_file=hba_file
+    )
+    path.write_text(text)
+    give_to_account(path)
+    return path
+
+
+def _config_file(branch_id: str) -> Path:
+    return branch_data.branch_dir(branch_id) / "postgresql.conf"
+
+
+def _log_file(branch_id: str) -> Path:
+    return branch_data.branch_dir(branch_id) / "postgres.log"

@@ -1,0 +1,137 @@
+"""Copies, removes and locks directories. Copies share their blocks where the disk can."""
+
+import errno
+import fcntl
+import os
+import shutil
+import stat
+import subprocess
+import time
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from django.conf import settings
+
+from controlplane.compute.binaries import give_to_account
+
+FICLONE = 0x40049409  # linux/fs.h: share the source's extents, copying on write
+NO_REFLINK = {errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.ENOSYS}
+
+
+class LockTimeout(Exception):
+    """Somebody else holds the branch's lock."""
+
+
+def clone_tree(source: Path, target: Path, *, skip: Collection[str] = ()) -> None:
+    """Copy the directory or file `source` to the new path `target`, for the compute account.
+
+    `skip` names paths relative to `source`; a skipped directory is made, but left empty.
+    A file that vanishes meanwhile is left out: a running Postgres may drop files, and its
+    log, replayed on the copy, drops them there as well.
+    """
+    if not source.is_dir():
+        _clone_file(str(source), str(target))
+        return
+    target.mkdir(mode=0o700)
+    give_to_account(target)
+    directories = [""]
+    while directories:
+        relative = directories.pop()
+        with os.scandir(source / relative) as entries:
+            for entry in entries:
+                name = os.path.join(relative, entry.name)
+                copy = os.path.join(target, name)
+                if entry.is_dir(follow_symlinks=False):
+                    os.mkdir(copy, 0o700)
+                    give_to_account(copy)
+                    if name not in skip:
+                        directories.append(name)
+                elif entry.is_file(follow_symlinks=False) and name not in skip:
+                    with suppress(FileNotFoundError):
+                        _clone_file(entry.path, copy)
+
+
+def _clone_file(source: str, target: str) -> None:
+    reader = os.open(source, os.O_RDONLY)
+    try:
+        writer = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            try:
+                fcntl.ioctl(writer, FICLONE, reader)
+            except OSError as error:
+                if error.errno not in NO_REFLINK:
+                    raise
+                while os.copy_file_range(reader, writer, 1 << 30):
+                    pass
+            give_to_account(writer)
+        finally:
+            os.close(writer)
+    finally:
+        os.close(reader)
+
+
+def sync_tree(path: Path) -> None:
+    """Bring everything below `path` to the disk, so that it outlives a power cut."""
+    subprocess.run(["sync", "-f", path], check=True, timeout=600)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove `path` and all below it; no harm if it is gone."""
+
+    def ignore_missing(_function: object, _path: object, info: tuple[object, OSError, object]) -> None:
+        if not isinstance(info[1], FileNotFoundError):
+            raise info[1]
+
+    if path.is_symlink() or not path.exists():
+        return
+    shutil.rmtree(path, onerror=ignore_missing)
+
+
+def size_of_tree(path: Path) -> int:
+    """Bytes of the files below `path`; what vanishes meanwhile does not count."""
+    total = 0
+    for directory, _, names in os.walk(path):
+        for name in names:
+            try:
+                found = os.lstat(os.path.join(directory, name))
+            except FileNotFoundError:
+                continue
+            if stat.S_ISREG(found.st_mode):
+                total += found.st_size
+    return total
+
+
+@contextmanager
+def lock_branches(*branch_ids: str, timeout: float = 60.0) -> Iterator[None]:
+    """Hold the branches' directories against every other thread and process of this host.
+
+    The kernel lets go when the holder dies, so a lock never outlives its work, and work
+    that was wrongly taken for dead is not done twice at once. `timeout` is in seconds.
+
+    Raises LockTimeout.
+    """
+    deadline = time.monotonic() + timeout
+    directory = settings.STATE_DIR / "locks"
+    directory.mkdir(mode=0o700, exist_ok=True)
+    with ExitStack() as stack:
+        for branch_id in sorted(set(branch_ids)):
+            stack.enter_context(_lock_file(directory / branch_id, deadline))
+        yield
+
+
+@contextmanager
+def _lock_file(path: Path, deadline: float) -> Iterator[None]:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise LockTimeout(f"{path.name} is busy with other work") from None
+                time.sleep(0.01)
+        yield
+    finally:
+        os.close(descriptor)

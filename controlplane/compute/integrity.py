@@ -1,0 +1,33 @@
+"""Asks a running compute whether its data is sound, for check_availability."""
+
+from pathlib import Path
+
+from controlplane.compute.branch_data import connect
+
+
+class DataDamaged(Exception):
+    """A database of the branch cannot be read; the message says which and why."""
+
+
+def check_data(socket_dir: Path) -> None:
+    """Read the catalog of every database and ask for checksum failures.
+
+    Raises DataDamaged, psycopg.Error.
+    """
+    with connect(socket_dir) as connection:
+        rows = connection.execute(
+            "SELECT datname FROM pg_database WHERE datallowconn AND NOT datistemplate"
+        ).fetchall()
+    for (name,) in rows:
+        with connect(socket_dir, str(name)) as connection:
+            # Reads pg_class and pg_attribute whole: every page's checksum is verified.
+            connection.execute(
+                "SELECT count(*), count(attname) FROM pg_class JOIN pg_attribute"
+                " ON attrelid = pg_class.oid"
+            )
+            row = connection.execute(
+                "SELECT coalesce(checksum_failures, 0) FROM pg_stat_database"
+                " WHERE datname = current_database()"
+            ).fetchone()
+        if row and row[0]:
+            raise DataDamaged(f'database "{name}": {row[0]} pages with a wrong checksum')

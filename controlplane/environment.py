@@ -1,0 +1,80 @@
+"""Reads settings from the environment. Used by `controlplane.settings` alone."""
+
+import hashlib
+import os
+import secrets
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from psycopg.conninfo import conninfo_to_dict
+
+# sockaddr_un.sun_path holds 108 bytes with its closing NUL, on Linux.
+LONGEST_SOCKET_PATH = 107
+
+
+def envstr(name: str, default: str) -> str:
+    return os.environ.get(name) or default
+
+
+def envint(name: str, default: int) -> int:
+    return int(envstr(name, str(default)))
+
+
+def envbool(name: str, default: bool) -> bool:
+    return envstr(name, str(default)).lower() in {"1", "true", "yes", "on"}
+
+
+def envsecret(name: str, path: Path) -> str:
+    """The variable `name`, else what the 0600 file at `path` holds, made on the first call.
+
+    A process that may not read or make the file gets a passing secret: commands that
+    need none, `--help` among them, work anywhere.
+    """
+    if value := os.environ.get(name):
+        return value
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # O_EXCL: of two processes that start together, one writes and both read the same.
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        pass
+    except OSError:
+        return secrets.token_urlsafe(48)
+    else:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_urlsafe(48))
+    try:
+        return path.read_text()
+    except OSError:
+        return secrets.token_urlsafe(48)
+
+
+def private_directory(state_dir: Path, name: str, *, longest_child: int) -> Path:
+    """`state_dir/name`, or a short path derived from it where sockets would not fit.
+
+    `longest_child` is the length in bytes of the longest path below it.
+    """
+    path = state_dir / name
+    if len(os.fsencode(path)) + 1 + longest_child <= LONGEST_SOCKET_PATH:
+        return path
+    digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:12]
+    return Path(tempfile.gettempdir()) / f"perch-{os.geteuid()}-{digest}"
+
+
+def postgres_database(url: str, *, pool_size: int) -> dict[str, Any]:
+    """Django's description of the database that the libpq URL or key-value string names."""
+    options: dict[str, Any] = dict(conninfo_to_dict(url))
+    return {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": options.pop("dbname", "perch"),
+        "USER": options.pop("user", ""),
+        "PASSWORD": options.pop("password", ""),
+        "HOST": options.pop("host", ""),
+        "PORT": options.pop("port", ""),
+        "CONN_HEALTH_CHECKS": True,
+        "OPTIONS": {
+            **options,
+            "pool": {"min_size": 1, "max_size": pool_size, "timeout": 10},
+        },
+    }

@@ -1,0 +1,252 @@
+"""`manage.py up`: the whole service on this machine, with one command."""
+
+import fcntl
+import os
+import secrets
+import shlex
+import signal
+import socket
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import IO, Any
+
+from django.conf import settings
+from django.core.management import call_command
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import connections
+
+from controlplane.compute import compute, metadata
+from controlplane.compute.binaries import PostgresUnusable, compute_account
+from controlplane.compute.state_directory import StateDirectoryUnusable, prepare_state_directory
+from controlplane.management.supervision import (
+    Program,
+    Supervisor,
+    end_leftovers,
+    programs_of,
+)
+from controlplane.models import Account, ApiKey
+from controlplane.operations.reconcile import reconcile_host
+from controlplane.operations.upkeep import own_region
+
+DEFAULT_PORTS = {"console": 8000, "api": 8001, "proxy": 5432}
+READY_WITHIN = 60.0  # seconds
+
+
+class Command(BaseCommand):
+    help = "Runs the whole service: console, API, worker and proxy, with a Postgres of its own."
+    requires_system_checks = ()
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "--state-dir", metavar="DIR", help=f"where everything is kept ({settings.STATE_DIR})"
+        )
+        parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
+        for name, port in DEFAULT_PORTS.items():
+            parser.add_argument(
+                f"--{name}-port",
+                type=int,
+                metavar="PORT",
+                help=f"{port}, or the next free one if that is taken",
+            )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        stopped = threading.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: stopped.set())
+        try:
+            prepare_state_directory()
+        except (StateDirectoryUnusable, PostgresUnusable, OSError) as error:
+            raise CommandError(str(error)) from error
+        with self._only_one():
+            if ended := end_leftovers(settings.STATE_DIR):
+                self._say(f"Ended {len(ended)} processes that an earlier run had left behind.")
+            host = options["host"]
+            ports = {name: self._port(host, name, options[f"{name}_port"]) for name in DEFAULT_PORTS}
+            supervisor = self._supervisor(host, ports)
+            try:
+                self._run(supervisor, host, ports, stopped)
+            finally:
+                self._stop(supervisor)
+
+    def _run(
+        self, supervisor: Supervisor, host: str, ports: dict[str, int], stopped: threading.Event
+    ) -> None:
+        """Bring everything up, say so, and keep it up until `stopped`."""
+        if "DATABASE_URL" not in os.environ:
+            metadata.create_metadata_cluster()
+        greeted = False
+        while not stopped.is_set():
+            self._bring_up(supervisor, host, ports, stopped)
+            if not greeted and not stopped.is_set():
+                self._greet(host, ports)
+                greeted = True
+            while supervisor.is_running() and not stopped.wait(0.5):
+                pass
+            if not stopped.is_set():
+                self._say("The supervisor has died; starting everything again.")
+                end_leftovers(settings.STATE_DIR)
+
+    def _bring_up(
+        self, supervisor: Supervisor, host: str, ports: dict[str, int], stopped: threading.Event
+    ) -> None:
+        supervisor.start()
+        own = "DATABASE_URL" not in os.environ
+        if own and not _wait(metadata.create_metadata_database, stopped):
+            raise CommandError(f"Postgres does not come up; see {supervisor.log_dir}")
+        call_command("migrate", verbosity=0)
+        self._make_local_account()
+        connections.close_all()
+        for program in supervisor.programs:
+            if not program.autostart and not stopped.is_set():
+                supervisor.start_program(program.name)
+        for url in (
+            f"http://{_reachable(host)}:{ports['api']}/healthz",
+            f"http://{_reachable(host)}:{ports['console']}/sign-in",
+        ):
+            if not _wait(lambda u=url: _answers(u), stopped) and not stopped.is_set():  # type: ignore[misc]
+                raise CommandError(f"{url} does not answer; see {supervisor.log_dir}")
+
+    def _greet(self, host: str, ports: dict[str, int]) -> None:
+        key_file = settings.STATE_DIR / "api-key"
+        self._say(
+            f"""
+Perch is up.
+
+  Console  http://{_reachable(host)}:{ports["console"]}
+           sign in with the API key in {key_file}
+           (show it with: cat {shlex.quote(str(key_file))})
+  API      http://{_reachable(host)}:{ports["api"]}/api/v2
+  Postgres {_reachable(host)}:{ports["proxy"]}, as the console shows for each endpoint
+
+Ctrl-C stops everything; the next `up` finds it as it was."""
+        )
+
+    def _stop(self, supervisor: Supervisor) -> None:
+        """Stop the processes, then the computes, then what knows of them."""
+        if not supervisor.is_running():
+            return
+        self._say("Stopping …")
+        with ThreadPoolExecutor() as threads:
+            names = [program.name for program in supervisor.programs if not program.autostart]
+            list(threads.map(supervisor.stop_program, names))
+            list(threads.map(compute.stop, compute.running_branches()))
+        try:
+            reconcile_host(own_region())
+        finally:
+            connections.close_all()
+            supervisor.stop()
+        self._say("Stopped.")
+
+    def _supervisor(self, host: str, ports: dict[str, int]) -> Supervisor:
+        programs = programs_of(settings.BASE_DIR / "Procfile")
+        if "DATABASE_URL" not in os.environ:
+            account = compute_account()
+            database = Program(
+                "metadata",
+                shlex.join(metadata.metadata_command()),
+                user=account.name if account else None,
+                stop_signal="INT",
+                autostart=True,
+            )
+            programs.insert(0, database)
+        return Supervisor(
+            programs,
+            state_dir=settings.STATE_DIR,
+            socket=settings.SOCKET_DIR / "supervisor.sock",
+            directory=settings.BASE_DIR,
+            environment={
+                **os.environ,
+                "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}",
+                "PERCH_STATE_DIR": str(settings.STATE_DIR),
+                "PERCH_SECRET_KEY": settings.SECRET_KEY,
+                "PERCH_HOST": host,
+                "PERCH_PROXY_PORT": str(ports["proxy"]),
+                "MANAGEMENT_API_URL": f"http://{_reachable(host)}:{ports['api']}/api/v2",
+                "HOST": host,
+                "PORT": str(ports["console"]),
+                "API_HOST": host,
+                "API_PORT": str(ports["api"]),
+                "PYTHONUNBUFFERED": "1",
+            },
+        )
+
+    def _make_local_account(self) -> None:
+        """The account `local`, with a key in the state directory that is still good."""
+        account, _ = Account.objects.get_or_create(name="local")
+        path = settings.STATE_DIR / "api-key"
+        known = path.read_text().strip() if path.exists() else secrets.token_hex()
+        if ApiKey.objects.filter(digest=ApiKey.digest_of(known), revoked_at=None).exists():
+            return
+        _, key = ApiKey.issue(account, "up")
+        path.unlink(missing_ok=True)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(key + "\n")
+
+    def _port(self, host: str, name: str, wanted: int | None) -> int:
+        if wanted is not None:
+            if not _is_free(host, wanted):
+                raise CommandError(f"port {wanted}, asked for by --{name}-port, is taken")
+            return wanted
+        default = port = DEFAULT_PORTS[name]
+        taken = self._given_out
+        while port in taken or not _is_free(host, port):
+            port += 1
+        taken.add(port)
+        if port != default:
+            self._say(f"Port {default} is taken; the {name} takes {port}.")
+        return port
+
+    @property
+    def _given_out(self) -> set[int]:
+        found: set[int] = self.__dict__.setdefault("_ports", set())
+        return found
+
+    def _only_one(self) -> IO[str]:
+        lock = (settings.STATE_DIR / "up.lock").open("w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CommandError(f"Perch is already up on {settings.STATE_DIR}") from None
+        return lock
+
+    def _say(self, text: str) -> None:
+        self.stdout.write(text)
+        self.stdout.flush()
+
+
+def _wait(condition: Callable[[], bool], stopped: threading.Event) -> bool:
+    """Wait for `condition`; False after READY_WITHIN, or once `stopped`."""
+    deadline = time.monotonic() + READY_WITHIN
+    while not condition():
+        if time.monotonic() > deadline or stopped.wait(0.05):
+            return False
+    return True
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def _is_free(host: str, port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+def _reachable(host: str) -> str:
+    """An address that the host itself can be reached at."""
+    return "127.0.0.1" if host in ("0.0.0.0", "") else host

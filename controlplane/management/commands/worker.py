@@ -1,0 +1,94 @@
+"""`manage.py worker`: takes jobs of this host's region and looks after its computes."""
+
+import asyncio
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand
+from django.db import close_old_connections
+from procrastinate import App
+from procrastinate.contrib.django import app as django_app
+from procrastinate.contrib.django.django_connector import DjangoConnector
+from procrastinate.exceptions import ConnectorException
+
+from controlplane.compute.binaries import postgres_bin
+from controlplane.compute.state_directory import prepare_state_directory
+from controlplane.models import Region
+from controlplane.operations.upkeep import ROUNDS, Round, own_region, publish
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT = 2.0  # seconds
+# A worker without a heartbeat for this long is dead; its jobs are run again.
+DEAD_AFTER = 8.0
+
+
+class Command(BaseCommand):
+    help = "Runs operations and looks after the computes of this host's region."
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        prepare_state_directory()
+        postgres_bin()
+        region = own_region()
+        publish(region)
+        connector = django_app.connector
+        assert isinstance(connector, DjangoConnector)
+        # The tasks' own app keeps Django's connector: what they enqueue must be part of
+        # their transaction.
+        asyncio.run(work(django_app.with_connector(connector.get_worker_connector()), region))
+
+
+async def work(app: App, region: Region) -> None:
+    """Run jobs until a signal ends us; the rounds go on beside."""
+    threads = ThreadPoolExecutor(settings.WORKER_CONCURRENCY + len(ROUNDS))
+    asyncio.get_running_loop().set_default_executor(threads)
+    async with app.open_async():
+        beside = [asyncio.create_task(repeat(one, region)) for one in ROUNDS]
+        beside.append(asyncio.create_task(revive_stalled_jobs(app, region)))
+        try:
+            await app.run_worker_async(
+                queues=[region.queue],
+                concurrency=settings.WORKER_CONCURRENCY,
+                delete_jobs="always",
+                fetch_job_polling_interval=0.5,
+                update_heartbeat_interval=HEARTBEAT,
+                stalled_worker_timeout=DEAD_AFTER,
+                shutdown_graceful_timeout=60,
+            )
+        finally:
+            for task in beside:
+                task.cancel()
+
+
+async def repeat(one: Round, region: Region) -> None:
+    """Do the round every interval; what goes wrong is logged and tried again."""
+    while True:
+        try:
+            await asyncio.to_thread(_with_connections, one, region)
+        except Exception:
+            log.exception("round=%s failed", getattr(one.do, "__name__", one.do))
+        await asyncio.sleep(one.interval)
+
+
+async def revive_stalled_jobs(app: App, region: Region) -> None:
+    """Put back the jobs whose worker's heartbeat has stopped."""
+    while True:
+        try:
+            for job in await app.job_manager.get_stalled_jobs(
+                queue=region.queue, seconds_since_heartbeat=DEAD_AFTER
+            ):
+                log.warning("job=%s args=%s worker=dead action=retried", job.id, job.task_kwargs)
+                await app.job_manager.retry_job(job)
+        except ConnectorException:
+            log.exception("could not look for stalled jobs")
+        await asyncio.sleep(HEARTBEAT)
+
+
+def _with_connections(one: Round, region: Region) -> None:
+    close_old_connections()
+    try:
+        one.do(region)
+    finally:
+        close_old_connections()

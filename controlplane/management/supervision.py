@@ -1,0 +1,192 @@
+"""Runs the Procfile's processes under supervisor, for `manage.py up`."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from xmlrpc.client import Fault, ServerProxy
+
+import psutil
+from supervisor.xmlrpc import SupervisorTransport
+
+# Marks every process of ours, so that the next `up` finds what an `up` that was killed
+# has left behind. Computes do not carry it: they may go on.
+MARK = "PERCH_UP"
+
+
+@dataclass(frozen=True)
+class Program:
+    """A process to keep running. `command` is a shell's."""
+
+    name: str
+    command: str
+    # The account it runs under, where that is not ours.
+    user: str | None = None
+    stop_signal: str = "TERM"
+    autostart: bool = False
+
+
+def programs_of(procfile: Path) -> list[Program]:
+    """The processes of a Procfile; `release` is none."""
+    found = re.findall(r"^(\w+):\s*(.+)$", procfile.read_text(), re.MULTILINE)
+    return [Program(name, command) for name, command in found if name != "release"]
+
+
+class Supervisor:
+    """The supervisor process, its configuration and its socket."""
+
+    def __init__(
+        self,
+        programs: Sequence[Program],
+        *,
+        state_dir: Path,
+        socket: Path,
+        environment: Mapping[str, str],
+        directory: Path,
+    ) -> None:
+        self.state_dir = state_dir
+        self.socket = socket
+        self.environment = {**environment, MARK: str(state_dir)}
+        self.directory = directory
+        self.log_dir = state_dir / "log"
+        self.config = state_dir / "supervisord.conf"
+        self.programs = programs
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start supervisor, and with it the programs that start by themselves."""
+        self.log_dir.mkdir(mode=0o700, exist_ok=True)
+        self.socket.unlink(missing_ok=True)
+        self.config.write_text(self._configuration())
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "supervisor.supervisord", "-n", "-c", self.config],
+            env=self.environment,
+            cwd=self.directory,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            # Ctrl-C is for `up` alone, which stops the rest in order.
+            start_new_session=True,
+        )
+
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def start_program(self, name: str) -> None:
+        """Start it, where it does not run already."""
+        try:
+            self._rpc().startProcess(name, False)
+        except Fault as fault:
+            if "ALREADY_STARTED" not in fault.faultString:
+                raise
+
+    def stop_program(self, name: str) -> None:
+        """Stop it and wait; no harm if it does not run."""
+        try:
+            self._rpc().stopProcess(name, True)
+        except Fault as fault:
+            if "NOT_RUNNING" not in fault.faultString:
+                raise
+
+    def stop(self, *, timeout: float = 60.0) -> None:
+        """Stop every program and supervisor itself; `timeout` is in seconds."""
+        if self.process is None:
+            return
+        self.process.terminate()
+        try:
+            self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def _rpc(self) -> Any:
+        transport = SupervisorTransport(serverurl=f"unix://{self.socket}")
+        return ServerProxy("http://localhost", transport=transport).supervisor
+
+    def _configuration(self) -> str:
+        sections = [
+            f"""
+[supervisord]
+nodaemon = true
+logfile = {_literal(self.log_dir)}/supervisord.log
+pidfile = {_literal(self.state_dir)}/supervisord.pid
+childlogdir = {_literal(self.log_dir)}
+minfds = 1024
+
+[unix_http_server]
+file = {_literal(self.socket)}
+chmod = 0700
+
+[rpcinterface:supervisor]
+supervisor.rpcinterface_factory = supervisor.rpcinterface:make_main_rpcinterface
+"""
+        ]
+        for program in self.programs:
+            # Endless tries: the pause between them grows by a second each time.
+            sections.append(f"""
+[program:{program.name}]
+command = /bin/sh -c {_quoted("exec " + program.command)}
+autostart = {program.autostart}
+autorestart = true
+startsecs = 5
+startretries = 1000000
+stopsignal = {program.stop_signal}
+stopwaitsecs = 20
+redirect_stderr = true
+stdout_logfile = {_literal(self.log_dir)}/{program.name}.log
+stdout_logfile_maxbytes = 10MB
+stdout_logfile_backups = 2
+{f"user = {program.user}" if program.user else ""}
+""")
+        return "".join(sections)
+
+
+def end_leftovers(state_dir: Path) -> list[int]:
+    """End what an earlier `up` on this directory has left running; returns the process ids."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            marked = process.environ().get(MARK) == str(state_dir)
+        except psutil.Error:
+            continue
+        if marked and process.pid != os.getpid():
+            found.append(process)
+    # Supervisor would start again what is ended before it.
+    found.sort(key=lambda process: "supervisord" not in " ".join(_command_of(process)))
+    for process in found:
+        postgres = Path((_command_of(process) or [""])[0]).name.startswith("postgres")
+        _send(process, signal.SIGINT if postgres else signal.SIGTERM)
+    _, stubborn = psutil.wait_procs(found, timeout=20)
+    for process in stubborn:
+        _send(process, signal.SIGKILL)
+    psutil.wait_procs(stubborn, timeout=5)
+    return [process.pid for process in found]
+
+
+def _command_of(process: psutil.Process) -> list[str]:
+    try:
+        return list(process.cmdline())
+    except psutil.Error:
+        return []
+
+
+def _send(process: psutil.Process, number: signal.Signals) -> None:
+    try:
+        process.send_signal(number)
+    except psutil.NoSuchProcess:
+        return
+
+
+def _literal(value: Path | str) -> str:
+    """Supervisor's configuration expands percent signs."""
+    return str(value).replace("%", "%%")
+
+
+def _quoted(command: str) -> str:
+    escaped = _literal(command).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

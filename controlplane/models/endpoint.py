@@ -1,0 +1,128 @@
+"""A compute endpoint: the one way into a branch (specification, sections 2.1 and 3.1)."""
+
+from datetime import datetime
+
+from django.db import models
+from django.utils import timezone
+
+from controlplane.models.branch import Branch
+from controlplane.models.names import new_endpoint_id
+from controlplane.models.project import Project
+
+
+class EndpointState(models.TextChoices):
+    INIT = "init", "Just created; its first start is not over"
+    ACTIVE = "active", "Its Postgres runs"
+    IDLE = "idle", "Suspended: no process, no memory"
+
+
+class EndpointType(models.TextChoices):
+    READ_WRITE = "read_write", "Reads and writes"
+
+
+class PoolerMode(models.TextChoices):
+    TRANSACTION = "transaction", "A server connection for each transaction"
+
+
+class Endpoint(models.Model):
+    id = models.CharField(primary_key=True, max_length=60, default=new_endpoint_id)
+    project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="endpoints")
+    branch = models.ForeignKey(Branch, on_delete=models.PROTECT, related_name="endpoints")
+    name = models.CharField(max_length=64, null=True)
+    type = models.CharField(
+        max_length=16, choices=EndpointType.choices, default=EndpointType.READ_WRITE
+    )
+    # Compute units: 1 is 1 vCPU and 4 GB of memory.
+    autoscaling_limit_min_cu = models.FloatField(default=0.25)
+    autoscaling_limit_max_cu = models.FloatField(default=1)
+    # {pg_settings: {name: value}}
+    settings = models.JSONField(default=dict)
+    pooler_enabled = models.BooleanField(default=False)
+    pooler_mode = models.CharField(
+        max_length=16, choices=PoolerMode.choices, default=PoolerMode.TRANSACTION
+    )
+    disabled = models.BooleanField(default=False)
+    passwordless_access = models.BooleanField(default=True)
+    provisioner = models.CharField(max_length=32, default="k8s-pod")
+    # 0: the server's default; -1: never.
+    suspend_timeout_seconds = models.IntegerField(default=0)
+    current_state = models.CharField(
+        max_length=8, choices=EndpointState.choices, default=EndpointState.INIT
+    )
+    last_active = models.DateTimeField(null=True)
+    started_at = models.DateTimeField(null=True)
+    suspended_at = models.DateTimeField(null=True)
+    created_at = models.DateTimeField(default=timezone.now)
+    updated_at = models.DateTimeField(default=timezone.now)
+    deleted_at = models.DateTimeField(null=True)
+
+    # Where its unfinished operations lead. Not stored, as it follows from them; set by the
+    # services that looked, None where nothing is pending or nobody asked.
+    pending_state: EndpointState | None = None
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(
+                name="one_endpoint_per_branch",
+                fields=["branch"],
+                condition=models.Q(deleted_at=None),
+            ),
+            models.CheckConstraint(
+                name="endpoint_state_is_known",
+                condition=models.Q(current_state__in=EndpointState.values),
+            ),
+            models.CheckConstraint(
+                name="endpoint_type_is_known", condition=models.Q(type__in=EndpointType.values)
+            ),
+            models.CheckConstraint(
+                name="endpoint_pooler_mode_is_known",
+                condition=models.Q(pooler_mode__in=PoolerMode.values),
+            ),
+            models.CheckConstraint(
+                name="endpoint_limits_are_ordered",
+                condition=models.Q(
+                    autoscaling_limit_min_cu__gte=0.25,
+                    autoscaling_limit_max_cu__gte=models.F("autoscaling_limit_min_cu"),
+                ),
+            ),
+        )
+        indexes = (
+            models.Index(
+                name="endpoints_of_a_project",
+                fields=["project", "created_at"],
+                condition=models.Q(deleted_at=None),
+            ),
+        )
+
+    def __str__(self) -> str:
+        return self.id
+
+    def enter(self, state: EndpointState, *, now: datetime) -> None:
+        """Change `current_state`, and with it all that a change of state leaves behind.
+
+        The only place that does: time on the branch is counted here, and `started_at` and
+        `suspended_at` are kept. The caller holds the project's lock.
+        """
+        if state == self.current_state:
+            return
+        if state == EndpointState.ACTIVE:
+            self.started_at = self.last_active = now
+        elif self.current_state == EndpointState.ACTIVE and self.started_at:
+            seconds = max(0.0, (now - self.started_at).total_seconds())
+            Branch.objects.filter(id=self.branch_id).update(
+                active_seconds=models.F("active_seconds") + seconds,
+                compute_seconds=models.F("compute_seconds")
+                + seconds * self.autoscaling_limit_max_cu,
+            )
+            self.suspended_at = now
+        self.current_state = state
+        self.updated_at = now
+        self.save(
+            update_fields=[
+                "current_state",
+                "started_at",
+                "suspended_at",
+                "last_active",
+                "updated_at",
+            ]
+        )

@@ -1,0 +1,32 @@
+"""Identifiers that people can read: `ep-quiet-heron-123456`, `brown-condor-12345678`."""
+
+import re
+import secrets
+
+import coolname
+
+# Clients tell an id from a name by its shape: exactly two words, then digits.
+WORD = re.compile(r"[a-z]{2,12}")
+
+
+def new_branch_id() -> str:
+    return f"br-{_two_words()}-{_digits(6)}"
+
+
+def new_endpoint_id() -> str:
+    return f"ep-{_two_words()}-{_digits(6)}"
+
+
+def new_project_id() -> str:
+    return f"{_two_words()}-{_digits(8)}"
+
+
+def _two_words() -> str:
+    while True:
+        words = coolname.generate(2)
+        if len(words) == 2 and all(WORD.fullmatch(word) for word in words):
+            return "-".join(words)
+
+
+def _digits(count: int) -> str:
+    return str(secrets.randbelow(9 * 10 ** (count - 1)) + 10 ** (count - 1))

@@ -1,0 +1,98 @@
+"""An operation: anything that takes time, from the request to its end (specification, 2.2)."""
+
+import uuid
+from datetime import datetime
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.utils import timezone
+
+from controlplane.models.branch import Branch
+from controlplane.models.endpoint import Endpoint
+from controlplane.models.project import Project
+
+
+class Action(models.TextChoices):
+    CREATE_TIMELINE = "create_timeline", "Create a project with its primary branch"
+    CREATE_BRANCH = "create_branch", "Create a branch"
+    START_COMPUTE = "start_compute", "Start an endpoint"
+    SUSPEND_COMPUTE = "suspend_compute", "Suspend an endpoint"
+    APPLY_CONFIG = "apply_config", "Apply a new configuration"
+    CHECK_AVAILABILITY = "check_availability", "Check that data is sound and an endpoint starts"
+    DELETE_TIMELINE = "delete_timeline", "Delete a branch's data"
+    DELETE_TENANT = "delete_tenant", "Delete a project's data"
+
+
+class OperationStatus(models.TextChoices):
+    SCHEDULING = "scheduling", "Waits for an earlier operation"
+    RUNNING = "running", "Handed to the engine"
+    FINISHED = "finished", "Done"
+    FAILED = "failed", "Given up; `error` says why"
+
+
+UNFINISHED = (OperationStatus.SCHEDULING, OperationStatus.RUNNING)
+
+
+class Operation(models.Model):
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4)
+    project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="operations")
+    branch = models.ForeignKey(
+        Branch, null=True, on_delete=models.PROTECT, related_name="operations"
+    )
+    endpoint = models.ForeignKey(
+        Endpoint, null=True, on_delete=models.PROTECT, related_name="operations"
+    )
+    action = models.CharField(max_length=32, choices=Action.choices)
+    status = models.CharField(max_length=16, choices=OperationStatus.choices)
+    # The operations of one request share this; when one fails, those after it fail with it.
+    chain = models.UUIDField()
+    # Ids of what it holds: endpoints and branches, or its project for all of them.
+    resources = ArrayField(models.CharField(max_length=60))
+    # What the action needs beyond the rows: {from_branch_id?, before?}.
+    details = models.JSONField(default=dict)
+    error = models.TextField(null=True)
+    failures_count = models.PositiveIntegerField(default=0)
+    retry_at = models.DateTimeField(null=True)
+    created_at = models.DateTimeField(default=timezone.now)
+    updated_at = models.DateTimeField(default=timezone.now)
+    # When it was handed to the engine: durations count from here.
+    dispatched_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = (
+            models.CheckConstraint(
+                name="operation_action_is_known", condition=models.Q(action__in=Action.values)
+            ),
+            models.CheckConstraint(
+                name="operation_status_is_known",
+                condition=models.Q(status__in=OperationStatus.values),
+            ),
+            # The cursor of the list is created_at alone, so no two may share one.
+            models.UniqueConstraint(
+                name="operations_of_a_project_in_order", fields=["project", "created_at"]
+            ),
+        )
+        indexes = (
+            models.Index(
+                name="unfinished_operations",
+                fields=["project", "created_at"],
+                condition=models.Q(status__in=UNFINISHED),
+            ),
+            models.Index(
+                name="operations_of_an_endpoint", fields=["endpoint", "action", "-created_at"]
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.action} {self.id}"
+
+    @property
+    def is_finished(self) -> bool:
+        return self.status not in UNFINISHED
+
+    def duration_ms(self, now: datetime) -> int:
+        """Milliseconds from the hand-over to the engine until its end, or until `now`."""
+        if self.dispatched_at is None:
+            return 0
+        end = self.updated_at if self.is_finished else now
+        return max(0, round((end - self.dispatched_at).total_seconds() * 1000))

@@ -1,0 +1,33 @@
+"""A region: the host name its endpoints share, and the queue its worker takes jobs from."""
+
+from django.db import models
+
+
+class Region(models.Model):
+    id = models.CharField(primary_key=True, max_length=60)
+    name = models.CharField(max_length=64)
+    # Endpoints are reached as `<endpoint_id>.<host>`.
+    host = models.CharField(max_length=200)
+    # Where its proxy listens; connection strings leave out Postgres's own 5432.
+    port = models.PositiveIntegerField(default=5432)
+    default = models.BooleanField(default=False)
+    # Published by the region's worker: whether its host has PgBouncer.
+    pooling_available = models.BooleanField(default=False)
+    # Published by the region's proxy and worker while they run; /healthz reads them.
+    worker_seen_at = models.DateTimeField(null=True)
+    proxy_seen_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(
+                name="one_default_region", fields=["default"], condition=models.Q(default=True)
+            ),
+        )
+
+    def __str__(self) -> str:
+        return self.id
+
+    @property
+    def queue(self) -> str:
+        """The Procrastinate queue of this region's worker."""
+        return f"region-{self.id}"

@@ -1,0 +1,56 @@
+"""Roles and databases of a branch: what the compute's catalog is made to hold."""
+
+from django.db import models
+from django.utils import timezone
+
+from controlplane.models.branch import Branch
+
+
+class Role(models.Model):
+    branch = models.ForeignKey(Branch, on_delete=models.CASCADE, related_name="roles")
+    name = models.CharField(max_length=63)
+    # What the proxy authenticates against: SCRAM-SHA-256$<iterations>:<salt>$<keys>.
+    verifier = models.TextField()
+    # The password itself, encrypted, for reveal_password; "" where it is not stored.
+    encrypted_password = models.TextField(default="")
+    protected = models.BooleanField(default=False)
+    no_login = models.BooleanField(default=False)
+    created_at = models.DateTimeField(default=timezone.now)
+    updated_at = models.DateTimeField(default=timezone.now)
+    # Kept until the compute has dropped it from the catalog.
+    deleted_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(
+                name="role_name_is_unique",
+                fields=["branch", "name"],
+                condition=models.Q(deleted_at=None),
+            ),
+        )
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Database(models.Model):
+    branch = models.ForeignKey(Branch, on_delete=models.CASCADE, related_name="databases")
+    name = models.CharField(max_length=63)
+    # The name the catalog still knows it by, while a rename waits to be applied.
+    applied_name = models.CharField(max_length=63, null=True)
+    owner_name = models.CharField(max_length=63)
+    created_at = models.DateTimeField(default=timezone.now)
+    updated_at = models.DateTimeField(default=timezone.now)
+    deleted_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(
+                name="database_name_is_unique",
+                fields=["branch", "name"],
+                condition=models.Q(deleted_at=None),
+            ),
+        )
+
+    def __str__(self) -> str:
+        return self.name

@@ -1,0 +1,162 @@
+"""The work of each action: one function per action, called by the engine.
+
+A function holds its operation's branches on disk, may be called again after a crash at any
+point, and raises: Refused where trying again would be in vain, anything else to be tried
+again. What its end means for the rows stands in `effects`.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from controlplane.compute import branch_data, compute
+from controlplane.compute.branch_data import NoSuchBranchData
+from controlplane.compute.catalog import CatalogSpec, DatabaseSpec, RoleSpec, apply_catalog
+from controlplane.compute.compute import ConfigurationRefused
+from controlplane.compute.configuration import ComputeSpec
+from controlplane.compute.integrity import check_data
+from controlplane.compute.limits import forget_limits
+from controlplane.models import Action, Branch, BranchState, Database, Endpoint, Operation
+
+
+class Refused(Exception):
+    """The operation cannot succeed however often it is tried; the message says why."""
+
+
+def create_timeline(operation: Operation) -> None:
+    branch_data.create_from_template(_branch(operation).id)
+
+
+def create_branch(operation: Operation) -> None:
+    branch = _branch(operation)
+    if branch.parent is None:
+        raise Refused("the branch has no parent")
+    try:
+        branch_data.create_from_parent(branch.id, branch.parent.id)
+    except NoSuchBranchData as error:
+        raise Refused(str(error)) from error
+    # The data came with the parent's roles and databases as they were last applied there.
+    Branch.objects.filter(id=branch.id).update(
+        applied_catalog_revision=branch.parent.applied_catalog_revision
+    )
+
+
+def start_compute(operation: Operation) -> None:
+    endpoint = _endpoint(operation)
+    _bring_up(endpoint, compute.start)
+
+
+def suspend_compute(operation: Operation) -> None:
+    endpoint = _endpoint(operation)
+    compute.stop(endpoint.branch_id)
+    forget_limits(endpoint.id)
+
+
+def apply_config(operation: Operation) -> None:
+    """New settings or size, changed roles and databases, or another branch."""
+    endpoint = _endpoint(operation)
+    left = operation.details.get("from_branch_id")
+    if left and compute.running_endpoint(left) == endpoint.id:
+        compute.stop(left)
+    _bring_up(endpoint, compute.reconfigure)
+
+
+def check_availability(operation: Operation) -> None:
+    """Prove that the branch's data is sound and that the endpoint starts and answers."""
+    endpoint = _endpoint(operation)
+    was_running = compute.running_endpoint(endpoint.branch_id) == endpoint.id
+    try:
+        _bring_up(endpoint, compute.start)
+        check_data(compute.socket_dir(endpoint.id))
+    finally:
+        if not was_running:
+            compute.stop(endpoint.branch_id)
+
+
+def delete_timeline(operation: Operation) -> None:
+    branch = _branch(operation)
+    compute.stop(branch.id)
+    branch_data.remove(branch.id)
+
+
+def delete_tenant(operation: Operation) -> None:
+    for branch in Branch.objects.filter(project_id=operation.project_id):
+        compute.stop(branch.id)
+        branch_data.remove(branch.id)
+
+
+ACTIONS: Mapping[Action, Callable[[Operation], None]] = {
+    Action.CREATE_TIMELINE: create_timeline,
+    Action.CREATE_BRANCH: create_branch,
+    Action.START_COMPUTE: start_compute,
+    Action.SUSPEND_COMPUTE: suspend_compute,
+    Action.APPLY_CONFIG: apply_config,
+    Action.CHECK_AVAILABILITY: check_availability,
+    Action.DELETE_TIMELINE: delete_timeline,
+    Action.DELETE_TENANT: delete_tenant,
+}
+
+
+def compute_spec(endpoint: Endpoint) -> ComputeSpec:
+    return ComputeSpec(
+        endpoint_id=endpoint.id,
+        branch_id=endpoint.branch_id,
+        min_cu=endpoint.autoscaling_limit_min_cu,
+        max_cu=endpoint.autoscaling_limit_max_cu,
+        pg_settings=endpoint.settings.get("pg_settings", {}),
+    )
+
+
+def _bring_up(endpoint: Endpoint, bring_up: Callable[[ComputeSpec], None]) -> None:
+    """Have the endpoint's compute run, with the roles and databases it should have."""
+    branch = endpoint.branch
+    if branch.current_state != BranchState.READY:
+        raise Refused(f"the branch {branch.id} was not created")
+    try:
+        bring_up(compute_spec(endpoint))
+    except (ConfigurationRefused, NoSuchBranchData) as error:
+        raise Refused(str(error)) from error
+    if branch.applied_catalog_revision != branch.catalog_revision:
+        _apply_catalog(branch, compute.socket_dir(endpoint.id))
+
+
+def _apply_catalog(branch: Branch, socket_dir: Path) -> None:
+    roles, databases = list(branch.roles.all()), list(branch.databases.all())
+    apply_catalog(
+        socket_dir,
+        CatalogSpec(
+            roles=[
+                RoleSpec(role.name, role.verifier, login=not role.no_login)
+                for role in roles
+                if role.deleted_at is None
+            ],
+            databases=[
+                DatabaseSpec(database.name, database.owner_name, database.applied_name)
+                for database in databases
+                if database.deleted_at is None
+            ],
+            dropped_roles=[role.name for role in roles if role.deleted_at],
+            dropped_databases=[
+                database.applied_name or database.name
+                for database in databases
+                if database.deleted_at
+            ],
+        ),
+    )
+    for database in databases:
+        Database.objects.filter(id=database.id).update(applied_name=database.name)
+    gone = [role.id for role in roles if role.deleted_at]
+    branch.roles.filter(id__in=gone).delete()
+    branch.databases.filter(id__in=[row.id for row in databases if row.deleted_at]).delete()
+    Branch.objects.filter(id=branch.id).update(applied_catalog_revision=branch.catalog_revision)
+
+
+def _branch(operation: Operation) -> Branch:
+    assert operation.branch is not None
+    return operation.branch
+
+
+def _endpoint(operation: Operation) -> Endpoint:
+    assert operation.endpoint is not None
+    if operation.endpoint.deleted_at is not None:
+        raise Refused("the endpoint was deleted")
+    return operation.endpoint

@@ -1,0 +1,91 @@
+"""What the end of an operation means for the rows: the transitions, in one table.
+
+Called by the engine, in the transaction that ends the operation unless it says otherwise.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from django.utils import timezone
+
+from controlplane.compute import compute
+from controlplane.compute.process import StopFailed
+from controlplane.models import (
+    Action,
+    Branch,
+    BranchState,
+    Endpoint,
+    EndpointState,
+    Operation,
+)
+
+log = logging.getLogger(__name__)
+
+# The state of the operation's endpoint once the action is done (specification, 3.1).
+ENDPOINT_AFTER: Mapping[str, EndpointState] = {
+    Action.START_COMPUTE: EndpointState.ACTIVE,
+    Action.APPLY_CONFIG: EndpointState.ACTIVE,
+    Action.SUSPEND_COMPUTE: EndpointState.IDLE,
+}
+
+
+def pending_state(endpoint: Endpoint, unfinished: Sequence[Operation]) -> EndpointState | None:
+    """The state that the endpoint's unfinished operations, oldest first, lead to."""
+    pending = None
+    for operation in unfinished:
+        if operation.endpoint_id == endpoint.id:
+            pending = ENDPOINT_AFTER.get(operation.action, pending)
+    return pending
+
+
+def take_effect(operation: Operation) -> None:
+    """Change the rows as the operation's success says."""
+    now = timezone.now()
+    if operation.action in (Action.CREATE_TIMELINE, Action.CREATE_BRANCH):
+        _enter_ready(operation, now)
+    elif operation.action == Action.DELETE_TIMELINE:
+        Endpoint.objects.filter(branch_id=operation.branch_id, deleted_at=None).update(
+            deleted_at=now, updated_at=now
+        )
+        Branch.objects.filter(id=operation.branch_id).update(deleted_at=now, updated_at=now)
+    elif state := ENDPOINT_AFTER.get(operation.action):
+        if endpoint := _living_endpoint(operation):
+            endpoint.enter(state, now=now)
+
+
+def settle_compute(operation: Operation, rest: Sequence[Operation]) -> None:
+    """Stop the compute of a failed chain that was to leave its endpoint suspended.
+
+    `rest` are the operations of the chain that will not run any more. Not part of the
+    transaction: it may take seconds.
+    """
+    endpoint = operation.endpoint
+    if endpoint and any(later.action == Action.SUSPEND_COMPUTE for later in rest):
+        try:
+            compute.stop(endpoint.branch_id)
+        except StopFailed as error:
+            log.error("endpoint=%s error=%r", endpoint.id, str(error))
+
+
+def settle_rows(operation: Operation) -> None:
+    """Leave the endpoint of a failed operation in a true state, with its last good settings."""
+    endpoint = _living_endpoint(operation)
+    if endpoint is None:
+        return
+    if before := operation.details.get("before"):
+        for name, value in before.items():
+            setattr(endpoint, name, value)
+        endpoint.save(update_fields=list(before))
+    runs = compute.running_endpoint(endpoint.branch_id) == endpoint.id
+    endpoint.enter(EndpointState.ACTIVE if runs else EndpointState.IDLE, now=timezone.now())
+
+
+def _enter_ready(operation: Operation, now: datetime) -> None:
+    Branch.objects.filter(id=operation.branch_id).update(
+        current_state=BranchState.READY, state_changed_at=now, updated_at=now
+    )
+
+
+def _living_endpoint(operation: Operation) -> Endpoint | None:
+    return Endpoint.objects.filter(id=operation.endpoint_id, deleted_at=None).first()

@@ -1,0 +1,274 @@
+"""The operation engine: schedule, dispatch, run, finish, fail.
+
+An operation is a row first and a job second. One transaction writes the resource's
+change, its operations and the queue's job. Every transaction here begins by locking the
+project's row, so what one sees of a project's unfinished operations stays true until it
+commits; different projects never wait for each other.
+"""
+
+import logging
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import InterfaceError, OperationalError, transaction
+from django.utils import timezone
+
+from controlplane.compute.filesystem import lock_branches
+from controlplane.models import (
+    UNFINISHED,
+    Action,
+    Branch,
+    Endpoint,
+    Operation,
+    OperationStatus,
+    Project,
+)
+from controlplane.operations.actions import ACTIONS, Refused
+from controlplane.operations.effects import settle_compute, settle_rows, take_effect
+from controlplane.operations.queue import enqueue_operation
+
+log = logging.getLogger(__name__)
+
+# Seconds before each further attempt; after the last one the operation has failed.
+RETRY_PAUSES = (0.5, 1.0, 2.0, 4.0)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operation to be scheduled."""
+
+    action: Action
+    branch: Branch | None = None
+    endpoint: Endpoint | None = None
+    # Branches it works on beyond its own.
+    also_holds: Sequence[Branch] = ()
+    holds_project: bool = False
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def resources(self) -> list[str]:
+        held = [self.endpoint, self.branch, *self.also_holds]
+        return [row.id for row in held if row is not None]
+
+
+@contextmanager
+def locked_project(project_id: str) -> Iterator[Project]:
+    """A transaction that holds the project's row; raises Project.DoesNotExist."""
+    with transaction.atomic():
+        # No key update: rows that refer to the project may be written meanwhile.
+        yield (
+            Project.objects.select_for_update(no_key=True, of=("self",))
+            .select_related("region", "account")
+            .get(id=project_id)
+        )
+
+
+def schedule(project: Project, steps: Sequence[Step]) -> list[Operation]:
+    """Write the steps as a chain of operations and dispatch what can run.
+
+    The caller holds the project's lock. The first is `running` unless an earlier
+    unfinished operation holds what it needs; the rest are `scheduling` (specification,
+    section 4, rules 1, 2 and 7).
+    """
+    chain = uuid.uuid4()
+    created_at = _next_created_at(project)
+    operations = [
+        Operation(
+            project=project,
+            branch=step.branch,
+            endpoint=step.endpoint,
+            action=step.action,
+            status=OperationStatus.SCHEDULING,
+            chain=chain,
+            resources=[project.id] if step.holds_project else step.resources,
+            details=dict(step.details),
+            created_at=created_at + timedelta(microseconds=position),
+            updated_at=created_at + timedelta(microseconds=position),
+        )
+        for position, step in enumerate(steps)
+    ]
+    Operation.objects.bulk_create(operations)
+    dispatched = {operation.id: operation for operation in dispatch(project)}
+    return [dispatched.get(operation.id, operation) for operation in operations]
+
+
+def dispatch(project: Project) -> list[Operation]:
+    """Hand over every operation that no earlier unfinished one stands in the way of.
+
+    The caller holds the project's lock. Returns what was handed over.
+    """
+    held: set[str] = set()
+    handed_over = []
+    now = timezone.now()
+    for operation in unfinished(project.id):
+        if operation.status == OperationStatus.SCHEDULING and not _stands_behind(operation, held):
+            operation.status = OperationStatus.RUNNING
+            operation.dispatched_at = now
+            operation.updated_at = max(now, operation.updated_at)
+            operation.save(update_fields=["status", "dispatched_at", "updated_at"])
+            enqueue_operation(operation.id, queue=project.region.queue)
+            handed_over.append(operation)
+        held.update(operation.resources)
+    return handed_over
+
+
+def unfinished(project_id: str) -> Sequence[Operation]:
+    """The project's unfinished operations, oldest first."""
+    return list(
+        Operation.objects.filter(project_id=project_id, status__in=UNFINISHED).order_by(
+            "created_at"
+        )
+    )
+
+
+def run(operation_id: uuid.UUID) -> None:
+    """Carry out an operation that was handed over; called by the job, again after a crash.
+
+    What fails is tried again after a pause, as a job of its own, until the operation has
+    failed for good. Raises only where the metadata database fails us: then the job engine
+    calls again.
+    """
+    operation = _load(operation_id)
+    if operation.is_finished:
+        return
+    began = time.monotonic()
+    try:
+        # The lock's holder may have been this same operation, taken for dead too early.
+        with lock_branches(*_branches_of(operation)):
+            operation = _load(operation_id)
+            if operation.is_finished:
+                return
+            ACTIONS[Action(operation.action)](operation)
+            _finish(operation)
+    except (OperationalError, InterfaceError):
+        raise
+    except Refused as refusal:
+        _fail(operation, str(refusal))
+    except Exception as error:
+        log.exception("operation=%s action=%s attempt=failed", operation.id, operation.action)
+        _retry_or_fail(operation, str(error) or type(error).__name__)
+    else:
+        log.info(
+            "operation=%s action=%s endpoint=%s status=finished ms=%.0f",
+            operation.id,
+            operation.action,
+            operation.endpoint_id,
+            (time.monotonic() - began) * 1000,
+        )
+
+
+def _finish(operation: Operation) -> None:
+    with locked_project(operation.project_id) as project:
+        if _end(operation, OperationStatus.FINISHED):
+            take_effect(operation)
+            dispatch(project)
+
+
+def _retry_or_fail(operation: Operation, reason: str) -> None:
+    if operation.failures_count >= len(RETRY_PAUSES):
+        _fail(operation, reason, attempt_failed=True)
+        return
+    pause = timedelta(seconds=RETRY_PAUSES[operation.failures_count])
+    with locked_project(operation.project_id) as project:
+        fresh = Operation.objects.get(id=operation.id)
+        if fresh.is_finished:
+            return
+        now = timezone.now()
+        fresh.failures_count += 1
+        fresh.error = reason
+        fresh.retry_at = now + pause
+        fresh.updated_at = max(now, fresh.updated_at)
+        fresh.save(update_fields=["failures_count", "error", "retry_at", "updated_at"])
+        enqueue_operation(fresh.id, queue=project.region.queue, at=fresh.retry_at)
+
+
+def _fail(operation: Operation, reason: str, *, attempt_failed: bool = False) -> None:
+    """End the operation as failed, and what comes after it in its chain with it."""
+    log.warning(
+        "operation=%s action=%s endpoint=%s status=failed error=%r",
+        operation.id,
+        operation.action,
+        operation.endpoint_id,
+        reason,
+    )
+    with lock_branches(*_branches_of(operation)):
+        rest = list(
+            Operation.objects.filter(
+                chain=operation.chain, status=OperationStatus.SCHEDULING
+            ).order_by("created_at")
+        )
+        settle_compute(operation, rest)
+        with locked_project(operation.project_id) as project:
+            operation.failures_count += attempt_failed
+            if not _end(operation, OperationStatus.FAILED, error=reason):
+                return
+            for later in rest:
+                _end(
+                    later,
+                    OperationStatus.FAILED,
+                    error=f"not run: {operation.action} before it failed: {reason}",
+                )
+            settle_rows(operation)
+            dispatch(project)
+
+
+def cancel(operations: Sequence[Operation], reason: str) -> None:
+    """Fail operations that were not handed over yet. The caller holds the project's lock."""
+    for operation in operations:
+        if operation.status == OperationStatus.SCHEDULING:
+            _end(operation, OperationStatus.FAILED, error=reason)
+
+
+def _end(operation: Operation, status: OperationStatus, *, error: str | None = None) -> bool:
+    """Write a terminal status; False where the operation had ended already.
+
+    The only place that does, so a terminal status never changes.
+    """
+    now = timezone.now()
+    changed = Operation.objects.filter(id=operation.id, status__in=UNFINISHED).update(
+        status=status,
+        error=error,
+        failures_count=operation.failures_count,
+        retry_at=None,
+        updated_at=max(now, operation.updated_at),
+    )
+    return changed == 1
+
+
+def _load(operation_id: uuid.UUID) -> Operation:
+    return Operation.objects.select_related("project__region", "branch", "endpoint__branch").get(
+        id=operation_id
+    )
+
+
+def _stands_behind(operation: Operation, held: set[str]) -> bool:
+    """Whether an earlier operation holds something of this one's."""
+    if operation.project_id in held:
+        return True
+    if operation.project_id in operation.resources:
+        return bool(held)
+    return not held.isdisjoint(operation.resources)
+
+
+def _branches_of(operation: Operation) -> list[str]:
+    if operation.project_id in operation.resources:
+        branches = Branch.objects.filter(project_id=operation.project_id)
+        return list(branches.values_list("id", flat=True))
+    return [held for held in operation.resources if held.startswith("br-")]
+
+
+def _next_created_at(project: Project) -> datetime:
+    """Now, or just after the project's newest operation: the list's cursor is the time alone."""
+    newest = (
+        Operation.objects.filter(project=project)
+        .order_by("-created_at")
+        .values_list("created_at", flat=True)
+        .first()
+    )
+    now = timezone.now()
+    return max(now, newest + timedelta(microseconds=1)) if newest else now

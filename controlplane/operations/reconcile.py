@@ -1,0 +1,102 @@
+"""Compares what the database says with what runs on this host, and mends the difference.
+
+A compute that died becomes `idle`; a Postgres that belongs to nothing is stopped; an
+operation whose job was lost is handed over again.
+"""
+
+import logging
+
+from django.db import connection
+from django.utils import timezone
+
+from controlplane.compute import compute
+from controlplane.compute.filesystem import LockTimeout, lock_branches
+from controlplane.models import (
+    UNFINISHED,
+    Branch,
+    Endpoint,
+    EndpointState,
+    Operation,
+    OperationStatus,
+    Region,
+)
+from controlplane.operations.engine import locked_project
+from controlplane.operations.queue import enqueue_operation
+
+log = logging.getLogger(__name__)
+
+
+def reconcile_host(region: Region) -> None:
+    """Mend every difference between the region's rows and the processes of this host."""
+    says_active = dict(
+        Endpoint.objects.filter(
+            project__region=region, deleted_at=None, current_state=EndpointState.ACTIVE
+        ).values_list("branch_id", "id")
+    )
+    runs = compute.running_branches()
+    for branch_id in says_active.keys() | runs.keys():
+        if says_active.get(branch_id) != runs.get(branch_id):
+            try:
+                reconcile_branch(branch_id, timeout=0)
+            except LockTimeout:
+                continue  # an operation works on it; it is looked at again soon
+
+
+def reconcile_branch(branch_id: str, *, timeout: float = 60.0) -> None:
+    """Mend the difference on one branch, unless an operation is about to.
+
+    Raises LockTimeout where other work holds the branch for `timeout` seconds.
+    """
+    with lock_branches(branch_id, timeout=timeout):
+        branch = Branch.objects.filter(id=branch_id).first()
+        runs_for = compute.running_endpoint(branch_id)
+        if branch is None:
+            # Not of this database: another Perch may share the host, never the directory.
+            log.warning("branch=%s compute=unknown action=stopped", branch_id)
+            compute.stop(branch_id)
+            return
+        with locked_project(branch.project_id):
+            if Operation.objects.filter(
+                project_id=branch.project_id,
+                status__in=UNFINISHED,
+                resources__overlap=[branch_id, branch.project_id],
+            ).exists():
+                return
+            endpoint = Endpoint.objects.filter(branch_id=branch_id, deleted_at=None).first()
+            if endpoint and endpoint.current_state == EndpointState.ACTIVE:
+                if runs_for == endpoint.id:
+                    return
+                log.warning("endpoint=%s compute=died state=idle", endpoint.id)
+                endpoint.enter(EndpointState.IDLE, now=timezone.now())
+        if runs_for:
+            log.warning("branch=%s endpoint=%s compute=stopped", branch_id, runs_for)
+            compute.stop(branch_id)
+
+
+def redispatch_lost_operations(region: Region) -> None:
+    """Hand over again every running operation of the region that no job stands for.
+
+    Jobs and operations are written together, so this finds work only after someone has
+    emptied the queue by hand.
+    """
+    jobs = (
+        "SELECT args->>'operation_id' FROM procrastinate_jobs"
+        " WHERE status IN ('todo', 'doing') AND task_name = 'controlplane.run_operation'"
+    )
+    # Operations first: one dispatched between the two queries must not look lost.
+    running = list(
+        Operation.objects.filter(
+            status=OperationStatus.RUNNING, project__region=region
+        ).values_list("id", flat=True)
+    )
+    if not running:
+        return
+    with connection.cursor() as cursor:
+        cursor.execute(jobs)
+        present = {row[0] for row in cursor.fetchall()}
+    for operation_id in running:
+        if str(operation_id) not in present:
+            still = Operation.objects.filter(id=operation_id, status=OperationStatus.RUNNING)
+            if still.exists():
+                log.warning("operation=%s job=lost action=enqueued", operation_id)
+                enqueue_operation(operation_id, queue=region.queue)

@@ -1,0 +1,21 @@
+"""The queue's jobs. A job that raises is tried again: its own work never gives up here,
+as an operation that cannot be done ends as `failed` in its row."""
+
+import uuid
+
+from procrastinate import RetryStrategy
+from procrastinate.contrib.django import app
+
+from controlplane.operations import engine, reconcile
+
+AGAIN = RetryStrategy(wait=1)  # seconds
+
+
+@app.task(name="controlplane.run_operation", retry=AGAIN)
+def run_operation(operation_id: str) -> None:
+    engine.run(uuid.UUID(operation_id))
+
+
+@app.task(name="controlplane.reconcile_branch", retry=AGAIN)
+def reconcile_branch(branch_id: str) -> None:
+    reconcile.reconcile_branch(branch_id)

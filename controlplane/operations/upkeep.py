@@ -1,0 +1,113 @@
+"""Work that nobody asks for, repeated by the worker: see `ROUNDS` for what and how often."""
+
+import logging
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from django.conf import settings
+from django.db.models import OuterRef, Q, Subquery
+from django.utils import timezone
+
+from controlplane.compute.logs import trim_logs
+from controlplane.models import (
+    UNFINISHED,
+    Action,
+    Endpoint,
+    Operation,
+    Region,
+)
+from controlplane.operations.engine import Step, locked_project, schedule
+from controlplane.operations.reconcile import reconcile_host, redispatch_lost_operations
+
+log = logging.getLogger(__name__)
+
+FIRST_CHECK = timedelta(hours=2)
+LONGEST_PAUSE = timedelta(days=1)
+
+
+@dataclass(frozen=True)
+class Round:
+    """Something to do again and again; `interval` is in seconds."""
+
+    interval: float
+    do: Callable[[Region], None]
+
+
+def own_region() -> Region:
+    """The region this host serves, made on the first call; the first region is the default."""
+    region, _ = Region.objects.get_or_create(
+        id=settings.REGION,
+        defaults={
+            "name": settings.REGION,
+            "host": settings.REGION_HOST,
+            "port": settings.PROXY_PORT,
+            "default": not Region.objects.filter(default=True).exists(),
+        },
+    )
+    return region
+
+
+def publish(region: Region) -> None:
+    """Say that the worker is alive, and what its host can do."""
+    Region.objects.filter(id=region.id).update(
+        worker_seen_at=timezone.now(),
+        pooling_available=shutil.which("pgbouncer", path=os.environ.get("PATH", "") + ":/usr/sbin")
+        is not None,
+        port=settings.PROXY_PORT,
+    )
+
+
+def check_availability(region: Region) -> None:
+    """Schedule the checks that are due.
+
+    The first comes two hours after the endpoint was created; then the pause doubles with
+    each, up to a day, and begins again at two hours once the endpoint has been used.
+    """
+    now = timezone.now()
+    last = Operation.objects.filter(
+        endpoint=OuterRef("id"), action=Action.CHECK_AVAILABILITY
+    ).order_by("-created_at")
+    busy = Operation.objects.filter(status__in=UNFINISHED, endpoint=OuterRef("id"))
+    candidates = (
+        Endpoint.objects.filter(
+            project__region=region, project__deleted_at=None, deleted_at=None, disabled=False
+        )
+        .exclude(Q(id__in=busy.values("endpoint")))
+        .annotate(checked_at=Subquery(last.values("created_at")[:1]))
+        .filter(Q(checked_at=None, created_at__lt=now - FIRST_CHECK)
+                | Q(checked_at__lt=now - FIRST_CHECK))
+    )
+    for endpoint in candidates:
+        if endpoint.checked_at is None or now - endpoint.checked_at >= _pause(endpoint):
+            with locked_project(endpoint.project_id) as project:
+                schedule(
+                    project,
+                    [
+                        Step(
+                            Action.CHECK_AVAILABILITY,
+                            branch=endpoint.branch,
+                            endpoint=endpoint,
+                        )
+                    ],
+                )
+
+
+def _pause(endpoint: Endpoint) -> timedelta:
+    """The time between checks: twice as long for each check since the endpoint was used."""
+    since = endpoint.last_active or endpoint.created_at
+    checks = Operation.objects.filter(
+        endpoint=endpoint, action=Action.CHECK_AVAILABILITY, created_at__gt=since
+    ).count()
+    return min(FIRST_CHECK * 2 ** max(0, min(checks, 10) - 1), LONGEST_PAUSE)
+
+
+ROUNDS: Sequence[Round] = (
+    Round(2, reconcile_host),
+    Round(5, publish),
+    Round(10, redispatch_lost_operations),
+    Round(60, check_availability),
+    Round(60, lambda region: trim_logs()),
+)

@@ -1,0 +1,49 @@
+"""API keys: who is calling, and the keys an account has."""
+
+from datetime import timedelta
+
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from controlplane.models import Account, ApiKey
+from controlplane.services.errors import Invalid, NotFound
+
+# Writing "last used" with every request would cost more than the request.
+LAST_USED_PRECISION = timedelta(minutes=1)
+
+
+def authenticate(key: str, *, address: str) -> Account | None:
+    """The account that `key` speaks for; None where it is unknown or revoked."""
+    row = (
+        ApiKey.objects.select_related("account")
+        .filter(digest=ApiKey.digest_of(key), revoked_at=None)
+        .first()
+    )
+    if row is None:
+        return None
+    now = timezone.now()
+    if row.last_used_at is None or now - row.last_used_at > LAST_USED_PRECISION:
+        ApiKey.objects.filter(id=row.id).update(last_used_at=now, last_used_from_addr=address)
+    return row.account
+
+
+def list_keys(account: Account) -> QuerySet[ApiKey]:
+    return ApiKey.objects.filter(account=account, revoked_at=None).order_by("-created_at", "-id")
+
+
+def create_key(account: Account, name: str) -> tuple[ApiKey, str]:
+    """The new key's row, and the key itself, which is not kept."""
+    if not name.strip():
+        raise Invalid("key_name must not be empty")
+    return ApiKey.issue(account, name)
+
+
+def revoke_key(account: Account, key_id: int) -> ApiKey:
+    """Raises NotFound; revoking twice is no error."""
+    row = ApiKey.objects.filter(account=account, id=key_id).first()
+    if row is None:
+        raise NotFound("API key not found")
+    if row.revoked_at is None:
+        row.revoked_at = timezone.now()
+        row.save(update_fields=["revoked_at"])
+    return row

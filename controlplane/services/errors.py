@@ -1,0 +1,49 @@
+"""Why a request cannot be served, in words that its caller reads."""
+
+
+class ServiceError(Exception):
+    """A request that is refused; nothing was changed. `code` is for programs, often ""."""
+
+    code = ""
+
+    def __init__(self, message: str, *, code: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code or self.code
+
+
+class Invalid(ServiceError):
+    """The request makes no sense as it stands."""
+
+
+class NotFound(ServiceError):
+    """There is no such thing, or it is another account's: the caller cannot tell which."""
+
+
+class EndpointDisabled(ServiceError):
+    """The endpoint may not start."""
+
+
+class Conflict(ServiceError):
+    """Something else is already where this would go."""
+
+
+class Unprocessable(ServiceError):
+    """The request is well formed, but a rule or a limit forbids it."""
+
+
+class Locked(ServiceError):
+    """Unfinished operations stand in the way. Nothing was done; trying again is safe."""
+
+    def __init__(
+        self,
+        message: str = (
+            "project already has running conflicting operations, "
+            "scheduling of new ones is prohibited"
+        ),
+    ) -> None:
+        super().__init__(message)
+
+
+class PasswordNotStored(ServiceError):
+    """The project keeps no passwords, so none can be revealed."""

@@ -1,0 +1,80 @@
+"""Settings of the management service: the API, the worker, the proxy and the commands.
+
+Everything has a default that is safe in production; the environment overrides it.
+"""
+
+import os
+from pathlib import Path
+
+from controlplane.environment import (
+    envbool,
+    envint,
+    envsecret,
+    envstr,
+    postgres_database,
+    private_directory,
+)
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+
+# Where this host keeps its branches, its own Postgres and its secrets.
+STATE_DIR = Path(
+    envstr(
+        "PERCH_STATE_DIR",
+        "/var/lib/perch" if os.geteuid() == 0 else str(BASE_DIR / "var"),
+    )
+).resolve()
+# Unix sockets: their paths must stay under 107 bytes, however deep the state directory lies.
+SOCKET_DIR = private_directory(STATE_DIR, "sockets", longest_child=64)
+
+# Signs and encrypts: Django's own needs, and the role passwords kept for reveal_password.
+SECRET_KEY = envsecret("PERCH_SECRET_KEY", STATE_DIR / "secret-key")
+
+POSTGRES_BIN = envstr("PERCH_POSTGRES_BIN", "")
+# As root, Postgres runs under this account; "" takes `perch` where it exists, else `nobody`.
+COMPUTE_ACCOUNT = envstr("PERCH_COMPUTE_ACCOUNT", "")
+
+# The region this host serves: its worker's queue, and the host names of its endpoints.
+REGION = envstr("PERCH_REGION", "local")
+REGION_HOST = envstr("PERCH_REGION_HOST", "localhost")
+PROXY_PORT = envint("PERCH_PROXY_PORT", 5432)
+
+WORKER_CONCURRENCY = envint("PERCH_WORKER_CONCURRENCY", 32)
+# An endpoint whose suspend_timeout_seconds is 0 sleeps after this many seconds.
+DEFAULT_SUSPEND_TIMEOUT = envint("PERCH_DEFAULT_SUSPEND_TIMEOUT", 300)
+
+DATABASES = {
+    "default": postgres_database(
+        envstr("DATABASE_URL", f"postgresql:///perch?user=perch&host={SOCKET_DIR / 'metadata'}"),
+        pool_size=WORKER_CONCURRENCY + 4,
+    )
+}
+
+DEBUG = envbool("DEBUG", False)
+# Keys travel in a header and nothing here is built from the Host header.
+ALLOWED_HOSTS = ["*"]
+INSTALLED_APPS = ["procrastinate.contrib.django", "controlplane"]
+MIDDLEWARE = ["controlplane.api.errors.JsonErrorsMiddleware"]
+ROOT_URLCONF = "controlplane.urls"
+WSGI_APPLICATION = "controlplane.wsgi.application"
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+APPEND_SLASH = False
+USE_TZ = True
+TIME_ZONE = "UTC"
+PROCRASTINATE_AUTODISCOVER_MODULE_NAME = "operations.tasks"
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {
+        "plain": {"format": "%(asctime)s level=%(levelname)s logger=%(name)s %(message)s"}
+    },
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "plain"}},
+    "root": {"handlers": ["stderr"], "level": envstr("PERCH_LOG_LEVEL", "INFO")},
+    "loggers": {
+        # Its lines per job repeat what the engine logs per operation.
+        "procrastinate": {"level": "WARNING"},
+        # Every answer that is no success; what matters of them the API logs itself.
+        "django.request": {"level": "CRITICAL"},
+    },
+}

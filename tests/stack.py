@@ -1,0 +1,211 @@
+"""The whole service, run as its users run it, for the tests of every part."""
+
+import contextlib
+import hashlib
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import requests
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A running `manage.py up`."""
+
+    state_dir: Path
+    console_url: str
+    api_url: str  # with /api/v2
+    proxy_port: int
+    process: "subprocess.Popen[bytes]"
+
+    def new_key(self, *, plan: str = "unlimited") -> str:
+        """A key of a fresh account, as `create_api_key` makes it but without its start-up time."""
+        key = f"perch_{secrets.token_hex(32)}"
+        with self.database() as connection:
+            row = connection.execute(
+                "INSERT INTO controlplane_account (name, plan, created_at)"
+                " VALUES (%s, %s, now()) RETURNING id",
+                [f"account-{secrets.token_hex(8)}", plan],
+            ).fetchone()
+            assert row is not None
+            connection.execute(
+                "INSERT INTO controlplane_apikey"
+                " (account_id, name, digest, created_at, last_used_from_addr)"
+                " VALUES (%s, 'tests', %s, now(), '')",
+                [row[0], hashlib.sha256(key.encode()).hexdigest()],
+            )
+        return key
+
+    def client(self, **account: Any) -> "Client":
+        """A client of the API with a fresh account of its own."""
+        return Client(self.api_url, self.new_key(**account))
+
+    def database(self) -> "psycopg.Connection[tuple[Any, ...]]":
+        """A connection to the service's own database."""
+        return psycopg.connect(
+            host=str(self.state_dir / "sockets" / "metadata"),
+            user="perch",
+            dbname="perch",
+            autocommit=True,
+        )
+
+    def compute(self, endpoint_id: str, dbname: str = "neondb") -> "psycopg.Connection[Any]":
+        """A connection to an endpoint's running Postgres, past the proxy."""
+        return psycopg.connect(
+            host=str(self.state_dir / "sockets" / endpoint_id),
+            user="perch_platform",
+            dbname=dbname,
+            autocommit=True,
+        )
+
+    def is_running(self, endpoint_id: str) -> bool:
+        """Whether the endpoint's Postgres answers."""
+        try:
+            self.compute(endpoint_id, "postgres").close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def data_dir(self, branch_id: str) -> Path:
+        return self.state_dir / "branches" / branch_id / "data"
+
+
+class Client:
+    """Calls the API as any HTTP client would."""
+
+    def __init__(self, api_url: str, key: str) -> None:
+        self.api_url = api_url
+        self.key = key
+        self.session = requests.Session()
+        self.session.headers["Authorization"] = f"Bearer {key}"
+
+    def call(self, method: str, path: str, **options: Any) -> requests.Response:
+        return self.session.request(method, self.api_url + path, timeout=60, **options)
+
+    def get(self, path: str, **query: Any) -> Any:
+        return self._good(self.call("GET", path, params=query))
+
+    def post(self, path: str, body: Any = None) -> Any:
+        return self._good(self.call("POST", path, json=body))
+
+    def patch(self, path: str, body: Any) -> Any:
+        return self._good(self.call("PATCH", path, json=body))
+
+    def delete(self, path: str) -> Any:
+        return self._good(self.call("DELETE", path))
+
+    def new_project(self, *, wait: bool = True, **attributes: Any) -> Any:
+        """The answer to a project's creation, by default once its operations have ended."""
+        created = self.post("/projects", {"project": attributes})
+        if wait:
+            self.finish(created)
+        return created
+
+    def finish(self, answer: Any, *, timeout: float = 60.0) -> list[Any]:
+        """Wait until all operations of an answer have ended; returns them as they ended."""
+        return [
+            self.ended(operation["project_id"], operation["id"], timeout=timeout)
+            for operation in answer["operations"]
+        ]
+
+    def ended(self, project_id: str, operation_id: str, *, timeout: float = 60.0) -> Any:
+        found: list[Any] = []
+
+        def has_ended() -> bool:
+            found[:] = [self.get(f"/projects/{project_id}/operations/{operation_id}")["operation"]]
+            return found[0]["status"] in ("finished", "failed")
+
+        wait_for(has_ended, f"operation {operation_id}", timeout=timeout)
+        return found[0]
+
+    @staticmethod
+    def _good(response: requests.Response) -> Any:
+        assert response.ok, f"{response.status_code} {response.text}"
+        return response.json()
+
+
+def wait_for(condition: Callable[[], Any], what: str, *, timeout: float = 30.0) -> None:
+    """Wait until `condition` holds; fails after `timeout` seconds."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout:.0f} s: {what}"
+        time.sleep(0.01)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextlib.contextmanager
+def running_stack(state_dir: Path, **environment: str) -> Iterator[Stack]:
+    """`manage.py up` on `state_dir`, ready; stopped at the end as Ctrl-C does."""
+    ports = [free_port() for _ in range(3)]
+    log_file = state_dir / "up.log"
+    with log_file.open("ab") as log:
+        process = subprocess.Popen(
+            [
+                *(sys.executable, ROOT / "manage.py", "up", "--state-dir", state_dir),
+                *("--console-port", str(ports[0])),
+                *("--api-port", str(ports[1])),
+                *("--proxy-port", str(ports[2])),
+            ],
+            cwd=ROOT,
+            env={
+                **{k: v for k, v in os.environ.items() if not k.startswith("DJANGO_")},
+                **environment,
+            },
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    stack = Stack(
+        state_dir=state_dir,
+        console_url=f"http://127.0.0.1:{ports[0]}",
+        api_url=f"http://127.0.0.1:{ports[1]}/api/v2",
+        proxy_port=ports[2],
+        process=process,
+    )
+    try:
+        wait_for(
+            lambda: process.poll() is not None or "Perch is up" in log_file.read_text(),
+            "manage.py up",
+            timeout=90,
+        )
+        assert process.poll() is None, log_file.read_text()
+        yield stack
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            process.wait(90)
+
+
+@contextlib.contextmanager
+def new_state_dir() -> Iterator[Path]:
+    """A state directory that an unprivileged account may pass through, also for root."""
+    with tempfile.TemporaryDirectory(prefix="perch-", dir="/tmp") as directory:
+        os.chmod(directory, 0o711)
+        yield Path(directory)
+
+
+@pytest.fixture(scope="session")
+def stack() -> Iterator[Stack]:
+    with new_state_dir() as state_dir, running_stack(state_dir) as running:
+        yield running
