@@ -1,0 +1,277 @@
+"""What the management API returns, as frozen values.
+
+Reading is tolerant: unknown fields are ignored, absent ones get a harmless value, and enum values
+stay strings, so that the console also runs against other servers of this API. Only a resource
+without its id is nonsense.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Generic, TypeVar
+
+from console.api_errors import NonsenseAnswer
+
+T = TypeVar("T")
+JSONObject = Mapping[str, Any]
+
+
+def text(data: JSONObject, name: str) -> str:
+    value = data.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def required(data: JSONObject, name: str) -> str:
+    value = text(data, name)
+    if not value:
+        raise NonsenseAnswer(f"The answer lacks “{name}”.")
+    return value
+
+
+def number(data: JSONObject, name: str, default: float = 0) -> float:
+    value = data.get(name)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return value if is_number and value is not None else default
+
+
+def moment(data: JSONObject, name: str) -> datetime | None:
+    """A timestamp; None where absent, unreadable, or one of the API's zero timestamps."""
+    try:
+        read = datetime.fromisoformat(text(data, name))
+    except ValueError:
+        return None
+    if read.tzinfo is None:
+        read = read.replace(tzinfo=UTC)
+    return read if read.year > 2000 else None
+
+
+def objects(data: object, name: str = "") -> list[JSONObject]:
+    """The list of objects under a name, or the answer itself where it is a bare list."""
+    value = data.get(name) if name and isinstance(data, Mapping) else data
+    if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
+        raise NonsenseAnswer(f"The answer has no list “{name}”." if name else "Not a list.")
+    return value
+
+
+def one(data: object, name: str) -> JSONObject:
+    value = data.get(name) if isinstance(data, Mapping) else None
+    if not isinstance(value, Mapping):
+        raise NonsenseAnswer(f"The answer has no “{name}”.")
+    return value
+
+
+@dataclass(frozen=True)
+class Page(Generic[T]):
+    items: Sequence[T]
+    # Asks for the page that follows; "" on the last one.
+    cursor: str
+
+    @classmethod
+    def read(
+        cls, data: object, name: str, read_item: Callable[[JSONObject], T], *, limit: int
+    ) -> "Page[T]":
+        items = [read_item(item) for item in objects(data, name)]
+        pagination = data.get("pagination") if isinstance(data, Mapping) else None
+        cursor = text(pagination, "cursor") if isinstance(pagination, Mapping) else ""
+        # The API sends a cursor with the last page too: a short page is the sign of the end.
+        return cls(items, cursor if len(items) >= limit else "")
+
+
+@dataclass(frozen=True)
+class User:
+    login: str
+    email: str
+    plan: str
+
+    @classmethod
+    def read(cls, data: JSONObject) -> "User":
+        return cls(login=text(data, "login"), email=text(data, "email"), plan=text(data, "plan"))
+
+    @property
+    def shown_name(self) -> str:
+        return self.login or self.email or "signed in"
+
+
+@dataclass(frozen=True)
+class Region:
+    id: str
+    name: str
+    default: bool
+
+    @classmethod
+    def read(cls, data: JSONObject) -> "Region":
+        region_id = required(data, "region_id")
+        return cls(region_id, text(data, "name") or region_id, data.get("default") is True)
+
+
+@dataclass(frozen=True)
+class Project:
+    id: str
+    name: str
+    region_id: str
+    pg_version: int
+    created_at: datetime | None
+
+    @classmethod
+    def read(cls, data: JSONObject) -> "Project":
+        project_id = required(data, "id")
+        return cls(
+            id=project_id,
+            name=text(data, "name") or project_id,
+            region_id=text(data, "region_id"),
+            pg_version=int(number(data, "pg_version")),
+            created_at=moment(data, "created_at"),
+        )
+
+
+@dataclass(frozen=True)
+class Branch:
+    id: str
+    name: str
+    parent_id: str
+    current_state: str
+    default: bool
+    created_at: datetime | None
+    # Bytes; None while the API has not measured it.
+    logical_size: int | None
+
+    @classmethod
+    def read(cls, data: JSONObject) -> "Branch":
+        branch_id = required(data, "id")
+        size = number(data, "logical_size", -1)
+        return cls(
+            id=branch_id,
+            name=text(data, "name") or branch_id,
+            parent_id=text(data, "parent_id"),
+            current_state=text(data, "current_state"),
+            default=data.get("default") is True or data.get("primary") is True,
+            created_at=moment(data, "created_at"),
+            logical_size=int(size) if size >= 0 else None,
+        )
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    id: str
+    host: str
+    project_id: str
+    branch_id: str
+    region_id: str
+    type: str
+    proxy_host: str
+    min_cu: float
+    max_cu: float
+    current_state: str
+    # In create, update and get-one answers only.
+    pending_state: str
+    pg_settings: Mapping[str, str]
+    pooler_enabled: bool
+    pooler_mode: str
+    disabled: bool
+    passwordless_access: bool
+    suspend_timeout_seconds: int
+    creation_source: str
+    provisioner: str
+    last_active: datetime | None
+    created_at: datetime | None
+    updated_at: datetime | None
+
+    @classmethod
+    def read(cls, data: JSONObject) -> "Endpoint":
+        settings = data.get("settings")
+        pg_settings = settings.get("pg_settings") if isinstance(settings, Mapping) else None
+        return cls(
+            id=required(data, "id"),
+            host=text(data, "host"),
+            project_id=text(data, "project_id"),
+            branch_id=text(data, "branch_id"),
+            region_id=text(data, "region_id"),
+            type=text(data, "type"),
+            proxy_host=text(data, "proxy_host"),
+            min_cu=number(data, "autoscaling_limit_min_cu"),
+            max_cu=number(data, "autoscaling_limit_max_cu"),
+            current_state=text(data, "current_state"),
+            pending_state=text(data, "pending_state"),
+            pg_settings={str(name): str(value) for name, value in (pg_settings or {}).items()},
+            pooler_enabled=data.get("pooler_enabled") is True,
+            pooler_mode=text(data, "pooler_mode"),
+            disabled=data.get("disabled") is True,
+            passwordless_access=data.get("passwordless_access") is True,
+            suspend_timeout_seconds=int(number(data, "suspend_timeout_seconds")),
+            creation_source=text(data, "creation_source"),
+            provisioner=text(data, "provisioner"),
+            last_active=moment(data, "last_active"),
+            created_at=moment(data, "created_at"),
+            updated_at=moment(data, "updated_at"),
+        )
+
+    @property
+    def pooled_host(self) -> str:
+        """The host that goes through the pooler: “-pooler” after the endpoint's id."""
+        return self.host.replace(self.id, f"{self.id}-pooler", 1)
+
+
+@dataclass(frozen=True)
+class Operation:
+    id: str
+    project_id: str
+    branch_id: str
+    endpoint_id: str
+    action: str
+    status: str
+    # Why it failed, in words.
+    error: str
+    failures_count: int
+    retry_at: datetime | None
+    # Milliseconds; None where the server does not say.
+    total_duration_ms: int | None
+    created_at: datetime | None
+    updated_at: datetime | None
+
+    @classmethod
+    def read(cls, data: JSONObject) -> "Operation":
+        duration = number(data, "total_duration_ms", -1)
+        return cls(
+            id=required(data, "id"),
+            project_id=text(data, "project_id"),
+            branch_id=text(data, "branch_id"),
+            endpoint_id=text(data, "endpoint_id"),
+            action=text(data, "action"),
+            status=text(data, "status"),
+            error=text(data, "error"),
+            failures_count=int(number(data, "failures_count")),
+            retry_at=moment(data, "retry_at"),
+            total_duration_ms=int(duration) if duration >= 0 else None,
+            created_at=moment(data, "created_at"),
+            updated_at=moment(data, "updated_at"),
+        )
+
+
+@dataclass(frozen=True)
+class ApiKey:
+    id: int
+    name: str
+    created_at: datetime | None
+    last_used_at: datetime | None
+    last_used_from: str
+
+    @classmethod
+    def read(cls, data: JSONObject) -> "ApiKey":
+        key_id = data.get("id")
+        if not isinstance(key_id, int):
+            raise NonsenseAnswer("The answer has an API key without an id.")
+        return cls(
+            id=key_id,
+            name=text(data, "name"),
+            created_at=moment(data, "created_at"),
+            last_used_at=moment(data, "last_used_at"),
+            last_used_from=text(data, "last_used_from_addr"),
+        )
+
+
+@dataclass(frozen=True)
+class NewApiKey:
+    id: int
+    name: str
+    # The secret itself, told this once.
+    key: str

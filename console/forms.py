@@ -1,0 +1,226 @@
+"""The console's forms. They check what a person can mistype; what is allowed, the API says."""
+
+from collections.abc import Iterable
+from typing import Any, cast
+
+from django import forms
+
+from console.api_results import Branch, Endpoint, Region
+
+PLAIN = {"autocomplete": "off", "spellcheck": "false", "autocapitalize": "off"}
+
+
+class OpenChoiceField(forms.ChoiceField):
+    """A choice that the API judges: what was on offer may have changed since the page was made."""
+
+    def valid_value(self, value: Any) -> bool:
+        return True
+
+
+def offer(form: forms.Form, name: str, choices: Iterable[tuple[str, str]]) -> None:
+    """Fill a field's list. What has been chosen stays on it, even if no longer on offer."""
+    offered = list(choices)
+    chosen = form.data.get(name, "")
+    if chosen and chosen not in dict(offered):
+        offered.append((chosen, chosen))
+    cast(forms.ChoiceField, form.fields[name]).choices = offered
+
+
+def offer_branches(form: forms.Form, name: str, branches: Iterable[Branch]) -> None:
+    offer(form, name, ((branch.id, _in_list(branch)) for branch in branches))
+
+
+def _in_list(branch: Branch) -> str:
+    name = branch.name if branch.name == branch.id else f"{branch.name} · {branch.id}"
+    return f"{name} (default)" if branch.default else name
+
+
+class SignInForm(forms.Form):
+    key = forms.CharField(
+        label="API key",
+        strip=True,
+        # Typed again is a nuisance, and it goes back only to whoever has just sent it.
+        widget=forms.PasswordInput(
+            render_value=True, attrs={"autocomplete": "current-password", "autofocus": True}
+        ),
+    )
+
+    def clean_key(self) -> str:
+        key = str(self.cleaned_data["key"])
+        if not (key.isascii() and key.isprintable() and " " not in key):
+            raise forms.ValidationError("An API key is one word of plain letters and digits.")
+        return key
+
+
+class ProjectForm(forms.Form):
+    name = forms.CharField(
+        required=False,
+        help_text="Left empty, the project is named after its id.",
+        widget=forms.TextInput(attrs={**PLAIN, "autofocus": True}),
+    )
+    region_id = OpenChoiceField(label="Region", required=False)
+
+    def offer_regions(self, regions: Iterable[Region]) -> None:
+        found = list(regions)
+        offer(self, "region_id", ((region.id, region.name) for region in found))
+        if not found and not self.is_bound:
+            del self.fields["region_id"]
+        self.initial.setdefault(
+            "region_id", next((region.id for region in found if region.default), "")
+        )
+
+
+class RenameForm(forms.Form):
+    name = forms.CharField(widget=forms.TextInput(attrs={**PLAIN, "autofocus": True}))
+
+
+class ConfirmForm(forms.Form):
+    """Deletes what it names, once its id has been typed."""
+
+    typed = forms.CharField(required=False, widget=forms.TextInput)
+
+    def __init__(self, *args: Any, expected: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.expected = expected
+        field = self.fields["typed"]
+        field.label = "Type its id to confirm"
+        field.widget.attrs = {**PLAIN, "autofocus": True, "data-expected": expected}
+
+    def clean_typed(self) -> str:
+        typed = str(self.cleaned_data["typed"])
+        if typed != self.expected:
+            raise forms.ValidationError(f"That is not {self.expected}.")
+        return typed
+
+
+class EmptyForm(forms.Form):
+    """Asks nothing but to go ahead."""
+
+
+class ReassignForm(forms.Form):
+    branch_id = OpenChoiceField(label="New branch", help_text="Only branches without an endpoint.")
+
+
+class SizeFields(forms.Form):
+    """Fields that both a new and a present endpoint have. Only what was changed is sent."""
+
+    min_cu = forms.FloatField(
+        label="Smallest size (CU)",
+        required=False,
+        show_hidden_initial=True,
+        widget=forms.NumberInput(attrs={"step": "any", "inputmode": "decimal"}),
+    )
+    max_cu = forms.FloatField(
+        label="Largest size (CU)",
+        required=False,
+        show_hidden_initial=True,
+        widget=forms.NumberInput(attrs={"step": "any", "inputmode": "decimal"}),
+        help_text="1 CU is 1 vCPU and 4 GB of memory.",
+    )
+    suspend_timeout = forms.IntegerField(
+        label="Suspend after (seconds)",
+        required=False,
+        show_hidden_initial=True,
+        help_text="Without activity. 0 means 5 minutes, -1 means never.",
+    )
+
+    ATTRIBUTES = {  # noqa: RUF012 - Django's forms do not take ClassVar annotations well
+        "min_cu": "autoscaling_limit_min_cu",
+        "max_cu": "autoscaling_limit_max_cu",
+        "suspend_timeout": "suspend_timeout_seconds",
+    }
+
+    def changed_attributes(self) -> dict[str, Any]:
+        """The API's attributes that were changed, without those left empty."""
+        return {
+            attribute: self.cleaned_data[name]
+            for name, attribute in self.ATTRIBUTES.items()
+            if name in self.changed_data and self.cleaned_data[name] is not None
+        }
+
+
+class EndpointForm(SizeFields):
+    branch_id = OpenChoiceField(label="Branch", help_text="Only branches without an endpoint.")
+    pooler_enabled = forms.BooleanField(
+        label="Pool connections",
+        required=False,
+        help_text="Through PgBouncer in transaction mode, at a host name of its own.",
+    )
+    field_order = ("branch_id", "min_cu", "max_cu", "suspend_timeout", "pooler_enabled")
+
+    def attributes(self) -> dict[str, Any]:
+        asked: dict[str, Any] = {"branch_id": self.cleaned_data["branch_id"]}
+        if self.cleaned_data["pooler_enabled"]:
+            asked["pooler_enabled"] = True
+        return asked | self.changed_attributes()
+
+
+class EndpointSettingsForm(SizeFields):
+    pg_settings = forms.CharField(
+        label="Postgres settings",
+        required=False,
+        strip=False,
+        show_hidden_initial=True,
+        widget=forms.Textarea(attrs={**PLAIN, "rows": 5, "placeholder": "work_mem = 64MB"}),
+        help_text="One a line, name = value.",
+    )
+
+    @staticmethod
+    def initial_of(endpoint: Endpoint) -> dict[str, Any]:
+        return {
+            "min_cu": f"{endpoint.min_cu:g}",
+            "max_cu": f"{endpoint.max_cu:g}",
+            "suspend_timeout": endpoint.suspend_timeout_seconds,
+            "pg_settings": "\n".join(
+                f"{name} = {value}" for name, value in sorted(endpoint.pg_settings.items())
+            ),
+        }
+
+    def clean_pg_settings(self) -> dict[str, str]:
+        settings: dict[str, str] = {}
+        for line in str(self.cleaned_data["pg_settings"]).splitlines():
+            if not line.strip():
+                continue
+            name, equals, value = (part.strip() for part in line.partition("="))
+            if not (name and equals):
+                raise forms.ValidationError(f"“{line.strip()}” is not of the form name = value.")
+            if name in settings:
+                raise forms.ValidationError(f"{name} is set twice.")
+            settings[name] = value
+        return settings
+
+    def attributes(self) -> dict[str, Any]:
+        asked = self.changed_attributes()
+        if "pg_settings" in self.changed_data:
+            asked["settings"] = {"pg_settings": self.cleaned_data["pg_settings"]}
+        return asked
+
+
+class BranchForm(forms.Form):
+    name = forms.CharField(
+        required=False,
+        help_text="Left empty, the branch is named after its id.",
+        widget=forms.TextInput(attrs={**PLAIN, "autofocus": True}),
+    )
+    parent_id = OpenChoiceField(
+        label="Parent", required=False, help_text="Its data is the beginning."
+    )
+    with_endpoint = forms.BooleanField(
+        label="Create an endpoint on it",
+        required=False,
+        initial=True,
+        help_text="Without one, nobody can connect to the branch.",
+    )
+
+    def offer_parents(self, branches: Iterable[Branch]) -> None:
+        found = list(branches)
+        offer_branches(self, "parent_id", found)
+        if not self.initial.get("parent_id"):
+            self.initial["parent_id"] = next((b.id for b in found if b.default), "")
+
+
+class ApiKeyForm(forms.Form):
+    name = forms.CharField(
+        help_text="What will use it, so that you know which to revoke.",
+        widget=forms.TextInput(attrs={**PLAIN, "autofocus": True}),
+    )

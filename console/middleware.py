@@ -1,0 +1,73 @@
+"""What holds for every page: signed in first, failures told as pages, nothing kept in caches."""
+
+from collections.abc import Callable
+from typing import Any
+
+from django.http import HttpResponse
+from django.http.response import HttpResponseBase
+
+from console import sessions
+from console.api_errors import APIError, Unauthorized
+from console.management_api import ManagementAPI
+from console.request import ConsoleRequest
+from console.responses import show_problem
+from console.views.problems import wrong_method
+
+GetResponse = Callable[[ConsoleRequest], HttpResponseBase]
+View = Callable[..., HttpResponseBase]
+
+
+def public(view: View) -> View:
+    """Mark a view that needs nobody signed in."""
+    view.public = True  # type: ignore[attr-defined]
+    return view
+
+
+class CarefulResponseMiddleware:
+    """Keep pages out of every cache, and over https keep cookies off plain http."""
+
+    def __init__(self, get_response: GetResponse) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: ConsoleRequest) -> HttpResponseBase:
+        response = self.get_response(request)
+        response["Cache-Control"] = "no-store"
+        if request.is_secure():
+            for cookie in response.cookies.values():
+                cookie["secure"] = True
+        return response
+
+
+class ProblemMiddleware:
+    """Tell what the management API refused, wherever the view itself did not."""
+
+    def __init__(self, get_response: GetResponse) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: ConsoleRequest) -> HttpResponseBase:
+        response = self.get_response(request)
+        return wrong_method(request) if response.status_code == 405 else response
+
+    def process_exception(self, request: ConsoleRequest, error: Exception) -> HttpResponse | None:
+        return show_problem(request, error) if isinstance(error, APIError) else None
+
+
+class SignInMiddleware:
+    """Let only the signed in pass, and hand the view the API as they see it."""
+
+    def __init__(self, get_response: GetResponse) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: ConsoleRequest) -> HttpResponseBase:
+        return self.get_response(request)
+
+    def process_view(
+        self, request: ConsoleRequest, view: View, args: Any, kwargs: Any
+    ) -> HttpResponse | None:
+        if getattr(view, "public", False):
+            return None
+        key = sessions.api_key(request)
+        if not key:
+            return show_problem(request, Unauthorized("You are not signed in."))
+        request.api = ManagementAPI(key)
+        return None

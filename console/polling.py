@@ -1,0 +1,95 @@
+"""Live regions: the part of a page that renews itself while an operation in it is unfinished."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from django.http import HttpResponse
+from django.shortcuts import render
+
+from console.api_errors import APIError, NotFound
+from console.api_results import Operation
+from console.request import ConsoleRequest
+from console.statuses import is_unfinished, operation_status
+
+# htmx's own: "this poll has come to its end".
+STOP_POLLING = 286
+
+# (from the how-manieth poll on, the pause before the next): an operation usually takes well
+# under a second, and one that does not has no need of a hurried watcher.
+PACES = ((40, "5s"), (12, "1s"), (2, "500ms"), (0, "250ms"))
+PACE_AFTER_A_PROBLEM = "5s"
+
+
+@dataclass(frozen=True)
+class Polling:
+    """When and where the region asks again; with `every` empty it doesn't."""
+
+    # The region's own address, and the one of its next turn.
+    region_url: str
+    next_url: str = ""
+    every: str = ""
+    unfinished: int = 0
+    # What a screen reader is told when the last operation has ended.
+    ending: str = ""
+    problem: APIError | None = None
+    sign_in_url: str = ""
+
+
+def polling(request: ConsoleRequest, url: str, operations: Iterable[Operation]) -> Polling:
+    """The polling of a region at `url` that shows `operations`."""
+    shown = list(operations)
+    unfinished = sum(is_unfinished(operation) for operation in shown)
+    turn = _turn(request)
+    if not unfinished:
+        return Polling(url, ending=_ending(shown) if turn else "")
+    pace = next(pause for since, pause in PACES if turn >= since)
+    return Polling(url, _with_turn(url, turn + 1), pace, unfinished=unfinished)
+
+
+def render_live(
+    request: ConsoleRequest, template: str, context: Mapping[str, Any], state: Polling
+) -> HttpResponse:
+    """The region alone, as its own URL answers."""
+    status = 200 if state.every else STOP_POLLING
+    answer = render(request, template, {**context, "polling": state, "fragment": True})
+    answer.status_code = status
+    return answer
+
+
+def render_problem(
+    request: ConsoleRequest, problem: APIError, *, sign_in_url: str = ""
+) -> HttpResponse:
+    """What replaces only the region's status line when a poll fails: the rest stays as it was."""
+    over = isinstance(problem, NotFound)
+    state = Polling(
+        region_url=request.path,
+        next_url=request.get_full_path(),
+        every="" if over else PACE_AFTER_A_PROBLEM,
+        problem=problem,
+        sign_in_url=sign_in_url,
+    )
+    answer = render(request, "_poll.html", {"polling": state})
+    answer["HX-Retarget"] = "#poll"
+    answer["HX-Reswap"] = "outerHTML"
+    return answer
+
+
+def is_poll(request: ConsoleRequest) -> bool:
+    return bool(request.htmx) and request.method == "GET" and request.htmx.target == "live"
+
+
+def _turn(request: ConsoleRequest) -> int:
+    turn = request.GET.get("n", "0")
+    return int(turn) if turn.isascii() and turn.isdigit() and len(turn) < 6 else 0
+
+
+def _with_turn(url: str, turn: int) -> str:
+    return f"{url}{'&' if '?' in url else '?'}n={turn}"
+
+
+def _ending(operations: list[Operation]) -> str:
+    newest = operations[0] if operations else None
+    if newest and operation_status(newest).tone == "bad":
+        return "Operations have ended; the latest one failed."
+    return "All operations have finished."

@@ -1,0 +1,12 @@
+"""The request as the console's views receive it."""
+
+from django.http import HttpRequest
+from django_htmx.middleware import HtmxDetails
+
+from console.management_api import ManagementAPI
+
+
+class ConsoleRequest(HttpRequest):
+    htmx: HtmxDetails
+    # The management API as the signed-in user; absent on public pages.
+    api: ManagementAPI

@@ -1,0 +1,202 @@
+"""What the pages' tables show, row by row: API results joined and put into words."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from console.api_results import Branch, Endpoint, Operation, Project
+from console.statuses import (
+    ACTIVE,
+    ENDPOINT_STATES,
+    IDLE,
+    STOPPED,
+    Status,
+    action_name,
+    branch_word,
+    endpoint_state,
+    is_unfinished,
+    operation_status,
+    pending_word,
+)
+
+
+@dataclass(frozen=True)
+class ProjectRow:
+    project: Project
+    # How many endpoints are in each state; None where they could not be read.
+    states: Sequence[tuple[Status, int]] | None
+
+
+def project_row(project: Project, endpoints: Sequence[Endpoint] | None) -> ProjectRow:
+    if endpoints is None:
+        return ProjectRow(project, None)
+    found = [endpoint_state(endpoint) for endpoint in endpoints]
+    counts = [(state, found.count(state)) for state in ENDPOINT_STATES]
+    return ProjectRow(project, [(state, count) for state, count in counts if count])
+
+
+@dataclass(frozen=True)
+class EndpointRow:
+    endpoint: Endpoint
+    state: Status
+    # "starting…" and the like; "" when nothing is pending.
+    pending: str
+    branch_name: str
+
+    @property
+    def can_start(self) -> bool:
+        return self.state is IDLE
+
+    @property
+    def can_suspend(self) -> bool:
+        return self.state is ACTIVE
+
+    @property
+    def is_stopped(self) -> bool:
+        return self.state is STOPPED
+
+    @property
+    def size(self) -> str:
+        low, high = self.endpoint.min_cu, self.endpoint.max_cu
+        return f"{low:g} CU" if low == high else f"{low:g} to {high:g} CU"
+
+    @property
+    def suspends_after(self) -> str:
+        seconds = self.endpoint.suspend_timeout_seconds
+        if seconds < 0:
+            return "Never"
+        if seconds == 0:
+            return "5 minutes (default)"
+        whole_minutes, rest = divmod(seconds, 60)
+        return f"{seconds} s" if rest else f"{whole_minutes} min"
+
+
+def endpoint_row(
+    endpoint: Endpoint, branches: Iterable[Branch], operations: Iterable[Operation]
+) -> EndpointRow:
+    names = {branch.id: branch.name for branch in branches}
+    return EndpointRow(
+        endpoint=endpoint,
+        state=endpoint_state(endpoint),
+        pending=pending_word(endpoint, operations),
+        branch_name=names.get(endpoint.branch_id, endpoint.branch_id),
+    )
+
+
+@dataclass(frozen=True)
+class Limb:
+    """One step of a branch's way down from its root, as the tree draws it."""
+
+    x: int
+    # The line runs on to a later sibling.
+    goes_on: bool
+    # The branch itself hangs here.
+    is_own: bool
+
+
+@dataclass(frozen=True)
+class BranchRow:
+    branch: Branch
+    pending: str
+    endpoint: EndpointRow | None
+    has_children: bool
+    limbs: Sequence[Limb] = field(default=())
+
+    @property
+    def can_delete(self) -> bool:
+        return not (self.branch.default or self.has_children)
+
+    @property
+    def tree_width(self) -> int:
+        return len(self.limbs) * LIMB_WIDTH
+
+
+# In pixels, and no deeper than this many: a narrow screen has no room for more.
+LIMB_WIDTH = 20
+DEEPEST_DRAWN = 6
+
+
+def branch_rows(branches: Sequence[Branch], endpoints: Iterable[EndpointRow]) -> list[BranchRow]:
+    """The branches as a tree: parents before children, the oldest child first."""
+    known = {branch.id for branch in branches}
+    perched = {row.endpoint.branch_id: row for row in endpoints}
+    children: dict[str, list[Branch]] = defaultdict(list)
+    for branch in sorted(branches, key=_age):
+        # A branch whose parent is not in the list is drawn as a root.
+        children[branch.parent_id if branch.parent_id in known else ""].append(branch)
+
+    rows: list[BranchRow] = []
+    pending: list[tuple[Branch, tuple[bool, ...]]] = [
+        (branch, ()) for branch in reversed(children[""])
+    ]
+    while pending:
+        branch, goes_on = pending.pop()
+        below = children[branch.id]
+        rows.append(
+            BranchRow(
+                branch=branch,
+                pending=branch_word(branch),
+                endpoint=perched.get(branch.id),
+                has_children=bool(below),
+                limbs=_limbs(goes_on),
+            )
+        )
+        for place, child in enumerate(reversed(below)):
+            pending.append((child, (*goes_on, place > 0)))
+    return rows
+
+
+def _age(branch: Branch) -> tuple[datetime, str]:
+    return (branch.created_at or datetime.min.replace(tzinfo=UTC), branch.name)
+
+
+def _limbs(goes_on: tuple[bool, ...]) -> list[Limb]:
+    shown = goes_on[-DEEPEST_DRAWN:]
+    return [
+        Limb(x=place * LIMB_WIDTH + 8, goes_on=on, is_own=place == len(shown) - 1)
+        for place, on in enumerate(shown)
+    ]
+
+
+@dataclass(frozen=True)
+class OperationRow:
+    operation: Operation
+    name: str
+    status: Status
+    branch_name: str
+    # Milliseconds; of an unfinished operation so far. None where nobody knows.
+    duration_ms: int | None
+
+    @property
+    def is_unfinished(self) -> bool:
+        return not self.status.terminal
+
+
+def operation_rows(
+    operations: Iterable[Operation], branches: Iterable[Branch] = ()
+) -> list[OperationRow]:
+    names = {branch.id: branch.name for branch in branches}
+    return [
+        OperationRow(
+            operation=operation,
+            name=action_name(operation.action),
+            status=operation_status(operation),
+            branch_name=names.get(operation.branch_id, operation.branch_id),
+            duration_ms=_duration_ms(operation),
+        )
+        for operation in operations
+    ]
+
+
+def _duration_ms(operation: Operation) -> int | None:
+    if is_unfinished(operation):
+        # The two machines' clocks may differ; never show a time before the beginning.
+        end: datetime | None = datetime.now(UTC)
+    elif operation.total_duration_ms is not None:
+        return operation.total_duration_ms
+    else:
+        end = operation.updated_at
+    if operation.created_at is None or end is None:
+        return None
+    return max(0, int((end - operation.created_at).total_seconds() * 1000))

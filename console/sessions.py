@@ -1,0 +1,82 @@
+"""The session: the user's API key and name, encrypted in a cookie, and nowhere else."""
+
+import base64
+import json
+from typing import Any
+
+from cryptography.fernet import Fernet, InvalidToken
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from django.conf import settings
+from django.contrib.sessions.backends.base import SessionBase
+from django.http import HttpRequest
+
+from console.api_results import User
+
+
+class SessionStore(SessionBase):
+    """Django's session, kept whole in the cookie; its key is the encrypted content itself."""
+
+    def load(self) -> dict[str, Any]:
+        token = self.session_key or ""
+        try:
+            text = _fernet().decrypt(token.encode(), ttl=settings.SESSION_COOKIE_AGE)
+            data = json.loads(text)
+        except (InvalidToken, ValueError):
+            data = None
+        if not isinstance(data, dict):
+            # Too old, or not of our making: begin afresh.
+            self.create()
+            return {}
+        return data
+
+    def create(self) -> None:
+        self.modified = True
+
+    def save(self, must_create: bool = False) -> None:
+        text = json.dumps(dict(self.items()), separators=(",", ":"))
+        self._session_key = _fernet().encrypt(text.encode()).decode()
+        self.modified = True
+
+    def exists(self, session_key: str) -> bool:
+        return False
+
+    def delete(self, session_key: str | None = None) -> None:
+        self._session_key = ""
+        self._session_cache: dict[str, Any] = {}
+        self.modified = True
+
+    def cycle_key(self) -> None:
+        self.save()
+
+    @classmethod
+    def clear_expired(cls) -> None:
+        pass
+
+
+def sign_in(request: HttpRequest, *, key: str, user: User) -> None:
+    request.session["api_key"] = key
+    request.session["account"] = {"name": user.shown_name, "plan": user.plan}
+
+
+def sign_out(request: HttpRequest) -> None:
+    request.session.flush()
+
+
+def api_key(request: HttpRequest) -> str:
+    """The signed-in user's key, or "" when nobody is signed in."""
+    key = request.session.get("api_key", "")
+    return key if isinstance(key, str) else ""
+
+
+def account(request: HttpRequest) -> dict[str, Any]:
+    """Template context: who is signed in."""
+    signed_in = hasattr(request, "session") and bool(api_key(request))
+    return {"account": request.session.get("account") if signed_in else None}
+
+
+def _fernet() -> Fernet:
+    derived = HKDF(SHA256(), length=32, salt=None, info=b"perch console session").derive(
+        settings.SECRET_KEY.encode()
+    )
+    return Fernet(base64.urlsafe_b64encode(derived))

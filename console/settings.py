@@ -1,0 +1,128 @@
+"""Settings of the console. It owns no data: everything it shows comes from the management API."""
+
+import os
+from pathlib import Path
+
+from csp.constants import NONE, SELF
+from django.contrib.messages import constants as message_levels
+
+
+def env(name: str, default: str = "") -> str:
+    return os.environ.get(name, "").strip() or default
+
+
+def envbool(name: str, *, default: bool) -> bool:
+    return env(name, str(default)).lower() in ("1", "true", "yes", "on")
+
+
+def envfloat(name: str, default: float) -> float:
+    return float(env(name, str(default)))
+
+
+def envlist(name: str, default: str = "") -> list[str]:
+    return [item.strip() for item in env(name, default).split(",") if item.strip()]
+
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+
+DEBUG = envbool("PERCH_DEBUG", default=False)
+# Signs forms and encrypts the cookie that holds the user's API key; console.wsgi insists on it.
+SECRET_KEY = env("PERCH_SECRET_KEY", "only-for-debugging" if DEBUG else "")
+ALLOWED_HOSTS = envlist("PERCH_ALLOWED_HOSTS", "localhost,127.0.0.1,[::1],.localhost")
+CSRF_TRUSTED_ORIGINS = envlist("PERCH_TRUSTED_ORIGINS")
+
+MANAGEMENT_API_URL = env("MANAGEMENT_API_URL", "http://127.0.0.1:8001/api/v2").rstrip("/")
+# Seconds to wait for the API to begin its answer.
+MANAGEMENT_API_TIMEOUT = envfloat("MANAGEMENT_API_TIMEOUT", 15)
+
+ROOT_URLCONF = "console.urls"
+WSGI_APPLICATION = "console.wsgi.application"
+INSTALLED_APPS = [
+    "console",
+    "csp",
+    "django_htmx",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+]
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "csp.middleware.CSPMiddleware",
+    "console.middleware.CarefulResponseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django_htmx.middleware.HtmxMiddleware",
+    "console.middleware.ProblemMiddleware",
+    "console.middleware.SignInMiddleware",
+]
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": False,
+        "OPTIONS": {
+            "builtins": ["console.templatetags.console_tags"],
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.messages.context_processors.messages",
+                "console.sessions.account",
+            ],
+        },
+    },
+]
+
+SESSION_ENGINE = "console.sessions"
+SESSION_COOKIE_NAME = "perch_session"
+SESSION_COOKIE_AGE = 7 * 24 * 3600
+SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SAMESITE = "Lax"
+CSRF_COOKIE_NAME = "perch_csrf"
+CSRF_COOKIE_HTTPONLY = True
+CSRF_COOKIE_SAMESITE = "Lax"
+CSRF_FAILURE_VIEW = "console.views.problems.csrf_failure"
+MESSAGE_STORAGE = "django.contrib.messages.storage.session.SessionStorage"
+MESSAGE_TAGS = {message_levels.ERROR: "failure"}
+
+SECURE_REFERRER_POLICY = "same-origin"
+X_FRAME_OPTIONS = "DENY"
+CONTENT_SECURITY_POLICY = {
+    "DIRECTIVES": {
+        "default-src": [NONE],
+        "script-src": [SELF],
+        "style-src": [SELF],
+        # Pico draws its checkmarks and chevrons as data: images.
+        "img-src": [SELF, "data:"],
+        "connect-src": [SELF],
+        "form-action": [SELF],
+        "base-uri": [NONE],
+        "frame-ancestors": [NONE],
+    }
+}
+
+APPEND_SLASH = False
+STATIC_URL = "/static/"
+STATICFILES_DIRS = [BASE_DIR / "static"]
+STORAGES = {"staticfiles": {"BACKEND": "console.static_files.FingerprintedFiles"}}
+# Served straight from where they lie: no collectstatic step to forget.
+WHITENOISE_USE_FINDERS = True
+# For ever, because every address carries its content's hash.
+WHITENOISE_MAX_AGE = 0 if DEBUG else 365 * 24 * 3600
+
+LANGUAGE_CODE = "en-us"
+USE_I18N = False
+USE_TZ = True
+TIME_ZONE = "UTC"
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {
+        "line": {"format": "time={asctime} level={levelname} logger={name} {message}", "style": "{"}
+    },
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "loggers": {
+        "console": {"handlers": ["stderr"], "level": "INFO"},
+        "django": {"handlers": ["stderr"], "level": "WARNING", "propagate": False},
+    },
+}

@@ -1,0 +1,93 @@
+"""The one table for every status and state: its value, word, shape and tone, and if it is final."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from console.api_results import Branch, Endpoint, Operation
+
+
+@dataclass(frozen=True)
+class Status:
+    value: str
+    label: str
+    # The icon that shows it, so that it never hangs on colour alone.
+    shape: str
+    tone: str
+    terminal: bool = True
+
+
+def _by_value(*statuses: Status) -> dict[str, Status]:
+    return {status.value: status for status in statuses}
+
+
+OPERATION_STATUSES = _by_value(
+    Status("scheduling", "Scheduling", "waiting", "pending", terminal=False),
+    Status("running", "In progress", "running", "pending", terminal=False),
+    Status("finished", "OK", "check", "good"),
+    Status("failed", "Error", "cross", "bad"),
+    # Spoken by other servers of this API.
+    Status("cancelling", "Cancelling", "running", "pending", terminal=False),
+    Status("error", "Error", "cross", "bad"),
+    Status("cancelled", "Cancelled", "skip", "quiet"),
+    Status("skipped", "Skipped", "skip", "quiet"),
+)
+
+ACTIVE = Status("active", "Active", "awake", "good")
+IDLE = Status("idle", "Idle", "asleep", "calm")
+STOPPED = Status("stopped", "Stopped", "stopped", "quiet")
+ENDPOINT_STATES = (ACTIVE, IDLE, STOPPED)
+
+# action → its name, and the word beside an endpoint's state while it goes on.
+ACTIONS = {
+    "apply_config": ("Apply configuration", "applying…"),
+    "check_availability": ("Check availability", "checking…"),
+    "create_branch": ("Create branch", "creating branch…"),
+    "create_timeline": ("Create timeline", "creating branch…"),
+    "delete_tenant": ("Delete tenant", "deleting…"),
+    "delete_timeline": ("Delete timeline", "deleting…"),
+    "start_compute": ("Start compute", "starting…"),
+    "suspend_compute": ("Suspend compute", "suspending…"),
+}
+
+
+def operation_status(operation: Operation) -> Status:
+    value = operation.status
+    unknown = Status(value, value.replace("_", " ").capitalize() or "Unknown", "skip", "quiet")
+    return OPERATION_STATUSES.get(value, unknown)
+
+
+def is_unfinished(operation: Operation) -> bool:
+    return not operation_status(operation).terminal
+
+
+def action_name(action: str) -> str:
+    known = ACTIONS.get(action)
+    return known[0] if known else action.replace("_", " ").capitalize()
+
+
+def endpoint_state(endpoint: Endpoint) -> Status:
+    if endpoint.disabled:
+        return STOPPED
+    return ACTIVE if endpoint.current_state == "active" else IDLE
+
+
+def pending_word(endpoint: Endpoint, operations: Iterable[Operation]) -> str:
+    """What is being done to the endpoint just now; "" when nothing is.
+
+    `operations` come newest first, as the API lists them: the oldest unfinished one goes first.
+    """
+    unfinished = [
+        operation
+        for operation in operations
+        if operation.endpoint_id == endpoint.id and is_unfinished(operation)
+    ]
+    if unfinished:
+        return ACTIONS.get(unfinished[-1].action, ("", "working…"))[1]
+    return {"active": "starting…", "idle": "suspending…"}.get(endpoint.pending_state, "")
+
+
+def branch_word(branch: Branch) -> str:
+    """What to say of a branch that is not simply there."""
+    if branch.current_state in ("ready", ""):
+        return ""
+    return "creating…" if branch.current_state == "init" else f"{branch.current_state}…"

@@ -1,0 +1,93 @@
+"""How templates show a time, a duration, a size, an icon, a thing to copy."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from django import template
+from django.template.loader import render_to_string
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+register = template.Library()
+
+NOTHING = "\N{EN DASH}"
+MINUTE, HOUR, DAY = 60, 3600, 86400
+
+
+@register.simple_tag
+def icon(name: str) -> SafeString:
+    return render_to_string(f"icons/{name}.svg")
+
+
+@register.inclusion_tag("_copy.html")
+def copy(value: str, what: str) -> dict[str, Any]:
+    """A button that copies `value`; `what` names it to who cannot see it."""
+    return {"value": value, "what": what}
+
+
+@register.filter
+def ago(moment: datetime | None) -> SafeString | str:
+    """A time as how long ago, with the exact one in reach."""
+    if moment is None:
+        return NOTHING
+    exact = f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return format_html(
+        '<time datetime="{}" title="{}">{}</time>', moment.isoformat(), exact, _ago(moment)
+    )
+
+
+@register.filter
+def exactly(moment: datetime | None) -> SafeString | str:
+    """A time to the second, in UTC."""
+    if moment is None:
+        return NOTHING
+    utc = moment.astimezone(UTC)
+    return format_html(
+        '<time datetime="{}">{} <small>UTC</small></time>',
+        moment.isoformat(),
+        f"{utc:%Y-%m-%d %H:%M:%S}",
+    )
+
+
+@register.filter
+def duration(milliseconds: int | None) -> str:
+    if milliseconds is None:
+        return NOTHING
+    if milliseconds < 1000:
+        return f"{milliseconds} ms"
+    seconds = milliseconds / 1000
+    if seconds < MINUTE:
+        return f"{seconds:.1f} s"
+    if seconds < HOUR:
+        return f"{int(seconds // MINUTE)} min {int(seconds % MINUTE)} s"
+    return f"{int(seconds // HOUR)} h {int(seconds % HOUR // MINUTE)} min"
+
+
+@register.filter
+def size(count: int | None) -> str:
+    """Bytes, in the unit that suits them."""
+    if count is None:
+        return NOTHING
+    amount = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1000:
+            return f"{amount:.0f} {unit}" if unit == "B" or amount >= 10 else f"{amount:.1f} {unit}"
+        amount /= 1000
+    return f"{amount:.1f} TB"
+
+
+def _ago(moment: datetime) -> str:
+    now = datetime.now(UTC)
+    seconds = (now - moment).total_seconds()
+    # Clocks of two machines differ a little: a moment ahead is still just now.
+    if seconds < 10:
+        return "just now"
+    if seconds < MINUTE:
+        return f"{int(seconds)} s ago"
+    if seconds < HOUR:
+        return f"{int(seconds // MINUTE)} min ago"
+    if seconds < DAY:
+        return f"{int(seconds // HOUR)} h ago"
+    if seconds < 30 * DAY:
+        return f"{int(seconds // DAY)} d ago"
+    return f"{moment.astimezone(UTC):%Y-%m-%d}"

@@ -1,0 +1,46 @@
+"""The console's addresses. What htmx swaps has an address of its own, ending in /live."""
+
+from django.urls import path
+
+from console.views import api_keys, branches, endpoints, operations, projects, sign_in
+
+PROJECT = "projects/<slug:project_id>"
+ENDPOINT = f"{PROJECT}/endpoints/<slug:endpoint_id>"
+BRANCH = f"{PROJECT}/branches/<slug:branch_id>"
+OPERATION = f"{PROJECT}/operations/<slug:operation_id>"
+
+urlpatterns = [
+    path("", projects.dashboard, name="dashboard"),
+    path("sign-in", sign_in.sign_in, name="sign_in"),
+    path("sign-out", sign_in.sign_out, name="sign_out"),
+    path("api-keys", api_keys.index, name="api_keys"),
+    path("api-keys/new", api_keys.create, name="api_key_create"),
+    path("api-keys/<int:key_id>/revoke", api_keys.revoke, name="api_key_revoke"),
+    path("new-project", projects.create, name="project_create"),
+    path(PROJECT, projects.show, name="project"),
+    path(f"{PROJECT}/live", projects.live, name="project_live"),
+    path(f"{PROJECT}/rename", projects.rename, name="project_rename"),
+    path(f"{PROJECT}/delete", projects.delete, name="project_delete"),
+    path(f"{PROJECT}/new-endpoint", endpoints.create, name="endpoint_create"),
+    path(ENDPOINT, endpoints.show, name="endpoint"),
+    path(f"{ENDPOINT}/live", endpoints.live, name="endpoint_live"),
+    path(f"{ENDPOINT}/start", endpoints.start, name="endpoint_start"),
+    path(f"{ENDPOINT}/suspend", endpoints.suspend, name="endpoint_suspend"),
+    path(f"{ENDPOINT}/pooling", endpoints.pooling, name="endpoint_pooling"),
+    path(f"{ENDPOINT}/disabled", endpoints.disabled, name="endpoint_disabled"),
+    path(f"{ENDPOINT}/reassign", endpoints.reassign, name="endpoint_reassign"),
+    path(f"{ENDPOINT}/settings", endpoints.settings, name="endpoint_settings"),
+    path(f"{ENDPOINT}/delete", endpoints.delete, name="endpoint_delete"),
+    path(f"{PROJECT}/new-branch", branches.create, name="branch_create"),
+    path(f"{BRANCH}/rename", branches.rename, name="branch_rename"),
+    path(f"{BRANCH}/set-default", branches.set_default, name="branch_set_default"),
+    path(f"{BRANCH}/delete", branches.delete, name="branch_delete"),
+    path(f"{PROJECT}/operations", operations.index, name="operations"),
+    path(f"{PROJECT}/operations-live", operations.index_live, name="operations_live"),
+    path(OPERATION, operations.show, name="operation"),
+    path(f"{OPERATION}/live", operations.show_live, name="operation_live"),
+]
+
+handler400 = "console.views.problems.bad_request"
+handler404 = "console.views.problems.not_found"
+handler500 = "console.views.problems.server_error"

@@ -1,0 +1,50 @@
+"""API keys: what may speak for the account. A new one is shown once."""
+
+from django.http import HttpResponse
+from django.shortcuts import render
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods, require_safe
+
+from console.forms import ApiKeyForm, EmptyForm
+from console.request import ConsoleRequest
+from console.responses import FormPage, choices, done, problems_beside, show_form
+
+
+@require_safe
+def index(request: ConsoleRequest) -> HttpResponse:
+    return render(request, "api_keys.html", {"keys": request.api.api_keys()})
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def create(request: ConsoleRequest) -> HttpResponse:
+    form = ApiKeyForm(request.POST or None)
+    if request.method == "POST" and form.is_valid():
+        with problems_beside(form, "name"):
+            key = request.api.create_api_key(form.cleaned_data["name"])
+            # No redirect: this answer is the only place that ever holds the key.
+            template = "_new_key.html" if request.htmx else "new_key.html"
+            return render(request, template, {"key": key})
+    page = FormPage(title="Create an API key", submit="Create key", back=reverse("api_keys"))
+    return show_form(request, form, page)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def revoke(request: ConsoleRequest, key_id: int) -> HttpResponse:
+    url = reverse("api_keys")
+    form = EmptyForm(request.POST if request.method == "POST" else None)
+    if request.method == "POST":
+        form.is_valid()
+        with problems_beside(form):
+            request.api.revoke_api_key(key_id)
+            return done(request, url, "The key is revoked.", is_live=False)
+    keys = {key.id: key for key in choices(request, request.api.api_keys)}
+    name = f"“{keys[key_id].name}”" if key_id in keys else f"number {key_id}"
+    page = FormPage(
+        title="Revoke the API key",
+        intro=f"Whatever uses the key {name} stops working at once. If you are signed in with it, "
+        "you will be asked for another.",
+        submit="Revoke key",
+        danger=True,
+        back=url,
+    )
+    return show_form(request, form, page)

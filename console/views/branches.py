@@ -1,0 +1,71 @@
+"""Branches: creating, renaming, making one the default, deleting."""
+
+from django.http import HttpResponse
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods, require_POST
+
+from console.forms import BranchForm, ConfirmForm, RenameForm
+from console.request import ConsoleRequest
+from console.responses import FormPage, act, choices, done, problems_beside, show_form
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def create(request: ConsoleRequest, project_id: str) -> HttpResponse:
+    url = reverse("project", args=[project_id])
+    form = BranchForm(request.POST or None, initial={"parent_id": request.GET.get("parent", "")})
+    if request.method == "POST" and form.is_valid():
+        with problems_beside(form, "name"):
+            branch = request.api.create_branch(project_id, **form.cleaned_data)
+            return done(request, url, f"Branch {branch.name} is being created.")
+    form.offer_parents(choices(request, lambda: request.api.branches(project_id)))
+    page = FormPage(
+        title="Create a branch",
+        intro="A copy of its parent's databases, roles and data as they are now.",
+        submit="Create branch",
+        back=url,
+    )
+    return show_form(request, form, page)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def rename(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
+    url = reverse("project", args=[project_id])
+    form = RenameForm(request.POST or None)
+    if request.method == "POST" and form.is_valid():
+        with problems_beside(form, "name"):
+            request.api.rename_branch(project_id, branch_id, form.cleaned_data["name"])
+            return done(request, url, "The branch is renamed.")
+    if request.method != "POST":
+        form.initial["name"] = request.api.branch(project_id, branch_id).name
+    page = FormPage(title="Rename the branch", submit="Rename", back=url)
+    return show_form(request, form, page)
+
+
+@require_POST
+def set_default(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
+    return act(
+        request,
+        lambda: request.api.set_default_branch(project_id, branch_id),
+        otherwise=reverse("project", args=[project_id]),
+    )
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def delete(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
+    url = reverse("project", args=[project_id])
+    form = ConfirmForm(request.POST or None, expected=branch_id)
+    if request.method == "POST" and form.is_valid():
+        with problems_beside(form):
+            request.api.delete_branch(project_id, branch_id)
+            return done(request, url, f"Branch {branch_id} is being deleted.")
+    if request.method != "POST":
+        # Nobody should be asked to confirm the deletion of what isn't there.
+        request.api.branch(project_id, branch_id)
+    page = FormPage(
+        title="Delete the branch",
+        intro="Its databases and the endpoint on it go with it, for good.",
+        submit="Delete branch",
+        danger=True,
+        back=url,
+    )
+    return show_form(request, form, page)

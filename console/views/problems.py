@@ -1,0 +1,49 @@
+"""Failures that are Django's to find: unknown addresses, stale forms, bugs. No stack trace."""
+
+from http import HTTPStatus
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+
+from console.request import ConsoleRequest
+
+
+def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
+    # Bare, because a host name that is not allowed leaves no request to render a page for.
+    return HttpResponse(
+        "Bad request. If you came by a host name of your own, name it in PERCH_ALLOWED_HOSTS.\n",
+        content_type="text/plain; charset=utf-8",
+        status=HTTPStatus.BAD_REQUEST,
+    )
+
+
+def not_found(request: ConsoleRequest, exception: Exception) -> HttpResponse:
+    return _page(request, 404, "There is no such page", "The address may be mistyped.")
+
+
+def server_error(request: ConsoleRequest) -> HttpResponse:
+    advice = "This is a fault of the console itself. Nothing more than the page is lost."
+    return _page(request, 500, "The console failed", advice)
+
+
+def wrong_method(request: ConsoleRequest) -> HttpResponse:
+    advice = "This address answers to a button. Go back and use the button there."
+    return _page(request, 405, "There is no page here", advice)
+
+
+def csrf_failure(request: ConsoleRequest, reason: str = "") -> HttpResponse:
+    advice = (
+        "The form was open too long, or cookies are switched off. Go back, reload the page, and "
+        "send it again."
+    )
+    return _page(request, 403, "This form is out of date", advice)
+
+
+def _page(request: ConsoleRequest, status: int, title: str, advice: str) -> HttpResponse:
+    if getattr(request, "htmx", None) and hasattr(request, "_messages"):
+        messages.error(request, f"{title}. {advice}")
+        answer = render(request, "_notices.html", status=status)
+        answer["HX-Reswap"] = "none"
+        return answer
+    return render(request, "lost.html", {"title": title, "advice": advice}, status=status)

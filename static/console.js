@@ -1,0 +1,156 @@
+// What the console adds where scripts run; every page works without it.
+"use strict";
+
+(() => {
+  const dialog = document.getElementById("dialog");
+  const notices = document.getElementById("notices");
+  document.documentElement.classList.add("scripted");
+
+  // Dialogs: a form that htmx fetched is shown in one, and goes away when it has done its work.
+
+  function openDialog() {
+    // A modal dialog lies above everything else: notices have to move into it to be seen.
+    dialog.append(notices);
+    dialog.showModal();
+  }
+
+  dialog.addEventListener("close", () => {
+    document.body.append(notices);
+    dialog.replaceChildren();
+  });
+
+  document.addEventListener("htmx:afterSwap", (event) => {
+    if (event.detail.target === dialog && dialog.childElementCount && !dialog.open) openDialog();
+    expectTypedIds();
+    fadeNotices();
+  });
+
+  document.addEventListener("htmx:oobAfterSwap", fadeNotices);
+
+  // Deleting: the button waits until the id has been typed.
+
+  function expectTypedIds() {
+    for (const input of document.querySelectorAll("input[data-expected]")) {
+      const button = input.form.querySelector("button[type=submit]");
+      button.disabled = input.value.trim() !== input.dataset.expected;
+    }
+  }
+
+  document.addEventListener("input", (event) => {
+    if (event.target.matches("input[data-expected]")) expectTypedIds();
+  });
+
+  // Clicks: copying, closing, dismissing, and menus that close when one looks elsewhere.
+
+  async function copy(button) {
+    try {
+      await navigator.clipboard.writeText(button.dataset.copy);
+    } catch {
+      // Without https the clipboard is out of reach: mark the text, for the user to copy.
+      const text = button.parentElement.querySelector("code");
+      if (text) getSelection().selectAllChildren(text);
+      return;
+    }
+    button.classList.add("copied");
+    announce("Copied");
+    setTimeout(() => button.classList.remove("copied"), 1500);
+  }
+
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("[data-copy]");
+    if (button) copy(button);
+    const closing = event.target.closest("#dialog [data-close]");
+    if (closing) {
+      event.preventDefault();
+      dialog.close();
+    }
+    event.target.closest("[data-dismiss]")?.closest(".notice").remove();
+    for (const menu of document.querySelectorAll("details.menu[open]")) {
+      const chosen = event.target.closest("details.menu li a, details.menu li button");
+      if (!menu.contains(event.target) || chosen) menu.open = false;
+    }
+  });
+
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape") return;
+    for (const menu of document.querySelectorAll("details.menu[open]")) {
+      menu.open = false;
+      menu.querySelector("summary").focus();
+    }
+  });
+
+  // Live regions.
+
+  function refresh() {
+    const live = document.getElementById("live");
+    if (!live) return;
+    // A poll on its way was asked before the change, and must not overwrite what comes after.
+    const poll = document.getElementById("poll");
+    if (poll) htmx.trigger(poll, "htmx:abort");
+    htmx.ajax("GET", live.dataset.live, { target: "#live", swap: "outerHTML" });
+  }
+
+  document.addEventListener("perch:changed", () => {
+    if (dialog.open) dialog.close();
+    refresh();
+  });
+
+  document.addEventListener("htmx:beforeRequest", (event) => {
+    if (event.detail.elt.id === "poll" && document.hidden) event.preventDefault();
+  });
+
+  document.addEventListener("visibilitychange", () => {
+    if (!document.hidden) refresh();
+  });
+
+  document.addEventListener("htmx:beforeSwap", (event) => {
+    const { xhr, target } = event.detail;
+    if (target.id === "live") keepMenus(target);
+    // Something between here and the console answered in its place: keep it out of the page.
+    if (xhr.status >= 400 && xhr.status !== 422 && !xhr.getResponseHeader("HX-Reswap")) {
+      event.detail.shouldSwap = false;
+      failed("The console failed to answer. Try again.");
+    }
+  });
+
+  function keepMenus(live) {
+    const open = [...live.querySelectorAll("details.menu[open]")].map((menu) => menu.id);
+    if (!open.length) return;
+    document.addEventListener("htmx:afterSwap", () => {
+      for (const id of open) document.getElementById(id)?.setAttribute("open", "");
+    }, { once: true });
+  }
+
+  document.addEventListener("htmx:sendError", (event) => {
+    const words = "The console cannot be reached.";
+    if (event.detail.elt.id !== "poll") return failed(`${words} Nothing was sent; try again.`);
+    const line = event.detail.elt.querySelector("span");
+    event.detail.elt.classList.add("bad");
+    line.textContent = `${words} Trying again.`;
+  });
+
+  // Notices.
+
+  function announce(words) {
+    document.getElementById("announce").textContent = words;
+  }
+
+  function failed(words) {
+    const notice = document.createElement("div");
+    notice.className = "notice failure";
+    notice.setAttribute("role", "alert");
+    notice.append(Object.assign(document.createElement("p"), { textContent: words }));
+    notices.append(notice);
+    setTimeout(() => notice.remove(), 10000);
+  }
+
+  function fadeNotices() {
+    for (const notice of document.querySelectorAll(".notice.success:not([data-fading])")) {
+      notice.dataset.fading = "";
+      setTimeout(() => notice.remove(), 6000);
+    }
+  }
+
+  expectTypedIds();
+  fadeNotices();
+})();
