@@ -44,12 +44,12 @@ class RevokedApiKey(ApiKeyOut):
     revoked: bool = True
 
 
-@router.get("", response=list[ApiKeyOut])
+@router.get("/api_keys", response=list[ApiKeyOut])
 def list_api_keys(request: AuthenticatedRequest) -> list[ApiKey]:
     return list(accounts.list_keys(request.auth).select_related("account"))
 
 
-@router.post("", response=CreatedApiKey)
+@router.post("/api_keys", response=CreatedApiKey)
 def create_api_key(request: AuthenticatedRequest, body: CreateApiKey) -> dict[str, Any]:
     row, key = accounts.create_key(request.auth, body.key_name)
     return {
@@ -61,6 +61,6 @@ def create_api_key(request: AuthenticatedRequest, body: CreateApiKey) -> dict[st
     }
 
 
-@router.delete("/{key_id}", response=RevokedApiKey)
+@router.delete("/api_keys/{key_id}", response=RevokedApiKey)
 def revoke_api_key(request: AuthenticatedRequest, key_id: int) -> ApiKey:
     return accounts.revoke_key(request.auth, key_id)

@@ -23,16 +23,16 @@ from controlplane.services.passwords import decrypt
 router = Router(tags=["branches"])
 
 
-@router.get("", response=Branches, exclude_none=True)
+@router.get("/projects/{project_id}/branches", response=Branches, exclude_none=True)
 def list_branches(
     request: AuthenticatedRequest, project_id: str, search: str = ""
 ) -> dict[str, Any]:
     return {"branches": branches.list_branches(request.auth, project_id, search=search)}
 
 
-@router.post("", response={201: CreatedBranch}, exclude_none=True)
+@router.post("/projects/{project_id}/branches", response={201: CreatedBranch}, exclude_none=True)
 def create_branch(
-    request: AuthenticatedRequest, project_id: str, body: CreateBranch | None = Body(None)
+    request: AuthenticatedRequest, project_id: str, body: Body[CreateBranch | None] = None
 ) -> tuple[int, dict[str, Any]]:
     wanted = (body and body.branch) or NewBranch()
     if wanted.parent_lsn or wanted.parent_timestamp:
@@ -59,12 +59,14 @@ def create_branch(
     return 201, answer
 
 
-@router.get("/{branch_id}", response=OneBranch, exclude_none=True)
+@router.get("/projects/{project_id}/branches/{branch_id}", response=OneBranch, exclude_none=True)
 def get_branch(request: AuthenticatedRequest, project_id: str, branch_id: str) -> dict[str, Any]:
     return {"branch": branches.get_branch(request.auth, project_id, branch_id)}
 
 
-@router.patch("/{branch_id}", response=BranchAndOperations, exclude_none=True)
+@router.patch(
+    "/projects/{project_id}/branches/{branch_id}", response=BranchAndOperations, exclude_none=True
+)
 def update_branch(
     request: AuthenticatedRequest, project_id: str, branch_id: str, body: UpdateBranch
 ) -> dict[str, Any]:
@@ -72,22 +74,30 @@ def update_branch(
     return _unattended(branch)
 
 
-@router.delete("/{branch_id}", response=BranchAndOperations, exclude_none=True)
-def delete_branch(
-    request: AuthenticatedRequest, project_id: str, branch_id: str
-) -> dict[str, Any]:
+@router.delete(
+    "/projects/{project_id}/branches/{branch_id}", response=BranchAndOperations, exclude_none=True
+)
+def delete_branch(request: AuthenticatedRequest, project_id: str, branch_id: str) -> dict[str, Any]:
     branch, operations = branches.delete_branch(request.auth, project_id, branch_id)
     return {"branch": branch, "operations": operations}
 
 
-@router.post("/{branch_id}/set_as_default", response=BranchAndOperations, exclude_none=True)
+@router.post(
+    "/projects/{project_id}/branches/{branch_id}/set_as_default",
+    response=BranchAndOperations,
+    exclude_none=True,
+)
 def set_as_default(
     request: AuthenticatedRequest, project_id: str, branch_id: str
 ) -> dict[str, Any]:
     return _unattended(branches.set_default_branch(request.auth, project_id, branch_id))
 
 
-@router.post("/{branch_id}/set_as_primary", response=BranchAndOperations, exclude_none=True)
+@router.post(
+    "/projects/{project_id}/branches/{branch_id}/set_as_primary",
+    response=BranchAndOperations,
+    exclude_none=True,
+)
 def set_as_primary(
     request: AuthenticatedRequest, project_id: str, branch_id: str
 ) -> dict[str, Any]:
@@ -95,7 +105,9 @@ def set_as_primary(
     return set_as_default(request, project_id, branch_id)
 
 
-@router.get("/{branch_id}/endpoints", response=Endpoints, exclude_none=True)
+@router.get(
+    "/projects/{project_id}/branches/{branch_id}/endpoints", response=Endpoints, exclude_none=True
+)
 def list_branch_endpoints(
     request: AuthenticatedRequest, project_id: str, branch_id: str
 ) -> dict[str, Any]:

@@ -13,7 +13,9 @@ from controlplane.services.endpoints import EndpointChange
 router = Router(tags=["endpoints"])
 
 
-@router.post("", response={201: EndpointAndOperations}, exclude_none=True)
+@router.post(
+    "/projects/{project_id}/endpoints", response={201: EndpointAndOperations}, exclude_none=True
+)
 def create_endpoint(
     request: AuthenticatedRequest, project_id: str, body: CreateEndpoint
 ) -> tuple[int, dict[str, Any]]:
@@ -25,19 +27,25 @@ def create_endpoint(
     return 201, _changed(change)
 
 
-@router.get("", response=Endpoints, exclude_none=True)
+@router.get("/projects/{project_id}/endpoints", response=Endpoints, exclude_none=True)
 def list_endpoints(request: AuthenticatedRequest, project_id: str) -> dict[str, Any]:
     return {"endpoints": list(endpoints.list_endpoints(request.auth, project_id))}
 
 
-@router.get("/{endpoint_id}", response=OneEndpoint, exclude_none=True)
+@router.get(
+    "/projects/{project_id}/endpoints/{endpoint_id}", response=OneEndpoint, exclude_none=True
+)
 def get_endpoint(
     request: AuthenticatedRequest, project_id: str, endpoint_id: str
 ) -> dict[str, Any]:
     return {"endpoint": endpoints.get_endpoint(request.auth, project_id, endpoint_id)}
 
 
-@router.patch("/{endpoint_id}", response=EndpointAndOperations, exclude_none=True)
+@router.patch(
+    "/projects/{project_id}/endpoints/{endpoint_id}",
+    response=EndpointAndOperations,
+    exclude_none=True,
+)
 def update_endpoint(
     request: AuthenticatedRequest, project_id: str, endpoint_id: str, body: UpdateEndpoint
 ) -> dict[str, Any]:
@@ -46,7 +54,11 @@ def update_endpoint(
     )
 
 
-@router.delete("/{endpoint_id}", response=EndpointAndOperations, exclude_none=True)
+@router.delete(
+    "/projects/{project_id}/endpoints/{endpoint_id}",
+    response=EndpointAndOperations,
+    exclude_none=True,
+)
 def delete_endpoint(
     request: AuthenticatedRequest, project_id: str, endpoint_id: str
 ) -> dict[str, Any]:
@@ -54,21 +66,33 @@ def delete_endpoint(
     return {"endpoint": deleted, "operations": []}
 
 
-@router.post("/{endpoint_id}/start", response=EndpointAndOperations, exclude_none=True)
+@router.post(
+    "/projects/{project_id}/endpoints/{endpoint_id}/start",
+    response=EndpointAndOperations,
+    exclude_none=True,
+)
 def start_endpoint(
     request: AuthenticatedRequest, project_id: str, endpoint_id: str
 ) -> dict[str, Any]:
     return _changed(endpoints.start_endpoint(request.auth, project_id, endpoint_id))
 
 
-@router.post("/{endpoint_id}/suspend", response=EndpointAndOperations, exclude_none=True)
+@router.post(
+    "/projects/{project_id}/endpoints/{endpoint_id}/suspend",
+    response=EndpointAndOperations,
+    exclude_none=True,
+)
 def suspend_endpoint(
     request: AuthenticatedRequest, project_id: str, endpoint_id: str
 ) -> dict[str, Any]:
     return _changed(endpoints.suspend_endpoint(request.auth, project_id, endpoint_id))
 
 
-@router.post("/{endpoint_id}/restart", response=EndpointAndOperations, exclude_none=True)
+@router.post(
+    "/projects/{project_id}/endpoints/{endpoint_id}/restart",
+    response=EndpointAndOperations,
+    exclude_none=True,
+)
 def restart_endpoint(
     request: AuthenticatedRequest, project_id: str, endpoint_id: str
 ) -> dict[str, Any]:

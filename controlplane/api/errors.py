@@ -114,7 +114,10 @@ def install_error_handlers(api: NinjaAPI) -> None:
 
 def _unexpected(request: HttpRequest, error: Exception) -> HttpResponse:
     log.error(
-        "request=%s method=%s path=%s", request_id(request), request.method, request.path,
+        "request=%s method=%s path=%s",
+        request_id(request),
+        request.method,
+        request.path,
         exc_info=error,
     )
     if isinstance(error, OperationalError | InterfaceError):

@@ -12,7 +12,7 @@ from controlplane.services import operations
 router = Router(tags=["operations"])
 
 
-@router.get("", response=OperationsPage, exclude_none=True)
+@router.get("/projects/{project_id}/operations", response=OperationsPage, exclude_none=True)
 def list_operations(
     request: AuthenticatedRequest, project_id: str, query: Query[OperationsQuery]
 ) -> dict[str, Any]:
@@ -25,7 +25,9 @@ def list_operations(
     return answer
 
 
-@router.get("/{operation_id}", response=OneOperation, exclude_none=True)
+@router.get(
+    "/projects/{project_id}/operations/{operation_id}", response=OneOperation, exclude_none=True
+)
 def get_operation(
     request: AuthenticatedRequest, project_id: str, operation_id: str
 ) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from controlplane.services.connections import Connection, connection_to
 router = Router(tags=["projects"])
 
 
-@router.get("", response=ProjectsPage, exclude_none=True)
+@router.get("/projects", response=ProjectsPage, exclude_none=True)
 def list_projects(request: AuthenticatedRequest, query: Query[ProjectsQuery]) -> dict[str, Any]:
     page = list(
         projects.list_projects(
@@ -33,13 +33,13 @@ def list_projects(request: AuthenticatedRequest, query: Query[ProjectsQuery]) ->
     return answer
 
 
-@router.get("/shared", response=ProjectsPage, exclude_none=True)
+@router.get("/projects/shared", response=ProjectsPage, exclude_none=True)
 def list_shared_projects(request: AuthenticatedRequest) -> dict[str, Any]:
     """Projects that others share with the caller: there is no sharing here."""
     return {"projects": []}
 
 
-@router.post("", response={201: CreatedProject}, exclude_none=True)
+@router.post("/projects", response={201: CreatedProject}, exclude_none=True)
 def create_project(
     request: AuthenticatedRequest, body: CreateProject
 ) -> tuple[int, dict[str, Any]]:
@@ -85,12 +85,12 @@ def create_project(
     }
 
 
-@router.get("/{project_id}", response=OneProject, exclude_none=True)
+@router.get("/projects/{project_id}", response=OneProject, exclude_none=True)
 def get_project(request: AuthenticatedRequest, project_id: str) -> dict[str, Any]:
     return {"project": projects.get_project(request.auth, project_id)}
 
 
-@router.patch("/{project_id}", response=ProjectAndOperations, exclude_none=True)
+@router.patch("/projects/{project_id}", response=ProjectAndOperations, exclude_none=True)
 def update_project(
     request: AuthenticatedRequest, project_id: str, body: UpdateProject
 ) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def update_project(
     return {"project": project, "operations": []}
 
 
-@router.delete("/{project_id}", response=OneProject, exclude_none=True)
+@router.delete("/projects/{project_id}", response=OneProject, exclude_none=True)
 def delete_project(request: AuthenticatedRequest, project_id: str) -> dict[str, Any]:
     return {"project": projects.delete_project(request.auth, project_id)}
 

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from django.utils import timezone
 from ninja import Schema
+from pydantic import Field
 
 from controlplane.api.fields import Timestamp
 from controlplane.models import Branch, Endpoint, Operation, Project
@@ -126,6 +127,7 @@ class Owner(Schema):
 
 
 class ProjectListItemOut(Schema):
+    # total_active and total_compute come with queries; a project just made has used nothing.
     id: str
     platform_id: str = "local"
     region_id: str
@@ -151,11 +153,11 @@ class ProjectListItemOut(Schema):
 
     @staticmethod
     def resolve_active_time(project: Project) -> int:
-        return round(project.active_seconds)
+        return round(getattr(project, "total_active", 0))
 
     @staticmethod
     def resolve_cpu_used_sec(project: Project) -> int:
-        return round(project.compute_seconds)
+        return round(getattr(project, "total_compute", 0))
 
     @staticmethod
     def resolve_owner_id(project: Project) -> str:
@@ -175,11 +177,11 @@ class ProjectOut(ProjectListItemOut):
 
     @staticmethod
     def resolve_compute_time_seconds(project: Project) -> int:
-        return round(project.compute_seconds)
+        return round(getattr(project, "total_compute", 0))
 
     @staticmethod
     def resolve_active_time_seconds(project: Project) -> int:
-        return round(project.active_seconds)
+        return round(getattr(project, "total_active", 0))
 
     @staticmethod
     def resolve_consumption_period_start(project: Project) -> datetime:
@@ -262,7 +264,7 @@ class OneBranch(Schema):
 class Branches(Schema):
     branches: list[BranchOut]
     # Clients look a branch's annotation up in it.
-    annotations: dict[str, Any] = {}
+    annotations: dict[str, Any] = Field(default_factory=dict)
 
 
 class BranchAndOperations(OneBranch, OperationsOut):

@@ -14,9 +14,5 @@ api = NinjaAPI(
     openapi_url="/openapi.json",
 )
 install_error_handlers(api)
-api.add_router("/projects", projects.router)
-api.add_router("/projects/{project_id}/branches", branches.router)
-api.add_router("/projects/{project_id}/endpoints", endpoints.router)
-api.add_router("/projects/{project_id}/operations", operations.router)
-api.add_router("/api_keys", api_keys.router)
-api.add_router("", users.router)
+for resource in (projects, branches, endpoints, operations, api_keys, users):
+    api.add_router("", resource.router)

@@ -17,17 +17,7 @@ UNLIMITED = -1
 def get_current_user(request: AuthenticatedRequest) -> dict[str, Any]:
     """Billing does not exist here; clients want its fields all the same."""
     account = request.auth
-    billing = {
-        name: ""
-        for name in (
-            "address_city",
-            "address_country",
-            "address_line1",
-            "address_line2",
-            "address_postal_code",
-            "address_state",
-        )
-    }
+    address = ("city", "country", "line1", "line2", "postal_code", "state")
     return {
         "id": str(account.id),
         "login": account.name,
@@ -43,7 +33,7 @@ def get_current_user(request: AuthenticatedRequest) -> dict[str, Any]:
         "max_autoscaling_limit": account.largest_compute,
         "auth_accounts": [],
         "billing_account": {
-            **billing,
+            **{f"address_{part}": "" for part in address},
             "email": account.name,
             "payment_source": {"type": ""},
             "subscription_type": "free" if account.plan == "free" else "UNKNOWN",

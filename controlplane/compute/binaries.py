@@ -45,7 +45,9 @@ def compute_account() -> ComputeAccount | None:
         except KeyError:
             continue
         return ComputeAccount(entry.pw_name, entry.pw_uid, entry.pw_gid)
-    raise PostgresUnusable(f'there is no account "{settings.COMPUTE_ACCOUNT}" to run Postgres under')
+    raise PostgresUnusable(
+        f'there is no account "{settings.COMPUTE_ACCOUNT}" to run Postgres under'
+    )
 
 
 def as_compute_account() -> dict[str, Any]:

@@ -124,9 +124,7 @@ def _owner_of(connection: "Connection[tuple[object, ...]]", database: str) -> st
     return str(row[0])
 
 
-def _exists(
-    connection: "Connection[tuple[object, ...]]", query: LiteralString, name: str
-) -> bool:
+def _exists(connection: "Connection[tuple[object, ...]]", query: LiteralString, name: str) -> bool:
     return connection.execute(query, [name]).fetchone() is not None
 
 

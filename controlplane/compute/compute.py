@@ -129,7 +129,9 @@ def _needs_restart(spec: ComputeSpec) -> bool:
     taken it in, and its backend starts from the reloaded settings.
     """
     with connect(socket_dir(spec.endpoint_id)) as connection:
-        row = connection.execute("SELECT count(*) FROM pg_settings WHERE pending_restart").fetchone()
+        row = connection.execute(
+            "SELECT count(*) FROM pg_settings WHERE pending_restart"
+        ).fetchone()
     return row != (0,)
 
 
@@ -138,9 +140,7 @@ def _write_configuration(spec: ComputeSpec, path: Path) -> Path:
     if not hba_file.exists():
         hba_file.write_text(HBA)
         give_to_account(hba_file)
-    text = render_configuration(
-        spec, socket_dir=socket_dir(spec.endpoint_id), hba_file=hba_file
-    )
+    text = render_configuration(spec, socket_dir=socket_dir(spec.endpoint_id), hba_file=hba_file)
     path.write_text(text)
     give_to_account(path)
     return path

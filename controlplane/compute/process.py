@@ -5,11 +5,13 @@ so any worker finds a Postgres that another worker started.
 """
 
 import os
+import re
 import signal
 import subprocess
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -60,7 +62,7 @@ def start_postgres(
     while True:
         child = _spawn(data_dir, config_file, log_file)
         on_spawn(child.pid)
-        if _wait(lambda: _is_ready(data_dir, child.pid) or child.poll() is not None, deadline):
+        if _wait(partial(_is_ready_or_over, data_dir, child), deadline):
             if child.poll() is None:
                 return
             words = last_words(log_file)
@@ -139,22 +141,14 @@ def last_words(log_file: Path) -> str:
 
 def _complaints(text: str) -> str:
     """The messages of a Postgres log that matter to whoever changed its settings."""
-    severe, mild = [], []
-    for line in text.splitlines():
-        for label, kept in (
-            ("FATAL:  ", severe),
-            ("PANIC:  ", severe),
-            ("ERROR:  ", severe),
-            ("LOG:  ", mild),
-            ("DETAIL:  ", severe),
-            ("HINT:  ", severe),
-        ):
-            if label in line:
-                kept.append(line.partition(label)[2].strip())
-    words = [line for line in severe if "contains errors" not in line]
-    # A refused configuration names each bad line with LOG, and only the file with FATAL.
-    if not words:
-        words = [line for line in mild if "parameter" in line or "line" in line] or severe
+    found = re.findall(r"\b(LOG|FATAL|PANIC|ERROR|DETAIL|HINT):  (.*)", text)
+    # Names the file alone; the lines that it means were logged before it, as LOG.
+    refused = any("contains errors" in words for _, words in found)
+    words = [
+        words.strip()
+        for label, words in found
+        if (label != "LOG" or refused) and "contains errors" not in words
+    ]
     return "; ".join(words) or text.strip()[-400:]
 
 
@@ -205,6 +199,10 @@ def _is_alive(process: psutil.Process) -> bool:
 def _is_ready(data_dir: Path, pid: int) -> bool:
     lines = _pid_file(data_dir)
     return len(lines) > 7 and lines[0] == str(pid) and lines[7].strip() == "ready"
+
+
+def _is_ready_or_over(data_dir: Path, child: "subprocess.Popen[bytes]") -> bool:
+    return _is_ready(data_dir, child.pid) or child.poll() is not None
 
 
 def _wait(condition: Callable[[], bool], deadline: float) -> bool:

@@ -126,9 +126,11 @@ chmod = 0700
 supervisor.rpcinterface_factory = supervisor.rpcinterface:make_main_rpcinterface
 """
         ]
-        for program in self.programs:
-            # Endless tries: the pause between them grows by a second each time.
-            sections.append(f"""
+        return "".join([*sections, *map(self._section, self.programs)])
+
+    def _section(self, program: Program) -> str:
+        # Endless tries: the pause between them grows by a second each time.
+        return f"""
 [program:{program.name}]
 command = /bin/sh -c {_quoted("exec " + program.command)}
 autostart = {program.autostart}
@@ -142,20 +144,12 @@ stdout_logfile = {_literal(self.log_dir)}/{program.name}.log
 stdout_logfile_maxbytes = 10MB
 stdout_logfile_backups = 2
 {f"user = {program.user}" if program.user else ""}
-""")
-        return "".join(sections)
+"""
 
 
 def end_leftovers(state_dir: Path) -> list[int]:
     """End what an earlier `up` on this directory has left running; returns the process ids."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            marked = process.environ().get(MARK) == str(state_dir)
-        except psutil.Error:
-            continue
-        if marked and process.pid != os.getpid():
-            found.append(process)
+    found = [process for process in psutil.process_iter() if _is_marked(process, state_dir)]
     # Supervisor would start again what is ended before it.
     found.sort(key=lambda process: "supervisord" not in " ".join(_command_of(process)))
     for process in found:
@@ -166,6 +160,14 @@ def end_leftovers(state_dir: Path) -> list[int]:
         _send(process, signal.SIGKILL)
     psutil.wait_procs(stubborn, timeout=5)
     return [process.pid for process in found]
+
+
+def _is_marked(process: psutil.Process, state_dir: Path) -> bool:
+    try:
+        marked = process.environ().get(MARK) == str(state_dir)
+    except psutil.Error:
+        return False
+    return marked and process.pid != os.getpid()
 
 
 def _command_of(process: psutil.Process) -> list[str]:

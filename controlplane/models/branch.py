@@ -15,9 +15,7 @@ class BranchState(models.TextChoices):
 class Branch(models.Model):
     id = models.CharField(primary_key=True, max_length=60, default=new_branch_id)
     project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="branches")
-    parent = models.ForeignKey(
-        "self", null=True, on_delete=models.PROTECT, related_name="children"
-    )
+    parent = models.ForeignKey("self", null=True, on_delete=models.PROTECT, related_name="children")
     name = models.CharField(max_length=256)
     current_state = models.CharField(
         max_length=8, choices=BranchState.choices, default=BranchState.INIT

@@ -1,6 +1,5 @@
 """A project: branches and endpoints of one account in one region."""
 
-
 from django.db import models
 from django.utils import timezone
 
@@ -24,10 +23,6 @@ class Project(models.Model):
     updated_at = models.DateTimeField(default=timezone.now)
     # Set by the request that deletes it; delete_tenant then removes the data.
     deleted_at = models.DateTimeField(null=True)
-
-    # Sums over its branches; set by the queries that ask for them.
-    active_seconds: float = 0.0
-    compute_seconds: float = 0.0
 
     class Meta:
         indexes = (

@@ -49,9 +49,10 @@ def take_effect(operation: Operation) -> None:
             deleted_at=now, updated_at=now
         )
         Branch.objects.filter(id=operation.branch_id).update(deleted_at=now, updated_at=now)
-    elif state := ENDPOINT_AFTER.get(operation.action):
-        if endpoint := _living_endpoint(operation):
-            endpoint.enter(state, now=now)
+    elif (state := ENDPOINT_AFTER.get(operation.action)) and (
+        endpoint := _living_endpoint(operation)
+    ):
+        endpoint.enter(state, now=now)
 
 
 def settle_compute(operation: Operation, rest: Sequence[Operation]) -> None:

@@ -77,8 +77,10 @@ def check_availability(region: Region) -> None:
         )
         .exclude(Q(id__in=busy.values("endpoint")))
         .annotate(checked_at=Subquery(last.values("created_at")[:1]))
-        .filter(Q(checked_at=None, created_at__lt=now - FIRST_CHECK)
-                | Q(checked_at__lt=now - FIRST_CHECK))
+        .filter(
+            Q(checked_at=None, created_at__lt=now - FIRST_CHECK)
+            | Q(checked_at__lt=now - FIRST_CHECK)
+        )
     )
     for endpoint in candidates:
         if endpoint.checked_at is None or now - endpoint.checked_at >= _pause(endpoint):
@@ -101,7 +103,8 @@ def _pause(endpoint: Endpoint) -> timedelta:
     checks = Operation.objects.filter(
         endpoint=endpoint, action=Action.CHECK_AVAILABILITY, created_at__gt=since
     ).count()
-    return min(FIRST_CHECK * 2 ** max(0, min(checks, 10) - 1), LONGEST_PAUSE)
+    doublings = max(0, min(checks, 10) - 1)
+    return min(FIRST_CHECK * (1 << doublings), LONGEST_PAUSE)
 
 
 ROUNDS: Sequence[Round] = (

@@ -210,12 +210,13 @@ def _copy_catalog(parent: Branch, branch: Branch) -> None:
 
     Rows that wait to be dropped come too: the data may hold what they stand for.
     """
-    for model in (Role, Database):
-        rows = list(model.objects.filter(branch=parent))
-        for row in rows:
-            row.pk = None
-            row.branch = branch
-        model.objects.bulk_create(rows)  # type: ignore[attr-defined]
+    roles, databases = list(parent.roles.all()), list(parent.databases.all())
+    for role in roles:
+        role.pk, role.branch = None, branch
+    for database in databases:
+        database.pk, database.branch = None, branch
+    Role.objects.bulk_create(roles)
+    Database.objects.bulk_create(databases)
 
 
 def _free_name(project: Project) -> str:
@@ -223,5 +224,3 @@ def _free_name(project: Project) -> str:
         name = f"branch-{secrets.token_hex(4)}"
         if not Branch.objects.filter(project=project, name=name).exists():
             return name
-
-

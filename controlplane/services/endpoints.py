@@ -92,7 +92,9 @@ def create_endpoint(
     """
     with changing_project(account, project_id) as project:
         if attributes.get("region_id", project.region_id) != project.region_id:
-            raise Unprocessable(f'the endpoint must be in its project\'s region "{project.region_id}"')
+            raise Unprocessable(
+                f'the endpoint must be in its project\'s region "{project.region_id}"'
+            )
         branch = find_branch(project, branch_id)
         refuse_while_deleting(project, branch)
         refuse_occupied(branch)
@@ -251,9 +253,7 @@ def _head_for(
         endpoint.pending_state = pending
         return EndpointChange(endpoint, under_way)
     refuse_while_deleting(project, endpoint.branch)
-    return _scheduled(
-        project, endpoint, [Step(action, branch=endpoint.branch, endpoint=endpoint)]
-    )
+    return _scheduled(project, endpoint, [Step(action, branch=endpoint.branch, endpoint=endpoint)])
 
 
 def _scheduled(project: Project, endpoint: Endpoint, steps: Sequence[Step]) -> EndpointChange:

@@ -53,9 +53,7 @@ def find_project(account: Account, project_id: str) -> Project:
 
 def get_project(account: Account, project_id: str) -> Project:
     """The project with what its branches used. Raises NotFound."""
-    project = (
-        _with_usage(_projects_of(account)).filter(id=project_id, deleted_at=None).first()
-    )
+    project = _with_usage(_projects_of(account)).filter(id=project_id, deleted_at=None).first()
     if project is None:
         raise NotFound("project not found")
     return project
@@ -219,8 +217,8 @@ def _projects_of(account: Account) -> QuerySet[Project]:
 
 def _with_usage(projects: QuerySet[Project]) -> QuerySet[Project]:
     return projects.annotate(
-        active_seconds=Coalesce(Sum("branches__active_seconds"), 0.0),
-        compute_seconds=Coalesce(Sum("branches__compute_seconds"), 0.0),
+        total_active=Coalesce(Sum("branches__active_seconds"), 0.0),
+        total_compute=Coalesce(Sum("branches__compute_seconds"), 0.0),
     )
 
 

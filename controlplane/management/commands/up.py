@@ -9,13 +9,13 @@ import socket
 import sys
 import threading
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
+import requests
 from django.conf import settings
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -67,7 +67,10 @@ class Command(BaseCommand):
             if ended := end_leftovers(settings.STATE_DIR):
                 self._say(f"Ended {len(ended)} processes that an earlier run had left behind.")
             host = options["host"]
-            ports = {name: self._port(host, name, options[f"{name}_port"]) for name in DEFAULT_PORTS}
+            ports: dict[str, int] = {}
+            for name in DEFAULT_PORTS:
+                wanted = options[f"{name}_port"]
+                ports[name] = self._port(host, name, wanted, taken=ports.values())
             supervisor = self._supervisor(host, ports)
             try:
                 self._run(supervisor, host, ports, stopped)
@@ -109,7 +112,7 @@ class Command(BaseCommand):
             f"http://{_reachable(host)}:{ports['api']}/healthz",
             f"http://{_reachable(host)}:{ports['console']}/sign-in",
         ):
-            if not _wait(lambda u=url: _answers(u), stopped) and not stopped.is_set():  # type: ignore[misc]
+            if not _wait(partial(_answers, url), stopped) and not stopped.is_set():
                 raise CommandError(f"{url} does not answer; see {supervisor.log_dir}")
 
     def _greet(self, host: str, ports: dict[str, int]) -> None:
@@ -188,24 +191,17 @@ Ctrl-C stops everything; the next `up` finds it as it was."""
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(key + "\n")
 
-    def _port(self, host: str, name: str, wanted: int | None) -> int:
+    def _port(self, host: str, name: str, wanted: int | None, *, taken: Collection[int]) -> int:
         if wanted is not None:
             if not _is_free(host, wanted):
                 raise CommandError(f"port {wanted}, asked for by --{name}-port, is taken")
             return wanted
         default = port = DEFAULT_PORTS[name]
-        taken = self._given_out
         while port in taken or not _is_free(host, port):
             port += 1
-        taken.add(port)
         if port != default:
             self._say(f"Port {default} is taken; the {name} takes {port}.")
         return port
-
-    @property
-    def _given_out(self) -> set[int]:
-        found: set[int] = self.__dict__.setdefault("_ports", set())
-        return found
 
     def _only_one(self) -> IO[str]:
         lock = (settings.STATE_DIR / "up.lock").open("w")
@@ -231,9 +227,8 @@ def _wait(condition: Callable[[], bool], stopped: threading.Event) -> bool:
 
 def _answers(url: str) -> bool:
     try:
-        with urllib.request.urlopen(url, timeout=5) as answer:
-            return bool(answer.status == 200)
-    except (urllib.error.URLError, OSError):
+        return requests.get(url, timeout=5).ok
+    except requests.RequestException:
         return False
 
 
@@ -249,4 +244,4 @@ def _is_free(host: str, port: int) -> bool:
 
 def _reachable(host: str) -> str:
     """An address that the host itself can be reached at."""
-    return "127.0.0.1" if host in ("0.0.0.0", "") else host
+    return "127.0.0.1" if host in ("0.0.0.0", "") else host  # noqa: S104 - compared, not bound
