@@ -18,7 +18,7 @@ class APIError(Exception):
         self.request_id = request_id
 
 
-class Refused(APIError):  # noqa: N818
+class Refused(APIError):
     """A 4xx answer that has no class of its own below."""
 
     page_status = 400
@@ -100,14 +100,14 @@ class ServerError(APIError):
     advice = "Try again in a moment."
 
 
-class NonsenseAnswer(APIError):  # noqa: N818
+class NonsenseAnswer(APIError):
     """The answer was not what this API says: not JSON, or without what must be in it."""
 
     title = "The management API gave an answer that makes no sense"
     advice = "Is MANAGEMENT_API_URL the address of a management API, with /api/v2 at its end?"
 
 
-class Unreachable(APIError):  # noqa: N818
+class Unreachable(APIError):
     """No connection to the API."""
 
     title = "The management API cannot be reached"

@@ -8,6 +8,7 @@ from django import forms
 from console.api_results import Branch, Endpoint, Region
 
 PLAIN = {"autocomplete": "off", "spellcheck": "false", "autocapitalize": "off"}
+DEFAULTED = {"autocomplete": "off", "placeholder": "default"}
 
 
 class OpenChoiceField(forms.ChoiceField):
@@ -108,19 +109,19 @@ class SizeFields(forms.Form):
         label="Smallest size (CU)",
         required=False,
         show_hidden_initial=True,
-        widget=forms.NumberInput(attrs={"step": "any", "inputmode": "decimal"}),
+        widget=forms.NumberInput(attrs={**DEFAULTED, "step": "any"}),
     )
     max_cu = forms.FloatField(
         label="Largest size (CU)",
         required=False,
         show_hidden_initial=True,
-        widget=forms.NumberInput(attrs={"step": "any", "inputmode": "decimal"}),
-        help_text="1 CU is 1 vCPU and 4 GB of memory.",
+        widget=forms.NumberInput(attrs={**DEFAULTED, "step": "any"}),
     )
     suspend_timeout = forms.IntegerField(
         label="Suspend after (seconds)",
         required=False,
         show_hidden_initial=True,
+        widget=forms.NumberInput(attrs=DEFAULTED),
         help_text="Without activity. 0 means 5 minutes, -1 means never.",
     )
 
@@ -202,9 +203,7 @@ class BranchForm(forms.Form):
         help_text="Left empty, the branch is named after its id.",
         widget=forms.TextInput(attrs={**PLAIN, "autofocus": True}),
     )
-    parent_id = OpenChoiceField(
-        label="Parent", required=False, help_text="Its data is the beginning."
-    )
+    parent_id = OpenChoiceField(label="Parent", required=False)
     with_endpoint = forms.BooleanField(
         label="Create an endpoint on it",
         required=False,

@@ -79,7 +79,7 @@ def create(request: ConsoleRequest, project_id: str) -> HttpResponse:
     offer_branches(form, "branch_id", free)
     page = FormPage(
         title="Create an endpoint",
-        intro="Clients reach a branch through the one endpoint on it.",
+        intro="Clients reach a branch through the one endpoint on it. 1 CU is 1 vCPU and 4 GB.",
         submit="Create endpoint",
         back=reverse("project", args=[project_id]),
         blocked="" if free or form.is_bound else ALL_TAKEN,
@@ -133,7 +133,7 @@ def settings(request: ConsoleRequest, project_id: str, endpoint_id: str) -> Http
         form.initial.update(EndpointSettingsForm.initial_of(endpoint))
     page = FormPage(
         title="Compute settings",
-        intro="Changing size or settings restarts an active compute.",
+        intro="A change restarts an active compute. 1 CU is 1 vCPU and 4 GB.",
         submit="Save",
         back=url,
     )
