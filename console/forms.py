@@ -10,6 +10,14 @@ from console.api_results import Branch, Endpoint, Region
 PLAIN = {"autocomplete": "off", "spellcheck": "false", "autocapitalize": "off"}
 DEFAULTED = {"autocomplete": "off", "placeholder": "default"}
 
+# The API's names of what the forms call otherwise.
+FIELDS_OF_ATTRIBUTES = {
+    "autoscaling_limit_min_cu": "min_cu",
+    "autoscaling_limit_max_cu": "max_cu",
+    "suspend_timeout_seconds": "suspend_timeout",
+    "key_name": "name",
+}
+
 
 class OpenChoiceField(forms.ChoiceField):
     """A choice that the API judges: what was on offer may have changed since the page was made."""
@@ -125,17 +133,11 @@ class SizeFields(forms.Form):
         help_text="Without activity. 0 means 5 minutes, -1 means never.",
     )
 
-    ATTRIBUTES = {  # noqa: RUF012 - Django's forms do not take ClassVar annotations well
-        "min_cu": "autoscaling_limit_min_cu",
-        "max_cu": "autoscaling_limit_max_cu",
-        "suspend_timeout": "suspend_timeout_seconds",
-    }
-
     def changed_attributes(self) -> dict[str, Any]:
         """The API's attributes that were changed, without those left empty."""
         return {
             attribute: self.cleaned_data[name]
-            for name, attribute in self.ATTRIBUTES.items()
+            for attribute, name in FIELDS_OF_ATTRIBUTES.items()
             if name in self.changed_data and self.cleaned_data[name] is not None
         }
 

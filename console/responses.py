@@ -1,5 +1,6 @@
 """How a view answers: a form to fill in, a change made, a problem."""
 
+import re
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from django.utils.http import url_has_allowed_host_and_scheme
 
 from console import polling
 from console.api_errors import APIError, NotFound, Unauthorized
+from console.forms import FIELDS_OF_ATTRIBUTES
 from console.request import ConsoleRequest
 
 T = TypeVar("T")
@@ -58,9 +60,23 @@ def problems_beside(form: forms.Form, field: str = "") -> Generator[None]:
         )
         form.add_error(None, forms.ValidationError(link))
     except APIError as problem:
-        is_its_fault = field in form.fields and problem.page_status in (400, 409, 422)
-        at_fault = field if is_its_fault else None
-        form.add_error(at_fault, forms.ValidationError(spell_out(problem)))
+        at_fault, words = _find_fault(form, field, problem)
+        form.add_error(at_fault, forms.ValidationError(words))
+
+
+# How the API words a value it cannot take: “… invalid: endpoint.branch_id (field required)”.
+INVALID = re.compile(r"invalid: (?P<path>[\w.]+) \((?P<why>.*)\)$", re.DOTALL)
+
+
+def _find_fault(form: forms.Form, field: str, problem: APIError) -> tuple[str | None, str]:
+    """The field to blame, or None, and what to say of it."""
+    if invalid := INVALID.search(problem.message):
+        for part in reversed(invalid["path"].split(".")):
+            name = FIELDS_OF_ATTRIBUTES.get(part, part)
+            if name in form.fields:
+                return name, f"{_sentence(invalid['why'])}."
+    is_its_fault = field in form.fields and problem.page_status in (400, 409, 422)
+    return field if is_its_fault else None, spell_out(problem)
 
 
 def choices(request: ConsoleRequest, call: Callable[[], list[T]]) -> list[T]:

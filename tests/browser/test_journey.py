@@ -1,0 +1,252 @@
+"""What a person does with Perch on the first day, in a real browser, from sign-in to clean-up."""
+
+import re
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from tests.stack import Stack
+
+QUIET = "No operation in progress"
+
+
+def sign_in(page: Page, key: str) -> None:
+    page.goto("/")
+    page.get_by_label("API key").fill(key)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("heading", name="Projects")).to_be_visible()
+
+
+def mark(page: Page) -> None:
+    """Leave a mark that a reload of the page would wipe off."""
+    page.evaluate("window.notReloaded = true")
+
+
+def assert_not_reloaded(page: Page) -> None:
+    assert page.evaluate("window.notReloaded") is True
+
+
+def expect_quiet(page: Page) -> None:
+    """Wait until the live region says that everything has ended, and has stopped asking."""
+    expect(page.locator("#poll")).to_have_text(re.compile(QUIET), timeout=30_000)
+    expect(page.locator("#poll")).not_to_have_attribute("hx-trigger", re.compile(".*"))
+
+
+def open_menu(page: Page, endpoint_id: str) -> None:
+    page.get_by_label(f"More actions for {endpoint_id}").click()
+
+
+def endpoint_row(page: Page, endpoint_id: str) -> Locator:
+    return page.locator(".endpoints tbody tr").filter(has_text=endpoint_id)
+
+
+@pytest.fixture
+def signed_in(page: Page, stack: Stack) -> Page:
+    sign_in(page, stack.new_key())
+    return page
+
+
+def test_a_first_day_with_perch(signed_in: Page) -> None:
+    page = signed_in
+    dialog = page.locator("dialog[open]")
+
+    # A project, with its first branch and endpoint.
+    page.get_by_role("button", name="Create the first project").click()
+    dialog.get_by_label("Name").fill("shop")
+    dialog.get_by_role("button", name="Create project").click()
+    expect(page.get_by_role("heading", name="shop")).to_be_visible()
+    mark(page)
+    expect_quiet(page)
+    expect(page.locator(".endpoints tbody tr")).to_have_count(1)
+    expect(page.locator(".endpoints tbody tr")).to_contain_text("Active")
+
+    # A branch without an endpoint; one on it; both by what the page offers there.
+    page.get_by_role("button", name="Create branch").click()
+    dialog.get_by_label("Name").fill("dev")
+    dialog.get_by_label("Create an endpoint on it").uncheck()
+    dialog.get_by_role("button", name="Create branch").click()
+    expect(dialog).to_have_count(0)
+    dev = page.locator(".branches tbody tr").filter(has_text="dev")
+    expect(dev).to_be_visible()
+    expect_quiet(page)
+    dev.get_by_role("link", name="Create one").click()
+    dialog.get_by_role("button", name="Create endpoint").click()
+    expect(page.locator(".endpoints tbody tr")).to_have_count(2)
+    expect_quiet(page)
+    expect(page.locator("#announce")).to_have_text("All operations have finished.")
+    row = page.locator(".endpoints tbody tr").filter(has=page.get_by_role("cell", name="dev"))
+    expect(row).to_contain_text("Active")
+    endpoint_id = row.locator(".lead code").first.inner_text()
+
+    # Another branch, and the endpoint moves there.
+    page.get_by_role("button", name="Create branch").click()
+    dialog.get_by_label("Name").fill("preview")
+    dialog.get_by_label("Create an endpoint on it").uncheck()
+    dialog.get_by_role("button", name="Create branch").click()
+    expect(page.locator(".branches tbody tr")).to_have_count(3)
+    expect_quiet(page)
+    open_menu(page, endpoint_id)
+    page.get_by_role("link", name="Reassign to another branch").click()
+    expect(dialog.locator("select option")).to_have_count(1)
+    dialog.get_by_role("button", name="Reassign").click()
+    row = endpoint_row(page, endpoint_id)
+    expect(row).to_contain_text("preview")
+    expect_quiet(page)
+    expect(row).to_contain_text("Idle")
+
+    # Pooling; where there is no PgBouncer, the reason is told.
+    open_menu(page, endpoint_id)
+    page.get_by_role("button", name="Switch pooling on").click()
+    told = page.locator(".notice.failure")
+    expect(row.get_by_role("cell", name="On", exact=True).or_(told)).to_be_visible()
+    if told.count():
+        expect(told).to_contain_text(re.compile("pgbouncer", re.IGNORECASE))
+        told.get_by_label("Dismiss").click()
+    expect_quiet(page)
+
+    # Start and suspend.
+    row.get_by_role("button", name="Start").click()
+    expect(row).to_contain_text("Active")
+    expect_quiet(page)
+    row.get_by_role("button", name="Suspend").click()
+    expect(row).to_contain_text("Idle")
+    expect_quiet(page)
+
+    # Stop it and let it run again.
+    open_menu(page, endpoint_id)
+    page.get_by_role("button", name="Disable").click()
+    expect(row).to_contain_text("Stopped")
+    expect_quiet(page)
+    row.get_by_role("button", name="Enable").click()
+    expect(row.get_by_role("button", name="Start")).to_be_visible()
+    expect_quiet(page)
+
+    # Delete it: only once its id has been typed.
+    open_menu(page, endpoint_id)
+    page.locator(f"[id='delete-{endpoint_id}']").click()
+    button = dialog.get_by_role("button", name="Delete endpoint")
+    expect(button).to_be_disabled()
+    dialog.get_by_label("Type its id to confirm").fill(endpoint_id)
+    expect(button).to_be_enabled()
+    button.click()
+    expect(page.locator(".endpoints tbody tr")).to_have_count(1)
+    assert_not_reloaded(page)
+
+    # Every operation that ever ran, with its duration and its outcome.
+    page.get_by_role("link", name="All operations").click()
+    rows = page.locator(".operations tbody tr")
+    actions = rows.locator(".lead a").all_inner_texts()
+    assert actions[-2:] == ["Start compute", "Create timeline"]
+    assert actions.count("Create branch") == 2
+    assert {"Apply configuration", "Suspend compute"} <= set(actions)
+    for outcome in rows.locator(".status").all_inner_texts():
+        assert outcome.strip() == "OK"
+    for duration in rows.locator(".took").all_inner_texts():
+        assert re.fullmatch(r"[\d.]+ (ms|s)", duration.strip())
+    rows.locator(".lead a").first.click()
+    expect(page.locator(".course")).to_contain_text("Requested")
+    expect(page.locator(".facts")).to_contain_text("Duration")
+
+    # And the project goes.
+    page.get_by_role("link", name="shop").click()
+    project_id = page.locator(".about code").first.inner_text()
+    page.get_by_role("button", name="Delete").click()
+    dialog.get_by_label("Type its id to confirm").fill(project_id)
+    dialog.get_by_role("button", name="Delete project").click()
+    expect(page.get_by_role("button", name="Create the first project")).to_be_visible()
+
+
+def test_what_is_typed_survives_a_refusal_and_the_polling_behind_it(signed_in: Page) -> None:
+    page = signed_in
+    dialog = page.locator("dialog[open]")
+    page.get_by_role("button", name="Create the first project").click()
+    dialog.get_by_role("button", name="Create project").click()
+    expect(page.locator("#poll")).to_be_visible()
+
+    # Opened while the page is still busy renewing itself.
+    page.get_by_role("button", name="Create branch").click()
+    dialog.get_by_label("Name").fill("main")
+    expect_quiet(page)
+    expect(dialog.get_by_label("Name")).to_have_value("main")
+
+    dialog.get_by_role("button", name="Create branch").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("already exists")
+    expect(dialog.get_by_label("Name")).to_have_value("main")
+    dialog.get_by_label("Name").fill("<b>markup</b> & more")
+    dialog.get_by_role("button", name="Create branch").click()
+    expect(dialog).to_have_count(0)
+    expect(page.locator(".branches")).to_contain_text("<b>markup</b> & more")
+
+
+def test_a_hidden_tab_does_not_poll_and_an_open_menu_stays_open(
+    signed_in: Page, stack: Stack
+) -> None:
+    page = signed_in
+    page.get_by_role("button", name="Create the first project").click()
+    page.locator("dialog[open]").get_by_role("button", name="Create project").click()
+    expect(page.locator(".endpoints")).to_be_visible()
+    expect_quiet(page)
+
+    menu = page.locator(".endpoints details.menu")
+    menu.locator("summary").click()
+    with page.expect_response(re.compile("/live")):
+        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    expect(menu.get_by_role("link", name="Delete")).to_be_visible()
+
+    page.evaluate("Object.defineProperty(document, 'hidden', {value: true})")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url) if "n=" in request.url else None)
+    page.get_by_role("button", name="Suspend").click()
+    expect(page.locator("#poll")).to_contain_text("in progress")
+    # Several turns of the poll would have come and gone.
+    page.wait_for_function(
+        "start => performance.now() - start > 1200", arg=page.evaluate("performance.now()")
+    )
+    assert asked == []
+
+
+def test_a_host_is_copied(signed_in: Page) -> None:
+    page = signed_in
+    page.get_by_role("button", name="Create the first project").click()
+    page.locator("dialog[open]").get_by_role("button", name="Create project").click()
+    expect(page.locator(".endpoints")).to_be_visible()
+    expect_quiet(page)
+    page.get_by_label("Copy host").click()
+    expect(page.locator("#announce")).to_have_text("Copied")
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert copied == page.locator(".host code").inner_text()
+
+
+def test_without_scripts_everything_still_works(page: Page, stack: Stack) -> None:
+    context = page.context.browser.new_context(  # type: ignore[union-attr]
+        base_url=stack.console_url, java_script_enabled=False
+    )
+    plain = context.new_page()
+    plain.set_default_timeout(20_000)
+    sign_in(plain, stack.new_key())
+    plain.get_by_role("button", name="Create the first project").click()
+    plain.get_by_label("Name").fill("plain")
+    plain.get_by_role("button", name="Create project").click()
+    expect(plain.get_by_role("heading", name="plain")).to_be_visible()
+    expect(plain.locator("#notices")).to_contain_text("is being created")
+
+    def reloaded_until(words: str) -> None:
+        for _ in range(100):
+            if plain.locator(".endpoints tbody tr", has_text=words).count():
+                return
+            plain.reload()
+        pytest.fail(f"{words} was never shown")
+
+    reloaded_until("Active")
+    plain.get_by_role("button", name="Suspend").click()
+    reloaded_until("Idle")
+    endpoint_id = plain.locator(".endpoints .lead code").first.inner_text()
+    open_menu(plain, endpoint_id)
+    plain.locator(f"[id='delete-{endpoint_id}']").click()
+    plain.get_by_label("Type its id to confirm").fill("something else")
+    plain.get_by_role("button", name="Delete endpoint").click()
+    expect(plain.get_by_role("alert")).to_contain_text(f"That is not {endpoint_id}")
+    plain.get_by_label("Type its id to confirm").fill(endpoint_id)
+    plain.get_by_role("button", name="Delete endpoint").click()
+    expect(plain.get_by_text("Without one, nobody can connect")).to_be_visible()
+    context.close()
