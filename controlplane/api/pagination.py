@@ -1,4 +1,4 @@
-"""The query parameters of lists: a limit in range, and the cursor of the page before."""
+"""Query parameters: of lists, a limit in range and the cursor of the page before."""
 
 from ninja import Field, Schema
 
@@ -15,3 +15,11 @@ class OperationsQuery(Schema):
     cursor: Text | None = None
     # Without a limit a caller means all of them, as far as one page may go.
     limit: int = Field(1000, ge=1, le=1000)
+
+
+class ConnectionQuery(Schema):
+    database_name: Text
+    role_name: Text
+    branch_id: Text | None = None
+    endpoint_id: Text | None = None
+    pooled: bool = False

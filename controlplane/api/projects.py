@@ -6,15 +6,16 @@ from typing import Any
 from ninja import Query, Router
 
 from controlplane.api.auth import AuthenticatedRequest
-from controlplane.api.pagination import ProjectsQuery
+from controlplane.api.pagination import ConnectionQuery, ProjectsQuery
 from controlplane.api.requests import CreateProject, FirstBranch, UpdateProject
 from controlplane.api.responses import (
+    ConnectionUri,
     CreatedProject,
     OneProject,
     ProjectAndOperations,
     ProjectsPage,
 )
-from controlplane.services import projects
+from controlplane.services import connections, projects
 from controlplane.services.connections import Connection, connection_to
 
 router = Router(tags=["projects"])
@@ -62,22 +63,14 @@ def create_project(
         history_retention_seconds=wanted.history_retention_seconds,
         store_passwords=wanted.store_passwords,
     )
+    created.role.password = created.password
     connection = connection_to(
         created.endpoint, created.role, created.database, password=created.password
     )
     return 201, {
         "project": created.project,
         "connection_uris": [connection_details(connection)],
-        "roles": [
-            {
-                "branch_id": created.branch.id,
-                "name": created.role.name,
-                "password": created.password,
-                "protected": created.role.protected,
-                "created_at": created.role.created_at,
-                "updated_at": created.role.updated_at,
-            }
-        ],
+        "roles": [created.role],
         "databases": [created.database],
         "operations": created.operations,
         "branch": created.branch,
@@ -106,3 +99,19 @@ def delete_project(request: AuthenticatedRequest, project_id: str) -> dict[str, 
 def connection_details(connection: Connection) -> dict[str, Any]:
     parameters = asdict(connection)
     return {"connection_uri": parameters.pop("uri"), "connection_parameters": parameters}
+
+
+@router.get("/projects/{project_id}/connection_uri", response=ConnectionUri)
+def get_connection_uri(
+    request: AuthenticatedRequest, project_id: str, query: Query[ConnectionQuery]
+) -> dict[str, Any]:
+    found = connections.find_connection(
+        request.auth,
+        project_id,
+        branch_id=query.branch_id,
+        endpoint_id=query.endpoint_id,
+        role_name=query.role_name,
+        database_name=query.database_name,
+        pooled=query.pooled,
+    )
+    return {"uri": found.uri}

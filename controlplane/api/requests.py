@@ -135,3 +135,30 @@ class UpdateProject(Schema):
 
 class CreateApiKey(Schema):
     key_name: ShortName
+
+
+class NewRole(Schema):
+    name: Identifier
+    no_login: bool = False
+
+
+class CreateRole(Schema):
+    role: NewRole
+
+
+class NewDatabase(Schema):
+    name: Identifier
+    owner_name: Identifier
+
+
+class CreateDatabase(Schema):
+    database: NewDatabase
+
+
+class DatabaseChanges(Schema):
+    name: Identifier | None = None
+    owner_name: Identifier | None = None
+
+
+class UpdateDatabase(Schema):
+    database: DatabaseChanges

@@ -299,5 +299,37 @@ class CreatedProject(ProjectAndOperations):
     endpoints: list[EndpointOut]
 
 
+class OneRole(Schema):
+    role: RoleOut
+
+
+class Roles(Schema):
+    roles: list[RoleOut]
+
+
+class RoleAndOperations(OneRole, OperationsOut):
+    pass
+
+
+class Password(Schema):
+    password: str
+
+
+class OneDatabase(Schema):
+    database: DatabaseOut
+
+
+class Databases(Schema):
+    databases: list[DatabaseOut]
+
+
+class DatabaseAndOperations(OneDatabase, OperationsOut):
+    pass
+
+
+class ConnectionUri(Schema):
+    uri: str
+
+
 def _month(time: datetime) -> datetime:
     return time.replace(day=1, hour=0, minute=0, second=0, microsecond=0)

@@ -2,7 +2,16 @@
 
 from ninja import NinjaAPI
 
-from controlplane.api import api_keys, branches, endpoints, operations, projects, users
+from controlplane.api import (
+    api_keys,
+    branches,
+    databases,
+    endpoints,
+    operations,
+    projects,
+    roles,
+    users,
+)
 from controlplane.api.auth import ApiKeyAuth
 from controlplane.api.errors import install_error_handlers
 
@@ -14,5 +23,14 @@ api = NinjaAPI(
     openapi_url="/openapi.json",
 )
 install_error_handlers(api)
-for resource in (projects, branches, endpoints, operations, api_keys, users):
+for resource in (
+    projects,
+    branches,
+    endpoints,
+    operations,
+    roles,
+    databases,
+    api_keys,
+    users,
+):
     api.add_router("", resource.router)

@@ -12,6 +12,7 @@ from typing import LiteralString
 from psycopg import Connection, sql
 
 from controlplane.compute.branch_data import connect
+from controlplane.compute.configuration import PLATFORM_ROLE
 
 # Every role made through the API is a member: what they share is granted to it.
 GROUP = "perch_superuser"
@@ -50,8 +51,11 @@ def apply_catalog(socket_dir: Path, spec: CatalogSpec) -> None:
             _apply_role(connection, role)
         for database in spec.databases:
             _apply_database(connection, database)
+    living = {role.name for role in spec.roles}
     for name in spec.dropped_roles:
-        _drop_role(socket_dir, name, [database.name for database in spec.databases])
+        # One that was made again meanwhile is the new one already.
+        if name not in living:
+            _drop_role(socket_dir, name, spec)
 
 
 def _create_group(connection: "Connection[tuple[object, ...]]") -> None:
@@ -96,32 +100,24 @@ def _apply_database(connection: "Connection[tuple[object, ...]]", database: Data
         _run(connection, "ALTER DATABASE {} OWNER TO {}", database.name, database.owner)
 
 
-def _drop_role(socket_dir: Path, name: str, databases: Sequence[str]) -> None:
-    """Drop a role and what it owns; ownership is kept in each database on its own."""
-    for database in databases:
-        with connect(socket_dir, database) as connection:
-            if not _exists(connection, "SELECT 1 FROM pg_roles WHERE rolname = %s", name):
-                return
-            connection.execute(
-                sql.SQL("REASSIGN OWNED BY {} TO {}").format(
-                    sql.Identifier(name),
-                    sql.Identifier(_owner_of(connection, database)),
-                )
-            )
-            _run(connection, "DROP OWNED BY {}", name)
+def _drop_role(socket_dir: Path, name: str, spec: CatalogSpec) -> None:
+    """Drop a role; what it owns goes to the owner of the database that holds it."""
+    owners = {database.name: database.owner for database in spec.databases}
     with connect(socket_dir) as connection:
+        if not _exists(connection, "SELECT 1 FROM pg_roles WHERE rolname = %s", name):
+            return
         connection.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", [name]
         )
-        _run(connection, "DROP ROLE IF EXISTS {}", name)
-
-
-def _owner_of(connection: "Connection[tuple[object, ...]]", database: str) -> str:
-    row = connection.execute(
-        "SELECT pg_get_userbyid(datdba) FROM pg_database WHERE datname = %s", [database]
-    ).fetchone()
-    assert row is not None
-    return str(row[0])
+        rows = connection.execute("SELECT datname FROM pg_database WHERE datallowconn").fetchall()
+    # Ownership is kept in each database on its own.
+    for (database,) in rows:
+        heir = owners.get(str(database), PLATFORM_ROLE)
+        with connect(socket_dir, str(database)) as connection:
+            _run(connection, "REASSIGN OWNED BY {} TO {}", name, heir)
+            _run(connection, "DROP OWNED BY {}", name)
+    with connect(socket_dir) as connection:
+        _run(connection, "DROP ROLE {}", name)
 
 
 def _exists(connection: "Connection[tuple[object, ...]]", query: LiteralString, name: str) -> bool:

@@ -20,6 +20,9 @@ class Role(models.Model):
     # Kept until the compute has dropped it from the catalog.
     deleted_at = models.DateTimeField(null=True)
 
+    # In clear only in the answer to the request that made it.
+    password: str | None = None
+
     class Meta:
         constraints = (
             models.UniqueConstraint(

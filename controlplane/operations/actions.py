@@ -5,8 +5,10 @@ point, and raises: Refused where trying again would be in vain, anything else to
 again. What its end means for the rows stands in `effects`.
 """
 
+import logging
 from collections.abc import Callable, Mapping
-from pathlib import Path
+
+import psycopg
 
 from controlplane.compute import branch_data, compute
 from controlplane.compute.branch_data import NoSuchBranchData
@@ -16,6 +18,8 @@ from controlplane.compute.configuration import ComputeSpec
 from controlplane.compute.integrity import check_data
 from controlplane.compute.limits import forget_limits
 from controlplane.models import Action, Branch, BranchState, Database, Endpoint, Operation
+
+log = logging.getLogger(__name__)
 
 
 class Refused(Exception):
@@ -43,6 +47,11 @@ def create_branch(operation: Operation) -> None:
 def start_compute(operation: Operation) -> None:
     endpoint = _endpoint(operation)
     _bring_up(endpoint, compute.start)
+    try:
+        _apply_catalog(endpoint)
+    except psycopg.Error as error:
+        # One role that cannot be made must not keep everyone out; the next start tries again.
+        log.error("endpoint=%s catalog=not_applied error=%r", endpoint.id, str(error))
 
 
 def suspend_compute(operation: Operation) -> None:
@@ -58,6 +67,7 @@ def apply_config(operation: Operation) -> None:
     if left and compute.running_endpoint(left) == endpoint.id:
         compute.stop(left)
     _bring_up(endpoint, compute.reconfigure)
+    _apply_catalog(endpoint)
 
 
 def check_availability(operation: Operation) -> None:
@@ -107,22 +117,22 @@ def compute_spec(endpoint: Endpoint) -> ComputeSpec:
 
 
 def _bring_up(endpoint: Endpoint, bring_up: Callable[[ComputeSpec], None]) -> None:
-    """Have the endpoint's compute run, with the roles and databases it should have."""
-    branch = endpoint.branch
-    if branch.current_state != BranchState.READY:
-        raise Refused(f"the branch {branch.id} was not created")
+    if endpoint.branch.current_state != BranchState.READY:
+        raise Refused(f"the branch {endpoint.branch_id} was not created")
     try:
         bring_up(compute_spec(endpoint))
     except (ConfigurationRefused, NoSuchBranchData) as error:
         raise Refused(str(error)) from error
-    if branch.applied_catalog_revision != branch.catalog_revision:
-        _apply_catalog(branch, compute.socket_dir(endpoint.id))
 
 
-def _apply_catalog(branch: Branch, socket_dir: Path) -> None:
+def _apply_catalog(endpoint: Endpoint) -> None:
+    """Have the compute hold the branch's roles and databases, where they have changed."""
+    branch = endpoint.branch
+    if branch.applied_catalog_revision == branch.catalog_revision:
+        return
     roles, databases = list(branch.roles.all()), list(branch.databases.all())
     apply_catalog(
-        socket_dir,
+        compute.socket_dir(endpoint.id),
         CatalogSpec(
             roles=[
                 RoleSpec(role.name, role.verifier, login=not role.no_login)

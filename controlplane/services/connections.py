@@ -3,7 +3,12 @@
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from controlplane.models import Database, Endpoint, Role
+from controlplane.models import Account, Branch, Database, Endpoint, Role
+from controlplane.services.branches import find_branch
+from controlplane.services.catalog import get_database, get_role, reveal_password
+from controlplane.services.endpoints import find_endpoint
+from controlplane.services.errors import NotFound
+from controlplane.services.projects import find_project
 
 
 @dataclass(frozen=True)
@@ -33,4 +38,42 @@ def connection_to(
         password=password,
         host=host,
         pooler_host=pooler_host,
+    )
+
+
+def find_connection(
+    account: Account,
+    project_id: str,
+    *,
+    branch_id: str | None,
+    endpoint_id: str | None,
+    role_name: str,
+    database_name: str,
+    pooled: bool,
+) -> Connection:
+    """How to reach a database as a role; by default of the default branch, through its
+    endpoint. Raises NotFound, PasswordNotStored."""
+    project = find_project(account, project_id)
+    if endpoint_id:
+        endpoint = find_endpoint(project, endpoint_id)
+    else:
+        branch = (
+            find_branch(project, branch_id)
+            if branch_id
+            else Branch.objects.get(project=project, default=True, deleted_at=None)
+        )
+        found = Endpoint.objects.filter(branch=branch, deleted_at=None).first()
+        if found is None:
+            raise NotFound("endpoint not found")
+        endpoint = found
+        endpoint.project = project
+    if branch_id and endpoint.branch_id != branch_id:
+        raise NotFound("endpoint not found")
+    at = (account, project_id, endpoint.branch_id)
+    return connection_to(
+        endpoint,
+        get_role(*at, role_name),
+        get_database(*at, database_name),
+        password=reveal_password(*at, role_name),
+        pooled=pooled,
     )

@@ -28,6 +28,7 @@ from controlplane.operations.engine import Step, cancel, locked_project, schedul
 from controlplane.services.endpoint_settings import check_limits, check_pg_settings
 from controlplane.services.errors import Invalid, NotFound, Unprocessable
 from controlplane.services.passwords import encrypt, new_password, scram_verifier
+from controlplane.services.reserved_names import check_database_name, check_role_name
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,9 @@ def create_project(
         endpoint_settings.get("autoscaling_limit_max_cu"),
     )
     check_pg_settings(endpoint_settings.get("pg_settings", {}))
+    owner = role_name or f"{database_name}_owner"[:63]
+    check_role_name(owner)
+    check_database_name(database_name)
     project = Project(
         account=account,
         region=region,
@@ -129,7 +133,6 @@ def create_project(
     )
     project.name = project.name or project.id
     password = new_password()
-    owner = role_name or f"{database_name}_owner"[:63]
     now = timezone.now()
     branch = Branch(
         project=project, name=branch_name, default=True, catalog_revision=1, created_at=now

@@ -1,0 +1,75 @@
+"""`/projects/{project_id}/branches/{branch_id}/databases`. A database's name is its key."""
+
+from typing import Any
+
+from ninja import Router
+
+from controlplane.api.auth import AuthenticatedRequest
+from controlplane.api.requests import CreateDatabase, UpdateDatabase
+from controlplane.api.responses import DatabaseAndOperations, Databases, OneDatabase
+from controlplane.models import Database, Operation
+from controlplane.services import catalog
+
+router = Router(tags=["databases"])
+
+DATABASES = "/projects/{project_id}/branches/{branch_id}/databases"
+DATABASE = DATABASES + "/{database_name}"
+
+
+@router.get(DATABASES, response=Databases, exclude_none=True)
+def list_databases(
+    request: AuthenticatedRequest, project_id: str, branch_id: str
+) -> dict[str, Any]:
+    return {"databases": list(catalog.list_databases(request.auth, project_id, branch_id))}
+
+
+@router.post(DATABASES, response={201: DatabaseAndOperations}, exclude_none=True)
+def create_database(
+    request: AuthenticatedRequest, project_id: str, branch_id: str, body: CreateDatabase
+) -> tuple[int, dict[str, Any]]:
+    wanted = body.database
+    return 201, _changed(
+        *catalog.create_database(
+            request.auth, project_id, branch_id, name=wanted.name, owner_name=wanted.owner_name
+        )
+    )
+
+
+@router.get(DATABASE, response=OneDatabase, exclude_none=True)
+def get_database(
+    request: AuthenticatedRequest, project_id: str, branch_id: str, database_name: str
+) -> dict[str, Any]:
+    found = catalog.get_database(request.auth, project_id, branch_id, database_name)
+    return {"database": found}
+
+
+@router.patch(DATABASE, response=DatabaseAndOperations, exclude_none=True)
+def update_database(
+    request: AuthenticatedRequest,
+    project_id: str,
+    branch_id: str,
+    database_name: str,
+    body: UpdateDatabase,
+) -> dict[str, Any]:
+    changes = body.database
+    return _changed(
+        *catalog.update_database(
+            request.auth,
+            project_id,
+            branch_id,
+            database_name,
+            new_name=changes.name,
+            owner_name=changes.owner_name,
+        )
+    )
+
+
+@router.delete(DATABASE, response=DatabaseAndOperations, exclude_none=True)
+def delete_database(
+    request: AuthenticatedRequest, project_id: str, branch_id: str, database_name: str
+) -> dict[str, Any]:
+    return _changed(*catalog.delete_database(request.auth, project_id, branch_id, database_name))
+
+
+def _changed(database: Database, operations: list[Operation]) -> dict[str, Any]:
+    return {"database": database, "operations": operations}

@@ -1,0 +1,67 @@
+"""`/projects/{project_id}/branches/{branch_id}/roles`. A role's name is its key."""
+
+from typing import Any
+
+from ninja import Router
+
+from controlplane.api.auth import AuthenticatedRequest
+from controlplane.api.requests import CreateRole
+from controlplane.api.responses import OneRole, Password, RoleAndOperations, Roles
+from controlplane.models import Operation, Role
+from controlplane.services import catalog
+
+router = Router(tags=["roles"])
+
+ROLES = "/projects/{project_id}/branches/{branch_id}/roles"
+ROLE = ROLES + "/{role_name}"
+
+
+@router.get(ROLES, response=Roles, exclude_none=True)
+def list_roles(request: AuthenticatedRequest, project_id: str, branch_id: str) -> dict[str, Any]:
+    return {"roles": list(catalog.list_roles(request.auth, project_id, branch_id))}
+
+
+@router.post(ROLES, response={201: RoleAndOperations}, exclude_none=True)
+def create_role(
+    request: AuthenticatedRequest, project_id: str, branch_id: str, body: CreateRole
+) -> tuple[int, dict[str, Any]]:
+    made = catalog.create_role(
+        request.auth, project_id, branch_id, name=body.role.name, no_login=body.role.no_login
+    )
+    return 201, _with_password(*made)
+
+
+@router.get(ROLE, response=OneRole, exclude_none=True)
+def get_role(
+    request: AuthenticatedRequest, project_id: str, branch_id: str, role_name: str
+) -> dict[str, Any]:
+    return {"role": catalog.get_role(request.auth, project_id, branch_id, role_name)}
+
+
+@router.delete(ROLE, response=RoleAndOperations, exclude_none=True)
+def delete_role(
+    request: AuthenticatedRequest, project_id: str, branch_id: str, role_name: str
+) -> dict[str, Any]:
+    role, operations = catalog.delete_role(request.auth, project_id, branch_id, role_name)
+    return {"role": role, "operations": operations}
+
+
+@router.api_operation(["GET", "POST"], ROLE + "/reveal_password", response=Password)
+def reveal_password(
+    request: AuthenticatedRequest, project_id: str, branch_id: str, role_name: str
+) -> dict[str, Any]:
+    """POST as well: a client in wide use asks so."""
+    password = catalog.reveal_password(request.auth, project_id, branch_id, role_name)
+    return {"password": password}
+
+
+@router.post(ROLE + "/reset_password", response=RoleAndOperations, exclude_none=True)
+def reset_password(
+    request: AuthenticatedRequest, project_id: str, branch_id: str, role_name: str
+) -> dict[str, Any]:
+    return _with_password(*catalog.reset_password(request.auth, project_id, branch_id, role_name))
+
+
+def _with_password(role: Role, password: str, operations: list[Operation]) -> dict[str, Any]:
+    role.password = password
+    return {"role": role, "operations": operations}

@@ -1,0 +1,219 @@
+"""Roles and databases of a branch: the rows that its compute's catalog is made to hold."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from controlplane.models import (
+    Account,
+    Action,
+    Branch,
+    Database,
+    Endpoint,
+    EndpointState,
+    Operation,
+    Role,
+)
+from controlplane.operations.effects import pending_state
+from controlplane.operations.engine import Step, schedule, unfinished
+from controlplane.services.branches import find_branch, refuse_while_deleting
+from controlplane.services.errors import Conflict, NotFound, PasswordNotStored, Unprocessable
+from controlplane.services.passwords import decrypt, encrypt, new_password, scram_verifier
+from controlplane.services.projects import changing_project, find_project
+from controlplane.services.reserved_names import check_database_name, check_role_name
+
+
+@dataclass
+class CatalogChange:
+    """A change under way; its operations are there once the change is written."""
+
+    branch: Branch
+    store_passwords: bool
+    operations: list[Operation] = field(default_factory=list)
+
+
+@contextmanager
+def changing_catalog(account: Account, project_id: str, branch_id: str) -> Iterator[CatalogChange]:
+    """A transaction in which the branch's roles and databases may be changed.
+
+    At its end the operations that make the compute follow are scheduled: `apply_config`,
+    and `suspend_compute` where the endpoint slept. Without an endpoint there are none; the
+    next compute to start on the branch follows. Raises NotFound, Locked.
+    """
+    with changing_project(account, project_id) as project:
+        branch = find_branch(project, branch_id)
+        refuse_while_deleting(project, branch)
+        change = CatalogChange(branch, project.store_passwords)
+        yield change
+        branch.catalog_revision += 1
+        branch.updated_at = timezone.now()
+        branch.save(update_fields=["catalog_revision", "updated_at"])
+        endpoint = Endpoint.objects.filter(branch=branch, deleted_at=None).first()
+        if endpoint is None:
+            return
+        heading_for = pending_state(endpoint, unfinished(project.id)) or endpoint.current_state
+        actions = [Action.APPLY_CONFIG]
+        if heading_for == EndpointState.IDLE:
+            actions.append(Action.SUSPEND_COMPUTE)
+        steps = [Step(action, branch=branch, endpoint=endpoint) for action in actions]
+        change.operations = schedule(project, steps)
+
+
+def list_roles(account: Account, project_id: str, branch_id: str) -> QuerySet[Role]:
+    """Raises NotFound."""
+    branch = find_branch(find_project(account, project_id), branch_id)
+    return _roles(branch).order_by("name")
+
+
+def get_role(account: Account, project_id: str, branch_id: str, name: str) -> Role:
+    """Raises NotFound."""
+    return _find_role(find_branch(find_project(account, project_id), branch_id), name)
+
+
+def create_role(
+    account: Account, project_id: str, branch_id: str, *, name: str, no_login: bool
+) -> tuple[Role, str, list[Operation]]:
+    """The role, its password and the operations. Raises NotFound, Conflict, Unprocessable."""
+    check_role_name(name)
+    password = new_password()
+    with changing_catalog(account, project_id, branch_id) as change:
+        if _roles(change.branch).filter(name=name).exists():
+            raise Conflict(f'role already exists; role_name:"{name}"')
+        role = Role(branch=change.branch, name=name, no_login=no_login)
+        _set_password(role, password, store=change.store_passwords)
+        role.save(force_insert=True)
+    return role, password, change.operations
+
+
+def reset_password(
+    account: Account, project_id: str, branch_id: str, name: str
+) -> tuple[Role, str, list[Operation]]:
+    """The role, its new password and the operations. Raises NotFound."""
+    password = new_password()
+    with changing_catalog(account, project_id, branch_id) as change:
+        role = _find_role(change.branch, name)
+        _set_password(role, password, store=change.store_passwords)
+        role.updated_at = timezone.now()
+        role.save(update_fields=["verifier", "encrypted_password", "updated_at"])
+    return role, password, change.operations
+
+
+def reveal_password(account: Account, project_id: str, branch_id: str, name: str) -> str:
+    """Raises NotFound, PasswordNotStored."""
+    role = get_role(account, project_id, branch_id, name)
+    if not role.encrypted_password:
+        raise PasswordNotStored("Storing passwords is disabled")
+    return decrypt(role.encrypted_password)
+
+
+def delete_role(
+    account: Account, project_id: str, branch_id: str, name: str
+) -> tuple[Role, list[Operation]]:
+    """Raises NotFound, Unprocessable where the role owns a database."""
+    with changing_catalog(account, project_id, branch_id) as change:
+        role = _find_role(change.branch, name)
+        owned = _databases(change.branch).filter(owner_name=name).order_by("name")
+        if names := list(owned.values_list("name", flat=True)):
+            raise Unprocessable(
+                f"the role owns databases: {', '.join(names)}; give them another owner first"
+            )
+        role.deleted_at = role.updated_at = timezone.now()
+        role.save(update_fields=["deleted_at", "updated_at"])
+    return role, change.operations
+
+
+def list_databases(account: Account, project_id: str, branch_id: str) -> QuerySet[Database]:
+    """Raises NotFound."""
+    branch = find_branch(find_project(account, project_id), branch_id)
+    return _databases(branch).order_by("id")
+
+
+def get_database(account: Account, project_id: str, branch_id: str, name: str) -> Database:
+    """Raises NotFound."""
+    return _find_database(find_branch(find_project(account, project_id), branch_id), name)
+
+
+def create_database(
+    account: Account, project_id: str, branch_id: str, *, name: str, owner_name: str
+) -> tuple[Database, list[Operation]]:
+    """Raises NotFound, Conflict, Unprocessable."""
+    with changing_catalog(account, project_id, branch_id) as change:
+        _check_database_name(change.branch, name)
+        _check_owner(change.branch, owner_name)
+        database = Database.objects.create(branch=change.branch, name=name, owner_name=owner_name)
+    return database, change.operations
+
+
+def update_database(
+    account: Account,
+    project_id: str,
+    branch_id: str,
+    name: str,
+    *,
+    new_name: str | None,
+    owner_name: str | None,
+) -> tuple[Database, list[Operation]]:
+    """Rename a database or give it another owner. Raises NotFound, Conflict, Unprocessable."""
+    with changing_catalog(account, project_id, branch_id) as change:
+        database = _find_database(change.branch, name)
+        if new_name is not None and new_name != name:
+            _check_database_name(change.branch, new_name)
+            database.name = new_name
+        if owner_name is not None:
+            _check_owner(change.branch, owner_name)
+            database.owner_name = owner_name
+        database.updated_at = timezone.now()
+        database.save(update_fields=["name", "owner_name", "updated_at"])
+    return database, change.operations
+
+
+def delete_database(
+    account: Account, project_id: str, branch_id: str, name: str
+) -> tuple[Database, list[Operation]]:
+    """Raises NotFound."""
+    with changing_catalog(account, project_id, branch_id) as change:
+        database = _find_database(change.branch, name)
+        database.deleted_at = database.updated_at = timezone.now()
+        database.save(update_fields=["deleted_at", "updated_at"])
+    return database, change.operations
+
+
+def _check_database_name(branch: Branch, name: str) -> None:
+    check_database_name(name)
+    if _databases(branch).filter(name=name).exists():
+        raise Conflict(f'database already exists; database_name:"{name}"')
+
+
+def _check_owner(branch: Branch, owner_name: str) -> None:
+    if not _roles(branch).filter(name=owner_name).exists():
+        raise Unprocessable(f'database owner not found; role_name:"{owner_name}"')
+
+
+def _set_password(role: Role, password: str, *, store: bool) -> None:
+    role.verifier = scram_verifier(password)
+    role.encrypted_password = encrypt(password) if store else ""
+
+
+def _roles(branch: Branch) -> QuerySet[Role]:
+    return Role.objects.filter(branch=branch, deleted_at=None)
+
+
+def _databases(branch: Branch) -> QuerySet[Database]:
+    return Database.objects.filter(branch=branch, deleted_at=None)
+
+
+def _find_role(branch: Branch, name: str) -> Role:
+    role = _roles(branch).filter(name=name).first()
+    if role is None:
+        raise NotFound("role not found")
+    return role
+
+
+def _find_database(branch: Branch, name: str) -> Database:
+    database = _databases(branch).filter(name=name).first()
+    if database is None:
+        raise NotFound("database not found")
+    return database
