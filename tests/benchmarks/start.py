@@ -1,0 +1,91 @@
+"""`python -m tests.benchmarks.start`: what a start through the API costs beyond Postgres's own.
+
+In turns, on one and the same data directory: a bare `postgres` from spawn to the answer of
+its first query, and POST `start` until GET shows `current_state: active`.
+"""
+
+import statistics
+import subprocess
+import time
+from pathlib import Path
+
+import psycopg
+
+from tests.stack import Client, Stack, new_state_dir, running_stack
+
+ROUNDS = 20
+TARGET = 60  # milliseconds beyond bare, median
+
+
+def main() -> None:
+    with new_state_dir() as state_dir, running_stack(state_dir) as stack:
+        client = stack.client()
+        project = client.new_project(name="benchmark")
+        endpoint = project["endpoints"][0]
+        path = f"/projects/{project['project']['id']}/endpoints/{endpoint['id']}"
+        client.finish(client.post(path + "/suspend"))
+        bare, through_api = [], []
+        for _ in range(ROUNDS):
+            bare.append(time_bare(stack, endpoint))
+            through_api.append(time_api(client, path))
+        report("bare postgres", bare)
+        report("through the API", through_api)
+        beyond = statistics.median(through_api) - statistics.median(bare)
+        print(f"beyond bare, median: {beyond:.0f} ms (target: at most {TARGET} ms)")
+
+
+def time_bare(stack: Stack, endpoint: dict[str, str]) -> float:
+    """Milliseconds from spawn to the first answer, with the endpoint's own configuration."""
+    data = stack.data_dir(endpoint["branch_id"])
+    command = bare_command(data, data.parent / "postgresql.conf")
+    began = time.perf_counter()
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/", **account_of(data)
+    )
+    while True:
+        try:
+            with stack.compute(endpoint["id"]) as connection:
+                connection.execute("SELECT 1")
+            break
+        except psycopg.OperationalError:
+            time.sleep(0.001)
+    took = (time.perf_counter() - began) * 1000
+    process.send_signal(2)
+    process.wait()
+    return took
+
+
+def time_api(client: Client, path: str) -> float:
+    """Milliseconds from POST start until the endpoint is active; suspended again after."""
+    began = time.perf_counter()
+    client.post(path + "/start")
+    while client.get(path)["endpoint"]["current_state"] != "active":
+        time.sleep(0.001)
+    took = (time.perf_counter() - began) * 1000
+    client.finish(client.post(path + "/suspend"))
+    return took
+
+
+def bare_command(data: Path, config_file: Path) -> list[str | Path]:
+    """The command that the service itself runs, read from the directory's postmaster.opts."""
+    program = (data / "postmaster.opts").read_text().split(" ", 1)[0]
+    return [program, "-D", data, "-c", f"config_file={config_file}"]
+
+
+def account_of(data: Path) -> dict[str, int]:
+    """Postgres runs as the directory's owner."""
+    found = data.stat()
+    return {"user": found.st_uid, "group": found.st_gid}
+
+
+def report(name: str, samples: list[float]) -> None:
+    ordered = sorted(samples)
+    p95 = ordered[round(0.95 * (len(ordered) - 1))]
+    print(
+        f"{name:<16} min {ordered[0]:6.0f}  median {statistics.median(ordered):6.0f}  "
+        f"p95 {p95:6.0f}  max {ordered[-1]:6.0f} ms  ({len(ordered)} runs)"
+    )
+
+
+if __name__ == "__main__":
+    main()
