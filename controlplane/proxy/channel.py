@@ -1,0 +1,206 @@
+"""One connection's non-blocking socket, plain or TLS: awaited reads and writes while the connection
+starts up, and bare system calls for the relay afterwards.
+
+asyncio's own streams and transports are left out on purpose: they cost a copy, a callback and,
+with TLS, a second event loop step for every message.
+"""
+
+import asyncio
+import contextlib
+import os
+import socket
+import ssl
+from collections.abc import Callable
+from functools import partial
+from typing import NoReturn
+
+from controlplane.proxy.errors import ConnectionLost
+
+WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+# What one read of a plain socket takes at most, in bytes.
+_PLAIN_CHUNK = 65536
+# The same for TLS: a whole record, so that a read leaves nothing in the TLS layer, where no
+# readiness event would tell of it.
+_TLS_CHUNK = 16384
+# How much a client may send ahead while it waits for its compute.
+_READ_AHEAD = 16384
+
+
+class Channel:
+    """Owns its socket. `receive` and `send` are one attempt each: they may raise one of
+    WOULD_BLOCK, or another OSError where the connection broke; `receive` gives b"" at the end."""
+
+    __slots__ = ("_ahead", "_loop", "_socket", "chunk_size", "fileno", "receive", "send")
+
+    receive: Callable[[int], bytes]
+    send: Callable[[bytes | memoryview], int]
+
+    def __init__(self, connection: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._ahead = b""
+        self._adopt(connection)
+
+    @property
+    def tls(self) -> ssl.SSLSocket | None:
+        return self._socket if isinstance(self._socket, ssl.SSLSocket) else None
+
+    def _adopt(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        self._socket = connection
+        self.fileno = connection.fileno()
+        if isinstance(connection, ssl.SSLSocket):
+            self.chunk_size = _TLS_CHUNK
+            self.receive, self.send = connection.read, connection.write
+        else:
+            self.chunk_size = _PLAIN_CHUNK
+            self.receive = partial(os.read, self.fileno)
+            self.send = partial(os.write, self.fileno)
+
+    async def peek(self) -> bytes:
+        """The first byte, left where it is. Raises ConnectionLost at the end."""
+        while True:
+            try:
+                byte = self._socket.recv(1, socket.MSG_PEEK)
+            except BlockingIOError:
+                await self._readable()
+                continue
+            except OSError as error:
+                raise ConnectionLost from error
+            if not byte:
+                raise ConnectionLost
+            return byte
+
+    async def read(self, size: int) -> bytes:
+        """Exactly `size` bytes, and never one more from the kernel: what follows may belong to
+        TLS or to the relay. Raises ConnectionLost where the connection ends before."""
+        data, self._ahead = self._ahead[:size], self._ahead[size:]
+        while len(data) < size:
+            chunk = await self._receive(size - len(data))
+            if not chunk:
+                raise ConnectionLost
+            data += chunk
+        return data
+
+    async def read_some(self) -> bytes:
+        """What there is, at least a byte. Raises ConnectionLost at the end."""
+        chunk = await self._receive(self.chunk_size)
+        if not chunk:
+            raise ConnectionLost
+        return chunk
+
+    async def write(self, data: bytes) -> None:
+        """Raises ConnectionLost where the connection breaks."""
+        rest = memoryview(data)
+        while rest:
+            try:
+                rest = rest[self.send(rest) :]
+            except WOULD_BLOCK:
+                await self._writable()
+            except OSError as error:
+                raise ConnectionLost from error
+
+    async def start_tls(self, context: ssl.SSLContext) -> ssl.SSLSocket:
+        """Shakes hands as the server. Raises ConnectionLost where that fails."""
+        tls = context.wrap_socket(self._socket, server_side=True, do_handshake_on_connect=False)
+        self._adopt(tls)
+        while True:
+            try:
+                tls.do_handshake()
+            except ssl.SSLWantReadError:
+                await self._readable()
+            except ssl.SSLWantWriteError:
+                await self._writable()
+            except OSError as error:
+                raise ConnectionLost(str(error)) from error
+            else:
+                return tls
+
+    def watch(self, lost: Callable[[], None]) -> None:
+        """Calls `lost` once when the peer goes, until `unwatch`; no reads meanwhile. What the peer
+        sends is kept for `take_ahead`; past a limit it is left in the kernel, and the peer's going
+        is noticed only later."""
+        self._loop.add_reader(self.fileno, self._read_ahead, lost)
+
+    def unwatch(self) -> None:
+        self._loop.remove_reader(self.fileno)
+
+    def _read_ahead(self, lost: Callable[[], None]) -> None:
+        try:
+            chunk = self.receive(self.chunk_size)
+        except WOULD_BLOCK:
+            return
+        except OSError:
+            chunk = b""
+        self._ahead += chunk
+        if not chunk or len(self._ahead) >= _READ_AHEAD:
+            self.unwatch()
+        if not chunk:
+            lost()
+
+    def take_ahead(self) -> bytes:
+        """What has been read already and not been asked for."""
+        ahead, self._ahead = self._ahead, b""
+        while self.tls is not None and self.tls.pending():
+            ahead += self.receive(self.chunk_size)
+        return ahead
+
+    async def finish(self, last_words: bytes, *, patience: float) -> None:
+        """Sends `last_words` and closes, waiting up to `patience` seconds for the peer to close
+        first: unread input would make the kernel reset the connection and lose them."""
+        with contextlib.suppress(ConnectionLost, TimeoutError, ValueError):
+            async with asyncio.timeout(patience):
+                await self.write(last_words)
+                self.end_output()
+                while True:
+                    await self.read_some()
+        self.close()
+
+    def end_output(self) -> None:
+        """Tells the peer that nothing more will come."""
+        with contextlib.suppress(OSError, ValueError):
+            if self.tls is not None:
+                # Sends close_notify, then complains that the peer has not sent its own yet.
+                self.tls.unwrap()
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        """May be called twice. Nothing may be registered with the event loop any more."""
+        self.receive = self.send = _refuse
+        self._socket.close()
+
+    async def _receive(self, size: int) -> bytes:
+        while True:
+            try:
+                return self.receive(size)
+            except (BlockingIOError, ssl.SSLWantReadError):
+                await self._readable()
+            except ssl.SSLWantWriteError:
+                await self._writable()
+            except OSError as error:
+                raise ConnectionLost from error
+
+    async def _readable(self) -> None:
+        ready = self._loop.create_future()
+        self._loop.add_reader(self.fileno, _resolve, ready)
+        try:
+            await ready
+        finally:
+            self._loop.remove_reader(self.fileno)
+
+    async def _writable(self) -> None:
+        ready = self._loop.create_future()
+        self._loop.add_writer(self.fileno, _resolve, ready)
+        try:
+            await ready
+        finally:
+            self._loop.remove_writer(self.fileno)
+
+
+def _resolve(ready: "asyncio.Future[None]") -> None:
+    if not ready.done():
+        ready.set_result(None)
+
+
+def _refuse(_: object) -> NoReturn:
+    raise ConnectionLost

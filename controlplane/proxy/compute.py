@@ -1,0 +1,144 @@
+"""The proxy as a client of a compute: connects to its unix socket, sends the start-up message of a
+client that has shown its password, and reads the answer up to the cancel key."""
+
+import asyncio
+import socket
+from dataclasses import dataclass
+
+from controlplane.proxy import messages
+from controlplane.proxy.channel import Channel
+from controlplane.proxy.directory import ComputeAddress
+from controlplane.proxy.errors import (
+    AdministratorShutdown,
+    ComputeRefused,
+    ComputeUnreachable,
+    ConnectionLost,
+)
+
+_LONGEST_GREETING = 65536
+_AUTHENTICATION_OK = b"\0\0\0\0"
+# A full listen queue on a unix socket refuses at once, and empties as fast as Postgres forks.
+_QUEUE_PAUSE_SECONDS = 0.01
+# What a compute says while it starts or stops: wake it, and try again.
+_PASSING_STATES = {ComputeUnreachable.sqlstate, AdministratorShutdown.sqlstate, "57P02"}
+
+
+class ComputeGone(Exception):
+    """Nothing answers at the address, or what answers is just starting or stopping."""
+
+    def __init__(self, reason: str, *, packet: bytes | None = None) -> None:
+        super().__init__(reason)
+        # The compute's own ErrorResponse, for a client that cannot wait longer.
+        self.packet = packet
+
+
+@dataclass(frozen=True, slots=True)
+class CancelKey:
+    """What ends a running query of one connection, asked for on another one."""
+
+    pid: int
+    secret: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeConnection:
+    channel: Channel
+    address: ComputeAddress
+    cancel_key: CancelKey
+    # What the compute said from AuthenticationOk on, in the parts before and after its
+    # BackendKeyData, which a client gets the proxy's own in place of.
+    greeting_before_key: bytes
+    greeting_after_key: bytes
+
+    def greeting(self, key: CancelKey) -> bytes:
+        key_message = messages.backend_key_data(key.pid, key.secret)
+        return self.greeting_before_key + key_message + self.greeting_after_key
+
+
+async def connect(
+    address: ComputeAddress,
+    parameters: dict[bytes, bytes],
+    *,
+    loop: asyncio.AbstractEventLoop,
+) -> ComputeConnection:
+    """Starts a session with these start-up parameters.
+
+    Raises ComputeGone where waking it may help, ComputeRefused with the compute's own error where
+    it turned the session away, ComputeUnreachable where it speaks otherwise than expected.
+    """
+    channel = await _open(address, loop)
+    try:
+        await channel.write(messages.startup_message(parameters))
+        return await _read_greeting(channel, address)
+    except ConnectionLost as error:
+        channel.close()
+        raise ComputeGone("the compute closed the connection") from error
+    except messages.MalformedMessage as error:
+        channel.close()
+        raise ComputeUnreachable from error
+    except BaseException:
+        channel.close()
+        raise
+
+
+async def cancel(
+    address: ComputeAddress, key: CancelKey, *, loop: asyncio.AbstractEventLoop
+) -> None:
+    """Asks the compute to cancel what runs under the key, and waits until it has been heard."""
+    try:
+        channel = await _open(address, loop)
+    except ComputeGone:
+        return
+    try:
+        await channel.write(messages.cancel_request(key.pid, key.secret))
+        await channel.read(1)
+    except ConnectionLost:
+        return
+    finally:
+        channel.close()
+
+
+async def _open(address: ComputeAddress, loop: asyncio.AbstractEventLoop) -> Channel:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.setblocking(False)
+    try:
+        while True:
+            try:
+                connection.connect(str(address.socket))
+            except BlockingIOError:
+                await asyncio.sleep(_QUEUE_PAUSE_SECONDS)
+            except OSError as error:
+                raise ComputeGone(f"{address.socket}: {error.strerror}") from error
+            else:
+                return Channel(connection, loop)
+    except BaseException:
+        connection.close()
+        raise
+
+
+async def _read_greeting(channel: Channel, address: ComputeAddress) -> ComputeConnection:
+    greeting = b""
+    while len(greeting) < _LONGEST_GREETING:
+        greeting += await channel.read_some()
+        for kind, start, end in messages.complete_messages(greeting, limit=_LONGEST_GREETING):
+            payload = greeting[start:end]
+            if kind == b"K":
+                return ComputeConnection(
+                    channel=channel,
+                    address=address,
+                    cancel_key=CancelKey(int.from_bytes(payload[:4], "big"), payload[4:]),
+                    greeting_before_key=greeting[: start - messages.HEADER_SIZE],
+                    greeting_after_key=greeting[end:],
+                )
+            if kind == b"E":
+                _raise_refusal(messages.message(kind, payload), payload)
+            if kind == b"R" and payload != _AUTHENTICATION_OK:
+                # The compute must trust its socket, which only the proxy can reach.
+                raise messages.MalformedMessage("the compute asks for a password")
+    raise messages.MalformedMessage("the compute sends no key")
+
+
+def _raise_refusal(packet: bytes, payload: bytes) -> None:
+    if messages.error_sqlstate(payload) in _PASSING_STATES:
+        raise ComputeGone("the compute is starting or stopping", packet=packet)
+    raise ComputeRefused(packet)

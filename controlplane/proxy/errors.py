@@ -1,0 +1,149 @@
+"""What can go wrong for a client, with the words and the SQLSTATE it gets. The texts are those
+that Neon's clients know (neon-facts section 8), so that what reads them reads ours too."""
+
+from controlplane.proxy import messages
+
+
+class ConnectionLost(Exception):
+    """The peer closed the connection, or it broke."""
+
+
+class ProxyError(Exception):
+    """A refusal that the client reads as a FATAL error before its connection ends."""
+
+    sqlstate = "XX000"
+    hint: str | None = None
+
+    def packet(self) -> bytes:
+        return messages.error_response(
+            severity="FATAL", sqlstate=self.sqlstate, text=str(self), hint=self.hint
+        )
+
+
+class ProtocolViolation(ProxyError):
+    sqlstate = "08P01"
+
+
+class UnsupportedProtocol(ProxyError):
+    sqlstate = "0A000"
+
+    def __init__(self, major: int, minor: int) -> None:
+        super().__init__(
+            f"unsupported frontend protocol {major}.{minor}: server supports 3.0 to 3.2"
+        )
+        self.major = major
+
+    def packet(self) -> bytes:
+        return super().packet() if self.major >= 3 else messages.error_response_v2(str(self))
+
+
+class InsecureConnection(ProxyError):
+    sqlstate = "28000"
+
+    def __init__(self) -> None:
+        super().__init__("connection is insecure (try using `sslmode=require`)")
+
+
+class MissingEndpoint(ProxyError):
+    sqlstate = "28000"
+    hint = (
+        "Connect to <endpoint-id>.<region host> with TLS, or add options=endpoint%3D<endpoint-id> "
+        "to the connection string."
+    )
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Endpoint ID is not specified. Either please upgrade the postgres client library "
+            "(libpq) for SNI support or pass the endpoint ID (first part of the domain name) as a "
+            "parameter: '?options=endpoint%3D<endpoint-id>'."
+        )
+
+
+class InconsistentEndpoint(ProxyError):
+    sqlstate = "28000"
+
+    def __init__(self, *, sni: str, option: str) -> None:
+        super().__init__(
+            f"Inconsistent project name inferred from SNI ('{sni}') "
+            f"and project option ('{option}')."
+        )
+
+
+class MalformedEndpoint(ProxyError):
+    sqlstate = "28000"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"Project name ('{name}') must contain only alphanumeric characters and hyphen."
+        )
+
+
+class ForeignServerName(ProxyError):
+    sqlstate = "28000"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"Common name inferred from SNI ('{name}') is not known")
+
+
+class PasswordFailed(ProxyError):
+    """The one answer to a wrong password, an unknown role and an unknown endpoint."""
+
+    sqlstate = "28P01"
+
+    def __init__(self, role: str) -> None:
+        super().__init__(f'password authentication failed for user "{role}"')
+
+
+class EndpointDisabled(ProxyError):
+    sqlstate = "55000"
+
+    def __init__(self) -> None:
+        super().__init__("Control plane request failed: endpoint is disabled")
+
+
+class WakeFailed(ProxyError):
+    """The compute did not start; `reason` says why in words a user understands."""
+
+    sqlstate = "57P03"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"Control plane request failed: {reason}")
+
+
+class WakeTimeout(WakeFailed):
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"the compute did not start within {seconds:g} seconds")
+
+
+class ComputeUnreachable(ProxyError):
+    sqlstate = "57P03"
+
+    def __init__(self) -> None:
+        super().__init__("Couldn't connect to compute node")
+
+
+class ComputeRefused(ProxyError):
+    """The compute itself turned the client away; its own packet is passed on."""
+
+    def __init__(self, packet: bytes) -> None:
+        super().__init__("the compute refused the connection")
+        self._packet = packet
+
+    def packet(self) -> bytes:
+        return self._packet
+
+
+class TooManyConnections(ProxyError):
+    sqlstate = "53300"
+
+    def __init__(self) -> None:
+        super().__init__("sorry, too many clients already")
+
+
+class AdministratorShutdown(ProxyError):
+    """The endpoint was deleted, disabled or reassigned, or the proxy stops."""
+
+    sqlstate = "57P01"
+
+    def __init__(self) -> None:
+        super().__init__("terminating connection due to administrator command")

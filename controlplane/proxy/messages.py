@@ -1,0 +1,111 @@
+"""The few messages of the Postgres wire protocol that the proxy writes or reads itself, as pure
+functions on bytes. Everything after the start-up passes through the relay unread."""
+
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+
+PROTOCOL_3_0 = 0x0003_0000
+PROTOCOL_3_2 = 0x0003_0002
+CANCEL_REQUEST_CODE = 80877102
+
+# How the last bytes sent to a client look when the server has nothing more to say.
+READY_FOR_QUERY_PREFIX = b"Z\x00\x00\x00\x05"
+READY_FOR_QUERY_SIZE = 6
+
+_HEADER = struct.Struct("!cI")
+HEADER_SIZE = _HEADER.size
+_INT = struct.Struct("!I")
+
+
+class MalformedMessage(Exception):
+    """A message that does not have the form the protocol gives it."""
+
+
+def message(kind: bytes, payload: bytes) -> bytes:
+    return _HEADER.pack(kind, len(payload) + 4) + payload
+
+
+def error_response(*, severity: str, sqlstate: str, text: str, hint: str | None = None) -> bytes:
+    fields = [("S", severity), ("V", severity), ("C", sqlstate), ("M", text)]
+    if hint is not None:
+        fields.append(("H", hint))
+    payload = b"".join(
+        code.encode() + value.replace("\0", " ").encode(errors="replace") + b"\0"
+        for code, value in fields
+    )
+    return message(b"E", payload + b"\0")
+
+
+def error_response_v2(text: str) -> bytes:
+    """The form that clients of the protocol before 3.0 can read."""
+    return b"EFATAL:  " + text.encode(errors="replace") + b"\n\0"
+
+
+def error_sqlstate(payload: bytes) -> str:
+    """The SQLSTATE in an ErrorResponse's payload, or an empty string."""
+    for field in payload.split(b"\0"):
+        if field[:1] == b"C":
+            return field[1:].decode(errors="replace")
+    return ""
+
+
+def authentication_sasl(mechanisms: Iterable[str]) -> bytes:
+    names = b"".join(name.encode() + b"\0" for name in mechanisms)
+    return message(b"R", _INT.pack(10) + names + b"\0")
+
+
+def authentication_sasl_continue(data: bytes) -> bytes:
+    return message(b"R", _INT.pack(11) + data)
+
+
+def authentication_sasl_final(data: bytes) -> bytes:
+    return message(b"R", _INT.pack(12) + data)
+
+
+def negotiate_protocol_version(version: int, unknown_options: list[bytes]) -> bytes:
+    names = b"".join(name + b"\0" for name in unknown_options)
+    return message(b"v", struct.pack("!II", version, len(unknown_options)) + names)
+
+
+def backend_key_data(pid: int, secret: bytes) -> bytes:
+    return message(b"K", _INT.pack(pid) + secret)
+
+
+def startup_message(parameters: Mapping[bytes, bytes]) -> bytes:
+    """A start-up packet of protocol 3.0, which every compute understands: 3.2 differs from it
+    only in the length of the cancel key, and a client gets the proxy's own key."""
+    body = b"".join(name + b"\0" + value + b"\0" for name, value in parameters.items())
+    return struct.pack("!II", len(body) + 9, PROTOCOL_3_0) + body + b"\0"
+
+
+def cancel_request(pid: int, secret: bytes) -> bytes:
+    return struct.pack("!III", 12 + len(secret), CANCEL_REQUEST_CODE, pid) + secret
+
+
+def sasl_initial_response(payload: bytes) -> tuple[str, bytes]:
+    """The mechanism a client chose and its first message, empty where it sent none."""
+    name, separator, rest = payload.partition(b"\0")
+    if not separator or len(rest) < 4:
+        raise MalformedMessage("malformed SASLInitialResponse")
+    length = int.from_bytes(rest[:4], "big", signed=True)
+    data = rest[4:]
+    if length not in (len(data), -1) or (length == -1 and data):
+        raise MalformedMessage("malformed SASLInitialResponse")
+    return name.decode("ascii", errors="replace"), data
+
+
+def complete_messages(buffer: bytes, *, limit: int) -> Iterator[tuple[bytes, int, int]]:
+    """Each whole message in the buffer: its kind, and where its payload starts and ends.
+
+    Raises MalformedMessage for a length that no message has or that exceeds `limit` bytes.
+    """
+    position = 0
+    while len(buffer) - position >= HEADER_SIZE:
+        kind, length = _HEADER.unpack_from(buffer, position)
+        if not 4 <= length <= limit:
+            raise MalformedMessage(f"a message of {length} bytes")
+        end = position + 1 + length
+        if end > len(buffer):
+            return
+        yield kind, position + HEADER_SIZE, end
+        position = end

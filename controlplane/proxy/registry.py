@@ -1,0 +1,72 @@
+"""Who is connected: the sessions still to be authenticated, those of each endpoint, and the cancel
+key of each."""
+
+import hmac
+import secrets
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from controlplane.proxy.compute import CancelKey
+
+if TYPE_CHECKING:
+    from controlplane.proxy.session import Session
+
+_PID_BITS = 31
+_SHORT_SECRET_SIZE = 4
+_LONG_SECRET_SIZE = 32
+
+
+class Registry:
+    """`max_pending` bounds the sessions that have not shown a password. Past it the oldest of them
+    gives way: whoever is honest needs milliseconds, whoever is silent loses."""
+
+    def __init__(self, *, max_pending: int) -> None:
+        self._max_pending = max_pending
+        self._all: set[Session] = set()
+        self._pending: OrderedDict[Session, None] = OrderedDict()
+        self._by_endpoint: dict[str, set[Session]] = {}
+        self._by_pid: dict[int, tuple[bytes, Session]] = {}
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def add(self, session: "Session") -> None:
+        self._all.add(session)
+        self._pending[session] = None
+        if len(self._pending) > self._max_pending:
+            oldest, _ = self._pending.popitem(last=False)
+            oldest.abandon()
+
+    def admit(self, session: "Session", endpoint_id: str) -> None:
+        """The session has shown the right password for the endpoint."""
+        self._pending.pop(session, None)
+        self._by_endpoint.setdefault(endpoint_id, set()).add(session)
+
+    def issue_key(self, session: "Session", *, long: bool) -> CancelKey:
+        """A new key, unlike any in use; `long` where the client speaks protocol 3.2."""
+        pid = secrets.randbits(_PID_BITS)
+        while pid in self._by_pid:
+            pid = secrets.randbits(_PID_BITS)
+        secret = secrets.token_bytes(_LONG_SECRET_SIZE if long else _SHORT_SECRET_SIZE)
+        self._by_pid[pid] = secret, session
+        return CancelKey(pid, secret)
+
+    def find_by_key(self, key: CancelKey) -> "Session | None":
+        secret, session = self._by_pid.get(key.pid, (b"", None))
+        return session if hmac.compare_digest(secret, key.secret) else None
+
+    def remove(self, session: "Session", *, endpoint_id: str | None, key: CancelKey | None) -> None:
+        self._all.discard(session)
+        self._pending.pop(session, None)
+        if key is not None:
+            self._by_pid.pop(key.pid, None)
+        if endpoint_id is not None and (sessions := self._by_endpoint.get(endpoint_id)):
+            sessions.discard(session)
+            if not sessions:
+                del self._by_endpoint[endpoint_id]
+
+    def of_endpoint(self, endpoint_id: str) -> "list[Session]":
+        return list(self._by_endpoint.get(endpoint_id, ()))
+
+    def all(self) -> "list[Session]":
+        return list(self._all)

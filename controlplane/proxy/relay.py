@@ -1,0 +1,193 @@
+"""Joins a client and its compute: bytes pass both ways unread until one side ends.
+
+Each readiness event costs one read and one write and no copy. Where the receiving side is full,
+reading from the other stops until it has taken what is held for it, so memory stays bounded.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from controlplane.proxy import messages
+from controlplane.proxy.channel import WOULD_BLOCK, Channel
+
+_TAIL_SIZE = messages.READY_FOR_QUERY_SIZE
+
+
+class Relay:
+    """`done` is resolved, and both channels are closed, when the joint connection has ended."""
+
+    def __init__(
+        self, client: Channel, compute: Channel, *, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.done: asyncio.Future[None] = loop.create_future()
+        self._closed = False
+        self._client = client
+        self._compute = compute
+        # A client that is gone ends everything at once. A compute that is gone may have left last
+        # words, which are read to their end.
+        self._upward = _Pump(
+            loop,
+            source=client,
+            sink=compute,
+            source_ended=compute.end_output,
+            source_broke=self.close,
+            sink_broke=self._stop_upward,
+        )
+        self._downward = _Pump(
+            loop,
+            source=compute,
+            sink=client,
+            source_ended=self._end,
+            source_broke=self._end,
+            sink_broke=self.close,
+        )
+
+    def start(self, *, to_client: bytes, to_compute: bytes) -> None:
+        """Sends what the start-up left over, then relays."""
+        self._downward.start(to_client)
+        if not self._closed:
+            self._upward.start(to_compute)
+
+    def interrupt(self, last_words: bytes) -> None:
+        """Ends the connection from the outside. The client gets `last_words` where it can tell
+        them from the middle of a message: once the compute's answer was complete."""
+        if self._closed:
+            return
+        if self._downward.is_idle and self._downward.tail.startswith(
+            messages.READY_FOR_QUERY_PREFIX
+        ):
+            self._downward.push(last_words)
+        self._end()
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._upward.stop()
+        self._downward.stop()
+        self._client.close()
+        self._compute.close()
+        if not self.done.done():
+            self.done.set_result(None)
+
+    def _end(self) -> None:
+        if not self._closed:
+            self._client.end_output()
+            self.close()
+
+    def _stop_upward(self) -> None:
+        self._upward.stop()
+
+
+class _Pump:
+    """One direction. Its source is watched for reading unless bytes are held, when its sink is
+    watched for writing."""
+
+    __slots__ = (
+        "_held",
+        "_loop",
+        "_receive",
+        "_receive_size",
+        "_send",
+        "_sink",
+        "_sink_broke",
+        "_source",
+        "_source_broke",
+        "_source_ended",
+        "tail",
+    )
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        source: Channel,
+        sink: Channel,
+        source_ended: Callable[[], None],
+        source_broke: Callable[[], None],
+        sink_broke: Callable[[], None],
+    ) -> None:
+        self._loop = loop
+        self._source = source.fileno
+        self._sink = sink.fileno
+        self._receive = source.receive
+        self._receive_size = source.chunk_size
+        self._send = sink.send
+        self._source_ended = source_ended
+        self._source_broke = source_broke
+        self._sink_broke = sink_broke
+        self._held: memoryview | None = None
+        self.tail = b""
+
+    @property
+    def is_idle(self) -> bool:
+        return self._held is None
+
+    def start(self, data: bytes) -> None:
+        self._loop.add_reader(self._source, self._pass_on)
+        if data:
+            self.push(data)
+
+    def stop(self) -> None:
+        self._loop.remove_reader(self._source)
+        self._loop.remove_writer(self._sink)
+
+    def push(self, data: bytes) -> None:
+        try:
+            sent = self._send(data)
+        except WOULD_BLOCK:
+            sent = 0
+        except OSError:
+            self._sink_broke()
+            return
+        if sent == len(data):
+            self.tail = data[-_TAIL_SIZE:]
+        else:
+            self._hold(memoryview(data)[sent:])
+
+    def _pass_on(self) -> None:
+        # `push` by hand: a call less for every message.
+        try:
+            data = self._receive(self._receive_size)
+        except WOULD_BLOCK:
+            return
+        except OSError:
+            self._source_broke()
+            return
+        if not data:
+            self._loop.remove_reader(self._source)
+            self._source_ended()
+            return
+        try:
+            sent = self._send(data)
+        except WOULD_BLOCK:
+            sent = 0
+        except OSError:
+            self._sink_broke()
+            return
+        if sent == len(data):
+            self.tail = data[-_TAIL_SIZE:]
+        else:
+            self._hold(memoryview(data)[sent:])
+
+    def _hold(self, rest: memoryview) -> None:
+        self._held = rest
+        self._loop.remove_reader(self._source)
+        self._loop.add_writer(self._sink, self._flush)
+
+    def _flush(self) -> None:
+        assert self._held is not None
+        try:
+            sent = self._send(self._held)
+        except WOULD_BLOCK:
+            return
+        except OSError:
+            self._sink_broke()
+            return
+        if sent < len(self._held):
+            self._held = self._held[sent:]
+            return
+        self.tail = bytes(self._held[-_TAIL_SIZE:])
+        self._held = None
+        self._loop.remove_writer(self._sink)
+        self._loop.add_reader(self._source, self._pass_on)

@@ -1,0 +1,83 @@
+"""Which endpoint a client means: the first label of the host name it asked TLS for, or the
+`endpoint=` in its `options` (neon-facts section 8)."""
+
+import re
+from dataclasses import dataclass, replace
+
+from controlplane.proxy.errors import (
+    ForeignServerName,
+    InconsistentEndpoint,
+    MalformedEndpoint,
+    MissingEndpoint,
+)
+
+_POOLER_SUFFIX = "-pooler"
+# As Postgres splits `options`: at blanks that no backslash escapes.
+_OPTION = re.compile(rb"(?:\\.|[^\s\\])+", re.DOTALL)
+_ENDPOINT_OPTION = re.compile(rb"(?:endpoint|project)=(.*)", re.DOTALL)
+_ENDPOINT_ID = re.compile(r"[A-Za-z0-9-]{1,63}")
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    endpoint_id: str
+    pooled: bool
+    # The start-up parameters to send on, with the endpoint taken out of `options`.
+    parameters: dict[bytes, bytes]
+
+    def with_pooler(self, always: bool) -> "Destination":
+        return replace(self, pooled=self.pooled or always)
+
+
+def find_destination(
+    parameters: dict[bytes, bytes], *, server_name: str | None, region_host: str
+) -> Destination:
+    """Reads the endpoint from the host name in TLS's SNI (`server_name`) or from `options`.
+
+    A host name outside the region names no endpoint, but does no harm beside an option that does:
+    so a client can come through a tunnel or an alias. Raises MissingEndpoint, ForeignServerName,
+    InconsistentEndpoint or MalformedEndpoint.
+    """
+    named_by_option, parameters = _take_endpoint_option(parameters)
+    named_by_sni = _first_label(server_name, region_host) if server_name else None
+    if named_by_option is None and named_by_sni is None:
+        if server_name and not _is_within(server_name, region_host):
+            raise ForeignServerName(server_name)
+        raise MissingEndpoint
+    for name in (named_by_option, named_by_sni):
+        if name is not None and not _ENDPOINT_ID.fullmatch(name):
+            raise MalformedEndpoint(name)
+
+    given = [name.lower() for name in (named_by_sni, named_by_option) if name is not None]
+    endpoint_ids = {name.removesuffix(_POOLER_SUFFIX) for name in given}
+    if len(endpoint_ids) > 1:
+        raise InconsistentEndpoint(sni=given[0], option=given[1])
+    return Destination(
+        endpoint_id=endpoint_ids.pop(),
+        pooled=any(name.endswith(_POOLER_SUFFIX) for name in given),
+        parameters=parameters,
+    )
+
+
+def _take_endpoint_option(
+    parameters: dict[bytes, bytes],
+) -> tuple[str | None, dict[bytes, bytes]]:
+    """The endpoint that `options` names, and the parameters without it. Two are none."""
+    options = _OPTION.findall(parameters.get(b"options", b""))
+    named = [match[1] for option in options if (match := _ENDPOINT_OPTION.fullmatch(option))]
+    if not named:
+        return None, parameters
+    rest = [option for option in options if not _ENDPOINT_OPTION.fullmatch(option)]
+    parameters = {name: value for name, value in parameters.items() if name != b"options"}
+    if rest:
+        parameters[b"options"] = b" ".join(rest)
+    return named[0].decode(errors="replace") if len(named) == 1 else None, parameters
+
+
+def _first_label(server_name: str, region_host: str) -> str | None:
+    name = server_name.rstrip(".").lower()
+    return name.removesuffix(f".{region_host}") if name.endswith(f".{region_host}") else None
+
+
+def _is_within(server_name: str, region_host: str) -> bool:
+    return f".{server_name.rstrip('.').lower()}".endswith(f".{region_host}")

@@ -1,0 +1,171 @@
+"""The proxy as a whole: listens, starts a session for each client, and ends sessions from outside.
+`manage.py proxy` runs `serve`."""
+
+import asyncio
+import contextlib
+import errno
+import gc
+import logging
+import resource
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from controlplane.proxy.compute import CancelKey
+from controlplane.proxy.directory import Directory
+from controlplane.proxy.errors import AdministratorShutdown
+from controlplane.proxy.pacing import FailurePace
+from controlplane.proxy.registry import Registry
+from controlplane.proxy.session import Session
+from controlplane.proxy.settings import ProxySettings
+from controlplane.proxy.tls import TlsIdentity
+from controlplane.proxy.wake import Waker
+
+log = logging.getLogger(__name__)
+
+_BACKLOG = 1024
+_ACCEPTS_AT_ONCE = 64
+# Without a free descriptor nobody can be let in; some are freed soon.
+_EXHAUSTION_PAUSE_SECONDS = 0.1
+_EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+_FAREWELL_SECONDS = 3.0
+
+
+class Proxy:
+    """Must be made and used within one running event loop."""
+
+    def __init__(
+        self, settings: ProxySettings, directory: Directory, identity: TlsIdentity
+    ) -> None:
+        self.settings = settings
+        self.directory = directory
+        self.identity = identity
+        self.loop = asyncio.get_running_loop()
+        self.registry = Registry(max_pending=settings.max_pending)
+        self.waker = Waker(directory)
+        self.failure_pace = FailurePace(self.loop.time)
+        self._listeners: list[socket.socket] = []
+
+    @property
+    def port(self) -> int:
+        """The port in use, of interest where the settings leave the choice to the system."""
+        port: int = self._listeners[0].getsockname()[1]
+        return port
+
+    async def start(self) -> None:
+        """Begins to listen. Raises OSError where the address is taken."""
+        _raise_descriptor_limit()
+        addresses = await self.loop.getaddrinfo(
+            self.settings.host,
+            self.settings.port,
+            type=socket.SOCK_STREAM,
+            flags=socket.AI_PASSIVE,
+        )
+        for family, _, _, _, address in dict.fromkeys(addresses):
+            listener = _listen(family, address, self.settings)
+            self._listeners.append(listener)
+            self.loop.add_reader(listener.fileno(), self._accept, listener)
+        log.info("listening host=%s port=%s", self.settings.host, self.port)
+
+    def drop(self, endpoint_id: str) -> int:
+        """Ends the endpoint's connections with 57P01, and returns how many: it was deleted,
+        disabled or reassigned."""
+        self.waker.forget(endpoint_id)
+        sessions = self.registry.of_endpoint(endpoint_id)
+        for session in sessions:
+            session.interrupt(AdministratorShutdown())
+        return len(sessions)
+
+    async def cancel(self, key: CancelKey) -> None:
+        """Cancels what runs under the key; one that fits nobody is ignored, as Postgres does."""
+        session = self.registry.find_by_key(key)
+        if session is not None:
+            await session.cancel_query()
+
+    async def stop(self) -> None:
+        """Listens no more, tells every client and closes."""
+        for listener in self._listeners:
+            self.loop.remove_reader(listener.fileno())
+            listener.close()
+        self._listeners.clear()
+        tasks = [session.task for session in self.registry.all()]
+        for session in self.registry.all():
+            session.interrupt(AdministratorShutdown())
+        if tasks:
+            _, unfinished = await asyncio.wait(tasks, timeout=_FAREWELL_SECONDS)
+            for task in unfinished:
+                task.cancel()
+            await asyncio.gather(*unfinished, return_exceptions=True)
+
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(_ACCEPTS_AT_ONCE):
+            try:
+                connection, address = listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in _EXHAUSTED:
+                    self._pause_accepting(listener, error)
+                    return
+                # The client was gone before it was let in.
+                continue
+            session = Session(self, connection, client_address=address[0])
+            self.registry.add(session)
+
+    def _pause_accepting(self, listener: socket.socket, error: OSError) -> None:
+        log.warning("cannot accept connections reason=%s", error)
+        self.loop.remove_reader(listener.fileno())
+        self.loop.call_later(_EXHAUSTION_PAUSE_SECONDS, self._resume_accepting, listener)
+
+    def _resume_accepting(self, listener: socket.socket) -> None:
+        if listener in self._listeners:
+            self.loop.add_reader(listener.fileno(), self._accept, listener)
+
+
+async def serve(
+    settings: ProxySettings,
+    directory: Directory,
+    identity: TlsIdentity,
+    *,
+    started: Callable[[Proxy], None] | None = None,
+) -> None:
+    """Runs a proxy until it is cancelled, then tells every client and closes. `started` gets the
+    proxy once it listens. Raises OSError where the address is taken."""
+    proxy = Proxy(settings, directory, identity)
+    await proxy.start()
+    # What exists by now stays: no later collection need look at it again.
+    gc.collect()
+    gc.freeze()
+    if started is not None:
+        started(proxy)
+    try:
+        await asyncio.Event().wait()
+    finally:
+        await proxy.stop()
+
+
+def _listen(family: int, address: tuple[Any, ...], settings: ProxySettings) -> socket.socket:
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        # Accepted connections inherit these, which saves setting them on each.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        with contextlib.suppress(AttributeError):
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, settings.keepalive_idle)
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+        listener.setblocking(False)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def _raise_descriptor_limit() -> None:
+    """Each connection takes two descriptors, and the usual soft limit is 1,024."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,0 +1,218 @@
+"""One client's connection from its first byte to its last: start-up, password, wake, relay."""
+
+import asyncio
+import ipaddress
+import logging
+import socket
+from typing import TYPE_CHECKING
+
+from controlplane.proxy import compute, messages, scram, startup
+from controlplane.proxy.authentication import authenticate
+from controlplane.proxy.channel import Channel
+from controlplane.proxy.compute import CancelKey, ComputeConnection, ComputeGone
+from controlplane.proxy.errors import (
+    ComputeRefused,
+    ComputeUnreachable,
+    ConnectionLost,
+    EndpointDisabled,
+    InsecureConnection,
+    PasswordFailed,
+    ProtocolViolation,
+    ProxyError,
+    TooManyConnections,
+    WakeTimeout,
+)
+from controlplane.proxy.relay import Relay
+from controlplane.proxy.routing import Destination, find_destination
+from controlplane.proxy.settings import PlainConnections
+from controlplane.proxy.tls import ALPN_PROTOCOL, ClientTlsSocket
+
+if TYPE_CHECKING:
+    from controlplane.proxy.server import Proxy
+
+log = logging.getLogger(__name__)
+
+_FIRST_RETRY_PAUSE = 0.02
+_LONGEST_RETRY_PAUSE = 0.5
+# How long a refused client is given to read why, in seconds.
+_LAST_WORDS_PATIENCE = 2.0
+
+
+class Session:
+    def __init__(self, proxy: "Proxy", connection: socket.socket, *, client_address: str) -> None:
+        self._proxy = proxy
+        self._loop = proxy.loop
+        self._client = Channel(connection, proxy.loop)
+        self._client_address = client_address
+        self._endpoint_id: str | None = None
+        self._key: CancelKey | None = None
+        self._compute: ComputeConnection | None = None
+        self._relay: Relay | None = None
+        self._interruption: ProxyError | None = None
+        self.task = proxy.loop.create_task(self._run())
+
+    def abandon(self) -> None:
+        """Closes the connection without a word."""
+        self.task.cancel()
+
+    def interrupt(self, error: ProxyError) -> None:
+        """Ends the connection, telling the client why if it can still be told."""
+        if self._relay is not None:
+            self._relay.interrupt(error.packet())
+        else:
+            self._interruption = error
+            self.task.cancel()
+
+    async def cancel_query(self) -> None:
+        if self._compute is not None:
+            await compute.cancel(self._compute.address, self._compute.cancel_key, loop=self._loop)
+
+    async def _run(self) -> None:
+        try:
+            await self._serve()
+        except ProxyError as error:
+            await self._refuse(error)
+        except ConnectionLost as error:
+            log.debug("connection lost address=%s reason=%s", self._client_address, error)
+        except TimeoutError:
+            log.info("start-up timed out address=%s", self._client_address)
+        except asyncio.CancelledError:
+            if self._interruption is None:
+                raise
+            await self._refuse(self._interruption)
+        except Exception:
+            log.exception("session failed address=%s", self._client_address)
+            await self._refuse(ProxyError("internal error"))
+        finally:
+            self._client.close()
+            self._proxy.registry.remove(self, endpoint_id=self._endpoint_id, key=self._key)
+
+    async def _serve(self) -> None:
+        async with asyncio.timeout(self._proxy.settings.startup_timeout):
+            request = await self._read_request()
+            if isinstance(request, startup.CancelRequest):
+                await self._proxy.cancel(CancelKey(request.pid, request.secret))
+                return
+            destination, sasl_final = await self._admit(request)
+        connection = await self._reach_compute(destination)
+        self._compute = connection
+        self._key = self._proxy.registry.issue_key(
+            self, long=request.protocol >= messages.PROTOCOL_3_2
+        )
+        self._relay = Relay(self._client, connection.channel, loop=self._loop)
+        try:
+            self._relay.start(
+                to_client=sasl_final + connection.greeting(self._key),
+                to_compute=self._client.take_ahead(),
+            )
+            await self._relay.done
+        finally:
+            self._relay.close()
+
+    async def _read_request(self) -> startup.CancelRequest | startup.StartupMessage:
+        """Reads up to the start-up message or cancel request, agreeing on TLS on the way."""
+        if await self._client.peek() == startup.TLS_HANDSHAKE_BYTE:
+            tls = await self._client.start_tls(self._proxy.identity.context)
+            if tls.selected_alpn_protocol() != ALPN_PROTOCOL:
+                raise ProtocolViolation(
+                    "received direct SSL connection request without ALPN protocol "
+                    "negotiation extension"
+                )
+        gss_refused = False
+        while True:
+            head = await self._client.read(startup.HEAD_SIZE)
+            rest = await self._client.read(startup.packet_size(head) - startup.HEAD_SIZE)
+            packet = startup.parse(head + rest)
+            if not isinstance(packet, startup.EncryptionRequest):
+                return packet
+            if self._client.tls is not None or (gss_refused and not packet.tls):
+                raise ProtocolViolation("received unexpected encryption request")
+            if packet.tls:
+                await self._client.write(b"S")
+                await self._client.start_tls(self._proxy.identity.context)
+            else:
+                gss_refused = True
+                await self._client.write(b"N")
+
+    async def _admit(self, request: startup.StartupMessage) -> tuple[Destination, bytes]:
+        """Finds the endpoint and checks the password: both or the same refusal."""
+        proxy = self._proxy
+        tls = self._client.tls
+        if tls is None and not self._may_be_plain():
+            raise InsecureConnection
+        if len(proxy.registry) > proxy.settings.max_connections:
+            raise TooManyConnections
+        destination = find_destination(
+            request.parameters,
+            server_name=tls.server_name if isinstance(tls, ClientTlsSocket) else None,
+            region_host=proxy.settings.region_host,
+        )
+        route = await proxy.directory.route(destination.endpoint_id, request.role)
+        verifier = scram.parse_verifier(route.verifier) if route and route.verifier else None
+        if verifier is None:
+            name = f"{destination.endpoint_id}/{request.role}"
+            verifier = scram.mock_verifier(name, proxy.settings.secret)
+        try:
+            sasl_final = await authenticate(
+                self._client,
+                verifier,
+                role=request.role,
+                channel_binding=proxy.identity.channel_binding if tls is not None else None,
+                preamble=request.negotiation,
+            )
+        except PasswordFailed:
+            await asyncio.sleep(proxy.failure_pace.pause(self._client_address))
+            raise
+        assert route is not None
+        if route.disabled:
+            raise EndpointDisabled
+        self._endpoint_id = destination.endpoint_id
+        proxy.registry.admit(self, destination.endpoint_id)
+        return destination.with_pooler(route.always_pooled), sasl_final
+
+    async def _reach_compute(self, destination: Destination) -> ComputeConnection:
+        """Wakes the compute and starts a session there, while the client stays."""
+        refused: ComputeGone | None = None
+        refused_address = None
+        pause = _FIRST_RETRY_PAUSE
+        self._client.watch(self.abandon)
+        try:
+            async with asyncio.timeout(self._proxy.settings.wake_timeout):
+                while True:
+                    address = await self._proxy.waker.wake(
+                        destination.endpoint_id,
+                        pooled=destination.pooled,
+                        refused=refused_address,
+                    )
+                    try:
+                        return await compute.connect(
+                            address, destination.parameters, loop=self._loop
+                        )
+                    except ComputeGone as gone:
+                        refused, refused_address = gone, address
+                    await asyncio.sleep(pause)
+                    pause = min(pause * 2, _LONGEST_RETRY_PAUSE)
+        except TimeoutError:
+            if refused is None:
+                raise WakeTimeout(self._proxy.settings.wake_timeout) from None
+            if refused.packet is not None:
+                raise ComputeRefused(refused.packet) from None
+            raise ComputeUnreachable from None
+        finally:
+            self._client.unwatch()
+
+    def _may_be_plain(self) -> bool:
+        allowed = self._proxy.settings.plain_connections
+        if allowed is PlainConnections.LOOPBACK:
+            return ipaddress.ip_address(self._client_address).is_loopback
+        return allowed is PlainConnections.ALWAYS
+
+    async def _refuse(self, error: ProxyError) -> None:
+        log.info(
+            "connection refused address=%s endpoint=%s sqlstate=%s reason=%r",
+            self._client_address,
+            self._endpoint_id,
+            error.sqlstate,
+            str(error),
+        )
+        await self._client.finish(error.packet(), patience=_LAST_WORDS_PATIENCE)

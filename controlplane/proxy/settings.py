@@ -1,0 +1,35 @@
+"""What an operator can set of the proxy, with defaults that are safe in production."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class PlainConnections(Enum):
+    """Who may connect without TLS."""
+
+    NEVER = "never"
+    # Clients on this machine, whose traffic nobody else sees.
+    LOOPBACK = "loopback"
+    ALWAYS = "always"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxySettings:
+    """Times are in seconds."""
+
+    # Endpoints answer to names one label below it.
+    region_host: str
+    # Keeps what an unknown role is asked the same from one start to the next. Not to be published.
+    secret: bytes = field(repr=False)
+    host: str = "127.0.0.1"
+    port: int = 5432
+    plain_connections: PlainConnections = PlainConnections.LOOPBACK
+    # From the first byte to the right password.
+    startup_timeout: float = 30.0
+    # From the right password to a compute that answers.
+    wake_timeout: float = 30.0
+    # Connections that have not shown a password yet.
+    max_pending: int = 1_000
+    max_connections: int = 10_000
+    # What a client's connection may stay silent before the kernel asks whether it is still there.
+    keepalive_idle: int = 60

@@ -1,0 +1,113 @@
+"""Reads what a client sends first: a request for encryption, a cancel request or a start-up
+message. Pure functions on bytes; `controlplane.proxy.session` does the reading."""
+
+import struct
+from dataclasses import dataclass, field
+
+from controlplane.proxy import messages
+from controlplane.proxy.errors import ProtocolViolation, UnsupportedProtocol
+
+# Postgres's own limit on a start-up packet, in bytes.
+MAX_PACKET_SIZE = 10_000
+# The size of the packet's first part, its length and its code, which is all of an SSLRequest.
+HEAD_SIZE = 8
+# The type of a TLS handshake record: no start-up packet this small is long enough to begin so.
+TLS_HANDSHAKE_BYTE = b"\x16"
+
+_SSL_REQUEST_CODE = 80877103
+_GSS_REQUEST_CODE = 80877104
+_LONGEST_CANCEL_KEY = 256
+
+
+@dataclass(frozen=True, slots=True)
+class EncryptionRequest:
+    """The client asks whether the connection can be encrypted, by TLS or by GSSAPI."""
+
+    tls: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRequest:
+    pid: int
+    secret: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StartupMessage:
+    role: str
+    # As sent, without the protocol's own options (`_pq_.`).
+    parameters: dict[bytes, bytes]
+    # The newest protocol version that both sides speak.
+    protocol: int
+    # The NegotiateProtocolVersion due to a client that asked for more than there is, or nothing.
+    negotiation: bytes = field(default=b"")
+
+
+StartupPacket = EncryptionRequest | CancelRequest | StartupMessage
+
+
+def packet_size(head: bytes) -> int:
+    """The size in bytes that the packet's first eight bytes announce.
+
+    Raises ProtocolViolation where no start-up packet can be that small or that big.
+    """
+    size = int.from_bytes(head[:4], "big")
+    if not HEAD_SIZE <= size <= MAX_PACKET_SIZE:
+        raise ProtocolViolation("invalid length of startup packet")
+    return size
+
+
+def parse(packet: bytes) -> StartupPacket:
+    """Reads one whole packet, whose first four bytes are its length.
+
+    Raises ProtocolViolation for a malformed one, UnsupportedProtocol for another major version.
+    """
+    code = int.from_bytes(packet[4:8], "big")
+    if code in (_SSL_REQUEST_CODE, _GSS_REQUEST_CODE):
+        if len(packet) != HEAD_SIZE:
+            raise ProtocolViolation("invalid length of startup packet")
+        return EncryptionRequest(tls=code == _SSL_REQUEST_CODE)
+    if code == messages.CANCEL_REQUEST_CODE:
+        return _parse_cancel_request(packet)
+    major, minor = struct.unpack_from("!HH", packet, 4)
+    if major != 3:
+        raise UnsupportedProtocol(major, minor)
+    return _parse_startup_message(packet, code)
+
+
+def _parse_cancel_request(packet: bytes) -> CancelRequest:
+    if not 13 <= len(packet) <= 12 + _LONGEST_CANCEL_KEY:
+        raise ProtocolViolation("invalid length of cancel request")
+    return CancelRequest(pid=int.from_bytes(packet[8:12], "big"), secret=packet[12:])
+
+
+def _parse_startup_message(packet: bytes, version: int) -> StartupMessage:
+    # The body is "name\0value\0…\0": cut up, its last two parts are empty.
+    parts = packet[HEAD_SIZE:].split(b"\0")
+    if len(parts) < 2 or parts[-1] or parts[-2] or len(parts) % 2:
+        raise ProtocolViolation("invalid startup packet layout: expected terminator as last byte")
+    names, values = parts[:-2:2], parts[1:-2:2]
+    if not all(names):
+        raise ProtocolViolation("invalid startup packet layout: expected terminator as last byte")
+
+    parameters = dict(zip(names, values, strict=True))
+    unknown = [name for name in parameters if name.startswith(b"_pq_.")]
+    for name in unknown:
+        del parameters[name]
+    try:
+        role = parameters.get(b"user", b"").decode()
+    except UnicodeDecodeError:
+        raise ProtocolViolation("the user name in the startup packet is not UTF-8") from None
+    if not role:
+        raise ProtocolViolation("no PostgreSQL user name specified in startup packet")
+
+    protocol = min(version, messages.PROTOCOL_3_2)
+    must_negotiate = protocol != version or unknown
+    return StartupMessage(
+        role=role,
+        parameters=parameters,
+        protocol=protocol,
+        negotiation=messages.negotiate_protocol_version(protocol, unknown)
+        if must_negotiate
+        else b"",
+    )

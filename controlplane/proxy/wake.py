@@ -1,0 +1,48 @@
+"""One wake for all the clients that wait for the same compute."""
+
+import asyncio
+from dataclasses import dataclass
+
+from controlplane.proxy.directory import ComputeAddress, Directory
+
+
+@dataclass(slots=True)
+class _Flight:
+    task: asyncio.Task[ComputeAddress]
+    waiting: int = 0
+
+
+class Waker:
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+        self._flights: dict[tuple[str, bool], _Flight] = {}
+
+    async def wake(
+        self, endpoint_id: str, *, pooled: bool, refused: ComputeAddress | None
+    ) -> ComputeAddress:
+        """As `Directory.wake`, joining the call that is already under way. The last one to stop
+        waiting cancels it."""
+        key = (endpoint_id, pooled)
+        flight = self._flights.get(key)
+        if flight is None:
+            call = self._directory.wake(endpoint_id, pooled=pooled, refused=refused)
+            flight = _Flight(asyncio.ensure_future(call))
+            self._flights[key] = flight
+            flight.task.add_done_callback(lambda _: self._land(key, flight))
+        flight.waiting += 1
+        try:
+            return await asyncio.shield(flight.task)
+        finally:
+            flight.waiting -= 1
+            if flight.waiting == 0 and not flight.task.done():
+                self._land(key, flight)
+                flight.task.cancel()
+
+    def forget(self, endpoint_id: str) -> None:
+        """Later callers wake anew: what is under way may lead to where the endpoint was."""
+        for pooled in (False, True):
+            self._flights.pop((endpoint_id, pooled), None)
+
+    def _land(self, key: tuple[str, bool], flight: _Flight) -> None:
+        if self._flights.get(key) is flight:
+            del self._flights[key]
