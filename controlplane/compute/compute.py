@@ -5,7 +5,10 @@ then ends in the same state. Callers hold the branch's lock (`lock_branches`).
 """
 
 import logging
+import shutil
+from datetime import datetime
 from pathlib import Path
+from typing import cast
 
 import psycopg
 from django.conf import settings
@@ -15,6 +18,7 @@ from controlplane.compute.binaries import give_to_account, own_directory
 from controlplane.compute.branch_data import connect, data_dir
 from controlplane.compute.configuration import ComputeSpec, render_configuration
 from controlplane.compute.limits import limit_compute
+from controlplane.compute.pooler import stop_pooler
 from controlplane.compute.process import (
     StartFailed,
     check_configuration,
@@ -49,7 +53,7 @@ def start(spec: ComputeSpec) -> None:
         raise branch_data.NoSuchBranchData(f"the branch {spec.branch_id} has no data")
     if running_endpoint(spec.branch_id) == spec.endpoint_id and answers(spec.endpoint_id):
         return
-    stop_postgres(data)
+    stop(spec.branch_id)
     config = _write_configuration(spec, _config_file(spec.branch_id))
     own_directory(socket_dir(spec.endpoint_id))
     try:
@@ -68,6 +72,7 @@ def start(spec: ComputeSpec) -> None:
 
 def stop(branch_id: str) -> None:
     """Stop whatever runs on the branch. Its clients see 57P01. Raises process.StopFailed."""
+    stop_pooler(branch_id)
     stop_postgres(data_dir(branch_id))
 
 
@@ -84,7 +89,10 @@ def reconfigure(spec: ComputeSpec) -> None:
     proposed = _write_configuration(spec, current.with_name("proposed.conf"))
     if complaint := check_configuration(data, proposed):
         raise ConfigurationRefused(complaint)
-    previous = current.rename(current.with_name("previous.conf"))
+    # A copy: were it a rename, a crash right after it would leave no configuration at all.
+    previous = current.with_name("previous.conf")
+    shutil.copyfile(current, previous)
+    give_to_account(previous)
     proposed.rename(current)
     reload_postgres(data)
     if not _needs_restart(spec):
@@ -111,6 +119,21 @@ def answers(endpoint_id: str) -> bool:
             return connection.execute("SELECT 1").fetchone() == (1,)
     except psycopg.OperationalError:
         return False
+
+
+def last_activity(endpoint_id: str) -> datetime | None:
+    """When a client last did something on the running compute; None if none ever did.
+
+    Activity is a running query or an open transaction, and the end of the last one; an idle
+    connection is none, nor are the platform's own. Raises psycopg.OperationalError.
+    """
+    with connect(socket_dir(endpoint_id)) as connection:
+        row = connection.execute(
+            "SELECT CASE WHEN bool_or(state <> 'idle') THEN now() ELSE max(state_change) END"
+            " FROM pg_stat_activity WHERE usename <> current_user"
+            " AND backend_type IN ('client backend', 'walsender')"
+        ).fetchone()
+    return cast("datetime | None", row and row[0])
 
 
 def running_branches() -> dict[str, str]:

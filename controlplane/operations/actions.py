@@ -55,9 +55,10 @@ def start_compute(operation: Operation) -> None:
 
 
 def suspend_compute(operation: Operation) -> None:
-    endpoint = _endpoint(operation)
-    compute.stop(endpoint.branch_id)
-    forget_limits(endpoint.id)
+    """Also of an endpoint that was deleted meanwhile: what waits for this wants it stopped."""
+    compute.stop(_branch(operation).id)
+    if operation.endpoint_id:
+        forget_limits(operation.endpoint_id)
 
 
 def apply_config(operation: Operation) -> None:
@@ -116,6 +117,15 @@ def compute_spec(endpoint: Endpoint) -> ComputeSpec:
     )
 
 
+def _was_used(endpoint: Endpoint) -> bool:
+    """Whether a client has come since the endpoint was found idle."""
+    try:
+        last = compute.last_activity(endpoint.id)
+    except psycopg.OperationalError:
+        return False
+    return last is not None and (endpoint.last_active is None or last > endpoint.last_active)
+
+
 def _bring_up(endpoint: Endpoint, bring_up: Callable[[ComputeSpec], None]) -> None:
     if endpoint.branch.current_state != BranchState.READY:
         raise Refused(f"the branch {endpoint.branch_id} was not created")
@@ -169,4 +179,7 @@ def _endpoint(operation: Operation) -> Endpoint:
     assert operation.endpoint is not None
     if operation.endpoint.deleted_at is not None:
         raise Refused("the endpoint was deleted")
+    # Where it was when this was asked for, as that is what we hold: a reassignment that
+    # came later has an operation of its own.
+    operation.endpoint.branch = _branch(operation)
     return operation.endpoint

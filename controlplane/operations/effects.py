@@ -52,6 +52,8 @@ def take_effect(operation: Operation) -> None:
     elif (state := ENDPOINT_AFTER.get(operation.action)) and (
         endpoint := _living_endpoint(operation)
     ):
+        if operation.details.get("if_idle") and _runs(endpoint):
+            state = EndpointState.ACTIVE  # a client came at the last moment: it stayed up
         endpoint.enter(state, now=now)
 
 
@@ -61,12 +63,12 @@ def settle_compute(operation: Operation, rest: Sequence[Operation]) -> None:
     `rest` are the operations of the chain that will not run any more. Not part of the
     transaction: it may take seconds.
     """
-    endpoint = operation.endpoint
-    if endpoint and any(later.action == Action.SUSPEND_COMPUTE for later in rest):
+    branch_id = operation.branch_id
+    if branch_id and any(later.action == Action.SUSPEND_COMPUTE for later in rest):
         try:
-            compute.stop(endpoint.branch_id)
+            compute.stop(branch_id)
         except StopFailed as error:
-            log.error("endpoint=%s error=%r", endpoint.id, str(error))
+            log.error("endpoint=%s error=%r", operation.endpoint_id, str(error))
 
 
 def settle_rows(operation: Operation) -> None:
@@ -78,14 +80,18 @@ def settle_rows(operation: Operation) -> None:
         for name, value in before.items():
             setattr(endpoint, name, value)
         endpoint.save(update_fields=list(before))
-    runs = compute.running_endpoint(endpoint.branch_id) == endpoint.id
-    endpoint.enter(EndpointState.ACTIVE if runs else EndpointState.IDLE, now=timezone.now())
+    state = EndpointState.ACTIVE if _runs(endpoint) else EndpointState.IDLE
+    endpoint.enter(state, now=timezone.now())
 
 
 def _enter_ready(operation: Operation, now: datetime) -> None:
     Branch.objects.filter(id=operation.branch_id).update(
         current_state=BranchState.READY, state_changed_at=now, updated_at=now
     )
+
+
+def _runs(endpoint: Endpoint) -> bool:
+    return compute.running_endpoint(endpoint.branch_id) == endpoint.id
 
 
 def _living_endpoint(operation: Operation) -> Endpoint | None:

@@ -1,8 +1,6 @@
 """Work that nobody asks for, repeated by the worker: see `ROUNDS` for what and how often."""
 
 import logging
-import os
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -12,6 +10,7 @@ from django.db.models import OuterRef, Q, Subquery
 from django.utils import timezone
 
 from controlplane.compute.logs import trim_logs
+from controlplane.compute.pooler import pgbouncer
 from controlplane.models import (
     UNFINISHED,
     Action,
@@ -20,6 +19,7 @@ from controlplane.models import (
     Region,
 )
 from controlplane.operations.engine import Step, locked_project, schedule
+from controlplane.operations.idleness import suspend_idle_endpoints
 from controlplane.operations.reconcile import reconcile_host, redispatch_lost_operations
 
 log = logging.getLogger(__name__)
@@ -54,8 +54,7 @@ def publish(region: Region) -> None:
     """Say that the worker is alive, and what its host can do."""
     Region.objects.filter(id=region.id).update(
         worker_seen_at=timezone.now(),
-        pooling_available=shutil.which("pgbouncer", path=os.environ.get("PATH", "") + ":/usr/sbin")
-        is not None,
+        pooling_available=pgbouncer() is not None,
         port=settings.PROXY_PORT,
     )
 
@@ -108,6 +107,7 @@ def _pause(endpoint: Endpoint) -> timedelta:
 
 
 ROUNDS: Sequence[Round] = (
+    Round(0.5, suspend_idle_endpoints),
     Round(2, reconcile_host),
     Round(5, publish),
     Round(10, redispatch_lost_operations),

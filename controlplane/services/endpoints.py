@@ -195,14 +195,14 @@ def start_endpoint(account: Account, project_id: str, endpoint_id: str) -> Endpo
         endpoint = find_endpoint(project, endpoint_id)
         if endpoint.disabled:
             raise EndpointDisabled("endpoint is disabled")
-        return _head_for(project, endpoint, EndpointState.ACTIVE, Action.START_COMPUTE)
+        return head_for(project, endpoint, EndpointState.ACTIVE, Action.START_COMPUTE)
 
 
 def suspend_endpoint(account: Account, project_id: str, endpoint_id: str) -> EndpointChange:
     """Suspend an endpoint. Raises NotFound, Locked."""
     with changing_project(account, project_id) as project:
         endpoint = find_endpoint(project, endpoint_id)
-        return _head_for(project, endpoint, EndpointState.IDLE, Action.SUSPEND_COMPUTE)
+        return head_for(project, endpoint, EndpointState.IDLE, Action.SUSPEND_COMPUTE)
 
 
 def restart_endpoint(account: Account, project_id: str, endpoint_id: str) -> EndpointChange:
@@ -227,6 +227,8 @@ def delete_endpoint(account: Account, project_id: str, endpoint_id: str) -> Endp
         waiting = [row for row in unfinished(project.id) if row.endpoint_id == endpoint.id]
         cancel(waiting, "the endpoint was deleted")
         now = timezone.now()
+        # Counts the time it ran; the caller still gets it as it was.
+        Endpoint.objects.get(id=endpoint.id).enter(EndpointState.IDLE, now=now)
         Endpoint.objects.filter(id=endpoint.id).update(deleted_at=now)
         enqueue_reconciliation(endpoint.branch_id, queue=project.region.queue)
     return endpoint
@@ -242,7 +244,7 @@ def refuse_occupied(branch: Branch) -> None:
         )
 
 
-def _head_for(
+def head_for(
     project: Project, endpoint: Endpoint, state: EndpointState, action: Action
 ) -> EndpointChange:
     """Schedule `action` unless the endpoint is in `state`, or under way to it."""

@@ -1,0 +1,137 @@
+"""PgBouncer in transaction mode beside a compute, started when somebody first asks for it.
+
+It is reached as the compute is, by a unix socket in the endpoint's directory, and goes when
+the compute goes. Callers hold the branch's lock.
+"""
+
+import shutil
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from controlplane.compute import branch_data
+from controlplane.compute.binaries import as_compute_account, give_to_account
+from controlplane.compute.configuration import PLATFORM_ROLE
+
+PORT = 6432  # of the socket's name alone
+MOST_CLIENTS = 10_000
+SERVERS_PER_POOL = 20  # for each pair of database and role
+START_TIMEOUT = 5.0  # seconds
+
+CONFIGURATION = """\
+[databases]
+* = host={socket_dir} port=5432 auth_user={platform}
+
+[pgbouncer]
+listen_addr =
+listen_port = {port}
+unix_socket_dir = {socket_dir}
+unix_socket_mode = 0700
+pidfile = {pid_file}
+logfile = {log_file}
+; The proxy has authenticated the client; here its name must only be a role's.
+auth_type = trust
+auth_file = {auth_file}
+auth_query = SELECT rolname, '' FROM pg_catalog.pg_roles WHERE rolname = $1 AND rolcanlogin
+pool_mode = transaction
+max_client_conn = {most_clients}
+default_pool_size = {servers}
+min_pool_size = 0
+server_idle_timeout = 60
+server_lifetime = 3600
+ignore_startup_parameters = extra_float_digits
+log_connections = 0
+log_disconnections = 0
+"""
+
+
+class PoolerUnavailable(Exception):
+    """There is no pooler; the message says why."""
+
+
+def pgbouncer() -> str | None:
+    """PgBouncer's program, if the host has it."""
+    return shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin:/usr/local/sbin")
+
+
+def pooler_socket(socket_dir: Path) -> Path:
+    return socket_dir / f".s.PGSQL.{PORT}"
+
+
+def ensure_pooler(branch_id: str, socket_dir: Path) -> None:
+    """Have the pooler run beside the branch's compute. Raises PoolerUnavailable."""
+    if _process(branch_id) is not None:
+        return
+    program = pgbouncer()
+    if program is None:
+        raise PoolerUnavailable("pooling is not available: PgBouncer is not installed on this host")
+    directory = branch_data.branch_dir(branch_id)
+    auth_file = directory / "pgbouncer-users.txt"
+    config = directory / "pgbouncer.ini"
+    log_file = directory / "pgbouncer.log"
+    text = CONFIGURATION.format(
+        socket_dir=socket_dir,
+        platform=PLATFORM_ROLE,
+        port=PORT,
+        pid_file=_pid_file(branch_id),
+        log_file=log_file,
+        auth_file=auth_file,
+        most_clients=MOST_CLIENTS,
+        servers=SERVERS_PER_POOL,
+    )
+    for path, content in ((auth_file, f'"{PLATFORM_ROLE}" ""\n'), (config, text)):
+        path.write_text(content)
+        give_to_account(path)
+    child = subprocess.Popen(
+        [program, "-q", config],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        **as_compute_account(),
+    )
+    deadline = time.monotonic() + START_TIMEOUT
+    while not pooler_socket(socket_dir).exists():
+        if child.poll() is not None or time.monotonic() > deadline:
+            child.kill()
+            raise PoolerUnavailable(f"PgBouncer did not start: {_last_line(log_file)}")
+        time.sleep(0.002)
+
+
+def stop_pooler(branch_id: str) -> None:
+    """Stop the branch's pooler, if one runs, dropping its clients."""
+    process = _process(branch_id)
+    if process is None:
+        return
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(psutil.Error):
+            process.send_signal(number)
+        _, alive = psutil.wait_procs([process], timeout=3)
+        if not alive:
+            return
+
+
+def _pid_file(branch_id: str) -> Path:
+    return branch_data.branch_dir(branch_id) / "pgbouncer.pid"
+
+
+def _process(branch_id: str) -> psutil.Process | None:
+    try:
+        process = psutil.Process(int(_pid_file(branch_id).read_text()))
+        # Process ids come round again: it is ours only if it was started with our file.
+        ours = str(branch_data.branch_dir(branch_id) / "pgbouncer.ini") in process.cmdline()
+        alive = process.status() != psutil.STATUS_ZOMBIE
+    except (FileNotFoundError, ValueError, psutil.Error):
+        return None
+    return process if ours and alive else None
+
+
+def _last_line(log_file: Path) -> str:
+    try:
+        return log_file.read_text(errors="replace").strip().splitlines()[-1]
+    except (OSError, IndexError):
+        return "it left no log"

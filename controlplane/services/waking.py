@@ -1,0 +1,72 @@
+"""What the proxy asks for: an endpoint that runs, because somebody connects to it."""
+
+import uuid
+from datetime import timedelta
+
+from django.utils import timezone
+
+from controlplane.models import Action, Endpoint, EndpointState, Operation, OperationStatus
+from controlplane.operations.engine import locked_project
+from controlplane.operations.reconcile import reconcile_branch
+from controlplane.services.endpoints import head_for
+from controlplane.services.errors import EndpointDisabled, NotFound, ServiceError
+
+LONGEST_PAUSE = 300  # seconds
+
+
+class WakePostponed(ServiceError):
+    """The endpoint failed to start lately, and it is too early to try again."""
+
+
+def start_for_client(endpoint_id: str) -> list[uuid.UUID]:
+    """Have the endpoint start; returns the ids of the operations to wait for, if any.
+
+    After a failed start the next is tried only after a pause that grows with each failure.
+    Raises NotFound, EndpointDisabled, Locked, WakePostponed.
+    """
+    found = Endpoint.objects.filter(id=endpoint_id, deleted_at=None).first()
+    if found is None:
+        raise NotFound("endpoint not found")
+    with locked_project(found.project_id) as project:
+        endpoint = (
+            Endpoint.objects.select_related("branch")
+            .filter(id=endpoint_id, deleted_at=None)
+            .first()
+        )
+        if endpoint is None or project.deleted_at is not None:
+            raise NotFound("endpoint not found")
+        if endpoint.disabled:
+            raise EndpointDisabled("endpoint is disabled")
+        if endpoint.current_state != EndpointState.ACTIVE:
+            _refuse_too_early(endpoint)
+        change = head_for(project, endpoint, EndpointState.ACTIVE, Action.START_COMPUTE)
+    return [operation.id for operation in change.operations]
+
+
+def notice_death(endpoint_id: str) -> None:
+    """Look whether the endpoint's compute, which did not answer, has died.
+
+    Raises filesystem.LockTimeout where an operation is at work on the branch.
+    """
+    endpoint = Endpoint.objects.filter(id=endpoint_id, deleted_at=None).first()
+    if endpoint is not None:
+        reconcile_branch(endpoint.branch_id, timeout=1)
+
+
+def _refuse_too_early(endpoint: Endpoint) -> None:
+    """Raises WakePostponed."""
+    starts = Operation.objects.filter(endpoint=endpoint, action=Action.START_COMPUTE)
+    failures = []
+    for operation in starts.order_by("-created_at")[:10]:
+        if operation.status != OperationStatus.FAILED:
+            break
+        failures.append(operation)
+    if not failures:
+        return
+    pause = timedelta(seconds=min(2 ** len(failures), LONGEST_PAUSE))
+    wait = failures[0].updated_at + pause - timezone.now()
+    if wait > timedelta(0):
+        raise WakePostponed(
+            f"endpoint could not start: {failures[0].error} "
+            f"(tried again in {wait.total_seconds():.0f} s)"
+        )
