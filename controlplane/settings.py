@@ -37,7 +37,16 @@ COMPUTE_ACCOUNT = envstr("PERCH_COMPUTE_ACCOUNT", "")
 # The region this host serves: its worker's queue, and the host names of its endpoints.
 REGION = envstr("PERCH_REGION", "local")
 REGION_HOST = envstr("PERCH_REGION_HOST", "localhost")
+
+PROXY_HOST = envstr("PERCH_HOST", "127.0.0.1")
 PROXY_PORT = envint("PERCH_PROXY_PORT", 5432)
+# Who may connect without TLS: never, loopback, always.
+PROXY_PLAIN_CONNECTIONS = envstr("PERCH_PLAIN_CONNECTIONS", "loopback")
+# PEM files; without them the proxy makes a certificate of its own.
+TLS_CERTIFICATE = envstr("PERCH_TLS_CERTIFICATE", "")
+TLS_KEY = envstr("PERCH_TLS_KEY", "")
+# Seconds that a client waits for its compute.
+WAKE_TIMEOUT = envint("PERCH_WAKE_TIMEOUT", 30)
 
 WORKER_CONCURRENCY = envint("PERCH_WORKER_CONCURRENCY", 32)
 # An endpoint whose suspend_timeout_seconds is 0 sleeps after this many seconds.

@@ -5,6 +5,8 @@ import re
 import uuid
 from collections.abc import Callable, Mapping
 
+from django.conf import settings
+from django.core.exceptions import RequestDataTooBig
 from django.db import InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from ninja import NinjaAPI
@@ -67,6 +69,9 @@ class JsonErrorsMiddleware:
             response: HttpResponse = error_response(request, 404, "not found")
         elif "%00" in request.META.get("QUERY_STRING", ""):
             response = error_response(request, 400, "invalid request: NUL character")
+        elif "HTTP_TRANSFER_ENCODING" in request.META:
+            # Django reads no further than Content-Length says: the body would go unseen.
+            response = error_response(request, 411, "a body must come with its Content-Length")
         else:
             response = self.get_response(request)
         content_type = response.headers.get("Content-Type", "")
@@ -106,6 +111,11 @@ def install_error_handlers(api: NinjaAPI) -> None:
         if message == "Cannot parse request body":
             message = "invalid request: decode application/json: not valid JSON"
         return error_response(request, error.status_code, message)
+
+    @api.exception_handler(RequestDataTooBig)
+    def too_big(request: HttpRequest, error: RequestDataTooBig) -> HttpResponse:
+        longest = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+        return error_response(request, 413, f"a body may have at most {longest} bytes")
 
     @api.exception_handler(Exception)
     def unexpected(request: HttpRequest, error: Exception) -> HttpResponse:

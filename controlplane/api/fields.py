@@ -1,9 +1,13 @@
 """The types of the API's fields: what is accepted, and how it is printed."""
 
+import math
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, PlainSerializer, StringConstraints
+
+# Levels of nesting in a free-form object: what is deeper, no reader of it expects.
+DEEPEST = 32
 
 
 def _storable(text: str) -> str:
@@ -17,6 +21,26 @@ def _storable(text: str) -> str:
     return text
 
 
+def _storable_json(value: dict[str, Any]) -> dict[str, Any]:
+    """JSON that Postgres can hold, all the way down: no NaN, no NUL, nothing but UTF-8."""
+    level: list[Any] = [value]
+    for _ in range(DEEPEST):
+        inner: list[Any] = []
+        for part in level:
+            if isinstance(part, str):
+                _storable(part)
+            elif isinstance(part, float) and not math.isfinite(part):
+                raise ValueError("NaN and infinity are not JSON")
+            elif isinstance(part, dict):
+                inner += [*part.keys(), *part.values()]
+            elif isinstance(part, list):
+                inner += part
+        if not inner:
+            return value
+        level = inner
+    raise ValueError(f"at most {DEEPEST} levels are allowed")
+
+
 def _postgres_identifier(text: str) -> str:
     if len(text.encode()) > 63:
         raise ValueError("at most 63 bytes are allowed")
@@ -28,6 +52,7 @@ def _in_seconds(time: datetime) -> str:
 
 
 Text = Annotated[str, AfterValidator(_storable)]
+JsonObject = Annotated[dict[str, Any], AfterValidator(_storable_json)]
 Name = Annotated[Text, StringConstraints(strip_whitespace=True, min_length=1, max_length=256)]
 ShortName = Annotated[Text, StringConstraints(strip_whitespace=True, min_length=1, max_length=64)]
 # The name of a role or a database: Postgres cuts off what is longer.

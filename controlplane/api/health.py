@@ -24,6 +24,7 @@ def healthz(request: HttpRequest) -> JsonResponse:
         heard_since = timezone.now() - SILENT_AFTER
         seen = {
             "worker": [region.worker_seen_at for region in regions],
+            "proxy": [region.proxy_seen_at for region in regions],
         }
         for process, times in seen.items():
             if not times or any(time is None or time < heard_since for time in times):

@@ -8,6 +8,7 @@ from pydantic import Field
 from controlplane.api.fields import (
     ComputeUnits,
     Identifier,
+    JsonObject,
     Name,
     ShortName,
     SuspendTimeout,
@@ -112,7 +113,7 @@ class NewProject(Attributes):
     autoscaling_limit_min_cu: ComputeUnits | None = None
     autoscaling_limit_max_cu: ComputeUnits | None = None
     default_endpoint_settings: DefaultEndpointSettings | None = None
-    settings: dict[Text, Any] | None = None
+    settings: JsonObject | None = None
     store_passwords: bool = True
     history_retention_seconds: int = Field(86400, ge=0, le=2592000)
     branch: FirstBranch | None = None
@@ -125,7 +126,7 @@ class CreateProject(Schema):
 class ProjectChanges(Attributes):
     name: Name | None = None
     default_endpoint_settings: DefaultEndpointSettings | None = None
-    settings: dict[Text, Any] | None = None
+    settings: JsonObject | None = None
     history_retention_seconds: int | None = Field(None, ge=0, le=2592000)
 
 

@@ -16,6 +16,7 @@ import psutil
 from controlplane.compute import branch_data
 from controlplane.compute.binaries import as_compute_account, give_to_account
 from controlplane.compute.configuration import PLATFORM_ROLE
+from controlplane.compute.process import is_alive, reap, wait_until
 
 PORT = 6432  # of the socket's name alone
 MOST_CLIENTS = 10_000
@@ -100,6 +101,7 @@ def ensure_pooler(branch_id: str, socket_dir: Path) -> None:
             child.kill()
             raise PoolerUnavailable(f"PgBouncer did not start: {_last_line(log_file)}")
         time.sleep(0.002)
+    reap(child)
 
 
 def stop_pooler(branch_id: str) -> None:
@@ -110,8 +112,7 @@ def stop_pooler(branch_id: str) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(psutil.Error):
             process.send_signal(number)
-        _, alive = psutil.wait_procs([process], timeout=3)
-        if not alive:
+        if wait_until(lambda: not is_alive(process), time.monotonic() + 3):
             return
 
 
@@ -124,10 +125,9 @@ def _process(branch_id: str) -> psutil.Process | None:
         process = psutil.Process(int(_pid_file(branch_id).read_text()))
         # Process ids come round again: it is ours only if it was started with our file.
         ours = str(branch_data.branch_dir(branch_id) / "pgbouncer.ini") in process.cmdline()
-        alive = process.status() != psutil.STATUS_ZOMBIE
     except (FileNotFoundError, ValueError, psutil.Error):
         return None
-    return process if ours and alive else None
+    return process if ours and is_alive(process) else None
 
 
 def _last_line(log_file: Path) -> str:

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -62,8 +63,9 @@ def start_postgres(
     while True:
         child = _spawn(data_dir, config_file, log_file)
         on_spawn(child.pid)
-        if _wait(partial(_is_ready_or_over, data_dir, child), deadline):
+        if wait_until(partial(_is_ready_or_over, data_dir, child), deadline):
             if child.poll() is None:
+                reap(child)
                 return
             words = last_words(log_file)
             # The backends of a postmaster that was killed go by themselves, soon.
@@ -94,7 +96,7 @@ def stop_postgres(data_dir: Path, *, timeout: float = 30.0) -> None:
             if number == signal.SIGKILL:
                 children = process.children(recursive=True)
             process.send_signal(number)
-        if _wait(lambda: not _is_alive(process), time.monotonic() + seconds):
+        if wait_until(lambda: not is_alive(process), time.monotonic() + seconds):
             break
     else:
         raise StopFailed(f"process {process.pid} of {data_dir} does not end")
@@ -102,7 +104,7 @@ def stop_postgres(data_dir: Path, *, timeout: float = 30.0) -> None:
     for child in children:
         with suppress(psutil.NoSuchProcess):
             child.kill()
-    psutil.wait_procs(children, timeout=5)
+    wait_until(lambda: not any(map(is_alive, children)), time.monotonic() + 5)
 
 
 def reload_postgres(data_dir: Path) -> None:
@@ -152,6 +154,11 @@ def _complaints(text: str) -> str:
     return "; ".join(words) or text.strip()[-400:]
 
 
+def reap(child: "subprocess.Popen[bytes]") -> None:
+    """Wait for the child's end in the background: dead, it would linger as a zombie."""
+    threading.Thread(target=child.wait, daemon=True, name=f"reap-{child.pid}").start()
+
+
 def _spawn(data_dir: Path, config_file: Path, log_file: Path) -> "subprocess.Popen[bytes]":
     log = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
@@ -182,14 +189,15 @@ def _postmaster(data_dir: Path) -> psutil.Process | None:
     try:
         process = psutil.Process(abs(int(lines[0])))
         # Process ids come round again: it is ours only if it works in our directory.
-        if _is_alive(process) and Path(process.cwd()) == data_dir.resolve():
+        if is_alive(process) and Path(process.cwd()) == data_dir.resolve():
             return process
     except (psutil.NoSuchProcess, psutil.AccessDenied):
         pass
     return None
 
 
-def _is_alive(process: psutil.Process) -> bool:
+def is_alive(process: psutil.Process) -> bool:
+    """Whether the process runs; one that has ended but was not waited for does not."""
     try:
         return bool(process.is_running()) and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -205,7 +213,7 @@ def _is_ready_or_over(data_dir: Path, child: "subprocess.Popen[bytes]") -> bool:
     return _is_ready(data_dir, child.pid) or child.poll() is not None
 
 
-def _wait(condition: Callable[[], bool], deadline: float) -> bool:
+def wait_until(condition: Callable[[], bool], deadline: float) -> bool:
     """Wait until `condition` holds; False if `deadline` (monotonic seconds) came first."""
     while not condition():
         if time.monotonic() >= deadline:

@@ -21,7 +21,7 @@ from controlplane.models import (
 )
 from controlplane.operations.engine import Step, schedule, unfinished
 from controlplane.services.endpoint_settings import check_limits, check_pg_settings
-from controlplane.services.errors import Conflict, Locked, NotFound, Unprocessable
+from controlplane.services.errors import Conflict, Invalid, Locked, NotFound, Unprocessable
 from controlplane.services.projects import changing_project, find_project, new_endpoint
 
 
@@ -101,6 +101,8 @@ def create_branch(
             endpoint = new_endpoint(project, branch)
             for attribute, value in wanted.items():
                 setattr(endpoint, attribute, value)
+            if "pg_settings" not in endpoint.settings:
+                raise Invalid("settings must not be nil")
             check_limits(
                 account, endpoint.autoscaling_limit_min_cu, endpoint.autoscaling_limit_max_cu
             )

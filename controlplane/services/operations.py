@@ -51,4 +51,7 @@ def _time_of(cursor: str) -> datetime:
         raise Invalid("invalid cursor: not a timestamp of an earlier page") from None
     if time.tzinfo is None:
         raise Invalid("invalid cursor: the time zone is missing")
-    return time
+    try:
+        return time.astimezone(UTC)
+    except OverflowError:
+        raise Invalid("invalid cursor: out of range") from None

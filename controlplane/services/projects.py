@@ -106,7 +106,7 @@ def create_project(
 ) -> NewProject:
     """A project with its default branch, that branch's endpoint, a role and a database.
 
-    Raises Unprocessable.
+    Raises Invalid, Unprocessable.
     """
     region = _find_region(region_id)
     version = int(postgres_version().split(".")[0])
@@ -118,7 +118,7 @@ def create_project(
         endpoint_settings.get("autoscaling_limit_max_cu"),
     )
     check_pg_settings(endpoint_settings.get("pg_settings", {}))
-    owner = role_name or f"{database_name}_owner"[:63]
+    owner = role_name or _owner_of(database_name)
     check_role_name(owner)
     check_database_name(database_name)
     project = Project(
@@ -145,6 +145,8 @@ def create_project(
     )
     database = Database(branch=branch, name=database_name, owner_name=owner)
     endpoint = new_endpoint(project, branch)
+    # Again, as each limit that was left out has a default now.
+    check_limits(account, endpoint.autoscaling_limit_min_cu, endpoint.autoscaling_limit_max_cu)
     project.save(force_insert=True)
     with locked_project(project.id) as locked:
         for row in (branch, role, database, endpoint):
@@ -177,18 +179,17 @@ def new_endpoint(project: Project, branch: Branch) -> Endpoint:
 
 
 def update_project(account: Account, project_id: str, changes: Mapping[str, Any]) -> Project:
-    """Change the attributes named in `changes`. Raises NotFound, Unprocessable."""
+    """Change the attributes named in `changes`. Raises NotFound, Invalid, Unprocessable."""
     with changing_project(account, project_id) as project:
-        if defaults := changes.get("default_endpoint_settings"):
-            check_limits(
-                account,
-                defaults.get("autoscaling_limit_min_cu"),
-                defaults.get("autoscaling_limit_max_cu"),
-            )
-            check_pg_settings(defaults.get("pg_settings", {}))
         for name, value in changes.items():
             merged = {**getattr(project, name), **value} if isinstance(value, dict) else value
             setattr(project, name, merged)
+        if "default_endpoint_settings" in changes:
+            typical = new_endpoint(project, Branch(project=project))
+            check_limits(
+                account, typical.autoscaling_limit_min_cu, typical.autoscaling_limit_max_cu
+            )
+            check_pg_settings(typical.settings["pg_settings"])
         project.updated_at = timezone.now()
         project.save()
     return project
@@ -212,6 +213,11 @@ def delete_project(account: Account, project_id: str) -> Project:
         Endpoint.objects.filter(project=project, deleted_at=None).update(deleted_at=now)
         schedule(project, [Step(Action.DELETE_TENANT, holds_project=True)])
     return project
+
+
+def _owner_of(database_name: str) -> str:
+    """The name of the role that owns a database, where the caller gave none: 63 bytes at most."""
+    return (database_name.encode()[: 63 - len("_owner")] + b"_owner").decode(errors="ignore")
 
 
 def _projects_of(account: Account) -> QuerySet[Project]:
