@@ -24,12 +24,14 @@ def public(view: View) -> View:
 
 
 class CarefulResponseMiddleware:
-    """Keep pages out of every cache, and over https keep cookies off plain http."""
+    """Answer to our own host names only, out of every cache, with cookies fit for the scheme."""
 
     def __init__(self, get_response: GetResponse) -> None:
         self.get_response = get_response
 
     def __call__(self, request: ConsoleRequest) -> HttpResponseBase:
+        # Raises when the host name is not one of ours, before anything is done for it.
+        request.get_host()
         response = self.get_response(request)
         response["Cache-Control"] = "no-store"
         if request.is_secure():

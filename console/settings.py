@@ -28,7 +28,8 @@ BASE_DIR = Path(__file__).resolve().parent.parent
 DEBUG = envbool("PERCH_DEBUG", default=False)
 # Signs forms and encrypts the cookie that holds the user's API key; console.wsgi insists on it.
 SECRET_KEY = env("PERCH_SECRET_KEY", "only-for-debugging" if DEBUG else "")
-ALLOWED_HOSTS = envlist("PERCH_ALLOWED_HOSTS", "localhost,127.0.0.1,[::1],.localhost")
+# HOST is the address that `up` and the Procfile listen on.
+ALLOWED_HOSTS = envlist("PERCH_ALLOWED_HOSTS", ".localhost,127.0.0.1,[::1]," + env("HOST"))
 CSRF_TRUSTED_ORIGINS = envlist("PERCH_TRUSTED_ORIGINS")
 
 MANAGEMENT_API_URL = env("MANAGEMENT_API_URL", "http://127.0.0.1:8001/api/v2").rstrip("/")

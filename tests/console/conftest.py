@@ -1,0 +1,169 @@
+"""People with accounts at the running API, and their browsers at the console."""
+
+import contextlib
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from django.conf import settings as django_settings
+from django.test import Client as Browser
+
+from tests.stack import Client, Stack, stack
+
+__all__ = ["stack"]
+
+# For good: while a test ends, the settings may not be without one either.
+django_settings.SECRET_KEY = "a secret of the tests"
+
+
+@dataclass
+class Person:
+    """Somebody with an account: signed in at the console, and able to ask the API directly."""
+
+    browser: Browser
+    api: Client
+
+    def get(self, path: str, **headers: str) -> Any:
+        return self.browser.get(path, headers=headers)
+
+    def post(self, path: str, data: dict[str, Any] | None = None, **headers: str) -> Any:
+        return self.browser.post(path, data or {}, headers=headers)
+
+    def htmx_get(self, path: str, *, target: str = "live", at: str = "/") -> Any:
+        return self.get(path, **_htmx(target, at))
+
+    def htmx_post(self, path: str, data: dict[str, Any] | None = None, *, at: str = "/") -> Any:
+        return self.post(path, data, **_htmx("form", at))
+
+
+def _htmx(target: str, at: str) -> dict[str, str]:
+    return {
+        "HX-Request": "true",
+        "HX-Target": target,
+        "HX-Current-URL": f"http://testserver{at}",
+    }
+
+
+@pytest.fixture(autouse=True)
+def console_settings(settings: Any, stack: Stack) -> Any:
+    settings.ALLOWED_HOSTS = ["testserver"]
+    settings.MANAGEMENT_API_URL = stack.api_url
+    return settings
+
+
+@contextlib.contextmanager
+def _person(stack: Stack) -> Iterator[Person]:
+    person = Person(Browser(), stack.client())
+    answer = person.post("/sign-in", {"key": person.api.key})
+    assert answer.status_code == 302, answer.content.decode()
+    yield person
+    # A Postgres runs for each: too many would slow down the tests that follow.
+    for project in person.api.get("/projects")["projects"]:
+        person.api.call("DELETE", f"/projects/{project['id']}")
+
+
+@pytest.fixture
+def alice(stack: Stack, console_settings: Any) -> Iterator[Person]:
+    with _person(stack) as person:
+        yield person
+
+
+@pytest.fixture
+def bob(stack: Stack, console_settings: Any) -> Iterator[Person]:
+    with _person(stack) as person:
+        yield person
+
+
+@pytest.fixture
+def visitor() -> Browser:
+    """Somebody who has not signed in."""
+    return Browser()
+
+
+@dataclass
+class Shop:
+    """Alice's project: main has the endpoint, dev has none."""
+
+    id: str
+    endpoint_id: str
+    main_id: str
+    dev_id: str
+
+    @property
+    def url(self) -> str:
+        return f"/projects/{self.id}"
+
+    @property
+    def endpoint_url(self) -> str:
+        return f"{self.url}/endpoints/{self.endpoint_id}"
+
+
+@pytest.fixture
+def shop(alice: Person) -> Shop:
+    created = alice.api.new_project(name="shop")
+    project_id = created["project"]["id"]
+    dev = alice.api.post(f"/projects/{project_id}/branches", {"branch": {"name": "dev"}})
+    alice.api.finish(dev)
+    return Shop(
+        id=project_id,
+        endpoint_id=created["endpoints"][0]["id"],
+        main_id=created["branch"]["id"],
+        dev_id=dev["branch"]["id"],
+    )
+
+
+@dataclass
+class Misbehaving:
+    """A server where the API should be, and how it answers: what a failing network looks like."""
+
+    url: str
+    status: int = 200
+    body: bytes = b"{}"
+    headers: dict[str, str] = field(default_factory=dict)
+    # Held until set; already set unless a test clears it.
+    may_answer: threading.Event = field(default_factory=threading.Event)
+    asked: list[str] = field(default_factory=list)
+
+    def refuse(self, status: int, message: str = "", **headers: str) -> None:
+        self.status = status
+        self.headers = headers
+        self.body = json.dumps({"request_id": "req-1", "code": "", "message": message}).encode()
+
+
+@pytest.fixture
+def misbehaving(settings: Any) -> Iterator[Misbehaving]:
+    behaviour = Misbehaving(url="")
+    behaviour.may_answer.set()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def __getattr__(self, name: str) -> Any:
+            # The server looks for do_GET, do_POST and so on.
+            return self.answer if name.startswith("do_") else super().__getattribute__(name)
+
+        def answer(self) -> None:
+            behaviour.asked.append(f"{self.command} {self.path}")
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            behaviour.may_answer.wait(30)
+            self.send_response(behaviour.status)
+            for name, value in behaviour.headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(behaviour.body)))
+            self.end_headers()
+            self.wfile.write(behaviour.body)
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    behaviour.url = f"http://127.0.0.1:{server.server_port}/api/v2"
+    yield behaviour
+    behaviour.may_answer.set()
+    server.shutdown()
+    thread.join()
+    server.server_close()

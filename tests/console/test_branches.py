@@ -1,0 +1,122 @@
+"""Branches: creating, renaming, making one the default, deleting."""
+
+from typing import Any
+
+import pytest
+
+from tests.console.conftest import Person, Shop
+from tests.console.pages import Page
+from tests.stack import wait_for
+
+
+def branches(person: Person, shop: Shop) -> dict[str, Any]:
+    found = person.api.get(f"/projects/{shop.id}/branches")["branches"]
+    return {branch["name"]: branch for branch in found}
+
+
+def wait_until_quiet(person: Person, shop: Shop) -> None:
+    wait_for(lambda: not Page(person.get(shop.url)).polls, "every operation has ended")
+
+
+def test_it_works(alice: Person, shop: Shop) -> None:
+    form = Page(alice.get(f"{shop.url}/new-branch"))
+    assert form.fields["parent_id"] == shop.main_id
+    assert form.fields["with_endpoint"] == "on"
+    sent = {"name": "preview", "parent_id": shop.dev_id, "with_endpoint": "on"}
+    answer = alice.post(f"{shop.url}/new-branch", sent)
+    assert answer["Location"] == shop.url
+    wait_until_quiet(alice, shop)
+    assert branches(alice, shop)["preview"]["parent_id"] == shop.dev_id
+    rows = alice.get(shop.url).context["branches"]
+    assert [bool(row.endpoint) for row in rows if row.branch.name == "preview"] == [True]
+
+
+def test_a_tree_is_drawn_with_children_below_their_parent(alice: Person, shop: Shop) -> None:
+    for name, parent in (("z-child", shop.dev_id), ("e-sibling", shop.main_id)):
+        body = {"branch": {"name": name, "parent_id": parent}}
+        alice.api.finish(alice.api.post(f"/projects/{shop.id}/branches", body))
+    rows = alice.get(shop.url).context["branches"]
+    drawn = [(row.branch.name, len(row.limbs)) for row in rows]
+    assert drawn == [("main", 0), ("dev", 1), ("z-child", 2), ("e-sibling", 1)]
+
+
+def test_without_an_endpoint_if_so_wished(alice: Person, shop: Shop) -> None:
+    alice.post(f"{shop.url}/new-branch", {"name": "bare", "parent_id": shop.main_id})
+    wait_until_quiet(alice, shop)
+    assert "Create one" in Page(alice.get(shop.url)).row(branches(alice, shop)["bare"]["id"])
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"name": "dev"}, {"name": "x" * 300}, {"name": "ok", "parent_id": "br-no-such-123456"}],
+)
+def test_what_the_api_refuses_is_told_and_kept(
+    alice: Person, shop: Shop, fields: dict[str, str]
+) -> None:
+    sent = {"parent_id": shop.main_id, **fields}
+    answer = alice.post(f"{shop.url}/new-branch", sent)
+    assert answer.status_code == 422
+    page = Page(answer)
+    assert 'role="alert"' in page.html
+    assert page.fields["name"] == sent["name"]
+    assert page.fields["parent_id"] == sent["parent_id"]
+    # The box that was left open stays open.
+    assert page.fields["with_endpoint"] == ""
+
+
+def test_names_with_markup_are_text(alice: Person, shop: Shop) -> None:
+    name = "<img src=x onerror=alert(1)>"
+    alice.post(f"{shop.url}/new-branch", {"name": name, "parent_id": shop.main_id})
+    page = Page(alice.get(shop.url))
+    assert name in page.text
+    assert "<img src=x" not in page.html
+
+
+def test_renaming(alice: Person, shop: Shop) -> None:
+    url = f"{shop.url}/branches/{shop.dev_id}/rename"
+    assert Page(alice.get(url)).fields["name"] == "dev"
+    assert alice.post(url, {"name": "staging"})["Location"] == shop.url
+    assert branches(alice, shop)["staging"]["id"] == shop.dev_id
+    answer = alice.post(url, {"name": "main"})
+    assert answer.status_code == 422
+    assert Page(answer).fields["name"] == "main"
+
+
+def test_another_default(alice: Person, shop: Shop) -> None:
+    answer = alice.post(f"{shop.url}/branches/{shop.dev_id}/set-default")
+    assert answer["Location"] == shop.url
+    assert branches(alice, shop)["dev"]["default"] is True
+    assert "default" in Page(alice.get(shop.url)).row(shop.dev_id)
+
+
+def test_deleting_takes_the_typed_id(alice: Person, shop: Shop) -> None:
+    url = f"{shop.url}/branches/{shop.dev_id}/delete"
+    assert alice.post(url, {"typed": "dev"}).status_code == 422
+    assert alice.post(url, {"typed": shop.dev_id})["Location"] == shop.url
+    wait_for(lambda: "dev" not in branches(alice, shop), "the branch is gone")
+
+
+def test_the_default_branch_and_a_parent_stay(alice: Person, shop: Shop) -> None:
+    alice.api.finish(
+        alice.api.post(
+            f"/projects/{shop.id}/branches",
+            {"branch": {"name": "child", "parent_id": shop.dev_id}},
+        )
+    )
+    page = Page(alice.get(shop.url))
+    assert "The default branch stays" in page.row(shop.main_id)
+    assert "Delete its children first" in page.row(shop.dev_id)
+    for branch_id in (shop.main_id, shop.dev_id):
+        url = f"{shop.url}/branches/{branch_id}/delete"
+        answer = alice.post(url, {"typed": branch_id})
+        assert answer.status_code == 422
+        assert Page(answer).fields["typed"] == branch_id
+    assert set(branches(alice, shop)) == {"main", "dev", "child"}
+
+
+def test_anothers_branch_is_not_found(alice: Person, bob: Person, shop: Shop) -> None:
+    url = f"{shop.url}/branches/{shop.dev_id}"
+    assert bob.get(f"{url}/rename").status_code == 404
+    assert bob.get(f"{url}/delete").status_code == 404
+    bob.post(f"{url}/set-default")
+    assert branches(alice, shop)["main"]["default"] is True

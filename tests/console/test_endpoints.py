@@ -1,0 +1,220 @@
+"""Endpoints: one's page, creating, reassigning, switching, starting, deleting."""
+
+from typing import Any
+
+import pytest
+
+from tests.console.conftest import Person, Shop
+from tests.console.pages import Page
+from tests.stack import wait_for
+
+
+def endpoint(person: Person, shop: Shop) -> Any:
+    return person.api.get(f"/projects/{shop.id}/endpoints/{shop.endpoint_id}")["endpoint"]
+
+
+def wait_until_quiet(person: Person, shop: Shop) -> None:
+    wait_for(lambda: not Page(person.get(shop.url)).polls, "every operation has ended")
+
+
+def test_it_works(alice: Person, shop: Shop) -> None:
+    page = Page(alice.get(shop.endpoint_url))
+    shown = endpoint(alice, shop)
+    for words in (shown["host"], shop.main_id, "0.25", "read_write", "5 minutes (default)"):
+        assert words in page.text
+    assert "Start compute | OK" in page.row("Start compute")
+    assert "Create timeline" not in page.text
+
+
+def test_creating_offers_only_free_branches(alice: Person, shop: Shop) -> None:
+    page = Page(alice.get(f"{shop.url}/new-endpoint"))
+    assert page.options["branch_id"] == [shop.dev_id]
+    answer = alice.post(f"{shop.url}/new-endpoint", {"branch_id": shop.dev_id, "max_cu": "2"})
+    assert answer["Location"] == shop.url
+    created = alice.api.get(f"/projects/{shop.id}/endpoints")["endpoints"]
+    assert {e["branch_id"] for e in created} == {shop.main_id, shop.dev_id}
+    assert 2 in [e["autoscaling_limit_max_cu"] for e in created]
+    page = Page(alice.get(f"{shop.url}/new-endpoint"))
+    assert "Every branch has its endpoint already" in page.text
+
+
+def test_a_branch_that_was_taken_meanwhile_is_told_with_who_took_it(
+    alice: Person, shop: Shop
+) -> None:
+    body = {"branch_id": shop.main_id, "min_cu": "0.5"}
+    answer = alice.post(f"{shop.url}/new-endpoint", body)
+    assert answer.status_code == 422
+    page = Page(answer)
+    assert shop.endpoint_id in page.text
+    assert page.fields["branch_id"] == shop.main_id
+    assert page.fields["min_cu"] == "0.5"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"branch_id": "br-no-such-123456"},
+        {"branch_id": ""},
+        {"min_cu": "much"},
+        {"min_cu": "0"},
+        {"max_cu": "1000"},
+        {"min_cu": "4", "max_cu": "1"},
+        {"suspend_timeout": "-7"},
+        {"suspend_timeout": "soon"},
+    ],
+)
+def test_rubbish_is_refused_and_kept(alice: Person, shop: Shop, fields: dict[str, str]) -> None:
+    sent = {"branch_id": shop.dev_id, **fields}
+    answer = alice.post(f"{shop.url}/new-endpoint", sent)
+    assert answer.status_code == 422
+    page = Page(answer)
+    assert 'role="alert"' in page.html
+    for name, value in sent.items():
+        assert page.fields.get(name, "") == value
+    assert len(alice.api.get(f"/projects/{shop.id}/endpoints")["endpoints"]) == 1
+
+
+def test_an_error_stands_beside_the_field_at_fault(alice: Person, shop: Shop) -> None:
+    sent = {"branch_id": shop.dev_id, "max_cu": "1000"}
+    form = alice.post(f"{shop.url}/new-endpoint", sent).context["form"]
+    assert list(form.errors) == ["max_cu"]
+
+
+def test_reassigning(alice: Person, shop: Shop) -> None:
+    page = Page(alice.get(f"{shop.endpoint_url}/reassign?next={shop.url}"))
+    assert page.options["branch_id"] == [shop.dev_id]
+    answer = alice.post(
+        f"{shop.endpoint_url}/reassign", {"branch_id": shop.dev_id, "next": shop.url}
+    )
+    assert answer["Location"] == shop.url
+    wait_until_quiet(alice, shop)
+    row = Page(alice.get(shop.url)).row(f"{shop.endpoint_id}.localhost")
+    assert "dev" in row
+    assert "Idle" in row
+
+
+def test_reassigning_to_an_occupied_branch_changes_nothing(alice: Person, shop: Shop) -> None:
+    body = {"branch": {"name": "busy"}, "endpoints": [{"type": "read_write"}]}
+    busy = alice.api.post(f"/projects/{shop.id}/branches", body)
+    alice.api.finish(busy)
+    answer = alice.post(f"{shop.endpoint_url}/reassign", {"branch_id": busy["branch"]["id"]})
+    assert answer.status_code == 422
+    page = Page(answer)
+    assert busy["endpoints"][0]["id"] in page.text
+    assert page.fields["branch_id"] == busy["branch"]["id"]
+    assert endpoint(alice, shop)["branch_id"] == shop.main_id
+
+
+def test_suspending_and_starting(alice: Person, shop: Shop) -> None:
+    answer = alice.post(f"{shop.endpoint_url}/suspend", {"next": shop.url})
+    assert answer["Location"] == shop.url
+    wait_until_quiet(alice, shop)
+    assert "Idle" in Page(alice.get(shop.url)).row(f"{shop.endpoint_id}.localhost")
+    alice.post(f"{shop.endpoint_url}/start")
+    wait_until_quiet(alice, shop)
+    assert "Active" in Page(alice.get(shop.url)).row(f"{shop.endpoint_id}.localhost")
+
+
+def test_pressing_twice_does_no_harm(alice: Person, shop: Shop) -> None:
+    for _ in range(2):
+        answer = alice.post(f"{shop.endpoint_url}/suspend", {"next": shop.url})
+        assert answer.status_code == 302
+    wait_until_quiet(alice, shop)
+    assert endpoint(alice, shop)["current_state"] == "idle"
+
+
+def test_a_stopped_endpoint_refuses_to_start_with_the_reason(alice: Person, shop: Shop) -> None:
+    alice.post(f"{shop.endpoint_url}/disabled", {"to": "on", "next": shop.url})
+    wait_until_quiet(alice, shop)
+    row = Page(alice.get(shop.url)).row(f"{shop.endpoint_id}.localhost")
+    assert "Stopped" in row
+    assert "Enable" in row
+    alice.post(f"{shop.endpoint_url}/start", {"next": shop.url})
+    assert "disabled" in Page(alice.get(shop.url)).text
+    alice.post(f"{shop.endpoint_url}/disabled", {"to": "off", "next": shop.url})
+    wait_until_quiet(alice, shop)
+    assert "Stopped" not in Page(alice.get(shop.url)).row(f"{shop.endpoint_id}.localhost")
+
+
+def test_switching_pooling_works_or_says_why_not(alice: Person, shop: Shop) -> None:
+    alice.post(f"{shop.endpoint_url}/pooling", {"to": "on", "next": shop.endpoint_url})
+    page = Page(alice.get(shop.endpoint_url))
+    if "PgBouncer" in page.text:
+        assert endpoint(alice, shop)["pooler_enabled"] is False
+        return
+    assert f"{shop.endpoint_id}-pooler.localhost" in page.text
+    wait_until_quiet(alice, shop)
+    alice.post(f"{shop.endpoint_url}/pooling", {"to": "off", "next": shop.endpoint_url})
+    assert endpoint(alice, shop)["pooler_enabled"] is False
+
+
+def test_only_what_was_changed_is_sent(alice: Person, shop: Shop) -> None:
+    page = Page(alice.get(f"{shop.endpoint_url}/settings"))
+    before = endpoint(alice, shop)
+    answer = alice.post(f"{shop.endpoint_url}/settings", page.fields)
+    assert answer["Location"] == shop.endpoint_url
+    assert "Nothing was changed" in Page(alice.get(shop.endpoint_url)).text
+    assert endpoint(alice, shop)["updated_at"] == before["updated_at"]
+
+    changed = page.fields | {
+        "suspend_timeout": "90",
+        "pg_settings": "work_mem = 8MB\r\n\r\nlog_statement=ddl\r\n",
+    }
+    alice.post(f"{shop.endpoint_url}/settings", changed)
+    wait_until_quiet(alice, shop)
+    after = endpoint(alice, shop)
+    assert after["suspend_timeout_seconds"] == 90
+    assert after["settings"]["pg_settings"] == {"work_mem": "8MB", "log_statement": "ddl"}
+    assert "work_mem = 8MB" in Page(alice.get(shop.endpoint_url)).text
+
+
+@pytest.mark.parametrize("text", ["work_mem 8MB", "= 8MB", "work_mem = 8MB\nwork_mem = 9MB"])
+def test_settings_that_cannot_be_read_are_refused_and_kept(
+    alice: Person, shop: Shop, text: str
+) -> None:
+    answer = alice.post(f"{shop.endpoint_url}/settings", {"pg_settings": text})
+    assert answer.status_code == 422
+    assert text.split("\n")[0] in Page(answer).fields["pg_settings"]
+
+
+def test_what_postgres_refuses_shows_in_postgres_words(alice: Person, shop: Shop) -> None:
+    page = Page(alice.get(f"{shop.endpoint_url}/settings"))
+    sent = page.fields | {"pg_settings": "work_mem = lots"}
+    answer = alice.post(f"{shop.endpoint_url}/settings", sent)
+    if answer.status_code == 422:
+        assert "work_mem" in Page(answer).text
+        return
+    wait_until_quiet(alice, shop)
+    page = Page(alice.get(shop.url))
+    assert "Error" in page.text
+    assert 'invalid value for parameter "work_mem"' in page.text
+
+
+def test_deleting_takes_the_typed_id(alice: Person, shop: Shop) -> None:
+    answer = alice.post(f"{shop.endpoint_url}/delete", {"typed": "ep-other-one-123456"})
+    assert answer.status_code == 422
+    page = Page(answer)
+    assert f"That is not {shop.endpoint_id}" in page.text
+    assert page.fields["typed"] == "ep-other-one-123456"
+    answer = alice.post(f"{shop.endpoint_url}/delete", {"typed": shop.endpoint_id})
+    assert answer["Location"] == shop.url
+    assert "No endpoint" in Page(alice.get(shop.url)).text
+    assert alice.get(shop.endpoint_url).status_code == 404
+    assert alice.get(f"{shop.endpoint_url}/delete").status_code == 404
+
+
+def test_anothers_endpoint_is_not_found(alice: Person, bob: Person, shop: Shop) -> None:
+    for path in ("", "/reassign", "/settings", "/delete"):
+        assert bob.get(shop.endpoint_url + path).status_code == 404, path
+    for path in ("/start", "/suspend", "/pooling", "/disabled"):
+        bob.post(shop.endpoint_url + path, {"to": "on"})
+    bob.post(f"{shop.endpoint_url}/delete", {"typed": shop.endpoint_id})
+    shown = endpoint(alice, shop)
+    assert shown["current_state"] == "active"
+    assert shown["disabled"] is False
+
+
+def test_a_button_has_no_page_of_its_own(alice: Person, shop: Shop) -> None:
+    answer = alice.get(f"{shop.endpoint_url}/start")
+    assert answer.status_code == 405
+    assert "There is no page here" in Page(answer).text

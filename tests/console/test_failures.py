@@ -1,0 +1,211 @@
+"""What the console says when the API refuses, fails, is slow, is away, or talks nonsense."""
+
+import socket
+from typing import Any
+
+import pytest
+
+from tests.console.conftest import Misbehaving, Person
+from tests.console.pages import Page
+
+PAGES = ["/", "/api-keys", "/projects/p", "/projects/p/operations", "/projects/p/endpoints/e"]
+FORMS = {
+    "/new-project": {"name": "what I typed"},
+    "/projects/p/rename": {"name": "what I typed"},
+    "/projects/p/new-branch": {"name": "what I typed", "parent_id": "br-1"},
+    "/projects/p/new-endpoint": {"branch_id": "br-1", "min_cu": "0.5"},
+    "/projects/p/endpoints/e/reassign": {"branch_id": "br-1"},
+    "/projects/p/endpoints/e/settings": {"max_cu": "2", "pg_settings": "work_mem = 1MB"},
+    "/projects/p/endpoints/e/delete": {"typed": "e"},
+    "/projects/p/branches/b/rename": {"name": "what I typed"},
+    "/projects/p/branches/b/delete": {"typed": "b"},
+    "/projects/p/delete": {"typed": "p"},
+    "/api-keys/new": {"name": "what I typed"},
+}
+REFUSALS = {
+    400: (400, "Invalid request"),
+    403: (403, "This API key may not do that"),
+    404: (404, "There is nothing here"),
+    409: (409, "That is already taken"),
+    418: (400, "The management API refused"),
+    422: (422, "That is not allowed"),
+    423: (423, "Still busy with earlier operations"),
+    429: (429, "Too many requests"),
+    500: (502, "The management API failed"),
+    503: (502, "The management API failed"),
+}
+
+
+@pytest.fixture
+def bad_api(alice: Person, misbehaving: Misbehaving, settings: Any) -> Misbehaving:
+    settings.MANAGEMENT_API_URL = misbehaving.url
+    return misbehaving
+
+
+def test_it_works(alice: Person, bad_api: Misbehaving) -> None:
+    bad_api.refuse(500, "the disk is full")
+    answer = alice.get("/")
+    assert answer.status_code == 502
+    page = Page(answer)
+    assert "The management API failed" in page.text
+    assert "The disk is full" in page.text
+    assert "req-1" in page.text
+    assert "Try again" in page.text
+    assert "Traceback" not in page.text
+
+
+@pytest.mark.parametrize("status", REFUSALS)
+def test_every_refusal_is_a_page_with_a_way_out(
+    alice: Person, bad_api: Misbehaving, status: int
+) -> None:
+    bad_api.refuse(status, "invalid request: <b>so it is</b>")
+    for path in PAGES:
+        if status == 404 and path == "/":
+            continue
+        answer = alice.get(path)
+        page = Page(answer)
+        own_status, words = REFUSALS[status]
+        assert answer.status_code == own_status, path
+        assert words in page.text
+        assert "<b>so it is</b>" in page.text
+        assert "<b>so it is</b>" not in page.html
+        assert "All projects" in page.text
+
+
+@pytest.mark.parametrize("path", FORMS)
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 422, 423, 429, 500])
+def test_a_form_that_is_refused_keeps_what_was_typed(
+    alice: Person, bad_api: Misbehaving, path: str, status: int
+) -> None:
+    bad_api.refuse(status, "no <i>way</i>")
+    answer = alice.post(path, FORMS[path])
+    assert answer.status_code == 422
+    page = Page(answer)
+    assert "No <i>way</i>" in page.text
+    assert "<i>way" not in page.html
+    for name, value in FORMS[path].items():
+        assert page.fields[name].strip() == value
+    if status == 401:
+        assert "Sign in again" in page.text
+        assert 'href="/sign-in"' in page.html
+
+
+@pytest.mark.parametrize(
+    "path", ["/projects/p/endpoints/e/start", "/projects/p/endpoints/e/pooling"]
+)
+def test_a_button_that_is_refused_tells_why_where_it_stands(
+    alice: Person, bad_api: Misbehaving, path: str
+) -> None:
+    bad_api.refuse(423, "project already has running conflicting operations")
+    answer = alice.post(path, {"next": "/api-keys", "to": "on"})
+    assert answer["Location"] == "/api-keys"
+    bad_api.status, bad_api.body = 200, b"[]"
+    page = Page(alice.get("/api-keys"))
+    assert "Still busy with earlier operations" in page.text
+    assert "Nothing was changed" in page.text
+
+
+def test_a_button_without_a_good_key_returns_to_its_page(
+    alice: Person, bad_api: Misbehaving
+) -> None:
+    bad_api.refuse(401)
+    referer = {"Referer": "http://testserver/projects/p"}
+    answer = alice.post("/projects/p/endpoints/e/start", **referer)
+    assert answer["Location"] == "/sign-in?next=%2Fprojects%2Fp"
+    answer = alice.post("/projects/p/endpoints/e/start", Referer="http://evil.example/projects/p")
+    assert answer["Location"] == "/sign-in?next=%2F"
+
+
+def test_an_api_that_is_away(alice: Person, settings: Any) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        settings.MANAGEMENT_API_URL = f"http://127.0.0.1:{closed.getsockname()[1]}/api/v2"
+        answer = alice.get("/")
+        assert answer.status_code == 503
+        assert "The management API cannot be reached" in Page(answer).text
+        page = Page(alice.post("/new-project", {"name": "what I typed"}))
+        assert "The management API cannot be reached" in page.text
+        assert page.fields["name"] == "what I typed"
+
+
+def test_an_api_that_is_slow(alice: Person, bad_api: Misbehaving, settings: Any) -> None:
+    settings.MANAGEMENT_API_TIMEOUT = 0.2
+    bad_api.may_answer.clear()
+    answer = alice.get("/api-keys")
+    assert answer.status_code == 504
+    assert "taking too long" in Page(answer).text
+    page = Page(alice.post("/api-keys/new", {"name": "what I typed"}))
+    assert "What you asked for may still happen" in page.text
+    assert page.fields["name"] == "what I typed"
+    assert bad_api.asked.count("POST /api/v2/api_keys") == 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"<html>hello</html>",
+        b"{",
+        b"null",
+        b"[1, 2]",
+        b"{}",
+        b'"text"',
+        b"\xff\xfe",
+        b'{"projects": {}, "operations": 1, "project": []}',
+        b'{"projects": [{"id": 5}]}',
+    ],
+)
+def test_nonsense_is_called_nonsense(alice: Person, bad_api: Misbehaving, body: bytes) -> None:
+    bad_api.body = body
+    for path in PAGES:
+        answer = alice.get(path)
+        if answer.status_code == 200:
+            # No keys, or as good as none: nothing to complain of.
+            assert path == "/api-keys"
+            continue
+        assert answer.status_code == 502, path
+        assert "makes no sense" in Page(answer).text
+    page = Page(alice.post("/new-project", {"name": "what I typed"}))
+    assert "makes no sense" in page.text
+    assert page.fields["name"] == "what I typed"
+
+
+def test_a_redirect_is_not_followed_with_the_key(alice: Person, bad_api: Misbehaving) -> None:
+    bad_api.refuse(302, Location=f"{bad_api.url}/elsewhere")
+    assert alice.get("/").status_code == 502
+    assert all("elsewhere" not in path for path in bad_api.asked)
+
+
+def test_fields_that_are_missing_or_new_do_no_harm(alice: Person, bad_api: Misbehaving) -> None:
+    bad_api.body = b"""{
+        "project": {"id": "p", "colour": "green"},
+        "endpoint": {"id": "e", "current_state": "hibernating", "settings": null},
+        "endpoints": [{"id": "e", "settings": {"pg_settings": null}, "last_active": "soon"}],
+        "branches": [{"id": "b", "current_state": "archived", "parent_id": "unknown"}],
+        "operations": [{"id": "o", "action": "teleport_compute", "status": "pondering",
+                        "endpoint_id": "e", "created_at": "0001-01-01T00:00:00Z"}],
+        "projects": [{"id": "p"}],
+        "operation": {"id": "o"}
+    }"""
+    for path in ("/", "/projects/p", "/projects/p/operations", "/projects/p/endpoints/e"):
+        assert alice.get(path).status_code == 200, path
+    page = Page(alice.get("/projects/p"))
+    assert "Teleport compute | Pondering" in page.row("Teleport")
+    assert "Idle" in page.row("Start")
+    assert not page.polls
+
+
+def test_one_projects_failure_does_not_spoil_the_dashboard(
+    alice: Person, bad_api: Misbehaving
+) -> None:
+    bad_api.body = b'{"projects": [{"id": "p", "name": "shop"}]}'
+    assert "not known" in Page(alice.get("/")).row("shop")
+
+
+def test_a_problem_during_an_htmx_request_is_a_notice(alice: Person, bad_api: Misbehaving) -> None:
+    bad_api.refuse(500, "the disk is full")
+    answer = alice.htmx_get("/projects/p/rename", target="dialog", at="/projects/p")
+    assert answer.status_code == 502
+    assert answer["HX-Reswap"] == "none"
+    assert 'hx-swap-oob="beforeend:#notices"' in answer.content.decode()
+    assert "The disk is full" in Page(answer).text

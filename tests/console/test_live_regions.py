@@ -1,0 +1,165 @@
+"""Live regions: what htmx asks for and gets while operations are unfinished."""
+
+import re
+from typing import Any
+
+import pytest
+
+from console import polling
+from console.management_api import ManagementAPI
+from tests.console.conftest import Misbehaving, Person, Shop
+from tests.console.pages import Page
+from tests.stack import wait_for
+
+
+def pace(answer: Any) -> str:
+    found = re.search(r'hx-trigger="every (\w+)"', answer.content.decode())
+    return found[1] if found else ""
+
+
+def test_it_works(alice: Person) -> None:
+    project_id = alice.api.new_project(name="fresh", wait=False)["project"]["id"]
+    page = alice.get(f"/projects/{project_id}")
+    if not pace(page):
+        pytest.skip("the operations were quicker than the page")
+    assert pace(page) == "250ms"
+    answers: list[Any] = []
+
+    def has_ended() -> bool:
+        url = re.findall(r'hx-get="([^"]*/live\?n=\d+)"', (answers or [page])[-1].content.decode())
+        assert len(url) == 1, "one polling region, not one a row"
+        answers.append(alice.htmx_get(url[0]))
+        assert answers[-1]["Cache-Control"] == "no-store"
+        assert answers[-1].content.decode().lstrip().startswith('<div id="live"')
+        return bool(answers[-1].status_code == polling.STOP_POLLING)
+
+    wait_for(has_ended, "the region says that all has ended")
+    assert not pace(answers[-1])
+    assert "All operations have finished." in Page(answers[-1]).text
+    assert "Active" in Page(answers[-1]).text
+
+
+def test_a_region_with_nothing_unfinished_carries_no_trigger(alice: Person, shop: Shop) -> None:
+    for path in ("", "/operations", f"/endpoints/{shop.endpoint_id}"):
+        assert not Page(alice.get(shop.url + path)).polls, path
+    for path in ("/live", "/operations-live", f"/endpoints/{shop.endpoint_id}/live"):
+        answer = alice.htmx_get(shop.url + path)
+        assert answer.status_code == 286, path
+        assert not Page(answer).polls
+
+
+def test_the_pace_slows_down(alice: Person, monkeypatch: pytest.MonkeyPatch, shop: Shop) -> None:
+    monkeypatch.setattr(polling, "is_unfinished", lambda operation: True)
+    paces = [pace(alice.htmx_get(f"{shop.url}/live?n={turn}")) for turn in (0, 2, 12, 40, 9999)]
+    assert paces == ["250ms", "500ms", "1s", "5s", "5s"]
+    for rubbish in ("-1", "x", "9" * 50, "²"):
+        assert pace(alice.htmx_get(f"{shop.url}/live?n={rubbish}")) == "250ms"
+
+
+@pytest.mark.parametrize("status", ["scheduling", "running", "cancelling"])
+def test_every_unfinished_status_keeps_it_going(
+    alice: Person, settings: Any, misbehaving: Misbehaving, status: str
+) -> None:
+    settings.MANAGEMENT_API_URL = misbehaving.url
+    misbehaving.body = (
+        b'{"operation": {"id": "o", "project_id": "p", "action": "start_compute", "status": "%s"},'
+        b'"branches": [], "project": {"id": "p"}}' % status.encode()
+    )
+    answer = alice.htmx_get("/projects/p/operations/o/live?n=5")
+    assert pace(answer) == "500ms"
+
+
+def test_a_poll_that_fails_says_so_in_place_and_goes_on(
+    alice: Person, shop: Shop, settings: Any, misbehaving: Misbehaving
+) -> None:
+    settings.MANAGEMENT_API_URL = misbehaving.url
+    misbehaving.refuse(503, "try later")
+    answer = alice.htmx_get(f"{shop.url}/live?n=7")
+    assert answer.status_code == 200
+    assert answer["HX-Retarget"] == "#poll"
+    assert answer.content.decode().lstrip().startswith('<p id="poll"')
+    assert "try later" in Page(answer).text
+    assert pace(answer) == polling.PACE_AFTER_A_PROBLEM
+    assert "n=7" in answer.content.decode()
+
+
+def test_a_poll_without_a_good_key_offers_to_sign_in(alice: Person, shop: Shop) -> None:
+    alice.post("/sign-out")
+    answer = alice.htmx_get(f"{shop.url}/live?n=7", at=shop.url)
+    page = Page(answer)
+    assert answer["HX-Retarget"] == "#poll"
+    assert "Sign in again" in page.text
+    assert f"/sign-in?next={shop.url.replace('/', '%2F')}" in page.html
+
+
+def test_a_poll_of_what_is_gone_ends(alice: Person, shop: Shop) -> None:
+    answer = alice.htmx_get(f"{shop.url}/endpoints/ep-gone-gone-123456/live?n=3")
+    assert not pace(answer)
+    assert "endpoint not found" in Page(answer).text
+
+
+def test_a_form_for_the_dialog_is_only_the_form(alice: Person, shop: Shop) -> None:
+    answer = alice.htmx_get(f"{shop.url}/rename", target="dialog")
+    assert answer.content.decode().lstrip().startswith("<article")
+    assert "hx-disabled-elt" in answer.content.decode()
+
+
+def test_a_change_made_on_the_page_renews_its_region(alice: Person, shop: Shop) -> None:
+    answer = alice.htmx_post(f"{shop.url}/rename", {"name": "store"}, at=shop.url)
+    assert answer["HX-Trigger"] == "perch:changed"
+    assert answer["HX-Reswap"] == "none"
+    assert "The project is renamed." in Page(answer).text
+
+
+def test_a_change_made_elsewhere_goes_to_the_page(alice: Person, shop: Shop) -> None:
+    answer = alice.htmx_post(f"{shop.url}/rename", {"name": "store"}, at=f"{shop.url}/rename")
+    assert answer["HX-Redirect"] == shop.url
+
+
+def test_a_refused_form_comes_back_alone_with_what_was_typed(alice: Person, shop: Shop) -> None:
+    answer = alice.htmx_post(f"{shop.url}/new-branch", {"name": "dev"}, at=shop.url)
+    assert answer.status_code == 422
+    assert answer.content.decode().lstrip().startswith("<article")
+    assert Page(answer).fields["name"] == "dev"
+
+
+def test_a_refused_button_tells_why_and_renews_the_region(alice: Person, shop: Shop) -> None:
+    path = f"/projects/{shop.id}/endpoints/{shop.endpoint_id}"
+    alice.api.finish(alice.api.patch(path, {"endpoint": {"disabled": True}}))
+    sent = {"next": shop.url}
+    answer = alice.htmx_post(f"{shop.endpoint_url}/start", sent, at=shop.url)
+    assert answer["HX-Trigger"] == "perch:changed"
+    assert "disabled" in Page(answer).text
+    assert 'role="alert"' in answer.content.decode()
+
+
+@pytest.mark.parametrize(
+    ("path", "calls"),
+    [("", 4), ("/operations", 3), ("/endpoints/{endpoint}", 4)],
+)
+def test_a_page_makes_the_same_few_calls_whatever_it_shows(
+    alice: Person, shop: Shop, monkeypatch: pytest.MonkeyPatch, path: str, calls: int
+) -> None:
+    made: list[str] = []
+    real = ManagementAPI._call
+
+    def counted(self: ManagementAPI, session: Any, method: str, *rest: Any, **named: Any) -> Any:
+        made.append(method)
+        return real(self, session, method, *rest, **named)
+
+    monkeypatch.setattr(ManagementAPI, "_call", counted)
+    assert alice.get(shop.url + path.format(endpoint=shop.endpoint_id)).status_code == 200
+    assert made == ["GET"] * calls
+
+
+def test_the_states_are_not_older_than_the_operations(
+    alice: Person, settings: Any, misbehaving: Misbehaving
+) -> None:
+    """Else the last poll could show a finished operation beside the state from before it."""
+    settings.MANAGEMENT_API_URL = misbehaving.url
+    misbehaving.body = (
+        b'{"operations": [], "endpoints": [], "branches": [], "project": {"id": "p"}}'
+    )
+    assert alice.get("/projects/p").status_code == 200
+    asked = [path.split("/p/")[-1].split("?")[0] for path in misbehaving.asked]
+    assert asked.index("operations") < min(asked.index("endpoints"), asked.index("branches"))

@@ -1,0 +1,103 @@
+"""A project's page, and creating, renaming and deleting one."""
+
+import pytest
+
+from tests.console.conftest import Person, Shop
+from tests.console.pages import Page
+from tests.stack import wait_for
+
+
+def test_it_works(alice: Person, shop: Shop) -> None:
+    page = Page(alice.get(shop.url))
+    row = page.row(f"{shop.endpoint_id}.localhost")
+    for words in (shop.endpoint_id, "Active", "main", "read_write", "local"):
+        assert words in row
+    branch = page.row(shop.main_id)
+    assert "default" in branch
+    assert shop.endpoint_id in branch
+    assert "Create one" in page.row(shop.dev_id)
+    assert "Create timeline | OK" in page.row("Create timeline")
+    assert not page.polls
+
+
+def test_an_endpoint_says_what_is_pending(alice: Person, shop: Shop) -> None:
+    created = alice.api.new_project(name="fresh", wait=False)
+    page = Page(alice.get(f"/projects/{created['project']['id']}"))
+    assert page.polls
+    assert "in progress" in page.text
+    endpoint = page.row(f"{created['endpoints'][0]['id']}.localhost")
+    assert (
+        "Idle starting…" in endpoint or "Idle creating branch…" in endpoint or "Active" in endpoint
+    )
+
+
+def test_creating_goes_to_the_new_projects_page(alice: Person) -> None:
+    answer = alice.post("/new-project", {"name": "shop", "region_id": "local"})
+    assert answer.status_code == 302
+    page = Page(alice.get(answer["Location"]))
+    assert "Project shop is being created" in page.text
+
+
+def test_a_name_may_be_left_out(alice: Person) -> None:
+    answer = alice.post("/new-project", {"name": "", "region_id": ""})
+    assert answer["Location"].startswith("/projects/")
+
+
+def test_the_form_offers_the_regions(alice: Person) -> None:
+    assert Page(alice.get("/new-project")).options["region_id"] == ["local"]
+
+
+@pytest.mark.parametrize(
+    ("name", "region"), [("x" * 300, "local"), ("shop", "aws-nowhere-1"), ("a\0b", "local")]
+)
+def test_what_the_api_refuses_is_told_beside_the_form(
+    alice: Person, name: str, region: str
+) -> None:
+    answer = alice.post("/new-project", {"name": name, "region_id": region})
+    assert answer.status_code == 422
+    page = Page(answer)
+    assert page.fields["name"] == name
+    assert page.fields["region_id"] == region
+    assert 'role="alert"' in page.html
+
+
+def test_renaming(alice: Person, shop: Shop) -> None:
+    assert Page(alice.get(f"{shop.url}/rename")).fields["name"] == "shop"
+    answer = alice.post(f"{shop.url}/rename", {"name": "<i>store</i>"})
+    assert answer["Location"] == shop.url
+    page = Page(alice.get(shop.url))
+    assert "<i>store</i>" in page.text
+    assert "<i>store" not in page.html
+
+
+def test_renaming_to_nothing_is_refused(alice: Person, shop: Shop) -> None:
+    assert alice.post(f"{shop.url}/rename", {"name": "   "}).status_code == 422
+    assert alice.post(f"{shop.url}/rename", {"name": "x" * 300}).status_code == 422
+    assert "shop" in Page(alice.get(shop.url)).text
+
+
+def test_deleting_takes_the_typed_id(alice: Person, shop: Shop) -> None:
+    for typed in ("", "shop", shop.id.upper()):
+        answer = alice.post(f"{shop.url}/delete", {"typed": typed})
+        assert answer.status_code == 422
+        assert f"That is not {shop.id}" in Page(answer).text
+        assert Page(answer).fields["typed"] == typed
+    answer = alice.post(f"{shop.url}/delete", {"typed": f" {shop.id} "})
+    assert answer["Location"] == "/"
+    wait_for(lambda: alice.get(shop.url).status_code == 404, "the project is gone")
+    assert shop.id not in Page(alice.get("/")).html.replace(f"Project {shop.id} is deleted", "")
+
+
+def test_anothers_project_is_not_found(alice: Person, bob: Person, shop: Shop) -> None:
+    for path in ("", "/rename", "/delete", "/new-branch", "/new-endpoint", "/operations"):
+        answer = bob.get(shop.url + path)
+        assert answer.status_code == 404, path
+        assert "There is nothing here" in Page(answer).text
+    bob.post(f"{shop.url}/delete", {"typed": shop.id})
+    assert alice.get(shop.url).status_code == 200
+
+
+def test_an_unknown_address_is_a_page(alice: Person) -> None:
+    answer = alice.get("/nothing/here")
+    assert answer.status_code == 404
+    assert "There is no such page" in Page(answer).text

@@ -1,0 +1,122 @@
+"""What keeps the key and the user safe: headers, cookies, the encrypted session, settings."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.test import Client as Browser
+
+from tests.console.conftest import Person, Shop
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_it_works(alice: Person) -> None:
+    """Nothing may load or run but what comes from here."""
+    policy = alice.get("/")["Content-Security-Policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert "frame-ancestors 'none'" in policy
+
+
+def test_pages_hold_no_inline_script_or_style(alice: Person, shop: Shop) -> None:
+    for path in ("/", "/api-keys", shop.url, shop.endpoint_url, f"{shop.url}/operations"):
+        html = alice.get(path).content.decode()
+        assert " style=" not in html
+        assert "<style" not in html
+        assert " onclick" not in html
+        assert html.count("<script") == html.count("<script src=")
+
+
+def test_nothing_is_cached(alice: Person, shop: Shop) -> None:
+    for path in ("/", shop.url, f"{shop.url}/live", "/nowhere"):
+        assert alice.get(path)["Cache-Control"] == "no-store"
+
+
+def test_static_files_are_cached_for_ever_by_their_hash(alice: Person) -> None:
+    html = alice.get("/").content.decode()
+    (address,) = [part for part in html.split('"') if part.startswith("/static/console.css")]
+    assert "?v=" in address
+
+
+def test_the_key_cannot_be_read_off_the_cookie(alice: Person) -> None:
+    cookie = alice.browser.cookies["perch_session"]
+    assert alice.api.key not in cookie.value
+    assert cookie["httponly"]
+    assert cookie["samesite"] == "Lax"
+    assert not cookie["secure"]
+
+
+def test_cookies_are_secure_where_the_page_is(visitor: Browser) -> None:
+    answer = visitor.get("/sign-in", secure=True)
+    assert answer.cookies["perch_csrf"]["secure"]
+
+
+@pytest.mark.parametrize("cookie", ["", "x", "gAAAAAB" + "x" * 100, "\x00", "é"])
+def test_a_forged_session_is_no_session(visitor: Browser, cookie: str) -> None:
+    visitor.cookies["perch_session"] = cookie
+    assert visitor.get("/").status_code == 302
+
+
+def test_another_secret_ends_every_session(alice: Person, settings: Any) -> None:
+    settings.SECRET_KEY = "another secret"
+    assert alice.get("/").status_code == 302
+
+
+def test_a_session_ends_of_itself(alice: Person, settings: Any) -> None:
+    settings.SESSION_COOKIE_AGE = -1
+    assert alice.get("/").status_code == 302
+
+
+def test_a_forms_post_needs_its_token(alice: Person) -> None:
+    careful = Browser(enforce_csrf_checks=True)
+    careful.cookies = alice.browser.cookies
+    answer = careful.post("/new-project", {"name": "x"})
+    assert answer.status_code == 403
+    assert "This form is out of date" in answer.content.decode()
+
+
+def test_an_unknown_host_name_is_refused_with_a_hint(visitor: Browser) -> None:
+    answer = visitor.get("/sign-in", headers={"Host": "elsewhere.example"})
+    assert answer.status_code == 400
+    assert b"PERCH_ALLOWED_HOSTS" in answer.content
+
+
+def test_a_bug_is_a_page_without_a_trace(alice: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: Any, **named: Any) -> None:
+        raise RuntimeError("a secret detail")
+
+    monkeypatch.setattr("console.management_api.ManagementAPI.api_keys", broken)
+    alice.browser.raise_request_exception = False
+    answer = alice.get("/api-keys")
+    assert answer.status_code == 500
+    assert "The console failed" in answer.content.decode()
+    assert "a secret detail" not in answer.content.decode()
+
+
+def start(**environment: str) -> "subprocess.CompletedProcess[str]":
+    known = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    return subprocess.run(
+        [sys.executable, "-c", "import console.wsgi"],
+        cwd=ROOT,
+        env=known | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_without_a_secret_it_does_not_start_and_says_why() -> None:
+    failed = start()
+    assert failed.returncode != 0
+    assert "PERCH_SECRET_KEY is not set" in failed.stderr
+    assert start(PERCH_SECRET_KEY="s").returncode == 0
+    assert start(PERCH_DEBUG="1").returncode == 0
+
+
+def test_it_keeps_to_its_own_settings_beside_the_control_plane() -> None:
+    started = start(PERCH_SECRET_KEY="s", DJANGO_SETTINGS_MODULE="controlplane.settings")
+    assert started.returncode == 0, started.stderr

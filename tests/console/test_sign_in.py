@@ -1,0 +1,105 @@
+"""Signing in and out."""
+
+from typing import Any
+
+import pytest
+from django.test import Client as Browser
+
+from tests.console.conftest import Misbehaving, Person
+from tests.console.pages import Page
+from tests.stack import Stack
+
+
+def test_it_works(visitor: Browser, stack: Stack) -> None:
+    key = stack.new_key()
+    answer = visitor.post("/sign-in", {"key": f"  {key}  "})
+    assert answer.status_code == 302
+    assert answer["Location"] == "/"
+    page = Page(visitor.get("/"))
+    assert "account-" in page.text
+    assert "unlimited" in page.text
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/api-keys", "/projects/some-project-12345678?x=1", "/projects/a-b-1/operations"]
+)
+def test_everything_else_asks_to_sign_in_first_and_returns(
+    visitor: Browser, stack: Stack, path: str
+) -> None:
+    answer = visitor.get(path)
+    assert answer.status_code == 302
+    page = Page(visitor.get(answer["Location"]))
+    assert page.fields["next"] == path
+    signed_in = visitor.post("/sign-in", {"key": stack.new_key(), "next": path})
+    assert signed_in["Location"] == path
+
+
+def test_a_fragment_sends_the_whole_page_to_sign_in(visitor: Browser) -> None:
+    headers = {"HX-Request": "true", "HX-Current-URL": "http://testserver/projects/a-b-1"}
+    answer = visitor.get("/projects/a-b-1/rename", headers=headers)
+    assert answer["HX-Redirect"] == "/sign-in?next=%2Fprojects%2Fa-b-1"
+
+
+@pytest.mark.parametrize(
+    "elsewhere", ["https://evil.example/", "//evil.example", "/\\evil.example", "javascript:x"]
+)
+def test_it_returns_to_nowhere_else(visitor: Browser, stack: Stack, elsewhere: str) -> None:
+    answer = visitor.post("/sign-in", {"key": stack.new_key(), "next": elsewhere})
+    assert answer["Location"] == "/"
+
+
+def test_a_wrong_key_is_told_beside_the_field_and_stays_there(visitor: Browser) -> None:
+    answer = visitor.post("/sign-in", {"key": "not-a-key"})
+    assert answer.status_code == 422
+    page = Page(answer)
+    assert "does not accept this key" in page.text
+    assert page.fields["key"] == "not-a-key"
+    assert visitor.get("/").status_code == 302
+
+
+@pytest.mark.parametrize("key", ["", "two words", "clé", "a\tb"])
+def test_what_cannot_be_a_key_is_not_sent(visitor: Browser, key: str) -> None:
+    assert visitor.post("/sign-in", {"key": key}).status_code == 422
+
+
+def test_a_revoked_key_signs_nobody_in(visitor: Browser, alice: Person) -> None:
+    made = alice.api.post("/api_keys", {"key_name": "short-lived"})
+    alice.api.delete(f"/api_keys/{made['id']}")
+    answer = visitor.post("/sign-in", {"key": made["key"]})
+    assert "does not accept this key" in Page(answer).text
+
+
+def test_a_key_revoked_later_asks_to_sign_in_again(alice: Person, visitor: Browser) -> None:
+    made = alice.api.post("/api_keys", {"key_name": "short-lived"})
+    visitor.post("/sign-in", {"key": made["key"]})
+    assert visitor.get("/").status_code == 200
+    alice.api.delete(f"/api_keys/{made['id']}")
+    answer = visitor.get("/api-keys")
+    assert answer["Location"] == "/sign-in?next=%2Fapi-keys"
+
+
+def test_signing_out_leaves_nothing_behind(alice: Person) -> None:
+    assert alice.browser.get("/sign-out").status_code == 405
+    alice.post("/sign-out")
+    assert alice.get("/").status_code == 302
+    assert alice.api.key not in str(alice.browser.cookies)
+
+
+def test_when_the_api_fails_the_key_is_kept(
+    visitor: Browser, settings: Any, misbehaving: Misbehaving
+) -> None:
+    settings.MANAGEMENT_API_URL = misbehaving.url
+    misbehaving.refuse(500, "out of memory")
+    page = Page(visitor.post("/sign-in", {"key": "abc"}))
+    assert "The management API failed. Out of memory" in page.text
+    assert page.fields["key"] == "abc"
+
+
+def test_an_organizations_key_is_good_enough(
+    visitor: Browser, settings: Any, misbehaving: Misbehaving
+) -> None:
+    settings.MANAGEMENT_API_URL = misbehaving.url
+    misbehaving.refuse(403, "not allowed for organization API keys")
+    answer = visitor.post("/sign-in", {"key": "abc"})
+    assert answer.status_code == 422
+    assert misbehaving.asked == ["GET /api/v2/users/me", "GET /api/v2/projects?limit=1"]

@@ -1,0 +1,81 @@
+"""How times, durations, sizes, states and shapes are put into words."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from console.api_results import Endpoint, Operation, moment
+from console.statuses import (
+    ACTIVE,
+    ENDPOINT_STATES,
+    IDLE,
+    OPERATION_STATUSES,
+    STOPPED,
+    endpoint_state,
+    pending_word,
+)
+from console.templatetags.console_tags import NOTHING, ago, duration, size
+
+
+def endpoint(**fields: object) -> Endpoint:
+    return Endpoint.read({"id": "ep-a", **fields})
+
+
+def operation(action: str, status: str) -> Operation:
+    return Operation.read({"id": "o", "endpoint_id": "ep-a", "action": action, "status": status})
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "words"),
+    [(None, NOTHING), (0, "0 ms"), (999, "999 ms"), (1000, "1.0 s"), (61_000, "1 min 1 s"),
+     (7_260_000, "2 h 1 min")],
+)  # fmt: skip
+def test_durations(milliseconds: int | None, words: str) -> None:
+    assert duration(milliseconds) == words
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [(None, NOTHING), (0, "0 B"), (1500, "1.5 kB"), (42_000_000, "42 MB"), (5 * 10**12, "5.0 TB")],
+)  # fmt: skip
+def test_sizes(count: int | None, words: str) -> None:
+    assert size(count) == words
+
+
+@pytest.mark.parametrize(
+    ("past", "words"),
+    [(timedelta(seconds=-30), "just now"), (timedelta(seconds=40), "40 s ago"),
+     (timedelta(minutes=3), "3 min ago"), (timedelta(hours=5), "5 h ago"),
+     (timedelta(days=2), "2 d ago")],
+)  # fmt: skip
+def test_times(past: timedelta, words: str) -> None:
+    assert words in ago(datetime.now(UTC) - past)
+    assert ago(None) == NOTHING
+
+
+def test_zero_timestamps_are_no_time() -> None:
+    for zero in ("2000-01-01T00:00:00Z", "0001-01-01T00:00:00Z", "", "soon"):
+        assert moment({"at": zero}, "at") is None
+    assert moment({"at": "2026-01-02T03:04:05Z"}, "at") == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+def test_states() -> None:
+    assert endpoint_state(endpoint(current_state="active")) is ACTIVE
+    assert endpoint_state(endpoint(current_state="idle")) is IDLE
+    assert endpoint_state(endpoint(current_state="init")) is IDLE
+    assert endpoint_state(endpoint(current_state="active", disabled=True)) is STOPPED
+
+
+def test_no_two_shapes_say_different_things() -> None:
+    statuses = [*ENDPOINT_STATES, *OPERATION_STATUSES.values()]
+    shapes = {status.label: status.shape for status in statuses}
+    assert shapes["OK"] != shapes["Error"] != shapes["Scheduling"] != shapes["In progress"]
+    assert len({ACTIVE.shape, IDLE.shape, STOPPED.shape}) == 3
+
+
+def test_the_oldest_unfinished_operation_is_what_is_pending() -> None:
+    chain = [operation("suspend_compute", "scheduling"), operation("apply_config", "running")]
+    assert pending_word(endpoint(), chain) == "applying…"
+    assert pending_word(endpoint(), [operation("start_compute", "finished")]) == ""
+    assert pending_word(endpoint(pending_state="active"), []) == "starting…"
+    assert pending_word(endpoint(), [operation("teleport", "running")]) == "working…"
