@@ -56,9 +56,12 @@ def start_compute(operation: Operation) -> None:
 
 def suspend_compute(operation: Operation) -> None:
     """Also of an endpoint that was deleted meanwhile: what waits for this wants it stopped."""
+    endpoint = operation.endpoint
+    assert endpoint is not None
+    if operation.details.get("if_idle") and endpoint.deleted_at is None and _was_used(endpoint):
+        return
     compute.stop(_branch(operation).id)
-    if operation.endpoint_id:
-        forget_limits(operation.endpoint_id)
+    forget_limits(endpoint.id)
 
 
 def apply_config(operation: Operation) -> None:
