@@ -86,6 +86,7 @@ class BranchOut(Schema):
     current_state: str
     pending_state: str | None = None
     state_changed_at: Timestamp
+    logical_size: int | None = None
     creation_source: str = "console"
     primary: bool
     default: bool

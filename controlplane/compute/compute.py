@@ -136,6 +136,16 @@ def last_activity(endpoint_id: str) -> datetime | None:
     return cast("datetime | None", row and row[0])
 
 
+def logical_size(endpoint_id: str) -> int:
+    """Bytes of the databases of the running compute. Raises psycopg.OperationalError."""
+    with connect(socket_dir(endpoint_id)) as connection:
+        row = connection.execute(
+            "SELECT sum(pg_catalog.pg_database_size(oid))::bigint FROM pg_catalog.pg_database"
+            " WHERE datname NOT IN ('template0', 'template1', 'postgres')"
+        ).fetchone()
+    return cast("int", row and row[0]) or 0
+
+
 def running_branches() -> dict[str, str]:
     """Every Postgres on this host, as branch id to the id of the endpoint it runs for."""
     found = {}

@@ -25,6 +25,8 @@ class Branch(models.Model):
     # Seconds that computes ran on this branch, and the same weighted by compute units.
     active_seconds = models.FloatField(default=0)
     compute_seconds = models.FloatField(default=0)
+    # Bytes of its databases, as last measured on a running compute.
+    logical_size = models.BigIntegerField(null=True)
     # Counts changes of roles and databases; the compute applies what it has not yet seen.
     catalog_revision = models.PositiveIntegerField(default=0)
     applied_catalog_revision = models.PositiveIntegerField(default=0)

@@ -11,8 +11,9 @@ class Region(models.Model):
     # Where its proxy listens; connection strings leave out Postgres's own 5432.
     port = models.PositiveIntegerField(default=5432)
     default = models.BooleanField(default=False)
-    # Published by the region's worker: whether its host has PgBouncer.
+    # Published by the region's worker: what its host has.
     pooling_available = models.BooleanField(default=False)
+    pg_version = models.PositiveSmallIntegerField(null=True)
     # Published by the region's proxy and worker while they run; /healthz reads them.
     worker_seen_at = models.DateTimeField(null=True)
     proxy_seen_at = models.DateTimeField(null=True)

@@ -40,7 +40,8 @@ def create_branch(operation: Operation) -> None:
         raise Refused(str(error)) from error
     # The data came with the parent's roles and databases as they were last applied there.
     Branch.objects.filter(id=branch.id).update(
-        applied_catalog_revision=branch.parent.applied_catalog_revision
+        applied_catalog_revision=branch.parent.applied_catalog_revision,
+        logical_size=branch.parent.logical_size,
     )
 
 

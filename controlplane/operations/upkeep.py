@@ -5,16 +5,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+import psycopg
 from django.conf import settings
 from django.db.models import OuterRef, Q, Subquery
 from django.utils import timezone
 
+from controlplane.compute import compute
+from controlplane.compute.binaries import postgres_version
 from controlplane.compute.logs import trim_logs
 from controlplane.compute.pooler import pgbouncer
 from controlplane.models import (
     UNFINISHED,
     Action,
+    Branch,
     Endpoint,
+    EndpointState,
     Operation,
     Region,
 )
@@ -55,6 +60,7 @@ def publish(region: Region) -> None:
     Region.objects.filter(id=region.id).update(
         worker_seen_at=timezone.now(),
         pooling_available=pgbouncer() is not None,
+        pg_version=int(postgres_version().split(".")[0]),
         port=settings.PROXY_PORT,
     )
 
@@ -96,6 +102,19 @@ def check_availability(region: Region) -> None:
                 )
 
 
+def measure_sizes(region: Region) -> None:
+    """Note how large the branches of the active endpoints are."""
+    for endpoint in Endpoint.objects.filter(
+        project__region=region, deleted_at=None, current_state=EndpointState.ACTIVE
+    ):
+        try:
+            size = compute.logical_size(endpoint.id)
+        except psycopg.OperationalError as error:
+            log.info("endpoint=%s size=unknown error=%r", endpoint.id, str(error))
+            continue
+        Branch.objects.filter(id=endpoint.branch_id).update(logical_size=size)
+
+
 def _pause(endpoint: Endpoint) -> timedelta:
     """The time between checks: twice as long for each check since the endpoint was used."""
     since = endpoint.last_active or endpoint.created_at
@@ -112,5 +131,6 @@ ROUNDS: Sequence[Round] = (
     Round(5, publish),
     Round(10, redispatch_lost_operations),
     Round(60, check_availability),
+    Round(30, measure_sizes),
     Round(60, lambda region: trim_logs()),
 )

@@ -9,7 +9,6 @@ from django.db.models import Q, QuerySet, Sum
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
-from controlplane.compute.binaries import postgres_version
 from controlplane.models import (
     UNFINISHED,
     Account,
@@ -109,9 +108,13 @@ def create_project(
     Raises Invalid, Unprocessable.
     """
     region = _find_region(region_id)
-    version = int(postgres_version().split(".")[0])
-    if pg_version not in (None, version):
-        raise Unprocessable(f"pg_version {pg_version} is not available here; use {version}")
+    if region.pg_version is None:
+        raise Unprocessable(f'no worker has come up in the region "{region.id}" yet; try again')
+    if pg_version not in (None, region.pg_version):
+        raise Unprocessable(
+            f'pg_version {pg_version} is not available in the region "{region.id}"; '
+            f"use {region.pg_version}"
+        )
     check_limits(
         account,
         endpoint_settings.get("autoscaling_limit_min_cu"),
@@ -125,7 +128,7 @@ def create_project(
         account=account,
         region=region,
         name=name or "",
-        pg_version=version,
+        pg_version=region.pg_version,
         default_endpoint_settings=dict(endpoint_settings),
         settings=dict(settings),
         history_retention_seconds=history_retention_seconds,
