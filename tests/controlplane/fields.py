@@ -1,0 +1,192 @@
+"""The fields of each resource, as the public field tables have them: name and type."""
+
+import re
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Check = Callable[[Any], bool]
+
+
+def text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def mapping(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def timestamp(value: Any) -> bool:
+    return bool(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", value))
+
+
+def an_uuid(value: Any) -> bool:
+    return isinstance(value, str) and str(uuid.UUID(value)) == value
+
+
+def like(pattern: str) -> Check:
+    return lambda value: bool(re.fullmatch(pattern, value))
+
+
+def one_of(*values: str) -> Check:
+    return lambda value: value in values
+
+
+project_id = like(r"[a-z]+-[a-z]+-\d{8}")
+branch_id = like(r"br-[a-z]+-[a-z]+-\d{6}")
+endpoint_id = like(r"ep-[a-z]+-[a-z]+-\d{6}")
+
+
+def pg_settings(value: Any) -> bool:
+    return all(text(name) and text(inner) for name, inner in value["pg_settings"].items())
+
+
+ENDPOINT: Mapping[str, Check] = {
+    "host": like(r"ep-[a-z]+-[a-z]+-\d{6}\.localhost"),
+    "id": endpoint_id,
+    "project_id": project_id,
+    "branch_id": branch_id,
+    "autoscaling_limit_min_cu": number,
+    "autoscaling_limit_max_cu": number,
+    "region_id": text,
+    "type": one_of("read_write"),
+    "current_state": one_of("init", "active", "idle"),
+    "settings": pg_settings,
+    "pooler_enabled": flag,
+    "pooler_mode": one_of("transaction"),
+    "disabled": flag,
+    "passwordless_access": flag,
+    "creation_source": text,
+    "created_at": timestamp,
+    "updated_at": timestamp,
+    "proxy_host": text,
+    "suspend_timeout_seconds": integer,
+    "provisioner": text,
+}
+ENDPOINT_AT_TIMES: Mapping[str, Check] = {
+    "pending_state": one_of("active", "idle"),
+    "last_active": timestamp,
+    "name": text,
+    "started_at": timestamp,
+    "suspended_at": timestamp,
+}
+OPERATION: Mapping[str, Check] = {
+    "id": an_uuid,
+    "project_id": project_id,
+    "action": one_of(
+        "apply_config",
+        "check_availability",
+        "create_branch",
+        "create_timeline",
+        "delete_timeline",
+        "start_compute",
+        "suspend_compute",
+    ),
+    "status": one_of("scheduling", "running", "finished", "failed"),
+    "failures_count": integer,
+    "created_at": timestamp,
+    "updated_at": timestamp,
+    "total_duration_ms": integer,
+}
+OPERATION_AT_TIMES: Mapping[str, Check] = {
+    "branch_id": branch_id,
+    "endpoint_id": endpoint_id,
+    "error": text,
+    "retry_at": timestamp,
+}
+BRANCH: Mapping[str, Check] = {
+    "id": branch_id,
+    "project_id": project_id,
+    "name": text,
+    "current_state": one_of("init", "ready"),
+    "state_changed_at": timestamp,
+    "creation_source": text,
+    "primary": flag,
+    "default": flag,
+    "protected": flag,
+    "cpu_used_sec": integer,
+    "compute_time_seconds": integer,
+    "active_time_seconds": integer,
+    "written_data_bytes": integer,
+    "data_transfer_bytes": integer,
+    "created_at": timestamp,
+    "updated_at": timestamp,
+}
+BRANCH_AT_TIMES: Mapping[str, Check] = {
+    "parent_id": branch_id,
+    "parent_timestamp": timestamp,
+    "pending_state": one_of("ready"),
+    "logical_size": integer,
+}
+PROJECT_LISTED: Mapping[str, Check] = {
+    "id": project_id,
+    "platform_id": text,
+    "region_id": text,
+    "name": text,
+    "provisioner": text,
+    "default_endpoint_settings": mapping,
+    "settings": mapping,
+    "pg_version": integer,
+    "proxy_host": text,
+    "branch_logical_size_limit": integer,
+    "branch_logical_size_limit_bytes": integer,
+    "store_passwords": flag,
+    "active_time": integer,
+    "cpu_used_sec": integer,
+    "creation_source": text,
+    "created_at": timestamp,
+    "updated_at": timestamp,
+    "owner_id": text,
+}
+PROJECT: Mapping[str, Check] = {
+    **PROJECT_LISTED,
+    "data_storage_bytes_hour": integer,
+    "data_transfer_bytes": integer,
+    "written_data_bytes": integer,
+    "compute_time_seconds": integer,
+    "active_time_seconds": integer,
+    "history_retention_seconds": integer,
+    "consumption_period_start": timestamp,
+    "consumption_period_end": timestamp,
+    "owner": mapping,
+}
+PROJECT_AT_TIMES: Mapping[str, Check] = {"synthetic_storage_size": integer}
+ROLE: Mapping[str, Check] = {
+    "branch_id": branch_id,
+    "name": text,
+    "protected": flag,
+    "created_at": timestamp,
+    "updated_at": timestamp,
+}
+ROLE_AT_TIMES: Mapping[str, Check] = {"password": text}
+DATABASE: Mapping[str, Check] = {
+    "id": integer,
+    "branch_id": branch_id,
+    "name": text,
+    "owner_name": text,
+    "created_at": timestamp,
+    "updated_at": timestamp,
+}
+
+
+def assert_fields(
+    resource: Any, always: Mapping[str, Check], at_times: Mapping[str, Check] | None = None
+) -> None:
+    """Every field that is always there is, no field is unknown, and each has its type."""
+    known = {**always, **(at_times or {})}
+    assert not always.keys() - resource.keys(), "missing"
+    assert not resource.keys() - known.keys(), "unknown"
+    for name, value in resource.items():
+        assert known[name](value), f"{name}: {value!r}"

@@ -1,0 +1,131 @@
+"""A project as the tests handle it: its paths, its parts, and what stands behind them."""
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import requests
+
+from tests.stack import Client, Stack, wait_for
+
+
+class Project:
+    """A project that was created through the API, with its first branch and endpoint."""
+
+    def __init__(self, stack: Stack, client: Client, created: Any) -> None:
+        self.stack = stack
+        self.client = client
+        self.created = created
+        self.id: str = created["project"]["id"]
+        self.path = f"/projects/{self.id}"
+        self.branch_id: str = created["branch"]["id"]
+        self.endpoint_id: str = created["endpoints"][0]["id"]
+
+    # paths
+
+    def branch_path(self, branch_id: str | None = None, rest: str = "") -> str:
+        return f"{self.path}/branches/{branch_id or self.branch_id}{rest}"
+
+    def endpoint_path(self, endpoint_id: str | None = None, rest: str = "") -> str:
+        return f"{self.path}/endpoints/{endpoint_id or self.endpoint_id}{rest}"
+
+    # reading
+
+    def branch(self, branch_id: str | None = None) -> Any:
+        return self.client.get(self.branch_path(branch_id))["branch"]
+
+    def endpoint(self, endpoint_id: str | None = None) -> Any:
+        return self.client.get(self.endpoint_path(endpoint_id))["endpoint"]
+
+    def endpoints(self) -> Any:
+        return self.client.get(self.path + "/endpoints")["endpoints"]
+
+    def operations(self) -> Any:
+        return self.client.get(self.path + "/operations")["operations"]
+
+    def operation(self, operation_id: str) -> Any:
+        return self.client.get(f"{self.path}/operations/{operation_id}")["operation"]
+
+    # changing: each waits until it is done, and insists that it succeeded
+
+    def done(self, answer: Any, *, timeout: float = 60.0) -> Any:
+        for operation in self.client.finish(answer, timeout=timeout):
+            assert operation["status"] == "finished", operation
+        return answer
+
+    def new_branch(self, *, endpoint: bool = False, **attributes: Any) -> Any:
+        body: dict[str, Any] = {"branch": attributes}
+        if endpoint:
+            body["endpoints"] = [{"type": "read_write"}]
+        return self.done(self.client.post(self.path + "/branches", body))
+
+    def new_branch_id(self) -> str:
+        return str(self.new_branch()["branch"]["id"])
+
+    def create_endpoint(self, branch_id: str, **attributes: Any) -> Any:
+        return self.done(self.client.post(self.path + "/endpoints", wanted(branch_id, attributes)))
+
+    def change(self, endpoint_id: str | None = None, **attributes: Any) -> Any:
+        body = {"endpoint": attributes}
+        return self.done(self.client.patch(self.endpoint_path(endpoint_id), body))
+
+    def start(self, endpoint_id: str | None = None) -> Any:
+        return self.done(self.client.post(self.endpoint_path(endpoint_id, "/start")))
+
+    def suspend(self, endpoint_id: str | None = None) -> Any:
+        return self.done(self.client.post(self.endpoint_path(endpoint_id, "/suspend")))
+
+    # behind the API
+
+    def compute(self, endpoint_id: str | None = None) -> "psycopg.Connection[Any]":
+        """A connection to the running compute, past the proxy."""
+        return self.stack.compute(endpoint_id or self.endpoint_id)
+
+    def is_running(self, endpoint_id: str | None = None) -> bool:
+        return self.stack.is_running(endpoint_id or self.endpoint_id)
+
+    def sql(self, statement: str, *, endpoint_id: str | None = None) -> list[tuple[Any, ...]]:
+        """Run a statement on the compute; the rows, where it has any."""
+        with self.compute(endpoint_id) as connection:
+            cursor = connection.execute(statement.encode())
+            return cursor.fetchall() if cursor.description else []
+
+    def locked(self, branch_id: str | None = None) -> "contextlib.AbstractContextManager[None]":
+        """Hold the branch, so that operations on it stand still half-way."""
+        return locked(self.stack, branch_id or self.branch_id)
+
+
+@contextlib.contextmanager
+def locked(stack: Stack, branch_id: str) -> Iterator[None]:
+    descriptor = os.open(stack.state_dir / "locks" / branch_id, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        wait_for(lambda: _lock(descriptor), f"the lock of {branch_id}")
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def wanted(branch_id: str, attributes: dict[str, Any] | None = None) -> Any:
+    """The body that asks for an endpoint."""
+    return {"endpoint": {"branch_id": branch_id, "type": "read_write", **(attributes or {})}}
+
+
+def refusal(response: requests.Response) -> tuple[int, str]:
+    """The status and message of an error, which must have the API's one shape."""
+    assert response.headers["Content-Type"].startswith("application/json"), response.text
+    body = response.json()
+    assert set(body) == {"request_id", "code", "message"}, body
+    assert all(isinstance(value, str) for value in body.values()), body
+    assert body["message"]
+    return response.status_code, body["message"]
+
+
+def _lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

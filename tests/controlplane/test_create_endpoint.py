@@ -1,0 +1,198 @@
+"""POST /projects/{project_id}/endpoints (specification, call 1)."""
+
+from typing import Any
+
+import pytest
+
+from tests.controlplane.fields import (
+    ENDPOINT,
+    ENDPOINT_AT_TIMES,
+    OPERATION,
+    OPERATION_AT_TIMES,
+    assert_fields,
+)
+from tests.controlplane.project import Project, refusal, wanted
+from tests.stack import Client
+
+
+@pytest.fixture
+def branch_id(project: Project) -> str:
+    """A branch without an endpoint."""
+    return project.new_branch_id()
+
+
+def create(project: Project, body: Any) -> tuple[int, str]:
+    """The refusal of a request to create an endpoint; nothing must have come of it."""
+    before = project.endpoints()
+    answer = refusal(project.client.call("POST", project.path + "/endpoints", json=body))
+    assert project.endpoints() == before
+    return answer
+
+
+def test_it_works(project: Project, branch_id: str) -> None:
+    response = project.client.call("POST", project.path + "/endpoints", json=wanted(branch_id))
+
+    assert response.status_code == 201
+    body = response.json()
+    assert set(body) == {"endpoint", "operations"}
+    endpoint, (operation,) = body["endpoint"], body["operations"]
+    assert_fields(endpoint, ENDPOINT, ENDPOINT_AT_TIMES)
+    assert endpoint["branch_id"] == branch_id
+    assert (endpoint["current_state"], endpoint["pending_state"]) == ("init", "active")
+    assert endpoint["host"] == f"{endpoint['id']}.{endpoint['proxy_host']}"
+    assert endpoint["pooler_enabled"] is False
+    assert endpoint["settings"] == {"pg_settings": {}}
+    assert "last_active" not in endpoint
+    assert_fields(operation, OPERATION, OPERATION_AT_TIMES)
+    assert (operation["action"], operation["status"]) == ("start_compute", "running")
+    assert operation["endpoint_id"] == endpoint["id"]
+    assert operation["branch_id"] == branch_id
+
+
+def test_its_operation_ends_with_a_running_postgres(project: Project, branch_id: str) -> None:
+    created = project.create_endpoint(branch_id)
+
+    endpoint = project.endpoint(created["endpoint"]["id"])
+    assert endpoint["current_state"] == "active"
+    assert "pending_state" not in endpoint
+    assert {"last_active", "started_at"} <= endpoint.keys()
+    assert project.sql("SELECT 1", endpoint_id=endpoint["id"]) == [(1,)]
+
+
+def test_its_attributes_are_taken(project: Project, branch_id: str) -> None:
+    attributes = {
+        "autoscaling_limit_min_cu": 0.5,
+        "autoscaling_limit_max_cu": 2,
+        "suspend_timeout_seconds": 600,
+        "settings": {"pg_settings": {"work_mem": "7MB"}},
+        "provisioner": "k8s-neonvm",
+        "passwordless_access": False,
+        "name": "reports",
+    }
+    created = project.create_endpoint(branch_id, **attributes)["endpoint"]
+
+    assert {name: created[name] for name in attributes} == attributes
+    assert project.sql("SHOW work_mem", endpoint_id=created["id"]) == [("7MB",)]
+
+
+def test_a_disabled_one_is_created_asleep(project: Project, branch_id: str) -> None:
+    created = project.create_endpoint(branch_id, disabled=True)
+
+    assert created["operations"] == []
+    assert created["endpoint"]["disabled"] is True
+    assert created["endpoint"]["current_state"] == "idle"
+    assert not project.is_running(created["endpoint"]["id"])
+
+
+def test_settings_that_postgres_refuses_leave_it_idle(project: Project, branch_id: str) -> None:
+    body = wanted(branch_id, {"settings": {"pg_settings": {"work_mem": "plenty"}}})
+    created = project.client.post(project.path + "/endpoints", body)
+
+    (operation,) = project.client.finish(created)
+    assert operation["status"] == "failed"
+    assert 'invalid value for parameter "work_mem": "plenty"' in operation["error"]
+    endpoint = project.endpoint(created["endpoint"]["id"])
+    assert endpoint["current_state"] == "idle"
+
+    project.change(endpoint["id"], settings={"pg_settings": {"work_mem": "8MB"}})
+    project.start(endpoint["id"])
+    assert project.sql("SHOW work_mem", endpoint_id=endpoint["id"]) == [("8MB",)]
+
+
+def test_a_branch_that_has_an_endpoint_takes_no_other(project: Project) -> None:
+    status, message = create(project, wanted(project.branch_id))
+    assert status == 409
+    assert "read_write endpoint already exists" in message
+    assert project.endpoint_id in message
+
+
+def test_it_may_follow_a_deleted_one(project: Project) -> None:
+    project.client.delete(project.endpoint_path())
+
+    created = project.create_endpoint(project.branch_id)["endpoint"]
+    assert created["id"] != project.endpoint_id
+    assert project.endpoint(created["id"])["current_state"] == "active"
+
+
+def test_it_waits_for_a_branch_that_is_being_created(project: Project) -> None:
+    with project.locked():
+        branch = project.client.post(project.path + "/branches")["branch"]
+        created = project.client.post(project.path + "/endpoints", wanted(branch["id"]))
+        assert [o["status"] for o in created["operations"]] == ["scheduling"]
+    project.done(created)
+    assert project.endpoint(created["endpoint"]["id"])["current_state"] == "active"
+
+
+class TestRefusals:
+    """Nothing of these comes into being."""
+
+    @pytest.mark.parametrize("kind", ["read_only", "", None, 1, "READ_WRITE"])
+    def test_another_type(self, standing: Project, kind: Any) -> None:
+        body = wanted(standing.branch_id, {"type": kind})
+        status, message = create(standing, body)
+        assert status == 400
+        assert "endpoint.type" in message
+
+    def test_no_branch(self, standing: Project) -> None:
+        status, message = create(standing, {"endpoint": {"type": "read_write"}})
+        assert (status, "endpoint.branch_id (field required)" in message) == (400, True)
+
+    def test_no_endpoint(self, standing: Project) -> None:
+        message = "invalid request: decode application/json: invalid: endpoint (field required)"
+        assert create(standing, {}) == (400, message)
+
+    def test_an_unknown_branch(self, standing: Project) -> None:
+        assert create(standing, wanted("br-no-where-123456")) == (404, "branch not found")
+
+    def test_another_projects_branch(self, standing: Project) -> None:
+        other = standing.client.new_project(wait=False)
+        answer = create(standing, wanted(other["branch"]["id"]))
+        assert answer == (404, "branch not found")
+
+    def test_an_unknown_project(self, alice: Client) -> None:
+        body = wanted("br-no-where-123456")
+        response = alice.call("POST", "/projects/no-where-12345678/endpoints", json=body)
+        assert refusal(response) == (404, "project not found")
+
+    def test_another_region(self, standing: Project, spare_branch_id: str) -> None:
+        status, message = create(standing, wanted(spare_branch_id, {"region_id": "aws-us-east-2"}))
+        assert (status, '"local"' in message) == (422, True)
+
+    @pytest.mark.parametrize(
+        ("attributes", "status", "words"),
+        [
+            ({"autoscaling_limit_max_cu": 0.1}, 400, "autoscaling_limit_max_cu"),
+            ({"autoscaling_limit_max_cu": 57}, 400, "autoscaling_limit_max_cu"),
+            ({"autoscaling_limit_min_cu": 2}, 400, "more than autoscaling_limit_max_cu 1"),
+            ({"autoscaling_limit_min_cu": "much"}, 400, "autoscaling_limit_min_cu"),
+            ({"suspend_timeout_seconds": -2}, 400, "suspend_timeout_seconds"),
+            ({"suspend_timeout_seconds": 604801}, 400, "suspend_timeout_seconds"),
+            ({"pooler_mode": "session"}, 400, "pooler_mode"),
+            ({"settings": {}}, 400, "settings must not be nil"),
+            ({"settings": {"pg_settings": {"work_mem": 7}}}, 400, "work_mem"),
+            ({"settings": {"pg_settings": {"a b": "c"}}}, 400, "not the name of a Postgres"),
+            ({"settings": {"pg_settings": {"port": "1"}}}, 422, "belongs to the platform"),
+            ({"name": "x" * 65}, 400, "endpoint.name"),
+        ],
+    )
+    def test_attributes_out_of_range(
+        self,
+        standing: Project,
+        spare_branch_id: str,
+        attributes: dict[str, Any],
+        status: int,
+        words: str,
+    ) -> None:
+        answer = create(standing, wanted(spare_branch_id, attributes))
+        assert (answer[0], words in answer[1]) == (status, True), answer
+
+    def test_more_compute_than_the_plan_allows(self, free: Client) -> None:
+        created = free.new_project(wait=False)
+        path = f"/projects/{created['project']['id']}"
+        branch = free.post(path + "/branches")["branch"]
+        body = wanted(branch["id"], {"autoscaling_limit_max_cu": 2})
+        response = free.call("POST", path + "/endpoints", json=body)
+        status, message = refusal(response)
+        assert status == 422
+        assert message == 'the plan "free" allows at most 1 compute units per endpoint, got 2'
+        free.call("DELETE", path)

@@ -1,0 +1,91 @@
+"""DELETE /projects/{project_id}/endpoints/{endpoint_id} (specification, call 4 and rule 3)."""
+
+import psycopg
+import pytest
+
+from tests.controlplane.fields import ENDPOINT, ENDPOINT_AT_TIMES, assert_fields
+from tests.controlplane.project import Project, refusal
+from tests.stack import wait_for
+
+
+def test_it_works(project: Project) -> None:
+    before = project.endpoint()
+
+    response = project.client.call("DELETE", project.endpoint_path())
+
+    assert response.status_code == 200
+    body = response.json()
+    assert body == {"endpoint": before, "operations": []}
+    assert_fields(body["endpoint"], ENDPOINT, ENDPOINT_AT_TIMES)
+    assert refusal(project.client.call("GET", project.endpoint_path()))[0] == 404
+    wait_for(lambda: not project.is_running(), "the end of the compute")
+
+
+def test_an_idle_one(project: Project) -> None:
+    project.suspend()
+    before = project.endpoint()
+    assert project.client.delete(project.endpoint_path()) == {"endpoint": before, "operations": []}
+
+
+def test_its_connections_are_dropped_at_once(project: Project) -> None:
+    with project.compute() as connection:
+        project.client.delete(project.endpoint_path())
+
+        def is_dropped() -> bool:
+            try:
+                connection.execute("SELECT 1")
+            except psycopg.OperationalError:
+                return True
+            return False
+
+        wait_for(is_dropped, "the end of the connection", timeout=2)
+
+
+def test_what_is_pending_is_not_told(project: Project) -> None:
+    with project.locked():
+        suspended = project.client.post(project.endpoint_path(rest="/suspend"))
+        deleted = project.client.delete(project.endpoint_path())
+        assert deleted["operations"] == []
+        assert "pending_state" not in deleted["endpoint"]
+    project.done(suspended)
+
+
+def test_its_data_stays(project: Project) -> None:
+    project.sql("CREATE TABLE kept AS SELECT 7 AS number")
+    project.client.delete(project.endpoint_path())
+
+    created = project.create_endpoint(project.branch_id)["endpoint"]
+    assert project.sql("SELECT number FROM kept", endpoint_id=created["id"]) == [(7,)]
+
+
+def test_deleting_it_again_finds_nothing(project: Project) -> None:
+    project.client.delete(project.endpoint_path())
+    again = project.client.call("DELETE", project.endpoint_path())
+    assert refusal(again) == (404, "endpoint not found")
+
+
+def test_a_start_that_waits_fails_with_the_reason(project: Project) -> None:
+    project.suspend()
+    with project.locked():
+        start = project.client.post(project.endpoint_path(rest="/start"))
+        project.client.delete(project.endpoint_path())
+    (operation,) = project.client.finish(start)
+    assert operation["status"] == "failed"
+    assert operation["error"] == "the endpoint was deleted"
+    wait_for(lambda: not project.is_running(), "the end of the compute")
+
+
+def test_it_does_not_stop_its_branch_from_being_deleted(project: Project) -> None:
+    branch = project.new_branch(endpoint=True)
+    branch_id, endpoint_id = branch["branch"]["id"], branch["endpoints"][0]["id"]
+    with project.locked(branch_id):
+        going = project.client.delete(project.branch_path(branch_id))
+        project.client.delete(project.endpoint_path(endpoint_id))
+    project.done(going)
+    assert not project.stack.data_dir(branch_id).exists()
+
+
+@pytest.mark.parametrize("endpoint_id", ["ep-no-where-123456", "nonsense", "%20", "ep-%F0%9F%A6"])
+def test_an_unknown_endpoint(standing: Project, endpoint_id: str) -> None:
+    response = standing.client.call("DELETE", standing.endpoint_path(endpoint_id))
+    assert refusal(response) == (404, "endpoint not found")

@@ -1,0 +1,123 @@
+"""POST start, suspend and restart of an endpoint; disabled endpoints."""
+
+import psycopg
+import pytest
+
+from tests.controlplane.fields import ENDPOINT, ENDPOINT_AT_TIMES, assert_fields
+from tests.controlplane.project import Project, refusal
+
+
+def test_it_works(project: Project) -> None:
+    answer = project.client.post(project.endpoint_path(rest="/suspend"))
+    assert [(o["action"], o["status"]) for o in answer["operations"]] == [
+        ("suspend_compute", "running")
+    ]
+    assert_fields(answer["endpoint"], ENDPOINT, ENDPOINT_AT_TIMES)
+    assert answer["endpoint"]["pending_state"] == "idle"
+    project.done(answer)
+    endpoint = project.endpoint()
+    assert (endpoint["current_state"], "suspended_at" in endpoint) == ("idle", True)
+    assert not project.is_running()
+
+    answer = project.client.post(project.endpoint_path(rest="/start"))
+    assert [(o["action"], o["status"]) for o in answer["operations"]] == [
+        ("start_compute", "running")
+    ]
+    assert answer["endpoint"]["current_state"] == "idle"
+    assert answer["endpoint"]["pending_state"] == "active"
+    project.done(answer)
+    assert project.endpoint()["current_state"] == "active"
+    assert project.is_running()
+
+
+def test_its_data_is_there_after_a_sleep(project: Project) -> None:
+    project.sql("CREATE TABLE kept AS SELECT 7 AS number")
+    project.suspend()
+    project.start()
+    assert project.sql("SELECT number FROM kept") == [(7,)]
+
+
+def test_what_is_so_already_takes_no_operation(project: Project) -> None:
+    for action, state in (("start", "active"), ("suspend", "idle")):
+        project.done(project.client.post(project.endpoint_path(rest=f"/{action}")))
+        again = project.client.post(project.endpoint_path(rest=f"/{action}"))
+        assert again["operations"] == []
+        assert again["endpoint"]["current_state"] == state
+        assert "pending_state" not in again["endpoint"]
+
+
+def test_suspending_drops_connections(project: Project) -> None:
+    with project.compute() as connection:
+        project.suspend()
+        with pytest.raises(psycopg.errors.AdminShutdown):
+            connection.execute("SELECT 1")
+
+
+def test_a_start_behind_a_suspend_waits_for_it(project: Project) -> None:
+    with project.locked():
+        first = project.client.post(project.endpoint_path(rest="/suspend"))
+        second = project.client.post(project.endpoint_path(rest="/start"))
+        assert [o["status"] for o in first["operations"] + second["operations"]] == [
+            "running",
+            "scheduling",
+        ]
+        assert project.endpoint()["pending_state"] == "active"
+    project.done(first)
+    project.done(second)
+    assert project.endpoint()["current_state"] == "active"
+
+
+def test_restart_is_both(project: Project) -> None:
+    (before,) = project.sql("SELECT pg_postmaster_start_time()")
+    answer = project.client.post(project.endpoint_path(rest="/restart"))
+    assert [(o["action"], o["status"]) for o in answer["operations"]] == [
+        ("suspend_compute", "running"),
+        ("start_compute", "scheduling"),
+    ]
+    project.done(answer)
+    assert project.sql("SELECT pg_postmaster_start_time()") != [before]
+    assert project.endpoint()["current_state"] == "active"
+
+
+@pytest.mark.parametrize("action", ["start", "suspend", "restart"])
+def test_an_unknown_endpoint(standing: Project, action: str) -> None:
+    path = standing.endpoint_path("ep-no-where-123456", f"/{action}")
+    assert refusal(standing.client.call("POST", path)) == (404, "endpoint not found")
+
+
+class TestDisabled:
+    def test_it_is_suspended(self, project: Project) -> None:
+        answer = project.client.patch(project.endpoint_path(), {"endpoint": {"disabled": True}})
+        assert answer["endpoint"]["disabled"] is True
+        assert answer["endpoint"]["pending_state"] == "idle"
+        assert [o["action"] for o in answer["operations"]] == ["suspend_compute"]
+        project.done(answer)
+        assert project.endpoint()["current_state"] == "idle"
+        assert not project.is_running()
+
+    def test_it_does_not_start(self, project: Project) -> None:
+        project.change(disabled=True)
+        for action in ("start", "restart"):
+            response = project.client.call("POST", project.endpoint_path(rest=f"/{action}"))
+            assert refusal(response) == (406, "endpoint is disabled")
+        assert project.endpoint()["current_state"] == "idle"
+
+    def test_enabled_again_it_starts(self, project: Project) -> None:
+        project.change(disabled=True)
+        answer = project.client.patch(project.endpoint_path(), {"endpoint": {"disabled": False}})
+        assert answer["operations"] == []
+        assert answer["endpoint"]["current_state"] == "idle"
+        project.start()
+        assert project.is_running()
+
+    def test_disabled_while_it_starts_it_ends_idle(self, project: Project) -> None:
+        project.suspend()
+        with project.locked():
+            started = project.client.post(project.endpoint_path(rest="/start"))
+            disabled = project.client.patch(
+                project.endpoint_path(), {"endpoint": {"disabled": True}}
+            )
+        project.done(started)
+        project.done(disabled)
+        assert project.endpoint()["current_state"] == "idle"
+        assert not project.is_running()
