@@ -32,6 +32,8 @@ class Polling:
     unfinished: int = 0
     # What a screen reader is told when the last operation has ended.
     ending: str = ""
+    # The newest operation, if all have ended and it failed.
+    failed: Operation | None = None
     problem: APIError | None = None
     sign_in_url: str = ""
 
@@ -42,7 +44,9 @@ def polling(request: ConsoleRequest, url: str, operations: Iterable[Operation]) 
     unfinished = sum(is_unfinished(operation) for operation in shown)
     turn = _turn(request)
     if not unfinished:
-        return Polling(url, ending=_ending(shown) if turn else "")
+        failed = next((one for one in shown[:1] if operation_status(one).tone == "bad"), None)
+        ending = "The latest operation has failed." if failed else "All operations have finished."
+        return Polling(url, ending=ending if turn else "", failed=failed)
     pace = next(pause for since, pause in PACES if turn >= since)
     return Polling(url, _with_turn(url, turn + 1), pace, unfinished=unfinished)
 
@@ -86,10 +90,3 @@ def _turn(request: ConsoleRequest) -> int:
 
 def _with_turn(url: str, turn: int) -> str:
     return f"{url}{'&' if '?' in url else '?'}n={turn}"
-
-
-def _ending(operations: list[Operation]) -> str:
-    newest = operations[0] if operations else None
-    if newest and operation_status(newest).tone == "bad":
-        return "Operations have ended; the latest one failed."
-    return "All operations have finished."

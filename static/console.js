@@ -145,7 +145,9 @@
   }
 
   function fadeNotices() {
-    for (const notice of document.querySelectorAll(".notice.success:not([data-fading])")) {
+    const fresh = document.querySelectorAll(".notice.success:not([data-fading])");
+    if (fresh.length) document.querySelectorAll(".notice[data-fading]").forEach((old) => old.remove());
+    for (const notice of fresh) {
       notice.dataset.fading = "";
       setTimeout(() => notice.remove(), 6000);
     }

@@ -159,7 +159,7 @@ def misbehaving(settings: Any) -> Iterator[Misbehaving]:
             pass
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=[0.01])
     thread.start()
     behaviour.url = f"http://127.0.0.1:{server.server_port}/api/v2"
     yield behaviour

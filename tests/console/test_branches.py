@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import pytest
-
 from tests.console.conftest import Person, Shop
 from tests.console.pages import Page
 from tests.stack import wait_for
@@ -46,22 +44,21 @@ def test_without_an_endpoint_if_so_wished(alice: Person, shop: Shop) -> None:
     assert "Create one" in Page(alice.get(shop.url)).row(branches(alice, shop)["bare"]["id"])
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [{"name": "dev"}, {"name": "x" * 300}, {"name": "ok", "parent_id": "br-no-such-123456"}],
-)
-def test_what_the_api_refuses_is_told_and_kept(
-    alice: Person, shop: Shop, fields: dict[str, str]
-) -> None:
-    sent = {"parent_id": shop.main_id, **fields}
-    answer = alice.post(f"{shop.url}/new-branch", sent)
-    assert answer.status_code == 422
-    page = Page(answer)
-    assert 'role="alert"' in page.html
-    assert page.fields["name"] == sent["name"]
-    assert page.fields["parent_id"] == sent["parent_id"]
-    # The box that was left open stays open.
-    assert page.fields["with_endpoint"] == ""
+def test_what_the_api_refuses_is_told_and_kept(alice: Person, shop: Shop) -> None:
+    for fields in (
+        {"name": "dev"},
+        {"name": "x" * 300},
+        {"name": "ok", "parent_id": "br-no-such-123456"},
+    ):
+        sent = {"parent_id": shop.main_id, **fields}
+        answer = alice.post(f"{shop.url}/new-branch", sent)
+        assert answer.status_code == 422, fields
+        page = Page(answer)
+        assert 'role="alert"' in page.html
+        assert page.fields["name"] == sent["name"]
+        assert page.fields["parent_id"] == sent["parent_id"]
+        # The box that was left open stays open.
+        assert page.fields["with_endpoint"] == ""
 
 
 def test_names_with_markup_are_text(alice: Person, shop: Shop) -> None:

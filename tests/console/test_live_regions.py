@@ -163,3 +163,19 @@ def test_the_states_are_not_older_than_the_operations(
     assert alice.get("/projects/p").status_code == 200
     asked = [path.split("/p/")[-1].split("?")[0] for path in misbehaving.asked]
     assert asked.index("operations") < min(asked.index("endpoints"), asked.index("branches"))
+
+
+def test_the_end_says_when_the_latest_operation_failed(
+    alice: Person, settings: Any, misbehaving: Misbehaving
+) -> None:
+    settings.MANAGEMENT_API_URL = misbehaving.url
+    misbehaving.body = (
+        b'{"operations": [{"id": "o", "status": "failed", "error": "<b>no disk</b>"}],'
+        b'"endpoints": [], "branches": [], "project": {"id": "p"}}'
+    )
+    answer = alice.htmx_get("/projects/p/live?n=4")
+    assert answer.status_code == polling.STOP_POLLING
+    page = Page(answer)
+    assert "The latest operation failed: <b>no disk</b>" in page.text
+    assert "The latest operation has failed." in page.text
+    assert "<b>no disk" not in page.html
