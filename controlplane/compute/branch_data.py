@@ -37,6 +37,20 @@ OF_THE_RUNNING = (
     *("pg_wal", "pg_wal/archive_status", "pg_wal/summaries", "backup_label"),
 )
 
+# Settings of the platform's own sessions, above any that a user gives a database or an
+# endpoint. They run as a superuser: only what is Postgres's own may be found by name.
+SESSION_SETTINGS = {
+    "search_path": "pg_catalog",
+    "role": "none",
+    "default_transaction_read_only": "off",
+    "statement_timeout": "0",
+    "transaction_timeout": "0",
+    "idle_session_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+    # Whoever holds a lock for longer makes an operation fail, and does not stop it for ever.
+    "lock_timeout": "10s",
+}
+
 
 class NoSuchBranchData(Exception):
     """A branch's data directory is missing."""
@@ -98,6 +112,7 @@ def connect(socket_dir: Path, dbname: str = "postgres") -> "psycopg.Connection[t
         autocommit=True,
         connect_timeout=10,
         application_name="perch",
+        options=" ".join(f"-c {name}={value}" for name, value in SESSION_SETTINGS.items()),
     )
 
 

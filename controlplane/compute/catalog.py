@@ -12,7 +12,6 @@ from typing import LiteralString
 from psycopg import Connection, sql
 
 from controlplane.compute.branch_data import connect
-from controlplane.compute.configuration import PLATFORM_ROLE
 
 # Every role made through the API is a member: what they share is granted to it.
 GROUP = "perch_superuser"
@@ -46,7 +45,7 @@ def apply_catalog(socket_dir: Path, spec: CatalogSpec) -> None:
     with connect(socket_dir) as connection:
         _create_group(connection)
         for name in spec.dropped_databases:
-            _run(connection, "DROP DATABASE IF EXISTS {} WITH (FORCE)", name)
+            _drop_database(connection, name)
         for role in spec.roles:
             _apply_role(connection, role)
         for database in spec.databases:
@@ -95,13 +94,29 @@ def _apply_database(connection: "Connection[tuple[object, ...]]", database: Data
             database.name,
         )
     if not _exists(connection, present, database.name):
-        _run(connection, "CREATE DATABASE {} OWNER {}", database.name, database.owner)
+        # Nobody can be connected to template0, and so stand in the way of a copy of it.
+        _run(
+            connection,
+            "CREATE DATABASE {} OWNER {} TEMPLATE template0",
+            database.name,
+            database.owner,
+        )
     else:
         _run(connection, "ALTER DATABASE {} OWNER TO {}", database.name, database.owner)
 
 
+def _drop_database(connection: "Connection[tuple[object, ...]]", name: str) -> None:
+    if _exists(connection, "SELECT 1 FROM pg_database WHERE datname = %s", name):
+        _run(connection, "ALTER DATABASE {} IS_TEMPLATE false", name)
+        _run(connection, "DROP DATABASE {} WITH (FORCE)", name)
+
+
 def _drop_role(socket_dir: Path, name: str, spec: CatalogSpec) -> None:
-    """Drop a role; what it owns goes to the owner of the database that holds it."""
+    """Drop a role; what it owns goes to the owner of the database that holds it.
+
+    In a database that somebody made by SQL it goes to the group. Never to the platform: a
+    function that runs with its owner's rights would then have a superuser's.
+    """
     owners = {database.name: database.owner for database in spec.databases}
     with connect(socket_dir) as connection:
         if not _exists(connection, "SELECT 1 FROM pg_roles WHERE rolname = %s", name):
@@ -112,7 +127,7 @@ def _drop_role(socket_dir: Path, name: str, spec: CatalogSpec) -> None:
         rows = connection.execute("SELECT datname FROM pg_database WHERE datallowconn").fetchall()
     # Ownership is kept in each database on its own.
     for (database,) in rows:
-        heir = owners.get(str(database), PLATFORM_ROLE)
+        heir = owners.get(str(database), GROUP)
         with connect(socket_dir, str(database)) as connection:
             _run(connection, "REASSIGN OWNED BY {} TO {}", name, heir)
             _run(connection, "DROP OWNED BY {}", name)

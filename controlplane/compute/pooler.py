@@ -23,6 +23,11 @@ MOST_CLIENTS = 10_000
 SERVERS_PER_POOL = 20  # for each pair of database and role
 START_TIMEOUT = 5.0  # seconds
 
+# Runs as a superuser in the client's database: nothing in it may be found by search_path.
+AUTH_QUERY = (
+    "SELECT rolname, '' FROM pg_catalog.pg_roles"
+    " WHERE rolname OPERATOR(pg_catalog.=) $1 AND rolcanlogin"
+)
 CONFIGURATION = """\
 [databases]
 * = host={socket_dir} port=5432 auth_user={platform}
@@ -37,7 +42,7 @@ logfile = {log_file}
 ; The proxy has authenticated the client; here its name must only be a role's.
 auth_type = trust
 auth_file = {auth_file}
-auth_query = SELECT rolname, '' FROM pg_catalog.pg_roles WHERE rolname = $1 AND rolcanlogin
+auth_query = {auth_query}
 pool_mode = transaction
 max_client_conn = {most_clients}
 default_pool_size = {servers}
@@ -81,6 +86,7 @@ def ensure_pooler(branch_id: str, socket_dir: Path) -> None:
         pid_file=_pid_file(branch_id),
         log_file=log_file,
         auth_file=auth_file,
+        auth_query=AUTH_QUERY,
         most_clients=MOST_CLIENTS,
         servers=SERVERS_PER_POOL,
     )
