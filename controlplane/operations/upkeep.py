@@ -130,7 +130,7 @@ ROUNDS: Sequence[Round] = (
     Round(2, reconcile_host),
     Round(5, publish),
     Round(10, redispatch_lost_operations),
-    Round(60, check_availability),
+    Round(5, check_availability),
     Round(30, measure_sizes),
     Round(60, lambda region: trim_logs()),
 )
