@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-SUITES = ("proxy", "controlplane", "console", "browser")
+SUITES = ("proxy", "connections", "controlplane", "console", "browser")
 NOTHING_COLLECTED = 5  # pytest's exit status where -k and the like leave a suite nothing
 
 
