@@ -53,10 +53,23 @@ def _in_seconds(time: datetime) -> str:
 
 Text = Annotated[str, AfterValidator(_storable)]
 JsonObject = Annotated[dict[str, Any], AfterValidator(_storable_json)]
-Name = Annotated[Text, StringConstraints(strip_whitespace=True, min_length=1, max_length=256)]
-ShortName = Annotated[Text, StringConstraints(strip_whitespace=True, min_length=1, max_length=64)]
+Name = Annotated[
+    str,
+    StringConstraints(strip_whitespace=True, min_length=1, max_length=256),
+    AfterValidator(_storable),
+]
+ShortName = Annotated[
+    str,
+    StringConstraints(strip_whitespace=True, min_length=1, max_length=64),
+    AfterValidator(_storable),
+]
 # The name of a role or a database: Postgres cuts off what is longer.
-Identifier = Annotated[Text, StringConstraints(min_length=1), AfterValidator(_postgres_identifier)]
+Identifier = Annotated[
+    str,
+    StringConstraints(min_length=1),
+    AfterValidator(_storable),
+    AfterValidator(_postgres_identifier),
+]
 ComputeUnits = Annotated[float, Field(ge=0.25, le=56, allow_inf_nan=False)]
 # 0: the server's default; -1: never; at most a week.
 SuspendTimeout = Annotated[int, Field(ge=-1, le=604800)]

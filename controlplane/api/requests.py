@@ -1,9 +1,12 @@
-"""What callers send. Lenient: unknown fields are ignored, and null is as good as absent."""
+"""What callers send. Lenient: unknown fields are ignored, and null is as good as absent.
+
+Not ninja's own Schema, which reads the attributes of whatever it is given: to it, a list is
+an object that leaves every field out.
+"""
 
 from typing import Any, Literal
 
-from ninja import Schema
-from pydantic import Field
+from pydantic import BaseModel, Field, model_validator
 
 from controlplane.api.fields import (
     ComputeUnits,
@@ -16,11 +19,18 @@ from controlplane.api.fields import (
 )
 
 
-class Attributes(Schema):
+class Attributes(BaseModel):
     """The attributes of a resource, of which a caller sends some."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def without_null(cls, sent: Any) -> Any:
+        if not isinstance(sent, dict):
+            return sent
+        return {name: value for name, value in sent.items() if value is not None}
+
     def given(self) -> dict[str, Any]:
-        """Those that were sent, and not as null."""
+        """Those that were sent."""
         return self.model_dump(exclude_none=True)
 
 
@@ -47,7 +57,7 @@ class NewEndpoint(EndpointAttributes):
     region_id: Text | None = None
 
 
-class CreateEndpoint(Schema):
+class CreateEndpoint(BaseModel):
     endpoint: NewEndpoint
 
 
@@ -55,7 +65,7 @@ class EndpointChanges(EndpointAttributes):
     branch_id: Text | None = None
 
 
-class UpdateEndpoint(Schema):
+class UpdateEndpoint(BaseModel):
     endpoint: EndpointChanges
 
 
@@ -78,7 +88,7 @@ class NewBranch(Attributes):
     parent_timestamp: Text | None = None
 
 
-class CreateBranch(Schema):
+class CreateBranch(BaseModel):
     branch: NewBranch | None = None
     endpoints: list[NewBranchEndpoint] | None = None
 
@@ -88,7 +98,7 @@ class BranchChanges(Attributes):
     protected: bool | None = None
 
 
-class UpdateBranch(Schema):
+class UpdateBranch(BaseModel):
     branch: BranchChanges
 
 
@@ -119,7 +129,7 @@ class NewProject(Attributes):
     branch: FirstBranch | None = None
 
 
-class CreateProject(Schema):
+class CreateProject(BaseModel):
     project: NewProject
 
 
@@ -130,36 +140,36 @@ class ProjectChanges(Attributes):
     history_retention_seconds: int | None = Field(None, ge=0, le=2592000)
 
 
-class UpdateProject(Schema):
+class UpdateProject(BaseModel):
     project: ProjectChanges
 
 
-class CreateApiKey(Schema):
+class CreateApiKey(BaseModel):
     key_name: ShortName
 
 
-class NewRole(Schema):
+class NewRole(Attributes):
     name: Identifier
     no_login: bool = False
 
 
-class CreateRole(Schema):
+class CreateRole(BaseModel):
     role: NewRole
 
 
-class NewDatabase(Schema):
+class NewDatabase(BaseModel):
     name: Identifier
     owner_name: Identifier
 
 
-class CreateDatabase(Schema):
+class CreateDatabase(BaseModel):
     database: NewDatabase
 
 
-class DatabaseChanges(Schema):
+class DatabaseChanges(BaseModel):
     name: Identifier | None = None
     owner_name: Identifier | None = None
 
 
-class UpdateDatabase(Schema):
+class UpdateDatabase(BaseModel):
     database: DatabaseChanges
