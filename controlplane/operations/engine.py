@@ -213,7 +213,8 @@ def _fail(operation: Operation, reason: str, *, attempt_failed: bool = False) ->
                     OperationStatus.FAILED,
                     error=f"not run: {operation.action} before it failed: {reason}",
                 )
-            settle_rows(operation)
+            for one in (operation, *rest):
+                settle_rows(one)
             dispatch(project)
 
 
