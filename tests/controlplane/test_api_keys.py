@@ -1,0 +1,95 @@
+"""`/api_keys`, `/users/me`, `/regions`, `/auth`."""
+
+from typing import Any
+
+import pytest
+
+from tests.controlplane.fields import timestamp
+from tests.controlplane.project import refusal
+from tests.stack import Client
+
+
+def test_it_works(alice: Client) -> None:
+    response = alice.call("POST", "/api_keys", json={"key_name": " ci "})
+    assert response.status_code == 200
+    made = response.json()
+    assert set(made) == {"id", "key", "name", "created_at", "created_by"}
+    assert (made["name"], timestamp(made["created_at"])) == ("ci", True)
+
+    with_it = Client(alice.api_url, made["key"])
+    listed = with_it.get("/api_keys")
+    assert [key["name"] for key in listed] == ["ci", "tests"]
+    for key in listed:
+        assert set(key) == {
+            *("id", "name", "created_at", "created_by"),
+            *("last_used_at", "last_used_from_addr"),
+        }
+        assert timestamp(key["last_used_at"])
+        assert key["last_used_from_addr"] == "127.0.0.1"
+        assert key["created_by"]["id"] == made["created_by"]
+
+
+def test_a_key_is_never_shown_again(alice: Client) -> None:
+    key = alice.post("/api_keys", {"key_name": "once"})["key"]
+    assert key not in alice.call("GET", "/api_keys").text
+
+
+def test_a_new_key_was_never_used(alice: Client) -> None:
+    alice.post("/api_keys", {"key_name": "unused"})
+    newest = alice.get("/api_keys")[0]
+    assert (newest["last_used_at"], newest["last_used_from_addr"]) == (None, "")
+
+
+def test_a_revoked_key_is_gone_and_good_for_nothing(alice: Client) -> None:
+    made = alice.post("/api_keys", {"key_name": "brief"})
+    with_it = Client(alice.api_url, made["key"])
+    with_it.get("/projects")
+
+    body = alice.delete(f"/api_keys/{made['id']}")
+
+    assert (body["id"], body["revoked"]) == (made["id"], True)
+    assert timestamp(body["last_used_at"])
+    assert made["id"] not in [key["id"] for key in alice.get("/api_keys")]
+    assert with_it.call("GET", "/projects").status_code == 401
+    assert alice.delete(f"/api_keys/{made['id']}")["revoked"] is True
+
+
+def test_another_accounts_key_is_not_found(alice: Client, bob: Client) -> None:
+    made = bob.post("/api_keys", {"key_name": "bobs"})
+    response = alice.call("DELETE", f"/api_keys/{made['id']}")
+    assert refusal(response) == (404, "API key not found")
+    Client(bob.api_url, made["key"]).get("/projects")
+
+
+@pytest.mark.parametrize("body", [{}, {"key_name": ""}, {"key_name": "x" * 65}, {"key_name": 1}])
+def test_refusals(alice: Client, body: Any) -> None:
+    assert refusal(alice.call("POST", "/api_keys", json=body))[0] == 400
+    assert len(alice.get("/api_keys")) == 1
+
+
+@pytest.mark.parametrize(("key_id", "status"), [("0", 404), ("9" * 30, 404), ("abc", 400)])
+def test_unknown_keys(alice: Client, key_id: str, status: int) -> None:
+    assert refusal(alice.call("DELETE", f"/api_keys/{key_id}"))[0] == status
+
+
+def test_who_is_calling(alice: Client, free: Client) -> None:
+    me = alice.get("/users/me")
+    assert me["login"] == me["name"]
+    assert me["plan"] == "unlimited"
+    assert (free.get("/users/me")["plan"], free.get("/users/me")["max_autoscaling_limit"]) == (
+        "free",
+        1,
+    )
+    assert alice.get("/auth")["account_id"] == me["id"]
+    assert alice.get("/users/me/organizations") == {"organizations": []}
+
+
+def test_the_regions(alice: Client) -> None:
+    (region,) = alice.get("/regions")["regions"]
+    assert region == {
+        "region_id": "local",
+        "name": "local",
+        "default": True,
+        "geo_lat": "",
+        "geo_long": "",
+    }

@@ -1,0 +1,171 @@
+"""`/projects/{project_id}/branches`: list, get, change, make default, delete."""
+
+from typing import Any
+
+import pytest
+
+from tests.controlplane import fields
+from tests.controlplane.fields import assert_fields
+from tests.controlplane.project import Project, refusal
+
+
+class TestListAndGet:
+    def test_it_works(self, project: Project) -> None:
+        child = project.new_branch(name="child")["branch"]
+        body = project.client.get(project.path + "/branches")
+        assert isinstance(body["annotations"], dict)
+        assert {branch["name"] for branch in body["branches"]} == {"main", "child"}
+        for branch in body["branches"]:
+            assert_fields(branch, fields.BRANCH, fields.BRANCH_AT_TIMES)
+            assert branch == project.branch(branch["id"])
+        assert project.branch(child["id"])["parent_id"] == project.branch_id
+
+    def test_search_is_by_part_of_the_name(self, standing: Project) -> None:
+        def found(search: str) -> list[str]:
+            body = standing.client.get(standing.path + "/branches", search=search)
+            return [branch["name"] for branch in body["branches"]]
+
+        assert (found("AI"), found("%"), found("no such")) == (["main"], [], [])
+
+    def test_an_unknown_branch(self, standing: Project) -> None:
+        path = standing.branch_path("br-no-where-123456")
+        assert refusal(standing.client.call("GET", path)) == (404, "branch not found")
+
+
+class TestChange:
+    def test_it_works(self, project: Project) -> None:
+        body = project.client.patch(project.branch_path(), {"branch": {"name": "trunk"}})
+        assert set(body) == {"branch", "operations"}
+        assert body["operations"] == []
+        assert_fields(body["branch"], fields.BRANCH, fields.BRANCH_AT_TIMES)
+        assert project.branch()["name"] == "trunk"
+
+    def test_its_own_name_is_no_duplicate(self, standing: Project) -> None:
+        body = standing.client.patch(standing.branch_path(), {"branch": {"name": "main"}})
+        assert body["branch"]["name"] == "main"
+
+    @pytest.mark.parametrize(
+        ("attributes", "status"),
+        [({"name": "x" * 257}, 400), ({"name": "\t"}, 400), ({"protected": "maybe"}, 400)],
+    )
+    def test_refusals(self, standing: Project, attributes: dict[str, Any], status: int) -> None:
+        before = standing.branch()
+        response = standing.client.call(
+            "PATCH", standing.branch_path(), json={"branch": attributes}
+        )
+        assert refusal(response)[0] == status
+        assert standing.branch() == before
+
+    def test_a_name_that_is_taken(self, standing: Project, spare_branch_id: str) -> None:
+        body = {"branch": {"name": "main"}}
+        path = standing.branch_path(spare_branch_id)
+        response = standing.client.call("PATCH", path, json=body)
+        assert refusal(response) == (409, 'branch already exists; branch_name:"main"')
+
+    def test_an_unknown_branch(self, standing: Project) -> None:
+        path = standing.branch_path("br-no-where-123456")
+        response = standing.client.call("PATCH", path, json={"branch": {"name": "x"}})
+        assert refusal(response) == (404, "branch not found")
+
+
+class TestSetAsDefault:
+    @pytest.mark.parametrize("action", ["set_as_default", "set_as_primary"])
+    def test_it_works(self, project: Project, action: str) -> None:
+        child_id = project.new_branch_id()
+        body = project.client.post(project.branch_path(child_id, f"/{action}"))
+        assert set(body) == {"branch", "operations"}
+        assert body["operations"] == []
+        assert (body["branch"]["default"], body["branch"]["primary"]) == (True, True)
+        assert project.branch()["default"] is False
+        grandchild = project.client.post(project.path + "/branches")["branch"]
+        assert grandchild["parent_id"] == child_id
+
+    def test_again_it_is_no_change(self, standing: Project) -> None:
+        before = standing.branch()
+        body = standing.client.post(standing.branch_path(rest="/set_as_default"))
+        assert body["branch"] == before
+
+    def test_a_branch_that_is_not_there_yet(self, project: Project) -> None:
+        with project.locked():
+            branch_id = project.client.post(project.path + "/branches")["branch"]["id"]
+            path = project.branch_path(branch_id, "/set_as_default")
+            assert refusal(project.client.call("POST", path)) == (422, "branch not ready yet")
+        assert project.branch()["default"] is True
+
+    def test_an_unknown_branch(self, standing: Project) -> None:
+        path = standing.branch_path("br-no-where-123456", "/set_as_default")
+        assert refusal(standing.client.call("POST", path)) == (404, "branch not found")
+
+
+class TestDelete:
+    def test_it_works(self, project: Project) -> None:
+        made = project.new_branch(endpoint=True, name="gone")
+        branch_id, endpoint_id = made["branch"]["id"], made["endpoints"][0]["id"]
+
+        body = project.client.delete(project.branch_path(branch_id))
+
+        assert set(body) == {"branch", "operations"}
+        assert body["branch"]["id"] == branch_id
+        assert [(o["action"], o["status"]) for o in body["operations"]] == [
+            ("suspend_compute", "running"),
+            ("delete_timeline", "scheduling"),
+        ]
+        project.done(body)
+        for path in (project.branch_path(branch_id), project.endpoint_path(endpoint_id)):
+            assert refusal(project.client.call("GET", path))[0] == 404
+        assert not project.stack.data_dir(branch_id).parent.exists()
+        assert not project.is_running(endpoint_id)
+        assert project.is_running()
+
+    def test_without_an_endpoint(self, project: Project) -> None:
+        branch_id = project.new_branch_id()
+        body = project.client.delete(project.branch_path(branch_id))
+        assert [o["action"] for o in body["operations"]] == ["delete_timeline"]
+        project.done(body)
+
+    def test_its_name_is_free_again(self, project: Project) -> None:
+        made = project.new_branch(name="again")
+        project.done(project.client.delete(project.branch_path(made["branch"]["id"])))
+        assert project.new_branch(name="again")["branch"]["name"] == "again"
+
+    def test_until_it_is_over_everything_is_there(self, project: Project) -> None:
+        made = project.new_branch(endpoint=True)
+        branch_id, endpoint_id = made["branch"]["id"], made["endpoints"][0]["id"]
+        with project.locked(branch_id):
+            first = project.client.delete(project.branch_path(branch_id))
+            assert project.branch(branch_id)["id"] == branch_id
+            assert project.endpoint(endpoint_id)["pending_state"] == "idle"
+            assert project.is_running(endpoint_id)
+            again = project.client.delete(project.branch_path(branch_id))
+            ids = [[operation["id"] for operation in a["operations"]] for a in (first, again)]
+            assert ids[0] == ids[1]
+            start = project.client.call("POST", project.endpoint_path(endpoint_id, "/start"))
+            assert refusal(start)[0] == 423
+        project.done(first)
+        gone = project.client.call("DELETE", project.branch_path(branch_id))
+        assert refusal(gone) == (404, "branch not found")
+
+    def test_the_default_branch_stays(self, standing: Project) -> None:
+        status, message = refusal(standing.client.call("DELETE", standing.branch_path()))
+        assert (status, "default branch cannot be deleted" in message) == (422, True)
+        assert standing.branch()["default"] is True
+
+    def test_a_branch_with_children_stays(self, project: Project) -> None:
+        parent_id = project.new_branch_id()
+        child_id = project.new_branch(parent_id=parent_id)["branch"]["id"]
+        path = project.branch_path(parent_id)
+        status, message = refusal(project.client.call("DELETE", path))
+        assert (status, f"the branch has children: {child_id}" in message) == (422, True)
+        project.done(project.client.delete(project.branch_path(child_id)))
+        project.done(project.client.delete(path))
+
+    def test_a_protected_branch_stays(self, project: Project) -> None:
+        path = project.branch_path(project.new_branch(protected=True)["branch"]["id"])
+        status, message = refusal(project.client.call("DELETE", path))
+        assert (status, "protected" in message) == (422, True)
+        project.client.patch(path, {"branch": {"protected": False}})
+        project.done(project.client.delete(path))
+
+    def test_an_unknown_branch(self, standing: Project) -> None:
+        path = standing.branch_path("br-no-where-123456")
+        assert refusal(standing.client.call("DELETE", path)) == (404, "branch not found")

@@ -1,0 +1,183 @@
+"""POST /projects/{project_id}/branches."""
+
+from typing import Any
+
+import pytest
+
+from tests.controlplane import fields
+from tests.controlplane.fields import assert_fields
+from tests.controlplane.project import Project, refusal
+
+
+def test_it_works(project: Project) -> None:
+    body = {"branch": {"name": "preview"}, "endpoints": [{"type": "read_write"}]}
+    response = project.client.call("POST", project.path + "/branches", json=body)
+
+    assert response.status_code == 201
+    answer = response.json()
+    branch, (endpoint,) = answer["branch"], answer["endpoints"]
+    assert_fields(branch, fields.BRANCH, fields.BRANCH_AT_TIMES)
+    assert (branch["name"], branch["parent_id"]) == ("preview", project.branch_id)
+    assert (branch["default"], branch["protected"]) == (False, False)
+    assert (branch["current_state"], branch["pending_state"]) == ("init", "ready")
+    assert_fields(endpoint, fields.ENDPOINT, fields.ENDPOINT_AT_TIMES)
+    assert endpoint["branch_id"] == branch["id"]
+    assert (endpoint["current_state"], endpoint["pending_state"]) == ("init", "active")
+    assert [(o["action"], o["status"], "endpoint_id" in o) for o in answer["operations"]] == [
+        ("create_branch", "running", False),
+        ("start_compute", "scheduling", True),
+    ]
+    (role,), (database,) = answer["roles"], answer["databases"]
+    assert_fields(role, fields.ROLE, fields.ROLE_AT_TIMES)
+    assert_fields(database, fields.DATABASE)
+    assert role["branch_id"] == database["branch_id"] == branch["id"]
+    (uri,) = answer["connection_uris"]
+    password = project.created["roles"][0]["password"]
+    assert uri["connection_parameters"]["password"] == password
+    assert uri["connection_parameters"]["host"] == endpoint["host"]
+
+    project.done(answer)
+    assert project.branch(branch["id"])["current_state"] == "ready"
+    assert project.endpoint(endpoint["id"])["current_state"] == "active"
+
+
+def test_without_endpoints_none_is_made(project: Project) -> None:
+    answer = project.client.post(project.path + "/branches", {"branch": {"name": "plain"}})
+    assert answer["endpoints"] == []
+    assert "connection_uris" not in answer
+    assert [o["action"] for o in answer["operations"]] == ["create_branch"]
+
+
+@pytest.mark.parametrize(
+    ("body", "headers"),
+    [
+        (b"", {}),
+        (b"", {"Content-Type": "application/x-www-form-urlencoded"}),
+        (b"", {"Content-Type": "application/json"}),
+        (b"{}", {"Content-Type": "application/json"}),
+        (b'{"branch": {}, "annotation_value": {}, "new": 1}', {}),
+        (b'{"branch": null, "endpoints": null}', {}),
+    ],
+)
+def test_a_body_is_optional(project: Project, body: bytes, headers: dict[str, str]) -> None:
+    response = project.client.call("POST", project.path + "/branches", data=body, headers=headers)
+    assert response.status_code == 201, response.text
+    branch = response.json()["branch"]
+    assert branch["name"]
+    assert branch["parent_id"] == project.branch_id
+
+
+def test_of_a_given_parent(project: Project) -> None:
+    parent = project.new_branch(endpoint=True)
+    endpoint_id = parent["endpoints"][0]["id"]
+    project.sql("CREATE TABLE mine AS SELECT 1 AS one", endpoint_id=endpoint_id)
+    child = project.new_branch(endpoint=True, parent_id=parent["branch"]["id"])
+    assert child["branch"]["parent_id"] == parent["branch"]["id"]
+    child_id = child["endpoints"][0]["id"]
+    assert project.sql("SELECT one FROM mine", endpoint_id=child_id) == [(1,)]
+
+
+def test_of_a_parent_that_is_still_being_created(project: Project) -> None:
+    with project.locked():
+        parent = project.client.post(project.path + "/branches")
+        body = {"branch": {"parent_id": parent["branch"]["id"]}}
+        child = project.client.post(project.path + "/branches", body)
+        assert [o["status"] for o in child["operations"]] == ["scheduling"]
+    project.done(parent)
+    project.done(child)
+    assert project.branch(child["branch"]["id"])["current_state"] == "ready"
+
+
+def test_endpoints_settings_are_taken(project: Project) -> None:
+    wanted = {
+        "type": "read_write",
+        "autoscaling_limit_min_cu": 0.5,
+        "autoscaling_limit_max_cu": 0.5,
+        "suspend_timeout_seconds": 77,
+        "settings": {"pg_settings": {"work_mem": "6MB"}},
+    }
+    answer = project.done(project.client.post(project.path + "/branches", {"endpoints": [wanted]}))
+    (endpoint,) = answer["endpoints"]
+    assert {name: endpoint[name] for name in wanted} == wanted
+    assert project.sql("SHOW work_mem", endpoint_id=endpoint["id"]) == [("6MB",)]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        ({"branch": {"name": "main"}}, 409, 'branch already exists; branch_name:"main"'),
+        ({"branch": {"name": "x" * 257}}, 400, "branch.name"),
+        ({"branch": {"name": ""}}, 400, "branch.name"),
+        ({"branch": {"name": "a\x07b"}}, 400, "control characters"),
+        ({"branch": {"name": 7}}, 400, "branch.name"),
+        ({"branch": []}, 400, "branch"),
+        ({"branch": {"parent_id": "br-no-where-123456"}}, 404, "branch not found"),
+        ({"branch": {"parent_lsn": "0/1"}}, 422, "point in the past"),
+        ({"branch": {"parent_timestamp": "2026-01-01T00:00:00Z"}}, 422, "point in the past"),
+        ({"endpoints": [{"type": "read_only"}]}, 400, "endpoints.0.type"),
+        ({"endpoints": [{}]}, 400, "endpoints.0.type (field required)"),
+        ({"endpoints": {"type": "read_write"}}, 400, "endpoints"),
+        ({"endpoints": [{"type": "read_write"}] * 2}, 422, "at most one read_write endpoint"),
+        ({"endpoints": [{"type": "read_write", "settings": {}}]}, 400, "must not be nil"),
+        (
+            {"endpoints": [{"type": "read_write", "autoscaling_limit_min_cu": 2}]},
+            400,
+            "more than autoscaling_limit_max_cu 1",
+        ),
+        (
+            {
+                "endpoints": [
+                    {"type": "read_write", "settings": {"pg_settings": {"hba_file": "/etc/passwd"}}}
+                ]
+            },
+            422,
+            "belongs to the platform",
+        ),
+    ],
+)
+def test_refusals(standing: Project, body: Any, status: int, words: str) -> None:
+    before = standing.client.get(standing.path + "/branches")
+    answer = refusal(standing.client.call("POST", standing.path + "/branches", json=body))
+    assert (answer[0], words in answer[1]) == (status, True), answer
+    assert standing.client.get(standing.path + "/branches") == before
+
+
+def test_another_projects_branch_is_no_parent(standing: Project) -> None:
+    other = standing.client.new_project(wait=False)
+    body = {"branch": {"parent_id": other["branch"]["id"]}}
+    response = standing.client.call("POST", standing.path + "/branches", json=body)
+    assert refusal(response) == (404, "branch not found")
+
+
+def test_a_parent_that_is_going_is_refused(project: Project) -> None:
+    branch_id = project.new_branch_id()
+    with project.locked(branch_id):
+        project.client.delete(project.branch_path(branch_id))
+        body = {"branch": {"parent_id": branch_id}}
+        response = project.client.call("POST", project.path + "/branches", json=body)
+        assert refusal(response)[0] == 423
+
+
+def test_a_failed_creation_says_why_and_leaves_nothing_but_a_row(project: Project) -> None:
+    project.suspend()
+    data = project.stack.data_dir(project.branch_id)
+    kept = data.rename(data.with_name("kept"))
+
+    body = {"branch": {}, "endpoints": [{"type": "read_write"}]}
+    answer = project.client.post(project.path + "/branches", body)
+    created, started = project.client.finish(answer)
+
+    assert created["status"] == "failed"
+    assert created["error"] == f"the parent branch {project.branch_id} has no data"
+    assert started["status"] == "failed"
+    assert "not run" in started["error"]
+    branch_id = answer["branch"]["id"]
+    assert project.branch(branch_id)["current_state"] == "init"
+    endpoint_id = answer["endpoints"][0]["id"]
+    assert project.endpoint(endpoint_id)["current_state"] == "idle"
+    again = project.client.post(project.endpoint_path(endpoint_id, "/start"))
+    (refused,) = project.client.finish(again)
+    assert refused["error"] == f"the branch {branch_id} was not created"
+    assert not data.parent.with_name(f".{branch_id}").exists()
+    project.done(project.client.delete(project.branch_path(branch_id)))
+    kept.rename(data)

@@ -1,0 +1,175 @@
+"""`/projects`: list, get, change, delete."""
+
+from typing import Any
+
+import pytest
+
+from tests.controlplane import fields
+from tests.controlplane.fields import assert_fields
+from tests.controlplane.project import Project, refusal
+from tests.stack import Client, Stack, wait_for
+
+
+@pytest.fixture(scope="module")
+def owner(stack: Stack) -> Client:
+    """An account with 23 projects; only their rows, as that is all a list reads."""
+    client = stack.client()
+    with stack.database() as connection:
+        account = connection.execute("SELECT max(id) FROM controlplane_account").fetchone()
+        assert account is not None
+        connection.execute(
+            "INSERT INTO controlplane_project (id, account_id, region_id, name, pg_version,"
+            " default_endpoint_settings, settings, history_retention_seconds,"
+            " store_passwords, created_at, updated_at)"
+            " SELECT 'listed-' || chr(97 + i) || '-' || 10000000 + %s, %s, 'local',"
+            " 'Number ' || i, 18, '{}', '{}', 0, true,"
+            # Two and two were created at the same moment.
+            " now() - (i / 2) * interval '1 second', now() FROM generate_series(0, 22) i",
+            [account[0], account[0]],
+        )
+    return client
+
+
+class TestList:
+    def test_it_works(self, owner: Client) -> None:
+        body = owner.get("/projects")
+        assert set(body) == {"projects", "pagination"}
+        assert [project["name"] for project in body["projects"]] == [
+            f"Number {i}" for i in range(10)
+        ]
+        for project in body["projects"]:
+            assert_fields(project, fields.PROJECT_LISTED, fields.PROJECT_AT_TIMES)
+        assert body["pagination"] == {"cursor": body["projects"][-1]["id"]}
+
+    @pytest.mark.parametrize("limit", [1, 7, 23, 400])
+    def test_paging_loses_nothing_and_repeats_nothing(self, owner: Client, limit: int) -> None:
+        names: list[str] = []
+        query: dict[str, Any] = {"limit": limit}
+        while True:
+            page = owner.get("/projects", **query)
+            if not page["projects"]:
+                break
+            names += [project["name"] for project in page["projects"]]
+            query["cursor"] = page["pagination"]["cursor"]
+        assert names == [f"Number {i}" for i in range(23)]
+
+    def test_search_is_by_part_of_the_name_or_by_id(self, owner: Client) -> None:
+        found = owner.get("/projects", search="ER 2")["projects"]
+        names = [project["name"] for project in found]
+        assert names == ["Number 2", "Number 20", "Number 21", "Number 22"]
+        project_id = found[0]["id"]
+        assert [p["id"] for p in owner.get("/projects", search=project_id)["projects"]] == [
+            project_id
+        ]
+        assert owner.get("/projects", search="%") == {"projects": []}
+
+    def test_an_account_sees_only_its_own(self, owner: Client, alice: Client) -> None:
+        assert alice.get("/projects") == {"projects": []}
+        theirs = owner.get("/projects", limit=1)["projects"][0]["id"]
+        response = alice.call("GET", "/projects", params={"cursor": theirs})
+        assert refusal(response) == (400, "invalid cursor: no such project")
+
+    @pytest.mark.parametrize("limit", [0, 401, -5, "all"])
+    def test_a_limit_out_of_range(self, alice: Client, limit: Any) -> None:
+        assert refusal(alice.call("GET", "/projects", params={"limit": limit}))[0] == 400
+
+    def test_nobody_shares_any(self, alice: Client) -> None:
+        assert alice.get("/projects/shared", limit=100) == {"projects": []}
+
+
+class TestGet:
+    def test_it_works(self, standing: Project) -> None:
+        body = standing.client.get(standing.path)
+        assert set(body) == {"project"}
+        assert_fields(body["project"], fields.PROJECT, fields.PROJECT_AT_TIMES)
+        assert body["project"]["id"] == standing.id
+
+    def test_an_unknown_project(self, alice: Client) -> None:
+        response = alice.call("GET", "/projects/no-where-12345678")
+        assert refusal(response) == (404, "project not found")
+
+    def test_what_its_computes_used_is_counted(self, project: Project) -> None:
+        project.suspend()
+        with project.stack.database() as connection:
+            row = connection.execute(
+                "SELECT active_seconds, compute_seconds FROM controlplane_branch WHERE id = %s",
+                [project.branch_id],
+            ).fetchone()
+        assert row is not None
+        assert 0 < row[0] < 60
+        assert row[1] == pytest.approx(row[0])  # of one compute unit
+
+
+class TestChange:
+    def test_it_works(self, standing: Project) -> None:
+        body = standing.client.patch(standing.path, {"project": {"name": " Renamed "}})
+        assert set(body) == {"project", "operations"}
+        assert body["operations"] == []
+        assert_fields(body["project"], fields.PROJECT, fields.PROJECT_AT_TIMES)
+        assert standing.client.get(standing.path)["project"]["name"] == "Renamed"
+
+    def test_new_endpoints_follow_its_defaults(self, project: Project) -> None:
+        settings = {"autoscaling_limit_max_cu": 4, "pg_settings": {"work_mem": "5MB"}}
+        body = {"project": {"default_endpoint_settings": settings}}
+        project.client.patch(project.path, body)
+        endpoint = project.new_branch(endpoint=True)["endpoints"][0]
+        assert endpoint["autoscaling_limit_max_cu"] == 4
+        assert project.sql("SHOW work_mem", endpoint_id=endpoint["id"]) == [("5MB",)]
+        assert project.endpoint()["autoscaling_limit_max_cu"] == 1
+
+    @pytest.mark.parametrize(
+        ("attributes", "status"),
+        [
+            ({"name": "x" * 257}, 400),
+            ({"default_endpoint_settings": {"autoscaling_limit_min_cu": 2}}, 400),
+            ({"default_endpoint_settings": {"pg_settings": {"port": "1"}}}, 422),
+            ({"settings": {"deep": "\x00"}}, 400),
+        ],
+    )
+    def test_refusals(self, standing: Project, attributes: dict[str, Any], status: int) -> None:
+        before = standing.client.get(standing.path)
+        response = standing.client.call("PATCH", standing.path, json={"project": attributes})
+        assert refusal(response)[0] == status
+        assert standing.client.get(standing.path) == before
+
+
+class TestDelete:
+    def test_it_works(self, project: Project) -> None:
+        branch = project.new_branch(endpoint=True)
+        body = project.client.delete(project.path)
+
+        assert set(body) == {"project"}
+        assert_fields(body["project"], fields.PROJECT, fields.PROJECT_AT_TIMES)
+        for path in ("", "/branches", "/endpoints", "/operations"):
+            response = project.client.call("GET", project.path + path)
+            assert refusal(response) == (404, "project not found")
+        assert project.client.get("/projects") == {"projects": []}
+        for branch_id in (project.branch_id, branch["branch"]["id"]):
+            data = project.stack.data_dir(branch_id)
+            wait_for(lambda data=data: not data.parent.exists(), f"the end of {data}")  # type: ignore[misc]
+        assert not project.is_running()
+
+    def test_deleting_it_again_answers_the_same(self, project: Project) -> None:
+        first = project.client.delete(project.path)
+        assert project.client.delete(project.path)["project"]["id"] == first["project"]["id"]
+
+    def test_while_it_is_being_created(self, stack: Stack, alice: Client) -> None:
+        project = Project(stack, alice, alice.new_project(wait=False))
+        alice.delete(project.path)
+        with stack.database() as connection:
+
+            def is_over() -> bool:
+                rows = connection.execute(
+                    "SELECT action, status FROM controlplane_operation WHERE project_id = %s"
+                    " ORDER BY created_at",
+                    [project.id],
+                ).fetchall()
+                return rows[-1] == ("delete_tenant", "finished")
+
+            wait_for(is_over, "the end of delete_tenant")
+        assert not stack.data_dir(project.branch_id).parent.exists()
+        assert not project.is_running()
+
+    def test_an_unknown_project(self, alice: Client) -> None:
+        response = alice.call("DELETE", "/projects/no-where-12345678")
+        assert refusal(response) == (404, "project not found")
