@@ -151,6 +151,16 @@ class Branch:
 
 
 @dataclass(frozen=True)
+class Database:
+    name: str
+    owner_name: str
+
+    @classmethod
+    def read(cls, data: JSONObject) -> "Database":
+        return cls(name=required(data, "name"), owner_name=text(data, "owner_name"))
+
+
+@dataclass(frozen=True)
 class Endpoint:
     id: str
     host: str

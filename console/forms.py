@@ -1,11 +1,13 @@
 """The console's forms. They check what a person can mistype; what is allowed, the API says."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
+from urllib.parse import urlencode
 
 from django import forms
 
-from console.api_results import Branch, Endpoint, Region
+from console.api_results import Branch, Database, Endpoint, Region
 
 PLAIN = {"autocomplete": "off", "spellcheck": "false", "autocapitalize": "off"}
 DEFAULTED = {"autocomplete": "off", "placeholder": "default"}
@@ -225,3 +227,51 @@ class ApiKeyForm(forms.Form):
         help_text="What will use it, so that you know which to revoke.",
         widget=forms.TextInput(attrs={**PLAIN, "autofocus": True}),
     )
+
+
+@dataclass(frozen=True)
+class ChosenConnection:
+    """What the connection form asks for, with its gaps filled."""
+
+    role: str
+    database: str
+    pooled: bool
+    style: str
+
+    @property
+    def fields(self) -> Sequence[tuple[str, str]]:
+        pooled = [("pooled", "on")] if self.pooled else []
+        return [("role", self.role), ("database", self.database), *pooled, ("style", self.style)]
+
+    @property
+    def query(self) -> str:
+        return urlencode(self.fields)
+
+
+class ConnectionForm(forms.Form):
+    """How somebody wants to connect. Always usable: what is left out has a default."""
+
+    style = OpenChoiceField(label="For", required=False)
+    role = OpenChoiceField(label="Role", required=False)
+    database = OpenChoiceField(label="Database", required=False)
+    pooled = forms.BooleanField(label="Pooled", required=False)
+
+    def __init__(self, data: Any, *, roles: Sequence[str], databases: Sequence[Database]) -> None:
+        names = [database.name for database in databases]
+        database = data.get("database") if data.get("database") in names else names[0]
+        owner = next(one.owner_name for one in databases if one.name == database)
+        usual = owner if owner in roles else roles[0]
+        role = data.get("role") if data.get("role") in roles else usual
+        chosen = {"role": role, "database": database, "style": data.get("style") or "url"}
+        if data.get("pooled"):
+            chosen["pooled"] = "on"
+        super().__init__(chosen)
+        offer(self, "role", ((name, name) for name in roles))
+        offer(self, "database", ((name, name) for name in names))
+
+    def offer_styles(self, labels: Mapping[str, str]) -> None:
+        offer(self, "style", labels.items())
+
+    def chosen(self) -> ChosenConnection:
+        """Once validated."""
+        return ChosenConnection(**self.cleaned_data)

@@ -16,6 +16,7 @@ from console.api_errors import APIError, NonsenseAnswer, TooSlow, Unreachable, e
 from console.api_results import (
     ApiKey,
     Branch,
+    Database,
     Endpoint,
     NewApiKey,
     Operation,
@@ -152,6 +153,38 @@ class ManagementAPI:
 
     def delete_endpoint(self, project_id: str, endpoint_id: str) -> None:
         self._send("DELETE", "projects", project_id, "endpoints", endpoint_id)
+
+    # Connecting
+
+    def roles(self, project_id: str, branch_id: str) -> list[str]:
+        """The names of the branch's roles."""
+        data = self._get("projects", project_id, "branches", branch_id, "roles")
+        return [required(item, "name") for item in objects(data, "roles")]
+
+    def databases(self, project_id: str, branch_id: str) -> list[Database]:
+        data = self._get("projects", project_id, "branches", branch_id, "databases")
+        return [Database.read(item) for item in objects(data, "databases")]
+
+    def connection_uri(
+        self,
+        project_id: str,
+        *,
+        branch_id: str,
+        endpoint_id: str,
+        role: str,
+        database: str,
+        pooled: bool,
+    ) -> str:
+        """With the role's password in it."""
+        query = {
+            "branch_id": branch_id,
+            "endpoint_id": endpoint_id,
+            "role_name": role,
+            "database_name": database,
+            "pooled": "true" if pooled else "false",
+        }
+        data = self._get("projects", project_id, "connection_uri", query=query)
+        return required(self._mapping(data), "uri")
 
     # Operations
 

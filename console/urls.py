@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from console.views import api_keys, branches, endpoints, operations, projects, sign_in
+from console.views import api_keys, branches, connecting, endpoints, operations, projects, sign_in
 
 PROJECT = "projects/<slug:project_id>"
 ENDPOINT = f"{PROJECT}/endpoints/<slug:endpoint_id>"
@@ -24,6 +24,8 @@ urlpatterns = [
     path(f"{PROJECT}/new-endpoint", endpoints.create, name="endpoint_create"),
     path(ENDPOINT, endpoints.show, name="endpoint"),
     path(f"{ENDPOINT}/live", endpoints.live, name="endpoint_live"),
+    path(f"{ENDPOINT}/connect", connecting.show, name="endpoint_connect"),
+    path(f"{ENDPOINT}/watch", connecting.watch, name="endpoint_watch"),
     path(f"{ENDPOINT}/start", endpoints.start, name="endpoint_start"),
     path(f"{ENDPOINT}/suspend", endpoints.suspend, name="endpoint_suspend"),
     path(f"{ENDPOINT}/pooling", endpoints.pooling, name="endpoint_pooling"),

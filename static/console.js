@@ -96,7 +96,7 @@
   });
 
   document.addEventListener("htmx:beforeRequest", (event) => {
-    if (event.detail.elt.id === "poll" && document.hidden) event.preventDefault();
+    if (["poll", "watch"].includes(event.detail.elt.id) && document.hidden) event.preventDefault();
   });
 
   document.addEventListener("visibilitychange", () => {

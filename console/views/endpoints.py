@@ -31,7 +31,9 @@ ALL_TAKEN = "Every branch has its endpoint already. Create a branch first."
 @require_safe
 def show(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResponse:
     context, state = _contents(request, project_id, endpoint_id)
-    return render(request, "endpoint.html", {**context, "polling": state})
+    newest = own[0].id if (own := context["own"]) else ""
+    watch_url = f"{reverse('endpoint_watch', args=[project_id, endpoint_id])}?seen={newest}"
+    return render(request, "endpoint.html", {**context, "polling": state, "watch_url": watch_url})
 
 
 @require_safe
@@ -59,6 +61,7 @@ def _contents(
         "here": reverse("endpoint", args=[project_id, endpoint_id]),
         "row": endpoint_row(endpoint, branches, own),
         "endpoint": endpoint,
+        "own": own,
         "operations": operation_rows(own[:OPERATIONS_SHOWN], branches),
         "looked_through": OPERATIONS_READ if page.cursor else 0,
     }

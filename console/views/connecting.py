@@ -1,0 +1,71 @@
+"""How to connect through an endpoint, and the watch that shows it waking meanwhile."""
+
+from django.http import HttpResponse
+from django.shortcuts import render
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods, require_safe
+
+from console.api_errors import NonsenseAnswer
+from console.connection_strings import URL, Target, in_style, labels_for
+from console.forms import ConnectionForm
+from console.management_api import side_by_side
+from console.request import ConsoleRequest
+
+# A connection wakes an endpoint without asking the console: the newest operations tell.
+OPERATIONS_READ = 10
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def show(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResponse:
+    """The connection in the form asked for. Only a POST's answer holds the password."""
+    api = request.api
+    endpoint, project = side_by_side(
+        lambda: api.endpoint(project_id, endpoint_id), lambda: api.project(project_id)
+    )
+    roles, databases = side_by_side(
+        lambda: api.roles(project_id, endpoint.branch_id),
+        lambda: api.databases(project_id, endpoint.branch_id),
+    )
+    context = {"project": project, "endpoint": endpoint}
+    template = "_connect.html" if request.htmx else "connect.html"
+    if not (roles and databases):
+        return render(request, template, context)
+    form = ConnectionForm(request.POST or request.GET, roles=roles, databases=databases)
+    form.is_valid()
+    chosen = form.chosen()
+    uri = api.connection_uri(
+        project_id,
+        branch_id=endpoint.branch_id,
+        endpoint_id=endpoint_id,
+        role=chosen.role,
+        database=chosen.database,
+        pooled=chosen.pooled,
+    )
+    try:
+        target = Target.read(uri)
+    except ValueError as error:
+        raise NonsenseAnswer("The answer is no connection URI.") from error
+    labels = labels_for(target)
+    form.offer_styles(labels)
+    shown = chosen.style if chosen.style in labels else URL
+    reveal = request.method == "POST"
+    context |= {
+        "form": form,
+        "chosen": chosen,
+        "reveal": reveal,
+        "string": in_style(shown, target, reveal=reveal),
+    }
+    return render(request, template, context)
+
+
+@require_safe
+def watch(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResponse:
+    """Asks again and again whether the endpoint has a new operation; renews the page if so."""
+    page = request.api.operations(project_id, limit=OPERATIONS_READ)
+    newest = next((one.id for one in page.items if one.endpoint_id == endpoint_id), "")
+    seen = request.GET.get("seen")
+    url = f"{reverse('endpoint_watch', args=[project_id, endpoint_id])}?seen={newest}"
+    answer = render(request, "_watch.html", {"watch_url": url})
+    if seen is not None and seen != newest:
+        answer["HX-Trigger"] = "perch:changed"
+    return answer

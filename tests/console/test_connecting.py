@@ -1,0 +1,111 @@
+"""How to connect: the forms people paste, the password on demand, an endpoint that wakes."""
+
+import re
+import shlex
+from html import unescape
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.console.conftest import Person, Shop
+from tests.console.pages import Page
+from tests.stack import Stack, wait_for
+
+
+def password_of(person: Person, shop: Shop) -> str:
+    path = f"/projects/{shop.id}/branches/{shop.main_id}/roles/neondb_owner/reveal_password"
+    return str(person.api.get(path)["password"])
+
+
+def string_in(answer: Any) -> str:
+    """The connection that a page offers to copy."""
+    found = re.search(r"<pre><code>(.*?)</code></pre>", answer.content.decode(), re.DOTALL)
+    assert found, "no connection on the page"
+    return unescape(found[1])
+
+
+def test_it_works(stack: Stack, carol: Person, still_shop: Shop) -> None:
+    assert (
+        f"{still_shop.endpoint_url}/connect" in carol.get(still_shop.endpoint_url).content.decode()
+    )
+    answer = carol.get(f"{still_shop.endpoint_url}/connect")
+    assert answer["Cache-Control"] == "no-store"
+    url = string_in(answer)
+    host = f"{still_shop.endpoint_id}.localhost:{stack.proxy_port}"
+    assert url == f"postgresql://neondb_owner:********@{host}/neondb?sslmode=require"
+    assert password_of(carol, still_shop) not in answer.content.decode()
+
+
+def test_the_password_is_shown_only_on_demand(carol: Person, still_shop: Shop) -> None:
+    address = f"{still_shop.endpoint_url}/connect"
+    answer = carol.post(address, {"style": "url"})
+    assert answer["Cache-Control"] == "no-store"
+    assert password_of(carol, still_shop) in string_in(answer)
+    assert password_of(carol, still_shop) not in carol.get(f"{address}?style=url").content.decode()
+
+
+@pytest.mark.parametrize(
+    ("style", "words"),
+    [
+        ("psql", "psql '"),
+        ("env", 'DATABASE_URL="postgresql://'),
+        ("psycopg", 'psycopg.connect("'),
+        ("node", "rejectUnauthorized: false"),
+        ("jdbc", "jdbc:postgresql://"),
+        ("go", "pgx.Connect("),
+        ("plain", "options=endpoint%3Dep-"),
+        ("nonsense", "postgresql://"),
+    ],
+)
+def test_each_form_is_offered(carol: Person, still_shop: Shop, style: str, words: str) -> None:
+    answer = carol.get(f"{still_shop.endpoint_url}/connect?style={style}")
+    assert words in string_in(answer)
+    assert "********" in string_in(answer)
+
+
+@pytest.mark.parametrize("style", ["psql", "plain"])
+def test_what_it_says_connects(stack: Stack, carol: Person, still_shop: Shop, style: str) -> None:
+    shown = string_in(carol.post(f"{still_shop.endpoint_url}/connect", {"style": style}))
+    url = shlex.split(shown)[1] if style == "psql" else shown
+    # In this place the resolver need not know names below localhost.
+    with psycopg.connect(url, hostaddr="127.0.0.1") as connection:
+        assert connection.execute("SELECT current_user").fetchone() == ("neondb_owner",)
+
+
+def test_the_pooled_host_is_a_choice(carol: Person, still_shop: Shop) -> None:
+    answer = carol.htmx_get(f"{still_shop.endpoint_url}/connect?pooled=on", target="connect")
+    assert f"@{still_shop.endpoint_id}-pooler." in string_in(answer)
+
+
+def test_another_role_and_database_can_be_chosen(alice: Person, shop: Shop) -> None:
+    branch = f"/projects/{shop.id}/branches/{shop.main_id}"
+    alice.api.finish(alice.api.post(f"{branch}/roles", {"role": {"name": 'o"<b>'}}))
+    alice.api.finish(
+        alice.api.post(f"{branch}/databases", {"database": {"name": "a b", "owner_name": 'o"<b>'}})
+    )
+    answer = alice.get(f"{shop.endpoint_url}/connect?database=a+b")
+    assert "postgresql://o%22%3Cb%3E:********@" in string_in(answer)
+    assert "/a%20b?" in string_in(answer)
+    assert "<b>" not in answer.content.decode()
+    page = Page(answer)
+    assert set(page.options["role"]) == {"neondb_owner", 'o"<b>'}
+
+
+def test_the_page_notices_that_somebody_woke_the_endpoint(alice: Person, shop: Shop) -> None:
+    endpoint = f"/projects/{shop.id}/endpoints/{shop.endpoint_id}"
+    alice.api.finish(alice.api.post(f"{endpoint}/suspend"))
+    watch = f"{shop.endpoint_url}/watch"
+    seen = alice.htmx_get(watch, target="watch").content.decode().split("seen=")[1].split('"')[0]
+    assert "HX-Trigger" not in alice.htmx_get(f"{watch}?seen={seen}", target="watch").headers
+    uri = string_in(alice.post(f"{shop.endpoint_url}/connect", {"style": "url"}))
+    psycopg.connect(uri, hostaddr="127.0.0.1").close()
+    wait_for(
+        lambda: "HX-Trigger" in alice.htmx_get(f"{watch}?seen={seen}", target="watch").headers,
+        "the watch tells of the start",
+    )
+
+
+def test_another_accounts_endpoint_is_not_found(bob: Person, shop: Shop) -> None:
+    assert bob.get(f"{shop.endpoint_url}/connect").status_code == 404
+    assert bob.post(f"{shop.endpoint_url}/connect").status_code == 404
