@@ -16,6 +16,9 @@ from controlplane.compute.branch_data import connect
 # Every role made through the API is a member: what they share is granted to it.
 GROUP = "perch_superuser"
 
+ROLE: LiteralString = "SELECT 1 FROM pg_roles WHERE rolname = %s"
+DATABASE: LiteralString = "SELECT 1 FROM pg_database WHERE datname = %s"
+
 
 @dataclass(frozen=True)
 class RoleSpec:
@@ -37,17 +40,25 @@ class CatalogSpec:
     roles: Sequence[RoleSpec]
     databases: Sequence[DatabaseSpec]
     dropped_roles: Sequence[str]
-    dropped_databases: Sequence[str]
+
+
+def drop_databases(socket_dir: Path, names: Sequence[str]) -> None:
+    """Drop those that are there, with their clients. Raises psycopg.Error."""
+    with connect(socket_dir) as connection:
+        for name in names:
+            if _exists(connection, DATABASE, name):
+                _run(connection, "ALTER DATABASE {} IS_TEMPLATE false", name)
+                _run(connection, "DROP DATABASE {} WITH (FORCE)", name)
 
 
 def apply_catalog(socket_dir: Path, spec: CatalogSpec) -> None:
     """Bring the catalog of the compute in `socket_dir` to `spec`. Raises psycopg.Error."""
     with connect(socket_dir) as connection:
         _create_group(connection)
-        for name in spec.dropped_databases:
-            _drop_database(connection, name)
         for role in spec.roles:
             _apply_role(connection, role)
+        # Before any is made: a new one may take the name that another gives up.
+        _rename_databases(connection, spec.databases)
         for database in spec.databases:
             _apply_database(connection, database)
     living = {role.name for role in spec.roles}
@@ -58,16 +69,17 @@ def apply_catalog(socket_dir: Path, spec: CatalogSpec) -> None:
 
 
 def _create_group(connection: "Connection[tuple[object, ...]]") -> None:
-    if _exists(connection, "SELECT 1 FROM pg_roles WHERE rolname = %s", GROUP):
+    if _exists(connection, ROLE, GROUP):
         return
-    _run(connection, "CREATE ROLE {} NOLOGIN CREATEDB CREATEROLE", GROUP)
-    for granted in ("pg_monitor", "pg_signal_backend", "pg_read_all_data", "pg_write_all_data"):
-        _run(connection, "GRANT {} TO {} WITH ADMIN OPTION", granted, GROUP)
+    with connection.transaction():
+        _run(connection, "CREATE ROLE {} NOLOGIN CREATEDB CREATEROLE", GROUP)
+        for granted in ("pg_monitor", "pg_signal_backend", "pg_read_all_data", "pg_write_all_data"):
+            _run(connection, "GRANT {} TO {} WITH ADMIN OPTION", granted, GROUP)
 
 
 def _apply_role(connection: "Connection[tuple[object, ...]]", role: RoleSpec) -> None:
     verb: LiteralString = "ALTER"
-    if not _exists(connection, "SELECT 1 FROM pg_roles WHERE rolname = %s", role.name):
+    if not _exists(connection, ROLE, role.name):
         verb = "CREATE"
     login: LiteralString = "LOGIN" if role.login else "NOLOGIN"
     statement = sql.SQL("{} ROLE {} {} CREATEDB CREATEROLE BYPASSRLS PASSWORD {}")
@@ -79,36 +91,30 @@ def _apply_role(connection: "Connection[tuple[object, ...]]", role: RoleSpec) ->
     _run(connection, "GRANT {} TO {}", GROUP, role.name)
 
 
-def _apply_database(connection: "Connection[tuple[object, ...]]", database: DatabaseSpec) -> None:
-    present = "SELECT 1 FROM pg_database WHERE datname = %s"
-    renamed = database.applied_name not in (None, database.name)
-    if renamed and _exists(connection, present, str(database.applied_name)):
+def _rename_databases(
+    connection: "Connection[tuple[object, ...]]", databases: Sequence[DatabaseSpec]
+) -> None:
+    names = {database.name for database in databases}
+    for database in databases:
+        before, name = database.applied_name, database.name
+        if before in (None, name) or not _exists(connection, DATABASE, str(before)):
+            continue
+        # Renamed already, before a crash: what has the old name now is another one, made since.
+        if before in names and _exists(connection, DATABASE, name):
+            continue
         connection.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s",
-            [database.applied_name],
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [before]
         )
-        _run(
-            connection,
-            "ALTER DATABASE {} RENAME TO {}",
-            str(database.applied_name),
-            database.name,
-        )
-    if not _exists(connection, present, database.name):
-        # Nobody can be connected to template0, and so stand in the way of a copy of it.
-        _run(
-            connection,
-            "CREATE DATABASE {} OWNER {} TEMPLATE template0",
-            database.name,
-            database.owner,
-        )
-    else:
+        _run(connection, "ALTER DATABASE {} RENAME TO {}", str(before), name)
+
+
+def _apply_database(connection: "Connection[tuple[object, ...]]", database: DatabaseSpec) -> None:
+    if _exists(connection, DATABASE, database.name):
         _run(connection, "ALTER DATABASE {} OWNER TO {}", database.name, database.owner)
-
-
-def _drop_database(connection: "Connection[tuple[object, ...]]", name: str) -> None:
-    if _exists(connection, "SELECT 1 FROM pg_database WHERE datname = %s", name):
-        _run(connection, "ALTER DATABASE {} IS_TEMPLATE false", name)
-        _run(connection, "DROP DATABASE {} WITH (FORCE)", name)
+        return
+    # Nobody can be connected to template0, and so stand in the way of a copy of it.
+    statement: LiteralString = "CREATE DATABASE {} OWNER {} TEMPLATE template0"
+    _run(connection, statement, database.name, database.owner)
 
 
 def _drop_role(socket_dir: Path, name: str, spec: CatalogSpec) -> None:
@@ -119,7 +125,7 @@ def _drop_role(socket_dir: Path, name: str, spec: CatalogSpec) -> None:
     """
     owners = {database.name: database.owner for database in spec.databases}
     with connect(socket_dir) as connection:
-        if not _exists(connection, "SELECT 1 FROM pg_roles WHERE rolname = %s", name):
+        if not _exists(connection, ROLE, name):
             return
         connection.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", [name]

@@ -6,13 +6,20 @@ again. What its end means for the rows stands in `effects`.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 
 import psycopg
 
 from controlplane.compute import branch_data, compute
 from controlplane.compute.branch_data import NoSuchBranchData
-from controlplane.compute.catalog import CatalogSpec, DatabaseSpec, RoleSpec, apply_catalog
+from controlplane.compute.catalog import (
+    CatalogSpec,
+    DatabaseSpec,
+    RoleSpec,
+    apply_catalog,
+    drop_databases,
+)
 from controlplane.compute.compute import ConfigurationRefused
 from controlplane.compute.configuration import ComputeSpec
 from controlplane.compute.integrity import check_data
@@ -144,9 +151,12 @@ def _apply_catalog(endpoint: Endpoint) -> None:
     branch = endpoint.branch
     if branch.applied_catalog_revision == branch.catalog_revision:
         return
-    roles, databases = list(branch.roles.all()), list(branch.databases.all())
+    socket_dir = compute.socket_dir(endpoint.id)
+    databases = list(branch.databases.filter(deleted_at=None))
+    roles = list(branch.roles.all())
+    _drop_databases(branch, socket_dir, kept={row.applied_name for row in databases})
     apply_catalog(
-        compute.socket_dir(endpoint.id),
+        socket_dir,
         CatalogSpec(
             roles=[
                 RoleSpec(role.name, role.verifier, login=not role.no_login)
@@ -156,22 +166,26 @@ def _apply_catalog(endpoint: Endpoint) -> None:
             databases=[
                 DatabaseSpec(database.name, database.owner_name, database.applied_name)
                 for database in databases
-                if database.deleted_at is None
             ],
             dropped_roles=[role.name for role in roles if role.deleted_at],
-            dropped_databases=[
-                database.applied_name or database.name
-                for database in databases
-                if database.deleted_at
-            ],
         ),
     )
     for database in databases:
         Database.objects.filter(id=database.id).update(applied_name=database.name)
-    gone = [role.id for role in roles if role.deleted_at]
-    branch.roles.filter(id__in=gone).delete()
-    branch.databases.filter(id__in=[row.id for row in databases if row.deleted_at]).delete()
+    branch.roles.filter(id__in=[role.id for role in roles if role.deleted_at]).delete()
     Branch.objects.filter(id=branch.id).update(applied_catalog_revision=branch.catalog_revision)
+
+
+def _drop_databases(branch: Branch, socket_dir: Path, *, kept: Collection[str | None]) -> None:
+    """Drop what was deleted, but none of those that a living row is still `kept` under.
+
+    The rows go before anything is made: after a crash from then on, a new database that has
+    the name of an old one must not be dropped in its place.
+    """
+    gone = list(branch.databases.exclude(deleted_at=None))
+    names = [row.applied_name or row.name for row in gone]
+    drop_databases(socket_dir, [name for name in names if name not in kept])
+    branch.databases.filter(id__in=[row.id for row in gone]).delete()
 
 
 def _branch(operation: Operation) -> Branch:

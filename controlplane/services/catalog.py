@@ -161,6 +161,7 @@ def update_database(
         database = _find_database(change.branch, name)
         if new_name is not None and new_name != name:
             _check_database_name(change.branch, new_name)
+            _refuse_name_in_use(change.branch, database, new_name)
             database.name = new_name
         if owner_name is not None:
             _check_owner(change.branch, owner_name)
@@ -185,6 +186,19 @@ def _check_database_name(branch: Branch, name: str) -> None:
     check_database_name(name)
     if _databases(branch).filter(name=name).exists():
         raise Conflict(f'database already exists; database_name:"{name}"')
+
+
+def _refuse_name_in_use(branch: Branch, database: Database, name: str) -> None:
+    """Raises Conflict for the name of a database that is to be renamed, but is not yet.
+
+    Of two that swap their names, nobody could say after a crash which is which.
+    """
+    others = _databases(branch).exclude(id=database.id)
+    if other := others.filter(applied_name=name).first():
+        raise Conflict(
+            f'the compute still knows the database "{other.name}" as "{name}"; '
+            "try again once it has been started"
+        )
 
 
 def _check_owner(branch: Branch, owner_name: str) -> None:

@@ -1,18 +1,33 @@
-"""Names of roles and databases that Postgres or the platform keeps for itself."""
+"""Names that a role or a database may not have."""
 
 from controlplane.services.errors import Unprocessable
 
 RESERVED_ROLES = ("pg_", "perch_")
-RESERVED_DATABASES = ("postgres", "template0", "template1")
+# PgBouncer keeps one of each for its own console, which a role of that name would get into.
+POOLERS_OWN = "pgbouncer"
+RESERVED_DATABASES = ("postgres", "template0", "template1", POOLERS_OWN)
+# What HTTP clients take for steps to another place.
+STEPS = (".", "..")
 
 
 def check_role_name(name: str) -> None:
     """Raises Unprocessable for names that Postgres or the platform keeps for itself."""
-    if name.startswith(RESERVED_ROLES) or name in ("public", "none"):
+    _check_addressable("role", name)
+    if name.startswith(RESERVED_ROLES) or name in ("public", "none", POOLERS_OWN):
         raise Unprocessable(f'the role name "{name}" is reserved')
 
 
 def check_database_name(name: str) -> None:
     """Raises Unprocessable for the databases that every cluster has."""
+    _check_addressable("database", name)
     if name in RESERVED_DATABASES:
         raise Unprocessable(f'the database name "{name}" is reserved')
+
+
+def _check_addressable(kind: str, name: str) -> None:
+    """The name is the key in the path of the API: one that cannot stand there is of no use."""
+    if "/" in name or name in STEPS:
+        raise Unprocessable(
+            f'the {kind} name "{name}" cannot stand in a path: it may not hold a slash, '
+            'nor be "." or ".."'
+        )

@@ -1,0 +1,190 @@
+"""Databases of a branch: made, renamed, given away and dropped through the API."""
+
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.connections.place import Place, last_words
+from tests.connections.test_roles import ODD_NAMES, actions
+
+
+def create(place: Place, name: str, owner: str | None = None) -> Any:
+    body = {"database": {"name": name, "owner_name": owner or place.role}}
+    return place.api.post(f"{place.branch_path}/databases", body)
+
+
+def update(place: Place, database: str, **changes: Any) -> Any:
+    return place.api.patch(place.of_catalog("databases", database), {"database": changes})
+
+
+def delete(place: Place, name: str) -> Any:
+    return place.api.delete(place.of_catalog("databases", name))
+
+
+def finish(place: Place, *answers: Any) -> None:
+    for answer in answers:
+        for row in place.api.finish(answer):
+            assert row["status"] == "finished", row
+
+
+def mark_of(place: Place, name: str) -> str | None:
+    found = place.query("SELECT to_regclass('mark') IS NOT NULL", dbname=name)
+    return place.query("SELECT name FROM mark", dbname=name)[0] if found[0] else None
+
+
+@pytest.fixture
+def without_endpoint(place: Place) -> Place:
+    """The place, its endpoint on another branch until `update(branch_id=...)` brings it back."""
+    finish(place, create(place, "a"), create(place, "b"))
+    for name in ("a", "b"):
+        with place.connect(dbname=name) as connection:
+            connection.execute(f"CREATE TABLE mark AS SELECT '{name}' AS name".encode())
+    place.update(branch_id=place.new_branch("aside"))
+    return place
+
+
+def test_a_database_is_made_listed_and_found(shop: Place) -> None:
+    made = create(shop, "books")
+    assert actions(made) == [("apply_config", "running")]
+    finish(shop, made)
+    found = shop.api.get(shop.of_catalog("databases", "books"))["database"]
+    assert found == made["database"]
+    assert isinstance(found["id"], int)
+    assert (found["branch_id"], found["owner_name"]) == (shop.branch_id, shop.role)
+    assert found in shop.api.get(f"{shop.branch_path}/databases")["databases"]
+    with shop.connect(dbname="books") as connection:
+        connection.execute("CREATE TABLE t ()")
+
+
+def test_a_database_made_on_a_sleeping_endpoint_leaves_it_asleep(place: Place) -> None:
+    place.suspend()
+    made = create(place, "books")
+    assert actions(made) == [("apply_config", "running"), ("suspend_compute", "scheduling")]
+    finish(place, made)
+    assert place.state() == "idle"
+    assert place.query("SELECT current_database()", dbname="books") == ("books",)
+
+
+def test_names_that_need_quoting_work_everywhere(shop: Place) -> None:
+    finish(shop, *[create(shop, name) for name in ODD_NAMES])
+    for name in ODD_NAMES:
+        asked = shop.query("SELECT current_database()", pooled=True, dbname=name)
+        assert asked == (name,)
+        uri = shop.api.get(f"{shop.path}/connection_uri", database_name=name, role_name=shop.role)[
+            "uri"
+        ]
+        with psycopg.connect(uri, hostaddr="127.0.0.1") as connection:
+            assert connection.execute("SELECT current_database()").fetchone() == (name,)
+    finish(shop, *[update(shop, name, name=name[:-1] + "!") for name in ODD_NAMES])
+    finish(shop, *[delete(shop, name[:-1] + "!") for name in ODD_NAMES])
+    assert "does not exist" in str(shop.refusal(dbname=ODD_NAMES[0]))
+
+
+@pytest.mark.parametrize("name", ["postgres", "template0", "template1", "pgbouncer"])
+def test_a_reserved_name_is_refused(shop: Place, name: str) -> None:
+    body = {"database": {"name": name, "owner_name": shop.role}}
+    answer = shop.api.call("POST", f"{shop.branch_path}/databases", json=body)
+    assert (answer.status_code, name in answer.json()["message"]) == (422, True)
+    path = shop.of_catalog("databases", shop.database)
+    answer = shop.api.call("PATCH", path, json={"database": {"name": name}})
+    assert answer.status_code == 422
+
+
+def test_a_taken_name_and_an_unknown_owner_are_refused(shop: Place) -> None:
+    for name, owner, status in ((shop.database, shop.role, 409), ("new", "nobody", 422)):
+        body = {"database": {"name": name, "owner_name": owner}}
+        answer = shop.api.call("POST", f"{shop.branch_path}/databases", json=body)
+        assert answer.status_code == status
+
+
+def test_an_unknown_database_is_not_found(shop: Place) -> None:
+    for method in ("GET", "DELETE"):
+        assert shop.api.call(method, shop.of_catalog("databases", "none")).status_code == 404
+    assert 'database "none" does not exist' in str(shop.refusal(dbname="none"))
+
+
+def test_a_renamed_database_keeps_its_data_and_drops_its_clients(place: Place) -> None:
+    with place.connect() as connection:
+        connection.execute("CREATE TABLE kept AS SELECT 1 AS n")
+        finish(place, update(place, place.database, name="new name"))
+        assert last_words(connection) == "57P01"
+    assert place.query("SELECT n FROM kept", dbname="new name") == (1,)
+    assert "does not exist" in str(place.refusal())
+
+
+def test_a_database_changes_its_owner(place: Place) -> None:
+    bob: dict[str, Any] = {"user": "bob", "password": place.new_role("bob")}
+    finish(place, update(place, place.database, owner_name="bob"))
+    with place.connect(**bob) as connection:
+        connection.execute("CREATE TABLE public.bobs ()")
+    finish(place, place.api.delete(place.of_catalog("roles", place.role)))
+    assert place.query("SELECT current_user", **bob) == ("bob",)
+
+
+def test_a_deleted_database_goes_with_its_clients(place: Place) -> None:
+    finish(place, create(place, "books"))
+    with place.connect(dbname="books") as connection, place.connect() as owner:
+        owner.execute("ALTER DATABASE books IS_TEMPLATE true")
+        finish(place, delete(place, "books"))
+        assert last_words(connection) == "57P01"
+    assert 'database "books" does not exist' in str(place.refusal(dbname="books"))
+
+
+@pytest.mark.parametrize("asleep", [False, True])
+def test_a_database_dropped_and_made_again_is_empty(place: Place, asleep: bool) -> None:
+    with place.connect() as connection:
+        connection.execute("CREATE TABLE old ()")
+    if asleep:
+        place.suspend()
+    finish(place, delete(place, place.database), create(place, place.database))
+    finish(place, delete(place, place.database), create(place, place.database))
+    assert place.query("SELECT to_regclass('old')") == (None,)
+
+
+def test_changes_that_wait_for_an_endpoint_are_made_in_their_order(
+    without_endpoint: Place,
+) -> None:
+    place = without_endpoint
+    assert update(place, "a", name="c")["operations"] == []
+    create(place, "a")
+    delete(place, "a")
+    create(place, "a")
+    delete(place, "b")
+    update(place, "c", name="b")
+    place.update(branch_id=place.branch_id)
+    assert (mark_of(place, "a"), mark_of(place, "b")) == (None, "a")
+
+
+def test_a_name_that_another_database_still_has_is_refused(without_endpoint: Place) -> None:
+    """Two that swap their names at once could not be told apart after a crash."""
+    place = without_endpoint
+    update(place, "a", name="c")
+    answer = place.api.call(
+        "PATCH", place.of_catalog("databases", "b"), json={"database": {"name": "a"}}
+    )
+    assert answer.status_code == 409
+    place.update(branch_id=place.branch_id)
+    place.query("SELECT 1")
+    place.settle()
+    finish(place, update(place, "b", name="a"))
+    assert (mark_of(place, "a"), mark_of(place, "c")) == ("b", "a")
+
+
+def test_a_users_settings_do_not_stand_in_the_platforms_way(place: Place) -> None:
+    with place.connect() as connection:
+        for setting in (
+            "statement_timeout = 1",
+            "default_transaction_read_only = on",
+            "idle_session_timeout = 1",
+            f"role = {place.role}",
+        ):
+            connection.execute(f"ALTER DATABASE neondb SET {setting}".encode())
+    place.new_role("bob")
+    finish(place, place.api.delete(place.of_catalog("roles", "bob")))
+
+
+def test_a_database_that_is_a_users_template_is_made_although_it_is_in_use(place: Place) -> None:
+    with place.connect(dbname="template1"):
+        finish(place, create(place, "books"))
+    assert place.query("SELECT 1", dbname="books") == (1,)

@@ -1,0 +1,279 @@
+"""Roles of a branch: what the API says of them is what Postgres lets in."""
+
+from typing import Any
+
+import pytest
+from psycopg import errors
+
+from tests.connections.place import Place, last_words, new_place
+from tests.stack import Client, Stack
+
+ODD_NAMES = (
+    'double "quotes"',
+    "single 'quotes'",
+    " spaces in and around ",
+    "100%s %(percent)s",
+    "back\\slash",
+    "semi;colon--comment",
+    "question?mark#hash&ampersand=",
+    "UPPER and lower",
+    "ünïcödé 象 🐘",
+    "x" * 63,
+    "é" * 31,
+    "current_user",
+    "select",
+    "a@b:c",
+    "$user",
+    "{braces}",
+    "ta*b[l]e",
+    "a+b%20c%2Fd",
+)
+UNADDRESSABLE = ("a/b", "/", ".", "..")
+RESERVED = ("pg_mine", "perch_mine", "public", "none", "pgbouncer")
+
+
+def actions(answer: Any) -> list[tuple[str, str]]:
+    return [(row["action"], row["status"]) for row in answer["operations"]]
+
+
+def create(place: Place, name: str, **attributes: Any) -> Any:
+    return place.api.post(f"{place.branch_path}/roles", {"role": {"name": name, **attributes}})
+
+
+def test_a_new_projects_owner_connects_and_owns_its_database(shop: Place) -> None:
+    assert shop.query("SELECT current_user, current_database()") == (shop.role, shop.database)
+    roles = shop.api.get(f"{shop.branch_path}/roles")["roles"]
+    assert [role["name"] for role in roles] == [shop.role]
+    assert "password" not in roles[0]
+    assert shop.api.get(shop.of_catalog("roles", shop.role))["role"] == roles[0]
+
+
+def test_a_role_made_on_an_awake_endpoint_connects_at_once(place: Place) -> None:
+    made = create(place, "bob")
+    assert actions(made) == [("apply_config", "running")]
+    place.api.finish(made)
+    assert place.state() == "active"
+    assert place.query("SELECT current_user", user="bob", password=made["role"]["password"]) == (
+        "bob",
+    )
+
+
+def test_a_role_made_on_a_sleeping_endpoint_leaves_it_asleep(place: Place) -> None:
+    place.suspend()
+    made = create(place, "bob")
+    assert actions(made) == [("apply_config", "running"), ("suspend_compute", "scheduling")]
+    ended = place.api.finish(made)
+    assert [row["status"] for row in ended] == ["finished", "finished"]
+    assert place.state() == "idle"
+    assert place.query("SELECT current_user", user="bob", password=made["role"]["password"]) == (
+        "bob",
+    )
+
+
+def test_a_role_made_without_an_endpoint_comes_with_the_next_one(place: Place) -> None:
+    branch = place.new_branch("dev")
+    made = place.api.post(f"{place.path}/branches/{branch}/roles", {"role": {"name": "bob"}})
+    assert made["operations"] == []
+    endpoint = place.api.post(
+        f"{place.path}/endpoints", {"endpoint": {"branch_id": branch, "type": "read_write"}}
+    )
+    place.api.finish(endpoint)
+    place.branch_id, place.endpoint_id = branch, endpoint["endpoint"]["id"]
+    password = made["role"]["password"]
+    assert place.query("SELECT current_user", user="bob", password=password) == ("bob",)
+
+
+def test_names_that_need_quoting_work_everywhere(shop: Place) -> None:
+    made = [create(shop, name) for name in ODD_NAMES]
+    for answer in made:
+        shop.api.finish(answer)
+    for name, answer in zip(ODD_NAMES, made, strict=True):
+        path, password = shop.of_catalog("roles", name), answer["role"]["password"]
+        assert shop.api.get(path)["role"]["name"] == name
+        assert shop.api.get(f"{path}/reveal_password")["password"] == password
+        for pooled in (False, True):
+            asked = shop.query("SELECT current_user", pooled=pooled, user=name, password=password)
+            assert asked == (name,)
+        assert shop.psql("-c", "SELECT current_user", user=name, password=password).stdout == (
+            name + "\n"
+        )
+    for answer in [shop.api.delete(shop.of_catalog("roles", name)) for name in ODD_NAMES]:
+        assert [row["status"] for row in shop.api.finish(answer)] == ["finished"]
+
+
+@pytest.mark.parametrize("kind", ["roles", "databases"])
+@pytest.mark.parametrize("name", UNADDRESSABLE)
+def test_a_name_that_no_path_can_hold_is_refused(shop: Place, kind: str, name: str) -> None:
+    body = {kind[:-1]: {"name": name, "owner_name": shop.role}}
+    answer = shop.api.call("POST", f"{shop.branch_path}/{kind}", json=body)
+    assert answer.status_code == 422
+    assert "path" in answer.json()["message"]
+
+
+@pytest.mark.parametrize("name", RESERVED)
+def test_a_reserved_name_is_refused(shop: Place, name: str) -> None:
+    answer = shop.api.call("POST", f"{shop.branch_path}/roles", json={"role": {"name": name}})
+    assert (answer.status_code, name in answer.json()["message"]) == (422, True)
+
+
+@pytest.mark.parametrize("name", ["", "x" * 64, "é" * 32, "nul\0", "line\nbreak"])
+def test_a_name_that_postgres_cannot_hold_is_refused(shop: Place, name: str) -> None:
+    answer = shop.api.call("POST", f"{shop.branch_path}/roles", json={"role": {"name": name}})
+    assert answer.status_code == 400
+
+
+def test_a_taken_name_is_refused(shop: Place) -> None:
+    answer = shop.api.call("POST", f"{shop.branch_path}/roles", json={"role": {"name": shop.role}})
+    assert answer.status_code == 409
+
+
+def test_an_unknown_role_is_not_found(shop: Place) -> None:
+    path = shop.of_catalog("roles", "nobody")
+    calls = (("GET", ""), ("DELETE", ""), ("POST", "/reset_password"), ("GET", "/reveal_password"))
+    for method, suffix in calls:
+        assert shop.api.call(method, path + suffix).status_code == 404
+
+
+def test_a_reset_password_replaces_the_old_one_at_once(place: Place) -> None:
+    path = place.of_catalog("roles", place.role)
+    reset = place.api.post(f"{path}/reset_password")
+    assert actions(reset) == [("apply_config", "running")]
+    new = reset["role"]["password"]
+    assert new != place.password
+    assert place.query("SELECT 1", password=new) == (1,)
+    assert place.refusal().sqlstate is None
+    assert "password authentication failed" in str(place.refusal())
+    place.api.finish(reset)
+    for method in ("GET", "POST"):
+        answer = place.api.call(method, f"{path}/reveal_password")
+        assert (answer.status_code, answer.json()) == (200, {"password": new})
+
+
+def test_passwords_that_are_not_kept_cannot_be_revealed(stack: Stack, alice: Client) -> None:
+    place = new_place(stack, alice, store_passwords=False)
+    path = place.of_catalog("roles", place.role)
+    for method in ("GET", "POST"):
+        assert alice.call(method, f"{path}/reveal_password").status_code == 412
+    query = {"database_name": place.database, "role_name": place.role}
+    assert alice.call("GET", f"{place.path}/connection_uri", params=query).status_code == 412
+    new = alice.post(f"{path}/reset_password")["role"]["password"]
+    assert place.query("SELECT 1", password=new) == (1,)
+
+
+def test_a_deleted_role_is_disconnected_and_turned_away(place: Place) -> None:
+    password = place.new_role("bob")
+    bob: dict[str, Any] = {"user": "bob", "password": password}
+    with place.connect(**bob) as connection:
+        deleted = place.api.delete(place.of_catalog("roles", "bob"))
+        place.api.finish(deleted)
+        assert last_words(connection) == "57P01"
+    assert 'password authentication failed for user "bob"' in str(place.refusal(**bob))
+    assert "password authentication failed" in str(place.refusal(**bob, pooled=True))
+
+
+def test_a_role_goes_whatever_it_holds(place: Place) -> None:
+    bob: dict[str, Any] = {"user": "bob", "password": place.new_role("bob")}
+    place.new_role("carol")
+    with place.connect() as owner:
+        owner.execute("GRANT ALL ON SCHEMA public TO bob WITH GRANT OPTION")
+        owner.execute("GRANT ALL ON DATABASE neondb TO bob")
+    with place.connect(**bob) as connection:
+        for statement in (
+            "CREATE TABLE notes (id int)",
+            "GRANT ALL ON notes TO carol",
+            "GRANT CREATE ON SCHEMA public TO carol",
+            "CREATE SCHEMA bobs; CREATE TABLE bobs.t (); ALTER DEFAULT PRIVILEGES"
+            " IN SCHEMA bobs GRANT SELECT ON TABLES TO carol",
+            "CREATE ROLE helper; GRANT helper TO carol",
+            "ALTER ROLE bob SET work_mem = '8MB'",
+            "SELECT lo_create(4711)",
+            "CREATE DATABASE bobs",
+            "CREATE PUBLICATION news FOR TABLE notes",
+            "CREATE EXTENSION hstore",
+        ):
+            connection.execute(statement.encode())
+    with place.connect(**bob, dbname="bobs") as connection:
+        connection.execute("CREATE TABLE t (); CREATE EXTENSION pg_trgm")
+    ended = place.api.finish(place.api.delete(place.of_catalog("roles", "bob")))
+    assert [(row["status"], row.get("error")) for row in ended] == [("finished", None)]
+    assert place.query("SELECT tableowner FROM pg_tables WHERE tablename = 'notes'") == (
+        place.role,
+    )
+
+
+def test_a_role_goes_although_somebody_holds_a_lock(place: Place) -> None:
+    bob: dict[str, Any] = {"user": "bob", "password": place.new_role("bob")}
+    with place.connect() as owner:
+        owner.execute("GRANT CREATE ON SCHEMA public TO bob")
+        with place.connect(**bob) as connection:
+            connection.execute("CREATE TABLE notes ()")
+        with owner.transaction():
+            owner.execute("LOCK TABLE notes")
+            deleted = place.api.delete(place.of_catalog("roles", "bob"))
+            first = place.api.get(f"{place.path}/operations/{deleted['operations'][0]['id']}")
+            assert first["operation"]["status"] == "running"
+        assert [row["status"] for row in place.api.finish(deleted)] == ["finished"]
+
+
+def test_the_owner_of_a_database_cannot_be_deleted(shop: Place) -> None:
+    answer = shop.api.call("DELETE", shop.of_catalog("roles", shop.role))
+    assert (answer.status_code, shop.database in answer.json()["message"]) == (422, True)
+
+
+def test_a_role_made_again_right_after_its_deletion_is_there(place: Place) -> None:
+    old = place.new_role("bob")
+    deleted = place.api.delete(place.of_catalog("roles", "bob"))
+    made = create(place, "bob")
+    new = made["role"]["password"]
+    ended = place.api.finish(deleted) + place.api.finish(made)
+    assert {row["status"] for row in ended} == {"finished"}
+    assert place.query("SELECT current_user", user="bob", password=new) == ("bob",)
+    assert "password" in str(place.refusal(user="bob", password=old))
+    assert place.api.call("DELETE", place.of_catalog("roles", "bob")).status_code == 200
+
+
+def test_a_role_without_login_is_turned_away_like_a_wrong_password(place: Place) -> None:
+    password = place.new_role("group", no_login=True)
+    error = place.refusal(user="group", password=password)
+    assert 'password authentication failed for user "group"' in str(error)
+
+
+def test_a_role_does_what_an_owner_may(shop: Place) -> None:
+    with shop.connect() as connection:
+        for extension in ("pg_trgm", "hstore", "citext", "btree_gist", "unaccent", "ltree"):
+            connection.execute(f"CREATE EXTENSION {extension}".encode())
+        connection.execute("CREATE DATABASE made_by_sql")
+        connection.execute("CREATE ROLE made_by_sql LOGIN PASSWORD 'x'")
+        connection.execute("GRANT pg_read_all_data, pg_monitor TO made_by_sql")
+        connection.execute("CREATE TABLE things (id int PRIMARY KEY, name text)")
+        connection.execute("CREATE TYPE mood AS ENUM ('sad', 'happy')")
+        connection.execute("CREATE PUBLICATION all_of_it FOR TABLE things")
+        with pytest.raises(errors.InsufficientPrivilege):
+            connection.execute("CREATE ROLE boss SUPERUSER")
+    assert shop.query("SELECT current_database()", dbname="made_by_sql") == ("made_by_sql",)
+
+
+def test_a_child_branch_has_its_parents_roles_passwords_and_databases(place: Place) -> None:
+    bob: dict[str, Any] = {"user": "bob", "password": place.new_role("bob")}
+    branch = place.new_branch("dev")
+    listed = place.api.get(f"{place.path}/branches/{branch}/roles")["roles"]
+    assert [role["name"] for role in listed] == ["bob", place.role]
+    listed = place.api.get(f"{place.path}/branches/{branch}/databases")["databases"]
+    assert [database["name"] for database in listed] == [place.database]
+    place.update(branch_id=branch)
+    assert place.query("SELECT current_user", **bob) == ("bob",)
+    assert place.query("SELECT current_user") == (place.role,)
+    place.branch_id = branch
+    place.api.finish(place.api.delete(place.of_catalog("roles", "bob")))
+    assert "password" in str(place.refusal(**bob))
+
+
+def test_every_generated_password_works(shop: Place) -> None:
+    path = shop.of_catalog("roles", shop.role)
+    seen = {shop.password}
+    for _ in range(10):
+        shop.password = shop.api.post(f"{path}/reset_password")["role"]["password"]
+        seen.add(shop.password)
+        assert shop.query("SELECT 1") == (1,)
+    assert len(seen) == 11
+    assert shop.psql("-c", "SELECT 1").stdout == "1\n"
