@@ -24,6 +24,8 @@ _PLAIN_CHUNK = 65536
 _TLS_CHUNK = 16384
 # How much a client may send ahead while it waits for its compute.
 _READ_AHEAD = 16384
+# How much more is read, and thrown away, from a client that has been refused.
+_DRAIN = 262144
 
 
 class Channel:
@@ -151,8 +153,9 @@ class Channel:
             async with asyncio.timeout(patience):
                 await self.write(last_words)
                 self.end_output()
-                while True:
-                    await self.read_some()
+                drained = 0
+                while drained < _DRAIN:
+                    drained += len(await self.read_some())
         self.close()
 
     def end_output(self) -> None:

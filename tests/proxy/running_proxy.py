@@ -1,0 +1,171 @@
+"""A proxy in a thread of its own, with a directory that lives in memory and can be told what to
+answer. The tests are its clients, over real sockets."""
+
+import asyncio
+import os
+import threading
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psycopg
+import uvloop
+
+from controlplane.proxy.directory import ComputeAddress, Route
+from controlplane.proxy.server import Proxy
+from controlplane.proxy.settings import ProxySettings
+from controlplane.proxy.tls import TlsIdentity
+from tests.proxy.bare_postgres import wait_until
+
+REGION_HOST = "localhost"
+T = TypeVar("T")
+
+
+@dataclass
+class Endpoint:
+    """What the directory knows, and how its wake goes: `asleep` keeps it waiting, `failure` fails
+    it."""
+
+    address: ComputeAddress
+    verifiers: dict[str, str] = field(default_factory=dict)
+    pooler: ComputeAddress | None = None
+    disabled: bool = False
+    asleep: bool = False
+    failure: Exception | None = None
+    wakes: int = 0
+    cancelled_wakes: int = 0
+    refused: list[ComputeAddress] = field(default_factory=list)
+    woken: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class MemoryDirectory:
+    def __init__(self) -> None:
+        self.endpoints: dict[str, Endpoint] = {}
+
+    async def route(self, endpoint_id: str, role: str) -> Route | None:
+        endpoint = self.endpoints.get(endpoint_id)
+        if endpoint is None:
+            return None
+        return Route(endpoint_id, endpoint.verifiers.get(role), disabled=endpoint.disabled)
+
+    async def wake(
+        self, endpoint_id: str, *, pooled: bool, refused: ComputeAddress | None = None
+    ) -> ComputeAddress:
+        endpoint = self.endpoints[endpoint_id]
+        endpoint.wakes += 1
+        if refused is not None:
+            endpoint.refused.append(refused)
+        if endpoint.asleep:
+            try:
+                await endpoint.woken.wait()
+            except asyncio.CancelledError:
+                endpoint.cancelled_wakes += 1
+                raise
+        if endpoint.failure is not None:
+            raise endpoint.failure
+        if pooled:
+            assert endpoint.pooler is not None
+            return endpoint.pooler
+        return endpoint.address
+
+
+class RunningProxy:
+    def __init__(
+        self, settings: ProxySettings, directory: MemoryDirectory, identity: TlsIdentity
+    ) -> None:
+        self.directory = directory
+        self._settings = settings
+        self._identity = identity
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=lambda: uvloop.run(self._main()), daemon=True)
+
+    async def _main(self) -> None:
+        self._stop = asyncio.Event()
+        self.loop = asyncio.get_running_loop()
+        self.proxy = Proxy(self._settings, self.directory, self._identity)
+        await self.proxy.start()
+        self.port = self.proxy.port
+        self._started.set()
+        await self._stop.wait()
+        await self.proxy.stop()
+
+    def start(self) -> None:
+        self._thread.start()
+        assert self._started.wait(10)
+
+    def stop(self) -> None:
+        self.loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+
+    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Runs it in the proxy's loop."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(20)
+
+    def drop(self, endpoint_id: str) -> int:
+        async def drop() -> int:
+            return self.proxy.drop(endpoint_id)
+
+        return self.call(drop())
+
+    def wake_up(self, endpoint_id: str) -> None:
+        endpoint = self.directory.endpoints[endpoint_id]
+        endpoint.asleep = False
+        self.loop.call_soon_threadsafe(endpoint.woken.set)
+
+    def sessions(self) -> int:
+        return len(self.proxy.registry)
+
+    def tasks(self) -> int:
+        """How many run in the proxy's loop beside the one that keeps it up."""
+
+        async def count() -> int:
+            return len(asyncio.all_tasks()) - 2
+
+        return self.call(count())
+
+    def parameters(self, endpoint_id: str, **parameters: Any) -> dict[str, Any]:
+        """What a libpq client needs: by default a TLS connection named by SNI."""
+        return {
+            "host": f"{endpoint_id}.{REGION_HOST}",
+            "hostaddr": "127.0.0.1",
+            "port": self.port,
+            "dbname": "postgres",
+            "sslmode": "require",
+            "connect_timeout": 30,
+            **parameters,
+        }
+
+    def connect(self, endpoint_id: str, **parameters: Any) -> "psycopg.Connection[tuple[Any, ...]]":
+        given = self.parameters(endpoint_id, **parameters)
+        return psycopg.connect(autocommit=True, **given)
+
+
+def plain(endpoint_id: str) -> dict[str, str]:
+    """Parameters of a client without TLS, whose endpoint only `options` can name."""
+    return {"host": "127.0.0.1", "sslmode": "disable", "options": f"endpoint={endpoint_id}"}
+
+
+@contextmanager
+def running_proxy(
+    identity: TlsIdentity, directory: MemoryDirectory, **settings: Any
+) -> Iterator[RunningProxy]:
+    """A proxy on a free port. On leaving, nothing of any client may be left: no session, task or
+    descriptor."""
+    given = {"region_host": REGION_HOST, "secret": b"secret", "port": 0, **settings}
+    proxy = RunningProxy(ProxySettings(**given), directory, identity)
+    proxy.start()
+    descriptors = open_descriptors()
+    try:
+        yield proxy
+        wait_until(lambda: proxy.sessions() == 0, what="the sessions end")
+        wait_until(lambda: proxy.tasks() == 0, what="the tasks end")
+        wait_until(lambda: open_descriptors() <= descriptors, what="the descriptors are closed")
+    finally:
+        proxy.stop()
+
+
+def open_descriptors() -> int:
+    return len(list(Path(f"/proc/{os.getpid()}/fd").iterdir()))

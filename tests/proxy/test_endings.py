@@ -1,0 +1,227 @@
+"""How connections end: cancelled queries, dropped endpoints, dead computes, vanished clients."""
+
+import collections
+import os
+import signal
+import socket
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import psutil
+import psycopg
+import pytest
+
+from controlplane.proxy import messages
+from controlplane.proxy.directory import ComputeAddress
+from controlplane.proxy.tls import TlsIdentity
+from tests.proxy.bare_postgres import BarePostgres, wait_until
+from tests.proxy.conftest import ENDPOINT, PASSWORDS
+from tests.proxy.running_proxy import MemoryDirectory, RunningProxy, plain, running_proxy
+from tests.proxy.wire import RawClient
+
+ALICE: dict[str, Any] = {"user": "alice", "password": PASSWORDS["alice"]}
+BOB: dict[str, Any] = {"user": "bob", "password": PASSWORDS["bob"]}
+SLEEPING = (
+    "SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(60)' AND state = 'active'"
+)
+LONG = "COPY (SELECT repeat('x', 1000) FROM generate_series(1, 100000)) TO STDOUT"
+TERMINATE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'alice'"
+
+
+def sleeps(postgres: BarePostgres) -> bool:
+    return postgres.execute(SLEEPING) == [(1,)]
+
+
+@pytest.mark.parametrize(
+    "way",
+    [{}, plain(ENDPOINT), {"min_protocol_version": "3.2", "max_protocol_version": "3.2"}],
+    ids=["tls", "plain", "long key"],
+)
+def test_a_cancel_request_reaches_the_compute(
+    proxy: RunningProxy, postgres: BarePostgres, way: dict[str, str]
+) -> None:
+    with proxy.connect(ENDPOINT, **ALICE, **way) as connection, ThreadPoolExecutor() as pool:
+        sleeping = pool.submit(connection.execute, "SELECT pg_sleep(60)")
+        wait_until(lambda: sleeps(postgres))
+        connection.cancel_safe()
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            sleeping.result(20)
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
+@pytest.mark.parametrize("sslmode", ["disable", "require"])
+def test_an_interrupted_psql_cancels_its_query(
+    proxy: RunningProxy, postgres: BarePostgres, sslmode: str
+) -> None:
+    psql = subprocess.Popen(
+        [
+            "psql",
+            f"host=127.0.0.1 port={proxy.port} user=alice dbname=postgres sslmode={sslmode}"
+            f" options=endpoint={ENDPOINT}",
+            *("-c", "SELECT pg_sleep(60)"),
+        ],
+        env={**os.environ, "PGPASSWORD": PASSWORDS["alice"]},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_until(lambda: sleeps(postgres))
+    psql.send_signal(signal.SIGINT)
+    _, words = psql.communicate(timeout=20)
+    assert "canceling statement due to user request" in words
+
+
+@pytest.mark.parametrize("pid_offset", [0, 1])
+def test_a_cancel_request_with_another_key_is_ignored(
+    proxy: RunningProxy, postgres: BarePostgres, pid_offset: int
+) -> None:
+    with proxy.connect(ENDPOINT, **ALICE) as connection, ThreadPoolExecutor() as pool:
+        sleeping = pool.submit(connection.execute, "SELECT pg_sleep(60)")
+        wait_until(lambda: sleeps(postgres))
+        guesser = RawClient(proxy.port)
+        pid = connection.pgconn.backend_pid + pid_offset
+        guesser.socket.sendall(messages.cancel_request(pid, b"\0\0\0\0"))
+        assert guesser.read_to_end() == b""
+        assert sleeps(postgres)
+        connection.cancel_safe()
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            sleeping.result(20)
+
+
+def test_a_dropped_endpoint_ends_its_connections_and_no_others(
+    proxy: RunningProxy, postgres: BarePostgres
+) -> None:
+    other = "ep-other-lake-000002"
+    proxy.directory.endpoints[other] = proxy.directory.endpoints[ENDPOINT]
+    with (
+        proxy.connect(other, **BOB) as unharmed,
+        proxy.connect(ENDPOINT, **ALICE) as idle,
+        proxy.connect(ENDPOINT, **ALICE, **plain(ENDPOINT)) as busy,
+        ThreadPoolExecutor() as pool,
+    ):
+        sleeping = pool.submit(busy.execute, "SELECT pg_sleep(60)")
+        wait_until(lambda: sleeps(postgres))
+        assert proxy.drop(ENDPOINT) == 2
+        with pytest.raises(psycopg.errors.AdminShutdown, match="administrator command"):
+            sleeping.result(20)
+        with pytest.raises(psycopg.errors.AdminShutdown, match="administrator command"):
+            idle.execute("SELECT 1")
+        assert unharmed.execute("SELECT 1").fetchone() == (1,)
+    # A real endpoint's compute stops now; this one must be rid of the sleeper.
+    postgres.execute(TERMINATE)
+
+
+def test_a_dropped_endpoint_never_breaks_into_a_message(
+    proxy: RunningProxy, postgres: BarePostgres
+) -> None:
+    """A client in the middle of a long result sees the connection end, not nonsense."""
+    with (
+        proxy.connect(ENDPOINT, **ALICE) as connection,
+        connection.cursor().copy(LONG) as copy,
+    ):
+        copy.read()
+        proxy.drop(ENDPOINT)
+        with pytest.raises(psycopg.OperationalError, match=r"closed .*unexpectedly"):
+            collections.deque(copy, maxlen=0)
+
+
+def test_a_dropped_endpoint_ends_those_who_wait_for_it(proxy: RunningProxy) -> None:
+    endpoint = proxy.directory.endpoints[ENDPOINT]
+    endpoint.asleep = True
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(proxy.connect, ENDPOINT, **ALICE)
+        wait_until(lambda: endpoint.wakes == 1)
+        proxy.drop(ENDPOINT)
+        with pytest.raises(psycopg.OperationalError, match="administrator command"):
+            waiting.result(20)
+
+
+def test_clients_are_told_when_the_proxy_stops(
+    identity: TlsIdentity, directory: MemoryDirectory
+) -> None:
+    with running_proxy(identity, directory) as proxy:
+        connection = proxy.connect(ENDPOINT, **ALICE)
+        proxy.call(proxy.proxy.stop())
+        with pytest.raises(psycopg.errors.AdminShutdown):
+            connection.execute("SELECT 1")
+
+
+def test_a_fast_shutdown_of_the_compute_is_told_in_its_own_words(
+    proxy: RunningProxy, mortal_postgres: BarePostgres
+) -> None:
+    mortal_postgres.start()
+    mortal_postgres.execute("CREATE ROLE alice LOGIN")
+    proxy.directory.endpoints[ENDPOINT].address = ComputeAddress(mortal_postgres.socket)
+    with proxy.connect(ENDPOINT, **ALICE) as connection:
+        mortal_postgres.stop(signal.SIGINT)
+        with pytest.raises(psycopg.errors.AdminShutdown):
+            connection.execute("SELECT 1")
+
+
+def test_a_compute_that_dies_under_its_clients_harms_no_others(
+    proxy: RunningProxy, mortal_postgres: BarePostgres
+) -> None:
+    mortal_postgres.start()
+    mortal_postgres.execute("CREATE ROLE alice LOGIN")
+    dying = "ep-dying-swan-000003"
+    proxy.directory.endpoints[dying] = type(proxy.directory.endpoints[ENDPOINT])(
+        ComputeAddress(mortal_postgres.socket),
+        verifiers=proxy.directory.endpoints[ENDPOINT].verifiers,
+    )
+    with proxy.connect(ENDPOINT, **BOB) as unharmed:
+        doomed = [proxy.connect(dying, **ALICE) for _ in range(10)]
+        mortal_postgres.stop(signal.SIGQUIT)
+        for connection in doomed:
+            with pytest.raises(psycopg.OperationalError):
+                connection.execute("SELECT 1")
+            connection.close()
+        wait_until(lambda: proxy.sessions() == 1)
+        assert unharmed.execute("SELECT 1").fetchone() == (1,)
+
+
+@pytest.mark.parametrize("way", [{}, plain(ENDPOINT)], ids=["tls", "plain"])
+@pytest.mark.parametrize("reset", [False, True])
+def test_a_client_that_vanishes_leaves_no_backend(
+    proxy: RunningProxy, postgres: BarePostgres, way: dict[str, str], reset: bool
+) -> None:
+    connection = proxy.connect(ENDPOINT, **ALICE, **way, application_name="vanishing")
+    wait_until(lambda: postgres.backends_of("vanishing") == 1)
+    descriptor = connection.pgconn.socket
+    if reset:
+        with socket.socket(fileno=socket.dup(descriptor)) as raw:
+            linger = (1).to_bytes(4, "little") + (0).to_bytes(4, "little")
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+    # As the kernel does for a killed client: no Terminate, no close_notify.
+    null = socket.socket()
+    try:
+        os.dup2(null.fileno(), descriptor)
+    finally:
+        null.close()
+    wait_until(lambda: postgres.backends_of("vanishing") == 0)
+    connection.close()
+
+
+def test_a_client_that_stops_reading_stops_its_compute_only(
+    proxy: RunningProxy, postgres: BarePostgres
+) -> None:
+    """What it does not take piles up in the compute's socket, not in the proxy."""
+    lazy = RawClient.start_log_in(proxy.port, ENDPOINT, user="alice", password=PASSWORDS["alice"])
+    lazy.send(b"Q", b"SELECT repeat('x', 1000000) FROM generate_series(1, 200)\0")
+    blocked = (
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE usename = 'alice' AND wait_event = 'ClientWrite'"
+    )
+    wait_until(lambda: postgres.execute(blocked) == [(1,)])
+    before = resident_bytes()
+    began = time.monotonic()
+    with proxy.connect(ENDPOINT, **BOB) as quick:
+        assert quick.execute("SELECT 1").fetchone() == (1,)
+    assert time.monotonic() - began < 2
+    assert resident_bytes() - before < 50_000_000
+    lazy.socket.close()
+
+
+def resident_bytes() -> int:
+    size: int = psutil.Process().memory_info().rss
+    return size

@@ -1,0 +1,125 @@
+"""Who is not let in, and what they are told."""
+
+import socket
+import time
+from typing import Any
+
+import psycopg
+import pytest
+
+from controlplane.proxy.settings import PlainConnections
+from controlplane.proxy.tls import TlsIdentity
+from tests.proxy.bare_postgres import BarePostgres, wait_until
+from tests.proxy.conftest import ENDPOINT, PASSWORDS
+from tests.proxy.running_proxy import MemoryDirectory, RunningProxy, plain, running_proxy
+from tests.proxy.wire import RawClient
+
+ALICE: dict[str, Any] = {"user": "alice", "password": PASSWORDS["alice"]}
+
+
+def refusal(proxy: RunningProxy, endpoint_id: str = ENDPOINT, **parameters: Any) -> str:
+    """What the client reads, without the address in front of it."""
+    with pytest.raises(psycopg.OperationalError) as caught:
+        proxy.connect(endpoint_id, **parameters)
+    return str(caught.value).split("FATAL:  ")[-1].strip()
+
+
+@pytest.mark.parametrize("way", [{}, plain(ENDPOINT)], ids=["tls", "plain"])
+def test_a_wrong_password(proxy: RunningProxy, way: dict[str, str]) -> None:
+    words = refusal(proxy, user="alice", password="wrong", **way)
+    assert words == 'password authentication failed for user "alice"'
+
+
+@pytest.mark.parametrize(
+    ("endpoint_id", "user"), [("ep-unknown-000002", "alice"), (ENDPOINT, "mallory")]
+)
+def test_an_unknown_endpoint_or_role_looks_like_a_wrong_password(
+    proxy: RunningProxy, endpoint_id: str, user: str
+) -> None:
+    """The same messages of the same length, with a salt that stays the same."""
+    known = RawClient.log_in(proxy.port, ENDPOINT, user="alice", password="wrong")
+    unknown = [
+        RawClient.log_in(proxy.port, endpoint_id, user=user, password="wrong") for _ in range(2)
+    ]
+    assert known.kinds == unknown[0].kinds
+    assert known.sqlstate == unknown[0].sqlstate == "28P01"
+    assert [len(message) for message in known.sasl] == [len(message) for message in unknown[0].sasl]
+    assert unknown[0].salt == unknown[1].salt != known.salt
+    assert unknown[0].iterations == known.iterations
+
+
+def test_a_wrong_password_wakes_nothing(proxy: RunningProxy) -> None:
+    refusal(proxy, user="alice", password="wrong")
+    assert proxy.directory.endpoints[ENDPOINT].wakes == 0
+
+
+def test_a_disabled_endpoint(proxy: RunningProxy) -> None:
+    proxy.directory.endpoints[ENDPOINT].disabled = True
+    assert refusal(proxy, **ALICE) == "Control plane request failed: endpoint is disabled"
+    # Only those who know the password learn of it.
+    assert "password authentication failed" in refusal(proxy, user="alice", password="wrong")
+
+
+def test_no_endpoint(proxy: RunningProxy) -> None:
+    assert refusal(proxy, host="127.0.0.1", **ALICE).startswith("Endpoint ID is not specified.")
+
+
+def test_two_endpoints(proxy: RunningProxy) -> None:
+    words = refusal(proxy, options="endpoint=ep-other", **ALICE)
+    assert words.startswith("Inconsistent project name inferred from SNI")
+
+
+def test_a_host_of_another_region(proxy: RunningProxy) -> None:
+    words = refusal(proxy, host=f"{ENDPOINT}.eu.example.com", **ALICE)
+    assert words == f"Common name inferred from SNI ('{ENDPOINT}.eu.example.com') is not known"
+
+
+@pytest.mark.parametrize("endpoint_id", ["ep_x", "ep'; DROP TABLE x --", "../ep", "ép", "%00"])
+def test_an_endpoint_id_of_odd_characters(proxy: RunningProxy, endpoint_id: str) -> None:
+    option = "endpoint=" + endpoint_id.replace(" ", "\\ ")
+    words = refusal(proxy, host="127.0.0.1", options=option, **ALICE)
+    assert "must contain only alphanumeric characters and hyphen." in words
+
+
+def test_plain_connections_where_only_tls_is_allowed(
+    identity: TlsIdentity, directory: MemoryDirectory
+) -> None:
+    with running_proxy(identity, directory, plain_connections=PlainConnections.NEVER) as proxy:
+        words = refusal(proxy, **ALICE, **plain(ENDPOINT))
+        assert words == "connection is insecure (try using `sslmode=require`)"
+        proxy.connect(ENDPOINT, **ALICE).close()
+
+
+def test_too_many_connections(identity: TlsIdentity, directory: MemoryDirectory) -> None:
+    with running_proxy(identity, directory, max_connections=1) as proxy:
+        with proxy.connect(ENDPOINT, **ALICE):
+            assert refusal(proxy, **ALICE) == "sorry, too many clients already"
+        wait_until(lambda: proxy.sessions() == 0)
+        proxy.connect(ENDPOINT, **ALICE).close()
+
+
+def test_wrong_passwords_slow_down_nobody_else(proxy: RunningProxy, postgres: BarePostgres) -> None:
+    """A hundred at once from the same address; bob is let in at once all the same."""
+    guesses = [
+        RawClient.start_log_in(proxy.port, ENDPOINT, user="alice", password=f"guess {n}")
+        for n in range(100)
+    ]
+    began = time.monotonic()
+    with proxy.connect(ENDPOINT, user="bob", password=PASSWORDS["bob"]):
+        assert time.monotonic() - began < 1.0
+    answers = [guess.finish() for guess in guesses]
+    assert {answer.sqlstate for answer in answers} == {"28P01"}
+    # The answers were held back, ever longer.
+    assert time.monotonic() - began > 1.0
+
+
+def test_the_silent_give_way_to_newcomers(
+    identity: TlsIdentity, directory: MemoryDirectory
+) -> None:
+    with running_proxy(identity, directory, max_pending=5) as proxy:
+        silent = [socket.create_connection(("127.0.0.1", proxy.port)) for _ in range(20)]
+        proxy.connect(ENDPOINT, **ALICE).close()
+        # The oldest were closed.
+        assert silent[0].recv(1) == b""
+        for connection in silent:
+            connection.close()

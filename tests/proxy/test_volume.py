@@ -1,0 +1,62 @@
+"""Much data and many clients."""
+
+import asyncio
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.proxy.bare_postgres import BarePostgres
+from tests.proxy.conftest import ENDPOINT, PASSWORDS
+from tests.proxy.running_proxy import RunningProxy, plain
+
+ALICE: dict[str, Any] = {"user": "alice", "password": PASSWORDS["alice"]}
+WAYS = {"tls": {}, "plain": plain(ENDPOINT)}
+ROWS = 100_000
+ROW = b"0123456789abcdef" * 62 + b"%07d\n"
+
+
+def rows() -> Iterator[bytes]:
+    for number in range(ROWS):
+        yield ROW % number
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
+def test_100_megabytes_pass_unharmed_both_ways(proxy: RunningProxy, way: dict[str, str]) -> None:
+    sent, received = hashlib.sha256(), hashlib.sha256()
+    with proxy.connect(ENDPOINT, **ALICE, **way) as connection:
+        connection.execute("CREATE TEMPORARY TABLE lines (line text)")
+        with connection.cursor().copy("COPY lines FROM STDIN") as copy:
+            for row in rows():
+                sent.update(row)
+                copy.write(row)
+        size = 0
+        with connection.cursor().copy("COPY lines TO STDOUT") as copy:
+            for data in copy:
+                received.update(data)
+                size += len(data)
+    assert size == ROWS * 1000
+    assert sent.digest() == received.digest()
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
+def test_500_clients_at_once(
+    proxy: RunningProxy, postgres: BarePostgres, way: dict[str, str]
+) -> None:
+    parameters = proxy.parameters(ENDPOINT, **ALICE, **way, application_name="crowd")
+
+    async def meet() -> list[Any]:
+        everyone = await asyncio.gather(
+            *(psycopg.AsyncConnection.connect(**parameters) for _ in range(500))
+        )
+        assert postgres.backends_of("crowd") == 500
+        cursors = await asyncio.gather(
+            *(each.execute("SELECT %s::int", [n]) for n, each in enumerate(everyone))
+        )
+        answers = [await cursor.fetchone() for cursor in cursors]
+        await asyncio.gather(*(each.close() for each in everyone))
+        return answers
+
+    assert asyncio.run(meet()) == [(n,) for n in range(500)]

@@ -1,0 +1,172 @@
+"""A client of a sleeping endpoint waits for its compute, and learns why where there is none."""
+
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from controlplane.proxy.directory import ComputeAddress
+from controlplane.proxy.errors import EndpointDisabled, WakeFailed
+from controlplane.proxy.tls import TlsIdentity
+from tests.proxy.bare_postgres import BarePostgres, wait_until
+from tests.proxy.conftest import ENDPOINT, PASSWORDS
+from tests.proxy.running_proxy import Endpoint, MemoryDirectory, RunningProxy, plain, running_proxy
+from tests.proxy.wire import RawClient
+
+ALICE: dict[str, Any] = {"user": "alice", "password": PASSWORDS["alice"]}
+
+
+@pytest.fixture
+def endpoint(directory: MemoryDirectory) -> Endpoint:
+    return directory.endpoints[ENDPOINT]
+
+
+@pytest.mark.parametrize("way", [{}, plain(ENDPOINT)], ids=["tls", "plain"])
+def test_a_client_waits_until_the_compute_answers(
+    proxy: RunningProxy, endpoint: Endpoint, way: dict[str, str]
+) -> None:
+    endpoint.asleep = True
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(proxy.connect, ENDPOINT, **ALICE, **way)
+        wait_until(lambda: endpoint.wakes == 1)
+        assert not waiting.done()
+        proxy.wake_up(ENDPOINT)
+        with waiting.result(20) as connection:
+            assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_one_wake_serves_all_who_wait(proxy: RunningProxy, endpoint: Endpoint) -> None:
+    endpoint.asleep = True
+    with ThreadPoolExecutor(30) as pool:
+        waiting = [pool.submit(proxy.connect, ENDPOINT, **ALICE) for _ in range(30)]
+        wait_until(lambda: len(proxy.proxy.registry.of_endpoint(ENDPOINT)) == 30)
+        proxy.wake_up(ENDPOINT)
+        for connection in waiting:
+            connection.result(20).close()
+    assert endpoint.wakes == 1
+
+
+@pytest.mark.parametrize(
+    ("failure", "words"),
+    [
+        (WakeFailed("the disk is full"), "Control plane request failed: the disk is full"),
+        (EndpointDisabled(), "Control plane request failed: endpoint is disabled"),
+        (RuntimeError("a fault of ours"), "internal error"),
+    ],
+)
+def test_the_client_learns_why_there_is_no_compute(
+    proxy: RunningProxy, endpoint: Endpoint, failure: Exception, words: str
+) -> None:
+    endpoint.failure = failure
+    with pytest.raises(psycopg.OperationalError, match=words):
+        proxy.connect(ENDPOINT, **ALICE)
+
+
+def test_the_wait_is_bounded(identity: TlsIdentity, directory: MemoryDirectory) -> None:
+    directory.endpoints[ENDPOINT].asleep = True
+    with (
+        running_proxy(identity, directory, wake_timeout=0.2) as proxy,
+        pytest.raises(psycopg.OperationalError, match=r"did not start within 0\.2 seconds"),
+    ):
+        proxy.connect(ENDPOINT, **ALICE)
+    assert directory.endpoints[ENDPOINT].cancelled_wakes == 1
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_client_that_vanishes_while_it_waits_is_forgotten(
+    proxy: RunningProxy, endpoint: Endpoint, tls: bool
+) -> None:
+    endpoint.asleep = True
+    parameters = proxy.parameters(ENDPOINT, **ALICE, **({} if tls else plain(ENDPOINT)))
+    gone = psycopg.pq.PGconn.connect_start(psycopg.conninfo.make_conninfo(**parameters).encode())
+
+    def poll() -> bool:
+        gone.connect_poll()
+        return endpoint.wakes == 1
+
+    wait_until(poll)
+    gone.finish()
+    wait_until(lambda: proxy.sessions() == 0)
+    assert endpoint.cancelled_wakes == 1
+
+
+def test_what_a_client_sends_while_it_waits_is_not_lost(
+    proxy: RunningProxy, endpoint: Endpoint
+) -> None:
+    endpoint.asleep = True
+    client = RawClient.start_log_in(proxy.port, ENDPOINT, user="alice", password=PASSWORDS["alice"])
+    client.send(b"Q", b"SELECT 'early'\0")
+    client.send(b"X", b"")
+    wait_until(lambda: endpoint.wakes == 1)
+    proxy.wake_up(ENDPOINT)
+    assert b"early" in client.read_to_end()
+
+
+def test_a_compute_that_died_meanwhile_is_woken_again(
+    identity: TlsIdentity, postgres: BarePostgres, directory: MemoryDirectory
+) -> None:
+    """The directory is told which run did not answer, and then knows better."""
+    dead = ComputeAddress(Path("/nowhere/.s.PGSQL.5432"), run="1")
+    alive = ComputeAddress(postgres.socket, run="2")
+    endpoint = directory.endpoints[ENDPOINT]
+
+    class Learning(MemoryDirectory):
+        async def wake(
+            self, endpoint_id: str, *, pooled: bool, refused: ComputeAddress | None = None
+        ) -> ComputeAddress:
+            endpoint.address = alive if refused == dead else dead
+            return await super().wake(endpoint_id, pooled=pooled, refused=refused)
+
+    learning = Learning()
+    learning.endpoints = directory.endpoints
+    with running_proxy(identity, learning) as proxy:
+        proxy.connect(ENDPOINT, **ALICE).close()
+    assert endpoint.refused == [dead]
+
+
+def test_a_compute_that_never_answers_is_reported(
+    identity: TlsIdentity, directory: MemoryDirectory
+) -> None:
+    directory.endpoints[ENDPOINT].address = ComputeAddress(Path("/nowhere/.s.PGSQL.5432"))
+    with (
+        running_proxy(identity, directory, wake_timeout=0.3) as proxy,
+        pytest.raises(psycopg.OperationalError, match="Couldn't connect to compute node"),
+    ):
+        proxy.connect(ENDPOINT, **ALICE)
+
+
+def test_a_client_that_meets_a_stopping_compute_is_served_by_the_next(
+    proxy: RunningProxy, endpoint: Endpoint, mortal_postgres: BarePostgres
+) -> None:
+    """A smart shutdown waits for its clients and turns new ones away."""
+    mortal_postgres.start()
+    mortal_postgres.execute("CREATE ROLE alice LOGIN")
+    endpoint.address = ComputeAddress(mortal_postgres.socket)
+    holding = mortal_postgres.connect()
+    assert not mortal_postgres.is_stopping()
+    stopping = threading.Thread(target=mortal_postgres.stop, args=[signal.SIGTERM])
+    stopping.start()
+    wait_until(mortal_postgres.is_stopping)
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(proxy.connect, ENDPOINT, **ALICE)
+        wait_until(lambda: endpoint.wakes > 2)
+        assert not waiting.done()
+        holding.close()
+        stopping.join()
+        mortal_postgres.start()
+        with waiting.result(20) as connection:
+            assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_the_pooler_is_asked_for_by_its_host_name(
+    proxy: RunningProxy, endpoint: Endpoint, postgres: BarePostgres
+) -> None:
+    endpoint.address, endpoint.pooler = (
+        ComputeAddress(Path("/nowhere/.s.PGSQL.5432")),
+        ComputeAddress(postgres.socket),
+    )
+    proxy.connect(f"{ENDPOINT}-pooler", **ALICE).close()
