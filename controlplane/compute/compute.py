@@ -17,7 +17,7 @@ from controlplane.compute import branch_data
 from controlplane.compute.binaries import give_to_account, own_directory
 from controlplane.compute.branch_data import connect, data_dir
 from controlplane.compute.configuration import ComputeSpec, render_configuration
-from controlplane.compute.limits import limit_compute
+from controlplane.compute.limits import forget_limits, limit_compute
 from controlplane.compute.pooler import stop_pooler
 from controlplane.compute.process import (
     StartFailed,
@@ -72,8 +72,11 @@ def start(spec: ComputeSpec) -> None:
 
 def stop(branch_id: str) -> None:
     """Stop whatever runs on the branch. Its clients see 57P01. Raises process.StopFailed."""
+    endpoint_id = running_endpoint(branch_id)
     stop_pooler(branch_id)
     stop_postgres(data_dir(branch_id))
+    if endpoint_id:
+        forget_limits(endpoint_id)
 
 
 def reconfigure(spec: ComputeSpec) -> None:

@@ -23,7 +23,6 @@ from controlplane.compute.catalog import (
 from controlplane.compute.compute import ConfigurationRefused
 from controlplane.compute.configuration import ComputeSpec
 from controlplane.compute.integrity import check_data
-from controlplane.compute.limits import forget_limits
 from controlplane.models import Action, Branch, BranchState, Database, Endpoint, Operation
 
 log = logging.getLogger(__name__)

@@ -1,0 +1,55 @@
+"""A compute is held to its compute units, where the host lets us make control groups."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from controlplane.compute.limits import CGROUPS, forget_limits, limit_compute
+from tests.stack import Stack
+
+
+def group_of(pid: int, resource: str) -> Path:
+    """The version 1 control group of a process."""
+    for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
+        _, resources, path = line.split(":", 2)
+        if resource in resources.split(","):
+            return CGROUPS / resource / path.lstrip("/")
+    raise AssertionError(f"process {pid} is in no group for {resource}")
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not (CGROUPS / "cpu" / "cpu.cfs_quota_us").exists(),
+    reason="no right to make version 1 control groups here",
+)
+def test_a_compute_gets_the_processor_time_and_memory_of_its_largest_size(stack: Stack) -> None:
+    client = stack.client()
+    project = client.new_project(autoscaling_limit_max_cu=0.5)
+    data = stack.data_dir(project["branch"]["id"])
+    pid = int((data / "postmaster.pid").read_text().splitlines()[0])
+    cpu, memory = group_of(pid, "cpu"), group_of(pid, "memory")
+    assert (cpu / "cpu.cfs_quota_us").read_text() == "50000\n"
+    assert (memory / "memory.limit_in_bytes").read_text() == f"{2 << 30}\n"
+    with stack.compute(project["endpoints"][0]["id"]) as connection:
+        backend = connection.info.backend_pid
+        assert group_of(backend, "cpu") == cpu, "what it forks is held as well"
+    endpoint = project["endpoints"][0]
+    path = f"/projects/{endpoint['project_id']}/endpoints/{endpoint['id']}"
+    client.finish(client.post(f"{path}/suspend"))
+    assert not cpu.exists()
+
+
+def test_version_2_gets_one_group_for_both(tmp_path: Path) -> None:
+    (tmp_path / "cgroup.controllers").write_text("cpu memory\n")
+    assert limit_compute("ep-quiet-heron-123456", 4711, max_cu=1.5, root=tmp_path)
+    group = tmp_path / "perch" / "ep-quiet-heron-123456"
+    assert (group / "cpu.max").read_text() == "150000 100000"
+    assert (group / "memory.max").read_text() == str(6 << 30)
+    assert (group / "cgroup.procs").read_text() == "4711"
+
+
+def test_without_the_right_to_it_is_no_failure(tmp_path: Path) -> None:
+    (tmp_path / "cgroup.controllers").write_text("")
+    (tmp_path / "perch").write_text("in the way")
+    assert not limit_compute("ep-quiet-heron-123456", 4711, max_cu=1, root=tmp_path)
+    forget_limits("ep-quiet-heron-123456", root=tmp_path)
