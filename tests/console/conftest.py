@@ -48,11 +48,10 @@ def _htmx(target: str, at: str) -> dict[str, str]:
     }
 
 
-@pytest.fixture(autouse=True)
-def console_settings(settings: Any, stack: Stack) -> Any:
-    settings.ALLOWED_HOSTS = ["testserver"]
-    settings.MANAGEMENT_API_URL = stack.api_url
-    return settings
+@pytest.fixture(scope="session", autouse=True)
+def console_of_the_stack(stack: Stack) -> None:
+    django_settings.ALLOWED_HOSTS = ["testserver"]
+    django_settings.MANAGEMENT_API_URL = stack.api_url
 
 
 @contextlib.contextmanager
@@ -67,13 +66,20 @@ def _person(stack: Stack) -> Iterator[Person]:
 
 
 @pytest.fixture
-def alice(stack: Stack, console_settings: Any) -> Iterator[Person]:
+def alice(stack: Stack) -> Iterator[Person]:
     with _person(stack) as person:
         yield person
 
 
 @pytest.fixture
-def bob(stack: Stack, console_settings: Any) -> Iterator[Person]:
+def bob(stack: Stack) -> Iterator[Person]:
+    with _person(stack) as person:
+        yield person
+
+
+@pytest.fixture(scope="session")
+def carol(stack: Stack) -> Iterator[Person]:
+    """Whose project is only ever looked at."""
     with _person(stack) as person:
         yield person
 
@@ -104,10 +110,20 @@ class Shop:
 
 @pytest.fixture
 def shop(alice: Person) -> Shop:
-    created = alice.api.new_project(name="shop")
+    return _shop(alice)
+
+
+@pytest.fixture(scope="session")
+def still_shop(carol: Person) -> Shop:
+    """Carol's, just like Alice's."""
+    return _shop(carol)
+
+
+def _shop(person: Person) -> Shop:
+    created = person.api.new_project(name="shop")
     project_id = created["project"]["id"]
-    dev = alice.api.post(f"/projects/{project_id}/branches", {"branch": {"name": "dev"}})
-    alice.api.finish(dev)
+    dev = person.api.post(f"/projects/{project_id}/branches", {"branch": {"name": "dev"}})
+    person.api.finish(dev)
     return Shop(
         id=project_id,
         endpoint_id=created["endpoints"][0]["id"],

@@ -80,7 +80,8 @@ class Page:
 
     @property
     def polls(self) -> bool:
-        return 'hx-trigger="every' in self.html
+        """Whether the live region asks again."""
+        return bool(re.search(r'<p id="poll"[^>]* hx-trigger="every', self.html))
 
 
 def _plain(text: str) -> str:

@@ -44,14 +44,14 @@ def test_without_an_endpoint_if_so_wished(alice: Person, shop: Shop) -> None:
     assert "Create one" in Page(alice.get(shop.url)).row(branches(alice, shop)["bare"]["id"])
 
 
-def test_what_the_api_refuses_is_told_and_kept(alice: Person, shop: Shop) -> None:
+def test_what_the_api_refuses_is_told_and_kept(carol: Person, still_shop: Shop) -> None:
     for fields in (
         {"name": "dev"},
         {"name": "x" * 300},
         {"name": "ok", "parent_id": "br-no-such-123456"},
     ):
-        sent = {"parent_id": shop.main_id, **fields}
-        answer = alice.post(f"{shop.url}/new-branch", sent)
+        sent = {"parent_id": still_shop.main_id, **fields}
+        answer = carol.post(f"{still_shop.url}/new-branch", sent)
         assert answer.status_code == 422, fields
         page = Page(answer)
         assert 'role="alert"' in page.html
@@ -111,9 +111,9 @@ def test_the_default_branch_and_a_parent_stay(alice: Person, shop: Shop) -> None
     assert set(branches(alice, shop)) == {"main", "dev", "child"}
 
 
-def test_anothers_branch_is_not_found(alice: Person, bob: Person, shop: Shop) -> None:
-    url = f"{shop.url}/branches/{shop.dev_id}"
+def test_anothers_branch_is_not_found(carol: Person, bob: Person, still_shop: Shop) -> None:
+    url = f"{still_shop.url}/branches/{still_shop.dev_id}"
     assert bob.get(f"{url}/rename").status_code == 404
     assert bob.get(f"{url}/delete").status_code == 404
     bob.post(f"{url}/set-default")
-    assert branches(alice, shop)["main"]["default"] is True
+    assert branches(carol, still_shop)["main"]["default"] is True

@@ -9,9 +9,9 @@ from tests.console.conftest import Person, Shop
 from tests.console.pages import Page
 
 
-def test_it_works(alice: Person, shop: Shop) -> None:
-    row = Page(alice.get("/")).row("shop")
-    assert shop.id in row
+def test_it_works(carol: Person, still_shop: Shop) -> None:
+    row = Page(carol.get("/")).row("shop")
+    assert still_shop.id in row
     assert "local" in row
     assert "1 Active" in row
 
@@ -35,8 +35,10 @@ def test_without_projects_it_says_what_to_do(alice: Person) -> None:
     assert "/new-project" in page.html
 
 
-def test_other_accounts_projects_are_not_there(alice: Person, bob: Person, shop: Shop) -> None:
-    assert shop.id not in Page(bob.get("/")).text
+def test_other_accounts_projects_are_not_there(
+    carol: Person, bob: Person, still_shop: Shop
+) -> None:
+    assert still_shop.id not in Page(bob.get("/")).text
 
 
 def test_projects_come_page_by_page(alice: Person, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,8 +55,8 @@ def test_projects_come_page_by_page(alice: Person, monkeypatch: pytest.MonkeyPat
     assert "More projects" not in Page(second).text
 
 
-def test_a_broken_cursor_is_a_page_not_a_crash(alice: Person, shop: Shop) -> None:
-    assert alice.browser.get("/", {"cursor": "no such place"}).status_code in (200, 400)
+def test_a_broken_cursor_is_a_page_not_a_crash(carol: Person, still_shop: Shop) -> None:
+    assert carol.browser.get("/", {"cursor": "no such place"}).status_code in (200, 400)
 
 
 def test_names_with_markup_are_text(alice: Person) -> None:

@@ -15,10 +15,10 @@ def wait_until_quiet(person: Person, shop: Shop) -> None:
     wait_for(lambda: not Page(person.get(shop.url)).polls, "every operation has ended")
 
 
-def test_it_works(alice: Person, shop: Shop) -> None:
-    page = Page(alice.get(shop.endpoint_url))
-    shown = endpoint(alice, shop)
-    for words in (shown["host"], shop.main_id, "0.25", "read_write", "5 minutes (default)"):
+def test_it_works(carol: Person, still_shop: Shop) -> None:
+    page = Page(carol.get(still_shop.endpoint_url))
+    shown = endpoint(carol, still_shop)
+    for words in (shown["host"], still_shop.main_id, "0.25", "read_write", "5 minutes (default)"):
         assert words in page.text
     assert "Start compute | OK" in page.row("Start compute")
     assert "Create timeline" not in page.text
@@ -37,14 +37,14 @@ def test_creating_offers_only_free_branches(alice: Person, shop: Shop) -> None:
 
 
 def test_a_branch_that_was_taken_meanwhile_is_told_with_who_took_it(
-    alice: Person, shop: Shop
+    carol: Person, still_shop: Shop
 ) -> None:
-    body = {"branch_id": shop.main_id, "min_cu": "0.5"}
-    answer = alice.post(f"{shop.url}/new-endpoint", body)
+    body = {"branch_id": still_shop.main_id, "min_cu": "0.5"}
+    answer = carol.post(f"{still_shop.url}/new-endpoint", body)
     assert answer.status_code == 422
     page = Page(answer)
-    assert shop.endpoint_id in page.text
-    assert page.fields["branch_id"] == shop.main_id
+    assert still_shop.endpoint_id in page.text
+    assert page.fields["branch_id"] == still_shop.main_id
     assert page.fields["min_cu"] == "0.5"
 
 
@@ -60,21 +60,21 @@ RUBBISH = [
 ]
 
 
-def test_rubbish_is_refused_and_kept(alice: Person, shop: Shop) -> None:
+def test_rubbish_is_refused_and_kept(carol: Person, still_shop: Shop) -> None:
     for fields in RUBBISH:
-        sent = {"branch_id": shop.dev_id, **fields}
-        answer = alice.post(f"{shop.url}/new-endpoint", sent)
+        sent = {"branch_id": still_shop.dev_id, **fields}
+        answer = carol.post(f"{still_shop.url}/new-endpoint", sent)
         assert answer.status_code == 422, fields
         page = Page(answer)
         assert 'role="alert"' in page.html
         for name, value in sent.items():
             assert page.fields.get(name, "") == value
-    assert len(alice.api.get(f"/projects/{shop.id}/endpoints")["endpoints"]) == 1
+    assert len(carol.api.get(f"/projects/{still_shop.id}/endpoints")["endpoints"]) == 1
 
 
-def test_an_error_stands_beside_the_field_at_fault(alice: Person, shop: Shop) -> None:
-    sent = {"branch_id": shop.dev_id, "max_cu": "1000"}
-    form = alice.post(f"{shop.url}/new-endpoint", sent).context["form"]
+def test_an_error_stands_beside_the_field_at_fault(carol: Person, still_shop: Shop) -> None:
+    sent = {"branch_id": still_shop.dev_id, "max_cu": "1000"}
+    form = carol.post(f"{still_shop.url}/new-endpoint", sent).context["form"]
     assert list(form.errors) == ["max_cu"]
 
 
@@ -166,9 +166,9 @@ def test_only_what_was_changed_is_sent(alice: Person, shop: Shop) -> None:
     assert "work_mem = 8MB" in Page(alice.get(shop.endpoint_url)).text
 
 
-def test_settings_that_cannot_be_read_are_refused_and_kept(alice: Person, shop: Shop) -> None:
+def test_settings_that_cannot_be_read_are_refused_and_kept(carol: Person, still_shop: Shop) -> None:
     for text in ("work_mem 8MB", "= 8MB", "work_mem = 8MB\nwork_mem = 9MB"):
-        answer = alice.post(f"{shop.endpoint_url}/settings", {"pg_settings": text})
+        answer = carol.post(f"{still_shop.endpoint_url}/settings", {"pg_settings": text})
         assert answer.status_code == 422, text
         assert text in Page(answer).fields["pg_settings"]
 
@@ -199,18 +199,18 @@ def test_deleting_takes_the_typed_id(alice: Person, shop: Shop) -> None:
     assert alice.get(f"{shop.endpoint_url}/delete").status_code == 404
 
 
-def test_anothers_endpoint_is_not_found(alice: Person, bob: Person, shop: Shop) -> None:
+def test_anothers_endpoint_is_not_found(carol: Person, bob: Person, still_shop: Shop) -> None:
     for path in ("", "/reassign", "/settings", "/delete"):
-        assert bob.get(shop.endpoint_url + path).status_code == 404, path
+        assert bob.get(still_shop.endpoint_url + path).status_code == 404, path
     for path in ("/start", "/suspend", "/pooling", "/disabled"):
-        bob.post(shop.endpoint_url + path, {"to": "on"})
-    bob.post(f"{shop.endpoint_url}/delete", {"typed": shop.endpoint_id})
-    shown = endpoint(alice, shop)
+        bob.post(still_shop.endpoint_url + path, {"to": "on"})
+    bob.post(f"{still_shop.endpoint_url}/delete", {"typed": still_shop.endpoint_id})
+    shown = endpoint(carol, still_shop)
     assert shown["current_state"] == "active"
     assert shown["disabled"] is False
 
 
-def test_a_button_has_no_page_of_its_own(alice: Person, shop: Shop) -> None:
-    answer = alice.get(f"{shop.endpoint_url}/start")
+def test_a_button_has_no_page_of_its_own(carol: Person, still_shop: Shop) -> None:
+    answer = carol.get(f"{still_shop.endpoint_url}/start")
     assert answer.status_code == 405
     assert "There is no page here" in Page(answer).text

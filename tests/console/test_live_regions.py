@@ -13,7 +13,7 @@ from tests.stack import wait_for
 
 
 def pace(answer: Any) -> str:
-    found = re.search(r'hx-trigger="every (\w+)"', answer.content.decode())
+    found = re.search(r'<p id="poll"[^>]* hx-trigger="every (\w+)"', answer.content.decode())
     return found[1] if found else ""
 
 
@@ -39,21 +39,28 @@ def test_it_works(alice: Person) -> None:
     assert "Active" in Page(answers[-1]).text
 
 
-def test_a_region_with_nothing_unfinished_carries_no_trigger(alice: Person, shop: Shop) -> None:
-    for path in ("", "/operations", f"/endpoints/{shop.endpoint_id}"):
-        assert not Page(alice.get(shop.url + path)).polls, path
-    for path in ("/live", "/operations-live", f"/endpoints/{shop.endpoint_id}/live"):
-        answer = alice.htmx_get(shop.url + path)
+def test_a_region_with_nothing_unfinished_carries_no_trigger(
+    carol: Person, still_shop: Shop
+) -> None:
+    for path in ("", "/operations", f"/endpoints/{still_shop.endpoint_id}"):
+        page = Page(carol.get(still_shop.url + path))
+        assert not page.polls, page.rows()
+    for path in ("/live", "/operations-live", f"/endpoints/{still_shop.endpoint_id}/live"):
+        answer = carol.htmx_get(still_shop.url + path)
         assert answer.status_code == 286, path
         assert not Page(answer).polls
 
 
-def test_the_pace_slows_down(alice: Person, monkeypatch: pytest.MonkeyPatch, shop: Shop) -> None:
+def test_the_pace_slows_down(
+    carol: Person, monkeypatch: pytest.MonkeyPatch, still_shop: Shop
+) -> None:
     monkeypatch.setattr(polling, "is_unfinished", lambda operation: True)
-    paces = [pace(alice.htmx_get(f"{shop.url}/live?n={turn}")) for turn in (0, 2, 12, 40, 9999)]
+    paces = [
+        pace(carol.htmx_get(f"{still_shop.url}/live?n={turn}")) for turn in (0, 2, 12, 40, 9999)
+    ]
     assert paces == ["250ms", "500ms", "1s", "5s", "5s"]
     for rubbish in ("-1", "x", "9" * 50, "²"):
-        assert pace(alice.htmx_get(f"{shop.url}/live?n={rubbish}")) == "250ms"
+        assert pace(carol.htmx_get(f"{still_shop.url}/live?n={rubbish}")) == "250ms"
 
 
 @pytest.mark.parametrize("status", ["scheduling", "running", "cancelling"])
@@ -70,11 +77,11 @@ def test_every_unfinished_status_keeps_it_going(
 
 
 def test_a_poll_that_fails_says_so_in_place_and_goes_on(
-    alice: Person, shop: Shop, settings: Any, misbehaving: Misbehaving
+    carol: Person, still_shop: Shop, settings: Any, misbehaving: Misbehaving
 ) -> None:
     settings.MANAGEMENT_API_URL = misbehaving.url
     misbehaving.refuse(503, "try later")
-    answer = alice.htmx_get(f"{shop.url}/live?n=7")
+    answer = carol.htmx_get(f"{still_shop.url}/live?n=7")
     assert answer.status_code == 200
     assert answer["HX-Retarget"] == "#poll"
     assert answer.content.decode().lstrip().startswith('<p id="poll"')
@@ -92,14 +99,14 @@ def test_a_poll_without_a_good_key_offers_to_sign_in(alice: Person, shop: Shop) 
     assert f"/sign-in?next={shop.url.replace('/', '%2F')}" in page.html
 
 
-def test_a_poll_of_what_is_gone_ends(alice: Person, shop: Shop) -> None:
-    answer = alice.htmx_get(f"{shop.url}/endpoints/ep-gone-gone-123456/live?n=3")
+def test_a_poll_of_what_is_gone_ends(carol: Person, still_shop: Shop) -> None:
+    answer = carol.htmx_get(f"{still_shop.url}/endpoints/ep-gone-gone-123456/live?n=3")
     assert not pace(answer)
     assert "endpoint not found" in Page(answer).text
 
 
-def test_a_form_for_the_dialog_is_only_the_form(alice: Person, shop: Shop) -> None:
-    answer = alice.htmx_get(f"{shop.url}/rename", target="dialog")
+def test_a_form_for_the_dialog_is_only_the_form(carol: Person, still_shop: Shop) -> None:
+    answer = carol.htmx_get(f"{still_shop.url}/rename", target="dialog")
     assert answer.content.decode().lstrip().startswith("<article")
     assert "hx-disabled-elt" in answer.content.decode()
 
@@ -116,8 +123,10 @@ def test_a_change_made_elsewhere_goes_to_the_page(alice: Person, shop: Shop) -> 
     assert answer["HX-Redirect"] == shop.url
 
 
-def test_a_refused_form_comes_back_alone_with_what_was_typed(alice: Person, shop: Shop) -> None:
-    answer = alice.htmx_post(f"{shop.url}/new-branch", {"name": "dev"}, at=shop.url)
+def test_a_refused_form_comes_back_alone_with_what_was_typed(
+    carol: Person, still_shop: Shop
+) -> None:
+    answer = carol.htmx_post(f"{still_shop.url}/new-branch", {"name": "dev"}, at=still_shop.url)
     assert answer.status_code == 422
     assert answer.content.decode().lstrip().startswith("<article")
     assert Page(answer).fields["name"] == "dev"
@@ -138,7 +147,7 @@ def test_a_refused_button_tells_why_and_renews_the_region(alice: Person, shop: S
     [("", 4), ("/operations", 3), ("/endpoints/{endpoint}", 4)],
 )
 def test_a_page_makes_the_same_few_calls_whatever_it_shows(
-    alice: Person, shop: Shop, monkeypatch: pytest.MonkeyPatch, path: str, calls: int
+    carol: Person, still_shop: Shop, monkeypatch: pytest.MonkeyPatch, path: str, calls: int
 ) -> None:
     made: list[str] = []
     real = ManagementAPI._call
@@ -148,7 +157,9 @@ def test_a_page_makes_the_same_few_calls_whatever_it_shows(
         return real(self, session, method, *rest, **named)
 
     monkeypatch.setattr(ManagementAPI, "_call", counted)
-    assert alice.get(shop.url + path.format(endpoint=shop.endpoint_id)).status_code == 200
+    assert (
+        carol.get(still_shop.url + path.format(endpoint=still_shop.endpoint_id)).status_code == 200
+    )
     assert made == ["GET"] * calls
 
 

@@ -7,15 +7,15 @@ from tests.console.pages import Page
 from tests.stack import wait_for
 
 
-def test_it_works(alice: Person, shop: Shop) -> None:
-    page = Page(alice.get(shop.url))
-    row = page.row(f"{shop.endpoint_id}.localhost")
-    for words in (shop.endpoint_id, "Active", "main", "read_write", "local"):
+def test_it_works(carol: Person, still_shop: Shop) -> None:
+    page = Page(carol.get(still_shop.url))
+    row = page.row(f"{still_shop.endpoint_id}.localhost")
+    for words in (still_shop.endpoint_id, "Active", "main", "read_write", "local"):
         assert words in row
-    branch = page.row(shop.main_id)
+    branch = page.row(still_shop.main_id)
     assert "default" in branch
-    assert shop.endpoint_id in branch
-    assert "Create one" in page.row(shop.dev_id)
+    assert still_shop.endpoint_id in branch
+    assert "Create one" in page.row(still_shop.dev_id)
     assert "Create timeline | OK" in page.row("Create timeline")
     assert not page.polls
 
@@ -70,10 +70,10 @@ def test_renaming(alice: Person, shop: Shop) -> None:
     assert "<i>store" not in page.html
 
 
-def test_renaming_to_nothing_is_refused(alice: Person, shop: Shop) -> None:
-    assert alice.post(f"{shop.url}/rename", {"name": "   "}).status_code == 422
-    assert alice.post(f"{shop.url}/rename", {"name": "x" * 300}).status_code == 422
-    assert "shop" in Page(alice.get(shop.url)).text
+def test_renaming_to_nothing_is_refused(carol: Person, still_shop: Shop) -> None:
+    assert carol.post(f"{still_shop.url}/rename", {"name": "   "}).status_code == 422
+    assert carol.post(f"{still_shop.url}/rename", {"name": "x" * 300}).status_code == 422
+    assert "shop" in Page(carol.get(still_shop.url)).text
 
 
 def test_deleting_takes_the_typed_id(alice: Person, shop: Shop) -> None:
@@ -88,13 +88,13 @@ def test_deleting_takes_the_typed_id(alice: Person, shop: Shop) -> None:
     assert shop.id not in Page(alice.get("/")).html.replace(f"Project {shop.id} is deleted", "")
 
 
-def test_anothers_project_is_not_found(alice: Person, bob: Person, shop: Shop) -> None:
+def test_anothers_project_is_not_found(carol: Person, bob: Person, still_shop: Shop) -> None:
     for path in ("", "/rename", "/delete", "/new-branch", "/new-endpoint", "/operations"):
-        answer = bob.get(shop.url + path)
+        answer = bob.get(still_shop.url + path)
         assert answer.status_code == 404, path
         assert "There is nothing here" in Page(answer).text
-    bob.post(f"{shop.url}/delete", {"typed": shop.id})
-    assert alice.get(shop.url).status_code == 200
+    bob.post(f"{still_shop.url}/delete", {"typed": still_shop.id})
+    assert carol.get(still_shop.url).status_code == 200
 
 
 def test_an_unknown_address_is_a_page(alice: Person) -> None:
