@@ -1,0 +1,119 @@
+"""Carries the management API's calls over HTTP, and tells its failures apart."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from http.cookiejar import DefaultCookiePolicy
+from typing import Any
+from urllib.parse import quote
+
+import requests
+from django.conf import settings
+from requests.adapters import HTTPAdapter
+from requests.auth import AuthBase
+
+from console.api_errors import APIError, NonsenseAnswer, TooSlow, Unreachable, error_class
+from console.api_results import text
+
+log = logging.getLogger(__name__)
+
+
+class Transport:
+    """Sends what one user asks, with the user's key. Raises an `APIError` for every failure."""
+
+    def __init__(self, key: str) -> None:
+        self._auth = _Bearer(key)
+
+    def get(self, *path: str, query: Mapping[str, str | int] | None = None) -> object:
+        """The decoded answer; None where there is none."""
+        try:
+            return self._call(_pooled, "GET", path, query=query)
+        except TooSlow:
+            raise
+        except Unreachable:
+            # The server may have closed a kept connection just now; reading twice harms nobody.
+            return self._call(_pooled, "GET", path, query=query)
+
+    def send(self, method: str, *path: str, body: Mapping[str, Any] | None = None) -> object:
+        # On a fresh connection: a change that meets a closed one could not safely be sent twice.
+        with _session() as fresh:
+            return self._call(fresh, method, path, body=body)
+
+    def _call(
+        self,
+        session: requests.Session,
+        method: str,
+        path: Sequence[str],
+        *,
+        query: Mapping[str, str | int] | None = None,
+        body: Mapping[str, Any] | None = None,
+    ) -> object:
+        url = "/".join([settings.MANAGEMENT_API_URL, *(quote(part, safe="") for part in path)])
+        try:
+            answer = session.request(
+                method,
+                url,
+                params=query,
+                json=body,
+                auth=self._auth,
+                headers={"Accept": "application/json"},
+                timeout=(min(5, settings.MANAGEMENT_API_TIMEOUT), settings.MANAGEMENT_API_TIMEOUT),
+                allow_redirects=False,
+            )
+        except requests.Timeout as error:
+            log.warning("event=api_too_slow method=%s url=%s", method, url)
+            seconds = settings.MANAGEMENT_API_TIMEOUT
+            raise TooSlow(f"No answer within {seconds:g} seconds.") from error
+        except requests.RequestException as error:
+            log.warning("event=api_unreachable method=%s url=%s error=%r", method, url, error)
+            raise Unreachable(f"No connection to {settings.MANAGEMENT_API_URL}.") from error
+        if answer.ok and answer.status_code < 300:
+            return _json(answer)
+        raise _refusal(answer)
+
+
+class _Bearer(AuthBase):
+    """As an auth object, because requests lets a .netrc file win over a mere header."""
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        request.headers["Authorization"] = f"Bearer {self._key}"
+        return request
+
+
+def _session() -> requests.Session:
+    session = requests.Session()
+    # Sessions are shared by users: nothing of one may reach the other.
+    session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
+    adapter = HTTPAdapter(pool_connections=4, pool_maxsize=32)
+    session.mount("http://", adapter)
+    session.mount("https://", adapter)
+    return session
+
+
+_pooled = _session()
+
+
+def _json(answer: requests.Response) -> object:
+    if answer.status_code == 204:
+        # Newer servers say so when what was to be deleted is already gone.
+        return None
+    try:
+        data: object = answer.json()
+    except ValueError as error:
+        log.warning("event=api_nonsense url=%s status=%s", answer.url, answer.status_code)
+        raise NonsenseAnswer("The answer is not JSON.", status=answer.status_code) from error
+    return data
+
+
+def _refusal(answer: requests.Response) -> APIError:
+    try:
+        body = answer.json()
+    except ValueError:
+        body = None
+    data: Mapping[str, Any] = body if isinstance(body, Mapping) else {}
+    message = text(data, "message") or f"The answer was {answer.status_code} {answer.reason}."
+    return error_class(answer.status_code)(
+        message, status=answer.status_code, request_id=text(data, "request_id")
+    )
