@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from console import polling
-from console.management_api import ManagementAPI
+from console.api_transport import Transport
 from tests.console.conftest import Misbehaving, Person, Shop
 from tests.console.pages import Page
 from tests.stack import wait_for
@@ -150,13 +150,13 @@ def test_a_page_makes_the_same_few_calls_whatever_it_shows(
     carol: Person, still_shop: Shop, monkeypatch: pytest.MonkeyPatch, path: str, calls: int
 ) -> None:
     made: list[str] = []
-    real = ManagementAPI._call
+    real = Transport._call
 
-    def counted(self: ManagementAPI, session: Any, method: str, *rest: Any, **named: Any) -> Any:
+    def counted(self: Transport, session: Any, method: str, *rest: Any, **named: Any) -> Any:
         made.append(method)
         return real(self, session, method, *rest, **named)
 
-    monkeypatch.setattr(ManagementAPI, "_call", counted)
+    monkeypatch.setattr(Transport, "_call", counted)
     assert (
         carol.get(still_shop.url + path.format(endpoint=still_shop.endpoint_id)).status_code == 200
     )
