@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from django.conf import settings
 from django.core.exceptions import RequestDataTooBig
 from django.db import InterfaceError, OperationalError
-from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from ninja import NinjaAPI
 from ninja.errors import AuthenticationError, HttpError, ValidationError
 
@@ -36,6 +36,8 @@ STATUS_OF: Mapping[type[ServiceError], int] = {
 }
 # One wording for a missing, a wrong and a revoked key: which it was is nobody's business.
 UNAUTHENTICATED = "supplied credentials do not pass authentication"
+# Of a body that is too long, in bytes.
+MOST_DRAINED, DRAINED_AT_ONCE = 64 << 20, 1 << 16
 REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
 
@@ -88,8 +90,8 @@ class JsonErrorsMiddleware:
         response.headers["Cache-Control"] = "no-store"
         return response
 
-    def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse:
-        return _unexpected(request, error)
+    def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
+        return None if isinstance(error, Http404) else _unexpected(request, error)
 
 
 def install_error_handlers(api: NinjaAPI) -> None:
@@ -115,6 +117,11 @@ def install_error_handlers(api: NinjaAPI) -> None:
     @api.exception_handler(RequestDataTooBig)
     def too_big(request: HttpRequest, error: RequestDataTooBig) -> HttpResponse:
         longest = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+        # Read to its end, within reason: with the rest of it on the wire, the connection
+        # could carry no other request.
+        for _ in range(MOST_DRAINED // DRAINED_AT_ONCE):
+            if not request.read(DRAINED_AT_ONCE):
+                break
         return error_response(request, 413, f"a body may have at most {longest} bytes")
 
     @api.exception_handler(Exception)
