@@ -87,6 +87,11 @@ class Project:
     def is_running(self, endpoint_id: str | None = None) -> bool:
         return self.stack.is_running(endpoint_id or self.endpoint_id)
 
+    def postmaster(self, branch_id: str | None = None) -> int:
+        """The process id of the Postgres that runs on the branch."""
+        pid_file = self.stack.data_dir(branch_id or self.branch_id) / "postmaster.pid"
+        return int(pid_file.read_text().splitlines()[0])
+
     def sql(self, statement: str, *, endpoint_id: str | None = None) -> list[tuple[Any, ...]]:
         """Run a statement on the compute; the rows, where it has any."""
         with self.compute(endpoint_id) as connection:

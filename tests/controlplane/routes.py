@@ -1,0 +1,62 @@
+"""Every route of the API, read from the document that it publishes about itself."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import requests
+
+from tests.stack import Client
+
+# A body that each route takes; those that are not named take none.
+BODIES: dict[tuple[str, str], Any] = {
+    ("POST", "/projects"): {"project": {}},
+    ("PATCH", "/projects/{project_id}"): {"project": {"name": "taken over"}},
+    ("POST", "/projects/{project_id}/branches"): {"branch": {"name": "taken over"}},
+    ("PATCH", "/projects/{project_id}/branches/{branch_id}"): {"branch": {"name": "taken over"}},
+    ("POST", "/projects/{project_id}/endpoints"): {
+        "endpoint": {"branch_id": "br-no-where-123456", "type": "read_write"}
+    },
+    ("PATCH", "/projects/{project_id}/endpoints/{endpoint_id}"): {"endpoint": {"disabled": True}},
+    ("POST", "/projects/{project_id}/branches/{branch_id}/roles"): {"role": {"name": "mallory"}},
+    ("POST", "/projects/{project_id}/branches/{branch_id}/databases"): {
+        "database": {"name": "taken", "owner_name": "neondb_owner"}
+    },
+    ("PATCH", "/projects/{project_id}/branches/{branch_id}/databases/{database_name}"): {
+        "database": {"name": "taken"}
+    },
+    ("POST", "/api_keys"): {"key_name": "mine now"},
+}
+QUERIES = {
+    "/projects/{project_id}/connection_uri": "?database_name=neondb&role_name=neondb_owner",
+}
+
+
+@dataclass(frozen=True)
+class Route:
+    method: str
+    template: str
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.template}"
+
+    @property
+    def body(self) -> Any:
+        return BODIES.get((self.method, self.template))
+
+    def path(self, **ids: str) -> str:
+        return self.template.format(**ids) + QUERIES.get(self.template, "")
+
+    def call(self, client: Client, **ids: str) -> requests.Response:
+        return client.call(self.method, self.path(**ids), json=self.body)
+
+
+def all_routes(api_url: str) -> list[Route]:
+    document = requests.get(f"{api_url}/openapi.json", timeout=10).json()
+    routes = []
+    for path, methods in document["paths"].items():
+        for method, described in methods.items():
+            route = Route(method.upper(), path.removeprefix("/api/v2"))
+            needs_body = described.get("requestBody", {}).get("required", False)
+            assert route.body is not None or not needs_body, f"no body for {route}"
+            routes.append(route)
+    return routes

@@ -1,0 +1,107 @@
+"""Bearer keys (specification, section 5): who has none learns nothing, whatever was asked."""
+
+import pytest
+import requests
+
+from tests.controlplane.project import Project, refusal
+from tests.controlplane.routes import all_routes
+from tests.stack import Client, Stack
+
+UNAUTHENTICATED = (401, "supplied credentials do not pass authentication")
+NOWHERE = {
+    "project_id": "no-where-12345678",
+    "branch_id": "br-no-where-123456",
+    "endpoint_id": "ep-no-where-123456",
+    "operation_id": "00000000-0000-0000-0000-000000000000",
+    "role_name": "nobody",
+    "database_name": "nothing",
+    "key_id": "0",
+}
+
+
+@pytest.fixture
+def revoked(alice: Client) -> str:
+    made = alice.post("/api_keys", {"key_name": "brief"})
+    alice.delete(f"/api_keys/{made['id']}")
+    return str(made["key"])
+
+
+def test_no_route_answers_without_a_good_key(stack: Stack, revoked: str) -> None:
+    headers: list[dict[str, str]] = [
+        {},
+        {"Authorization": ""},
+        {"Authorization": "Bearer"},
+        {"Authorization": "Bearer "},
+        {"Authorization": "Bearer wrong"},
+        {"Authorization": f"Bearer {revoked}"},
+        {"Authorization": f"Basic {revoked}"},
+        {"Authorization": "Bearer \xe9\xff"},
+        {"Authorization": "Bearer " + "x" * 5000},
+    ]
+    routes = all_routes(stack.api_url)
+    assert len(routes) > 30
+    for route in routes:
+        for header in headers:
+            response = requests.request(
+                route.method,
+                stack.api_url + route.path(**NOWHERE),
+                headers=header,
+                json=route.body,
+                timeout=10,
+            )
+            assert refusal(response) == UNAUTHENTICATED, (route, header)
+            assert response.json()["code"] == ""
+
+
+def test_a_key_that_is_missing_wrong_or_revoked_gets_the_same_words(
+    stack: Stack, revoked: str
+) -> None:
+    bodies = []
+    for key in (None, "wrong", revoked):
+        header = {"X-Request-ID": "same"} | ({"Authorization": f"Bearer {key}"} if key else {})
+        response = requests.get(f"{stack.api_url}/projects", headers=header, timeout=10)
+        bodies.append((response.status_code, response.content))
+    assert len(set(bodies)) == 1
+
+
+def test_the_scheme_is_case_insensitive(alice: Client) -> None:
+    header = {"Authorization": f"bearer {alice.key}"}
+    assert requests.get(f"{alice.api_url}/projects", headers=header, timeout=10).ok
+
+
+def test_it_is_checked_before_the_body_is_read(stack: Stack) -> None:
+    response = requests.post(f"{stack.api_url}/projects", data=b"{nonsense", timeout=10)
+    assert refusal(response) == UNAUTHENTICATED
+
+
+def test_another_accounts_things_are_not_found(stack: Stack, project: Project, bob: Client) -> None:
+    """On every route, and in the same words as for what does not exist at all."""
+    operation = project.operations()[0]
+    key_id = str(project.client.post("/api_keys", {"key_name": "alices"})["id"])
+    hers = {
+        "project_id": project.id,
+        "branch_id": project.branch_id,
+        "endpoint_id": project.endpoint_id,
+        "operation_id": operation["id"],
+        "role_name": "neondb_owner",
+        "database_name": "neondb",
+        "key_id": key_id,
+    }
+    before = everything(project)
+    tried = 0
+    for route in all_routes(stack.api_url):
+        if "{" in route.template:
+            answer = refusal(route.call(bob, **hers))
+            assert answer[0] == 404, route
+            assert answer == refusal(route.call(bob, **NOWHERE)), route
+            tried += 1
+    assert tried > 25
+    assert everything(project) == before
+    # The same calls by herself show that they were good: it was the account that mattered.
+    assert project.client.get(f"{project.path}/operations/{operation['id']}")
+
+
+def everything(project: Project) -> list[object]:
+    paths = ("", "/branches", "/endpoints", "/operations", f"/branches/{project.branch_id}/roles")
+    found: list[object] = [project.client.get(project.path + path) for path in paths]
+    return [*found, [key["name"] for key in project.client.get("/api_keys")]]

@@ -1,0 +1,120 @@
+"""A new branch holds all that was committed on its parent, and is its own from then on."""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+import pytest
+
+from tests.controlplane.project import Project
+from tests.stack import wait_for
+
+
+def child_of(project: Project, parent_id: str | None = None) -> str:
+    """The id of the endpoint of a new child, which runs."""
+    attributes = {"parent_id": parent_id} if parent_id else {}
+    return str(project.new_branch(endpoint=True, **attributes)["endpoints"][0]["id"])
+
+
+@contextmanager
+def writing(project: Project) -> Iterator[list[int]]:
+    """A client that commits one number after another; yields those whose COMMIT returned."""
+    committed: list[int] = []
+    over = threading.Event()
+
+    def write() -> None:
+        with project.compute() as connection:
+            while not over.is_set():
+                number = len(committed)
+                # Large rows: the log fills several segments while the copy is made.
+                connection.execute(
+                    "INSERT INTO numbers VALUES (%s, repeat(md5(%s::text), 300))", [number, number]
+                )
+                committed.append(number)
+
+    project.sql("CREATE TABLE numbers (number int PRIMARY KEY, padding text)")
+    project.sql("ALTER TABLE numbers ALTER padding SET STORAGE EXTERNAL")
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        wait_for(lambda: len(committed) > 100, "the first commits")
+        yield committed
+    finally:
+        over.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("asleep", [False, True])
+def test_a_child_holds_every_committed_row(project: Project, asleep: bool) -> None:
+    project.sql("CREATE TABLE numbers AS SELECT generate_series(1, 10000) AS number")
+    uncommitted = project.compute()
+    uncommitted.execute("BEGIN")
+    uncommitted.execute("INSERT INTO numbers VALUES (-1)")
+    if asleep:
+        project.suspend()
+    child = child_of(project)
+    uncommitted.close()
+    sums = "SELECT count(*), sum(number) FROM numbers"
+    assert project.sql(sums, endpoint_id=child) == [(10000, 50005000)]
+
+
+def test_and_while_somebody_writes(project: Project) -> None:
+    with writing(project) as committed:
+        before = len(committed)
+        child = child_of(project)
+        after = len(committed)
+    assert after > before, "the writer stood still while the branch was made"
+    ((count, highest),) = project.sql(
+        "SELECT count(*), max(number) FROM numbers", endpoint_id=child
+    )
+    # Every one that was there, in order without a gap, and none from the future.
+    assert count == highest + 1
+    assert before <= count <= after + 1
+    assert project.sql(
+        "SELECT count(*) FROM numbers WHERE padding <> repeat(md5(number::text), 300)",
+        endpoint_id=child,
+    ) == [(0,)]
+
+
+def test_its_indexes_agree_with_its_tables(project: Project) -> None:
+    with writing(project):
+        child = child_of(project)
+    with project.compute(child) as connection:
+        connection.execute("CREATE EXTENSION IF NOT EXISTS amcheck")
+        connection.execute("SELECT bt_index_check('numbers_pkey', true)")
+
+
+def test_a_child_of_a_child_holds_what_both_wrote(project: Project) -> None:
+    project.sql("CREATE TABLE places AS SELECT 'parent' AS place")
+    branch = project.new_branch(endpoint=True)
+    endpoint_id = branch["endpoints"][0]["id"]
+    project.sql("INSERT INTO places VALUES ('child')", endpoint_id=endpoint_id)
+    grandchild = child_of(project, branch["branch"]["id"])
+    rows = project.sql("SELECT place FROM places ORDER BY place", endpoint_id=grandchild)
+    assert rows == [("child",), ("parent",)]
+
+
+def test_parent_and_child_go_their_own_ways(project: Project) -> None:
+    project.sql("CREATE TABLE places AS SELECT 'both' AS place")
+    child = child_of(project)
+    project.sql("UPDATE places SET place = 'parent'")
+    project.sql("INSERT INTO places VALUES ('child')", endpoint_id=child)
+    project.sql("CREATE DATABASE of_the_child", endpoint_id=child)
+    assert project.sql("SELECT place FROM places") == [("parent",)]
+    rows = project.sql("SELECT place FROM places ORDER BY place", endpoint_id=child)
+    assert rows == [("both",), ("child",)]
+    with pytest.raises(psycopg.OperationalError, match="does not exist"):
+        project.stack.compute(project.endpoint_id, "of_the_child")
+
+
+def test_a_crashed_parent_loses_nothing(project: Project) -> None:
+    project.sql("CREATE TABLE numbers AS SELECT generate_series(1, 1000) AS number")
+    project.sql("CHECKPOINT")
+    project.sql("INSERT INTO numbers SELECT generate_series(1001, 2000)")
+    os.kill(project.postmaster(), signal.SIGKILL)
+    wait_for(lambda: project.endpoint()["current_state"] == "idle", "idle after the crash")
+    child = child_of(project)
+    assert project.sql("SELECT count(*) FROM numbers", endpoint_id=child) == [(2000,)]

@@ -1,0 +1,222 @@
+"""PATCH an endpoint's settings, size and pooling (specification, call 3 and rule 2)."""
+
+import shutil
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.controlplane.project import Project, refusal
+from tests.stack import Client, Stack
+
+
+def patch(project: Project, **attributes: Any) -> Any:
+    return project.client.patch(project.endpoint_path(), {"endpoint": attributes})
+
+
+def actions(answer: Any) -> list[tuple[str, str]]:
+    return [(operation["action"], operation["status"]) for operation in answer["operations"]]
+
+
+def pg(**settings: str) -> dict[str, dict[str, str]]:
+    return {"pg_settings": settings}
+
+
+class TestSettings:
+    def test_it_works(self, project: Project) -> None:
+        with project.compute() as connection:
+            answer = patch(project, settings=pg(work_mem="9MB"))
+            assert actions(answer) == [("apply_config", "running")]
+            assert answer["endpoint"]["settings"] == pg(work_mem="9MB")
+            assert answer["endpoint"]["pending_state"] == "active"
+            project.done(answer)
+            # No restart: a connection lives on, and sees it.
+            assert connection.execute("SHOW work_mem").fetchone() == ("9MB",)
+        assert project.endpoint()["current_state"] == "active"
+
+    def test_one_that_needs_a_restart_gets_it(self, project: Project) -> None:
+        with project.compute() as connection:
+            project.change(settings=pg(max_prepared_transactions="3"))
+            with pytest.raises(psycopg.errors.AdminShutdown):
+                connection.execute("SELECT 1")
+        assert project.sql("SHOW max_prepared_transactions") == [("3",)]
+        assert project.endpoint()["current_state"] == "active"
+
+    def test_those_left_out_go_back_to_their_default(self, project: Project) -> None:
+        project.change(settings=pg(work_mem="9MB", statement_timeout="7s"))
+        project.change(settings=pg(statement_timeout="7s"))
+        assert project.sql("SHOW statement_timeout") == [("7s",)]
+        assert project.sql("SHOW work_mem") == [("4MB",)]
+
+    def test_an_idle_endpoint_proves_them_and_sleeps_on(self, project: Project) -> None:
+        project.suspend()
+        answer = patch(project, settings=pg(work_mem="9MB"))
+        assert actions(answer) == [("apply_config", "running"), ("suspend_compute", "scheduling")]
+        assert answer["endpoint"]["current_state"] == "idle"
+        assert answer["endpoint"]["pending_state"] == "idle"
+        project.done(answer)
+        assert not project.is_running()
+        project.start()
+        assert project.sql("SHOW work_mem") == [("9MB",)]
+
+    def test_quotes_and_backslashes_arrive_as_they_are(self, project: Project) -> None:
+        value = r"""it's a \ "test" = # %d"""
+        project.change(settings=pg(**{"perch.text": value}))
+        assert project.sql("SHOW perch.text") == [(value,)]
+
+    @pytest.mark.parametrize("asleep", [False, True])
+    @pytest.mark.parametrize(
+        ("name", "value", "words"),
+        [
+            ("work_mem", "plenty", 'invalid value for parameter "work_mem": "plenty"'),
+            ("work_mem", "1kB", "1 kB is outside the valid range"),
+            ("no_such_setting", "1", 'unrecognized configuration parameter "no_such_setting"'),
+        ],
+    )
+    def test_refused_by_postgres(
+        self, standing: Project, asleep: bool, name: str, value: str, words: str
+    ) -> None:
+        standing.start()
+        standing.change(settings=pg(work_mem="9MB"))
+        if asleep:
+            standing.suspend()
+        answer = patch(standing, settings=pg(**{name: value}))
+        applied, *suspended = standing.client.finish(answer)
+
+        assert applied["status"] == "failed"
+        assert words in applied["error"]
+        assert [operation["status"] for operation in suspended] == ["failed"] * asleep
+        endpoint = standing.endpoint()
+        assert endpoint["settings"] == pg(work_mem="9MB")
+        assert endpoint["current_state"] == ("idle" if asleep else "active")
+        assert standing.is_running() is not asleep
+        standing.start()
+        assert standing.sql("SHOW work_mem") == [("9MB",)]
+
+    @pytest.mark.parametrize("asleep", [False, True])
+    def test_too_much_for_the_host(self, project: Project, asleep: bool) -> None:
+        """Postgres accepts the value, and then cannot start with it."""
+        if asleep:
+            project.suspend()
+        applied = project.client.finish(patch(project, settings=pg(shared_buffers="7TB")))[0]
+        assert applied["status"] == "failed"
+        assert "memory" in applied["error"]
+        endpoint = project.endpoint()
+        assert endpoint["settings"] == pg()
+        assert endpoint["current_state"] == ("idle" if asleep else "active")
+        project.start()
+        assert project.sql("SHOW shared_buffers") == [("128MB",)]
+
+    @pytest.mark.parametrize(
+        "name", ["port", "hba_file", "shared_preload_libraries", "PORT", "Include_Dir", "fsync"]
+    )
+    def test_reserved_ones(self, standing: Project, name: str) -> None:
+        before = standing.endpoint()
+        body = {"endpoint": {"settings": pg(**{name: "x"})}}
+        response = standing.client.call("PATCH", standing.endpoint_path(), json=body)
+        assert refusal(response) == (422, f'the setting "{name}" belongs to the platform')
+        assert standing.endpoint() == before
+
+    @pytest.mark.parametrize(
+        "settings",
+        [{}, {"pg_settings": None}, {"pg_settings": []}, pg(**{"a = 1\nport": "1"}), "none"],
+    )
+    def test_nonsense(self, standing: Project, settings: Any) -> None:
+        before = standing.endpoint()
+        body = {"endpoint": {"settings": settings}}
+        response = standing.client.call("PATCH", standing.endpoint_path(), json=body)
+        assert refusal(response)[0] == 400
+        assert standing.endpoint() == before
+
+    def test_a_second_change_waits_for_the_first(self, project: Project) -> None:
+        with project.locked():
+            first = patch(project, settings=pg(work_mem="5MB"))
+            body = {"endpoint": {"settings": pg(work_mem="6MB")}}
+            second = project.client.call("PATCH", project.endpoint_path(), json=body)
+            assert refusal(second) == (
+                423,
+                "project already has running conflicting operations, "
+                "scheduling of new ones is prohibited",
+            )
+        project.done(first)
+        assert project.sql("SHOW work_mem") == [("5MB",)]
+
+
+class TestSize:
+    def test_it_works(self, project: Project) -> None:
+        assert project.sql("SHOW max_connections") == [("450",)]
+        answer = patch(project, autoscaling_limit_min_cu=0.5, autoscaling_limit_max_cu=2)
+        assert actions(answer) == [("apply_config", "running")]
+        project.done(answer)
+        assert project.sql("SHOW max_connections") == [("900",)]
+        assert project.sql("SHOW shared_buffers") == [("256MB",)]
+        assert project.endpoint()["autoscaling_limit_max_cu"] == 2
+
+    @pytest.mark.parametrize(
+        ("limits", "status"),
+        [
+            ({"autoscaling_limit_min_cu": 0.2}, 400),
+            ({"autoscaling_limit_max_cu": 57}, 400),
+            ({"autoscaling_limit_min_cu": 1.5}, 400),
+            ({"autoscaling_limit_max_cu": "NaN"}, 400),
+            ({"autoscaling_limit_min_cu": 4, "autoscaling_limit_max_cu": 2}, 400),
+        ],
+    )
+    def test_refusals(self, standing: Project, limits: dict[str, Any], status: int) -> None:
+        before = standing.endpoint()
+        response = standing.client.call(
+            "PATCH", standing.endpoint_path(), json={"endpoint": limits}
+        )
+        assert refusal(response)[0] == status
+        assert standing.endpoint() == before
+
+    def test_more_than_the_plan_allows(self, stack: Stack, free: Client) -> None:
+        project = Project(stack, free, free.new_project(wait=False))
+        body = {"endpoint": {"autoscaling_limit_max_cu": 1.5}}
+        response = free.call("PATCH", project.endpoint_path(), json=body)
+        status, message = refusal(response)
+        assert (status, 'the plan "free" allows at most 1' in message) == (422, True)
+        assert response.json()["code"] == "COMPUTE_UNITS_LIMIT_EXCEEDED"
+        free.delete(project.path)
+
+
+class TestWithoutOperations:
+    """What the compute need not know is changed at once."""
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"suspend_timeout_seconds": 600},
+            {"suspend_timeout_seconds": -1},
+            {"name": "reports"},
+            {"passwordless_access": False},
+            {"provisioner": "k8s-neonvm"},
+            {"pooler_mode": "transaction"},
+        ],
+    )
+    def test_it_works(self, standing: Project, change: dict[str, Any]) -> None:
+        answer = patch(standing, **change)
+        assert answer["operations"] == []
+        assert answer["endpoint"].items() >= change.items()
+        assert standing.endpoint().items() >= change.items()
+
+
+@pytest.mark.skipif(
+    not shutil.which("pgbouncer", path="/usr/sbin:/usr/local/sbin:/usr/bin"),
+    reason="PgBouncer is not installed",
+)
+class TestPooler:
+    def test_it_works(self, project: Project) -> None:
+        with project.compute() as connection:
+            answer = patch(project, pooler_enabled=True)
+            assert answer["endpoint"]["pooler_enabled"] is True
+            assert actions(answer) == [("apply_config", "running")]
+            project.done(answer)
+            assert connection.execute("SELECT 1").fetchone() == (1,)
+        assert project.endpoint()["pooler_enabled"] is True
+        project.change(pooler_enabled=False)
+        assert project.endpoint()["pooler_enabled"] is False
+
+    def test_created_with_it(self, project: Project) -> None:
+        created = project.create_endpoint(project.new_branch_id(), pooler_enabled=True)
+        assert created["endpoint"]["pooler_enabled"] is True
