@@ -68,7 +68,6 @@ def suspend_compute(operation: Operation) -> None:
     if operation.details.get("if_idle") and endpoint.deleted_at is None and _was_used(endpoint):
         return
     compute.stop(_branch(operation).id)
-    forget_limits(endpoint.id)
 
 
 def apply_config(operation: Operation) -> None:
