@@ -1,0 +1,226 @@
+"""What runs and what the API says are made to agree, without anyone's asking."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from tests.controlplane.project import Project
+from tests.stack import Stack, wait_for
+
+
+def age(project: Project, hours: int) -> None:
+    """Make the project's endpoint older than it is."""
+    with project.stack.database() as connection:
+        connection.execute(
+            "UPDATE controlplane_endpoint SET created_at = created_at - %s * interval '1 hour'"
+            " WHERE project_id = %s",
+            [hours, project.id],
+        )
+
+
+def test_a_compute_that_died_is_idle_soon(project: Project) -> None:
+    os.kill(project.postmaster(), signal.SIGKILL)
+    wait_for(lambda: project.endpoint()["current_state"] == "idle", "idle", timeout=10)
+    assert "suspended_at" in project.endpoint()
+    project.start()
+    assert project.sql("SELECT 1") == [(1,)]
+
+
+def test_a_compute_that_was_stopped_by_hand_is_idle_soon(project: Project) -> None:
+    os.kill(project.postmaster(), signal.SIGINT)
+    wait_for(lambda: project.endpoint()["current_state"] == "idle", "idle", timeout=10)
+
+
+def test_a_start_just_after_a_crash_does_not_trip_over_what_is_left(project: Project) -> None:
+    with project.compute() as connection:
+        connection.execute("SELECT 1")
+        os.kill(project.postmaster(), signal.SIGKILL)
+        project.client.post(project.endpoint_path(rest="/suspend"))
+        project.start()
+    assert project.sql("SELECT 1") == [(1,)]
+
+
+def test_a_postgres_that_belongs_to_nothing_is_stopped(project: Project) -> None:
+    """As one is that was started while the metadata came back from a backup."""
+    project.suspend()
+    data = project.stack.data_dir(project.branch_id)
+    stray = data.parent.with_name("br-stray-dog-123456")
+    shutil.copytree(data.parent, stray)
+    if os.geteuid() == 0:
+        owner = data.stat()
+        for path in [stray, *stray.rglob("*")]:
+            os.chown(path, owner.st_uid, owner.st_gid)
+    process = start_by_hand(project.stack, stray.name)
+    wait_for(lambda: not psutil.pid_exists(process), "the end of the stray Postgres")
+    shutil.rmtree(stray)
+
+
+def test_a_postgres_of_a_suspended_endpoint_is_stopped(project: Project) -> None:
+    project.suspend()
+    process = start_by_hand(project.stack, project.branch_id)
+    wait_for(lambda: not psutil.pid_exists(process), "the end of the Postgres")
+    assert project.endpoint()["current_state"] == "idle"
+
+
+def start_by_hand(stack: Stack, branch_id: str) -> int:
+    """Start a Postgres on a branch, past the service; returns its process id."""
+    program = (
+        "import sys, django\n"
+        "django.setup()\n"
+        "from controlplane.compute.branch_data import branch_dir, data_dir\n"
+        "from controlplane.compute.process import running_pid, start_postgres\n"
+        "place = branch_dir(sys.argv[1])\n"
+        "start_postgres(place / 'data', place / 'postgresql.conf', place / 'postgres.log')\n"
+        "print(running_pid(place / 'data'))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, branch_id],
+        env={**os.environ, "PERCH_STATE_DIR": str(stack.state_dir)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return int(done.stdout)
+
+
+class TestCheckAvailability:
+    """Due two hours after the endpoint's creation; the worker looks every minute."""
+
+    @pytest.fixture
+    def checked(self, project: Project) -> Project:
+        age(project, 3)
+        return project
+
+    @staticmethod
+    def newest(project: Project) -> tuple[str, str]:
+        operation = project.operations()[0]
+        return operation["action"], operation["status"]
+
+    def test_it_leaves_an_idle_endpoint_idle(self, checked: Project) -> None:
+        checked.suspend()
+        look_now(checked.stack)
+        wait_for(lambda: self.newest(checked) == ("check_availability", "finished"), "the check")
+        assert checked.endpoint()["current_state"] == "idle"
+        assert not checked.is_running()
+
+    def test_it_leaves_an_active_endpoint_active(self, checked: Project) -> None:
+        with checked.compute() as connection:
+            look_now(checked.stack)
+            wait_for(
+                lambda: self.newest(checked) == ("check_availability", "finished"), "the check"
+            )
+            assert connection.execute("SELECT 1").fetchone() == (1,)
+        assert checked.endpoint()["current_state"] == "active"
+
+    def test_it_is_not_due_again_at_once(self, checked: Project) -> None:
+        look_now(checked.stack)
+        wait_for(lambda: self.newest(checked) == ("check_availability", "finished"), "the check")
+        count = len(checked.operations())
+        look_now(checked.stack)
+        assert len(checked.operations()) == count
+
+    def test_it_fails_visibly_on_damage(self, checked: Project) -> None:
+        ((relation,),) = checked.sql("SELECT pg_relation_filepath('pg_catalog.pg_attribute')")
+        checked.suspend()
+        path = checked.stack.data_dir(checked.branch_id) / relation
+        content = path.read_bytes()
+        path.write_bytes(content[:5000] + b"damaged!" + content[5008:])
+
+        look_now(checked.stack)
+        wait_for(lambda: self.newest(checked) == ("check_availability", "failed"), "the check")
+        operation = checked.operations()[0]
+        assert operation["failures_count"] == 5
+        assert "invalid page in block 0" in operation["error"]
+        assert checked.endpoint()["current_state"] == "idle"
+        assert not checked.is_running()
+
+    def test_disabled_endpoints_and_branches_without_one_are_not_checked(
+        self, checked: Project
+    ) -> None:
+        checked.new_branch_id()
+        checked.change(disabled=True)
+        count = len(checked.operations())
+        look_now(checked.stack)
+        assert len(checked.operations()) == count
+
+
+def look_now(stack: Stack) -> None:
+    """Have the checks that are due scheduled, as the worker does once a minute."""
+    program = (
+        "import django\n"
+        "django.setup()\n"
+        "from controlplane.operations.upkeep import check_availability, own_region\n"
+        "check_availability(own_region())\n"
+    )
+    subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PERCH_STATE_DIR": str(stack.state_dir)},
+        check=True,
+    )
+
+
+class TestFailingStarts:
+    """A start that fails is tried again, fails with Postgres's words, and can be mended."""
+
+    def test_it_works(self, project: Project) -> None:
+        project.suspend()
+        control = project.stack.data_dir(project.branch_id) / "global" / "pg_control"
+        kept = control.rename(control.with_name("pg_control.kept"))
+        start = project.client.post(project.endpoint_path(rest="/start"))
+        (operation_id,) = [operation["id"] for operation in start["operations"]]
+
+        seen: list[int] = []
+
+        def has_ended() -> bool:
+            operation = project.operation(operation_id)
+            if operation["failures_count"] not in seen:
+                seen.append(operation["failures_count"])
+            if operation["status"] == "running" and operation["failures_count"]:
+                assert "retry_at" in operation
+                assert "pg_control" in operation["error"]
+                assert project.endpoint()["pending_state"] == "active"
+            return bool(operation["status"] == "failed")
+
+        wait_for(has_ended, "the last attempt")
+        operation = project.operation(operation_id)
+        assert seen == [0, 1, 2, 3, 4, 5]
+        assert "could not find the database system" in operation["error"]
+        assert "retry_at" not in operation
+        endpoint = project.endpoint()
+        assert endpoint["current_state"] == "idle"
+        assert "pending_state" not in endpoint
+        assert not project.is_running()
+
+        kept.rename(control)
+        project.start()
+        assert project.sql("SELECT 1") == [(1,)]
+
+    def test_one_that_is_mended_meanwhile_succeeds(self, project: Project) -> None:
+        project.suspend()
+        control = project.stack.data_dir(project.branch_id) / "global" / "pg_control"
+        kept = control.rename(control.with_name("pg_control.kept"))
+        start = project.client.post(project.endpoint_path(rest="/start"))
+        (operation_id,) = [operation["id"] for operation in start["operations"]]
+        wait_for(
+            lambda: project.operation(operation_id)["failures_count"] == 2, "two failed attempts"
+        )
+        kept.rename(control)
+        project.done(start)
+        assert "error" not in project.operation(operation_id)
+        assert project.endpoint()["current_state"] == "active"
+
+    def test_a_branch_whose_data_is_gone(self, project: Project) -> None:
+        project.suspend()
+        data = project.stack.data_dir(project.branch_id)
+        kept = data.rename(data.with_name("kept"))
+        start = project.client.post(project.endpoint_path(rest="/start"))
+        (operation,) = project.client.finish(start)
+        assert operation["status"] == "failed"
+        assert operation["error"] == f"the branch {project.branch_id} has no data"
+        kept.rename(data)
+        project.start()
