@@ -22,6 +22,7 @@ class Transport:
 
     def __init__(self, key: str) -> None:
         self._auth = _Bearer(key)
+        self._too_slow: TooSlow | None = None
 
     def get(self, *path: str, query: Mapping[str, str | int] | None = None) -> object:
         """The decoded answer; None where there is none."""
@@ -47,6 +48,9 @@ class Transport:
         query: Mapping[str, str | int] | None = None,
         body: Mapping[str, Any] | None = None,
     ) -> object:
+        if self._too_slow:
+            # Who has waited in vain once need not wait again for the same page.
+            raise self._too_slow
         url = "/".join([settings.MANAGEMENT_API_URL, *(quote(part, safe="") for part in path)])
         try:
             answer = session.request(
@@ -62,7 +66,8 @@ class Transport:
         except requests.Timeout as error:
             log.warning("event=api_too_slow method=%s url=%s", method, url)
             seconds = settings.MANAGEMENT_API_TIMEOUT
-            raise TooSlow(f"No answer within {seconds:g} seconds.") from error
+            self._too_slow = TooSlow(f"No answer within {seconds:g} seconds.")
+            raise self._too_slow from error
         except requests.RequestException as error:
             log.warning("event=api_unreachable method=%s url=%s error=%r", method, url, error)
             raise Unreachable(f"No connection to {settings.MANAGEMENT_API_URL}.") from error
