@@ -38,9 +38,15 @@ def time_bare(stack: Stack, endpoint: dict[str, str]) -> float:
     """Milliseconds from spawn to the first answer, with the endpoint's own configuration."""
     data = stack.data_dir(endpoint["branch_id"])
     command = bare_command(data, data.parent / "postgresql.conf")
+    owner = data.stat()  # Postgres runs as the directory's
     began = time.perf_counter()
     process = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/", **account_of(data)
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        user=owner.st_uid,
+        group=owner.st_gid,
     )
     while True:
         try:
@@ -70,12 +76,6 @@ def bare_command(data: Path, config_file: Path) -> list[str | Path]:
     """The command that the service itself runs, read from the directory's postmaster.opts."""
     program = (data / "postmaster.opts").read_text().split(" ", 1)[0]
     return [program, "-D", data, "-c", f"config_file={config_file}"]
-
-
-def account_of(data: Path) -> dict[str, int]:
-    """Postgres runs as the directory's owner."""
-    found = data.stat()
-    return {"user": found.st_uid, "group": found.st_gid}
 
 
 def report(name: str, samples: list[float]) -> None:

@@ -109,8 +109,8 @@ def test_a_button_without_a_good_key_returns_to_its_page(
     alice: Person, bad_api: Misbehaving
 ) -> None:
     bad_api.refuse(401)
-    referer = {"Referer": "http://testserver/projects/p"}
-    answer = alice.post("/projects/p/endpoints/e/start", **referer)
+    own = "http://testserver/projects/p"
+    answer = alice.post("/projects/p/endpoints/e/start", Referer=own)
     assert answer["Location"] == "/sign-in?next=%2Fprojects%2Fp"
     answer = alice.post("/projects/p/endpoints/e/start", Referer="http://evil.example/projects/p")
     assert answer["Location"] == "/sign-in?next=%2F"
