@@ -123,7 +123,7 @@
 
   document.addEventListener("htmx:sendError", (event) => {
     const words = "The console cannot be reached.";
-    if (event.detail.elt.id !== "poll") return failed(`${words} Nothing was sent; try again.`);
+    if (event.detail.elt.id !== "poll") return failed(`${words} What you asked for may not have happened.`);
     const line = event.detail.elt.querySelector("span");
     event.detail.elt.classList.add("bad");
     line.textContent = `${words} Trying again.`;
