@@ -70,7 +70,8 @@ def reconcile_branch(branch_id: str, *, timeout: float = 60.0) -> None:
                 endpoint.enter(EndpointState.IDLE, now=timezone.now())
         if runs_for:
             log.warning("branch=%s endpoint=%s compute=stopped", branch_id, runs_for)
-            compute.stop(branch_id)
+        # Of one that died its pooler is left, and would keep its clients waiting.
+        compute.stop(branch_id)
 
 
 def redispatch_lost_operations(region: Region) -> None:

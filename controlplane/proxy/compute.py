@@ -22,14 +22,19 @@ _QUEUE_PAUSE_SECONDS = 0.01
 # What a compute says while it starts or stops: wake it, and try again.
 _PASSING_STATES = {ComputeUnreachable.sqlstate, AdministratorShutdown.sqlstate, "57P02"}
 
+# What PgBouncer says of everything, a client's mistakes as well as a compute that has died.
+_POOLERS_STATE = "08P01"
+
 
 class ComputeGone(Exception):
     """Nothing answers at the address, or what answers is just starting or stopping."""
 
-    def __init__(self, reason: str, *, packet: bytes | None = None) -> None:
+    def __init__(self, reason: str, *, packet: bytes | None = None, final: bool = False) -> None:
         super().__init__(reason)
         # The compute's own ErrorResponse, for a client that cannot wait longer.
         self.packet = packet
+        # Whether the same compute, if it is found to run, will say the same again.
+        self.final = final
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +144,9 @@ async def _read_greeting(channel: Channel, address: ComputeAddress) -> ComputeCo
 
 
 def _raise_refusal(packet: bytes, payload: bytes) -> None:
-    if messages.error_sqlstate(payload) in _PASSING_STATES:
+    sqlstate = messages.error_sqlstate(payload)
+    if sqlstate in _PASSING_STATES:
         raise ComputeGone("the compute is starting or stopping", packet=packet)
+    if sqlstate == _POOLERS_STATE:
+        raise ComputeGone("the pooler refuses the client", packet=packet, final=True)
     raise ComputeRefused(packet)

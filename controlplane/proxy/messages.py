@@ -11,6 +11,8 @@ CANCEL_REQUEST_CODE = 80877102
 # How the last bytes sent to a client look when the server has nothing more to say.
 READY_FOR_QUERY_PREFIX = b"Z\x00\x00\x00\x05"
 READY_FOR_QUERY_SIZE = 6
+# The last that a client sends that takes its leave.
+TERMINATE = b"X\x00\x00\x00\x04"
 
 _HEADER = struct.Struct("!cI")
 HEADER_SIZE = _HEADER.size

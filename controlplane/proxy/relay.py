@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from controlplane.proxy import messages
 from controlplane.proxy.channel import WOULD_BLOCK, Channel
+from controlplane.proxy.errors import AdministratorShutdown
 
 _TAIL_SIZE = messages.READY_FOR_QUERY_SIZE
 
@@ -37,8 +38,8 @@ class Relay:
             loop,
             source=compute,
             sink=client,
-            source_ended=self._end,
-            source_broke=self._end,
+            source_ended=self._compute_ended,
+            source_broke=self._compute_ended,
             sink_broke=self.close,
         )
 
@@ -69,6 +70,13 @@ class Relay:
         self._compute.close()
         if not self.done.done():
             self.done.set_result(None)
+
+    def _compute_ended(self) -> None:
+        """Postgres says why it ends. A pooler does not, so that its client is told here."""
+        if self._upward.tail.endswith(messages.TERMINATE):
+            self._end()
+        else:
+            self.interrupt(AdministratorShutdown().packet())
 
     def _end(self) -> None:
         if not self._closed:

@@ -193,6 +193,8 @@ class Session:
                             address, destination.parameters, loop=self._loop
                         )
                     except ComputeGone as gone:
+                        if gone.final and gone.packet and address == refused_address:
+                            raise ComputeRefused(gone.packet) from gone
                         refused, refused_address = gone, address
                     await asyncio.sleep(pause)
                     pause = min(pause * 2, _LONGEST_RETRY_PAUSE)
