@@ -128,12 +128,13 @@ def last_activity(endpoint_id: str) -> datetime | None:
     """When a client last did something on the running compute; None if none ever did.
 
     Activity is a running query or an open transaction, and the end of the last one; an idle
-    connection is none, nor are the platform's own. Raises psycopg.OperationalError.
+    connection is none, nor are the platform's own. One that is just being made is activity:
+    whose it is shows only later. Raises psycopg.OperationalError.
     """
     with connect(socket_dir(endpoint_id)) as connection:
         row = connection.execute(
             "SELECT CASE WHEN bool_or(state <> 'idle') THEN now() ELSE max(state_change) END"
-            " FROM pg_stat_activity WHERE usename <> current_user"
+            " FROM pg_stat_activity WHERE usename IS DISTINCT FROM current_user"
             " AND backend_type IN ('client backend', 'walsender')"
         ).fetchone()
     return cast("datetime | None", row and row[0])
