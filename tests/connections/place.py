@@ -184,9 +184,9 @@ def find_process(argument: Path) -> psutil.Process | None:
     return None
 
 
-def new_place(stack: Stack, api: Client, **project: Any) -> Place:
-    """A project of the account's, ready and awake."""
-    created = api.new_project(**project)
+def new_place(stack: Stack, api: Client, *, wait: bool = True, **project: Any) -> Place:
+    """A project of the account's, by default once it is ready and awake."""
+    created = api.new_project(wait=wait, **project)
     parameters = created["connection_uris"][0]["connection_parameters"]
     return Place(
         stack=stack,

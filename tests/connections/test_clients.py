@@ -1,0 +1,145 @@
+"""Real clients with nothing but a connection string, at an endpoint awake or asleep."""
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from typing import Any
+
+import asyncpg
+import psycopg
+import pytest
+
+from tests.connections.place import Place
+
+QUESTION = "SELECT current_user || ' ' || 6 * 7"
+WRONG = {"wrong password": {"password": "wrong"}, "unknown role": {"user": "nobody"}}
+
+
+def ask_by_psycopg(place: Place, parameters: Any) -> Any:
+    with psycopg.connect(**parameters) as connection:
+        row = connection.execute(QUESTION).fetchone()
+        return row and row[0]
+
+
+def ask_by_async_psycopg(place: Place, parameters: Any) -> Any:
+    async def ask() -> Any:
+        async with await psycopg.AsyncConnection.connect(**parameters) as connection:
+            row = await (await connection.execute(QUESTION)).fetchone()
+            return row and row[0]
+
+    return asyncio.run(ask())
+
+
+def ask_by_asyncpg(place: Place, parameters: Any) -> Any:
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    tls = parameters["sslmode"] == "require"
+    name = parameters["host"].partition(".")[0]
+
+    async def ask() -> Any:
+        connection = await asyncpg.connect(
+            host="127.0.0.1",
+            port=parameters["port"],
+            user=parameters["user"],
+            password=parameters["password"],
+            database=parameters["dbname"],
+            ssl=context if tls else False,
+            server_settings={"options": f"endpoint={name}" if tls else parameters["options"]},
+            statement_cache_size=0,
+        )
+        try:
+            return await connection.fetchval(QUESTION)
+        finally:
+            await connection.close()
+
+    return asyncio.run(ask())
+
+
+CLIENTS: dict[str, Callable[[Place, Any], Any]] = {
+    "psycopg": ask_by_psycopg,
+    "psycopg async": ask_by_async_psycopg,
+    "asyncpg": ask_by_asyncpg,
+}
+
+
+@pytest.mark.parametrize("pooled", [False, True], ids=["direct", "pooled"])
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+@pytest.mark.parametrize("client", CLIENTS.values(), ids=CLIENTS.keys())
+def test_a_client_is_served_asleep_and_awake(
+    shop: Place, client: Callable[[Place, Any], Any], tls: bool, pooled: bool
+) -> None:
+    shop.suspend()
+    parameters = shop.parameters(tls=tls, pooled=pooled)
+    for _ in ("asleep", "awake"):
+        assert client(shop, parameters) == f"{shop.role} 42"
+    assert shop.state() == "active"
+
+
+@pytest.mark.parametrize("pooled", [False, True], ids=["direct", "pooled"])
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+def test_psql_is_served_asleep_and_awake(shop: Place, tls: bool, pooled: bool) -> None:
+    shop.suspend()
+    for _ in ("asleep", "awake"):
+        done = shop.psql("-c", QUESTION, tls=tls, pooled=pooled)
+        assert (done.stdout, done.stderr) == (f"{shop.role} 42\n", "")
+
+
+@pytest.mark.parametrize("channel_binding", ["require", "disable"])
+def test_the_connection_string_is_all_that_psql_needs(shop: Place, channel_binding: str) -> None:
+    query = {"database_name": shop.database, "role_name": shop.role, "pooled": True}
+    uri = shop.api.get(f"{shop.path}/connection_uri", **query)["uri"]
+    done = shop.psql(
+        f"{uri}&hostaddr=127.0.0.1&channel_binding={channel_binding}", "-c", QUESTION, dbname="x"
+    )
+    assert (done.stdout, done.stderr) == (f"{shop.role} 42\n", "")
+
+
+def test_the_connection_string_leads_where_it_was_asked_to(place: Place) -> None:
+    branch = place.new_branch("dev")
+    path, query = (
+        f"{place.path}/connection_uri",
+        {"database_name": place.database, "role_name": place.role},
+    )
+    host = f"{place.endpoint_id}.localhost:{place.stack.proxy_port}/{place.database}"
+    login = f"postgresql://{place.role}:{place.password}@"
+    direct = f"{login}{host}?sslmode=require"
+    for asked in ({}, {"branch_id": place.branch_id}, {"endpoint_id": place.endpoint_id}):
+        assert place.api.get(path, **query, **asked)["uri"] == direct
+    pooled = place.api.get(path, **query, pooled="true")["uri"]
+    assert pooled == direct.replace(place.endpoint_id, f"{place.endpoint_id}-pooler")
+    for asked in (
+        {"branch_id": branch},
+        {"branch_id": "br-none"},
+        {"endpoint_id": "ep-none"},
+        {"role_name": "nobody"},
+        {"database_name": "none"},
+        {"endpoint_id": place.endpoint_id, "branch_id": branch},
+    ):
+        assert place.api.call("GET", path, params={**query, **asked}).status_code == 404
+
+
+@pytest.mark.parametrize("pooled", [False, True], ids=["direct", "pooled"])
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG.keys())
+def test_who_cannot_log_in_wakes_nothing(
+    sleeping: Place, wrong: dict[str, str], tls: bool, pooled: bool
+) -> None:
+    before = sleeping.operations()
+    error = sleeping.refusal(tls=tls, pooled=pooled, **wrong)
+    user = wrong.get("user", sleeping.role)
+    assert f'password authentication failed for user "{user}"' in str(error)
+    done = sleeping.psql("-c", "SELECT 1", tls=tls, pooled=pooled, **wrong)
+    assert "password authentication failed" in done.stderr
+    assert (sleeping.operations(), sleeping.state()) == (before, "idle")
+
+
+def test_an_unknown_endpoint_looks_like_a_wrong_password(sleeping: Place) -> None:
+    error = sleeping.refusal(host="ep-there-is-none-123456.localhost")
+    assert f'password authentication failed for user "{sleeping.role}"' in str(error)
+
+
+@pytest.fixture(scope="module")
+def sleeping(shop: Place) -> Place:
+    shop.suspend()
+    return shop

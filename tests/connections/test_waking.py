@@ -1,0 +1,206 @@
+"""Connecting to an endpoint that sleeps, or is on its way somewhere."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.connections.place import Place, new_place
+from tests.stack import Client, Stack, wait_for
+
+
+def ask_at_once(place: Place, clients: int, statement: str, **parameters: Any) -> list[Any]:
+    """The first row of the statement's result, asked for by many clients at the same time."""
+    chosen = place.parameters(**parameters)
+
+    async def ask() -> Any:
+        async with await psycopg.AsyncConnection.connect(**chosen) as connection:
+            return await (await connection.execute(statement.encode())).fetchone()
+
+    async def ask_all() -> list[Any]:
+        return await asyncio.gather(*[ask() for _ in range(clients)])
+
+    return asyncio.run(ask_all())
+
+
+@pytest.mark.parametrize("pooled", [False, True], ids=["direct", "pooled"])
+def test_many_clients_at_once_are_served_by_one_start(shop: Place, pooled: bool) -> None:
+    shop.suspend()
+    before = len(shop.operations("start_compute"))
+    assert ask_at_once(shop, 50, "SELECT 1", pooled=pooled) == [(1,)] * 50
+    started = shop.operations("start_compute")
+    assert len(started) == before + 1
+    assert (started[0]["status"], started[0]["failures_count"]) == ("finished", 0)
+
+
+def test_clients_of_both_kinds_share_one_start(shop: Place) -> None:
+    shop.suspend()
+    before = len(shop.operations("start_compute"))
+
+    async def ask(pooled: bool) -> Any:
+        parameters = shop.parameters(pooled=pooled)
+        async with await psycopg.AsyncConnection.connect(**parameters) as connection:
+            return await (await connection.execute("SELECT 1")).fetchone()
+
+    async def ask_all() -> list[Any]:
+        return await asyncio.gather(*[ask(bool(n % 2)) for n in range(20)])
+
+    assert asyncio.run(ask_all()) == [(1,)] * 20
+    assert len(shop.operations("start_compute")) == before + 1
+
+
+def post(action: str) -> Callable[[Place], Any]:
+    return lambda place: place.api.post(f"{place.endpoint_path}/{action}")
+
+
+def patch(**changes: Any) -> Callable[[Place], Any]:
+    return lambda place: place.api.patch(place.endpoint_path, {"endpoint": changes})
+
+
+def make_role(place: Place) -> Any:
+    name = f"role-{len(place.operations())}"
+    return place.api.post(f"{place.branch_path}/roles", {"role": {"name": name}})
+
+
+COMMOTIONS: dict[str, Callable[[Place], Any]] = {
+    "started": post("start"),
+    "suspended": post("suspend"),
+    "restarted": post("restart"),
+    "given a setting": patch(settings={"pg_settings": {"work_mem": "5MB"}}),
+    "given a setting that takes a restart": patch(
+        settings={"pg_settings": {"max_connections": "77"}}
+    ),
+    "resized": patch(autoscaling_limit_max_cu=2),
+    "given a role": make_role,
+}
+
+
+@pytest.mark.parametrize("asleep", [True, False], ids=["asleep", "awake"])
+@pytest.mark.parametrize("commotion", COMMOTIONS.values(), ids=COMMOTIONS.keys())
+def test_a_client_is_served_while_its_endpoint_is(
+    shop: Place, commotion: Callable[[Place], Any], asleep: bool
+) -> None:
+    if asleep:
+        shop.suspend()
+    answer = commotion(shop)
+    assert ask_at_once(shop, 3, "SELECT 1") == [(1,)] * 3
+    for row in shop.api.finish(answer):
+        assert row["status"] == "finished", row
+    shop.settle()
+    # What was set is set back, so that the next one changes something again.
+    shop.update(settings={"pg_settings": {}}, autoscaling_limit_max_cu=1)
+    assert ask_at_once(shop, 1, "SELECT 1", pooled=True) == [(1,)]
+
+
+def test_a_client_is_served_before_its_project_is_ready(stack: Stack, alice: Client) -> None:
+    place = new_place(stack, alice, wait=False)
+    assert ask_at_once(place, 5, "SELECT 1") == [(1,)] * 5
+    assert len(place.operations("start_compute")) == 1
+
+
+@pytest.mark.parametrize("asleep", [True, False], ids=["asleep", "awake"])
+def test_a_client_is_served_on_the_branch_its_endpoint_was_just_moved_to(
+    place: Place, asleep: bool
+) -> None:
+    branches = [place.branch_id, place.new_branch("dev")]
+    for branch in reversed(branches):
+        place.update(branch_id=branch)
+        with place.connect() as connection:
+            connection.execute(f"CREATE TABLE marker AS SELECT '{branch}' AS branch".encode())
+    for branch in branches[::-1] * 3:
+        if asleep:
+            place.suspend()
+        patch(branch_id=branch)(place)
+        answers = ask_at_once(place, 5, "SELECT branch FROM marker")
+        assert answers == [(branch,)] * 5
+        place.settle()
+
+
+def test_a_disabled_endpoint_refuses_until_it_is_enabled(place: Place) -> None:
+    place.update(disabled=True)
+    before = place.operations()
+    for pooled in (False, True):
+        assert "endpoint is disabled" in str(place.refusal(pooled=pooled))
+    assert place.operations() == before
+    place.update(disabled=False)
+    assert place.query("SELECT 1") == (1,)
+
+
+def test_a_deleted_endpoint_is_unknown(place: Place) -> None:
+    place.api.delete(place.endpoint_path)
+    assert "password authentication failed" in str(place.refusal())
+
+
+def test_a_client_that_gives_up_does_no_harm_to_the_others(shop: Place) -> None:
+    shop.suspend()
+
+    async def hurry(patience: float) -> Any:
+        connecting = psycopg.AsyncConnection.connect(**shop.parameters())
+        try:
+            async with await asyncio.wait_for(connecting, patience) as connection:
+                return await (await connection.execute("SELECT 1")).fetchone()
+        except TimeoutError:
+            return "gave up"
+
+    async def ask_all() -> list[Any]:
+        return await asyncio.gather(*[hurry(0.01 * n) for n in range(1, 10)], hurry(30))
+
+    assert asyncio.run(ask_all())[-1] == (1,)
+
+
+def test_a_broken_data_directory_is_told_to_clients_until_it_is_mended(place: Place) -> None:
+    place.suspend()
+    control = place.stack.data_dir(place.branch_id) / "global" / "pg_control"
+    aside = control.rename(control.with_suffix(".aside"))
+    assert "could not find the database system" in str(place.refusal())
+    assert [row["status"] for row in place.operations("start_compute")[:1]] == ["failed"]
+    before = place.operations()
+    began = time.monotonic()
+    for _ in range(3):
+        error = str(place.refusal())
+        assert "could not find the database system" in error
+        assert "tried again in" in error
+    assert time.monotonic() - began < 1.5
+    assert place.operations() == before
+    aside.rename(control)
+
+    def mended() -> bool:
+        try:
+            return bool(place.query("SELECT 1") == (1,))
+        except psycopg.OperationalError:
+            return False
+
+    wait_for(mended, "the endpoint to start again", timeout=10)
+    assert place.state() == "active"
+
+
+@pytest.mark.parametrize("pooled", [False, True], ids=["direct", "pooled"])
+def test_a_killed_compute_takes_its_clients_along_and_comes_back_for_the_next(
+    shop: Place, pooled: bool
+) -> None:
+    with shop.connect(pooled=pooled) as connection:
+        connection.execute("CREATE TABLE IF NOT EXISTS kept ()")
+        shop.postmaster().kill()
+        began = time.monotonic()
+        assert shop.query("SELECT count(*) FROM kept", pooled=pooled) == (0,)
+        assert time.monotonic() - began < 3
+        if not pooled:
+            with pytest.raises(psycopg.OperationalError):
+                connection.execute("SELECT 1")
+
+
+def test_a_killed_backend_costs_its_neighbours_no_more_than_a_new_connection(
+    shop: Place,
+) -> None:
+    with shop.connect() as victim, shop.connect() as neighbour:
+        pid = victim.info.backend_pid
+        row = neighbour.execute("SELECT pid FROM pg_stat_activity WHERE state = 'idle'").fetchone()
+        assert row is not None
+        assert row[0] != pid
+        for child in shop.postmaster().children():
+            if child.pid == row[0]:
+                child.kill()
+        assert ask_at_once(shop, 3, "SELECT 1") == [(1,)] * 3
