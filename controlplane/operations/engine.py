@@ -15,10 +15,13 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+import psycopg
 from django.db import InterfaceError, OperationalError, transaction
 from django.utils import timezone
 
-from controlplane.compute.filesystem import lock_branches
+from controlplane.compute.filesystem import LockTimeout, lock_branches
+from controlplane.compute.integrity import DataDamaged
+from controlplane.compute.process import StartFailed, StopFailed
 from controlplane.models import (
     UNFINISHED,
     Action,
@@ -36,6 +39,9 @@ log = logging.getLogger(__name__)
 
 # Seconds before each further attempt; after the last one the operation has failed.
 RETRY_PAUSES = (0.5, 1.0, 2.0, 4.0)
+
+# Exceptions whose words mean something to the user of the endpoint.
+TELLING = (StartFailed, StopFailed, DataDamaged, LockTimeout, psycopg.Error, OSError)
 
 
 @dataclass(frozen=True)
@@ -151,7 +157,7 @@ def run(operation_id: uuid.UUID) -> None:
         _fail(operation, str(refusal))
     except Exception as error:
         log.exception("operation=%s action=%s attempt=failed", operation.id, operation.action)
-        _retry_or_fail(operation, str(error) or type(error).__name__)
+        _retry_or_fail(operation, _words_of(error))
     else:
         log.info(
             "operation=%s action=%s endpoint=%s status=finished ms=%.0f",
@@ -167,6 +173,13 @@ def _finish(operation: Operation) -> None:
         if _end(operation, OperationStatus.FINISHED):
             take_effect(operation)
             dispatch(project)
+
+
+def _words_of(error: Exception) -> str:
+    """Why an attempt failed, for the user: what Postgres or the host said, not our own slips."""
+    if isinstance(error, TELLING) and str(error):
+        return str(error)
+    return f"internal error ({type(error).__name__}); the worker's log has the details"
 
 
 def _retry_or_fail(operation: Operation, reason: str) -> None:

@@ -66,7 +66,7 @@ def reconcile_branch(branch_id: str, *, timeout: float = 60.0) -> None:
             if endpoint and endpoint.current_state == EndpointState.ACTIVE:
                 if runs_for == endpoint.id:
                     return
-                log.warning("endpoint=%s compute=died state=idle", endpoint.id)
+                log.warning("endpoint=%s compute=gone state=idle", endpoint.id)
                 endpoint.enter(EndpointState.IDLE, now=timezone.now())
         if runs_for:
             log.warning("branch=%s endpoint=%s compute=stopped", branch_id, runs_for)
