@@ -17,6 +17,8 @@ from supervisor.xmlrpc import SupervisorTransport
 # Marks every process of ours, so that the next `up` finds what an `up` that was killed
 # has left behind. Computes do not carry it: they may go on.
 MARK = "PERCH_UP"
+# All programs are in one: supervisor ends group after group, with a second between them.
+GROUP = "perch"
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ class Supervisor:
     def start_program(self, name: str) -> None:
         """Start it, where it does not run already."""
         try:
-            self._rpc().startProcess(name, False)
+            self._rpc().startProcess(f"{GROUP}:{name}", False)
         except Fault as fault:
             if "ALREADY_STARTED" not in fault.faultString:
                 raise
@@ -88,7 +90,7 @@ class Supervisor:
     def stop_program(self, name: str) -> None:
         """Stop it and wait; no harm if it does not run."""
         try:
-            self._rpc().stopProcess(name, True)
+            self._rpc().stopProcess(f"{GROUP}:{name}", True)
         except Fault as fault:
             if "NOT_RUNNING" not in fault.faultString:
                 raise
@@ -126,7 +128,9 @@ chmod = 0700
 supervisor.rpcinterface_factory = supervisor.rpcinterface:make_main_rpcinterface
 """
         ]
-        return "".join([*sections, *map(self._section, self.programs)])
+        names = ",".join(program.name for program in self.programs)
+        group = f"\n[group:{GROUP}]\nprograms = {names}\n"
+        return "".join([*sections, group, *map(self._section, self.programs)])
 
     def _section(self, program: Program) -> str:
         # Endless tries: the pause between them grows by a second each time.
