@@ -1,8 +1,11 @@
 """`manage.py worker`: takes jobs of this host's region and looks after its computes."""
 
 import asyncio
+import fcntl
 import logging
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from typing import Any
 
 from django.conf import settings
@@ -44,7 +47,9 @@ async def work(app: App, region: Region) -> None:
     """Run jobs until a signal ends us; the rounds go on beside."""
     threads = ThreadPoolExecutor(settings.WORKER_CONCURRENCY + len(ROUNDS))
     asyncio.get_running_loop().set_default_executor(threads)
-    async with app.open_async():
+    async with app.open_async(), only_one() as alone:
+        if alone:
+            await revive_jobs(app, region, silent_for=0)
         beside = [asyncio.create_task(repeat(one, region)) for one in ROUNDS]
         beside.append(asyncio.create_task(revive_stalled_jobs(app, region)))
         try:
@@ -72,18 +77,39 @@ async def repeat(one: Round, region: Region) -> None:
         await asyncio.sleep(one.interval)
 
 
+@asynccontextmanager
+async def only_one() -> AsyncIterator[bool]:
+    """Whether no other worker runs on this host's state; none comes to think so meanwhile.
+
+    The kernel lets go of the lock when its holder dies, so it knows sooner than any heartbeat.
+    """
+    with (settings.STATE_DIR / "worker.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+
+
 async def revive_stalled_jobs(app: App, region: Region) -> None:
     """Put back the jobs whose worker's heartbeat has stopped."""
     while True:
         try:
-            for job in await app.job_manager.get_stalled_jobs(
-                queue=region.queue, seconds_since_heartbeat=DEAD_AFTER
-            ):
-                log.warning("job=%s args=%s worker=dead action=retried", job.id, job.task_kwargs)
-                await app.job_manager.retry_job(job)
+            await revive_jobs(app, region, silent_for=DEAD_AFTER)
         except ConnectorException:
             log.exception("could not look for stalled jobs")
         await asyncio.sleep(HEARTBEAT)
+
+
+async def revive_jobs(app: App, region: Region, *, silent_for: float) -> None:
+    """Put back the jobs that are being done by a worker that has been `silent_for` seconds."""
+    stalled = await app.job_manager.get_stalled_jobs(
+        queue=region.queue, seconds_since_heartbeat=silent_for
+    )
+    for job in stalled:
+        log.warning("job=%s args=%s worker=dead action=retried", job.id, job.task_kwargs)
+        await app.job_manager.retry_job(job)
 
 
 def _with_connections(one: Round, region: Region) -> None:
