@@ -152,18 +152,31 @@ stdout_logfile_backups = 2
 
 
 def end_leftovers(state_dir: Path) -> list[int]:
-    """End what an earlier `up` on this directory has left running; returns the process ids."""
+    """End what an earlier `up` on this directory has left running; returns the process ids.
+
+    Supervisor first, as it would start again what is ended before it; the database last, as
+    the others need it to end well.
+    """
     found = [process for process in psutil.process_iter() if _is_marked(process, state_dir)]
-    # Supervisor would start again what is ended before it.
-    found.sort(key=lambda process: "supervisord" not in " ".join(_command_of(process)))
-    for process in found:
-        postgres = Path((_command_of(process) or [""])[0]).name.startswith("postgres")
-        _send(process, signal.SIGINT if postgres else signal.SIGTERM)
-    _, stubborn = psutil.wait_procs(found, timeout=20)
-    for process in stubborn:
-        _send(process, signal.SIGKILL)
-    psutil.wait_procs(stubborn, timeout=5)
+    supervisors = [process for process in found if "supervisord" in " ".join(_command_of(process))]
+    postgres = [process for process in found if _is_postgres(process)]
+    others = [process for process in found if process not in [*supervisors, *postgres]]
+    for group, number in (
+        (supervisors, signal.SIGKILL),
+        (others, signal.SIGTERM),
+        (postgres, signal.SIGINT),
+    ):
+        for process in group:
+            _send(process, number)
+        _, stubborn = psutil.wait_procs(group, timeout=20)
+        for process in stubborn:
+            _send(process, signal.SIGKILL)
+        psutil.wait_procs(stubborn, timeout=5)
     return [process.pid for process in found]
+
+
+def _is_postgres(process: psutil.Process) -> bool:
+    return Path((_command_of(process) or [""])[0]).name.startswith("postgres")
 
 
 def _is_marked(process: psutil.Process, state_dir: Path) -> bool:
