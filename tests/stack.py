@@ -158,7 +158,7 @@ def running_stack(state_dir: Path, **environment: str) -> Iterator[Stack]:
     """`manage.py up` on `state_dir`, ready; stopped at the end as Ctrl-C does."""
     ports = [free_port() for _ in range(3)]
     log_file = state_dir / "up.log"
-    with log_file.open("ab") as log:
+    with log_file.open("wb") as log:
         process = subprocess.Popen(
             [
                 *(sys.executable, ROOT / "manage.py", "up", "--state-dir", state_dir),
