@@ -1,0 +1,145 @@
+"""A service of a test's own, to be killed in part or as a whole and brought up again."""
+
+import os
+import signal
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import requests
+
+from tests.controlplane.project import Project
+from tests.stack import Client, Stack, running_stack, wait_for
+
+# What tells each process of the service from the others, in its command line.
+SIGNS = {
+    "api": "controlplane.wsgi",
+    "console": "console.wsgi",
+    "metadata": "/metadata ",
+    "proxy": "manage.py proxy",
+    "supervisor": "supervisord",
+    "worker": "manage.py worker",
+}
+
+
+class Service:
+    """A `manage.py up` on a state directory, and an account's client that follows it."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self.state_dir = state_dir
+        self._running: AbstractContextManager[Stack] | None = None
+        self.up()
+        self.client = self.stack.client()
+
+    def up(self) -> None:
+        """Bring it up, again perhaps; the client then speaks to the new port."""
+        self._running = running_stack(self.state_dir)
+        self.stack = self._running.__enter__()
+        if hasattr(self, "client"):
+            self.client.api_url = self.stack.api_url
+
+    def down(self) -> None:
+        """Stop it, as Ctrl-C does, if it runs."""
+        if self._running is not None:
+            self._running.__exit__(None, None, None)
+            self._running = None
+
+    def processes(self, name: str) -> list[psutil.Process]:
+        """Those of a part of the service, parents first."""
+        found = []
+        for process in psutil.Process(self.stack.process.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                if SIGNS[name] in " ".join(process.cmdline()) + " ":
+                    found.append(process)
+        return found
+
+    def kill(self, name: str, *, which: int = 0) -> None:
+        """SIGKILL, to the parent by default; returns once that is dead."""
+        process = self.processes(name)[which]
+        process.kill()
+        process.wait(10)
+
+    def kill_everything(self) -> None:
+        """SIGKILL to every process that works for the state directory, computes included."""
+        doomed = [psutil.Process(self.stack.process.pid)]
+        doomed += doomed[0].children(recursive=True)
+        for pid in self.postmasters().values():
+            with suppress(psutil.NoSuchProcess):
+                doomed.append(psutil.Process(pid))
+                doomed += doomed[-1].children(recursive=True)
+        for process in doomed:
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGSTOP)  # nobody starts what was just killed
+        for process in doomed:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        self.stack.process.wait(10)
+        wait_for(lambda: not any(map(is_alive, doomed)), "the end of all processes")
+
+    def postmasters(self) -> dict[str, int]:
+        """The process ids of the computes that run, by branch."""
+        found = {}
+        for directory in self.state_dir.joinpath("branches").glob("br-*"):
+            with suppress(FileNotFoundError, IndexError, psutil.NoSuchProcess):
+                pid = int((directory / "data/postmaster.pid").read_text().splitlines()[0])
+                if is_alive(psutil.Process(pid)) and os.getpgid(pid):
+                    found[directory.name] = pid
+        return found
+
+    def answers(self, url: str | None = None) -> bool:
+        """Whether the address does; by default, whether the whole service says it is well."""
+        try:
+            health = self.stack.api_url.replace("/api/v2", "/healthz")
+            return requests.get(url or health, timeout=5).ok
+        except requests.RequestException:
+            return False
+
+    def project(self) -> Project:
+        return Project(self.stack, self.client, self.client.new_project())
+
+    def operations(self) -> list[dict[str, Any]]:
+        with self.stack.database() as connection:
+            cursor = connection.execute(
+                "SELECT id::text, project_id, branch_id, action, status, error"
+                " FROM controlplane_operation ORDER BY created_at"
+            )
+            names = [column.name for column in cursor.description or ()]
+            return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+    def settle(self, *, timeout: float = 60.0) -> None:
+        """Wait until every operation has ended, and see that what is said is what is so."""
+
+        def is_settled() -> bool:
+            if not self.answers():
+                return False
+            return all(o["status"] in ("finished", "failed") for o in self.operations())
+
+        wait_for(is_settled, "the end of all operations", timeout=timeout)
+        for operation in self.operations():
+            assert (operation["status"] == "failed") == bool(operation["error"]), operation
+        wait_for(lambda: self.said() == self.postmasters().keys(), "states that are true")
+        assert [p.name for p in self.state_dir.joinpath("branches").glob(".br-*")] == []
+
+    def said(self) -> set[str]:
+        """The branches whose endpoint the API calls active; none may be on its way."""
+        active = set()
+        for project in self.client.get("/projects", limit=400)["projects"]:
+            for endpoint in self.client.get(f"/projects/{project['id']}/endpoints")["endpoints"]:
+                path = f"/projects/{project['id']}/endpoints/{endpoint['id']}"
+                assert "pending_state" not in self.client.get(path)["endpoint"]
+                if endpoint["current_state"] == "active":
+                    active.add(endpoint["branch_id"])
+        return active
+
+
+def is_alive(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def same_client(client: Client) -> Client:
+    """Another connection of the same account, for another thread."""
+    return Client(client.api_url, client.key)

@@ -1,0 +1,264 @@
+"""Any process may be killed at any moment: every operation still ends, and the state is true."""
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from typing import Any
+
+import psutil
+import pytest
+import requests
+
+from tests.controlplane.project import locked, wanted
+from tests.controlplane.service import Service, same_client
+from tests.controlplane.test_reconciliation import age, look_now
+from tests.stack import Client, new_state_dir, wait_for
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Service]:
+    with new_state_dir() as state_dir:
+        service = Service(state_dir)
+        try:
+            yield service
+        finally:
+            service.down()
+
+
+def test_the_worker_in_the_middle_of_each_kind_of_operation(service: Service) -> None:
+    project, doomed = service.project(), service.project()
+    project.sql("CREATE TABLE kept AS SELECT 7 AS number")
+    with ExitStack() as locks:
+
+        def branch() -> tuple[str, str]:
+            """A branch with an endpoint, whose operations will stand still half-way."""
+            made = project.new_branch(endpoint=True)
+            return made["branch"]["id"], made["endpoints"][0]["id"]
+
+        def stop_at(branch_id: str) -> None:
+            locks.enter_context(locked(service.stack, branch_id))
+
+        (started, to_start), (suspended, to_suspend) = branch(), branch()
+        (changed, to_change), (checked, _) = branch(), branch()
+        (left, to_move), (deleted, _) = branch(), branch()
+        project.suspend(to_start)
+        for other in (to_start, to_suspend, to_change, to_move):
+            project.client.patch(
+                project.endpoint_path(other), {"endpoint": {"suspend_timeout_seconds": -1}}
+            )
+        goal = project.new_branch_id()
+        for branch_id in (started, suspended, changed, checked, left, deleted, doomed.branch_id):
+            stop_at(branch_id)
+        age(project, 3)
+        look_now(service.stack)  # checks all of them; what follows waits behind
+        post, patch = project.client.post, project.client.patch
+        post(project.endpoint_path(to_start, "/start"))
+        post(project.endpoint_path(to_suspend, "/suspend"))
+        patch(
+            project.endpoint_path(to_change),
+            {"endpoint": {"settings": {"pg_settings": {"max_prepared_transactions": "3"}}}},
+        )
+        patch(project.endpoint_path(to_move), {"endpoint": {"branch_id": goal}})
+        project.client.delete(project.branch_path(deleted))
+        service.client.delete(doomed.path)
+        # These two are killed while they copy.
+        post(project.path + "/branches", {"endpoints": [{"type": "read_write"}]})
+        service.client.post("/projects", {"project": {}})
+        branches = service.state_dir / "branches"
+        wait_for(lambda: any(branches.glob(".br-*/data/base")), "the middle of a copy")
+        service.kill("worker")
+    service.settle()
+
+    operations = service.operations()
+    assert {operation["action"] for operation in operations} == {
+        *("create_timeline", "create_branch", "start_compute", "suspend_compute"),
+        *("apply_config", "check_availability", "delete_timeline", "delete_tenant"),
+    }
+    assert [o for o in operations if o["status"] == "failed"] == []
+    states = {endpoint["id"]: endpoint["current_state"] for endpoint in project.endpoints()}
+    assert states[to_start] == states[to_change] == "active"
+    assert states[to_suspend] == states[to_move] == "idle"
+    assert project.sql("SHOW max_prepared_transactions", endpoint_id=to_change) == [("3",)]
+    assert project.sql("SELECT number FROM kept", endpoint_id=to_start) == [(7,)]
+    assert not service.stack.data_dir(deleted).exists()
+    assert not service.stack.data_dir(doomed.branch_id).exists()
+
+
+@pytest.mark.parametrize("which", [0, -1], ids=["master", "worker"])
+def test_the_api(service: Service, which: int) -> None:
+    project = service.project()
+    with project.locked():
+        suspended = project.client.post(project.endpoint_path(rest="/suspend"))
+        service.kill("api", which=which)
+    wait_for(service.answers, "the API")
+    project.client = same_client(project.client)
+    project.done(suspended)
+    service.settle()
+
+
+def test_the_metadata_database(service: Service) -> None:
+    project = service.project()
+    with project.locked():
+        restarted = project.client.post(project.endpoint_path(rest="/restart"))
+        service.kill("metadata")
+        # What is asked for meanwhile is refused, in the API's words, or waits.
+        response = project.client.call("GET", project.path)
+        assert response.status_code in (200, 503)
+        assert "request_id" in response.text or response.ok
+    wait_for(service.answers, "the API", timeout=60)
+    project.done(restarted)
+    assert project.sql("SELECT 1") == [(1,)]
+    service.settle()
+
+
+def test_the_proxy_and_the_console(service: Service) -> None:
+    for name in ("proxy", "console"):
+        before = {process.pid for process in service.processes(name)}
+        service.kill(name)
+        wait_for(
+            lambda name=name, before=before: (  # type: ignore[misc]
+                {process.pid for process in service.processes(name)} - before
+            ),
+            f"another {name}",
+        )
+    wait_for(lambda: service.answers(service.stack.console_url), "the console")
+    wait_for(service.answers, "the proxy")
+
+
+def test_processes_at_random_during_a_burst(service: Service) -> None:
+    chance = random.Random(20221209)
+    over = threading.Event()
+    errors: list[BaseException] = []
+
+    def use(seed: int) -> None:
+        """Someone whose requests fail at times, and who goes on all the same."""
+        try:
+            Visitor(service, random.Random(seed)).go_on_until(over)
+        except BaseException as error:  # to be raised where it is seen
+            errors.append(error)
+
+    visitors = [threading.Thread(target=use, args=[seed]) for seed in range(3)]
+    for visitor in visitors:
+        visitor.start()
+    for name in ("worker", "compute", "api", "compute", "metadata", "worker", "compute", "worker"):
+        time.sleep(chance.uniform(0.2, 1.2))  # the moment is what is random here
+        with suppress(IndexError, psutil.NoSuchProcess):
+            if name == "compute":
+                psutil.Process(chance.choice(list(service.postmasters().values()))).kill()
+            else:
+                service.kill(name)
+    over.set()
+    for visitor in visitors:
+        visitor.join()
+    assert errors == []
+    service.settle(timeout=90)
+    endings = [operation["status"] for operation in service.operations()]
+    assert endings.count("finished") > endings.count("failed")
+    assert service.project().sql("SELECT 1") == [(1,)]
+
+
+class Visitor:
+    """Creates, changes and deletes at random, and minds no refusal."""
+
+    def __init__(self, service: Service, chance: random.Random) -> None:
+        self.client = same_client(service.client)
+        self.chance = chance
+
+    def go_on_until(self, over: threading.Event) -> None:
+        while not over.is_set():
+            created = self.call("POST", "/projects", {"project": {}})
+            if created is None:
+                continue
+            path = f"/projects/{created['project']['id']}"
+            for _ in range(12):
+                if over.is_set():
+                    return
+                self.act(path)
+
+    def act(self, path: str) -> None:
+        branches = (self.call("GET", f"{path}/branches") or {}).get("branches", [])
+        endpoints = (self.call("GET", f"{path}/endpoints") or {}).get("endpoints", [])
+        if not branches or not endpoints:
+            return
+        branch = f"{path}/branches/{self.chance.choice(branches)['id']}"
+        endpoint = f"{path}/endpoints/{self.chance.choice(endpoints)['id']}"
+        goal = self.chance.choice(branches)["id"]
+        size = {"autoscaling_limit_max_cu": self.chance.choice([1, 2])}
+        method, where, body = self.chance.choice(
+            [
+                ("POST", f"{path}/branches", {"endpoints": [{"type": "read_write"}]}),
+                ("POST", f"{path}/endpoints", wanted(goal)),
+                ("POST", f"{endpoint}/start", None),
+                ("POST", f"{endpoint}/suspend", None),
+                ("POST", f"{endpoint}/restart", None),
+                ("PATCH", endpoint, {"endpoint": {"branch_id": goal}}),
+                ("PATCH", endpoint, {"endpoint": size}),
+                ("DELETE", endpoint, None),
+                ("DELETE", branch, None),
+            ]
+        )
+        self.call(method, where, body)
+
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        try:
+            response = self.client.call(method, path, json=body)
+        except requests.ConnectionError:
+            self.client = Client(self.client.api_url, self.client.key)
+            return None
+        assert response.status_code != 500, response.text
+        return response.json() if response.ok else None
+
+
+def test_the_supervisor(service: Service) -> None:
+    before = service.processes("supervisor")[0].pid
+    service.kill("supervisor")
+    wait_for(
+        lambda: [p.pid for p in service.processes("supervisor")] not in ([], [before]),
+        "another supervisor",
+        timeout=60,
+    )
+    wait_for(service.answers, "the service", timeout=60)
+    service.settle()
+    assert service.project().sql("SELECT 1") == [(1,)]
+
+
+def test_up_alone(service: Service) -> None:
+    """What it leaves running is ended by the next; computes go on where they are."""
+    project = service.project()
+    postmaster = project.postmaster()
+    service.stack.process.kill()
+    service.stack.process.wait(10)
+    service.up()
+    assert "Ended" in (service.state_dir / "up.log").read_text()
+    service.settle()
+    assert project.postmaster() == postmaster
+    assert project.endpoint()["current_state"] == "active"
+
+
+def test_everything_at_once_and_up_again(service: Service) -> None:
+    project, doomed = service.project(), service.project()
+    project.sql("CREATE TABLE kept AS SELECT 7 AS number")
+    idle = project.new_branch(endpoint=True)
+    idle_id = idle["endpoints"][0]["id"]
+    project.suspend(idle_id)
+    with project.locked(idle["branch"]["id"]), doomed.locked():
+        started = project.client.post(project.endpoint_path(idle_id, "/start"))
+        service.client.delete(doomed.path)
+        made = project.client.post(project.path + "/branches")
+        branches = service.state_dir / "branches"
+        wait_for(lambda: any(branches.glob(".br-*/data")), "the middle of a copy")
+        service.kill_everything()
+
+    service.up()
+    project.stack = service.stack
+    service.settle()
+
+    project.done(started)
+    project.done(made)
+    assert project.endpoint()["current_state"] == "idle"
+    assert project.endpoint(idle_id)["current_state"] == "active"
+    assert not service.stack.data_dir(doomed.branch_id).exists()
+    project.start()
+    assert project.sql("SELECT number FROM kept") == [(7,)]
