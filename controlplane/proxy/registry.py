@@ -7,11 +7,12 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from controlplane.proxy.compute import CancelKey
+from controlplane.proxy.peers import PeerGroup
 
 if TYPE_CHECKING:
     from controlplane.proxy.session import Session
 
-_PID_BITS = 31
+_PID_BITS = 30
 _SHORT_SECRET_SIZE = 4
 _LONG_SECRET_SIZE = 32
 
@@ -20,8 +21,9 @@ class Registry:
     """`max_pending` bounds the sessions that have not shown a password. Past it the oldest of them
     gives way: whoever is honest needs milliseconds, whoever is silent loses."""
 
-    def __init__(self, *, max_pending: int) -> None:
+    def __init__(self, *, max_pending: int, peers: PeerGroup | None) -> None:
         self._max_pending = max_pending
+        self._peers = peers
         self._all: set[Session] = set()
         self._pending: OrderedDict[Session, None] = OrderedDict()
         self._by_endpoint: dict[str, set[Session]] = {}
@@ -44,26 +46,31 @@ class Registry:
 
     def issue_key(self, session: "Session", *, long: bool) -> CancelKey:
         """A new key, unlike any in use; `long` where the client speaks protocol 3.2."""
-        pid = secrets.randbits(_PID_BITS)
+        pid = self._random_pid()
         while pid in self._by_pid:
-            pid = secrets.randbits(_PID_BITS)
+            pid = self._random_pid()
         secret = secrets.token_bytes(_LONG_SECRET_SIZE if long else _SHORT_SECRET_SIZE)
         self._by_pid[pid] = secret, session
         return CancelKey(pid, secret)
+
+    def _random_pid(self) -> int:
+        pid = secrets.randbits(_PID_BITS)
+        return self._peers.own_pid(pid) if self._peers else pid
 
     def find_by_key(self, key: CancelKey) -> "Session | None":
         secret, session = self._by_pid.get(key.pid, (b"", None))
         return session if hmac.compare_digest(secret, key.secret) else None
 
-    def remove(self, session: "Session", *, endpoint_id: str | None, key: CancelKey | None) -> None:
+    def remove(self, session: "Session") -> None:
         self._all.discard(session)
         self._pending.pop(session, None)
-        if key is not None:
-            self._by_pid.pop(key.pid, None)
-        if endpoint_id is not None and (sessions := self._by_endpoint.get(endpoint_id)):
+        if session.key is not None:
+            self._by_pid.pop(session.key.pid, None)
+        if session.endpoint_id is not None:
+            sessions = self._by_endpoint.get(session.endpoint_id, set())
             sessions.discard(session)
             if not sessions:
-                del self._by_endpoint[endpoint_id]
+                self._by_endpoint.pop(session.endpoint_id, None)
 
     def of_endpoint(self, endpoint_id: str) -> "list[Session]":
         return list(self._by_endpoint.get(endpoint_id, ()))

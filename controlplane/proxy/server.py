@@ -8,13 +8,14 @@ import gc
 import logging
 import resource
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from controlplane.proxy.compute import CancelKey
 from controlplane.proxy.directory import Directory
 from controlplane.proxy.errors import AdministratorShutdown
 from controlplane.proxy.pacing import FailurePace
+from controlplane.proxy.peers import Peers
 from controlplane.proxy.registry import Registry
 from controlplane.proxy.session import Session
 from controlplane.proxy.settings import ProxySettings
@@ -24,7 +25,8 @@ from controlplane.proxy.wake import Waker
 log = logging.getLogger(__name__)
 
 _BACKLOG = 1024
-_ACCEPTS_AT_ONCE = 64
+# Few, to leave some to the other processes.
+_ACCEPTS_AT_ONCE = 8
 # Without a free descriptor nobody can be let in; some are freed soon.
 _EXHAUSTION_PAUSE_SECONDS = 0.1
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
@@ -41,10 +43,11 @@ class Proxy:
         self.directory = directory
         self.identity = identity
         self.loop = asyncio.get_running_loop()
-        self.registry = Registry(max_pending=settings.max_pending)
+        self.registry = Registry(max_pending=settings.max_pending, peers=settings.peers)
         self.waker = Waker(directory)
         self.failure_pace = FailurePace(self.loop.time)
         self._listeners: list[socket.socket] = []
+        self._peers = Peers(settings.peers, self._cancel_here) if settings.peers else None
 
     @property
     def port(self) -> int:
@@ -52,18 +55,14 @@ class Proxy:
         port: int = self._listeners[0].getsockname()[1]
         return port
 
-    async def start(self) -> None:
-        """Begins to listen. Raises OSError where the address is taken."""
+    async def start(self, listeners: Sequence[socket.socket] | None = None) -> None:
+        """Begins to accept connections, on listeners of its own where it gets none. Raises OSError
+        where the address is taken."""
         _raise_descriptor_limit()
-        addresses = await self.loop.getaddrinfo(
-            self.settings.host,
-            self.settings.port,
-            type=socket.SOCK_STREAM,
-            flags=socket.AI_PASSIVE,
-        )
-        for family, _, _, _, address in dict.fromkeys(addresses):
-            listener = _listen(family, address, self.settings)
-            self._listeners.append(listener)
+        if self._peers is not None:
+            await self._peers.start()
+        self._listeners = list(listeners or open_listeners(self.settings))
+        for listener in self._listeners:
             self.loop.add_reader(listener.fileno(), self._accept, listener)
         log.info("listening host=%s port=%s", self.settings.host, self.port)
 
@@ -78,6 +77,12 @@ class Proxy:
 
     async def cancel(self, key: CancelKey) -> None:
         """Cancels what runs under the key; one that fits nobody is ignored, as Postgres does."""
+        if self._peers is not None and not self._peers.is_ours(key):
+            await self._peers.send_on(key)
+        else:
+            await self._cancel_here(key)
+
+    async def _cancel_here(self, key: CancelKey) -> None:
         session = self.registry.find_by_key(key)
         if session is not None:
             await session.cancel_query()
@@ -88,6 +93,8 @@ class Proxy:
             self.loop.remove_reader(listener.fileno())
             listener.close()
         self._listeners.clear()
+        if self._peers is not None:
+            await self._peers.stop()
         tasks = [session.task for session in self.registry.all()]
         for session in self.registry.all():
             session.interrupt(AdministratorShutdown())
@@ -127,12 +134,14 @@ async def serve(
     directory: Directory,
     identity: TlsIdentity,
     *,
+    listeners: Sequence[socket.socket] | None = None,
     started: Callable[[Proxy], None] | None = None,
 ) -> None:
     """Runs a proxy until it is cancelled, then tells every client and closes. `started` gets the
-    proxy once it listens. Raises OSError where the address is taken."""
+    proxy once it accepts connections, on `listeners` where they are shared with peers. Raises
+    OSError where the address is taken."""
     proxy = Proxy(settings, directory, identity)
-    await proxy.start()
+    await proxy.start(listeners)
     # What exists by now stays: no later collection need look at it again.
     gc.collect()
     gc.freeze()
@@ -141,7 +150,21 @@ async def serve(
     try:
         await asyncio.Event().wait()
     finally:
-        await proxy.stop()
+        stopping = asyncio.ensure_future(proxy.stop())
+        while not stopping.done():
+            # Asked to stop once more, clients are told all the same.
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.shield(stopping)
+
+
+def open_listeners(settings: ProxySettings) -> list[socket.socket]:
+    """Listens on every address of the host. Raises OSError where one is taken."""
+    addresses = socket.getaddrinfo(
+        settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    return [
+        _listen(family, address, settings) for family, _, _, _, address in dict.fromkeys(addresses)
+    ]
 
 
 def _listen(family: int, address: tuple[Any, ...], settings: ProxySettings) -> socket.socket:

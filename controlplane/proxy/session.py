@@ -44,8 +44,10 @@ class Session:
         self._loop = proxy.loop
         self._client = Channel(connection, proxy.loop)
         self._client_address = client_address
-        self._endpoint_id: str | None = None
-        self._key: CancelKey | None = None
+        # Known once the client has shown its password.
+        self.endpoint_id: str | None = None
+        # Known once it is joined to its compute.
+        self.key: CancelKey | None = None
         self._compute: ComputeConnection | None = None
         self._relay: Relay | None = None
         self._interruption: ProxyError | None = None
@@ -88,7 +90,7 @@ class Session:
 
     def _clean_up(self, _: "asyncio.Task[None]") -> None:
         self._client.close()
-        self._proxy.registry.remove(self, endpoint_id=self._endpoint_id, key=self._key)
+        self._proxy.registry.remove(self)
 
     async def _serve(self) -> None:
         async with asyncio.timeout(self._proxy.settings.startup_timeout):
@@ -100,13 +102,13 @@ class Session:
             destination, sasl_final = await self._admit(request)
         connection = await self._reach_compute(destination)
         self._compute = connection
-        self._key = self._proxy.registry.issue_key(
+        self.key = self._proxy.registry.issue_key(
             self, long=request.protocol >= messages.PROTOCOL_3_2
         )
         self._relay = Relay(self._client, connection.channel, loop=self._loop)
         try:
             self._relay.start(
-                to_client=sasl_final + connection.greeting(self._key),
+                to_client=sasl_final + connection.greeting(self.key),
                 to_compute=self._client.take_ahead(),
             )
             await self._relay.done
@@ -170,7 +172,7 @@ class Session:
         assert route is not None
         if route.disabled:
             raise EndpointDisabled
-        self._endpoint_id = destination.endpoint_id
+        self.endpoint_id = destination.endpoint_id
         proxy.registry.admit(self, destination.endpoint_id)
         return destination.with_pooler(route.always_pooled), sasl_final
 
@@ -217,7 +219,7 @@ class Session:
         log.info(
             "connection refused address=%s endpoint=%s sqlstate=%s reason=%r",
             self._client_address,
-            self._endpoint_id,
+            self.endpoint_id,
             error.sqlstate,
             str(error),
         )

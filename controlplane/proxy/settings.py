@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from enum import Enum
 
+from controlplane.proxy.peers import PeerGroup
+
 
 class PlainConnections(Enum):
     """Who may connect without TLS."""
@@ -33,3 +35,5 @@ class ProxySettings:
     max_connections: int = 10_000
     # What a client's connection may stay silent before the kernel asks whether it is still there.
     keepalive_idle: int = 60
+    # Where several processes share the port.
+    peers: PeerGroup | None = None

@@ -80,15 +80,16 @@ class Programs:
 class BarePostgres:
     """One cluster, which can be started, stopped and killed."""
 
-    def __init__(self, programs: Programs, directory: Path) -> None:
+    def __init__(self, programs: Programs, directory: Path, *, port: int = 5432) -> None:
         self._programs = programs
         self.directory = directory
+        self.port = port
         self._data = directory / "data"
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def socket(self) -> Path:
-        return self.directory / ".s.PGSQL.5432"
+        return self.directory / f".s.PGSQL.{self.port}"
 
     @property
     def pid(self) -> int:
@@ -99,7 +100,8 @@ class BarePostgres:
         subprocess.run(
             [
                 self._programs.path("initdb"),
-                *("--pgdata", self._data, "--username", SUPERUSER, "--auth", "trust"),
+                *("--pgdata", self._data, "--username", SUPERUSER),
+                *("--auth-local", "trust", "--auth-host", "scram-sha-256"),
                 *("--encoding", "UTF8", "--no-locale", "--no-sync"),
             ],
             check=True,
@@ -110,6 +112,7 @@ class BarePostgres:
     def start(self, *, wait: bool = True, **settings: str) -> None:
         configuration = {
             "listen_addresses": "",
+            "port": str(self.port),
             "unix_socket_directories": str(self.directory),
             "fsync": "off",
             "max_connections": "600",
@@ -144,7 +147,12 @@ class BarePostgres:
 
     def connect(self, **parameters: Any) -> "psycopg.Connection[tuple[Any, ...]]":
         """As the superuser, past the proxy."""
-        defaults = {"host": str(self.directory), "user": SUPERUSER, "dbname": "postgres"}
+        defaults: dict[str, Any] = {
+            "host": str(self.directory),
+            "port": self.port,
+            "user": SUPERUSER,
+            "dbname": "postgres",
+        }
         return psycopg.connect(autocommit=True, **(defaults | parameters))
 
     def execute(self, statement: str, *parameters: object) -> "list[tuple[Any, ...]]":
@@ -167,10 +175,10 @@ class BarePostgres:
 
 
 @contextmanager
-def bare_postgres(programs: Programs) -> Iterator[BarePostgres]:
+def bare_postgres(programs: Programs, *, port: int = 5432) -> Iterator[BarePostgres]:
     """A cluster that is initialized, but not started."""
     with private_directory() as directory:
-        postgres = BarePostgres(programs, directory)
+        postgres = BarePostgres(programs, directory, port=port)
         postgres.initialize()
         try:
             yield postgres

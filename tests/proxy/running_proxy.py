@@ -7,7 +7,6 @@ import threading
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeVar
 
 import psycopg
@@ -126,6 +125,11 @@ class RunningProxy:
 
         return self.call(count())
 
+    def secret_of(self, pid: int) -> bytes:
+        """The secret half of a cancel key that the proxy gave out."""
+        keys = [session.key for session in self.proxy.registry.all() if session.key is not None]
+        return next(key.secret for key in keys if key.pid == pid)
+
     def parameters(self, endpoint_id: str, **parameters: Any) -> dict[str, Any]:
         """What a libpq client needs: by default a TLS connection named by SNI."""
         return {
@@ -168,4 +172,4 @@ def running_proxy(
 
 
 def open_descriptors() -> int:
-    return len(list(Path(f"/proc/{os.getpid()}/fd").iterdir()))
+    return len(os.listdir(f"/proc/{os.getpid()}/fd"))

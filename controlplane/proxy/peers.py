@@ -1,0 +1,77 @@
+"""Several proxy processes behind one port: each sends on the cancel requests that are another's.
+
+A connection goes to whichever process accepts it first, so a cancel request may not reach the one
+that has its query. The process id in the cancel key says which one has.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from controlplane.proxy import compute, startup
+from controlplane.proxy.compute import CancelKey
+from controlplane.proxy.directory import ComputeAddress
+from controlplane.proxy.errors import ProxyError
+
+_PATIENCE_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class PeerGroup:
+    """This process's place among its peers."""
+
+    # From 0 up to, but without, `size`.
+    number: int
+    size: int
+    # Of mode 0700: whoever reaches a socket in it could guess at cancel keys.
+    directory: Path
+
+    def owner_of(self, pid: int) -> int:
+        """The number of the process that gave out a cancel key with this process id."""
+        return pid % self.size
+
+    def own_pid(self, pid: int) -> int:
+        """A process id near this one that says it is ours."""
+        return pid - pid % self.size + self.number
+
+    def socket(self, number: int) -> Path:
+        return self.directory / f"proxy-{number}.sock"
+
+
+class Peers:
+    """`cancel` is called with each key that a peer sent here."""
+
+    def __init__(self, group: PeerGroup, cancel: Callable[[CancelKey], Awaitable[None]]) -> None:
+        self._group = group
+        self._cancel = cancel
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        path = self._group.socket(self._group.number)
+        path.unlink(missing_ok=True)
+        self._server = await asyncio.start_unix_server(self._serve, path)
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            await self._server.wait_closed()
+
+    def is_ours(self, key: CancelKey) -> bool:
+        return self._group.owner_of(key.pid) == self._group.number
+
+    async def send_on(self, key: CancelKey) -> None:
+        """Gives the request to the peer that gave out the key, and waits until it is done."""
+        address = ComputeAddress(self._group.socket(self._group.owner_of(key.pid)))
+        await compute.cancel(address, key, loop=asyncio.get_running_loop())
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ProxyError, asyncio.IncompleteReadError, TimeoutError, OSError):
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                head = await reader.readexactly(startup.HEAD_SIZE)
+                rest = await reader.readexactly(startup.packet_size(head) - startup.HEAD_SIZE)
+                request = startup.parse(head + rest)
+                if isinstance(request, startup.CancelRequest):
+                    await self._cancel(CancelKey(request.pid, request.secret))
+        writer.close()

@@ -1,0 +1,326 @@
+"""`python -m tests.benchmarks.proxy`: what the proxy costs, beside PgBouncer and going direct.
+
+Real processes on this machine: one bare Postgres, a PgBouncer in session mode and the proxy, both
+in front of the same unix socket. They are measured in turns, in an order that changes from round
+to round, so that what else the machine does falls on all alike; each figure is a median. PgBouncer
+gives every client a new server connection (`server_lifetime = 0`), as the proxy and a direct
+connection do: else its clients alone would find a warm Postgres.
+"""
+
+import argparse
+import json
+import os
+import random
+import re
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import psycopg
+import uvloop
+
+from controlplane.proxy.directory import ComputeAddress, Route
+from controlplane.proxy.peers import PeerGroup
+from controlplane.proxy.processes import run_processes
+from controlplane.proxy.server import open_listeners, serve
+from controlplane.proxy.settings import ProxySettings
+from controlplane.proxy.tls import load_identity, load_or_create_identity
+from tests.proxy.bare_postgres import (
+    SUPERUSER,
+    BarePostgres,
+    Programs,
+    bare_postgres,
+    private_directory,
+    unprivileged,
+    wait_until,
+)
+
+ENDPOINT = "ep-bench-mark-000001"
+PASSWORD = "a password for benchmarks"
+CLIENTS = 8
+IDLE_CONNECTIONS = 1000
+PGBOUNCER = """
+[databases]
+postgres = host={socket_directory} port={port}
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = {listen_port}
+unix_socket_dir =
+auth_type = scram-sha-256
+auth_file = {directory}/users
+pool_mode = session
+max_client_conn = 2000
+default_pool_size = 500
+server_lifetime = 0
+client_tls_sslmode = allow
+client_tls_cert_file = {directory}/server.pem
+client_tls_key_file = {directory}/server.key
+log_connections = 0
+log_disconnections = 0
+logfile = {directory}/log
+"""
+
+
+@dataclass(frozen=True)
+class Contestant:
+    name: str
+    conninfo: str
+    # The process whose time, with its children's, is counted; None where nothing is between.
+    pid: int | None = None
+
+
+@dataclass(frozen=True)
+class Sample:
+    rate: float
+    # What the process between spent on each transaction, in microseconds.
+    cost: float
+
+
+class BenchmarkDirectory:
+    """One endpoint, always awake."""
+
+    def __init__(self, verifier: str, compute: Path) -> None:
+        self._route = Route(ENDPOINT, verifier)
+        self._address = ComputeAddress(compute)
+
+    async def route(self, endpoint_id: str, role: str) -> Route | None:
+        return self._route if (endpoint_id, role) == (ENDPOINT, SUPERUSER) else None
+
+    async def wake(
+        self, endpoint_id: str, *, pooled: bool, refused: ComputeAddress | None = None
+    ) -> ComputeAddress:
+        return self._address
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=int, default=3, help="of each measurement")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--processes", type=int, default=2, help="of the proxy")
+    parser.add_argument("--serve", type=json.loads, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.serve:
+        serve_proxy(**arguments.serve)
+        return
+    with ExitStack() as stack:
+        directory = stack.enter_context(private_directory())
+        postgres = stack.enter_context(running_postgres(Programs(directory)))
+        verifier = set_password(postgres)
+        run_pgbench(direct(postgres).conninfo, "-i", "-s", "5", "-q")
+        identity = directory / "tls"
+        load_or_create_identity(identity, "localhost")
+        pgbouncer = stack.enter_context(running_pgbouncer(directory, postgres, verifier))
+        proxy = stack.enter_context(
+            running_proxy(identity, postgres, verifier, arguments.processes)
+        )
+        contestants = {
+            "plain": [direct(postgres), *pgbouncer("disable"), *proxy("disable")],
+            "TLS": [*pgbouncer("require"), *proxy("require")],
+        }
+        for title, options in (
+            (f"pgbench -S, {CLIENTS} clients: transactions per second", []),
+            (f"pgbench -S -C, {CLIENTS} clients: connections per second, SCRAM included", ["-C"]),
+        ):
+            print(f"\n{title}")
+            compete(contestants, arguments.rounds, ["-T", str(arguments.seconds), *options])
+        print(f"\nMemory of {IDLE_CONNECTIONS} idle connections, MB in one process")
+        for sslmode in ("disable", "require"):
+            with running_proxy(identity, postgres, verifier, 1) as single:
+                (contestant,) = single(sslmode)
+                print(f"  {contestant.name:<20}{idle_memory(contestant):9.1f}")
+
+
+def compete(contestants: dict[str, list[Contestant]], rounds: int, options: list[str]) -> None:
+    everyone = [contestant for group in contestants.values() for contestant in group]
+    samples: dict[str, list[Sample]] = {contestant.name: [] for contestant in everyone}
+    for _ in range(rounds):
+        for contestant in random.sample(everyone, len(everyone)):
+            samples[contestant.name].append(measure(contestant, options))
+    print(f"  {'':<20}{'median':>9}{'best':>9}{'µs each':>9}  compared")
+    for group in contestants.values():
+        for contestant in group:
+            rates = [sample.rate for sample in samples[contestant.name]]
+            cost = statistics.median(sample.cost for sample in samples[contestant.name])
+            print(
+                f"  {contestant.name:<20}{statistics.median(rates):9.0f}{max(rates):9.0f}"
+                f"{cost:9.1f}  {compared(contestant, group, samples)}"
+            )
+
+
+def compared(
+    contestant: Contestant, group: list[Contestant], samples: dict[str, list[Sample]]
+) -> str:
+    """The median over the rounds of the ratio within a round, to each one before in the group."""
+    ratios = []
+    for other in group[: group.index(contestant)]:
+        pairs = zip(samples[contestant.name], samples[other.name], strict=True)
+        ratio = statistics.median(mine.rate / theirs.rate for mine, theirs in pairs)
+        ratios.append(f"{ratio:.2f} of {other.name}")
+    return ", ".join(ratios)
+
+
+def measure(contestant: Contestant, options: list[str]) -> Sample:
+    before = cpu_seconds(contestant.pid)
+    output = run_pgbench(contestant.conninfo, "-S", "-c", str(CLIENTS), "-j", "2", *options)
+    spent = cpu_seconds(contestant.pid) - before
+    rate = re.search(r"tps = ([\d.]+)", output)
+    count = re.search(r"actually processed: (\d+)", output)
+    assert rate
+    assert count
+    return Sample(float(rate[1]), spent * 1e6 / int(count[1]))
+
+
+def run_pgbench(conninfo: str, *options: str) -> str:
+    program = shutil.which("pgbench") or next(Path("/usr/lib/postgresql").glob("*/bin/pgbench"))
+    return subprocess.run(
+        [program, "-n", *options, conninfo],
+        env={**os.environ, "PGPASSWORD": PASSWORD},
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+
+
+def cpu_seconds(pid: int | None) -> float:
+    if pid is None:
+        return 0.0
+    process = psutil.Process(pid)
+    times = [each.cpu_times() for each in (process, *process.children())]
+    return sum(each.user + each.system for each in times)
+
+
+def idle_memory(contestant: Contestant) -> float:
+    process = psutil.Process(contestant.pid)
+    connections = [
+        psycopg.connect(contestant.conninfo, password=PASSWORD) for _ in range(IDLE_CONNECTIONS)
+    ]
+    size = process.memory_info().rss / 1e6
+    for connection in connections:
+        connection.close()
+    return size
+
+
+@contextmanager
+def running_postgres(programs: Programs) -> Iterator[BarePostgres]:
+    with bare_postgres(programs, port=free_port()) as postgres:
+        postgres.start(listen_addresses="127.0.0.1", max_connections="1100")
+        yield postgres
+
+
+def set_password(postgres: BarePostgres) -> str:
+    """Gives the superuser a password, and returns its verifier."""
+    postgres.execute(f"ALTER ROLE {SUPERUSER} PASSWORD '{PASSWORD}'")
+    ((verifier,),) = postgres.execute(
+        "SELECT rolpassword FROM pg_authid WHERE rolname = %s", SUPERUSER
+    )
+    return str(verifier)
+
+
+def direct(postgres: BarePostgres) -> Contestant:
+    return Contestant("direct", conninfo(postgres.port, "disable"))
+
+
+@contextmanager
+def running_pgbouncer(
+    directory: Path, postgres: BarePostgres, verifier: str
+) -> Iterator[Callable[[str], list[Contestant]]]:
+    port = free_port()
+    tls = directory / "tls"
+    for name in ("server.pem", "server.key"):
+        shutil.copy(tls / name, directory / name)
+        (directory / name).chmod(0o644)
+    (directory / "users").write_text(f'"{SUPERUSER}" "{verifier}"\n')
+    (directory / "pgbouncer.ini").write_text(
+        PGBOUNCER.format(
+            socket_directory=postgres.directory,
+            port=postgres.port,
+            listen_port=port,
+            directory=directory,
+        )
+    )
+    program = shutil.which("pgbouncer") or "/usr/sbin/pgbouncer"
+    with running([program, "-q", directory / "pgbouncer.ini"], port, **unprivileged()) as pid:
+        yield lambda sslmode: [
+            Contestant(f"pgbouncer {sslmode}", conninfo(port, sslmode), pid),
+        ]
+
+
+@contextmanager
+def running_proxy(
+    identity: Path, postgres: BarePostgres, verifier: str, processes: int
+) -> Iterator[Callable[[str], list[Contestant]]]:
+    port = free_port()
+    options = {
+        "port": port,
+        "processes": processes,
+        "identity": str(identity),
+        "verifier": verifier,
+        "compute": str(postgres.socket),
+    }
+    command = [sys.executable, "-m", "tests.benchmarks.proxy", "--serve", json.dumps(options)]
+    with running(command, port) as pid:
+        yield lambda sslmode: [
+            Contestant(
+                f"proxy {sslmode}", conninfo(port, sslmode, options=f"endpoint={ENDPOINT}"), pid
+            )
+        ]
+
+
+def serve_proxy(*, port: int, processes: int, identity: str, verifier: str, compute: str) -> None:
+    """The proxy alone, in the processes that are measured."""
+    tls = load_identity(Path(identity) / "server.pem", Path(identity) / "server.key")
+    directory = BenchmarkDirectory(verifier, Path(compute))
+    settings = ProxySettings(region_host="localhost", secret=b"benchmark", port=port)
+    listeners = open_listeners(settings)
+
+    def run(number: int) -> None:
+        peers = PeerGroup(number, processes, Path(identity)) if processes > 1 else None
+        chosen = replace(settings, peers=peers)
+        uvloop.run(serve(chosen, directory, tls, listeners=listeners))
+
+    run_processes(processes, run)
+
+
+@contextmanager
+def running(command: list[Any], port: int, **options: Any) -> Iterator[int]:
+    process = subprocess.Popen(command, **options)
+    try:
+        wait_until(lambda: is_open(port), what=f"{command[0]} listens")
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait()
+
+
+def conninfo(port: int, sslmode: str, **parameters: str) -> str:
+    return psycopg.conninfo.make_conninfo(
+        host="127.0.0.1",
+        port=port,
+        user=SUPERUSER,
+        dbname="postgres",
+        sslmode=sslmode,
+        **parameters,
+    )
+
+
+def is_open(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+if __name__ == "__main__":
+    main()

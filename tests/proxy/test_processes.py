@@ -1,0 +1,110 @@
+"""Several processes behind one port."""
+
+import signal
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psutil
+import psycopg
+import pytest
+
+from controlplane.proxy import messages
+from controlplane.proxy.peers import PeerGroup
+from controlplane.proxy.tls import TlsIdentity
+from tests.proxy.bare_postgres import BarePostgres, wait_until
+from tests.proxy.conftest import ENDPOINT, PASSWORDS
+from tests.proxy.running_proxy import MemoryDirectory, running_proxy
+from tests.proxy.wire import RawClient
+
+ALICE: dict[str, Any] = {"user": "alice", "password": PASSWORDS["alice"]}
+SLEEPING = (
+    "SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(61)' AND state = 'active'"
+)
+PROGRAM = """
+import sys, time
+from controlplane.proxy.processes import run_processes
+run_processes(int(sys.argv[1]), lambda number: time.sleep(600))
+"""
+
+
+@pytest.mark.parametrize("asked", [0, 1])
+def test_a_cancel_request_reaches_the_process_that_has_the_query(
+    identity: TlsIdentity,
+    directory: MemoryDirectory,
+    postgres: BarePostgres,
+    tmp_path: Path,
+    asked: int,
+) -> None:
+    groups = [PeerGroup(number, 2, tmp_path) for number in range(2)]
+    with (
+        running_proxy(identity, directory, peers=groups[0]) as first,
+        running_proxy(identity, directory, peers=groups[1]) as second,
+        second.connect(ENDPOINT, **ALICE, max_protocol_version="3.0") as connection,
+        ThreadPoolExecutor() as pool,
+    ):
+        sleeping = pool.submit(connection.execute, "SELECT pg_sleep(61)")
+        wait_until(lambda: postgres.execute(SLEEPING) == [(1,)])
+        messenger = RawClient((first, second)[asked].port)
+        pid = connection.pgconn.backend_pid
+        secret = second.secret_of(pid)
+        messenger.socket.sendall(messages.cancel_request(pid, secret))
+        assert messenger.read_to_end() == b""
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            sleeping.result(20)
+
+
+def test_every_key_names_its_process() -> None:
+    for size in (2, 3, 4):
+        for number in range(size):
+            group = PeerGroup(number, size, Path("/"))
+            for pid in (0, 1, 12345, 2**30 - 1):
+                own = group.own_pid(pid)
+                assert 0 <= own < 2**31
+                assert group.owner_of(own) == number
+
+
+class Family:
+    """`run_processes` in a program of its own."""
+
+    def __init__(self, size: int) -> None:
+        self.parent = psutil.Popen([sys.executable, "-c", PROGRAM, str(size)])
+        wait_until(lambda: len(self.children()) == size)
+
+    def children(self) -> list[psutil.Process]:
+        return list(self.parent.children())
+
+
+def test_a_process_that_dies_is_replaced() -> None:
+    family = Family(2)
+    dying, surviving = family.children()
+    dying.kill()
+    wait_until(lambda: len(family.children()) == 2 and dying not in family.children())
+    assert surviving in family.children()
+    family.parent.terminate()
+    assert family.parent.wait(20) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_all_processes(number: signal.Signals) -> None:
+    family = Family(2)
+    children = family.children()
+    family.parent.send_signal(number)
+    assert family.parent.wait(20) == 0
+    wait_until(lambda: not any(child.is_running() for child in children))
+
+
+def test_no_process_outlives_a_parent_that_is_killed() -> None:
+    family = Family(2)
+    children = family.children()
+    family.parent.kill()
+    family.parent.wait(20)
+    wait_until(lambda: not any(is_alive(child) for child in children))
+
+
+def is_alive(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
