@@ -5,6 +5,7 @@ Everything has a default that is safe in production; the environment overrides i
 
 import os
 from pathlib import Path
+from urllib.parse import quote
 
 from controlplane.environment import (
     envbool,
@@ -26,6 +27,7 @@ STATE_DIR = Path(
 ).resolve()
 # Unix sockets: their paths must stay under 107 bytes, however deep the state directory lies.
 SOCKET_DIR = private_directory(STATE_DIR, "sockets", longest_child=64)
+METADATA_SOCKET = str(SOCKET_DIR / "metadata")
 
 # Signs and encrypts: Django's own needs, and the role passwords kept for reveal_password.
 SECRET_KEY = envsecret("PERCH_SECRET_KEY", STATE_DIR / "secret-key")
@@ -54,7 +56,7 @@ DEFAULT_SUSPEND_TIMEOUT = envint("PERCH_DEFAULT_SUSPEND_TIMEOUT", 300)
 
 DATABASES = {
     "default": postgres_database(
-        envstr("DATABASE_URL", f"postgresql:///perch?user=perch&host={SOCKET_DIR / 'metadata'}"),
+        envstr("DATABASE_URL", f"postgresql:///perch?user=perch&host={quote(METADATA_SOCKET)}"),
         pool_size=WORKER_CONCURRENCY + 4,
     )
 }

@@ -67,5 +67,14 @@ def create_metadata_database() -> bool:
     return True
 
 
+def why_unreachable(url: str) -> str | None:
+    """What keeps us from the database that `url` names; None where nothing does."""
+    try:
+        psycopg.connect(url, connect_timeout=10).close()
+    except psycopg.OperationalError as error:
+        return str(error)
+    return None
+
+
 def _data_dir() -> Path:
     return Path(settings.STATE_DIR) / "metadata"

@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +76,10 @@ class Supervisor:
             # Ctrl-C is for `up` alone, which stops the rest in order.
             start_new_session=True,
         )
+        # It is there once it listens; if it never is, the first call to it says why.
+        deadline = time.monotonic() + 10
+        while not self.socket.exists() and self.is_running() and time.monotonic() < deadline:
+            time.sleep(0.01)
 
     def is_running(self) -> bool:
         return self.process is not None and self.process.poll() is None
@@ -133,6 +138,7 @@ supervisor.rpcinterface_factory = supervisor.rpcinterface:make_main_rpcinterface
         return "".join([*sections, group, *map(self._section, self.programs)])
 
     def _section(self, program: Program) -> str:
+        # The log file's name, unlike everything else, is expanded twice.
         # Endless tries: the pause between them grows by a second each time.
         return f"""
 [program:{program.name}]
@@ -144,7 +150,7 @@ startretries = 1000000
 stopsignal = {program.stop_signal}
 stopwaitsecs = 20
 redirect_stderr = true
-stdout_logfile = {_literal(self.log_dir)}/{program.name}.log
+stdout_logfile = {_literal(_literal(self.log_dir))}/{program.name}.log
 stdout_logfile_maxbytes = 10MB
 stdout_logfile_backups = 2
 {f"user = {program.user}" if program.user else ""}

@@ -22,7 +22,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
 
 from controlplane.compute import compute, metadata
-from controlplane.compute.binaries import PostgresUnusable, compute_account
+from controlplane.compute.binaries import PostgresUnusable, compute_account, postgres_bin
 from controlplane.compute.state_directory import StateDirectoryUnusable, prepare_state_directory
 from controlplane.management.supervision import (
     Program,
@@ -61,6 +61,7 @@ class Command(BaseCommand):
             signal.signal(number, lambda *_: stopped.set())
         try:
             prepare_state_directory()
+            postgres_bin()
         except (StateDirectoryUnusable, PostgresUnusable, OSError) as error:
             raise CommandError(str(error)) from error
         with self._only_one():
@@ -83,6 +84,8 @@ class Command(BaseCommand):
         """Bring everything up, say so, and keep it up until `stopped`."""
         if "DATABASE_URL" not in os.environ:
             metadata.create_metadata_cluster()
+        elif complaint := metadata.why_unreachable(os.environ["DATABASE_URL"]):
+            raise CommandError(f"the database of DATABASE_URL does not answer: {complaint}")
         greeted = False
         while not stopped.is_set():
             self._bring_up(supervisor, host, ports, stopped)
