@@ -1,0 +1,282 @@
+"""`manage.py up`: the whole service with one command, and `create_api_key`."""
+
+import os
+import pwd
+import re
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import psycopg
+import pytest
+import requests
+
+from tests.controlplane.service import is_alive
+from tests.stack import ROOT, Client, Stack, free_port, new_state_dir, running_stack, wait_for
+
+
+def up(state_dir: Path, *arguments: str, **environment: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, str(ROOT / "manage.py"), "up", "--state-dir", str(state_dir), *arguments],
+        cwd=ROOT,
+        env={**{k: v for k, v in os.environ.items() if "DJANGO" not in k}, **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def refused(state_dir: Path, *arguments: str, **environment: str) -> str:
+    """What an `up` says that gives up at once: one line, not a trace."""
+    process = up(state_dir, *arguments, **environment)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 1, output
+    assert "Traceback" not in output
+    return output
+
+
+@contextmanager
+def occupied(port: int) -> Iterator[None]:
+    """Have the port taken, by us where it is not already."""
+    with socket.socket() as listener:
+        with suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            listener.listen()
+        yield
+
+
+def ports() -> list[str]:
+    names = ("console", "api", "proxy")
+    return [part for name in names for part in (f"--{name}-port", str(free_port()))]
+
+
+def test_it_works(stack: Stack) -> None:
+    """It greets with where everything is; what it greets with is there."""
+    greeting = (stack.state_dir / "up.log").read_text()
+    assert stack.console_url in greeting
+    assert stack.api_url in greeting
+    assert str(stack.state_dir / "api-key") in greeting
+    key = (stack.state_dir / "api-key").read_text().strip()
+    assert key not in greeting
+    assert Client(stack.api_url, key).get("/users/me")["login"] == "local"
+    assert requests.get(stack.console_url, timeout=10).ok
+    health = requests.get(stack.api_url.replace("/api/v2", "/healthz"), timeout=10)
+    assert (health.status_code, health.json()) == (200, {"status": "ok"})
+
+
+def test_what_is_secret_is_its_owners_alone(stack: Stack) -> None:
+    for name in ("api-key", "secret-key"):
+        mode = (stack.state_dir / name).stat().st_mode
+        assert stat.filemode(mode) == "-rw-------", name
+    for name in ("branches", "locks", "log", "metadata", "sockets"):
+        mode = (stack.state_dir / name).stat().st_mode
+        assert stat.filemode(mode) == "drwx------", name
+
+
+def test_the_secret_is_not_among_what_a_compute_knows(stack: Stack, alice: Client) -> None:
+    created = alice.new_project()
+    data = stack.data_dir(created["branch"]["id"])
+    process = psutil.Process(int((data / "postmaster.pid").read_text().splitlines()[0]))
+    assert not [name for name in process.environ() if "PERCH" in name or "SECRET" in name]
+    alice.delete(f"/projects/{created['project']['id']}")
+
+
+def test_a_second_one_on_the_same_directory_is_refused(stack: Stack) -> None:
+    output = refused(stack.state_dir, *ports())
+    assert f"Perch is already up on {stack.state_dir}" in output
+    assert requests.get(stack.console_url, timeout=10).ok
+
+
+def test_a_port_that_was_asked_for_and_is_taken_is_an_error() -> None:
+    port = free_port()
+    with new_state_dir() as state_dir, occupied(port):
+        output = refused(state_dir, "--api-port", str(port))
+        assert f"port {port}, asked for by --api-port, is taken" in output
+
+
+def test_it_stops_all_it_started_and_finds_it_again() -> None:
+    """Also: default ports that are taken move on; SIGTERM is as good as Ctrl-C."""
+    with new_state_dir() as state_dir, ExitStack() as taken:
+        for port in (8000, 8001, 5432):
+            taken.enter_context(occupied(port))
+        process = up(state_dir)
+        lines: list[str] = []
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.append(line)
+            if "Ctrl-C" in line:
+                break
+        output = "".join(lines)
+        moved = dict(re.findall(r"Port (\d+) is taken; the \w+ takes (\d+)", output))
+        assert moved.keys() == {"8000", "8001", "5432"}, output
+        assert int(moved["8001"]) > 8001
+        client = Client(
+            f"http://127.0.0.1:{moved['8001']}/api/v2",
+            (state_dir / "api-key").read_text().strip(),
+        )
+        created = client.new_project()
+        stack = Stack(state_dir, "", client.api_url, 0, None)  # type: ignore[arg-type]
+        endpoint_id = created["endpoints"][0]["id"]
+        with stack.compute(endpoint_id) as connection:
+            connection.execute("CREATE TABLE kept AS SELECT 7 AS number")
+        ours = psutil.Process(process.pid).children(recursive=True)
+
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+        assert not [process for process in ours if is_alive(process)]
+        assert not list(state_dir.glob("branches/*/data/postmaster.pid"))
+        assert list(state_dir.glob("sockets/**/.s.PGSQL*")) == []
+
+        with running_stack(state_dir) as again:
+            client = Client(again.api_url, client.key)
+            path = f"/projects/{created['project']['id']}/endpoints/{endpoint_id}"
+            assert client.get(path)["endpoint"]["current_state"] == "idle"
+            client.finish(client.post(path + "/start"))
+            with again.compute(endpoint_id) as connection:
+                assert connection.execute("SELECT number FROM kept").fetchone() == (7,)
+
+
+def test_its_metadata_may_live_in_another_database(stack: Stack) -> None:
+    with stack.database() as connection:
+        connection.execute("CREATE DATABASE elsewhere")
+    socket_dir = stack.state_dir / "sockets" / "metadata"
+    url = f"postgresql:///elsewhere?user=perch&host={socket_dir}"
+    with new_state_dir() as state_dir:
+        with running_stack(state_dir, DATABASE_URL=url) as other:
+            key = (state_dir / "api-key").read_text().strip()
+            client = Client(other.api_url, key)
+            created = client.new_project()
+            with psycopg.connect(url) as connection:
+                row = connection.execute("SELECT id FROM controlplane_project").fetchone()
+            assert row == (created["project"]["id"],)
+        assert not (state_dir / "metadata").exists()
+
+
+def test_a_database_that_is_not_there_is_an_error() -> None:
+    with new_state_dir() as state_dir:
+        output = refused(
+            state_dir, *ports(), DATABASE_URL="postgresql://nobody@127.0.0.1:1/nothing"
+        )
+        assert "127.0.0.1" in output
+
+
+def test_a_postgres_that_is_not_there_is_an_error() -> None:
+    with new_state_dir() as state_dir:
+        output = refused(state_dir, *ports(), PERCH_POSTGRES_BIN="/no/such/bin")
+        assert "PERCH_POSTGRES_BIN=/no/such/bin" in output
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs computes under another account")
+def test_a_directory_that_the_computes_cannot_reach_is_an_error() -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as closed:  # of mode 0700
+        output = refused(Path(closed) / "below" / "state", *ports())
+        assert closed in output
+        assert "cannot enter; choose another place" in output
+
+
+def test_a_very_deep_directory_is_no_problem() -> None:
+    """Sockets may have no longer paths than 107 bytes."""
+    with new_state_dir() as state_dir:
+        deep = state_dir / ("deep and " * 10) / ("ü%s'" * 10)
+        deep.mkdir(parents=True)
+        for directory in (deep, deep.parent):
+            directory.chmod(0o711)
+        with running_stack(deep) as stack:
+            client = Client(stack.api_url, (deep / "api-key").read_text().strip())
+            created = client.new_project()
+            assert [o["status"] for o in client.finish(created)] == ["finished", "finished"]
+
+
+class TestCreateApiKey:
+    @staticmethod
+    def command(state_dir: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [
+                *(sys.executable, str(ROOT / "manage.py"), "create_api_key", *arguments),
+                *("--state-dir", str(state_dir)),
+            ],
+            cwd=ROOT,
+            env={k: v for k, v in os.environ.items() if "DJANGO" not in k},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    def test_it_works(self, stack: Stack) -> None:
+        done = self.command(stack.state_dir, "--account", "carol", "--name", "laptop")
+        assert done.returncode == 0, done.stderr
+        client = Client(stack.api_url, done.stdout.strip())
+        assert client.get("/users/me")["login"] == "carol"
+        assert [key["name"] for key in client.get("/api_keys")] == ["laptop"]
+
+    def test_an_empty_name_is_an_error(self, stack: Stack) -> None:
+        done = self.command(stack.state_dir, "--account", " ", "--name", "laptop")
+        assert done.returncode == 1
+        assert "must have 1 to 64 characters" in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the tests run as an ordinary user already")
+def test_an_ordinary_user_can_run_it() -> None:
+    account = pwd.getpwnam("nobody")
+    as_nobody: Any = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
+    with new_state_dir() as place:
+        checkout, state_dir = place / "checkout", place / "state"
+        checkout.mkdir()
+        state_dir.mkdir()
+        for name in ("manage.py", "Procfile", "controlplane", "console", "templates", "static"):
+            source = ROOT / name
+            copy = shutil.copytree if source.is_dir() else shutil.copy
+            copy(source, checkout / name)
+        for path in [checkout, state_dir, *checkout.rglob("*")]:
+            os.chown(path, account.pw_uid, account.pw_gid)
+        os.chown(place, account.pw_uid, account.pw_gid)
+        try:
+            subprocess.run([sys.executable, "-c", "import psycopg"], check=True, **as_nobody)
+        except (OSError, subprocess.CalledProcessError):
+            pytest.skip(f'the account "nobody" cannot run {sys.executable}')
+        api_port = free_port()
+        kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
+        environment = {**kept, "HOME": str(place), "PYTHONUNBUFFERED": "1"}
+        with (place / "log").open("wb") as log:
+            process = subprocess.Popen(
+                [
+                    *(sys.executable, "manage.py", "up", "--state-dir", state_dir),
+                    *("--console-port", str(free_port()), "--proxy-port", str(free_port())),
+                    *("--api-port", str(api_port)),
+                ],
+                cwd=checkout,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                **as_nobody,
+            )
+        try:
+            wait_for(
+                lambda: process.poll() is not None or "is up" in (place / "log").read_text(),
+                "up as an ordinary user",
+                timeout=90,
+            )
+            assert process.poll() is None, (place / "log").read_text()
+            key = (state_dir / "api-key").read_text().strip()
+            client = Client(f"http://127.0.0.1:{api_port}/api/v2", key)
+            created = client.new_project()
+            assert [o["status"] for o in client.finish(created)] == ["finished", "finished"]
+            data = state_dir / "branches" / created["branch"]["id"] / "data"
+            postmaster = psutil.Process(int((data / "postmaster.pid").read_text().split()[0]))
+            assert postmaster.uids().real == account.pw_uid
+        finally:
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0
