@@ -33,6 +33,8 @@ METADATA_SOCKET = str(SOCKET_DIR / "metadata")
 SECRET_KEY = envsecret("PERCH_SECRET_KEY", STATE_DIR / "secret-key")
 
 POSTGRES_BIN = envstr("PERCH_POSTGRES_BIN", "")
+# PgBouncer's program; None looks for it on the host, "" goes without.
+PGBOUNCER = os.environ.get("PERCH_PGBOUNCER")
 # As root, Postgres runs under this account; "" takes `perch` where it exists, else `nobody`.
 COMPUTE_ACCOUNT = envstr("PERCH_COMPUTE_ACCOUNT", "")
 

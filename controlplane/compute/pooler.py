@@ -8,14 +8,15 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
+from django.conf import settings
 
 from controlplane.compute import branch_data
 from controlplane.compute.binaries import as_compute_account, give_to_account
-from controlplane.compute.configuration import PLATFORM_ROLE
 from controlplane.compute.process import is_alive, reap, wait_until
 
 PORT = 6432  # of the socket's name alone
@@ -23,14 +24,9 @@ MOST_CLIENTS = 10_000
 SERVERS_PER_POOL = 20  # for each pair of database and role
 START_TIMEOUT = 5.0  # seconds
 
-# Runs as a superuser in the client's database: nothing in it may be found by search_path.
-AUTH_QUERY = (
-    "SELECT rolname, '' FROM pg_catalog.pg_roles"
-    " WHERE rolname OPERATOR(pg_catalog.=) $1 AND rolcanlogin"
-)
 CONFIGURATION = """\
 [databases]
-* = host={socket_dir} port=5432 auth_user={platform}
+* = host={socket_dir} port=5432
 
 [pgbouncer]
 listen_addr =
@@ -39,16 +35,17 @@ unix_socket_dir = {socket_dir}
 unix_socket_mode = 0700
 pidfile = {pid_file}
 logfile = {log_file}
-; The proxy has authenticated the client; here its name must only be a role's.
+; The proxy has authenticated the client; here its name must only be a role's. The names are
+; read from a file: a query for them would run in the client's database, as a superuser.
 auth_type = trust
 auth_file = {auth_file}
-auth_query = {auth_query}
 pool_mode = transaction
 max_client_conn = {most_clients}
 default_pool_size = {servers}
 min_pool_size = 0
 server_idle_timeout = 60
 server_lifetime = 3600
+server_login_retry = 0
 ignore_startup_parameters = extra_float_digits
 log_connections = 0
 log_disconnections = 0
@@ -61,6 +58,8 @@ class PoolerUnavailable(Exception):
 
 def pgbouncer() -> str | None:
     """PgBouncer's program, if the host has it."""
+    if settings.PGBOUNCER is not None:
+        return shutil.which(settings.PGBOUNCER)
     return shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin:/usr/local/sbin")
 
 
@@ -68,31 +67,33 @@ def pooler_socket(socket_dir: Path) -> Path:
     return socket_dir / f".s.PGSQL.{PORT}"
 
 
-def ensure_pooler(branch_id: str, socket_dir: Path) -> None:
-    """Have the pooler run beside the branch's compute. Raises PoolerUnavailable."""
+def ensure_pooler(branch_id: str, socket_dir: Path, *, roles: Collection[str]) -> None:
+    """Have the pooler run beside the branch's compute, for these roles' clients.
+
+    Raises PoolerUnavailable.
+    """
+    admit_roles(branch_id, roles)
     if _process(branch_id) is not None:
         return
     program = pgbouncer()
     if program is None:
         raise PoolerUnavailable("pooling is not available: PgBouncer is not installed on this host")
-    directory = branch_data.branch_dir(branch_id)
-    auth_file = directory / "pgbouncer-users.txt"
-    config = directory / "pgbouncer.ini"
-    log_file = directory / "pgbouncer.log"
-    text = CONFIGURATION.format(
-        socket_dir=socket_dir,
-        platform=PLATFORM_ROLE,
-        port=PORT,
-        pid_file=_pid_file(branch_id),
-        log_file=log_file,
-        auth_file=auth_file,
-        auth_query=AUTH_QUERY,
-        most_clients=MOST_CLIENTS,
-        servers=SERVERS_PER_POOL,
+    config = _config_file(branch_id)
+    log_file = config.with_suffix(".log")
+    _write(
+        config,
+        CONFIGURATION.format(
+            socket_dir=socket_dir,
+            port=PORT,
+            pid_file=_pid_file(branch_id),
+            log_file=log_file,
+            auth_file=_auth_file(branch_id),
+            most_clients=MOST_CLIENTS,
+            servers=SERVERS_PER_POOL,
+        ),
     )
-    for path, content in ((auth_file, f'"{PLATFORM_ROLE}" ""\n'), (config, text)):
-        path.write_text(content)
-        give_to_account(path)
+    # What a pooler that was killed has left would pass for the new one's.
+    pooler_socket(socket_dir).unlink(missing_ok=True)
     child = subprocess.Popen(
         [program, "-q", config],
         stdin=subprocess.DEVNULL,
@@ -110,6 +111,18 @@ def ensure_pooler(branch_id: str, socket_dir: Path) -> None:
     reap(child)
 
 
+def admit_roles(branch_id: str, roles: Collection[str]) -> None:
+    """Have the branch's pooler, whether it runs yet or not, know these roles and no others."""
+    quoted = ('"' + role.replace('"', '""') + '"' for role in sorted(roles))
+    text = "".join(f'{role} ""\n' for role in quoted)
+    path = _auth_file(branch_id)
+    if path.exists() and path.read_text() == text:
+        return
+    _write(path, text)
+    if process := _process(branch_id):
+        process.send_signal(signal.SIGHUP)
+
+
 def stop_pooler(branch_id: str) -> None:
     """Stop the branch's pooler, if one runs, dropping its clients."""
     process = _process(branch_id)
@@ -122,15 +135,31 @@ def stop_pooler(branch_id: str) -> None:
             return
 
 
+def _config_file(branch_id: str) -> Path:
+    return branch_data.branch_dir(branch_id) / "pgbouncer.ini"
+
+
+def _auth_file(branch_id: str) -> Path:
+    return branch_data.branch_dir(branch_id) / "pgbouncer-users.txt"
+
+
 def _pid_file(branch_id: str) -> Path:
     return branch_data.branch_dir(branch_id) / "pgbouncer.pid"
+
+
+def _write(path: Path, text: str) -> None:
+    """Whole or not at all: PgBouncer may read it at any time."""
+    draft = path.with_name(f".{path.name}")
+    draft.write_text(text)
+    give_to_account(draft)
+    draft.rename(path)
 
 
 def _process(branch_id: str) -> psutil.Process | None:
     try:
         process = psutil.Process(int(_pid_file(branch_id).read_text()))
         # Process ids come round again: it is ours only if it was started with our file.
-        ours = str(branch_data.branch_dir(branch_id) / "pgbouncer.ini") in process.cmdline()
+        ours = str(_config_file(branch_id)) in process.cmdline()
     except (FileNotFoundError, ValueError, psutil.Error):
         return None
     return process if ours and is_alive(process) else None

@@ -35,6 +35,12 @@ class Role(models.Model):
     def __str__(self) -> str:
         return self.name
 
+    @classmethod
+    def that_may_connect(cls, branch_id: str) -> list[str]:
+        """The names of the branch's roles with a login."""
+        roles = cls.objects.filter(branch_id=branch_id, deleted_at=None, no_login=False)
+        return list(roles.values_list("name", flat=True))
+
 
 class Database(models.Model):
     branch = models.ForeignKey(Branch, on_delete=models.CASCADE, related_name="databases")

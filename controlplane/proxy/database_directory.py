@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,6 +22,7 @@ from psycopg_pool import AsyncConnectionPool
 from controlplane.compute.compute import socket_dir
 from controlplane.compute.filesystem import LockTimeout, lock_branches
 from controlplane.compute.pooler import PoolerUnavailable, ensure_pooler, pooler_socket
+from controlplane.models import Role
 from controlplane.operations.effects import ENDPOINT_AFTER
 from controlplane.proxy.directory import ComputeAddress, Route
 from controlplane.proxy.errors import EndpointDisabled, WakeFailed
@@ -153,7 +155,9 @@ class DatabaseDirectory:
             return ComputeAddress(directory / ".s.PGSQL.5432", run)
         if self._pooled.get(endpoint_id) != run:
             try:
-                await asyncio.to_thread(_start_pooler, state.branch_id, directory)
+                await asyncio.to_thread(
+                    _freeing, partial(_start_pooler, directory), state.branch_id
+                )
             except (PoolerUnavailable, LockTimeout) as error:
                 raise WakeFailed(str(error)) from error
             self._pooled[endpoint_id] = run
@@ -266,16 +270,16 @@ class DatabaseDirectory:
             raise WakeFailed("the control plane does not answer; try again") from error
 
 
-def _freeing(call: Callable[[str], Result], endpoint_id: str) -> Result:
+def _freeing(call: Callable[[str], Result], key: str) -> Result:
     """Make the call, and give this thread's database connection back."""
     try:
-        return call(endpoint_id)
+        return call(key)
     except OperationalError as error:
         raise WakeFailed("the control plane does not answer; try again") from error
     finally:
         close_old_connections()
 
 
-def _start_pooler(branch_id: str, directory: Path) -> None:
+def _start_pooler(directory: Path, branch_id: str) -> None:
     with lock_branches(branch_id, timeout=10):
-        ensure_pooler(branch_id, directory)
+        ensure_pooler(branch_id, directory, roles=Role.that_may_connect(branch_id))

@@ -1,0 +1,132 @@
+"""Many clients on few server connections: PgBouncer in transaction mode beside a compute."""
+
+import asyncio
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.connections.place import Place, last_words, serves
+from tests.stack import wait_for
+
+CLIENTS = 1000
+MOST_SERVERS = 20
+
+
+def backends(place: Place) -> int:
+    with place.stack.compute(place.endpoint_id, "postgres") as platform:
+        row = platform.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE usename = %s", [place.role]
+        ).fetchone()
+        return int(row[0]) if row else 0
+
+
+def test_a_thousand_clients_share_a_few_server_connections(shop: Place) -> None:
+    parameters = shop.parameters(pooled=True, connect_timeout=120)
+    most = 0
+
+    async def work(door: asyncio.Semaphore, everybody: asyncio.Barrier) -> int:
+        async with door:
+            connection = await psycopg.AsyncConnection.connect(**parameters, autocommit=True)
+        async with connection:
+            await everybody.wait()
+            total = 0
+            for _ in range(2):
+                cursor: Any = await connection.execute("SELECT 1 FROM pg_sleep(0.001)")
+                total += (await cursor.fetchone())[0]
+            await everybody.wait()
+        return total
+
+    async def count(done: asyncio.Event) -> None:
+        nonlocal most
+        while not done.is_set():
+            most = max(most, await asyncio.to_thread(backends, shop))
+
+    async def work_all() -> list[int]:
+        done, door = asyncio.Event(), asyncio.Semaphore(50)
+        counting = asyncio.create_task(count(done))
+        everybody = asyncio.Barrier(CLIENTS)
+        totals = await asyncio.gather(*[work(door, everybody) for _ in range(CLIENTS)])
+        done.set()
+        await counting
+        return totals
+
+    assert asyncio.run(work_all()) == [2] * CLIENTS
+    assert 1 <= most <= MOST_SERVERS
+
+
+def test_a_server_connection_is_held_for_a_transaction_only(shop: Place) -> None:
+    with shop.connect(pooled=True) as one, shop.connect(pooled=True) as other:
+        asked = "SELECT pg_backend_pid()"
+        first = one.execute(asked).fetchone()
+        assert other.execute(asked).fetchone() == first
+        with one.transaction():
+            assert one.execute(asked).fetchone() == first
+            assert other.execute(asked).fetchone() != first
+
+
+def test_pooler_enabled_sends_the_plain_host_through_the_pooler(place: Place) -> None:
+    assert place.query("SELECT 1") == (1,)
+    assert place.pooler() is None
+    assert [row["status"] for row in place.update(pooler_enabled=True)] == ["finished"]
+    with place.connect() as one, place.connect() as other:
+        asked = "SELECT pg_backend_pid()"
+        assert one.execute(asked).fetchone() == other.execute(asked).fetchone()
+    assert place.pooler() is not None
+    place.update(pooler_enabled=False)
+    with place.connect() as one, place.connect() as other:
+        assert one.execute(asked).fetchone() != other.execute(asked).fetchone()
+
+
+def test_the_pooler_lives_and_ends_with_its_compute(place: Place) -> None:
+    assert place.pooler() is None
+    with place.connect(pooled=True) as connection:
+        assert serves(connection)
+        first = place.pooler()
+        assert first is not None
+        assert place.query("SELECT 1", pooled=True) == (1,)
+        place.suspend()
+        assert not first.is_running()
+        assert last_words(connection) == "57P01"
+    assert place.query("SELECT 1", pooled=True) == (1,)
+    second = place.pooler()
+    assert second is not None
+    place.postmaster().kill()
+    wait_for(lambda: not second.is_running(), "the pooler of a dead compute to end")
+    assert place.query("SELECT 1", pooled=True) == (1,)
+
+
+def test_a_pooler_that_was_killed_is_started_again(place: Place) -> None:
+    for _ in range(3):
+        assert place.query("SELECT 1", pooled=True) == (1,)
+        pooler = place.pooler()
+        assert pooler is not None
+        pooler.kill()
+        wait_for(lambda: place.pooler() is None, "the pooler to die")
+
+
+def test_roles_share_no_server_connection(place: Place) -> None:
+    password = place.new_role("bob")
+    with (
+        place.connect(pooled=True) as owner,
+        place.connect(pooled=True, user="bob", password=password) as bob,
+    ):
+        for _ in range(5):
+            assert owner.execute("SELECT current_user").fetchone() == (place.role,)
+            assert bob.execute("SELECT current_user").fetchone() == ("bob",)
+
+
+def test_what_a_pooled_client_asks_for_in_vain_it_is_told(shop: Place) -> None:
+    assert "unsupported startup parameter" in str(
+        shop.refusal(pooled=True, options="-c work_mem=5MB")
+    )
+    error = shop.refusal(pooled=True, dbname="there is none")
+    assert 'database "there is none" does not exist' in str(error)
+
+
+@pytest.mark.parametrize("statement", ["SELECT 1/0", "SELECT nothing", "NONSENSE"])
+def test_an_error_leaves_a_pooled_connection_usable(shop: Place, statement: str) -> None:
+    with shop.connect(pooled=True) as connection:
+        with pytest.raises(psycopg.Error):
+            connection.execute(statement.encode())
+        assert serves(connection)
