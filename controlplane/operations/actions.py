@@ -23,7 +23,17 @@ from controlplane.compute.catalog import (
 from controlplane.compute.compute import ConfigurationRefused
 from controlplane.compute.configuration import ComputeSpec
 from controlplane.compute.integrity import check_data
-from controlplane.models import Action, Branch, BranchState, Database, Endpoint, Operation
+from controlplane.compute.pooler import admit_roles
+from controlplane.models import (
+    UNFINISHED,
+    Action,
+    Branch,
+    BranchState,
+    Database,
+    Endpoint,
+    Operation,
+    Role,
+)
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +75,8 @@ def suspend_compute(operation: Operation) -> None:
     """Also of an endpoint that was deleted meanwhile: what waits for this wants it stopped."""
     endpoint = operation.endpoint
     assert endpoint is not None
-    if operation.details.get("if_idle") and endpoint.deleted_at is None and _was_used(endpoint):
+    only_if_idle = operation.details.get("if_idle") and endpoint.deleted_at is None
+    if only_if_idle and (_is_awaited(operation) or _was_used(endpoint)):
         return
     compute.stop(_branch(operation).id)
 
@@ -88,7 +99,7 @@ def check_availability(operation: Operation) -> None:
         _bring_up(endpoint, compute.start)
         check_data(compute.socket_dir(endpoint.id))
     finally:
-        if not was_running:
+        if not was_running and not _is_awaited(operation):
             compute.stop(endpoint.branch_id)
 
 
@@ -124,6 +135,14 @@ def compute_spec(endpoint: Endpoint) -> ComputeSpec:
         max_cu=endpoint.autoscaling_limit_max_cu,
         pg_settings=endpoint.settings.get("pg_settings", {}),
     )
+
+
+def _is_awaited(operation: Operation) -> bool:
+    """Whether a start stands behind this operation: somebody has come to connect."""
+    starts = Operation.objects.filter(
+        endpoint=operation.endpoint, action=Action.START_COMPUTE, status__in=UNFINISHED
+    )
+    return starts.filter(created_at__gt=operation.created_at).exists()
 
 
 def _was_used(endpoint: Endpoint) -> bool:
@@ -171,6 +190,7 @@ def _apply_catalog(endpoint: Endpoint) -> None:
     for database in databases:
         Database.objects.filter(id=database.id).update(applied_name=database.name)
     branch.roles.filter(id__in=[role.id for role in roles if role.deleted_at]).delete()
+    admit_roles(branch.id, Role.that_may_connect(branch.id))
     Branch.objects.filter(id=branch.id).update(applied_catalog_revision=branch.catalog_revision)
 
 

@@ -1,0 +1,139 @@
+"""Availability checks come by themselves, prove the data sound, and disturb nobody."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.connections.place import Place, new_place, serves
+from tests.stack import Client, Stack, wait_for
+
+# Between the checks of an endpoint that nobody uses, the first counted from its creation.
+PAUSES = (2, 2, 4, 8, 16, 24, 24)
+
+
+def checks(place: Place) -> list[Any]:
+    return place.operations("check_availability")
+
+
+def wait_checked(place: Place, *, times: int = 1) -> Any:
+    wait_for(lambda: len(checks(place)) >= times, "a check to come", timeout=20)
+    place.settle()
+    return checks(place)[0]
+
+
+def test_checks_come_when_due_and_leave_everything_as_it_was(stack: Stack, alice: Client) -> None:
+    asleep, awake, disabled, fresh = (new_place(stack, alice, name=f"p{n}") for n in range(4))
+    asleep.suspend()
+    disabled.update(disabled=True)
+    with awake.connect() as connection:
+        # In this order: once the last is checked, the others have been looked at.
+        for place, hours in ((disabled, 30), (fresh, 1.9), (asleep, 2.1), (awake, 2.1)):
+            place.make_older(hours=hours)
+        for place in (asleep, awake):
+            check = wait_checked(place)
+            assert (check["status"], check["failures_count"]) == ("finished", 0)
+            assert check["branch_id"] == place.branch_id
+        assert serves(connection)
+    assert (asleep.state(), awake.state()) == ("idle", "active")
+    assert not stack.is_running(asleep.endpoint_id)
+    assert len(asleep.operations("suspend_compute")) == 1
+    assert (checks(disabled), checks(fresh)) == ([], [])
+    assert disabled.state() == "idle"
+
+
+CHECK = """
+INSERT INTO controlplane_operation SELECT (made).* FROM (
+    SELECT jsonb_populate_record(o, jsonb_build_object(
+        'id', gen_random_uuid(), 'created_at', now(), 'action', 'check_availability')) AS made
+    FROM controlplane_operation o
+    WHERE endpoint_id = %s AND action = 'start_compute' LIMIT 1
+) copied
+"""
+
+
+def add_checks(place: Place, count: int) -> None:
+    """As if checks had been made, just now, since the endpoint was used."""
+    with place.stack.database() as database:
+        for _ in range(count):
+            database.execute(CHECK, [place.endpoint_id])
+
+
+def test_the_pause_between_checks_grows_to_a_day(stack: Stack, alice: Client) -> None:
+    places = [new_place(stack, alice) for _ in PAUSES]
+    for done, (place, hours) in enumerate(zip(places, PAUSES, strict=True)):
+        place.suspend()
+        add_checks(place, done)
+        place.make_older(hours=hours - 0.1)
+    beside = new_place(stack, alice)
+    beside.make_older(hours=3)
+    wait_checked(beside)
+    assert [len(checks(place)) for place in places] == list(range(len(PAUSES)))
+    # Used again, the last begins anew.
+    last = places.pop()
+    assert last.query("SELECT 1") == (1,)
+    last.suspend()
+    last.make_older(hours=2.1)
+    for place in places:
+        place.make_older(hours=0.2)
+    for done, place in enumerate([*places, last]):
+        wait_checked(place, times=done + 1)
+
+
+def test_a_branch_without_an_endpoint_is_not_checked(place: Place) -> None:
+    place.new_branch("dev")
+    with place.stack.database() as database:
+        database.execute("UPDATE controlplane_branch SET created_at = now() - interval '3 hours'")
+    place.make_older(hours=3)
+    wait_checked(place)
+    found = place.api.get(f"{place.path}/operations", limit=1000)["operations"]
+    checked = [row["branch_id"] for row in found if row["action"] == "check_availability"]
+    assert checked == [place.branch_id]
+
+
+@contextlib.contextmanager
+def flipped(path: Path) -> Iterator[None]:
+    """A file with one bit of its first page wrong."""
+    sound = path.read_bytes()
+    path.write_bytes(sound[:2000] + bytes([sound[2000] ^ 1]) + sound[2001:])
+    yield
+    path.write_bytes(sound)
+
+
+def test_damage_is_found_and_told(stack: Stack, alice: Client) -> None:
+    broken, damaged = new_place(stack, alice), new_place(stack, alice)
+    row = damaged.query("SELECT pg_relation_filepath('pg_catalog.pg_attribute')")
+    for place in (broken, damaged):
+        place.suspend()
+        place.make_older(hours=3)
+    control = stack.data_dir(broken.branch_id) / "global" / "pg_control"
+    aside = control.rename(control.with_suffix(".aside"))
+    with flipped(stack.data_dir(damaged.branch_id) / row[0]):
+        for place, reason in (
+            (broken, "could not find the database system"),
+            (damaged, "invalid page in block"),
+        ):
+            wait_for(lambda place=place: checks(place), "a check", timeout=20)  # type: ignore[misc]
+            place.settle()
+            check = checks(place)[0]
+            assert check["status"] == "failed"
+            assert reason in check["error"]
+            assert place.state() == "idle"
+    aside.rename(control)
+    for place in (broken, damaged):
+        assert place.query("SELECT 1") == (1,)
+
+
+@pytest.mark.parametrize("pooled", [False, True], ids=["direct", "pooled"])
+def test_a_client_that_comes_during_a_check_is_served_and_stays(place: Place, pooled: bool) -> None:
+    place.suspend()
+    place.make_older(hours=3)
+    wait_for(lambda: checks(place), "a check to come", timeout=20)
+    with place.connect(pooled=pooled) as connection:
+        assert serves(connection)
+        place.settle()
+        assert serves(connection)
+    assert [row["status"] for row in checks(place)] == ["finished"]
+    assert place.state() == "active"

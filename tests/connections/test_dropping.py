@@ -1,0 +1,88 @@
+"""What ends an endpoint's run ends its clients' connections, with 57P01."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.connections.place import Connection, Place, last_words
+from tests.stack import wait_for
+
+ENDINGS: dict[str, Callable[[Place], Any]] = {
+    "suspended": lambda place: place.api.post(f"{place.endpoint_path}/suspend"),
+    "disabled": lambda place: place.api.patch(
+        place.endpoint_path, {"endpoint": {"disabled": True}}
+    ),
+    "reassigned": lambda place: place.api.patch(
+        place.endpoint_path, {"endpoint": {"branch_id": place.new_branch("dev")}}
+    ),
+    "deleted": lambda place: place.api.delete(place.endpoint_path),
+}
+
+
+@pytest.fixture
+def connections(place: Place) -> Iterator[list[Connection]]:
+    """Direct and pooled, plain and TLS; each has been used."""
+    with ExitStack() as opened:
+        found = [
+            opened.enter_context(place.connect(pooled=pooled, tls=tls))
+            for pooled in (False, True)
+            for tls in (False, True)
+        ]
+        for connection in found:
+            assert connection.execute("SELECT 1").fetchone() == (1,)
+        yield found
+
+
+@pytest.mark.parametrize("ending", ENDINGS.values(), ids=ENDINGS.keys())
+def test_clients_are_told_when_their_endpoint_is(
+    place: Place, connections: list[Connection], ending: Callable[[Place], Any]
+) -> None:
+    # Seen before the drop, they cannot be after it.
+    compute, pooler = place.postmaster(), place.pooler()
+    assert pooler is not None
+    ending(place)
+    assert [last_words(connection) for connection in connections] == ["57P01"] * 4
+    wait_for(lambda: not compute.is_running() and not pooler.is_running(), "the processes to end")
+
+
+@pytest.mark.parametrize("pooled", [False, True], ids=["direct", "pooled"])
+def test_a_running_query_ends_with_its_endpoint(place: Place, pooled: bool) -> None:
+    with ThreadPoolExecutor(1) as thread, place.connect(pooled=pooled) as connection:
+        running = thread.submit(connection.execute, "SELECT pg_sleep(60)")
+        wait_for(lambda: is_sleeping(place), "the query to run")
+        place.api.post(f"{place.endpoint_path}/suspend")
+        with pytest.raises(psycopg.OperationalError) as ended:
+            running.result(30)
+    assert ended.value.sqlstate in ("57P01", "08P01")
+    assert place.query("SELECT 1", pooled=pooled) == (1,)
+
+
+def is_sleeping(place: Place) -> bool:
+    with place.stack.compute(place.endpoint_id) as platform:
+        found = platform.execute(
+            "SELECT 1 FROM pg_stat_activity WHERE state = 'active' AND query ~ '^SELECT pg_sleep'"
+        )
+        return found.fetchone() is not None
+
+
+def test_a_restart_for_new_settings_drops_and_takes_in_again(place: Place) -> None:
+    with place.connect() as direct, place.connect(pooled=True) as pooled:
+        assert pooled.execute("SELECT 1").fetchone() == (1,)
+        place.update(settings={"pg_settings": {"max_connections": "50"}})
+        assert last_words(direct) == "57P01"
+    for asked in (False, True):
+        assert place.query("SHOW max_connections", pooled=asked) == ("50",)
+
+
+def test_new_settings_that_need_no_restart_drop_nobody(place: Place) -> None:
+    with place.connect() as direct, place.connect(pooled=True) as pooled:
+        backend = direct.info.backend_pid
+        place.update(settings={"pg_settings": {"work_mem": "5MB"}})
+        place.new_role("somebody")
+        assert direct.execute("SELECT 1").fetchone() == (1,)
+        assert pooled.execute("SELECT 1").fetchone() == (1,)
+        assert direct.info.backend_pid == backend
