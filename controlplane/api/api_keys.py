@@ -41,7 +41,13 @@ class CreatedApiKey(Schema):
 
 
 class RevokedApiKey(ApiKeyOut):
+    # Clients want a bare id here, and an object in the list.
+    created_by: str  # type: ignore[assignment]
     revoked: bool = True
+
+    @staticmethod
+    def resolve_created_by(key: ApiKey) -> str:  # type: ignore[override]
+        return str(key.account_id)
 
 
 @router.get("/api_keys", response=list[ApiKeyOut])

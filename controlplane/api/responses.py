@@ -12,7 +12,7 @@ from ninja import Schema
 from pydantic import Field
 
 from controlplane.api.fields import Timestamp
-from controlplane.models import Branch, Endpoint, Operation, Project
+from controlplane.models import Account, Branch, Endpoint, Operation, Plan, Project
 
 # What a data directory may hold is limited by the host's disk alone.
 UNLIMITED_MEBIBYTES = 1 << 30
@@ -195,7 +195,11 @@ class ProjectOut(ProjectListItemOut):
     @staticmethod
     def resolve_owner(project: Project) -> dict[str, str]:
         account = project.account
-        return {"email": account.name, "name": account.name, "subscription_type": account.plan}
+        return {
+            "email": account.name,
+            "name": account.name,
+            "subscription_type": subscription_type(account),
+        }
 
 
 class RoleOut(Schema):
@@ -330,6 +334,11 @@ class DatabaseAndOperations(OneDatabase, OperationsOut):
 
 class ConnectionUri(Schema):
     uri: str
+
+
+def subscription_type(account: Account) -> str:
+    """The account's plan as one of the values that clients of this API know."""
+    return "free_v2" if account.plan == Plan.FREE else "UNKNOWN"
 
 
 def _month(time: datetime) -> datetime:

@@ -6,6 +6,7 @@ from typing import Any
 from ninja import Router
 
 from controlplane.api.auth import AuthenticatedRequest
+from controlplane.api.responses import subscription_type
 from controlplane.models import Region
 
 router = Router(tags=["users"])
@@ -34,9 +35,12 @@ def get_current_user(request: AuthenticatedRequest) -> dict[str, Any]:
         "auth_accounts": [],
         "billing_account": {
             **{f"address_{part}": "" for part in address},
+            "state": "active",
+            "name": account.name,
             "email": account.name,
             "payment_source": {"type": ""},
-            "subscription_type": "free" if account.plan == "free" else "UNKNOWN",
+            "payment_method": "none",
+            "subscription_type": subscription_type(account),
             "quota_reset_at_last": _beginning_of_month(),
         },
     }
