@@ -3,7 +3,11 @@
 from collections.abc import Iterator
 
 import pytest
+from django.db import connections
+from django.test import Client as DjangoClient
+from django.utils import timezone
 
+from controlplane.models import Account, ApiKey, Region
 from tests.controlplane.project import Project
 from tests.stack import Client, Stack, stack
 
@@ -47,3 +51,37 @@ def standing(stack: Stack) -> Iterator[Project]:
 def spare_branch_id(standing: Project) -> str:
     """A branch of the shared project that has no endpoint."""
     return standing.new_branch_id()
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings(stack: Stack) -> None:
+    """What runs inside the tests has its test database in the running service's Postgres."""
+    database = connections["default"].settings_dict
+    database["HOST"] = str(stack.state_dir / "sockets" / "metadata")
+    database["OPTIONS"].pop("pool", None)
+
+
+@pytest.fixture
+def region(db: None) -> Region:
+    return Region.objects.create(
+        id="local",
+        name="local",
+        host="localhost",
+        default=True,
+        pg_version=18,
+        worker_seen_at=timezone.now(),
+    )
+
+
+@pytest.fixture
+def account(region: Region) -> Account:
+    return Account.objects.create(name="alice")
+
+
+@pytest.fixture
+def api(account: Account, client: DjangoClient) -> DjangoClient:
+    """A client of the API in this process, on an empty database where nothing runs."""
+    row, key = ApiKey.issue(account, "tests")
+    ApiKey.objects.filter(id=row.id).update(last_used_at=timezone.now())
+    client.defaults["HTTP_AUTHORIZATION"] = f"Bearer {key}"
+    return client

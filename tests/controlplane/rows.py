@@ -1,0 +1,36 @@
+"""Rows put straight into the database, where only what the API makes of them matters."""
+
+import uuid
+from datetime import timedelta
+
+from django.utils import timezone
+
+from controlplane.models import Account, Action, Branch, Endpoint, Operation, Project, Region
+
+
+def make_project(account: Account, region: Region, *, size: int = 1) -> Project:
+    """A project with `size` branches, endpoints and operations, all at rest."""
+    project = Project.objects.create(account=account, region=region, name="rows", pg_version=18)
+    begun = timezone.now() - timedelta(hours=1)
+    branches = Branch.objects.bulk_create(
+        Branch(project=project, name=f"branch {i}", current_state="ready", default=i == 0)
+        for i in range(size)
+    )
+    endpoints = Endpoint.objects.bulk_create(
+        Endpoint(project=project, branch=branch, current_state="idle") for branch in branches
+    )
+    Operation.objects.bulk_create(
+        Operation(
+            project=project,
+            branch=endpoint.branch,
+            endpoint=endpoint,
+            action=Action.START_COMPUTE,
+            status="finished",
+            chain=uuid.uuid4(),
+            resources=[],
+            created_at=begun + timedelta(seconds=i),
+            updated_at=begun + timedelta(seconds=i),
+        )
+        for i, endpoint in enumerate(endpoints)
+    )
+    return project

@@ -1,0 +1,157 @@
+"""Rules that hold whatever the code does, as the database itself keeps them."""
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import IntegrityError, connection, transaction
+from django.utils import timezone
+
+from controlplane.models import Account, ApiKey, Branch, Endpoint, Operation, Project, Region
+from tests.controlplane.rows import make_project
+
+
+@pytest.fixture
+def project(account: Account, region: Region) -> Project:
+    return make_project(account, region, size=2)
+
+
+@pytest.fixture
+def other(account: Account, region: Region) -> Project:
+    return make_project(account, region)
+
+
+def violates(constraint: str, act: Callable[[], Any]) -> None:
+    def act_to_the_end() -> None:
+        with transaction.atomic():
+            act()
+            # Some are checked only at the end of the transaction.
+            connection.cursor().execute("SET CONSTRAINTS ALL IMMEDIATE")
+
+    with pytest.raises(IntegrityError, match=constraint):
+        act_to_the_end()
+
+
+def endpoint_of(project: Project) -> Endpoint:
+    return Endpoint.objects.filter(project=project)[0]
+
+
+class TestEndpoints:
+    def test_a_second_one_on_a_branch(self, project: Project) -> None:
+        branch = endpoint_of(project).branch
+        violates(
+            "one_endpoint_per_branch",
+            lambda: Endpoint.objects.create(project=project, branch=branch),
+        )
+
+    def test_one_after_a_deleted_one_is_fine(self, project: Project) -> None:
+        first = endpoint_of(project)
+        Endpoint.objects.filter(id=first.id).update(deleted_at=timezone.now())
+        Endpoint.objects.create(project=project, branch=first.branch)
+
+    def test_one_on_another_projects_branch(self, project: Project, other: Project) -> None:
+        branch = Branch.objects.create(project=other, name="free")
+        violates(
+            "endpoint_and_branch_share_a_project",
+            lambda: Endpoint.objects.create(project=project, branch=branch),
+        )
+        violates(
+            "endpoint_and_branch_share_a_project",
+            lambda: Endpoint.objects.filter(project=project, id=endpoint_of(project).id).update(
+                branch=branch
+            ),
+        )
+
+    @pytest.mark.parametrize(
+        ("values", "constraint"),
+        [
+            ({"current_state": "stopped"}, "endpoint_state_is_known"),
+            ({"type": "read_only"}, "endpoint_type_is_known"),
+            ({"pooler_mode": "session"}, "endpoint_pooler_mode_is_known"),
+            ({"autoscaling_limit_min_cu": 2}, "endpoint_limits_are_ordered"),
+            ({"autoscaling_limit_min_cu": 0.1}, "endpoint_limits_are_ordered"),
+        ],
+    )
+    def test_unknown_values(
+        self, project: Project, values: dict[str, Any], constraint: str
+    ) -> None:
+        endpoints = Endpoint.objects.filter(project=project)
+        violates(constraint, lambda: endpoints.update(**values))
+
+
+class TestBranches:
+    def test_a_name_twice(self, project: Project) -> None:
+        violates(
+            "branch_name_is_unique",
+            lambda: Branch.objects.create(project=project, name="branch 1"),
+        )
+
+    def test_a_deleted_ones_name_is_free(self, project: Project) -> None:
+        Branch.objects.filter(project=project, name="branch 1").update(deleted_at=timezone.now())
+        Branch.objects.create(project=project, name="branch 1")
+
+    def test_two_default_ones(self, project: Project) -> None:
+        violates(
+            "one_default_branch",
+            lambda: Branch.objects.filter(project=project).update(default=True),
+        )
+
+    def test_a_parent_in_another_project(self, project: Project, other: Project) -> None:
+        parent = Branch.objects.filter(project=other)[0]
+        violates(
+            "branch_and_parent_share_a_project",
+            lambda: Branch.objects.create(project=project, name="child", parent=parent),
+        )
+
+    def test_an_unknown_state(self, project: Project) -> None:
+        branches = Branch.objects.filter(project=project)
+        violates("branch_state_is_known", lambda: branches.update(current_state="archived"))
+
+
+class TestOperations:
+    @pytest.mark.parametrize(
+        ("values", "constraint"),
+        [
+            ({"action": "stop_compute"}, "operation_action_is_known"),
+            ({"status": "cancelled"}, "operation_status_is_known"),
+        ],
+    )
+    def test_unknown_values(
+        self, project: Project, values: dict[str, Any], constraint: str
+    ) -> None:
+        operations = Operation.objects.filter(project=project)
+        violates(constraint, lambda: operations.update(**values))
+
+    def test_two_of_a_project_at_one_moment(self, project: Project) -> None:
+        """The list's cursor is the moment alone."""
+        now = timezone.now()
+        operations = Operation.objects.filter(project=project)
+        violates("operations_of_a_project_in_order", lambda: operations.update(created_at=now))
+
+    def test_of_two_projects_it_does_not_matter(self, project: Project, other: Project) -> None:
+        now = timezone.now()
+        for one in (project, other):
+            Operation.objects.create(
+                project=one,
+                action="start_compute",
+                status="finished",
+                chain=uuid.uuid4(),
+                resources=[],
+                created_at=now,
+            )
+
+
+class TestAccounts:
+    def test_an_unknown_plan(self, account: Account) -> None:
+        violates("account_plan_is_known", lambda: Account.objects.update(plan="gold"))
+
+    def test_a_name_twice(self, account: Account) -> None:
+        violates("name", lambda: Account.objects.create(name=account.name))
+
+    def test_a_key_twice(self, account: Account) -> None:
+        row, _ = ApiKey.issue(account, "first")
+        violates(
+            "digest",
+            lambda: ApiKey.objects.create(account=account, name="second", digest=row.digest),
+        )
