@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import psycopg
 from django.db import OperationalError, close_old_connections
 from psycopg.rows import namedtuple_row
-from psycopg_pool import AsyncConnectionPool
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from controlplane.compute.compute import socket_dir
 from controlplane.compute.filesystem import LockTimeout, lock_branches
@@ -262,12 +262,22 @@ class DatabaseDirectory:
 
     async def _one(self, query: str, values: dict[str, Any]) -> Any:
         try:
-            async with self.pool.connection(timeout=10) as connection:
-                cursor = await connection.execute(query, values)
-                return await cursor.fetchone()
+            try:
+                return await self._ask(query, values)
+            except PoolTimeout:
+                raise
+            except psycopg.OperationalError:
+                # It may have been restarted; then all that the pool holds is of no use.
+                await self.pool.check()
+                return await self._ask(query, values)
         except psycopg.Error as error:
             log.error("database=silent error=%r", str(error))
             raise WakeFailed("the control plane does not answer; try again") from error
+
+    async def _ask(self, query: str, values: dict[str, Any]) -> Any:
+        async with self.pool.connection(timeout=10) as connection:
+            cursor = await connection.execute(query, values)
+            return await cursor.fetchone()
 
 
 def _freeing(call: Callable[[str], Result], key: str) -> Result:
