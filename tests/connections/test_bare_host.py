@@ -1,0 +1,53 @@
+"""A host without PgBouncer, whose clients are not patient for long."""
+
+import fcntl
+from collections.abc import Iterator
+
+import pytest
+
+from tests.connections.place import Place, new_place
+from tests.stack import new_state_dir, running_stack, wait_for
+
+
+@pytest.fixture(scope="module")
+def bare() -> Iterator[Place]:
+    with (
+        new_state_dir() as state_dir,
+        running_stack(state_dir, PERCH_PGBOUNCER="", PERCH_WAKE_TIMEOUT="2") as stack,
+    ):
+        yield new_place(stack, stack.client())
+
+
+def test_asking_for_pooling_is_refused_with_the_reason(bare: Place) -> None:
+    body = {"endpoint": {"pooler_enabled": True}}
+    answer = bare.api.call("PATCH", bare.endpoint_path, json=body)
+    assert answer.status_code == 422
+    assert "PgBouncer is not installed" in answer.json()["message"]
+    assert not bare.endpoint()["pooler_enabled"]
+    answer = bare.api.call(
+        "POST",
+        f"{bare.path}/endpoints",
+        json={
+            "endpoint": {
+                "branch_id": bare.new_branch("dev"),
+                "type": "read_write",
+                "pooler_enabled": True,
+            }
+        },
+    )
+    assert answer.status_code == 422
+
+
+def test_a_pooled_connection_is_told_so_and_others_are_served(bare: Place) -> None:
+    assert "PgBouncer is not installed" in str(bare.refusal(pooled=True))
+    assert bare.query("SELECT 1") == (1,)
+
+
+def test_a_client_is_told_when_the_start_takes_too_long(bare: Place) -> None:
+    bare.suspend()
+    with (bare.stack.state_dir / "locks" / bare.branch_id).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert "the compute did not start within 2 seconds" in str(bare.refusal())
+    wait_for(lambda: bare.state() == "active", "the start that was asked for")
+    assert len(bare.operations("start_compute")) == 2
+    assert bare.query("SELECT 1") == (1,)
