@@ -96,6 +96,9 @@ class Channel:
         while rest:
             try:
                 rest = rest[self.send(rest) :]
+            except ssl.SSLWantReadError:
+                # The handshake is not over yet.
+                await self._readable()
             except WOULD_BLOCK:
                 await self._writable()
             except OSError as error:

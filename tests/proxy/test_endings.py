@@ -4,6 +4,7 @@ import collections
 import os
 import signal
 import socket
+import struct
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -145,6 +146,19 @@ def test_clients_are_told_when_the_proxy_stops(
         proxy.call(proxy.proxy.stop())
         with pytest.raises(psycopg.errors.AdminShutdown):
             connection.execute("SELECT 1")
+
+
+def test_a_proxy_that_stops_waits_for_nobody_in_the_middle_of_a_handshake(
+    identity: TlsIdentity, directory: MemoryDirectory
+) -> None:
+    with running_proxy(identity, directory) as proxy:
+        client = RawClient(proxy.port)
+        client.socket.sendall(struct.pack("!II", 8, 80877103))
+        assert client.read(1) == b"S"
+        before = time.process_time()
+        proxy.call(proxy.proxy.stop())
+        assert time.process_time() - before < 1.0
+        client.socket.close()
 
 
 def test_a_fast_shutdown_of_the_compute_is_told_in_its_own_words(
