@@ -178,10 +178,7 @@ class Endpoint:
     pooler_enabled: bool
     pooler_mode: str
     disabled: bool
-    passwordless_access: bool
     suspend_timeout_seconds: int
-    creation_source: str
-    provisioner: str
     last_active: datetime | None
     created_at: datetime | None
     updated_at: datetime | None
@@ -206,10 +203,7 @@ class Endpoint:
             pooler_enabled=data.get("pooler_enabled") is True,
             pooler_mode=text(data, "pooler_mode"),
             disabled=data.get("disabled") is True,
-            passwordless_access=data.get("passwordless_access") is True,
             suspend_timeout_seconds=int(number(data, "suspend_timeout_seconds")),
-            creation_source=text(data, "creation_source"),
-            provisioner=text(data, "provisioner"),
             last_active=moment(data, "last_active"),
             created_at=moment(data, "created_at"),
             updated_at=moment(data, "updated_at"),

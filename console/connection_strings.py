@@ -59,6 +59,10 @@ class Target:
         """On this machine, where the certificate is of its own making."""
         return self.host.endswith(".localhost")
 
+    @property
+    def is_pooled(self) -> bool:
+        return self.host.partition(".")[0].endswith("-pooler")
+
 
 def labels_for(target: Target) -> Mapping[str, str]:
     return LOCAL_LABELS if target.is_local else LABELS
@@ -77,7 +81,9 @@ def in_style(style: str, target: Target, *, reveal: bool) -> str:
         case "env":
             return f"DATABASE_URL={json.dumps(url)}"
         case "psycopg":
-            return f"import psycopg\n\nconnection = psycopg.connect({json.dumps(url)})"
+            # In transaction mode the next transaction may meet another server connection.
+            option = ", prepare_threshold=None" if target.is_pooled else ""
+            return f"import psycopg\n\nconnection = psycopg.connect({json.dumps(url)}{option})"
         case "node":
             return _node(target, password)
         case "jdbc":

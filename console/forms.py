@@ -204,7 +204,7 @@ class EndpointSettingsForm(SizeFields):
 class BranchForm(forms.Form):
     name = forms.CharField(
         required=False,
-        help_text="Left empty, the branch is named after its id.",
+        help_text="Left empty, the branch gets a name of its own.",
         widget=forms.TextInput(attrs={**PLAIN, "autofocus": True}),
     )
     parent_id = OpenChoiceField(label="Parent", required=False)

@@ -60,23 +60,29 @@ def problems_beside(form: forms.Form, field: str = "") -> Generator[None]:
         )
         form.add_error(None, forms.ValidationError(link))
     except APIError as problem:
-        at_fault, words = _find_fault(form, field, problem)
-        form.add_error(at_fault, forms.ValidationError(words))
+        for at_fault, words in _find_faults(form, field, problem):
+            form.add_error(at_fault, forms.ValidationError(words))
 
 
-# How the API words a value it cannot take: “… invalid: endpoint.branch_id (field required)”.
-INVALID = re.compile(r"invalid: (?P<path>[\w.]+) \((?P<why>.*)\)$", re.DOTALL)
+# How the API words the values it cannot take:
+# “… invalid: endpoint.branch_id (field required); endpoint.name (…)”.
+INVALID = re.compile(r"(?P<path>[\w.]+) \((?P<why>.*?)\)(?:; |$)", re.DOTALL)
 
 
-def _find_fault(form: forms.Form, field: str, problem: APIError) -> tuple[str | None, str]:
-    """The field to blame, or None, and what to say of it."""
-    if invalid := INVALID.search(problem.message):
-        for part in reversed(invalid["path"].split(".")):
+def _find_faults(form: forms.Form, field: str, problem: APIError) -> list[tuple[str | None, str]]:
+    """The fields to blame, None for the whole form, and what to say of each."""
+    _, invalid, complaints = problem.message.partition("invalid: ")
+    found: list[tuple[str | None, str]] = []
+    for complaint in INVALID.finditer(complaints if invalid else ""):
+        for part in reversed(complaint["path"].split(".")):
             name = FIELDS_OF_ATTRIBUTES.get(part, part)
             if name in form.fields:
-                return name, f"{_sentence(invalid['why'])}."
+                found.append((name, f"{_sentence(complaint['why'])}."))
+                break
+    if found:
+        return found
     is_its_fault = field in form.fields and problem.page_status in (400, 409, 422)
-    return field if is_its_fault else None, spell_out(problem)
+    return [(field if is_its_fault else None, spell_out(problem))]
 
 
 def choices(request: ConsoleRequest, call: Callable[[], list[T]]) -> list[T]:

@@ -45,6 +45,21 @@ def test_the_password_is_shown_only_on_demand(carol: Person, still_shop: Shop) -
     assert password_of(carol, still_shop) not in carol.get(f"{address}?style=url").content.decode()
 
 
+def test_a_shown_password_stays_while_another_form_is_chosen(
+    carol: Person, still_shop: Shop
+) -> None:
+    address = f"{still_shop.endpoint_url}/connect"
+    shown = carol.post(address, {"style": "url"}).content.decode()
+    assert f'hx-post="{address}" hx-trigger="change' in shown
+    hidden = carol.get(address).content.decode()
+    assert f'hx-get="{address}" hx-trigger="change' in hidden
+
+
+def test_pooled_psycopg_prepares_nothing(carol: Person, still_shop: Shop) -> None:
+    answer = carol.get(f"{still_shop.endpoint_url}/connect?style=psycopg&pooled=on")
+    assert "prepare_threshold=None" in string_in(answer)
+
+
 @pytest.mark.parametrize(
     ("style", "words"),
     [

@@ -48,6 +48,16 @@ def test_a_branch_that_was_taken_meanwhile_is_told_with_who_took_it(
     assert page.fields["min_cu"] == "0.5"
 
 
+def test_each_bad_field_is_told_at_its_place(carol: Person, still_shop: Shop) -> None:
+    body = {"branch_id": still_shop.dev_id, "max_cu": "100", "suspend_timeout": "-5"}
+    answer = carol.post(f"{still_shop.url}/new-endpoint", body)
+    errors = dict(answer.context["form"].errors)
+    assert set(errors) == {"max_cu", "suspend_timeout"}
+    assert "56" in errors["max_cu"][0]
+    assert ";" not in errors["max_cu"][0]
+    assert "-1" in errors["suspend_timeout"][0]
+
+
 RUBBISH = [
     {"branch_id": "br-no-such-123456"},
     {"branch_id": ""},
