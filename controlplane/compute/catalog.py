@@ -68,6 +68,13 @@ def apply_catalog(socket_dir: Path, spec: CatalogSpec) -> None:
             _drop_role(socket_dir, name, spec)
 
 
+def database_names(socket_dir: Path) -> set[str]:
+    """The databases that are there. Raises psycopg.Error."""
+    with connect(socket_dir) as connection:
+        rows = connection.execute("SELECT datname FROM pg_database").fetchall()
+    return {str(name) for (name,) in rows}
+
+
 def _create_group(connection: "Connection[tuple[object, ...]]") -> None:
     if _exists(connection, ROLE, GROUP):
         return

@@ -18,6 +18,7 @@ from controlplane.compute.catalog import (
     DatabaseSpec,
     RoleSpec,
     apply_catalog,
+    database_names,
     drop_databases,
 )
 from controlplane.compute.compute import ConfigurationRefused
@@ -169,6 +170,7 @@ def _apply_catalog(endpoint: Endpoint) -> None:
     if branch.applied_catalog_revision == branch.catalog_revision:
         return
     socket_dir = compute.socket_dir(endpoint.id)
+    _forget_dropped_by_sql(branch, socket_dir)
     databases = list(branch.databases.filter(deleted_at=None))
     roles = list(branch.roles.all())
     _drop_databases(branch, socket_dir, kept={row.applied_name for row in databases})
@@ -192,6 +194,14 @@ def _apply_catalog(endpoint: Endpoint) -> None:
     branch.roles.filter(id__in=[role.id for role in roles if role.deleted_at]).delete()
     admit_roles(branch.id, Role.that_may_connect(branch.id))
     Branch.objects.filter(id=branch.id).update(applied_catalog_revision=branch.catalog_revision)
+
+
+def _forget_dropped_by_sql(branch: Branch, socket_dir: Path) -> None:
+    """A database that was made once and is there no more was dropped by its owner: so be it."""
+    present = database_names(socket_dir)
+    for row in branch.databases.filter(deleted_at=None).exclude(applied_name=None):
+        if present.isdisjoint({row.name, row.applied_name}):
+            row.delete()
 
 
 def _drop_databases(branch: Branch, socket_dir: Path, *, kept: Collection[str | None]) -> None:

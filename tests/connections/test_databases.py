@@ -188,3 +188,17 @@ def test_a_database_that_is_a_users_template_is_made_although_it_is_in_use(place
     with place.connect(dbname="template1"):
         finish(place, create(place, "books"))
     assert place.query("SELECT 1", dbname="books") == (1,)
+
+
+def test_a_database_dropped_by_its_owner_in_sql_stays_dropped(place: Place) -> None:
+    finish(place, create(place, "books"))
+    with place.connect(dbname="postgres") as connection:
+        connection.autocommit = True
+        connection.execute("DROP DATABASE books")
+    finish(place, create(place, "films"))
+    names = [row["name"] for row in place.api.get(f"{place.branch_path}/databases")["databases"]]
+    assert "films" in names
+    assert "books" not in names
+    with place.connect(dbname="films") as connection:
+        found = connection.execute("SELECT datname FROM pg_database").fetchall()
+    assert ("books",) not in found
