@@ -8,6 +8,8 @@ from pydantic import AfterValidator, Field, PlainSerializer, StringConstraints
 
 # Levels of nesting in a free-form object: what is deeper, no reader of it expects.
 DEEPEST = 32
+# Unicode's bidirectional controls: with them a name shows as another one.
+REORDERING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
 def _storable(text: str) -> str:
@@ -18,6 +20,8 @@ def _storable(text: str) -> str:
         raise ValueError("not valid UTF-8") from error
     if any(ord(character) < 32 or ord(character) == 127 for character in text):
         raise ValueError("control characters are not allowed")
+    if not REORDERING.isdisjoint(text):
+        raise ValueError("characters that change the direction of writing are not allowed")
     return text
 
 

@@ -4,6 +4,8 @@ It is reached as the compute is, by a unix socket in the endpoint's directory, a
 the compute goes. Callers hold the branch's lock.
 """
 
+import functools
+import re
 import shutil
 import signal
 import subprocess
@@ -50,6 +52,8 @@ ignore_startup_parameters = extra_float_digits
 log_connections = 0
 log_disconnections = 0
 """
+# Since this version it follows a client's prepared statements from server to server.
+KEEPS_PREPARED_STATEMENTS = (1, 21)
 
 
 class PoolerUnavailable(Exception):
@@ -80,9 +84,12 @@ def ensure_pooler(branch_id: str, socket_dir: Path, *, roles: Collection[str]) -
         raise PoolerUnavailable("pooling is not available: PgBouncer is not installed on this host")
     config = _config_file(branch_id)
     log_file = config.with_suffix(".log")
+    text = CONFIGURATION
+    if _version(program) >= KEEPS_PREPARED_STATEMENTS:
+        text += "max_prepared_statements = 200\n"
     _write(
         config,
-        CONFIGURATION.format(
+        text.format(
             socket_dir=socket_dir,
             port=PORT,
             pid_file=_pid_file(branch_id),
@@ -109,6 +116,13 @@ def ensure_pooler(branch_id: str, socket_dir: Path, *, roles: Collection[str]) -
             raise PoolerUnavailable(f"PgBouncer did not start: {_last_line(log_file)}")
         time.sleep(0.002)
     reap(child)
+
+
+@functools.cache
+def _version(program: str) -> tuple[int, int]:
+    said = subprocess.run([program, "--version"], capture_output=True, text=True).stdout
+    found = re.search(r"(\d+)\.(\d+)", said)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def admit_roles(branch_id: str, roles: Collection[str]) -> None:

@@ -30,7 +30,7 @@ from controlplane.management.supervision import (
     end_leftovers,
     programs_of,
 )
-from controlplane.models import Account, ApiKey
+from controlplane.models import Account, ApiKey, Region
 from controlplane.operations.reconcile import reconcile_host
 from controlplane.operations.upkeep import own_region
 
@@ -104,9 +104,13 @@ class Command(BaseCommand):
         supervisor.start()
         own = "DATABASE_URL" not in os.environ
         if own and not _wait(metadata.create_metadata_database, stopped):
+            if stopped.is_set():
+                return
             raise CommandError(f"Postgres does not come up; see {supervisor.log_dir}")
         call_command("migrate", verbosity=0)
         self._make_local_account()
+        # What an earlier run reported says nothing of this one.
+        Region.objects.update(worker_seen_at=None, proxy_seen_at=None)
         connections.close_all()
         for program in supervisor.programs:
             if not program.autostart and not stopped.is_set():
