@@ -93,6 +93,9 @@ class DatabaseDirectory:
         self._hears_changes = False
         self._routes: dict[str, dict[str, Route]] = {}
         self._states: dict[str, EndpointState] = {}
+        # The branch that each endpoint's clients were last let in to. Kept whatever we hear:
+        # clients may be there who came before a change.
+        self._served: dict[str, str] = {}
         self._pooled: dict[str, str] = {}
         self._changed: dict[str, asyncio.Event] = {}
         self._seen: dict[str, float] = {}
@@ -144,6 +147,7 @@ class DatabaseDirectory:
             state = await self._start(endpoint_id)
         if state.disabled:
             raise EndpointDisabled
+        self._served[endpoint_id] = state.branch_id
         return await self._address(endpoint_id, state, pooled=pooled)
 
     async def _address(
@@ -219,6 +223,8 @@ class DatabaseDirectory:
                 ) as connection:
                     await connection.execute(f"LISTEN {CHANNEL}")
                     self._hears_changes = True
+                    for endpoint_id in list(self._served):
+                        await self._take_in(endpoint_id, drop)
                     async for notification in connection.notifies():
                         await self._take_in(notification.payload, drop)
             except (psycopg.Error, WakeFailed) as error:
@@ -230,13 +236,15 @@ class DatabaseDirectory:
 
     async def _take_in(self, endpoint_id: str, drop: Callable[[str], Any]) -> None:
         self._routes.pop(endpoint_id, None)
-        before = self._states.pop(endpoint_id, None)
+        self._states.pop(endpoint_id, None)
         if changed := self._changed.pop(endpoint_id, None):
             changed.set()
-        if before is None:
+        served = self._served.get(endpoint_id)
+        if served is None:
             return
         row = await self._one(STATE, {"endpoint": endpoint_id})
-        if row is None or row.disabled or row.branch_id != before.branch_id:
+        if row is None or row.disabled or row.branch_id != served:
+            self._served.pop(endpoint_id, None)
             log.info("endpoint=%s connections=dropped", endpoint_id)
             drop(endpoint_id)
 
