@@ -11,6 +11,7 @@ import psutil
 import pytest
 import requests
 
+from controlplane.compute.process import is_alive
 from tests.controlplane.project import locked, wanted
 from tests.controlplane.service import Service, same_client
 from tests.controlplane.test_reconciliation import age, look_now
@@ -89,10 +90,12 @@ def test_the_worker_in_the_middle_of_each_kind_of_operation(service: Service) ->
 @pytest.mark.parametrize("which", [0, -1], ids=["master", "worker"])
 def test_the_api(service: Service, which: int) -> None:
     project = service.project()
+    # Without its parent the worker still answers for a moment, before it goes as well.
+    doomed = service.processes("api")[which:]
     with project.locked():
         suspended = project.client.post(project.endpoint_path(rest="/suspend"))
         service.kill("api", which=which)
-    wait_for(service.answers, "the API")
+    wait_for(lambda: not any(map(is_alive, doomed)) and service.answers(), "the API", timeout=60)
     project.client = same_client(project.client)
     project.done(suspended)
     service.settle()
