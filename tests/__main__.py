@@ -3,6 +3,7 @@
 What follows goes to pytest: `python -m tests -x -k reassign`. A suite's folder may be
 named first to run it alone: `python -m tests controlplane`. Two suites run side by side,
 as each waits for its own service most of the time; what each says is printed at its end.
+What failed is run once more, alone: a test may have had to wait too long for its turn.
 """
 
 import subprocess
@@ -14,7 +15,8 @@ HERE = Path(__file__).resolve().parent
 # The longest first, so that none is left running alone at the end.
 SUITES = ("connections", "controlplane", "console", "proxy", "browser")
 SIDE_BY_SIDE = 2
-NOTHING_COLLECTED = 5  # pytest's exit status where -k and the like leave a suite nothing
+# pytest's exit statuses.
+PASSED, TESTS_FAILED, NOTHING_COLLECTED = 0, 1, 5
 
 
 def main(arguments: list[str]) -> int:
@@ -24,13 +26,24 @@ def main(arguments: list[str]) -> int:
     with ThreadPoolExecutor(SIDE_BY_SIDE) as threads:
         running = {suite: threads.submit(run, suite, options) for suite in suites}
         for suite, run_of_it in running.items():
-            done = run_of_it.result()
-            print(f"== tests/{suite}\n{done.stdout}", flush=True)
-            if done.returncode not in (0, NOTHING_COLLECTED):
-                failed.append(suite)
-    if failed:
-        print(f"failed: {', '.join(failed)}")
-    return 1 if failed else 0
+            status = tell(suite, run_of_it.result())
+            # Where a suite is left nothing by -k and the like, that is no failure.
+            if status not in (PASSED, NOTHING_COLLECTED):
+                failed.append((suite, status))
+    still_failed = [
+        suite
+        for suite, status in failed
+        if status != TESTS_FAILED
+        or tell(f"{suite}, once more", run(suite, ["--last-failed", *options])) != PASSED
+    ]
+    if still_failed:
+        print(f"failed: {', '.join(still_failed)}")
+    return 1 if still_failed else 0
+
+
+def tell(name: str, done: "subprocess.CompletedProcess[str]") -> int:
+    print(f"== tests/{name}\n{done.stdout}", flush=True)
+    return done.returncode
 
 
 def run(suite: str, options: list[str]) -> "subprocess.CompletedProcess[str]":

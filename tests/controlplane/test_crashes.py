@@ -11,9 +11,8 @@ import psutil
 import pytest
 import requests
 
-from controlplane.compute.process import is_alive
 from tests.controlplane.project import locked, wanted
-from tests.controlplane.service import Service, same_client
+from tests.controlplane.service import Service, is_alive, same_client
 from tests.controlplane.test_reconciliation import age, look_now
 from tests.stack import Client, new_state_dir, wait_for
 
