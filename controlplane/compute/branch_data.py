@@ -102,15 +102,20 @@ def remove(branch_id: str) -> None:
     remove_tree(place.parent / f".{branch_id}")
 
 
-def connect(socket_dir: Path, dbname: str = "postgres") -> "psycopg.Connection[tuple[object, ...]]":
-    """A platform connection to the compute that listens in `socket_dir`."""
+def connect(
+    socket_dir: Path, dbname: str = "postgres", *, timeout: int = 10
+) -> "psycopg.Connection[tuple[object, ...]]":
+    """A platform connection to the compute that listens in `socket_dir`.
+
+    `timeout` is in seconds, for connecting alone.
+    """
     return psycopg.connect(
         host=str(socket_dir),
         port=5432,
         user=PLATFORM_ROLE,
         dbname=dbname,
         autocommit=True,
-        connect_timeout=10,
+        connect_timeout=timeout,
         application_name="perch",
         options=" ".join(f"-c {name}={value}" for name, value in SESSION_SETTINGS.items()),
     )

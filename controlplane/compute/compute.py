@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 # One line: nobody reaches the socket but the compute account itself and the proxy, which
 # has authenticated the client before it connects.
 HBA = "local all all trust\n"
+# Seconds that a look at a compute waits for its answer: it is looked at again soon.
+LOOK_TIMEOUT = 2
 
 
 class ConfigurationRefused(Exception):
@@ -131,7 +133,7 @@ def last_activity(endpoint_id: str) -> datetime | None:
     connection is none, nor are the platform's own. One that is just being made is activity:
     whose it is shows only later. Raises psycopg.OperationalError.
     """
-    with connect(socket_dir(endpoint_id)) as connection:
+    with connect(socket_dir(endpoint_id), timeout=LOOK_TIMEOUT) as connection:
         row = connection.execute(
             "SELECT CASE WHEN bool_or(state <> 'idle') THEN now() ELSE max(state_change) END"
             " FROM pg_stat_activity WHERE usename IS DISTINCT FROM current_user"

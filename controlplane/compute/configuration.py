@@ -21,7 +21,8 @@ RESERVED_SETTINGS = frozenset(
     huge_pages ident_file include include_dir include_if_exists io_method jit_provider
     krb_server_keyfile listen_addresses local_preload_libraries log_destination log_directory
     log_file_mode log_filename logging_collector oauth_validator_libraries port
-    primary_conninfo recovery_end_command recovery_target recovery_target_action
+    post_auth_delay pre_auth_delay primary_conninfo recovery_end_command recovery_target
+    recovery_target_action
     restart_after_crash restore_command session_preload_libraries shared_preload_libraries ssl
     ssl_ca_file ssl_cert_file ssl_crl_dir ssl_crl_file ssl_key_file ssl_passphrase_command
     superuser_reserved_connections syslog_facility syslog_ident unix_socket_directories

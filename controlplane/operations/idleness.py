@@ -1,6 +1,7 @@
 """Suspends endpoints that nobody uses (design, section 5: activity, suspend_timeout_seconds)."""
 
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 
 import psycopg
@@ -15,6 +16,7 @@ from controlplane.operations.engine import Step, locked_project, schedule
 log = logging.getLogger(__name__)
 
 LONGEST_BETWEEN_LOOKS = 15.0  # seconds
+LOOKS_AT_ONCE = 8
 
 # When this worker last asked each endpoint's compute; asking costs it a connection.
 _looked_at: dict[str, datetime] = {}
@@ -30,22 +32,33 @@ def suspend_idle_endpoints(region: Region) -> None:
     active = _active_endpoints(region)
     for gone in _looked_at.keys() - {endpoint.id for endpoint in active}:
         del _looked_at[gone]
-    for endpoint in active:
-        timeout = endpoint.suspend_timeout_seconds or settings.DEFAULT_SUSPEND_TIMEOUT
-        between = min(timeout / 3, LONGEST_BETWEEN_LOOKS) if timeout > 0 else LONGEST_BETWEEN_LOOKS
-        looked_at = _looked_at.get(endpoint.id)
-        if looked_at is None or now - looked_at >= timedelta(seconds=between):
-            _looked_at[endpoint.id] = now
-            _look_at(endpoint, timeout)
+    due = [endpoint for endpoint in active if _is_due(endpoint, now)]
+    _looked_at.update((endpoint.id, now) for endpoint in due)
+    # Side by side: a compute that hangs must not hold up the look at all the others.
+    with ThreadPoolExecutor(LOOKS_AT_ONCE) as threads:
+        looks = [(row, threads.submit(compute.last_activity, row.id)) for row in due]
+        for endpoint, look in looks:
+            try:
+                _take_in(endpoint, look.result())
+            except psycopg.OperationalError as error:
+                log.info("endpoint=%s activity=unknown error=%r", endpoint.id, str(error))
 
 
-def _look_at(endpoint: Endpoint, timeout: int) -> None:
-    """Note the endpoint's activity; suspend it after `timeout` seconds without, unless -1."""
-    try:
-        activity = compute.last_activity(endpoint.id)
-    except psycopg.OperationalError as error:
-        log.info("endpoint=%s activity=unknown error=%r", endpoint.id, str(error))
-        return
+def _is_due(endpoint: Endpoint, now: datetime) -> bool:
+    timeout = _timeout_of(endpoint)
+    between = min(timeout / 3, LONGEST_BETWEEN_LOOKS) if timeout > 0 else LONGEST_BETWEEN_LOOKS
+    looked_at = _looked_at.get(endpoint.id)
+    return looked_at is None or now - looked_at >= timedelta(seconds=between)
+
+
+def _timeout_of(endpoint: Endpoint) -> int:
+    """In seconds; -1 for never."""
+    return endpoint.suspend_timeout_seconds or int(settings.DEFAULT_SUSPEND_TIMEOUT)
+
+
+def _take_in(endpoint: Endpoint, activity: datetime | None) -> None:
+    """Note the endpoint's activity; suspend it once its timeout has passed without."""
+    timeout = _timeout_of(endpoint)
     last = max(filter(None, (activity, endpoint.last_active, endpoint.started_at)), default=None)
     if last is None:
         return
