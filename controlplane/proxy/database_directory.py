@@ -22,7 +22,8 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 from controlplane.compute.compute import socket_dir
 from controlplane.compute.filesystem import LockTimeout, lock_branches
 from controlplane.compute.pooler import PoolerUnavailable, ensure_pooler, pooler_socket
-from controlplane.models import Role
+from controlplane.models import Action, Role
+from controlplane.models import EndpointState as EndpointPhase
 from controlplane.operations.effects import ENDPOINT_AFTER
 from controlplane.proxy.directory import ComputeAddress, Route
 from controlplane.proxy.errors import EndpointDisabled, WakeFailed
@@ -55,7 +56,7 @@ SELECT e.branch_id, e.disabled, e.current_state, e.started_at,
     array(SELECT o.action FROM controlplane_operation o
         WHERE o.endpoint_id = e.id AND o.project_id = e.project_id
             AND o.status IN ('scheduling', 'running')
-        ORDER BY o.created_at) AS unfinished
+            AND (o.action <> 'apply_config' OR o.details ? 'before')) AS unfinished
 FROM controlplane_endpoint e
 WHERE e.id = %(endpoint)s AND e.deleted_at IS NULL
 """
@@ -202,9 +203,13 @@ class DatabaseDirectory:
         row = await self._one(STATE, {"endpoint": endpoint_id})
         if row is None:
             raise WakeFailed("endpoint cannot be found")
-        # What is about to be suspended, or to come up elsewhere, is of no use to a client.
-        leaving = any(ENDPOINT_AFTER.get(action) == "idle" for action in row.unfinished)
-        usable = row.current_state == "active" and not leaving
+        # What is about to be suspended, to be restarted for new settings or to come up
+        # elsewhere is of no use to a client.
+        leaving = any(
+            action == Action.APPLY_CONFIG or ENDPOINT_AFTER.get(action) == EndpointPhase.IDLE
+            for action in row.unfinished
+        )
+        usable = row.current_state == EndpointPhase.ACTIVE and not leaving
         state = EndpointState(
             branch_id=row.branch_id,
             disabled=row.disabled,
