@@ -10,8 +10,8 @@ import pytest
 from tests.connections.place import Place, new_place, serves
 from tests.stack import Client, Stack, wait_for
 
-# Between the checks of an endpoint that nobody uses, the first counted from its creation.
-PAUSES = (2, 2, 4, 8, 16, 24, 24)
+# Hours before the next check, by the number of checks since the endpoint was used.
+PAUSES = {0: 2, 1: 2, 2: 4, 6: 24}
 
 
 def checks(place: Place) -> list[Any]:
@@ -62,24 +62,23 @@ def add_checks(place: Place, count: int) -> None:
 
 
 def test_the_pause_between_checks_grows_to_a_day(stack: Stack, alice: Client) -> None:
-    places = [new_place(stack, alice) for _ in PAUSES]
-    for done, (place, hours) in enumerate(zip(places, PAUSES, strict=True)):
+    places = {count: new_place(stack, alice) for count in PAUSES}
+    for count, place in places.items():
         place.suspend()
-        add_checks(place, done)
-        place.make_older(hours=hours - 0.1)
+        add_checks(place, count)
+        place.make_older(hours=PAUSES[count] - 0.1)
     beside = new_place(stack, alice)
     beside.make_older(hours=3)
     wait_checked(beside)
-    assert [len(checks(place)) for place in places] == list(range(len(PAUSES)))
-    # Used again, the last begins anew.
-    last = places.pop()
-    assert last.query("SELECT 1") == (1,)
-    last.suspend()
-    last.make_older(hours=2.1)
-    for place in places:
-        place.make_older(hours=0.2)
-    for done, place in enumerate([*places, last]):
-        wait_checked(place, times=done + 1)
+    assert [len(checks(place)) for place in places.values()] == list(PAUSES)
+    # Used again, it begins anew.
+    beside.suspend()
+    add_checks(beside, 4)
+    assert beside.query("SELECT 1") == (1,)
+    for place in (*places.values(), beside):
+        place.make_older(hours=2.1 if place is beside else 0.2)
+    for count, place in (*places.items(), (5, beside)):
+        wait_checked(place, times=count + 1)
 
 
 def test_a_branch_without_an_endpoint_is_not_checked(place: Place) -> None:

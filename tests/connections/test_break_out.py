@@ -117,7 +117,7 @@ def test_a_start_up_option_makes_nobody_the_platform(shop: Place, setting: str) 
 
 
 def test_the_poolers_console_is_closed(shop: Place) -> None:
-    assert "authentication failed" in str(shop.refusal(pooled=True, dbname="pgbouncer"))
+    assert "not allowed" in str(shop.refusal(pooled=True, dbname="pgbouncer"))
 
 
 # What a schemer puts in the way of the platform's own queries, which run as a superuser.

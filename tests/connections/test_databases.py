@@ -57,13 +57,13 @@ def test_a_database_is_made_listed_and_found(shop: Place) -> None:
         connection.execute("CREATE TABLE t ()")
 
 
-def test_a_database_made_on_a_sleeping_endpoint_leaves_it_asleep(place: Place) -> None:
-    place.suspend()
-    made = create(place, "books")
+def test_a_database_made_on_a_sleeping_endpoint_leaves_it_asleep(shop: Place) -> None:
+    shop.suspend()
+    made = create(shop, "films")
     assert actions(made) == [("apply_config", "running"), ("suspend_compute", "scheduling")]
-    finish(place, made)
-    assert place.state() == "idle"
-    assert place.query("SELECT current_database()", dbname="books") == ("books",)
+    finish(shop, made)
+    assert shop.state() == "idle"
+    assert shop.query("SELECT current_database()", dbname="films") == ("films",)
 
 
 def test_names_that_need_quoting_work_everywhere(shop: Place) -> None:
@@ -104,42 +104,45 @@ def test_an_unknown_database_is_not_found(shop: Place) -> None:
     assert 'database "none" does not exist' in str(shop.refusal(dbname="none"))
 
 
-def test_a_renamed_database_keeps_its_data_and_drops_its_clients(place: Place) -> None:
-    with place.connect() as connection:
+def test_a_renamed_database_keeps_its_data_and_drops_its_clients(shop: Place) -> None:
+    finish(shop, create(shop, "old name"))
+    with shop.connect(dbname="old name") as connection:
         connection.execute("CREATE TABLE kept AS SELECT 1 AS n")
-        finish(place, update(place, place.database, name="new name"))
+        finish(shop, update(shop, "old name", name="new name"))
         assert last_words(connection) == "57P01"
-    assert place.query("SELECT n FROM kept", dbname="new name") == (1,)
-    assert "does not exist" in str(place.refusal())
+    assert shop.query("SELECT n FROM kept", dbname="new name") == (1,)
+    assert "does not exist" in str(shop.refusal(dbname="old name"))
 
 
-def test_a_database_changes_its_owner(place: Place) -> None:
-    bob: dict[str, Any] = {"user": "bob", "password": place.new_role("bob")}
-    finish(place, update(place, place.database, owner_name="bob"))
-    with place.connect(**bob) as connection:
+def test_a_database_changes_its_owner(shop: Place) -> None:
+    bob: dict[str, Any] = {"user": "bob", "password": shop.new_role("bob")}
+    shop.new_role("carol")
+    finish(shop, create(shop, "songs", "carol"), update(shop, "songs", owner_name="bob"))
+    with shop.connect(dbname="songs", **bob) as connection:
         connection.execute("CREATE TABLE public.bobs ()")
-    finish(place, place.api.delete(place.of_catalog("roles", place.role)))
-    assert place.query("SELECT current_user", **bob) == ("bob",)
+    finish(shop, shop.api.delete(shop.of_catalog("roles", "carol")))
+    assert shop.query("SELECT current_user", **bob) == ("bob",)
 
 
-def test_a_deleted_database_goes_with_its_clients(place: Place) -> None:
-    finish(place, create(place, "books"))
-    with place.connect(dbname="books") as connection, place.connect() as owner:
-        owner.execute("ALTER DATABASE books IS_TEMPLATE true")
-        finish(place, delete(place, "books"))
+def test_a_deleted_database_goes_with_its_clients(shop: Place) -> None:
+    finish(shop, create(shop, "plays"))
+    with shop.connect(dbname="plays") as connection, shop.connect() as owner:
+        owner.execute("ALTER DATABASE plays IS_TEMPLATE true")
+        finish(shop, delete(shop, "plays"))
         assert last_words(connection) == "57P01"
-    assert 'database "books" does not exist' in str(place.refusal(dbname="books"))
+    assert 'database "plays" does not exist' in str(shop.refusal(dbname="plays"))
 
 
-@pytest.mark.parametrize("asleep", [False, True])
-def test_a_database_dropped_and_made_again_is_empty(place: Place, asleep: bool) -> None:
-    with place.connect() as connection:
+@pytest.mark.parametrize("asleep", [False, True], ids=["awake", "asleep"])
+def test_a_database_dropped_and_made_again_is_empty(shop: Place, asleep: bool) -> None:
+    name = f"again {asleep}"
+    finish(shop, create(shop, name))
+    with shop.connect(dbname=name) as connection:
         connection.execute("CREATE TABLE old ()")
     if asleep:
-        place.suspend()
-    finish(place, delete(place, place.database), create(place, place.database))
-    finish(place, delete(place, place.database), create(place, place.database))
-    assert place.query("SELECT to_regclass('old')") == (None,)
+        shop.suspend()
+    finish(shop, *[change(shop, name) for change in (delete, create, delete, create)])
+    assert shop.query("SELECT to_regclass('old')", dbname=name) == (None,)
 
 
 def test_changes_that_wait_for_an_endpoint_are_made_in_their_order(
@@ -184,21 +187,7 @@ def test_a_users_settings_do_not_stand_in_the_platforms_way(place: Place) -> Non
     finish(place, place.api.delete(place.of_catalog("roles", "bob")))
 
 
-def test_a_database_that_is_a_users_template_is_made_although_it_is_in_use(place: Place) -> None:
-    with place.connect(dbname="template1"):
-        finish(place, create(place, "books"))
-    assert place.query("SELECT 1", dbname="books") == (1,)
-
-
-def test_a_database_dropped_by_its_owner_in_sql_stays_dropped(place: Place) -> None:
-    finish(place, create(place, "books"))
-    with place.connect(dbname="postgres") as connection:
-        connection.autocommit = True
-        connection.execute("DROP DATABASE books")
-    finish(place, create(place, "films"))
-    names = [row["name"] for row in place.api.get(f"{place.branch_path}/databases")["databases"]]
-    assert "films" in names
-    assert "books" not in names
-    with place.connect(dbname="films") as connection:
-        found = connection.execute("SELECT datname FROM pg_database").fetchall()
-    assert ("books",) not in found
+def test_a_database_is_made_although_a_client_holds_the_template(shop: Place) -> None:
+    with shop.connect(dbname="template1"):
+        finish(shop, create(shop, "poems"))
+    assert shop.query("SELECT 1", dbname="poems") == (1,)

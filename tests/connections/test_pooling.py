@@ -22,7 +22,7 @@ def backends(place: Place) -> int:
 
 
 def test_a_thousand_clients_share_a_few_server_connections(shop: Place) -> None:
-    parameters = shop.parameters(pooled=True, connect_timeout=120)
+    parameters = shop.parameters(pooled=True, tls=False, connect_timeout=120)
     most = 0
 
     async def work(door: asyncio.Semaphore, everybody: asyncio.Barrier) -> int:
@@ -65,54 +65,57 @@ def test_a_server_connection_is_held_for_a_transaction_only(shop: Place) -> None
             assert other.execute(asked).fetchone() != first
 
 
-def test_pooler_enabled_sends_the_plain_host_through_the_pooler(place: Place) -> None:
-    assert place.query("SELECT 1") == (1,)
-    assert place.pooler() is None
-    assert [row["status"] for row in place.update(pooler_enabled=True)] == ["finished"]
-    with place.connect() as one, place.connect() as other:
+def test_pooler_enabled_sends_the_plain_host_through_the_pooler(shop: Place) -> None:
+    shop.suspend()
+    assert shop.query("SELECT 1") == (1,)
+    assert shop.pooler() is None
+    assert [row["status"] for row in shop.update(pooler_enabled=True)] == ["finished"]
+    with shop.connect() as one, shop.connect() as other:
         asked = "SELECT pg_backend_pid()"
         assert one.execute(asked).fetchone() == other.execute(asked).fetchone()
-    assert place.pooler() is not None
-    place.update(pooler_enabled=False)
-    with place.connect() as one, place.connect() as other:
+    assert shop.pooler() is not None
+    shop.update(pooler_enabled=False)
+    with shop.connect() as one, shop.connect() as other:
         assert one.execute(asked).fetchone() != other.execute(asked).fetchone()
 
 
-def test_the_pooler_lives_and_ends_with_its_compute(place: Place) -> None:
-    assert place.pooler() is None
-    with place.connect(pooled=True) as connection:
+def test_the_pooler_lives_and_ends_with_its_compute(shop: Place) -> None:
+    shop.suspend()
+    shop.start()
+    assert shop.pooler() is None
+    with shop.connect(pooled=True) as connection:
         assert serves(connection)
-        first = place.pooler()
+        first = shop.pooler()
         assert first is not None
-        assert place.query("SELECT 1", pooled=True) == (1,)
-        place.suspend()
+        assert shop.query("SELECT 1", pooled=True) == (1,)
+        shop.suspend()
         assert not first.is_running()
         assert last_words(connection) == "57P01"
-    assert place.query("SELECT 1", pooled=True) == (1,)
-    second = place.pooler()
+    assert shop.query("SELECT 1", pooled=True) == (1,)
+    second = shop.pooler()
     assert second is not None
-    place.postmaster().kill()
+    shop.postmaster().kill()
     wait_for(lambda: not second.is_running(), "the pooler of a dead compute to end")
-    assert place.query("SELECT 1", pooled=True) == (1,)
+    assert shop.query("SELECT 1", pooled=True) == (1,)
 
 
-def test_a_pooler_that_was_killed_is_started_again(place: Place) -> None:
+def test_a_pooler_that_was_killed_is_started_again(shop: Place) -> None:
     for _ in range(3):
-        assert place.query("SELECT 1", pooled=True) == (1,)
-        pooler = place.pooler()
+        assert shop.query("SELECT 1", pooled=True) == (1,)
+        pooler = shop.pooler()
         assert pooler is not None
         pooler.kill()
-        wait_for(lambda: place.pooler() is None, "the pooler to die")
+        wait_for(lambda: shop.pooler() is None, "the pooler to die")
 
 
-def test_roles_share_no_server_connection(place: Place) -> None:
-    password = place.new_role("bob")
+def test_roles_share_no_server_connection(shop: Place) -> None:
+    password = shop.new_role("bob")
     with (
-        place.connect(pooled=True) as owner,
-        place.connect(pooled=True, user="bob", password=password) as bob,
+        shop.connect(pooled=True) as owner,
+        shop.connect(pooled=True, user="bob", password=password) as bob,
     ):
         for _ in range(5):
-            assert owner.execute("SELECT current_user").fetchone() == (place.role,)
+            assert owner.execute("SELECT current_user").fetchone() == (shop.role,)
             assert bob.execute("SELECT current_user").fetchone() == ("bob",)
 
 

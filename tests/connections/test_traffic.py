@@ -97,7 +97,7 @@ def test_five_hundred_connections_at_once_are_served(place: Place) -> None:
     place.update(autoscaling_limit_max_cu=2)
     place.suspend()
     before = len(place.operations("start_compute"))
-    parameters = place.parameters(connect_timeout=60)
+    parameters = place.parameters(tls=False, connect_timeout=60)
 
     async def come(everybody: asyncio.Barrier) -> Any:
         async with await psycopg.AsyncConnection.connect(**parameters) as connection:

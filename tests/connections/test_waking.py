@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.connections.place import Place, new_place
+from tests.connections.place import Place, new_place, serves
 from tests.stack import Client, Stack, wait_for
 
 
@@ -101,16 +101,15 @@ def test_a_client_is_served_before_its_project_is_ready(stack: Stack, alice: Cli
     assert len(place.operations("start_compute")) == 1
 
 
-@pytest.mark.parametrize("asleep", [True, False], ids=["asleep", "awake"])
 def test_a_client_is_served_on_the_branch_its_endpoint_was_just_moved_to(
-    place: Place, asleep: bool
+    place: Place,
 ) -> None:
     branches = [place.branch_id, place.new_branch("dev")]
     for branch in reversed(branches):
         place.update(branch_id=branch)
         with place.connect() as connection:
             connection.execute(f"CREATE TABLE marker AS SELECT '{branch}' AS branch".encode())
-    for branch in branches[::-1] * 3:
+    for asleep, branch in enumerate(branches):
         if asleep:
             place.suspend()
         patch(branch_id=branch)(place)
@@ -119,14 +118,14 @@ def test_a_client_is_served_on_the_branch_its_endpoint_was_just_moved_to(
         place.settle()
 
 
-def test_a_disabled_endpoint_refuses_until_it_is_enabled(place: Place) -> None:
-    place.update(disabled=True)
-    before = place.operations()
+def test_a_disabled_endpoint_refuses_until_it_is_enabled(shop: Place) -> None:
+    shop.update(disabled=True)
+    before = shop.operations()
     for pooled in (False, True):
-        assert "endpoint is disabled" in str(place.refusal(pooled=pooled))
-    assert place.operations() == before
-    place.update(disabled=False)
-    assert place.query("SELECT 1") == (1,)
+        assert "endpoint is disabled" in str(shop.refusal(pooled=pooled))
+    assert shop.operations() == before
+    shop.update(disabled=False)
+    assert shop.query("SELECT 1") == (1,)
 
 
 def test_a_deleted_endpoint_is_unknown(place: Place) -> None:
@@ -151,30 +150,30 @@ def test_a_client_that_gives_up_does_no_harm_to_the_others(shop: Place) -> None:
     assert asyncio.run(ask_all())[-1] == (1,)
 
 
-def test_a_broken_data_directory_is_told_to_clients_until_it_is_mended(place: Place) -> None:
-    place.suspend()
-    control = place.stack.data_dir(place.branch_id) / "global" / "pg_control"
+def test_a_broken_data_directory_is_told_to_clients_until_it_is_mended(shop: Place) -> None:
+    shop.suspend()
+    control = shop.stack.data_dir(shop.branch_id) / "global" / "pg_control"
     aside = control.rename(control.with_suffix(".aside"))
-    assert "could not find the database system" in str(place.refusal())
-    assert [row["status"] for row in place.operations("start_compute")[:1]] == ["failed"]
-    before = place.operations()
+    assert "could not find the database system" in str(shop.refusal())
+    assert [row["status"] for row in shop.operations("start_compute")[:1]] == ["failed"]
+    before = shop.operations()
     began = time.monotonic()
     for _ in range(3):
-        error = str(place.refusal())
+        error = str(shop.refusal())
         assert "could not find the database system" in error
         assert "tried again in" in error
     assert time.monotonic() - began < 1.5
-    assert place.operations() == before
+    assert shop.operations() == before
     aside.rename(control)
 
     def mended() -> bool:
         try:
-            return bool(place.query("SELECT 1") == (1,))
+            return bool(shop.query("SELECT 1") == (1,))
         except psycopg.OperationalError:
             return False
 
     wait_for(mended, "the endpoint to start again", timeout=10)
-    assert place.state() == "active"
+    assert shop.state() == "active"
 
 
 @pytest.mark.parametrize("pooled", [False, True], ids=["direct", "pooled"])
@@ -184,12 +183,10 @@ def test_a_killed_compute_takes_its_clients_along_and_comes_back_for_the_next(
     with shop.connect(pooled=pooled) as connection:
         connection.execute("CREATE TABLE IF NOT EXISTS kept ()")
         shop.postmaster().kill()
-        began = time.monotonic()
-        assert shop.query("SELECT count(*) FROM kept", pooled=pooled) == (0,)
-        assert time.monotonic() - began < 3
-        if not pooled:
-            with pytest.raises(psycopg.OperationalError):
-                connection.execute("SELECT 1")
+        with pytest.raises(psycopg.OperationalError):
+            # A backend may live for a moment longer than its postmaster.
+            wait_for(lambda: not serves(connection), "the connection to end", timeout=3)
+    assert shop.query("SELECT count(*) FROM kept", pooled=pooled) == (0,)
 
 
 def test_a_killed_backend_costs_its_neighbours_no_more_than_a_new_connection(
