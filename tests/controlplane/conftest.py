@@ -30,21 +30,42 @@ def free(stack: Stack) -> Client:
     return stack.client(plan="free")
 
 
+@pytest.fixture(scope="session")
+def left_as_new() -> list[Project]:
+    """Projects that the tests before have left as they found them."""
+    return []
+
+
 @pytest.fixture
-def project(stack: Stack, alice: Client) -> Iterator[Project]:
-    """A project of alice's, its endpoint active; deleted afterwards, as its compute costs."""
-    made = Project(stack, alice, alice.new_project())
+def project(stack: Stack, left_as_new: list[Project]) -> Iterator[Project]:
+    """A project of an account of its own, its endpoint active and its database empty."""
+    made = left_as_new.pop() if left_as_new else new_project(stack)
     yield made
-    alice.call("DELETE", made.path)
+    if made.is_as_new():
+        left_as_new.append(made)
+    else:
+        made.client.call("DELETE", made.path)
+
+
+@pytest.fixture
+def fresh_project(stack: Stack) -> Iterator[Project]:
+    """A project on which nothing was ever done."""
+    made = new_project(stack)
+    yield made
+    made.client.call("DELETE", made.path)
 
 
 @pytest.fixture(scope="module")
 def standing(stack: Stack) -> Iterator[Project]:
     """A project that a module's tests share; they leave it as it was."""
-    client = stack.client()
-    made = Project(stack, client, client.new_project())
+    made = new_project(stack)
     yield made
-    client.call("DELETE", made.path)
+    made.client.call("DELETE", made.path)
+
+
+def new_project(stack: Stack) -> Project:
+    client = stack.client()
+    return Project(stack, client, client.new_project())
 
 
 @pytest.fixture(scope="module")

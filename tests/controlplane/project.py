@@ -78,6 +78,29 @@ class Project:
     def suspend(self, endpoint_id: str | None = None) -> Any:
         return self.done(self.client.post(self.endpoint_path(endpoint_id, "/suspend")))
 
+    def is_as_new(self) -> bool:
+        """Whether the next test would not notice this one; wakes the endpoint if it sleeps."""
+        if not self.client.call("GET", self.path).ok:
+            return False
+        branches = self.client.get(self.path + "/branches")["branches"]
+        was, is_now = self.created["endpoints"][0], self.endpoints()[:1]
+        kept = was.keys() - {"current_state", "pending_state", "updated_at"}
+        alike = [
+            [branch["name"] for branch in branches] == ["main"],
+            [{name: one.get(name) for name in kept} for one in is_now]
+            == [{name: was[name] for name in kept}],
+            {operation["status"] for operation in self.operations()} <= {"finished", "failed"},
+            len(self.client.get("/projects")["projects"]) == 1,
+        ]
+        if not all(alike):
+            return False
+        self.start()
+        made = self.sql(
+            "SELECT (SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace),"
+            " (SELECT count(*) FROM pg_database), (SELECT count(*) FROM pg_roles WHERE oid > 16383)"
+        )
+        return made == [(0, 4, 2)]
+
     # behind the API
 
     def compute(self, endpoint_id: str | None = None) -> "psycopg.Connection[Any]":

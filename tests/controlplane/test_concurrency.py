@@ -116,21 +116,23 @@ class TestOneServesAll:
 
 
 class TestOrder:
-    def test_the_operations_of_a_chain_run_one_after_the_other(self, project: Project) -> None:
-        with project.locked():
+    def test_the_operations_of_a_chain_run_one_after_the_other(
+        self, fresh_project: Project
+    ) -> None:
+        with fresh_project.locked():
             answers = [
-                project.client.post(project.endpoint_path(rest=f"/{action}"))
+                fresh_project.client.post(fresh_project.endpoint_path(rest=f"/{action}"))
                 for action in ("suspend", "start", "restart", "suspend")
             ]
             waiting = [o["status"] for a in answers for o in a["operations"]]
             assert waiting == ["running", *["scheduling"] * 4]
         for answer in answers:
-            project.done(answer)
-        with project.stack.database() as connection:
+            fresh_project.done(answer)
+        with fresh_project.stack.database() as connection:
             rows = connection.execute(
                 "SELECT dispatched_at, updated_at FROM controlplane_operation"
                 " WHERE project_id = %s ORDER BY created_at",
-                [project.id],
+                [fresh_project.id],
             ).fetchall()
         for (_, ended), (began, _) in pairwise(rows):
             assert ended <= began

@@ -144,7 +144,7 @@ def test_processes_at_random_during_a_burst(service: Service) -> None:
     visitors = [threading.Thread(target=use, args=[seed]) for seed in range(3)]
     for visitor in visitors:
         visitor.start()
-    for name in ("worker", "compute", "api", "compute", "metadata", "worker", "compute", "worker"):
+    for name in ("worker", "compute", "api", "metadata", "compute", "worker"):
         time.sleep(chance.uniform(0.2, 1.2))  # the moment is what is random here
         with suppress(IndexError, psutil.NoSuchProcess):
             if name == "compute":

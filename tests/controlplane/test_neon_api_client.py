@@ -80,11 +80,11 @@ def test_databases_and_roles(project: Project, neon: NeonAPI) -> None:
 
 
 def test_operations(project: Project, neon: NeonAPI) -> None:
-    newest, oldest = project.operations()
+    newest, older, *_ = project.operations()
     cursor = project.client.get(project.path + "/operations", limit=1)["pagination"]["cursor"]
     pages = [neon.operations(project.id, limit=1, cursor=at) for at in (None, cursor)]
     ids = [operation.id for page in pages for operation in page.operations]
-    assert ids == [newest["id"], oldest["id"]]
+    assert ids == [newest["id"], older["id"]]
     assert neon.operation(project.id, ids[0]).operation.status.value == "finished"
 
 

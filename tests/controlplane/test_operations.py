@@ -45,21 +45,21 @@ def pages(project: Project, **query: Any) -> Iterator[Any]:
         query["cursor"] = page["pagination"]["cursor"]
 
 
-def test_it_works(project: Project) -> None:
-    body = project.client.get(project.path + "/operations")
+def test_it_works(fresh_project: Project) -> None:
+    body = fresh_project.client.get(fresh_project.path + "/operations")
 
     assert set(body) == {"operations", "pagination"}
     assert set(body["pagination"]) == {"cursor"}
     start, create = body["operations"]
     for operation in (start, create):
         assert_fields(operation, OPERATION, OPERATION_AT_TIMES)
-        assert operation["branch_id"] == project.branch_id
+        assert operation["branch_id"] == fresh_project.branch_id
         assert operation["status"] == "finished"
         assert operation["failures_count"] == 0
         assert operation["total_duration_ms"] > 0
     assert (create["action"], "endpoint_id" in create) == ("create_timeline", False)
-    assert (start["action"], start["endpoint_id"]) == ("start_compute", project.endpoint_id)
-    assert start["id"] == project.created["operations"][1]["id"]
+    assert (start["action"], start["endpoint_id"]) == ("start_compute", fresh_project.endpoint_id)
+    assert start["id"] == fresh_project.created["operations"][1]["id"]
 
 
 def test_get_returns_only_the_operation(project: Project) -> None:
@@ -117,12 +117,12 @@ def test_a_page_past_the_end_is_empty(busy: Project) -> None:
     assert body == {"operations": []}
 
 
-def test_operations_that_come_meanwhile_do_not_shift_the_pages(project: Project) -> None:
-    newest, oldest = project.operations()
-    first = project.client.get(project.path + "/operations", limit=1)
-    project.suspend()
+def test_operations_that_come_meanwhile_do_not_shift_the_pages(fresh_project: Project) -> None:
+    newest, oldest = fresh_project.operations()
+    first = fresh_project.client.get(fresh_project.path + "/operations", limit=1)
+    fresh_project.suspend()
     cursor = first["pagination"]["cursor"]
-    second = project.client.get(project.path + "/operations", cursor=cursor, limit=1)
+    second = fresh_project.client.get(fresh_project.path + "/operations", cursor=cursor, limit=1)
     assert (first["operations"], second["operations"]) == ([newest], [oldest])
 
 

@@ -88,12 +88,12 @@ class TestGet:
         response = alice.call("GET", "/projects/no-where-12345678")
         assert refusal(response) == (404, "project not found")
 
-    def test_what_its_computes_used_is_counted(self, project: Project) -> None:
-        project.suspend()
-        with project.stack.database() as connection:
+    def test_what_its_computes_used_is_counted(self, fresh_project: Project) -> None:
+        fresh_project.suspend()
+        with fresh_project.stack.database() as connection:
             row = connection.execute(
                 "SELECT active_seconds, compute_seconds FROM controlplane_branch WHERE id = %s",
-                [project.branch_id],
+                [fresh_project.branch_id],
             ).fetchone()
         assert row is not None
         assert 0 < row[0] < 60

@@ -160,17 +160,17 @@ def test_it_can_move_on_before_it_has_arrived(project: Project, other_id: str) -
 
 
 def test_a_branch_that_cannot_start_leaves_it_there_idle(project: Project, other_id: str) -> None:
-    control = project.stack.data_dir(other_id) / "global" / "pg_control"
-    kept = control.rename(control.with_name("pg_control.kept"))
+    data = project.stack.data_dir(other_id)
+    kept = data.rename(data.with_name("kept"))
 
     answer = project.client.patch(project.endpoint_path(), {"endpoint": {"branch_id": other_id}})
     applied, suspended = project.client.finish(answer)
 
     assert applied["status"] == "failed"
-    assert "pg_control" in applied["error"]
+    assert applied["error"] == f"the branch {other_id} has no data"
     assert suspended["status"] == "failed"
     assert "not run: apply_config before it failed" in suspended["error"]
     endpoint = project.endpoint()
     assert (endpoint["branch_id"], endpoint["current_state"]) == (other_id, "idle")
-    kept.rename(control)
+    kept.rename(data)
     project.start()
