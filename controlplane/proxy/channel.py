@@ -15,6 +15,7 @@ from functools import partial
 from typing import NoReturn
 
 from controlplane.proxy.errors import ConnectionLost
+from controlplane.proxy.readiness import Readiness
 
 WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 # What one read of a plain socket takes at most, in bytes.
@@ -32,15 +33,16 @@ class Channel:
     """Owns its socket. `receive` and `send` are one attempt each: they may raise one of
     WOULD_BLOCK, or another OSError where the connection broke; `receive` gives b"" at the end."""
 
-    __slots__ = ("_ahead", "_loop", "_socket", "chunk_size", "fileno", "receive", "send")
+    __slots__ = ("_ahead", "_readiness", "_socket", "chunk_size", "fileno", "receive", "send")
 
     receive: Callable[[int], bytes]
     send: Callable[[bytes | memoryview], int]
 
-    def __init__(self, connection: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(self, connection: socket.socket, readiness: Readiness) -> None:
+        self._readiness = readiness
         self._ahead = b""
         self._adopt(connection)
+        readiness.adopt(self.fileno)
 
     @property
     def tls(self) -> ssl.SSLSocket | None:
@@ -124,10 +126,10 @@ class Channel:
         """Calls `lost` once when the peer goes, until `unwatch`; no reads meanwhile. What the peer
         sends is kept for `take_ahead`; past a limit it is left in the kernel, and the peer's going
         is noticed only later."""
-        self._loop.add_reader(self.fileno, self._read_ahead, lost)
+        self._readiness.add_reader(self.fileno, partial(self._read_ahead, lost))
 
     def unwatch(self) -> None:
-        self._loop.remove_reader(self.fileno)
+        self._readiness.remove_reader(self.fileno)
 
     def _read_ahead(self, lost: Callable[[], None]) -> None:
         try:
@@ -173,6 +175,8 @@ class Channel:
     def close(self) -> None:
         """May be called twice. Nothing may be registered with the event loop any more."""
         self.receive = self.send = _refuse
+        if self._socket.fileno() >= 0:
+            self._readiness.forget(self.fileno)
         self._socket.close()
 
     async def _receive(self, size: int) -> bytes:
@@ -187,20 +191,20 @@ class Channel:
                 raise ConnectionLost from error
 
     async def _readable(self) -> None:
-        ready = self._loop.create_future()
-        self._loop.add_reader(self.fileno, _resolve, ready)
+        ready = self._readiness.loop.create_future()
+        self._readiness.add_reader(self.fileno, partial(_resolve, ready))
         try:
             await ready
         finally:
-            self._loop.remove_reader(self.fileno)
+            self._readiness.remove_reader(self.fileno)
 
     async def _writable(self) -> None:
-        ready = self._loop.create_future()
-        self._loop.add_writer(self.fileno, _resolve, ready)
+        ready = self._readiness.loop.create_future()
+        self._readiness.add_writer(self.fileno, partial(_resolve, ready))
         try:
             await ready
         finally:
-            self._loop.remove_writer(self.fileno)
+            self._readiness.remove_writer(self.fileno)
 
 
 def _resolve(ready: "asyncio.Future[None]") -> None:

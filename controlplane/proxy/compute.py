@@ -14,6 +14,7 @@ from controlplane.proxy.errors import (
     ComputeUnreachable,
     ConnectionLost,
 )
+from controlplane.proxy.readiness import Readiness
 
 _LONGEST_GREETING = 65536
 _AUTHENTICATION_OK = b"\0\0\0\0"
@@ -64,14 +65,14 @@ async def connect(
     address: ComputeAddress,
     parameters: dict[bytes, bytes],
     *,
-    loop: asyncio.AbstractEventLoop,
+    readiness: Readiness,
 ) -> ComputeConnection:
     """Starts a session with these start-up parameters.
 
     Raises ComputeGone where waking it may help, ComputeRefused with the compute's own error where
     it turned the session away, ComputeUnreachable where it speaks otherwise than expected.
     """
-    channel = await _open(address, loop)
+    channel = await _open(address, readiness)
     try:
         await channel.write(messages.startup_message(parameters))
         return await _read_greeting(channel, address)
@@ -86,12 +87,10 @@ async def connect(
         raise
 
 
-async def cancel(
-    address: ComputeAddress, key: CancelKey, *, loop: asyncio.AbstractEventLoop
-) -> None:
+async def cancel(address: ComputeAddress, key: CancelKey, *, readiness: Readiness) -> None:
     """Asks the compute to cancel what runs under the key, and waits until it has been heard."""
     try:
-        channel = await _open(address, loop)
+        channel = await _open(address, readiness)
     except ComputeGone:
         return
     try:
@@ -103,7 +102,7 @@ async def cancel(
         channel.close()
 
 
-async def _open(address: ComputeAddress, loop: asyncio.AbstractEventLoop) -> Channel:
+async def _open(address: ComputeAddress, readiness: Readiness) -> Channel:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.setblocking(False)
     try:
@@ -115,7 +114,7 @@ async def _open(address: ComputeAddress, loop: asyncio.AbstractEventLoop) -> Cha
             except OSError as error:
                 raise ComputeGone(f"{address.socket}: {error.strerror}") from error
             else:
-                return Channel(connection, loop)
+                return Channel(connection, readiness)
     except BaseException:
         connection.close()
         raise

@@ -14,6 +14,7 @@ from controlplane.proxy import compute, startup
 from controlplane.proxy.compute import CancelKey
 from controlplane.proxy.directory import ComputeAddress
 from controlplane.proxy.errors import ProxyError
+from controlplane.proxy.readiness import Readiness
 
 _PATIENCE_SECONDS = 10.0
 
@@ -43,8 +44,14 @@ class PeerGroup:
 class Peers:
     """`cancel` is called with each key that a peer sent here."""
 
-    def __init__(self, group: PeerGroup, cancel: Callable[[CancelKey], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        group: PeerGroup,
+        cancel: Callable[[CancelKey], Awaitable[None]],
+        readiness: Readiness,
+    ) -> None:
         self._group = group
+        self._readiness = readiness
         self._cancel = cancel
         self._server: asyncio.Server | None = None
 
@@ -64,7 +71,7 @@ class Peers:
     async def send_on(self, key: CancelKey) -> None:
         """Gives the request to the peer that gave out the key, and waits until it is done."""
         address = ComputeAddress(self._group.socket(self._group.owner_of(key.pid)))
-        await compute.cancel(address, key, loop=asyncio.get_running_loop())
+        await compute.cancel(address, key, readiness=self._readiness)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ProxyError, asyncio.IncompleteReadError, TimeoutError, OSError):

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from controlplane.proxy import messages
 from controlplane.proxy.channel import WOULD_BLOCK, Channel
 from controlplane.proxy.errors import AdministratorShutdown
+from controlplane.proxy.readiness import Readiness
 
 _TAIL_SIZE = messages.READY_FOR_QUERY_SIZE
 
@@ -17,17 +18,15 @@ _TAIL_SIZE = messages.READY_FOR_QUERY_SIZE
 class Relay:
     """`done` is resolved, and both channels are closed, when the joint connection has ended."""
 
-    def __init__(
-        self, client: Channel, compute: Channel, *, loop: asyncio.AbstractEventLoop
-    ) -> None:
-        self.done: asyncio.Future[None] = loop.create_future()
+    def __init__(self, client: Channel, compute: Channel, *, readiness: Readiness) -> None:
+        self.done: asyncio.Future[None] = readiness.loop.create_future()
         self._closed = False
         self._client = client
         self._compute = compute
         # A client that is gone ends everything at once. A compute that is gone may have left last
         # words, which are read to their end.
         self._upward = _Pump(
-            loop,
+            readiness,
             source=client,
             sink=compute,
             source_ended=compute.end_output,
@@ -35,7 +34,7 @@ class Relay:
             sink_broke=self._stop_upward,
         )
         self._downward = _Pump(
-            loop,
+            readiness,
             source=compute,
             sink=client,
             source_ended=self._compute_ended,
@@ -93,7 +92,7 @@ class _Pump:
 
     __slots__ = (
         "_held",
-        "_loop",
+        "_readiness",
         "_receive",
         "_receive_size",
         "_send",
@@ -107,7 +106,7 @@ class _Pump:
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
+        readiness: Readiness,
         *,
         source: Channel,
         sink: Channel,
@@ -115,7 +114,7 @@ class _Pump:
         source_broke: Callable[[], None],
         sink_broke: Callable[[], None],
     ) -> None:
-        self._loop = loop
+        self._readiness = readiness
         self._source = source.fileno
         self._sink = sink.fileno
         self._receive = source.receive
@@ -132,13 +131,13 @@ class _Pump:
         return self._held is None
 
     def start(self, data: bytes) -> None:
-        self._loop.add_reader(self._source, self._pass_on)
+        self._readiness.add_reader(self._source, self._pass_on)
         if data:
             self.push(data)
 
     def stop(self) -> None:
-        self._loop.remove_reader(self._source)
-        self._loop.remove_writer(self._sink)
+        self._readiness.remove_reader(self._source)
+        self._readiness.remove_writer(self._sink)
 
     def push(self, data: bytes) -> None:
         try:
@@ -163,7 +162,7 @@ class _Pump:
             self._source_broke()
             return
         if not data:
-            self._loop.remove_reader(self._source)
+            self._readiness.remove_reader(self._source)
             self._source_ended()
             return
         try:
@@ -180,8 +179,8 @@ class _Pump:
 
     def _hold(self, rest: memoryview) -> None:
         self._held = rest
-        self._loop.remove_reader(self._source)
-        self._loop.add_writer(self._sink, self._flush)
+        self._readiness.remove_reader(self._source)
+        self._readiness.add_writer(self._sink, self._flush)
 
     def _flush(self) -> None:
         assert self._held is not None
@@ -197,5 +196,5 @@ class _Pump:
             return
         self.tail = bytes(self._held[-_TAIL_SIZE:])
         self._held = None
-        self._loop.remove_writer(self._sink)
-        self._loop.add_reader(self._source, self._pass_on)
+        self._readiness.remove_writer(self._sink)
+        self._readiness.add_reader(self._source, self._pass_on)

@@ -16,6 +16,7 @@ from controlplane.proxy.directory import Directory
 from controlplane.proxy.errors import AdministratorShutdown
 from controlplane.proxy.pacing import FailurePace
 from controlplane.proxy.peers import Peers
+from controlplane.proxy.readiness import Readiness
 from controlplane.proxy.registry import Registry
 from controlplane.proxy.session import Session
 from controlplane.proxy.settings import ProxySettings
@@ -43,11 +44,14 @@ class Proxy:
         self.directory = directory
         self.identity = identity
         self.loop = asyncio.get_running_loop()
+        self.readiness = Readiness(self.loop)
         self.registry = Registry(max_pending=settings.max_pending, peers=settings.peers)
         self.waker = Waker(directory)
         self.failure_pace = FailurePace(self.loop.time)
         self._listeners: list[socket.socket] = []
-        self._peers = Peers(settings.peers, self._cancel_here) if settings.peers else None
+        self._peers = (
+            Peers(settings.peers, self._cancel_here, self.readiness) if settings.peers else None
+        )
 
     @property
     def port(self) -> int:
@@ -103,6 +107,7 @@ class Proxy:
             for task in unfinished:
                 task.cancel()
             await asyncio.gather(*unfinished, return_exceptions=True)
+        self.readiness.close()
 
     def _accept(self, listener: socket.socket) -> None:
         for _ in range(_ACCEPTS_AT_ONCE):

@@ -41,8 +41,7 @@ _LAST_WORDS_PATIENCE = 2.0
 class Session:
     def __init__(self, proxy: "Proxy", connection: socket.socket, *, client_address: str) -> None:
         self._proxy = proxy
-        self._loop = proxy.loop
-        self._client = Channel(connection, proxy.loop)
+        self._client = Channel(connection, proxy.readiness)
         self._client_address = client_address
         # Known once the client has shown its password.
         self.endpoint_id: str | None = None
@@ -69,7 +68,9 @@ class Session:
 
     async def cancel_query(self) -> None:
         if self._compute is not None:
-            await compute.cancel(self._compute.address, self._compute.cancel_key, loop=self._loop)
+            await compute.cancel(
+                self._compute.address, self._compute.cancel_key, readiness=self._proxy.readiness
+            )
 
     async def _run(self) -> None:
         try:
@@ -105,7 +106,7 @@ class Session:
         self.key = self._proxy.registry.issue_key(
             self, long=request.protocol >= messages.PROTOCOL_3_2
         )
-        self._relay = Relay(self._client, connection.channel, loop=self._loop)
+        self._relay = Relay(self._client, connection.channel, readiness=self._proxy.readiness)
         try:
             self._relay.start(
                 to_client=sasl_final + connection.greeting(self.key),
@@ -192,7 +193,7 @@ class Session:
                     )
                     try:
                         return await compute.connect(
-                            address, destination.parameters, loop=self._loop
+                            address, destination.parameters, readiness=self._proxy.readiness
                         )
                     except ComputeGone as gone:
                         if gone.final and gone.packet and address == refused_address:

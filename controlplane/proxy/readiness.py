@@ -1,0 +1,76 @@
+"""When a socket can be read or written: the event loop's word, and that of broken sockets.
+
+libuv, on which uvloop stands, takes a pending socket error for a bad descriptor: it drops its
+watch of the socket, and no callback ever hears of it. A connection reset at the wrong moment
+would so wait for ever. An epoll of our own, itself watched by the loop, tells of such errors.
+"""
+
+import asyncio
+import contextlib
+import select
+from collections.abc import Callable
+
+_MOST_AT_ONCE = 256
+
+
+class Readiness:
+    """Must be made and closed within its running loop. Each descriptor has at most one callback
+    of either kind, and is known from `adopt` to `forget`."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._readers: dict[int, Callable[[], None]] = {}
+        self._writers: dict[int, Callable[[], None]] = {}
+        self._broken: set[int] = set()
+        self._errors = select.epoll()
+        loop.add_reader(self._errors.fileno(), self._tell_of_errors)
+
+    def close(self) -> None:
+        self.loop.remove_reader(self._errors.fileno())
+        self._errors.close()
+
+    def adopt(self, descriptor: int) -> None:
+        # Errors are always told of; edge-triggered, each is told once.
+        self._errors.register(descriptor, select.EPOLLET)
+
+    def forget(self, descriptor: int) -> None:
+        """Before the descriptor is closed; its number may come round again."""
+        self._readers.pop(descriptor, None)
+        self._writers.pop(descriptor, None)
+        self._broken.discard(descriptor)
+        with contextlib.suppress(OSError, ValueError):
+            self._errors.unregister(descriptor)
+
+    def add_reader(self, descriptor: int, callback: Callable[[], None]) -> None:
+        self._readers[descriptor] = callback
+        if descriptor in self._broken:
+            self.loop.call_soon(self._call, descriptor)
+        else:
+            self.loop.add_reader(descriptor, callback)
+
+    def remove_reader(self, descriptor: int) -> None:
+        self._readers.pop(descriptor, None)
+        self.loop.remove_reader(descriptor)
+
+    def add_writer(self, descriptor: int, callback: Callable[[], None]) -> None:
+        self._writers[descriptor] = callback
+        if descriptor in self._broken:
+            self.loop.call_soon(self._call, descriptor)
+        else:
+            self.loop.add_writer(descriptor, callback)
+
+    def remove_writer(self, descriptor: int) -> None:
+        self._writers.pop(descriptor, None)
+        self.loop.remove_writer(descriptor)
+
+    def _tell_of_errors(self) -> None:
+        for descriptor, event in self._errors.poll(0, _MOST_AT_ONCE):
+            if event & select.EPOLLERR:
+                self._broken.add(descriptor)
+                self._call(descriptor)
+
+    def _call(self, descriptor: int) -> None:
+        """Have whoever waits for the broken socket try it, and so meet its error."""
+        for waiting in (self._readers, self._writers):
+            if callback := waiting.get(descriptor):
+                callback()

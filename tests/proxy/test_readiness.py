@@ -1,0 +1,60 @@
+"""A socket that breaks while somebody waits for it is told of, though uvloop says nothing."""
+
+import asyncio
+import socket
+
+import uvloop
+
+from controlplane.proxy.readiness import Readiness
+
+
+async def first_word_of_a_broken_socket() -> bytes | OSError:
+    """What reading gives once the peer has closed without reading what was sent to it."""
+    readiness = Readiness(asyncio.get_running_loop())
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    readiness.adopt(ours.fileno())
+    told = asyncio.get_running_loop().create_future()
+    readiness.add_reader(ours.fileno(), lambda: told.done() or told.set_result(None))
+    try:
+        ours.send(b"never read")
+        theirs.close()
+        await asyncio.wait_for(told, 10)
+        try:
+            return ours.recv(1)
+        except OSError as error:
+            return error
+    finally:
+        readiness.remove_reader(ours.fileno())
+        readiness.forget(ours.fileno())
+        ours.close()
+        readiness.close()
+
+
+def test_a_reset_connection_is_told_of() -> None:
+    assert isinstance(uvloop.run(first_word_of_a_broken_socket()), ConnectionResetError)
+
+
+async def callbacks_once_broken() -> int:
+    """How often a socket that broke before anybody waited calls whoever waits then."""
+    readiness = Readiness(asyncio.get_running_loop())
+    ours, theirs = socket.socketpair()
+    readiness.adopt(ours.fileno())
+    ours.send(b"never read")
+    theirs.close()
+    await asyncio.sleep(0)
+    calls: list[None] = []
+    for _ in range(100):
+        await asyncio.sleep(0)
+    readiness.add_reader(ours.fileno(), lambda: calls.append(None))
+    for _ in range(100):
+        await asyncio.sleep(0)
+    readiness.remove_reader(ours.fileno())
+    readiness.forget(ours.fileno())
+    ours.close()
+    readiness.close()
+    return len(calls)
+
+
+def test_one_that_broke_before_is_told_of_too() -> None:
+    assert uvloop.run(callbacks_once_broken()) >= 1
