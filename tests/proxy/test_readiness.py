@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from functools import partial
 
 import uvloop
 
@@ -14,12 +15,12 @@ async def first_word_of_a_broken_socket() -> bytes | OSError:
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     readiness.adopt(ours.fileno())
-    told = asyncio.get_running_loop().create_future()
-    readiness.add_reader(ours.fileno(), lambda: told.done() or told.set_result(None))
+    told = asyncio.Event()
+    readiness.add_reader(ours.fileno(), told.set)
     try:
         ours.send(b"never read")
         theirs.close()
-        await asyncio.wait_for(told, 10)
+        await asyncio.wait_for(told.wait(), 10)
         try:
             return ours.recv(1)
         except OSError as error:
@@ -46,7 +47,7 @@ async def callbacks_once_broken() -> int:
     calls: list[None] = []
     for _ in range(100):
         await asyncio.sleep(0)
-    readiness.add_reader(ours.fileno(), lambda: calls.append(None))
+    readiness.add_reader(ours.fileno(), partial(calls.append, None))
     for _ in range(100):
         await asyncio.sleep(0)
     readiness.remove_reader(ours.fileno())
