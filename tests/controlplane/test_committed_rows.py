@@ -31,20 +31,29 @@ def writing(project: Project) -> Iterator[list[int]]:
                 number = len(committed)
                 # Large rows: the log fills several segments while the copy is made.
                 connection.execute(
-                    "INSERT INTO numbers VALUES (%s, repeat(md5(%s::text), 300))", [number, number]
+                    "INSERT INTO numbers VALUES (%s, repeat(md5(%s::text), 3000))",
+                    [number, number],
                 )
                 committed.append(number)
 
+    def checkpoint() -> None:
+        """Pages go to the disk, and the log before them is forgotten, in the midst of it."""
+        with project.compute() as connection:
+            while not over.wait(0.05):
+                connection.execute("CHECKPOINT")
+
     project.sql("CREATE TABLE numbers (number int PRIMARY KEY, padding text)")
     project.sql("ALTER TABLE numbers ALTER padding SET STORAGE EXTERNAL")
-    thread = threading.Thread(target=write)
-    thread.start()
+    threads = [threading.Thread(target=work) for work in (write, checkpoint)]
+    for thread in threads:
+        thread.start()
     try:
-        wait_for(lambda: len(committed) > 100, "the first commits")
+        wait_for(lambda: len(committed) > 50, "the first commits")
         yield committed
     finally:
         over.set()
-        thread.join()
+        for thread in threads:
+            thread.join()
 
 
 @pytest.mark.parametrize("asleep", [False, True])
@@ -74,7 +83,7 @@ def test_and_while_somebody_writes(project: Project) -> None:
     assert count == highest + 1
     assert before <= count <= after + 1
     assert project.sql(
-        "SELECT count(*) FROM numbers WHERE padding <> repeat(md5(number::text), 300)",
+        "SELECT count(*) FROM numbers WHERE padding <> repeat(md5(number::text), 3000)",
         endpoint_id=child,
     ) == [(0,)]
 

@@ -42,7 +42,9 @@ def pages(project: Project, **query: Any) -> Iterator[Any]:
         if not page["operations"]:
             return
         yield page
-        query["cursor"] = page["pagination"]["cursor"]
+        cursor = page["pagination"]["cursor"]
+        assert cursor != query.get("cursor"), "the same page for ever"
+        query["cursor"] = cursor
 
 
 def test_it_works(fresh_project: Project) -> None:
