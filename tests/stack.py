@@ -141,9 +141,12 @@ class Client:
 def wait_for(condition: Callable[[], Any], what: str, *, timeout: float = 30.0) -> None:
     """Wait until `condition` holds; fails after `timeout` seconds."""
     deadline = time.monotonic() + timeout
+    pause = 0.01
     while not condition():
         assert time.monotonic() < deadline, f"not within {timeout:.0f} s: {what}"
-        time.sleep(0.01)
+        time.sleep(pause)
+        # To ask takes time as well, which what is waited for may need.
+        pause = min(pause * 1.25, 0.05)
 
 
 def free_port() -> int:

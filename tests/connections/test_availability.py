@@ -5,8 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.connections.place import Place, new_place, serves
 from tests.stack import Client, Stack, wait_for
 
@@ -125,14 +123,13 @@ def test_damage_is_found_and_told(stack: Stack, alice: Client) -> None:
         assert place.query("SELECT 1") == (1,)
 
 
-@pytest.mark.parametrize("pooled", [False, True], ids=["direct", "pooled"])
-def test_a_client_that_comes_during_a_check_is_served_and_stays(place: Place, pooled: bool) -> None:
+def test_clients_that_come_during_a_check_are_served_and_stay(place: Place) -> None:
     place.suspend()
     place.make_older(hours=3)
     wait_for(lambda: checks(place), "a check to come", timeout=20)
-    with place.connect(pooled=pooled) as connection:
-        assert serves(connection)
+    with place.connect() as direct, place.connect(pooled=True) as pooled:
         place.settle()
-        assert serves(connection)
+        assert serves(direct)
+        assert serves(pooled)
     assert [row["status"] for row in checks(place)] == ["finished"]
     assert place.state() == "active"

@@ -1,6 +1,7 @@
 """Real clients with nothing but a connection string, at an endpoint awake or asleep."""
 
 import asyncio
+import itertools
 import ssl
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,6 @@ import pytest
 from tests.connections.place import Place
 
 QUESTION = "SELECT current_user || ' ' || 6 * 7"
-WRONG = {"wrong password": {"password": "wrong"}, "unknown role": {"user": "nobody"}}
 
 
 def ask_by_psycopg(place: Place, parameters: Any) -> Any:
@@ -120,21 +120,22 @@ def test_the_connection_string_leads_where_it_was_asked_to(place: Place) -> None
         assert place.api.call("GET", path, params={**query, **asked}).status_code == 404
 
 
-@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG.keys())
-def test_who_cannot_log_in_wakes_nothing(sleeping: Place, wrong: dict[str, str]) -> None:
+def test_who_cannot_log_in_wakes_nothing(sleeping: Place) -> None:
     before = sleeping.operations()
-    user = wrong.get("user", sleeping.role)
-    ways = [(tls, pooled) for tls in (False, True) for pooled in (False, True)]
+    wrong: list[Any] = [{"password": "wrong"}, {"user": "nobody"}]
+    ways = list(itertools.product((False, True), (False, True), wrong))
 
-    def tell(way: tuple[bool, bool]) -> list[str]:
-        chosen: Any = {"tls": way[0], "pooled": way[1], **wrong}
-        return [str(sleeping.refusal(**chosen)), sleeping.psql("-c", "SELECT 1", **chosen).stderr]
+    def tell(way: tuple[bool, bool, Any]) -> None:
+        tls, pooled, changes = way
+        user = changes.get("user", sleeping.role)
+        told = str(sleeping.refusal(tls=tls, pooled=pooled, **changes))
+        assert f'password authentication failed for user "{user}"' in told
+        done = sleeping.psql("-c", "SELECT 1", tls=tls, pooled=pooled, **changes)
+        assert f'password authentication failed for user "{user}"' in done.stderr
 
     # Side by side, as wrong passwords are answered slower and slower.
     with ThreadPoolExecutor(len(ways)) as threads:
-        for told in threads.map(tell, ways):
-            for words in told:
-                assert f'password authentication failed for user "{user}"' in words
+        list(threads.map(tell, ways))
     assert (sleeping.operations(), sleeping.state()) == (before, "idle")
 
 

@@ -56,21 +56,25 @@ def test_an_idle_connection_keeps_nothing_awake(drowsy: Place) -> None:
     assert drowsy.query("SELECT 1", pooled=True) == (1,)
 
 
-@pytest.mark.parametrize("pooled", [False, True], ids=["direct", "pooled"])
-def test_a_running_query_and_an_open_transaction_keep_it_awake(drowsy: Place, pooled: bool) -> None:
+def test_running_queries_and_open_transactions_keep_it_awake(drowsy: Place) -> None:
     wait_asleep(drowsy)
     before = len(drowsy.operations("suspend_compute"))
-    with drowsy.connect(pooled=pooled) as connection:
-        assert connection.execute("SELECT pg_sleep(2.5), 1").fetchone() == ("", 1)
-        with connection.transaction():
-            connection.execute("SELECT 1")
-            began = time.monotonic()
-            wait_for(lambda: time.monotonic() - began > 2.5, "the timeout, twice over")
-            connection.execute("SELECT 1")
+    with drowsy.connect() as direct, drowsy.connect(pooled=True) as pooled:
+        for connection in (direct, pooled):
+            assert connection.execute("SELECT pg_sleep(1.8), 1").fetchone() == ("", 1)
+            with connection.transaction():
+                connection.execute("SELECT 1")
+                wait_past(1.8)
         assert len(drowsy.operations("suspend_compute")) == before
         wait_asleep(drowsy)
     last_active = drowsy.endpoint()["last_active"]
     assert last_active > drowsy.operations("start_compute")[0]["updated_at"]
+
+
+def wait_past(seconds: float) -> None:
+    """Let a timeout pass that must not strike."""
+    end = time.monotonic() + seconds
+    wait_for(lambda: time.monotonic() > end, "time to pass")
 
 
 def test_a_timeout_of_minus_one_keeps_it_awake(drowsy: Place, place: Place) -> None:
@@ -97,7 +101,7 @@ def test_a_connection_at_the_moment_of_suspension_is_served(stack: Stack, alice:
     """Clients come and go, each staying away for about as long as the timeout."""
     places = [
         new_place(stack, alice, default_endpoint_settings={"suspend_timeout_seconds": 1})
-        for _ in range(6)
+        for _ in range(4)
     ]
     failures: list[str] = []
 
@@ -119,11 +123,11 @@ def test_a_connection_at_the_moment_of_suspension_is_served(stack: Stack, alice:
             failures.append(f"{place.endpoint_id} pooled={pooled} {error}")
 
     async def come_to_all() -> None:
-        deadline = time.monotonic() + 12
+        deadline = time.monotonic() + 8
         await asyncio.gather(
             *[come(place, bool(n % 2), deadline) for n, place in enumerate(places) for _ in "ab"]
         )
 
     asyncio.run(come_to_all())
     assert failures == []
-    assert sum(len(place.operations("suspend_compute")) for place in places) >= 10
+    assert sum(len(place.operations("suspend_compute")) for place in places) >= 5
