@@ -9,7 +9,6 @@ import re
 import subprocess
 from pathlib import Path
 
-import psycopg
 from django.conf import settings
 
 from controlplane.compute.binaries import (
@@ -27,6 +26,7 @@ from controlplane.compute.filesystem import (
     sync_tree,
 )
 from controlplane.compute.process import socket_dir_of
+from controlplane.compute.session import session
 
 # What belongs to the running process, not to the data: the documentation of Postgres's
 # low-level backup says to leave these out.
@@ -37,19 +37,8 @@ OF_THE_RUNNING = (
     *("pg_wal", "pg_wal/archive_status", "pg_wal/summaries", "backup_label"),
 )
 
-# Settings of the platform's own sessions, above any that a user gives a database or an
-# endpoint. They run as a superuser: only what is Postgres's own may be found by name.
-SESSION_SETTINGS = {
-    "search_path": "pg_catalog",
-    "role": "none",
-    "default_transaction_read_only": "off",
-    "statement_timeout": "0",
-    "transaction_timeout": "0",
-    "idle_session_timeout": "0",
-    "idle_in_transaction_session_timeout": "0",
-    # Whoever holds a lock for longer makes an operation fail, and does not stop it for ever.
-    "lock_timeout": "10s",
-}
+# Seconds: beginning a backup of a running parent makes it write all its dirty pages.
+CHECKPOINT_BOUND = 600.0
 
 
 class NoSuchBranchData(Exception):
@@ -102,25 +91,6 @@ def remove(branch_id: str) -> None:
     remove_tree(place.parent / f".{branch_id}")
 
 
-def connect(
-    socket_dir: Path, dbname: str = "postgres", *, timeout: int = 10
-) -> "psycopg.Connection[tuple[object, ...]]":
-    """A platform connection to the compute that listens in `socket_dir`.
-
-    `timeout` is in seconds, for connecting alone.
-    """
-    return psycopg.connect(
-        host=str(socket_dir),
-        port=5432,
-        user=PLATFORM_ROLE,
-        dbname=dbname,
-        autocommit=True,
-        connect_timeout=timeout,
-        application_name="perch",
-        options=" ".join(f"-c {name}={value}" for name, value in SESSION_SETTINGS.items()),
-    )
-
-
 def _template() -> Path:
     """The cluster that new projects are cloned from, made by the first caller."""
     template: Path = settings.STATE_DIR / "templates" / postgres_version()
@@ -152,7 +122,7 @@ def _template() -> Path:
 
 def _back_up(parent: Path, socket_dir: Path, target: Path) -> None:
     """A low-level base backup of the running `parent`, in one session as it must be."""
-    with connect(socket_dir) as connection:
+    with session(socket_dir, bound=CHECKPOINT_BOUND) as connection:
         # The slot keeps the log we need from being recycled; it goes with the session.
         connection.execute(
             "SELECT pg_create_physical_replication_slot('perch_' || pg_backend_pid(), true, true)"

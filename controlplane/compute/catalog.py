@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import LiteralString
 
-from psycopg import Connection, sql
+from psycopg import sql
 
-from controlplane.compute.branch_data import connect
+from controlplane.compute.session import Session, session
 
 # Every role made through the API is a member: what they share is granted to it.
 GROUP = "perch_superuser"
@@ -44,7 +44,7 @@ class CatalogSpec:
 
 def drop_databases(socket_dir: Path, names: Sequence[str]) -> None:
     """Drop those that are there, with their clients. Raises psycopg.Error."""
-    with connect(socket_dir) as connection:
+    with session(socket_dir) as connection:
         for name in names:
             if _exists(connection, DATABASE, name):
                 _run(connection, "ALTER DATABASE {} IS_TEMPLATE false", name)
@@ -53,7 +53,7 @@ def drop_databases(socket_dir: Path, names: Sequence[str]) -> None:
 
 def apply_catalog(socket_dir: Path, spec: CatalogSpec) -> None:
     """Bring the catalog of the compute in `socket_dir` to `spec`. Raises psycopg.Error."""
-    with connect(socket_dir) as connection:
+    with session(socket_dir) as connection:
         _create_group(connection)
         for role in spec.roles:
             _apply_role(connection, role)
@@ -70,12 +70,12 @@ def apply_catalog(socket_dir: Path, spec: CatalogSpec) -> None:
 
 def database_names(socket_dir: Path) -> set[str]:
     """The databases that are there. Raises psycopg.Error."""
-    with connect(socket_dir) as connection:
+    with session(socket_dir) as connection:
         rows = connection.execute("SELECT datname FROM pg_database").fetchall()
     return {str(name) for (name,) in rows}
 
 
-def _create_group(connection: "Connection[tuple[object, ...]]") -> None:
+def _create_group(connection: Session) -> None:
     if _exists(connection, ROLE, GROUP):
         return
     with connection.transaction():
@@ -84,7 +84,7 @@ def _create_group(connection: "Connection[tuple[object, ...]]") -> None:
             _run(connection, "GRANT {} TO {} WITH ADMIN OPTION", granted, GROUP)
 
 
-def _apply_role(connection: "Connection[tuple[object, ...]]", role: RoleSpec) -> None:
+def _apply_role(connection: Session, role: RoleSpec) -> None:
     verb: LiteralString = "ALTER"
     if not _exists(connection, ROLE, role.name):
         verb = "CREATE"
@@ -98,9 +98,7 @@ def _apply_role(connection: "Connection[tuple[object, ...]]", role: RoleSpec) ->
     _run(connection, "GRANT {} TO {}", GROUP, role.name)
 
 
-def _rename_databases(
-    connection: "Connection[tuple[object, ...]]", databases: Sequence[DatabaseSpec]
-) -> None:
+def _rename_databases(connection: Session, databases: Sequence[DatabaseSpec]) -> None:
     names = {database.name for database in databases}
     for database in databases:
         before, name = database.applied_name, database.name
@@ -115,7 +113,7 @@ def _rename_databases(
         _run(connection, "ALTER DATABASE {} RENAME TO {}", str(before), name)
 
 
-def _apply_database(connection: "Connection[tuple[object, ...]]", database: DatabaseSpec) -> None:
+def _apply_database(connection: Session, database: DatabaseSpec) -> None:
     if _exists(connection, DATABASE, database.name):
         _run(connection, "ALTER DATABASE {} OWNER TO {}", database.name, database.owner)
         return
@@ -131,7 +129,7 @@ def _drop_role(socket_dir: Path, name: str, spec: CatalogSpec) -> None:
     function that runs with its owner's rights would then have a superuser's.
     """
     owners = {database.name: database.owner for database in spec.databases}
-    with connect(socket_dir) as connection:
+    with session(socket_dir) as connection:
         if not _exists(connection, ROLE, name):
             return
         connection.execute(
@@ -141,18 +139,16 @@ def _drop_role(socket_dir: Path, name: str, spec: CatalogSpec) -> None:
     # Ownership is kept in each database on its own.
     for (database,) in rows:
         heir = owners.get(str(database), GROUP)
-        with connect(socket_dir, str(database)) as connection:
+        with session(socket_dir, str(database)) as connection:
             _run(connection, "REASSIGN OWNED BY {} TO {}", name, heir)
             _run(connection, "DROP OWNED BY {}", name)
-    with connect(socket_dir) as connection:
+    with session(socket_dir) as connection:
         _run(connection, "DROP ROLE {}", name)
 
 
-def _exists(connection: "Connection[tuple[object, ...]]", query: LiteralString, name: str) -> bool:
+def _exists(connection: Session, query: LiteralString, name: str) -> bool:
     return connection.execute(query, [name]).fetchone() is not None
 
 
-def _run(
-    connection: "Connection[tuple[object, ...]]", statement: LiteralString, *names: str
-) -> None:
+def _run(connection: Session, statement: LiteralString, *names: str) -> None:
     connection.execute(sql.SQL(statement).format(*map(sql.Identifier, names)))

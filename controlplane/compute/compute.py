@@ -15,7 +15,7 @@ from django.conf import settings
 
 from controlplane.compute import branch_data
 from controlplane.compute.binaries import give_to_account, own_directory
-from controlplane.compute.branch_data import connect, data_dir
+from controlplane.compute.branch_data import data_dir
 from controlplane.compute.configuration import ComputeSpec, render_configuration
 from controlplane.compute.limits import forget_limits, limit_compute
 from controlplane.compute.pooler import stop_pooler
@@ -27,6 +27,7 @@ from controlplane.compute.process import (
     start_postgres,
     stop_postgres,
 )
+from controlplane.compute.session import session
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +35,9 @@ log = logging.getLogger(__name__)
 # has authenticated the client before it connects.
 HBA = "local all all trust\n"
 # Seconds that a look at a compute waits for its answer: it is looked at again soon.
-LOOK_TIMEOUT = 2
+LOOK_BOUND = 2.0
+# Seconds that a compute which is to serve clients may take to show that it does.
+ANSWER_BOUND = 5.0
 
 
 class ConfigurationRefused(Exception):
@@ -120,9 +123,9 @@ def running_endpoint(branch_id: str) -> str | None:
 def answers(endpoint_id: str) -> bool:
     """Whether the endpoint's Postgres runs a query."""
     try:
-        with connect(socket_dir(endpoint_id)) as connection:
+        with session(socket_dir(endpoint_id), bound=ANSWER_BOUND) as connection:
             return connection.execute("SELECT 1").fetchone() == (1,)
-    except psycopg.OperationalError:
+    except psycopg.Error:
         return False
 
 
@@ -133,7 +136,7 @@ def last_activity(endpoint_id: str) -> datetime | None:
     connection is none, nor are the platform's own. One that is just being made is activity:
     whose it is shows only later. Raises psycopg.OperationalError.
     """
-    with connect(socket_dir(endpoint_id), timeout=LOOK_TIMEOUT) as connection:
+    with session(socket_dir(endpoint_id), bound=LOOK_BOUND) as connection:
         row = connection.execute(
             "SELECT CASE WHEN bool_or(state <> 'idle') THEN now() ELSE max(state_change) END"
             " FROM pg_stat_activity WHERE usename IS DISTINCT FROM current_user"
@@ -144,7 +147,7 @@ def last_activity(endpoint_id: str) -> datetime | None:
 
 def logical_size(endpoint_id: str) -> int:
     """Bytes of the databases of the running compute. Raises psycopg.OperationalError."""
-    with connect(socket_dir(endpoint_id)) as connection:
+    with session(socket_dir(endpoint_id)) as connection:
         row = connection.execute(
             "SELECT sum(pg_catalog.pg_database_size(oid))::bigint FROM pg_catalog.pg_database"
             " WHERE datname NOT IN ('template0', 'template1', 'postgres')"
@@ -167,7 +170,7 @@ def _needs_restart(spec: ComputeSpec) -> bool:
     The reload is a signal; a fresh connection is served only after the postmaster has
     taken it in, and its backend starts from the reloaded settings.
     """
-    with connect(socket_dir(spec.endpoint_id)) as connection:
+    with session(socket_dir(spec.endpoint_id)) as connection:
         row = connection.execute(
             "SELECT count(*) FROM pg_settings WHERE pending_restart"
         ).fetchone()

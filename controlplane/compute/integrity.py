@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from controlplane.compute.branch_data import connect
+from controlplane.compute.session import session
 
 
 class DataDamaged(Exception):
@@ -14,12 +14,12 @@ def check_data(socket_dir: Path) -> None:
 
     Raises DataDamaged, psycopg.Error.
     """
-    with connect(socket_dir) as connection:
+    with session(socket_dir) as connection:
         rows = connection.execute(
             "SELECT datname FROM pg_database WHERE datallowconn AND NOT datistemplate"
         ).fetchall()
     for (name,) in rows:
-        with connect(socket_dir, str(name)) as connection:
+        with session(socket_dir, str(name)) as connection:
             # Reads pg_class and pg_attribute whole: every page's checksum is verified.
             connection.execute(
                 "SELECT count(*), count(attname) FROM pg_class JOIN pg_attribute"

@@ -2,7 +2,13 @@
 
 from controlplane.models.account import Account, ApiKey, Plan
 from controlplane.models.branch import Branch, BranchState
-from controlplane.models.endpoint import Endpoint, EndpointState, EndpointType, PoolerMode
+from controlplane.models.endpoint import (
+    Configuration,
+    Endpoint,
+    EndpointState,
+    EndpointType,
+    PoolerMode,
+)
 from controlplane.models.operation import UNFINISHED, Action, Operation, OperationStatus
 from controlplane.models.project import Project
 from controlplane.models.region import Region
@@ -15,6 +21,7 @@ __all__ = [
     "ApiKey",
     "Branch",
     "BranchState",
+    "Configuration",
     "Database",
     "Endpoint",
     "EndpointState",

@@ -1,6 +1,8 @@
 """A compute endpoint: the one way into a branch (specification, sections 2.1 and 3.1)."""
 
+from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from django.db import models
 from django.utils import timezone
@@ -22,6 +24,17 @@ class EndpointType(models.TextChoices):
 
 class PoolerMode(models.TextChoices):
     TRANSACTION = "transaction", "A server connection for each transaction"
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """What of an endpoint its compute must take in. Changing any of it is an operation."""
+
+    # {pg_settings: {name: value}}
+    settings: dict[str, Any]
+    autoscaling_limit_min_cu: float
+    autoscaling_limit_max_cu: float
+    pooler_enabled: bool
 
 
 class Endpoint(models.Model):
@@ -96,6 +109,30 @@ class Endpoint(models.Model):
 
     def __str__(self) -> str:
         return self.id
+
+    @property
+    def configuration(self) -> Configuration:
+        return Configuration(
+            settings=self.settings,
+            autoscaling_limit_min_cu=self.autoscaling_limit_min_cu,
+            autoscaling_limit_max_cu=self.autoscaling_limit_max_cu,
+            pooler_enabled=self.pooler_enabled,
+        )
+
+    def go_back_to(self, configuration: Configuration) -> None:
+        """Save an earlier configuration as the endpoint's own."""
+        self.settings = configuration.settings
+        self.autoscaling_limit_min_cu = configuration.autoscaling_limit_min_cu
+        self.autoscaling_limit_max_cu = configuration.autoscaling_limit_max_cu
+        self.pooler_enabled = configuration.pooler_enabled
+        self.save(
+            update_fields=[
+                "settings",
+                "autoscaling_limit_min_cu",
+                "autoscaling_limit_max_cu",
+                "pooler_enabled",
+            ]
+        )
 
     def enter(self, state: EndpointState, *, now: datetime) -> None:
         """Change `current_state`, and with it all that a change of state leaves behind.

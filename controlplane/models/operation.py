@@ -48,7 +48,7 @@ class Operation(models.Model):
     chain = models.UUIDField()
     # Ids of what it holds: endpoints and branches, or its project for all of them.
     resources = ArrayField(models.CharField(max_length=60))
-    # What the action needs beyond the rows: {from_branch_id?, before?}.
+    # What the action needs beyond the rows; read through `operations.details` alone.
     details = models.JSONField(default=dict)
     error = models.TextField(null=True)
     failures_count = models.PositiveIntegerField(default=0)

@@ -1,231 +1,80 @@
-"""The work of each action: one function per action, called by the engine.
+"""The actions: all that is particular to one, in one table.
 
-A function holds its operation's branches on disk, may be called again after a crash at any
-point, and raises: Refused where trying again would be in vain, anything else to be tried
-again. What its end means for the rows stands in `effects`.
+Read by the engine (what to run, within which bound, when to try again), the effects (the state
+that follows), the services and the proxy (whether clients may come in meanwhile). Whoever asks
+a question about an action asks it here.
 """
 
-import logging
-from collections.abc import Callable, Collection, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
-import psycopg
-
-from controlplane.compute import branch_data, compute
-from controlplane.compute.branch_data import NoSuchBranchData
-from controlplane.compute.catalog import (
-    CatalogSpec,
-    DatabaseSpec,
-    RoleSpec,
-    apply_catalog,
-    database_names,
-    drop_databases,
+from controlplane.models import Action, EndpointState, Operation
+from controlplane.operations import work
+from controlplane.operations.details import (
+    ApplyConfigDetails,
+    Details,
+    SuspendComputeDetails,
 )
-from controlplane.compute.compute import ConfigurationRefused
-from controlplane.compute.configuration import ComputeSpec
-from controlplane.compute.integrity import check_data
-from controlplane.compute.pooler import admit_roles
-from controlplane.models import (
-    UNFINISHED,
-    Action,
-    Branch,
-    BranchState,
-    Database,
-    Endpoint,
-    Operation,
-    Role,
-)
+from controlplane.operations.work import Attempt
 
-log = logging.getLogger(__name__)
+# Seconds before each further attempt; after the last one the operation has failed.
+RETRY_PAUSES = (0.5, 1.0, 2.0, 4.0)
 
 
-class Refused(Exception):
-    """The operation cannot succeed however often it is tried; the message says why."""
+@dataclass(frozen=True)
+class ActionRule:
+    """What is particular to an action."""
+
+    # Does the work; see `work` for what it may rely on.
+    run: Callable[[Attempt], None]
+    # The class of its operations' details.
+    details: type[Details] = Details
+    # The state of the operation's endpoint once it has finished (specification, 3.1); None
+    # leaves it as it is.
+    endpoint_after: EndpointState | None = None
+    # Whether its endpoint's compute is being started for whoever wants to connect.
+    is_start: bool = False
+    # Whether the branch's data is there once it has finished.
+    makes_branch: bool = False
+    # Seconds that an attempt may stand still before it is given up.
+    bound: float = 60.0
+    # Seconds before each further attempt.
+    retry_pauses: tuple[float, ...] = RETRY_PAUSES
+
+    def keeps_clients_out(self, details: Details) -> bool:
+        """Whether a client that comes while the operation is unfinished waits for its end: the
+        compute is about to be suspended, to be restarted or to come up elsewhere."""
+        if isinstance(details, ApplyConfigDetails):
+            return details.may_restart
+        return self.endpoint_after == EndpointState.IDLE
 
 
-def create_timeline(operation: Operation) -> None:
-    branch_data.create_from_template(_branch(operation).id)
-
-
-def create_branch(operation: Operation) -> None:
-    branch = _branch(operation)
-    if branch.parent is None:
-        raise Refused("the branch has no parent")
-    try:
-        branch_data.create_from_parent(branch.id, branch.parent.id)
-    except NoSuchBranchData as error:
-        raise Refused(str(error)) from error
-    # The data came with the parent's roles and databases as they were last applied there.
-    Branch.objects.filter(id=branch.id).update(
-        applied_catalog_revision=branch.parent.applied_catalog_revision,
-        logical_size=branch.parent.logical_size,
-    )
-
-
-def start_compute(operation: Operation) -> None:
-    endpoint = _endpoint(operation)
-    _bring_up(endpoint, compute.start)
-    try:
-        _apply_catalog(endpoint)
-    except psycopg.Error as error:
-        # One role that cannot be made must not keep everyone out; the next start tries again.
-        log.error("endpoint=%s catalog=not_applied error=%r", endpoint.id, str(error))
-
-
-def suspend_compute(operation: Operation) -> None:
-    """Also of an endpoint that was deleted meanwhile: what waits for this wants it stopped."""
-    endpoint = operation.endpoint
-    assert endpoint is not None
-    only_if_idle = operation.details.get("if_idle") and endpoint.deleted_at is None
-    if only_if_idle and (_is_awaited(operation) or _was_used(endpoint)):
-        return
-    compute.stop(_branch(operation).id)
-
-
-def apply_config(operation: Operation) -> None:
-    """New settings or size, changed roles and databases, or another branch."""
-    endpoint = _endpoint(operation)
-    left = operation.details.get("from_branch_id")
-    if left and compute.running_endpoint(left) == endpoint.id:
-        compute.stop(left)
-    _bring_up(endpoint, compute.reconfigure)
-    _apply_catalog(endpoint)
-
-
-def check_availability(operation: Operation) -> None:
-    """Prove that the branch's data is sound and that the endpoint starts and answers."""
-    endpoint = _endpoint(operation)
-    was_running = compute.running_endpoint(endpoint.branch_id) == endpoint.id
-    try:
-        _bring_up(endpoint, compute.start)
-        check_data(compute.socket_dir(endpoint.id))
-    finally:
-        if not was_running and not _is_awaited(operation):
-            compute.stop(endpoint.branch_id)
-
-
-def delete_timeline(operation: Operation) -> None:
-    branch = _branch(operation)
-    compute.stop(branch.id)
-    branch_data.remove(branch.id)
-
-
-def delete_tenant(operation: Operation) -> None:
-    for branch in Branch.objects.filter(project_id=operation.project_id):
-        compute.stop(branch.id)
-        branch_data.remove(branch.id)
-
-
-ACTIONS: Mapping[Action, Callable[[Operation], None]] = {
-    Action.CREATE_TIMELINE: create_timeline,
-    Action.CREATE_BRANCH: create_branch,
-    Action.START_COMPUTE: start_compute,
-    Action.SUSPEND_COMPUTE: suspend_compute,
-    Action.APPLY_CONFIG: apply_config,
-    Action.CHECK_AVAILABILITY: check_availability,
-    Action.DELETE_TIMELINE: delete_timeline,
-    Action.DELETE_TENANT: delete_tenant,
+ACTIONS: Mapping[Action, ActionRule] = {
+    Action.CREATE_TIMELINE: ActionRule(work.create_timeline, makes_branch=True),
+    Action.CREATE_BRANCH: ActionRule(work.create_branch, makes_branch=True),
+    Action.START_COMPUTE: ActionRule(
+        work.start_compute, endpoint_after=EndpointState.ACTIVE, is_start=True
+    ),
+    Action.SUSPEND_COMPUTE: ActionRule(
+        work.suspend_compute, details=SuspendComputeDetails, endpoint_after=EndpointState.IDLE
+    ),
+    Action.APPLY_CONFIG: ActionRule(
+        work.apply_config, details=ApplyConfigDetails, endpoint_after=EndpointState.ACTIVE
+    ),
+    Action.CHECK_AVAILABILITY: ActionRule(work.check_availability),
+    Action.DELETE_TIMELINE: ActionRule(work.delete_timeline),
+    Action.DELETE_TENANT: ActionRule(work.delete_tenant),
 }
 
-
-def compute_spec(endpoint: Endpoint) -> ComputeSpec:
-    return ComputeSpec(
-        endpoint_id=endpoint.id,
-        branch_id=endpoint.branch_id,
-        min_cu=endpoint.autoscaling_limit_min_cu,
-        max_cu=endpoint.autoscaling_limit_max_cu,
-        pg_settings=endpoint.settings.get("pg_settings", {}),
-    )
+STARTS = [action for action, rule in ACTIONS.items() if rule.is_start]
+MAKES_BRANCH = [action for action, rule in ACTIONS.items() if rule.makes_branch]
 
 
-def _is_awaited(operation: Operation) -> bool:
-    """Whether a start stands behind this operation: somebody has come to connect."""
-    starts = Operation.objects.filter(
-        endpoint=operation.endpoint, action=Action.START_COMPUTE, status__in=UNFINISHED
-    )
-    return starts.filter(created_at__gt=operation.created_at).exists()
+def rule_of(operation: Operation) -> ActionRule:
+    return ACTIONS[Action(operation.action)]
 
 
-def _was_used(endpoint: Endpoint) -> bool:
-    """Whether a client has come since the endpoint was found idle."""
-    try:
-        last = compute.last_activity(endpoint.id)
-    except psycopg.OperationalError:
-        return False
-    return last is not None and (endpoint.last_active is None or last > endpoint.last_active)
-
-
-def _bring_up(endpoint: Endpoint, bring_up: Callable[[ComputeSpec], None]) -> None:
-    if endpoint.branch.current_state != BranchState.READY:
-        raise Refused(f"the branch {endpoint.branch_id} was not created")
-    try:
-        bring_up(compute_spec(endpoint))
-    except (ConfigurationRefused, NoSuchBranchData) as error:
-        raise Refused(str(error)) from error
-
-
-def _apply_catalog(endpoint: Endpoint) -> None:
-    """Have the compute hold the branch's roles and databases, where they have changed."""
-    branch = endpoint.branch
-    if branch.applied_catalog_revision == branch.catalog_revision:
-        return
-    socket_dir = compute.socket_dir(endpoint.id)
-    _forget_dropped_by_sql(branch, socket_dir)
-    databases = list(branch.databases.filter(deleted_at=None))
-    roles = list(branch.roles.all())
-    _drop_databases(branch, socket_dir, kept={row.applied_name for row in databases})
-    apply_catalog(
-        socket_dir,
-        CatalogSpec(
-            roles=[
-                RoleSpec(role.name, role.verifier, login=not role.no_login)
-                for role in roles
-                if role.deleted_at is None
-            ],
-            databases=[
-                DatabaseSpec(database.name, database.owner_name, database.applied_name)
-                for database in databases
-            ],
-            dropped_roles=[role.name for role in roles if role.deleted_at],
-        ),
-    )
-    for database in databases:
-        Database.objects.filter(id=database.id).update(applied_name=database.name)
-    branch.roles.filter(id__in=[role.id for role in roles if role.deleted_at]).delete()
-    admit_roles(branch.id, Role.that_may_connect(branch.id))
-    Branch.objects.filter(id=branch.id).update(applied_catalog_revision=branch.catalog_revision)
-
-
-def _forget_dropped_by_sql(branch: Branch, socket_dir: Path) -> None:
-    """A database that was made once and is there no more was dropped by its owner: so be it."""
-    present = database_names(socket_dir)
-    for row in branch.databases.filter(deleted_at=None).exclude(applied_name=None):
-        if present.isdisjoint({row.name, row.applied_name}):
-            row.delete()
-
-
-def _drop_databases(branch: Branch, socket_dir: Path, *, kept: Collection[str | None]) -> None:
-    """Drop what was deleted, but none of those that a living row is still `kept` under.
-
-    The rows go before anything is made: after a crash from then on, a new database that has
-    the name of an old one must not be dropped in its place.
-    """
-    gone = list(branch.databases.exclude(deleted_at=None))
-    names = [row.applied_name or row.name for row in gone]
-    drop_databases(socket_dir, [name for name in names if name not in kept])
-    branch.databases.filter(id__in=[row.id for row in gone]).delete()
-
-
-def _branch(operation: Operation) -> Branch:
-    assert operation.branch is not None
-    return operation.branch
-
-
-def _endpoint(operation: Operation) -> Endpoint:
-    assert operation.endpoint is not None
-    if operation.endpoint.deleted_at is not None:
-        raise Refused("the endpoint was deleted")
-    # Where it was when this was asked for, as that is what we hold: a reassignment that
-    # came later has an operation of its own.
-    operation.endpoint.branch = _branch(operation)
-    return operation.endpoint
+def details_of(action: str, stored: Mapping[str, Any]) -> Details:
+    """An operation's details, from what its row holds."""
+    return ACTIONS[Action(action)].details.from_json(stored)

@@ -4,7 +4,7 @@ Called by the engine, in the transaction that ends the operation unless it says 
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 from django.utils import timezone
@@ -19,15 +19,10 @@ from controlplane.models import (
     EndpointState,
     Operation,
 )
+from controlplane.operations.actions import details_of, rule_of
+from controlplane.operations.details import ApplyConfigDetails, SuspendComputeDetails
 
 log = logging.getLogger(__name__)
-
-# The state of the operation's endpoint once the action is done (specification, 3.1).
-ENDPOINT_AFTER: Mapping[str, EndpointState] = {
-    Action.START_COMPUTE: EndpointState.ACTIVE,
-    Action.APPLY_CONFIG: EndpointState.ACTIVE,
-    Action.SUSPEND_COMPUTE: EndpointState.IDLE,
-}
 
 
 def pending_state(endpoint: Endpoint, unfinished: Sequence[Operation]) -> EndpointState | None:
@@ -35,24 +30,23 @@ def pending_state(endpoint: Endpoint, unfinished: Sequence[Operation]) -> Endpoi
     pending = None
     for operation in unfinished:
         if operation.endpoint_id == endpoint.id:
-            pending = ENDPOINT_AFTER.get(operation.action, pending)
+            pending = rule_of(operation).endpoint_after or pending
     return pending
 
 
 def take_effect(operation: Operation) -> None:
     """Change the rows as the operation's success says."""
     now = timezone.now()
-    if operation.action in (Action.CREATE_TIMELINE, Action.CREATE_BRANCH):
+    rule, details = rule_of(operation), details_of(operation.action, operation.details)
+    if rule.makes_branch:
         _enter_ready(operation, now)
     elif operation.action == Action.DELETE_TIMELINE:
         Endpoint.objects.filter(branch_id=operation.branch_id, deleted_at=None).update(
             deleted_at=now, updated_at=now
         )
         Branch.objects.filter(id=operation.branch_id).update(deleted_at=now, updated_at=now)
-    elif (state := ENDPOINT_AFTER.get(operation.action)) and (
-        endpoint := _living_endpoint(operation)
-    ):
-        if operation.details.get("if_idle") and _runs(endpoint):
+    elif (state := rule.endpoint_after) and (endpoint := _living_endpoint(operation)):
+        if isinstance(details, SuspendComputeDetails) and details.if_idle and _runs(endpoint):
             state = EndpointState.ACTIVE  # a client came at the last moment: it stayed up
         endpoint.enter(state, now=now)
 
@@ -76,10 +70,9 @@ def settle_rows(operation: Operation) -> None:
     endpoint = _living_endpoint(operation)
     if endpoint is None:
         return
-    if before := operation.details.get("before"):
-        for name, value in before.items():
-            setattr(endpoint, name, value)
-        endpoint.save(update_fields=list(before))
+    details = details_of(operation.action, operation.details)
+    if isinstance(details, ApplyConfigDetails) and details.before:
+        endpoint.go_back_to(details.before)
     state = EndpointState.ACTIVE if _runs(endpoint) else EndpointState.IDLE
     endpoint.enter(state, now=timezone.now())
 

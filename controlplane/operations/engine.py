@@ -9,11 +9,11 @@ commits; different projects never wait for each other.
 import logging
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from functools import partial
 
 import psycopg
 from django.db import InterfaceError, OperationalError, transaction
@@ -21,6 +21,7 @@ from django.utils import timezone
 
 from controlplane.compute.filesystem import LockTimeout, lock_branches
 from controlplane.compute.integrity import DataDamaged
+from controlplane.compute.patience import OutOfPatience, patience
 from controlplane.compute.process import StartFailed, StopFailed
 from controlplane.models import (
     UNFINISHED,
@@ -31,17 +32,19 @@ from controlplane.models import (
     OperationStatus,
     Project,
 )
-from controlplane.operations.actions import ACTIONS, Refused
+from controlplane.operations.actions import ACTIONS, STARTS, details_of, rule_of
+from controlplane.operations.details import Details
 from controlplane.operations.effects import settle_compute, settle_rows, take_effect
 from controlplane.operations.queue import enqueue_operation
+from controlplane.operations.work import Attempt, Refused
 
 log = logging.getLogger(__name__)
 
-# Seconds before each further attempt; after the last one the operation has failed.
-RETRY_PAUSES = (0.5, 1.0, 2.0, 4.0)
-
 # Exceptions whose words mean something to the user of the endpoint.
-TELLING = (StartFailed, StopFailed, DataDamaged, LockTimeout, psycopg.Error, OSError)
+TELLING = (
+    *(StartFailed, StopFailed, DataDamaged, LockTimeout, OutOfPatience),
+    *(psycopg.Error, OSError),
+)
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,12 @@ class Step:
     # Branches it works on beyond its own.
     also_holds: Sequence[Branch] = ()
     holds_project: bool = False
-    details: Mapping[str, Any] = field(default_factory=dict)
+    # Of the class that the table of actions names; None is as good as its defaults.
+    details: Details | None = None
+
+    def __post_init__(self) -> None:
+        expected = ACTIONS[self.action].details
+        assert self.details is None or type(self.details) is expected, self
 
     @property
     def resources(self) -> list[str]:
@@ -92,7 +100,7 @@ def schedule(project: Project, steps: Sequence[Step]) -> list[Operation]:
             status=OperationStatus.SCHEDULING,
             chain=chain,
             resources=[project.id] if step.holds_project else step.resources,
-            details=dict(step.details),
+            details=step.details.as_json() if step.details else {},
             created_at=created_at + timedelta(microseconds=position),
             updated_at=created_at + timedelta(microseconds=position),
         )
@@ -149,7 +157,9 @@ def run(operation_id: uuid.UUID) -> None:
             operation = _load(operation_id)
             if operation.is_finished:
                 return
-            ACTIONS[Action(operation.action)](operation)
+            rule = rule_of(operation)
+            with patience(rule.bound):
+                rule.run(_attempt_at(operation))
             _finish(operation)
     except (OperationalError, InterfaceError):
         raise
@@ -168,6 +178,23 @@ def run(operation_id: uuid.UUID) -> None:
         )
 
 
+def _attempt_at(operation: Operation) -> Attempt:
+    return Attempt(
+        operation,
+        details_of(operation.action, operation.details),
+        is_awaited=partial(_is_awaited, operation),
+    )
+
+
+def _is_awaited(operation: Operation) -> bool:
+    return Operation.objects.filter(
+        endpoint=operation.endpoint,
+        action__in=STARTS,
+        status__in=UNFINISHED,
+        created_at__gt=operation.created_at,
+    ).exists()
+
+
 def _finish(operation: Operation) -> None:
     with locked_project(operation.project_id) as project:
         if _end(operation, OperationStatus.FINISHED):
@@ -183,10 +210,11 @@ def _words_of(error: Exception) -> str:
 
 
 def _retry_or_fail(operation: Operation, reason: str) -> None:
-    if operation.failures_count >= len(RETRY_PAUSES):
+    pauses = rule_of(operation).retry_pauses
+    if operation.failures_count >= len(pauses):
         _fail(operation, reason, attempt_failed=True)
         return
-    pause = timedelta(seconds=RETRY_PAUSES[operation.failures_count])
+    pause = timedelta(seconds=pauses[operation.failures_count])
     with locked_project(operation.project_id) as project:
         fresh = Operation.objects.get(id=operation.id)
         if fresh.is_finished:

@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from controlplane.compute import compute
 from controlplane.models import UNFINISHED, Action, Endpoint, EndpointState, Operation, Region
+from controlplane.operations.details import SuspendComputeDetails
 from controlplane.operations.engine import Step, locked_project, schedule
 
 log = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ def suspend_idle_endpoints(region: Region) -> None:
         for endpoint, look in looks:
             try:
                 _take_in(endpoint, look.result())
-            except psycopg.OperationalError as error:
+            except psycopg.Error as error:
                 log.info("endpoint=%s activity=unknown error=%r", endpoint.id, str(error))
 
 
@@ -81,7 +82,7 @@ def _suspend(endpoint: Endpoint, last: datetime) -> None:
                     Action.SUSPEND_COMPUTE,
                     branch=still.branch,
                     endpoint=still,
-                    details={"if_idle": True},
+                    details=SuspendComputeDetails(if_idle=True),
                 )
             ],
         )

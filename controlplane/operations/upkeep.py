@@ -109,7 +109,7 @@ def measure_sizes(region: Region) -> None:
     ):
         try:
             size = compute.logical_size(endpoint.id)
-        except psycopg.OperationalError as error:
+        except psycopg.Error as error:
             log.info("endpoint=%s size=unknown error=%r", endpoint.id, str(error))
             continue
         Branch.objects.filter(id=endpoint.branch_id).update(logical_size=size)

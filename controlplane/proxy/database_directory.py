@@ -22,9 +22,9 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 from controlplane.compute.compute import socket_dir
 from controlplane.compute.filesystem import LockTimeout, lock_branches
 from controlplane.compute.pooler import PoolerUnavailable, ensure_pooler, pooler_socket
-from controlplane.models import Action, Role
 from controlplane.models import EndpointState as EndpointPhase
-from controlplane.operations.effects import ENDPOINT_AFTER
+from controlplane.models import Role
+from controlplane.operations.actions import ACTIONS, details_of
 from controlplane.proxy.directory import ComputeAddress, Route
 from controlplane.proxy.errors import EndpointDisabled, WakeFailed
 from controlplane.services import waking
@@ -53,10 +53,10 @@ WHERE e.id = %(endpoint)s AND e.deleted_at IS NULL AND p.deleted_at IS NULL
 """
 STATE = """
 SELECT e.branch_id, e.disabled, e.current_state, e.started_at,
-    array(SELECT o.action FROM controlplane_operation o
+    array(SELECT jsonb_build_object('action', o.action, 'details', o.details)
+        FROM controlplane_operation o
         WHERE o.endpoint_id = e.id AND o.project_id = e.project_id
-            AND o.status IN ('scheduling', 'running')
-            AND (o.action <> 'apply_config' OR o.details ? 'before')) AS unfinished
+            AND o.status IN ('scheduling', 'running')) AS unfinished
 FROM controlplane_endpoint e
 WHERE e.id = %(endpoint)s AND e.deleted_at IS NULL
 """
@@ -206,8 +206,8 @@ class DatabaseDirectory:
         # What is about to be suspended, to be restarted for new settings or to come up
         # elsewhere is of no use to a client.
         leaving = any(
-            action == Action.APPLY_CONFIG or ENDPOINT_AFTER.get(action) == EndpointPhase.IDLE
-            for action in row.unfinished
+            ACTIONS[one["action"]].keeps_clients_out(details_of(one["action"], one["details"]))
+            for one in row.unfinished
         )
         usable = row.current_state == EndpointPhase.ACTIVE and not leaving
         state = EndpointState(

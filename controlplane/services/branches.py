@@ -19,6 +19,7 @@ from controlplane.models import (
     Project,
     Role,
 )
+from controlplane.operations.actions import MAKES_BRANCH
 from controlplane.operations.engine import Step, schedule, unfinished
 from controlplane.services.endpoint_settings import check_limits, check_pg_settings
 from controlplane.services.errors import Conflict, Invalid, Locked, NotFound, Unprocessable
@@ -188,11 +189,7 @@ def refuse_taken_name(project: Project, name: str) -> None:
 
 
 def _with_pending(project: Project, branches: list[Branch]) -> list[Branch]:
-    being_created = {
-        row.branch_id
-        for row in unfinished(project.id)
-        if row.action in (Action.CREATE_TIMELINE, Action.CREATE_BRANCH)
-    }
+    being_created = {row.branch_id for row in unfinished(project.id) if row.action in MAKES_BRANCH}
     for branch in branches:
         if branch.id in being_created:
             branch.pending_state = BranchState.READY

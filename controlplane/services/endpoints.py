@@ -12,11 +12,13 @@ from controlplane.models import (
     Account,
     Action,
     Branch,
+    Configuration,
     Endpoint,
     EndpointState,
     Operation,
     Project,
 )
+from controlplane.operations.details import ApplyConfigDetails
 from controlplane.operations.effects import pending_state
 from controlplane.operations.engine import Step, cancel, schedule, unfinished
 from controlplane.operations.queue import enqueue_reconciliation
@@ -134,7 +136,7 @@ def update_endpoint(
             endpoint.pending_state = pending
             return EndpointChange(endpoint, [])
         refuse_while_deleting(project, endpoint.branch)
-        before = {name: getattr(endpoint, name) for name in CONFIGURATION if name in changes}
+        before = endpoint.configuration if set(CONFIGURATION) & set(changes) else None
         if before and _is_being_configured(endpoint, operations):
             # A refusal by Postgres brings the settings before it back; with two changes
             # under way there would be no telling which those are.
@@ -155,28 +157,21 @@ def update_endpoint(
 
 
 def _steps(
-    endpoint: Endpoint, left: Branch, before: Mapping[str, Any], heading_for: str
+    endpoint: Endpoint, left: Branch, before: Configuration | None, heading_for: str
 ) -> list[Step]:
     """The operations that a change asks for, in order."""
     reassigned = endpoint.branch_id != left.id
     steps = []
-    if reassigned:
+    if reassigned or before:
         steps.append(
             Step(
                 Action.APPLY_CONFIG,
                 branch=endpoint.branch,
                 endpoint=endpoint,
-                also_holds=[left],
-                details={"from_branch_id": left.id, "before": dict(before)},
-            )
-        )
-    elif before:
-        steps.append(
-            Step(
-                Action.APPLY_CONFIG,
-                branch=endpoint.branch,
-                endpoint=endpoint,
-                details={"before": dict(before)},
+                also_holds=[left] if reassigned else [],
+                details=ApplyConfigDetails(
+                    from_branch_id=left.id if reassigned else None, before=before
+                ),
             )
         )
     was_idle = heading_for == EndpointState.IDLE

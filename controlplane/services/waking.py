@@ -6,6 +6,7 @@ from datetime import timedelta
 from django.utils import timezone
 
 from controlplane.models import Action, Endpoint, EndpointState, Operation, OperationStatus
+from controlplane.operations.actions import STARTS
 from controlplane.operations.engine import locked_project
 from controlplane.operations.reconcile import reconcile_branch
 from controlplane.services.endpoints import head_for
@@ -55,7 +56,7 @@ def notice_death(endpoint_id: str) -> None:
 
 def _refuse_too_early(endpoint: Endpoint) -> None:
     """Raises WakePostponed."""
-    starts = Operation.objects.filter(endpoint=endpoint, action=Action.START_COMPUTE)
+    starts = Operation.objects.filter(endpoint=endpoint, action__in=STARTS)
     failures = []
     for operation in starts.order_by("-created_at")[:10]:
         if operation.status != OperationStatus.FAILED:

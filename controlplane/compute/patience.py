@@ -1,0 +1,60 @@
+"""How long the work under way may still take.
+
+The engine gives every attempt the bound of its action (`operations.actions`). Whatever waits
+asks here how long it may, so that a compute that hangs costs an attempt, never a worker's slot.
+Work that gets on, a long copy or a long recovery, says so and gets its whole bound again: what
+is bounded is standing still.
+
+Held in a context variable: it belongs to the thread that works, and nothing needs to be passed
+through every call between the engine and the wait.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+UNBOUNDED = float("inf")
+
+
+class OutOfPatience(Exception):
+    """The work under way stood still for as long as its action allows."""
+
+
+@dataclass
+class _Patience:
+    bound: float
+    deadline: float
+
+
+_current: ContextVar[_Patience | None] = ContextVar("patience", default=None)
+
+
+@contextmanager
+def patience(seconds: float) -> Iterator[None]:
+    """Give what runs inside `seconds` without progress."""
+    token = _current.set(_Patience(seconds, time.monotonic() + seconds))
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def remaining() -> float:
+    """Seconds left; infinite where nobody set a bound. Raises OutOfPatience at none."""
+    held = _current.get()
+    if held is None:
+        return UNBOUNDED
+    left = held.deadline - time.monotonic()
+    if left <= 0:
+        raise OutOfPatience(f"nothing happened for {held.bound:g} seconds")
+    return left
+
+
+def progressed() -> None:
+    """Say that the work got on: the whole bound begins again. Raises OutOfPatience if late."""
+    held = _current.get()
+    if held is not None:
+        remaining()
+        held.deadline = time.monotonic() + held.bound

@@ -1,0 +1,142 @@
+"""The platform's own sessions in a compute. Everything that looks at or changes a compute's
+databases connects through here.
+
+A compute belongs to strangers: what they set, hold or leave unread must neither keep a session
+waiting nor change what it sees. So every session is bounded from both sides, and every setting
+that could bend its answers is pinned at its start, where nothing that a user sets for a role, a
+database or the whole compute comes after it.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg.abc import PQGen
+
+from controlplane.compute.binaries import postgres_version
+from controlplane.compute.configuration import PLATFORM_ROLE
+from controlplane.compute.patience import UNBOUNDED, remaining
+
+Result = TypeVar("Result")
+Session = psycopg.Connection[tuple[object, ...]]
+
+# Seconds for one statement, where its session's opener names no other bound.
+STATEMENT_BOUND = 30.0
+# libpq and psycopg take nothing shorter.
+SHORTEST_CONNECT = 2
+# Seconds by which the server's own end of a statement comes first; the client's is for a server
+# that does not answer at all.
+SERVER_FIRST = 1.0
+
+# Sessions run as a superuser: only what is Postgres's own may be found by name. The first half
+# keeps answers in the one form that the driver reads, the second keeps statements that may hold
+# a password's verifier out of logs and views, the third keeps them from waiting for anybody.
+PINNED = {
+    "search_path": "pg_catalog",
+    "role": "none",
+    "default_transaction_read_only": "off",
+    "default_transaction_isolation": "read committed",
+    "default_transaction_deferrable": "off",
+    "default_tablespace": "",
+    "session_replication_role": "origin",
+    "row_security": "on",
+    "datestyle": "ISO",
+    "intervalstyle": "postgres",
+    "timezone": "UTC",
+    "bytea_output": "hex",
+    "extra_float_digits": "1",
+    "standard_conforming_strings": "on",
+    "lc_messages": "C",
+    "client_min_messages": "warning",
+    "local_preload_libraries": "",
+    "session_preload_libraries": "",
+    "jit": "off",
+    # secrets
+    "log_statement": "none",
+    "log_duration": "off",
+    "log_min_duration_statement": "-1",
+    "log_min_duration_sample": "-1",
+    "log_transaction_sample_rate": "0",
+    "log_min_error_statement": "panic",
+    "debug_print_parse": "off",
+    "debug_print_rewritten": "off",
+    "debug_print_plan": "off",
+    "track_activities": "off",
+    # waiting
+    "synchronous_commit": "local",
+    "idle_session_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+    "lock_timeout": "10s",
+    "deadlock_timeout": "1s",
+}
+# Known since these major versions.
+PINNED_SINCE = {17: {"transaction_timeout": "0", "event_triggers": "off"}}
+
+
+class SessionTimedOut(psycopg.OperationalError):
+    """The compute did not answer in time; the message says how long was waited."""
+
+
+class _BoundedConnection(psycopg.Connection[tuple[object, ...]]):
+    """Waits for no answer longer than `bound` seconds, nor than the work under way may take."""
+
+    bound = STATEMENT_BOUND
+
+    def wait(
+        self, gen: PQGen[Result], interval: float = 0.1, timeout: float | None = None
+    ) -> Result:
+        allowed = min(self.bound, remaining(), UNBOUNDED if timeout is None else timeout)
+        try:
+            return super().wait(gen, interval, allowed)
+        except psycopg.errors._WaitTimeout as error:
+            raise SessionTimedOut(f"no answer within {allowed:.0f} seconds") from error
+
+
+@contextmanager
+def session(
+    socket_dir: Path,
+    dbname: str = "postgres",
+    *,
+    bound: float = STATEMENT_BOUND,
+    client_encoding: str = "UTF8",
+) -> Iterator[Session]:
+    """A session in the compute that listens in `socket_dir`, in autocommit, closed at the end.
+
+    Connecting and every statement may each take `bound` seconds, and less where the work under
+    way has less left; the server ends a statement that takes longer. Raises
+    psycopg.OperationalError, SessionTimedOut among them; what is run in it raises psycopg.Error.
+    """
+    connection = _BoundedConnection.connect(
+        host=str(socket_dir),
+        port=5432,
+        user=PLATFORM_ROLE,
+        dbname=dbname,
+        autocommit=True,
+        connect_timeout=max(SHORTEST_CONNECT, round(min(bound, remaining()))),
+        application_name="perch",
+        client_encoding=client_encoding,
+        options=_options(bound),
+    )
+    connection.bound = bound
+    try:
+        yield connection
+    finally:
+        # Not `with connection`: leaving that after a timeout would wait for a rollback.
+        connection.close()
+
+
+def _options(bound: float) -> str:
+    milliseconds = max(1, round((bound - SERVER_FIRST) * 1000))
+    settings: dict[str, Any] = {**PINNED, "statement_timeout": milliseconds}
+    major = int(postgres_version().split(".")[0])
+    for since, pinned in PINNED_SINCE.items():
+        if major >= since:
+            settings |= pinned
+    return " ".join(f"-c {name}={_escaped(str(value))}" for name, value in settings.items())
+
+
+def _escaped(value: str) -> str:
+    """As the server splits its options: at blanks that no backslash escapes."""
+    return value.replace("\\", "\\\\").replace(" ", "\\ ")

@@ -1,0 +1,52 @@
+"""What an action needs to know beyond the operation's rows: one frozen class per action that
+needs any. Written by the services, stored as JSON, read by the actions, their effects and the
+proxy, always through `details_of`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from controlplane.models import Configuration
+
+
+@dataclass(frozen=True)
+class Details:
+    """Nothing but the rows."""
+
+    def as_json(self) -> dict[str, Any]:
+        """What differs from the class's defaults."""
+        return {name: value for name, value in asdict(self).items() if value}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Self:
+        return cls(**stored)
+
+
+@dataclass(frozen=True)
+class ApplyConfigDetails(Details):
+    """Without any of these it is the branch's roles and databases that have changed."""
+
+    # The branch that a reassigned endpoint leaves.
+    from_branch_id: str | None = None
+    # The configuration to go back to, should Postgres refuse the new one.
+    before: Configuration | None = None
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Self:
+        before = stored.get("before")
+        return cls(
+            from_branch_id=stored.get("from_branch_id"),
+            before=Configuration(**before) if before else None,
+        )
+
+    @property
+    def may_restart(self) -> bool:
+        """Whether the compute may have to stop: for other settings, or on another branch."""
+        return self.before is not None or self.from_branch_id is not None
+
+
+@dataclass(frozen=True)
+class SuspendComputeDetails(Details):
+    # Only where nobody has come since the endpoint was found idle.
+    if_idle: bool = False

@@ -1,0 +1,69 @@
+"""The table of actions: complete, and what is stored comes back as it was."""
+
+import pytest
+
+from controlplane.models import Action, Branch, Configuration, Endpoint, EndpointState
+from controlplane.operations.actions import ACTIONS, MAKES_BRANCH, STARTS, details_of
+from controlplane.operations.details import ApplyConfigDetails, Details, SuspendComputeDetails
+from controlplane.operations.engine import Step
+
+BEFORE = Configuration(
+    settings={"pg_settings": {"work_mem": "9MB"}},
+    autoscaling_limit_min_cu=0.25,
+    autoscaling_limit_max_cu=2.0,
+    pooler_enabled=True,
+)
+EXAMPLES = [
+    (Action.APPLY_CONFIG, ApplyConfigDetails()),
+    (Action.APPLY_CONFIG, ApplyConfigDetails(before=BEFORE)),
+    (Action.APPLY_CONFIG, ApplyConfigDetails(from_branch_id="br-old-place-123456")),
+    (Action.SUSPEND_COMPUTE, SuspendComputeDetails()),
+    (Action.SUSPEND_COMPUTE, SuspendComputeDetails(if_idle=True)),
+    (Action.START_COMPUTE, Details()),
+]
+
+
+@pytest.mark.parametrize("action", Action)
+def test_every_action_has_its_rule(action: Action) -> None:
+    rule = ACTIONS[action]
+    assert rule.run.__name__ == action.value
+    assert 0 < rule.bound <= 600
+    assert list(rule.retry_pauses) == sorted(rule.retry_pauses)
+    assert type(details_of(action, {})) is rule.details
+    # Whoever needs an endpoint to start leaves it active; whoever makes a branch, none at all.
+    assert not rule.is_start or rule.endpoint_after == EndpointState.ACTIVE
+    assert not rule.makes_branch or rule.endpoint_after is None
+
+
+def test_what_starts_and_what_makes_branches() -> None:
+    assert STARTS == [Action.START_COMPUTE]
+    assert MAKES_BRANCH == [Action.CREATE_TIMELINE, Action.CREATE_BRANCH]
+
+
+@pytest.mark.parametrize(("action", "details"), EXAMPLES)
+def test_details_come_back_as_they_were(action: Action, details: Details) -> None:
+    assert details_of(action, details.as_json()) == details
+
+
+def test_a_step_takes_its_own_actions_details_alone() -> None:
+    with pytest.raises(AssertionError):
+        Step(Action.SUSPEND_COMPUTE, Branch(), Endpoint(), details=ApplyConfigDetails())
+
+
+@pytest.mark.parametrize(
+    ("action", "details", "kept_out"),
+    [
+        (Action.START_COMPUTE, Details(), False),
+        (Action.CHECK_AVAILABILITY, Details(), False),
+        (Action.SUSPEND_COMPUTE, SuspendComputeDetails(), True),
+        (Action.SUSPEND_COMPUTE, SuspendComputeDetails(if_idle=True), True),
+        # Roles and databases alone never take a restart.
+        (Action.APPLY_CONFIG, ApplyConfigDetails(), False),
+        (Action.APPLY_CONFIG, ApplyConfigDetails(before=BEFORE), True),
+        (Action.APPLY_CONFIG, ApplyConfigDetails(from_branch_id="br-old-place-123456"), True),
+    ],
+)
+def test_which_operations_keep_clients_out(
+    action: Action, details: Details, kept_out: bool
+) -> None:
+    assert ACTIONS[action].keeps_clients_out(details) is kept_out
