@@ -1,4 +1,4 @@
-"""Suspends endpoints that nobody uses (design, section 5: activity, suspend_timeout_seconds)."""
+"""Suspends endpoints that nobody uses (specification, section 2.1: activity)."""
 
 import logging
 from concurrent.futures import ThreadPoolExecutor

@@ -1,5 +1,5 @@
 """What can go wrong for a client, with the words and the SQLSTATE it gets. The texts are those
-that Neon's clients know (neon-facts section 8), so that what reads them reads ours too."""
+that Neon's clients know (specification, section 10), so that what reads them reads ours too."""
 
 from controlplane.proxy import messages
 

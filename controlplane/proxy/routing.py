@@ -1,5 +1,5 @@
 """Which endpoint a client means: the first label of the host name it asked TLS for, or the
-`endpoint=` in its `options` (neon-facts section 8)."""
+`endpoint=` in its `options` (specification, section 10)."""
 
 import re
 from dataclasses import dataclass, replace

@@ -230,7 +230,7 @@ def delete_endpoint(account: Account, project_id: str, endpoint_id: str) -> Endp
 
 
 def refuse_occupied(branch: Branch) -> None:
-    """Raises Conflict where the branch has its endpoint already (section 8)."""
+    """Raises Conflict where the branch has its endpoint already (specification, section 8)."""
     if occupant := Endpoint.objects.filter(branch=branch, deleted_at=None).first():
         raise Conflict(
             f'read_write endpoint already exists; branch_id:"{branch.id}", '
