@@ -128,7 +128,10 @@ def settings(request: ConsoleRequest, project_id: str, endpoint_id: str) -> Http
     form = EndpointSettingsForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
         with problems_beside(form):
-            attributes = form.attributes()
+            attributes = form.changed_attributes()
+            if "pg_settings" in form.changed_data:
+                present = request.api.endpoint(project_id, endpoint_id).pg_settings
+                attributes["settings"] = {"pg_settings": form.changed_pg_settings(present)}
             if attributes:
                 request.api.update_endpoint(project_id, endpoint_id, attributes)
             return done(request, url, "" if attributes else "Nothing was changed.")
