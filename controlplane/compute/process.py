@@ -30,11 +30,6 @@ class StopFailed(Exception):
     """Postgres could not even be killed."""
 
 
-def running_pid(data_dir: Path) -> int | None:
-    """The process id of the Postgres that runs on `data_dir`."""
-    return process.pid if (process := _postmaster(data_dir)) else None
-
-
 def socket_dir_of(data_dir: Path) -> Path | None:
     """Where the Postgres that runs on `data_dir` listens."""
     if not _postmaster(data_dir):

@@ -73,10 +73,10 @@ def start_by_hand(stack: Stack, branch_id: str) -> int:
         "import sys, django\n"
         "django.setup()\n"
         "from controlplane.compute.branch_data import branch_dir, data_dir\n"
-        "from controlplane.compute.process import running_pid, start_postgres\n"
+        "from controlplane.compute.process import start_postgres\n"
         "place = branch_dir(sys.argv[1])\n"
         "start_postgres(place / 'data', place / 'postgresql.conf', place / 'postgres.log')\n"
-        "print(running_pid(place / 'data'))\n"
+        "print((place / 'data' / 'postmaster.pid').read_text().split()[0])\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, branch_id],
