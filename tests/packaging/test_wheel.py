@@ -83,7 +83,7 @@ def answers(url: str) -> bool:
 
 
 def test_its_help_tells_of_its_own_commands_first(whole: Installation) -> None:
-    for arguments in ([], ["--help"], ["help"]):
+    for arguments in ([], ["--help"]):
         lines = whole.run("perch", *arguments).stdout.splitlines()
         assert lines[0] == "usage: perch COMMAND [options]"
         own = [line.split()[0] for line in lines if line.startswith("  ")]
