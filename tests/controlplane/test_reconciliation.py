@@ -76,7 +76,7 @@ def start_by_hand(stack: Stack, branch_id: str) -> int:
         "from controlplane.compute.process import start_postgres\n"
         "place = branch_dir(sys.argv[1])\n"
         "start_postgres(place / 'data', place / 'postgresql.conf', place / 'postgres.log')\n"
-        "print((place / 'data' / 'postmaster.pid').read_text().split()[0])\n"
+        "print((place / 'data' / 'postmaster.pid').read_text().splitlines()[0])\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, branch_id],
