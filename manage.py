@@ -1,21 +1,68 @@
 #!/usr/bin/env python3
-"""Perch's commands. The control plane's where it is installed, else the console's alone."""
+"""Perch's commands. The control plane's where it is installed, else the console's alone.
+
+Installed, this is the module `perch.manage`, and the program `perch` calls its `main`.
+"""
 
 import argparse
 import os
 import sys
+from importlib import metadata
 from importlib.util import find_spec
+
+from django.core.management import (
+    ManagementUtility,
+    find_commands,
+    get_commands,
+    load_command_class,
+)
+
+CONTROLPLANE = "controlplane"
+
+
+class Commands(ManagementUtility):
+    """Django's commands and Perch's own, of which the help tells first."""
+
+    def main_help_text(self, commands_only: bool = False) -> str:
+        if commands_only:
+            return super().main_help_text(commands_only=True)
+        own = [name for name, app in get_commands().items() if app == CONTROLPLANE]
+        own.sort(key=lambda name: (name != "up", name))
+        lines = [f"usage: {self.prog_name} COMMAND [options]", ""]
+        lines += [f"  {name:16}{load_command_class(CONTROLPLANE, name).help}" for name in own]
+        if not own:
+            lines.append(f"Only the console is installed, which gunicorn runs. {how_to_install()}")
+        lines += [
+            "",
+            f"{self.prog_name} COMMAND --help tells of each; {self.prog_name} --version of this.",
+            f"Django's commands work as well: {self.prog_name} help --commands lists them all.",
+        ]
+        return "\n".join(lines)
 
 
 def main() -> None:
+    arguments = sys.argv[1:]
+    if arguments in (["--version"], ["version"]):
+        print(metadata.version("perch"))
+        return
     has_controlplane = find_spec("procrastinate") is not None
+    if not has_controlplane and arguments and arguments[0] in controlplane_commands():
+        sys.exit(f"{arguments[0]} belongs to the control plane. {how_to_install()}")
     settings = "controlplane.settings" if has_controlplane else "console.settings"
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", settings)
-    take_state_dir(sys.argv[1:])
+    take_state_dir(arguments)
+    Commands(sys.argv).execute()
 
-    from django.core.management import execute_from_command_line
 
-    execute_from_command_line(sys.argv)
+def controlplane_commands() -> list[str]:
+    """The names of the control plane's commands, whether or not they can run here."""
+    found = find_spec(f"{CONTROLPLANE}.management")
+    folders = found.submodule_search_locations if found else None
+    return [name for folder in folders or () for name in find_commands(folder)]
+
+
+def how_to_install() -> str:
+    return "The rest comes with: pip install 'perch[controlplane]'"
 
 
 def take_state_dir(arguments: list[str]) -> None:

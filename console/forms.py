@@ -183,22 +183,29 @@ class EndpointSettingsForm(SizeFields):
 
     def clean_pg_settings(self) -> dict[str, str]:
         settings: dict[str, str] = {}
-        for line in str(self.cleaned_data["pg_settings"]).splitlines():
-            if not line.strip():
-                continue
-            name, equals, value = (part.strip() for part in line.partition("="))
+        for name, equals, value in split_lines(str(self.cleaned_data["pg_settings"])):
             if not (name and equals):
-                raise forms.ValidationError(f"“{line.strip()}” is not of the form name = value.")
+                line = " ".join(part for part in (name, equals, value) if part)
+                raise forms.ValidationError(f"“{line}” is not of the form name = value.")
             if name in settings:
                 raise forms.ValidationError(f"{name} is set twice.")
             settings[name] = value
         return settings
 
-    def attributes(self) -> dict[str, Any]:
-        asked = self.changed_attributes()
-        if "pg_settings" in self.changed_data:
-            asked["settings"] = {"pg_settings": self.cleaned_data["pg_settings"]}
-        return asked
+    def changed_pg_settings(self, present: Mapping[str, str]) -> dict[str, str]:
+        """`present` with what was changed on the page; what others changed since it was made
+        stays, as the API only takes all the Postgres settings together."""
+        typed: dict[str, str] = self.cleaned_data["pg_settings"]
+        page_text = self.data.get(self.add_initial_prefix("pg_settings"), "")
+        before = {name: value for name, _, value in split_lines(page_text)}
+        kept = {name: present[name] for name in present if name in typed or name not in before}
+        return kept | {name: typed[name] for name in typed if typed[name] != before.get(name)}
+
+
+def split_lines(text: str) -> list[tuple[str, str, str]]:
+    """The name, the equals sign and the value of each line that is not blank."""
+    split = (line.partition("=") for line in text.splitlines() if line.strip())
+    return [(name.strip(), equals, value.strip()) for name, equals, value in split]
 
 
 class BranchForm(forms.Form):

@@ -9,7 +9,6 @@ from console.api_results import Branch, Endpoint, Operation, Project
 from console.statuses import (
     ACTIVE,
     ENDPOINT_STATES,
-    IDLE,
     STOPPED,
     Status,
     action_name,
@@ -37,6 +36,27 @@ def project_row(project: Project, endpoints: Sequence[Endpoint] | None) -> Proje
 
 
 @dataclass(frozen=True)
+class Button:
+    """One press that changes an endpoint: which URL it posts to, and what it says."""
+
+    url_name: str
+    label: str
+    # With the endpoint's id after it, the button's id on the page.
+    name: str
+    # Where the URL switches something: "on" or "off".
+    to: str = ""
+    look: str = ""
+
+
+START = Button("endpoint_start", "Start", "power", look="small outline")
+SUSPEND = Button("endpoint_suspend", "Suspend", "power", look="small secondary outline")
+ENABLE = Button("endpoint_disabled", "Enable", "power", to="off", look="small outline")
+DISABLE = Button("endpoint_disabled", "Disable", "disable", to="on")
+POOL = Button("endpoint_pooling", "Switch pooling on", "pooling", to="on")
+UNPOOL = Button("endpoint_pooling", "Switch pooling off", "pooling", to="off")
+
+
+@dataclass(frozen=True)
 class EndpointRow:
     endpoint: Endpoint
     state: Status
@@ -45,16 +65,15 @@ class EndpointRow:
     branch_name: str
 
     @property
-    def can_start(self) -> bool:
-        return self.state is IDLE
+    def power(self) -> Button:
+        """The one button beside the menu."""
+        return {STOPPED: ENABLE, ACTIVE: SUSPEND}.get(self.state, START)
 
     @property
-    def can_suspend(self) -> bool:
-        return self.state is ACTIVE
-
-    @property
-    def is_stopped(self) -> bool:
-        return self.state is STOPPED
+    def switches(self) -> list[Button]:
+        """The buttons in the menu."""
+        pooling = UNPOOL if self.endpoint.pooler_enabled else POOL
+        return [pooling] if self.state is STOPPED else [pooling, DISABLE]
 
     @property
     def size(self) -> str:

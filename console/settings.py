@@ -23,7 +23,10 @@ def envlist(name: str, default: str = "") -> list[str]:
     return [item.strip() for item in env(name, default).split(",") if item.strip()]
 
 
-BASE_DIR = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent
+IS_INSTALLED = (ROOT / "perch" / "manage.py").is_file()
+# The folder of templates and static: the checkout's root, or the package `perch` of the wheel.
+BASE_DIR = ROOT / "perch" if IS_INSTALLED else ROOT
 
 DEBUG = envbool("PERCH_DEBUG", default=False)
 # Signs forms and encrypts the cookie that holds the user's API key; console.wsgi insists on it.

@@ -26,10 +26,10 @@ urlpatterns = [
     path(f"{ENDPOINT}/live", endpoints.live, name="endpoint_live"),
     path(f"{ENDPOINT}/connect", connecting.show, name="endpoint_connect"),
     path(f"{ENDPOINT}/watch", connecting.watch, name="endpoint_watch"),
-    path(f"{ENDPOINT}/start", endpoints.start, name="endpoint_start"),
-    path(f"{ENDPOINT}/suspend", endpoints.suspend, name="endpoint_suspend"),
-    path(f"{ENDPOINT}/pooling", endpoints.pooling, name="endpoint_pooling"),
-    path(f"{ENDPOINT}/disabled", endpoints.disabled, name="endpoint_disabled"),
+    *(
+        path(f"{ENDPOINT}/{what}", endpoints.change, {"what": what}, name=f"endpoint_{what}")
+        for what in endpoints.CHANGES
+    ),
     path(f"{ENDPOINT}/reassign", endpoints.reassign, name="endpoint_reassign"),
     path(f"{ENDPOINT}/settings", endpoints.settings, name="endpoint_settings"),
     path(f"{ENDPOINT}/delete", endpoints.delete, name="endpoint_delete"),

@@ -50,6 +50,20 @@ def envsecret(name: str, path: Path) -> str:
         return secrets.token_urlsafe(48)
 
 
+def default_state_dir(*, checkout: Path | None) -> Path:
+    """Where state is kept unless told otherwise; `checkout` is None for an installed wheel.
+
+    Never among the installed packages, which the next version replaces.
+    """
+    if os.geteuid() == 0:
+        return Path("/var/lib/perch")
+    if checkout is not None:
+        return checkout / "var"
+    # The XDG specification has relative paths ignored.
+    wanted = Path(envstr("XDG_STATE_HOME", ""))
+    return (wanted if wanted.is_absolute() else Path.home() / ".local" / "state") / "perch"
+
+
 def private_directory(state_dir: Path, name: str, *, longest_child: int) -> Path:
     """`state_dir/name`, or a short path derived from it where sockets would not fit.
 

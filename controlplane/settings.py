@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from controlplane.environment import (
+    default_state_dir,
     envbool,
     envint,
     envsecret,
@@ -16,14 +17,14 @@ from controlplane.environment import (
     private_directory,
 )
 
-BASE_DIR = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent
+IS_INSTALLED = (ROOT / "perch" / "manage.py").is_file()
+# The folder of manage.py and the Procfile: the checkout's root, or the wheel's package `perch`.
+BASE_DIR = ROOT / "perch" if IS_INSTALLED else ROOT
 
 # Where this host keeps its branches, its own Postgres and its secrets.
 STATE_DIR = Path(
-    envstr(
-        "PERCH_STATE_DIR",
-        "/var/lib/perch" if os.geteuid() == 0 else str(BASE_DIR / "var"),
-    )
+    envstr("PERCH_STATE_DIR", str(default_state_dir(checkout=None if IS_INSTALLED else ROOT)))
 ).resolve()
 # Unix sockets: their paths must stay under 107 bytes, however deep the state directory lies.
 SOCKET_DIR = private_directory(STATE_DIR, "sockets", longest_child=64)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 # The longest first, so that none is left running alone at the end.
-SUITES = ("connections", "controlplane", "console", "proxy", "browser")
+SUITES = ("connections", "controlplane", "console", "proxy", "browser", "packaging")
 SIDE_BY_SIDE = 2
 # pytest's exit statuses.
 PASSED, TESTS_FAILED, NOTHING_COLLECTED = 0, 1, 5

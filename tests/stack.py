@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -157,19 +157,25 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def running_stack(state_dir: Path, **environment: str) -> Iterator[Stack]:
+def running_stack(
+    state_dir: Path,
+    program: Sequence[str | Path] = (sys.executable, ROOT / "manage.py"),
+    *,
+    cwd: Path = ROOT,
+    **environment: str,
+) -> Iterator[Stack]:
     """`manage.py up` on `state_dir`, ready; stopped at the end as Ctrl-C does."""
     ports = [free_port() for _ in range(3)]
     log_file = state_dir / "up.log"
     with log_file.open("wb") as log:
         process = subprocess.Popen(
             [
-                *(sys.executable, ROOT / "manage.py", "up", "--state-dir", state_dir),
+                *(*program, "up", "--state-dir", state_dir),
                 *("--console-port", str(ports[0])),
                 *("--api-port", str(ports[1])),
                 *("--proxy-port", str(ports[2])),
             ],
-            cwd=ROOT,
+            cwd=cwd,
             env={
                 **{k: v for k, v in os.environ.items() if not k.startswith("DJANGO_")},
                 **environment,

@@ -1,5 +1,6 @@
 """Compute endpoints: one's page, and everything that can be done to one."""
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from django.http import HttpResponse
@@ -15,7 +16,7 @@ from console.forms import (
     ReassignForm,
     offer_branches,
 )
-from console.management_api import side_by_side
+from console.management_api import ManagementAPI, side_by_side
 from console.polling import Polling, polling, render_live
 from console.request import ConsoleRequest
 from console.responses import FormPage, act, back, choices, done, problems_beside, show_form
@@ -127,7 +128,10 @@ def settings(request: ConsoleRequest, project_id: str, endpoint_id: str) -> Http
     form = EndpointSettingsForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
         with problems_beside(form):
-            attributes = form.attributes()
+            attributes = form.changed_attributes()
+            if "pg_settings" in form.changed_data:
+                present = request.api.endpoint(project_id, endpoint_id).pg_settings
+                attributes["settings"] = {"pg_settings": form.changed_pg_settings(present)}
             if attributes:
                 request.api.update_endpoint(project_id, endpoint_id, attributes)
             return done(request, url, "" if attributes else "Nothing was changed.")
@@ -165,40 +169,25 @@ def delete(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpRe
     return show_form(request, form, page)
 
 
+# What a button's URL ends in → what the API is asked for; `on` is where a switch is to stand.
+CHANGES: Mapping[str, Callable[[ManagementAPI, str, str, bool], object]] = {
+    "start": lambda api, project, endpoint, on: api.start_endpoint(project, endpoint),
+    "suspend": lambda api, project, endpoint, on: api.suspend_endpoint(project, endpoint),
+    "pooling": lambda api, project, endpoint, on: api.update_endpoint(
+        project, endpoint, {"pooler_enabled": on}
+    ),
+    "disabled": lambda api, project, endpoint, on: api.update_endpoint(
+        project, endpoint, {"disabled": on}
+    ),
+}
+
+
 @require_POST
-def start(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResponse:
+def change(request: ConsoleRequest, project_id: str, endpoint_id: str, what: str) -> HttpResponse:
+    """What one press does; `what` is one of CHANGES."""
+    on = request.POST.get("to") == "on"
     return act(
         request,
-        lambda: request.api.start_endpoint(project_id, endpoint_id),
-        otherwise=reverse("endpoint", args=[project_id, endpoint_id]),
-    )
-
-
-@require_POST
-def suspend(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResponse:
-    return act(
-        request,
-        lambda: request.api.suspend_endpoint(project_id, endpoint_id),
-        otherwise=reverse("endpoint", args=[project_id, endpoint_id]),
-    )
-
-
-@require_POST
-def pooling(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResponse:
-    return _switch(request, project_id, endpoint_id, "pooler_enabled")
-
-
-@require_POST
-def disabled(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResponse:
-    return _switch(request, project_id, endpoint_id, "disabled")
-
-
-def _switch(
-    request: ConsoleRequest, project_id: str, endpoint_id: str, attribute: str
-) -> HttpResponse:
-    attributes = {attribute: request.POST.get("to") == "on"}
-    return act(
-        request,
-        lambda: request.api.update_endpoint(project_id, endpoint_id, attributes),
+        lambda: CHANGES[what](request.api, project_id, endpoint_id, on),
         otherwise=reverse("endpoint", args=[project_id, endpoint_id]),
     )

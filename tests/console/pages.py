@@ -6,8 +6,6 @@ from typing import Any
 
 
 class _Reader(HTMLParser):
-    VOID = frozenset({"input", "meta", "link", "br", "path", "circle", "rect", "img"})
-
     def __init__(self) -> None:
         super().__init__()
         self.words: list[str] = []

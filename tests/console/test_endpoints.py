@@ -176,6 +176,37 @@ def test_only_what_was_changed_is_sent(alice: Person, shop: Shop) -> None:
     assert "work_mem = 8MB" in Page(alice.get(shop.endpoint_url)).text
 
 
+def set_pg_settings(person: Person, shop: Shop, **pg_settings: str) -> None:
+    """Past the console, as another client of the API does."""
+    body = {"endpoint": {"settings": {"pg_settings": pg_settings}}}
+    person.api.finish(person.api.patch(f"/projects/{shop.id}/endpoints/{shop.endpoint_id}", body))
+
+
+def test_what_others_set_meanwhile_stays(alice: Person, shop: Shop) -> None:
+    set_pg_settings(alice, shop, work_mem="6MB", log_statement="ddl", jit="off")
+    page = Page(alice.get(f"{shop.endpoint_url}/settings"))
+    set_pg_settings(alice, shop, work_mem="6MB", log_statement="all", jit="off", geqo="off")
+
+    sized = page.fields | {"max_cu": "0.5", "suspend_timeout": "90"}
+    alice.post(f"{shop.endpoint_url}/settings", sized)
+    alice.post(f"{shop.endpoint_url}/pooling", {"to": "on"})
+    wait_until_quiet(alice, shop)
+    shown = endpoint(alice, shop)
+    assert (shown["autoscaling_limit_max_cu"], shown["suspend_timeout_seconds"]) == (0.5, 90)
+    pg_settings = {"work_mem": "6MB", "log_statement": "all", "jit": "off", "geqo": "off"}
+    assert shown["settings"]["pg_settings"] == pg_settings
+
+    text = "work_mem = 7MB\r\nlog_statement = ddl\r\nenable_sort = off"
+    alice.post(f"{shop.endpoint_url}/settings", page.fields | {"pg_settings": text})
+    wait_until_quiet(alice, shop)
+    assert endpoint(alice, shop)["settings"]["pg_settings"] == {
+        "work_mem": "7MB",
+        "log_statement": "all",
+        "enable_sort": "off",
+        "geqo": "off",
+    }
+
+
 def test_settings_that_cannot_be_read_are_refused_and_kept(carol: Person, still_shop: Shop) -> None:
     for text in ("work_mem 8MB", "= 8MB", "work_mem = 8MB\nwork_mem = 9MB"):
         answer = carol.post(f"{still_shop.endpoint_url}/settings", {"pg_settings": text})

@@ -40,7 +40,6 @@ class Answer:
 class RawClient:
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=20)
-        self._scram: ScramClient | None = None
         self._answer = Answer()
 
     @classmethod

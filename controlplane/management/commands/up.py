@@ -43,8 +43,13 @@ class Command(BaseCommand):
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
+        state_dir = str(settings.STATE_DIR).replace("%", "%%")
         parser.add_argument(
-            "--state-dir", metavar="DIR", help=f"where everything is kept ({settings.STATE_DIR})"
+            "--state-dir",
+            metavar="DIR",
+            help=f"where everything is kept, here {state_dir}; unless told by this or by "
+            "PERCH_STATE_DIR, as root /var/lib/perch, in a checkout its var/, else "
+            "$XDG_STATE_HOME/perch (~/.local/state/perch)",
         )
         parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
         for name, port in DEFAULT_PORTS.items():

@@ -1,0 +1,33 @@
+"""The wheel, and environments that it is installed into."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.packaging.installation import Installation, build_wheel, install
+from tests.stack import new_state_dir
+
+
+@pytest.fixture(scope="session")
+def place() -> Iterator[Path]:
+    # As root, the account of the computes must reach what lies below.
+    with new_state_dir() as directory:
+        yield directory
+
+
+@pytest.fixture(scope="session")
+def wheel(place: Path) -> Path:
+    return build_wheel(place)
+
+
+@pytest.fixture(scope="session")
+def console_alone(wheel: Path, place: Path) -> Installation:
+    """`pip install perch`."""
+    return install(wheel, place / "console")
+
+
+@pytest.fixture(scope="session")
+def whole(wheel: Path, place: Path) -> Installation:
+    """`pip install 'perch[controlplane]'`."""
+    return install(wheel, place / "whole", "controlplane")

@@ -1,0 +1,132 @@
+"""Perch as a wheel in an environment of its own, out of the checkout's reach.
+
+Its dependencies are linked from the environment that runs the tests, and only those that the
+wheel itself asks for: what is missing among them is missing here too.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+from tests.stack import ROOT
+
+SOURCES = (
+    *("manage.py", "pyproject.toml", "Procfile", "README.md", "LICENSE"),
+    *("console", "controlplane", "templates", "static", "tests"),
+)
+BUILD_SOURCES = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
+
+
+def build_wheel(place: Path) -> Path:
+    """Build the wheel by way of the source distribution, as for a release; returns its path."""
+    checkout, built = place / "checkout", place / "built"
+    checkout.mkdir()
+    for name in SOURCES:
+        if (ROOT / name).is_dir():
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(ROOT / name, checkout / name, ignore=ignored)
+        else:
+            shutil.copy(ROOT / name, checkout / name)
+    _run(sys.executable, "-c", BUILD_SOURCES, built, cwd=checkout)
+    (sources,) = built.glob("*.tar.gz")
+    options = ["--no-deps", "--no-build-isolation", "--wheel-dir", str(built)]
+    _run(sys.executable, "-m", "pip", "wheel", *options, sources, cwd=place)
+    (wheel,) = built.glob("*.whl")
+    return wheel
+
+
+@dataclass(frozen=True)
+class Installation:
+    """An environment with the wheel in it."""
+
+    path: Path
+    # An empty folder to run things in.
+    folder: Path
+
+    @property
+    def bin(self) -> Path:
+        return self.path / "bin"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What its programs may know of ours: nothing that leads to the checkout."""
+        return {
+            "PATH": f"{self.bin}:{os.defpath}",
+            "HOME": str(self.folder),
+            "PERCH_STATE_DIR": str(self.folder / "state"),
+        }
+
+    def run(self, program: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [self.bin / program, *arguments],
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+
+def install(wheel: Path, place: Path, *extras: str) -> Installation:
+    """The wheel with these extras, in `place`."""
+    installation = Installation(place / "environment", place / "folder")
+    installation.folder.mkdir(parents=True)
+    venv.create(installation.path, symlinks=True, with_pip=False)
+    python = installation.bin / "python"
+    options = ["--no-deps", "--no-index", "--disable-pip-version-check"]
+    _run(sys.executable, "-m", "pip", "--python", python, "install", *options, wheel, cwd=place)
+    (site,) = installation.path.glob("lib/python*/site-packages")
+    (perch,) = metadata.distributions(name="perch", path=[str(site)])
+    for distribution in _needed(perch, extras):
+        _link(distribution, site)
+        for script in distribution.entry_points.select(group="console_scripts"):
+            _write_script(script, installation.bin)
+    return installation
+
+
+def _needed(
+    distribution: metadata.Distribution, extras: tuple[str, ...]
+) -> Iterator[metadata.Distribution]:
+    """What the distribution with these extras needs, and what that needs in turn."""
+    pending, known = [(distribution, extras)], set()
+    while pending:
+        asking, asked = pending.pop()
+        for line in asking.requires or ():
+            wanted = Requirement(line)
+            scopes = [{"extra": extra} for extra in ("", *asked)]
+            if wanted.marker and not any(map(wanted.marker.evaluate, scopes)):
+                continue
+            if (key := (wanted.name, *sorted(wanted.extras))) in known:
+                continue
+            known.add(key)
+            found = metadata.distribution(wanted.name)
+            pending.append((found, tuple(wanted.extras)))
+            yield found
+
+
+def _link(distribution: metadata.Distribution, site: Path) -> None:
+    for name in {file.parts[0] for file in distribution.files or ()}:
+        # Programs lie outside; the compiled forms of modules that lie alone, together.
+        if name not in ("..", "__pycache__") and not (site / name).exists():
+            (site / name).symlink_to(Path(str(distribution.locate_file(name))))
+
+
+def _write_script(script: metadata.EntryPoint, folder: Path) -> None:
+    path = folder / script.name
+    path.write_text(
+        f"#!{folder / 'python'}\nfrom {script.module} import {script.attr}\n{script.attr}()\n"
+    )
+    path.chmod(0o755)
+
+
+def _run(*command: str | Path, cwd: Path) -> None:
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"

@@ -1,0 +1,105 @@
+"""The wheel: what lies in it, and that it runs where there is no checkout."""
+
+import re
+import subprocess
+import zipfile
+from pathlib import Path
+
+import requests
+
+from tests.packaging.installation import Installation
+from tests.stack import ROOT, Client, free_port, new_state_dir, running_stack, wait_for
+
+
+def files_below(*folders: str) -> set[str]:
+    found = {path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()}
+    return {str(path.relative_to(ROOT)) for path in found if "__pycache__" not in path.parts}
+
+
+def test_it_holds_both_programs_and_what_they_read_and_nothing_else(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+    data = {"Procfile", "manage.py"} | files_below("templates", "static")
+    assert names == files_below("console", "controlplane") | {f"perch/{name}" for name in data}
+
+
+def test_the_checkout_is_out_of_reach(whole: Installation) -> None:
+    """Else the other tests here would prove nothing."""
+    code = "import console, controlplane, perch.manage as p; print(p.__file__); import tests"
+    done = whole.run("python", "-c", code)
+    assert "No module named 'tests'" in done.stderr
+    assert done.stdout.startswith(str(whole.path))
+
+
+def test_it_runs_from_an_empty_folder(whole: Installation) -> None:
+    with new_state_dir() as state_dir:
+        program = [whole.bin / "perch"]
+        outside = {**whole.environment, "PYTHONPATH": ""}
+        with running_stack(state_dir, program, cwd=whole.folder, **outside) as stack:
+            check_styles(stack.console_url)
+            client = Client(stack.api_url, (state_dir / "api-key").read_text().strip())
+            created = client.new_project()
+            assert {o["status"] for o in client.finish(created)} == {"finished"}
+        assert stack.process.returncode == 0
+    assert [path.name for path in whole.folder.iterdir() if path.name != "state"] == []
+
+
+def test_the_base_serves_the_console_alone(console_alone: Installation) -> None:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    with subprocess.Popen(
+        [
+            *(console_alone.bin / "gunicorn", "console.wsgi", "--no-control-socket"),
+            *("--bind", f"127.0.0.1:{port}"),
+        ],
+        cwd=console_alone.folder,
+        env={**console_alone.environment, "PERCH_SECRET_KEY": "secret"},
+        stderr=subprocess.DEVNULL,
+    ) as gunicorn:
+        try:
+            wait_for(lambda: gunicorn.poll() is not None or answers(url), "the console")
+            check_styles(url)
+        finally:
+            gunicorn.terminate()
+
+
+def check_styles(console_url: str) -> None:
+    """The sign-in page is there, and so is every stylesheet it names, word for word."""
+    page = requests.get(f"{console_url}/sign-in", timeout=10)
+    assert page.ok, page.text
+    sheets = re.findall(r'href="/static/([^"?]+\.css)\?v=\w+"', page.text)
+    assert "console.css" in sheets
+    for name in sheets:
+        answer = requests.get(f"{console_url}/static/{name}", timeout=10)
+        assert answer.headers["Content-Type"].startswith("text/css")
+        assert answer.content == (ROOT / "static" / name).read_bytes()
+
+
+def answers(url: str) -> bool:
+    try:
+        return requests.get(f"{url}/sign-in", timeout=5).ok
+    except requests.ConnectionError:
+        return False
+
+
+def test_its_help_tells_of_its_own_commands_first(whole: Installation) -> None:
+    for arguments in ([], ["--help"]):
+        lines = whole.run("perch", *arguments).stdout.splitlines()
+        assert lines[0] == "usage: perch COMMAND [options]"
+        own = [line.split()[0] for line in lines if line.startswith("  ")]
+        assert own == ["up", "create_api_key", "proxy", "worker"]
+    assert "$XDG_STATE_HOME/perch" in whole.run("perch", "up", "--help").stdout
+
+
+def test_it_knows_its_version(wheel: Path, whole: Installation) -> None:
+    version = wheel.name.split("-")[1]
+    assert whole.run("perch", "--version").stdout.strip() == version
+    assert whole.run("perch", "version").stdout.strip() == version
+
+
+def test_the_base_says_what_the_other_commands_take(console_alone: Installation) -> None:
+    assert "pip install 'perch[controlplane]'" in console_alone.run("perch", "--help").stdout
+    refused = console_alone.run("perch", "up")
+    assert refused.returncode == 1
+    assert "pip install 'perch[controlplane]'" in refused.stderr
+    assert "Traceback" not in refused.stderr
