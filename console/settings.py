@@ -23,6 +23,12 @@ def envlist(name: str, default: str = "") -> list[str]:
     return [item.strip() for item in env(name, default).split(",") if item.strip()]
 
 
+def envsecret(name: str) -> str:
+    """The variable, or what the file that `<name>_FILE` names holds."""
+    path = env(f"{name}_FILE")
+    return env(name) or (Path(path).read_text().strip() if path else "")
+
+
 ROOT = Path(__file__).resolve().parent.parent
 IS_INSTALLED = (ROOT / "perch" / "manage.py").is_file()
 # The folder of templates and static: the checkout's root, or the package `perch` of the wheel.
@@ -30,7 +36,7 @@ BASE_DIR = ROOT / "perch" if IS_INSTALLED else ROOT
 
 DEBUG = envbool("PERCH_DEBUG", default=False)
 # Signs forms and encrypts the cookie that holds the user's API key; console.wsgi insists on it.
-SECRET_KEY = env("PERCH_SECRET_KEY", "only-for-debugging" if DEBUG else "")
+SECRET_KEY = envsecret("PERCH_SECRET_KEY") or ("only-for-debugging" if DEBUG else "")
 # HOST is the address that `up` and the Procfile listen on.
 ALLOWED_HOSTS = envlist("PERCH_ALLOWED_HOSTS", ".localhost,127.0.0.1,[::1]," + env("HOST"))
 CSRF_TRUSTED_ORIGINS = envlist("PERCH_TRUSTED_ORIGINS")

@@ -26,13 +26,16 @@ def envbool(name: str, default: bool) -> bool:
 
 
 def envsecret(name: str, path: Path) -> str:
-    """The variable `name`, else what the 0600 file at `path` holds, made on the first call.
+    """The variable `name`, else what the file that `<name>_FILE` names holds, else what the
+    0600 file at `path` holds, made on the first call.
 
     A process that may not read or make the file gets a passing secret: commands that
     need none, `--help` among them, work anywhere.
     """
     if value := os.environ.get(name):
         return value
+    if given := os.environ.get(f"{name}_FILE"):
+        path = Path(given)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # O_EXCL: of two processes that start together, one writes and both read the same.

@@ -36,7 +36,9 @@ SECRET_KEY = envsecret("PERCH_SECRET_KEY", STATE_DIR / "secret-key")
 POSTGRES_BIN = envstr("PERCH_POSTGRES_BIN", "")
 # PgBouncer's program; None looks for it on the host, "" goes without.
 PGBOUNCER = os.environ.get("PERCH_PGBOUNCER")
-# As root, Postgres runs under this account; "" takes `perch` where it exists, else `nobody`.
+# As root, each compute runs under an account of its own, of these numbers; with a name, all run
+# under that one account.
+COMPUTE_UIDS = envstr("PERCH_COMPUTE_UIDS", "50000-59999")
 COMPUTE_ACCOUNT = envstr("PERCH_COMPUTE_ACCOUNT", "")
 
 # The region this host serves: its worker's queue, and the host names of its endpoints.

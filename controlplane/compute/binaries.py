@@ -1,86 +1,29 @@
-"""Postgres's programs, and the account they run under.
+"""Postgres's programs.
 
-Postgres refuses to run as root. As root, everything here runs under an unprivileged
-account, which may be unable to enter the directory that holds the programs (a virtual
-environment below /root, say); they are then copied into the state directory once.
+As root they run under unprivileged accounts, which may be unable to enter the directory that
+holds them (a virtual environment below /root, say); they are then copied into the state
+directory once.
 """
 
 import functools
 import os
-import pwd
 import shutil
 import subprocess
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from django.conf import settings
 
-# What a Postgres sees of our environment: nothing secret may be in it.
-ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C.UTF-8", "TZ": "UTC"}
+from controlplane.compute.accounts import running_as, service_account
 
 
 class PostgresUnusable(Exception):
     """The Postgres programs cannot be run here; the message says why."""
 
 
-@dataclass(frozen=True)
-class ComputeAccount:
-    """The unprivileged account of the computes; only where we run as root."""
-
-    name: str
-    uid: int
-    gid: int
-
-
-@functools.cache
-def compute_account() -> ComputeAccount | None:
-    """The account that computes run under, or None where they run as ourselves."""
-    if os.geteuid() != 0:
-        return None
-    for name in [settings.COMPUTE_ACCOUNT] if settings.COMPUTE_ACCOUNT else ["perch", "nobody"]:
-        try:
-            entry = pwd.getpwnam(name)
-        except KeyError:
-            continue
-        return ComputeAccount(entry.pw_name, entry.pw_uid, entry.pw_gid)
-    raise PostgresUnusable(
-        f'there is no account "{settings.COMPUTE_ACCOUNT}" to run Postgres under'
-    )
-
-
-def as_compute_account() -> dict[str, Any]:
-    """Keyword arguments that make `subprocess` run a program under the compute account."""
-    options: dict[str, Any] = {"env": ENVIRONMENT, "umask": 0o077, "cwd": "/"}
-    if account := compute_account():
-        options |= {"user": account.uid, "group": account.gid, "extra_groups": []}
-    return options
-
-
-def own_directory(path: Path) -> Path:
-    """Make `path` a directory of mode 0700 that belongs to the compute account."""
-    path.mkdir(mode=0o700, exist_ok=True)
-    uid = account.uid if (account := compute_account()) else os.geteuid()
-    found = path.lstat()
-    if found.st_uid != uid:
-        if os.geteuid() != 0 or found.st_uid != 0:
-            raise PostgresUnusable(f"{path} belongs to another account")
-        give_to_account(path)
-    if found.st_mode & 0o077:
-        path.chmod(0o700)
-    return path
-
-
-def give_to_account(path: Path | str | int) -> None:
-    """Make the file or directory (or the open descriptor) the compute account's."""
-    if account := compute_account():
-        os.chown(path, account.uid, account.gid)
-
-
 @functools.cache
 def postgres_bin() -> Path:
-    """The directory of `postgres`, `initdb` and friends, runnable by the compute account.
+    """The directory of `postgres`, `initdb` and friends, runnable by the accounts of the computes.
 
     Raises PostgresUnusable with what to do about it.
     """
@@ -101,10 +44,9 @@ def postgres_bin() -> Path:
         return bundled
     copied = _copy_of(package) / package.name / "pginstall" / "bin"
     if problem := _why_unusable(copied):
-        account = compute_account()
         raise PostgresUnusable(
-            f"{problem}; the account {account.name if account else ''!r} must be able to "
-            f"enter the state directory {settings.STATE_DIR}: choose another with --state-dir"
+            f"{problem}; the accounts of the computes must be able to enter the state "
+            f"directory {settings.STATE_DIR}: choose another with --state-dir"
         )
     return copied
 
@@ -124,7 +66,7 @@ def _why_unusable(bin_dir: Path) -> str | None:
             [bin_dir / "postgres", "--version"],
             capture_output=True,
             text=True,
-            **as_compute_account(),
+            **running_as(service_account()),
         )
     except OSError as error:
         return str(error)

@@ -1,32 +1,37 @@
 """A branch on disk: its directory, made from the template or from its parent.
 
-`<state-dir>/branches/<branch_id>/` holds `data` (Postgres's own), `postgresql.conf` and
-`postgres.log`. It is made beside its place and renamed into it, so that it is there as a
-whole or not at all. Callers hold the branch's lock.
+`<state-dir>/branches/<branch_id>/` holds `data` (Postgres's own), `run` (where a pooler may
+write), `postgresql.conf` and `postgres.log`. As root it is root's, and its group is the branch's
+account, which may pass through it and read, but write only below `data` and `run`: so none of
+the names in it can be put in the way of what root does there.
+
+It is made beside its place, where only we can look in, and renamed into it, so that it is there
+as a whole or not at all. Callers hold the branch's lock.
 """
 
+import os
 import re
 import subprocess
+import threading
 from pathlib import Path
 
 from django.conf import settings
 
-from controlplane.compute.binaries import (
-    as_compute_account,
-    give_to_account,
-    own_directory,
-    postgres_bin,
-    postgres_version,
+from controlplane.compute.accounts import (
+    Account,
+    account_of,
+    give,
+    new_account,
+    own_account,
+    running_as,
+    service_account,
 )
+from controlplane.compute.binaries import postgres_bin, postgres_version
 from controlplane.compute.configuration import PLATFORM_ROLE
-from controlplane.compute.filesystem import (
-    clone_tree,
-    lock_branches,
-    remove_tree,
-    sync_tree,
-)
+from controlplane.compute.filesystem import lock_branches, remove_tree, sync_tree
 from controlplane.compute.process import socket_dir_of
 from controlplane.compute.session import session
+from controlplane.compute.tree import NEW_FILE, clone_file, clone_tree, open_directory
 
 # What belongs to the running process, not to the data: the documentation of Postgres's
 # low-level backup says to leave these out.
@@ -39,6 +44,7 @@ OF_THE_RUNNING = (
 
 # Seconds: beginning a backup of a running parent makes it write all its dirty pages.
 CHECKPOINT_BOUND = 600.0
+INITDB_BOUND = 120.0
 
 
 class NoSuchBranchData(Exception):
@@ -54,54 +60,73 @@ def data_dir(branch_id: str) -> Path:
 
 
 def create_from_template(branch_id: str) -> None:
-    """Make the branch's directory as a fresh cluster. Does nothing where it is already."""
+    """Make the branch's directory as a fresh cluster. Does nothing where it is already.
+
+    Raises AccountUnusable, OSError.
+    """
     if branch_dir(branch_id).exists():
         return
     template = _template()
-    staging = _staging(branch_id)
-    clone_tree(template, staging / "data")
-    _put_in_place(staging, branch_id)
+    staging, account = _staging(branch_id)
+    clone_tree(template, staging / "data", owner=account)
+    _put_in_place(staging, branch_id, account)
 
 
 def create_from_parent(branch_id: str, parent_id: str) -> None:
     """Make the branch's directory hold all that is committed on the parent now.
 
     The parent may run; then Postgres's backup functions make the copy consistent. Does
-    nothing where the directory is already. Raises NoSuchBranchData, psycopg.Error.
+    nothing where the directory is already. Raises NoSuchBranchData, AccountUnusable,
+    TreeUntrusted, psycopg.Error, OSError.
     """
     if branch_dir(branch_id).exists():
         return
     parent = data_dir(parent_id)
     if not parent.exists():
         raise NoSuchBranchData(f"the parent branch {parent_id} has no data")
-    staging = _staging(branch_id)
+    staging, account = _staging(branch_id)
     if socket_dir := socket_dir_of(parent):
-        _back_up(parent, socket_dir, staging / "data")
+        _back_up(parent, socket_dir, staging / "data", account)
     else:
-        clone_tree(parent, staging / "data", skip=OF_THE_PROCESS)
-    _put_in_place(staging, branch_id)
+        clone_tree(parent, staging / "data", owner=account, skip=OF_THE_PROCESS)
+    _put_in_place(staging, branch_id, account)
 
 
 def remove(branch_id: str) -> None:
     """Remove the branch's directory, at once as far as anyone can see."""
     place = branch_dir(branch_id)
     if place.exists():
-        doomed = _staging(branch_id) / "removed"
-        place.rename(doomed)
-    remove_tree(place.parent / f".{branch_id}")
+        place.rename(_empty_staging(branch_id) / "removed")
+    remove_tree(_staging_place(branch_id))
+
+
+def write_for(branch_id: str, name: str, text: str) -> Path:
+    """Write the file `name` of the branch's directory, which its account may read, whole or
+    not at all; returns its path."""
+    path = branch_dir(branch_id) / name
+    draft = path.with_name(f".{name}.{threading.get_ident()}")
+    draft.unlink(missing_ok=True)
+    descriptor = os.open(draft, NEW_FILE, 0o640)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+        _show(descriptor, account_of(branch_dir(branch_id)))
+    draft.rename(path)
+    return path
 
 
 def _template() -> Path:
-    """The cluster that new projects are cloned from, made by the first caller."""
+    """The cluster that new projects are cloned from, made by the first caller; root's, as all
+    that is made of it trusts it."""
     template: Path = settings.STATE_DIR / "templates" / postgres_version()
     if template.exists():
         return template
-    own_directory(template.parent)
     with lock_branches("template"):
         if template.exists():
             return template
         staging = template.with_name(f".{template.name}")
         remove_tree(staging)
+        staging.mkdir(mode=0o700)
+        give(staging, service_account())
         done = subprocess.run(
             [
                 postgres_bin() / "initdb",
@@ -111,16 +136,22 @@ def _template() -> Path:
             ],
             capture_output=True,
             text=True,
-            **as_compute_account(),
+            timeout=INITDB_BOUND,
+            **running_as(service_account()),
         )
         if done.returncode:
             raise RuntimeError(f"initdb failed: {done.stderr.strip()}")
-        sync_tree(staging)
-        staging.rename(template)
+        # A copy of our own: whoever could write to the original can do so no more.
+        owned = template.with_name(f".{template.name}.owned")
+        remove_tree(owned)
+        clone_tree(staging, owned, owner=own_account())
+        remove_tree(staging)
+        sync_tree(owned)
+        owned.rename(template)
     return template
 
 
-def _back_up(parent: Path, socket_dir: Path, target: Path) -> None:
+def _back_up(parent: Path, socket_dir: Path, target: Path, account: Account) -> None:
     """A low-level base backup of the running `parent`, in one session as it must be."""
     with session(socket_dir, bound=CHECKPOINT_BOUND) as connection:
         # The slot keeps the log we need from being recycled; it goes with the session.
@@ -128,7 +159,7 @@ def _back_up(parent: Path, socket_dir: Path, target: Path) -> None:
             "SELECT pg_create_physical_replication_slot('perch_' || pg_backend_pid(), true, true)"
         )
         connection.execute("SELECT pg_backup_start('branch', fast => true)")
-        clone_tree(parent, target, skip=OF_THE_RUNNING)
+        clone_tree(parent, target, owner=account, skip=OF_THE_RUNNING)
         row = connection.execute(
             "SELECT labelfile, pg_walfile_name(lsn) FROM pg_backup_stop(wait_for_archive => false)"
         ).fetchone()
@@ -136,22 +167,57 @@ def _back_up(parent: Path, socket_dir: Path, target: Path) -> None:
         label, last = str(row[0]), str(row[1])
         found = re.search(r"START WAL LOCATION: \S+ \(file ([0-9A-F]{24})\)", label)
         assert found is not None
-        first = found[1]
-        for segment in (parent / "pg_wal").iterdir():
-            if re.fullmatch("[0-9A-F]{24}", segment.name) and first <= segment.name <= last:
-                clone_tree(segment, target / "pg_wal" / segment.name)
-    (target / "backup_label").write_text(label)
-    give_to_account(target / "backup_label")
+        _copy_log(parent, target, first=found[1], last=last, account=account)
+    descriptor = os.open(target / "backup_label", NEW_FILE, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(label)
+        give(descriptor, account)
 
 
-def _staging(branch_id: str) -> Path:
-    """An empty directory beside the branch's place; what a dead attempt left is removed."""
-    own_directory(branch_dir(branch_id).parent)
-    staging = branch_dir(branch_id).with_name(f".{branch_id}")
+def _copy_log(parent: Path, target: Path, *, first: str, last: str, account: Account) -> None:
+    """The segments of the log that recovering the copy needs."""
+    with (
+        open_directory(parent) as data,
+        open_directory("pg_wal", within=data) as log,
+        open_directory(target / "pg_wal") as copy,
+    ):
+        for name in os.listdir(log):
+            if re.fullmatch("[0-9A-F]{24}", name) and first <= name <= last:
+                clone_file(name, source=log, target=copy, owner=account)
+
+
+def _staging(branch_id: str) -> tuple[Path, Account]:
+    """An empty directory beside the branch's place, and the account that the branch will have."""
+    with lock_branches("accounts"):
+        staging = _empty_staging(branch_id)
+        account = new_account(staging.parent)
+        # Takes the account: none that comes later gets the same.
+        give(staging, Account(own_account().uid, account.gid))
+    return staging, account
+
+
+def _staging_place(branch_id: str) -> Path:
+    return branch_dir(branch_id).with_name(f".{branch_id}")
+
+
+def _empty_staging(branch_id: str) -> Path:
+    """What a dead attempt left is removed."""
+    staging = _staging_place(branch_id)
     remove_tree(staging)
-    return own_directory(staging)
+    staging.mkdir(mode=0o700)
+    return staging
 
 
-def _put_in_place(staging: Path, branch_id: str) -> None:
+def _put_in_place(staging: Path, branch_id: str, account: Account) -> None:
+    run = staging / "run"
+    run.mkdir(mode=0o700)
+    give(run, account)
     sync_tree(staging)
+    _show(staging, account)
     staging.rename(branch_dir(branch_id))
+
+
+def _show(path: Path | int, account: Account) -> None:
+    """Let the account read what stays ours: pass through, if it is a directory."""
+    give(path, Account(own_account().uid, account.gid))
+    os.chmod(path, 0o710 if isinstance(path, Path) else 0o640)

@@ -5,7 +5,6 @@ then ends in the same state. Callers hold the branch's lock (`lock_branches`).
 """
 
 import logging
-import shutil
 from datetime import datetime
 from pathlib import Path
 from typing import cast
@@ -14,9 +13,10 @@ import psycopg
 from django.conf import settings
 
 from controlplane.compute import branch_data
-from controlplane.compute.binaries import give_to_account, own_directory
+from controlplane.compute.accounts import account_of, give
 from controlplane.compute.branch_data import data_dir
 from controlplane.compute.configuration import ComputeSpec, render_configuration
+from controlplane.compute.filesystem import remove_tree
 from controlplane.compute.limits import forget_limits, limit_compute
 from controlplane.compute.pooler import stop_pooler
 from controlplane.compute.process import (
@@ -28,12 +28,10 @@ from controlplane.compute.process import (
     stop_postgres,
 )
 from controlplane.compute.session import session
+from controlplane.compute.state_directory import HBA_FILE
 
 log = logging.getLogger(__name__)
 
-# One line: nobody reaches the socket but the compute account itself and the proxy, which
-# has authenticated the client before it connects.
-HBA = "local all all trust\n"
 # Seconds that a look at a compute waits for its answer: it is looked at again soon.
 LOOK_BOUND = 2.0
 # Seconds that a compute which is to serve clients may take to show that it does.
@@ -59,8 +57,8 @@ def start(spec: ComputeSpec) -> None:
     if running_endpoint(spec.branch_id) == spec.endpoint_id and answers(spec.endpoint_id):
         return
     stop(spec.branch_id)
-    config = _write_configuration(spec, _config_file(spec.branch_id))
-    own_directory(socket_dir(spec.endpoint_id))
+    config = _write_configuration(spec, _config_file(spec.branch_id).name)
+    _make_socket_dir(spec)
     try:
         start_postgres(
             data,
@@ -94,13 +92,11 @@ def reconfigure(spec: ComputeSpec) -> None:
         start(spec)
         return
     data, current = data_dir(spec.branch_id), _config_file(spec.branch_id)
-    proposed = _write_configuration(spec, current.with_name("proposed.conf"))
+    proposed = _write_configuration(spec, "proposed.conf")
     if complaint := check_configuration(data, proposed):
         raise ConfigurationRefused(complaint)
     # A copy: were it a rename, a crash right after it would leave no configuration at all.
-    previous = current.with_name("previous.conf")
-    shutil.copyfile(current, previous)
-    give_to_account(previous)
+    previous = branch_data.write_for(spec.branch_id, "previous.conf", current.read_text())
     proposed.rename(current)
     reload_postgres(data)
     if not _needs_restart(spec):
@@ -177,15 +173,25 @@ def _needs_restart(spec: ComputeSpec) -> bool:
     return row != (0,)
 
 
-def _write_configuration(spec: ComputeSpec, path: Path) -> Path:
-    hba_file = Path(settings.STATE_DIR) / "pg_hba.conf"
-    if not hba_file.exists():
-        hba_file.write_text(HBA)
-        give_to_account(hba_file)
-    text = render_configuration(spec, socket_dir=socket_dir(spec.endpoint_id), hba_file=hba_file)
-    path.write_text(text)
-    give_to_account(path)
-    return path
+def _write_configuration(spec: ComputeSpec, name: str) -> Path:
+    text = render_configuration(
+        spec,
+        socket_dir=socket_dir(spec.endpoint_id),
+        hba_file=Path(settings.STATE_DIR) / HBA_FILE,
+    )
+    return branch_data.write_for(spec.branch_id, name, text)
+
+
+def _make_socket_dir(spec: ComputeSpec) -> None:
+    """Where the compute listens: its account's alone. The account is another one after a
+    reassignment."""
+    account = account_of(branch_data.branch_dir(spec.branch_id))
+    place = socket_dir(spec.endpoint_id)
+    if place.exists() and place.lstat().st_uid != account.uid:
+        remove_tree(place)
+    if not place.exists():
+        place.mkdir(mode=0o700)
+        give(place, account)
 
 
 def _config_file(branch_id: str) -> Path:

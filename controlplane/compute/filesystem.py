@@ -1,73 +1,20 @@
-"""Copies, removes and locks directories. Copies share their blocks where the disk can."""
+"""Locks, flushes and removes directories that no stranger can write to. What strangers own is
+read through `tree`."""
 
-import errno
 import fcntl
 import os
 import shutil
 import time
-from collections.abc import Collection, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from django.conf import settings
 
-from controlplane.compute.binaries import give_to_account
-
-FICLONE = 0x40049409  # linux/fs.h: share the source's extents, copying on write
-NO_REFLINK = {errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.ENOSYS}
-
 
 class LockTimeout(Exception):
     """Somebody else holds the branch's lock."""
-
-
-def clone_tree(source: Path, target: Path, *, skip: Collection[str] = ()) -> None:
-    """Copy the directory or file `source` to the new path `target`, for the compute account.
-
-    `skip` names paths relative to `source`; a skipped directory is made, but left empty.
-    A file that vanishes meanwhile is left out: a running Postgres may drop files, and its
-    log, replayed on the copy, drops them there as well.
-    """
-    if not source.is_dir():
-        _clone_file(str(source), str(target))
-        return
-    target.mkdir(mode=0o700)
-    give_to_account(target)
-    directories = [""]
-    while directories:
-        relative = directories.pop()
-        with os.scandir(source / relative) as entries:
-            for entry in entries:
-                name = os.path.join(relative, entry.name)
-                copy = os.path.join(target, name)
-                if entry.is_dir(follow_symlinks=False):
-                    os.mkdir(copy, 0o700)
-                    give_to_account(copy)
-                    if name not in skip:
-                        directories.append(name)
-                elif entry.is_file(follow_symlinks=False) and name not in skip:
-                    with suppress(FileNotFoundError):
-                        _clone_file(entry.path, copy)
-
-
-def _clone_file(source: str, target: str) -> None:
-    reader = os.open(source, os.O_RDONLY)
-    try:
-        writer = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            try:
-                fcntl.ioctl(writer, FICLONE, reader)
-            except OSError as error:
-                if error.errno not in NO_REFLINK:
-                    raise
-                while os.copy_file_range(reader, writer, 1 << 30):
-                    pass
-            give_to_account(writer)
-        finally:
-            os.close(writer)
-    finally:
-        os.close(reader)
 
 
 def sync_tree(path: Path) -> None:
@@ -77,10 +24,11 @@ def sync_tree(path: Path) -> None:
     fast as one by one, and unlike syncfs it waits for nobody else's pages.
     """
     directories = [directory for directory, _, _ in os.walk(path)]
-    files = [entry.path for d in directories for entry in os.scandir(d) if entry.is_file()]
+    entries = (entry for directory in directories for entry in os.scandir(directory))
+    files = [entry.path for entry in entries if entry.is_file(follow_symlinks=False)]
     for start_writing, places in ((True, files), (False, files), (False, directories)):
         for place in places:
-            descriptor = os.open(place, os.O_RDONLY)
+            descriptor = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
                 if start_writing:
                     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)

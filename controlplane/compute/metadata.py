@@ -1,5 +1,7 @@
 """The private Postgres for Perch's own data, where no DATABASE_URL names another."""
 
+import os
+import pwd
 import subprocess
 from pathlib import Path
 
@@ -7,10 +9,12 @@ import psycopg
 from django.conf import settings
 from psycopg import sql
 
-from controlplane.compute.binaries import as_compute_account, own_directory, postgres_bin
+from controlplane.compute.accounts import ENVIRONMENT, give, running_as, service_account
+from controlplane.compute.binaries import postgres_bin
 from controlplane.compute.filesystem import remove_tree, sync_tree
 
 USER = DATABASE = "perch"
+HBA_FILE, IDENT_FILE = "metadata-hba.conf", "metadata-ident.conf"
 
 
 def metadata_socket_dir() -> Path:
@@ -18,36 +22,43 @@ def metadata_socket_dir() -> Path:
 
 
 def create_metadata_cluster() -> None:
-    """Make the cluster's directory where it is not there yet."""
+    """Make the cluster's directory where it is not there yet, and say who may connect."""
     data = _data_dir()
-    own_directory(metadata_socket_dir())
+    _make(metadata_socket_dir())
+    _let_us_in()
     if data.exists():
         return
-    staging = own_directory(data.with_name(".metadata"))
+    staging = data.with_name(".metadata")
     remove_tree(staging)
-    own_directory(staging)
+    _make(staging)
     subprocess.run(
         [
             postgres_bin() / "initdb",
             *("--pgdata", staging, "--username", USER, "--encoding", "UTF8"),
-            *("--auth", "trust", "--no-locale", "--no-sync", "--no-instructions"),
+            *("--auth", "peer", "--no-locale", "--no-sync", "--no-instructions"),
         ],
         check=True,
         capture_output=True,
-        **as_compute_account(),
+        **running_as(service_account()),
     )
     sync_tree(staging)
     staging.rename(data)
 
 
-def metadata_command() -> list[str]:
-    """The command line that runs the cluster in the foreground, on its socket only."""
+def metadata_command(*, mark: str) -> list[str]:
+    """The command line that runs the cluster in the foreground, on its socket only.
+
+    It knows nothing of our environment but `mark`, NAME=value, by which it is found again.
+    """
     return [
+        *("env", "-i", mark, *(f"{name}={value}" for name, value in ENVIRONMENT.items())),
         str(postgres_bin() / "postgres"),
         *("-D", str(_data_dir())),
         *("-c", "listen_addresses="),
         *("-c", f"unix_socket_directories={metadata_socket_dir()}"),
         *("-c", "unix_socket_permissions=0700"),
+        *("-c", f"hba_file={_state_file(HBA_FILE)}"),
+        *("-c", f"ident_file={_state_file(IDENT_FILE)}"),
         *("-c", "max_connections=200"),
     ]
 
@@ -76,5 +87,29 @@ def why_unreachable(url: str) -> str | None:
     return None
 
 
+def _let_us_in() -> None:
+    """Whoever connects is asked of the kernel, and must be the account that we run as: neither
+    a compute's account nor the cluster's own gets in."""
+    ours = pwd.getpwuid(os.geteuid()).pw_name
+    quoted = ours.replace('"', '""')
+    for name, line in (
+        (HBA_FILE, f"local all {USER} peer map=perch"),
+        (IDENT_FILE, f'perch "{quoted}" {USER}'),
+    ):
+        path = _state_file(name)
+        path.write_text(line + "\n")
+        path.chmod(0o644)
+
+
+def _make(directory: Path) -> None:
+    if not directory.exists():
+        directory.mkdir(mode=0o700)
+        give(directory, service_account())
+
+
+def _state_file(name: str) -> Path:
+    return Path(settings.STATE_DIR) / name
+
+
 def _data_dir() -> Path:
-    return Path(settings.STATE_DIR) / "metadata"
+    return _state_file("metadata")

@@ -18,7 +18,7 @@ import psutil
 from django.conf import settings
 
 from controlplane.compute import branch_data
-from controlplane.compute.binaries import as_compute_account, give_to_account
+from controlplane.compute.accounts import account_of, running_as
 from controlplane.compute.process import is_alive, reap, wait_until
 
 PORT = 6432  # of the socket's name alone
@@ -36,7 +36,6 @@ listen_port = {port}
 unix_socket_dir = {socket_dir}
 unix_socket_mode = 0700
 pidfile = {pid_file}
-logfile = {log_file}
 ; The proxy has authenticated the client; here its name must only be a role's. The names are
 ; read from a file: a query for them would run in the client's database, as a superuser.
 auth_type = trust
@@ -87,13 +86,13 @@ def ensure_pooler(branch_id: str, socket_dir: Path, *, roles: Collection[str]) -
     text = CONFIGURATION
     if _version(program) >= KEEPS_PREPARED_STATEMENTS:
         text += "max_prepared_statements = 200\n"
-    _write(
-        config,
+    branch_data.write_for(
+        branch_id,
+        config.name,
         text.format(
             socket_dir=socket_dir,
             port=PORT,
             pid_file=_pid_file(branch_id),
-            log_file=log_file,
             auth_file=_auth_file(branch_id),
             most_clients=MOST_CLIENTS,
             servers=SERVERS_PER_POOL,
@@ -101,14 +100,16 @@ def ensure_pooler(branch_id: str, socket_dir: Path, *, roles: Collection[str]) -
     )
     # What a pooler that was killed has left would pass for the new one's.
     pooler_socket(socket_dir).unlink(missing_ok=True)
-    child = subprocess.Popen(
-        [program, "-q", config],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        **as_compute_account(),
-    )
+    # Opened here, not by its name there: the pooler's account owns no directory of ours.
+    with log_file.open("wb") as log:
+        child = subprocess.Popen(
+            [program, config],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+            start_new_session=True,
+            **running_as(account_of(branch_data.branch_dir(branch_id))),
+        )
     deadline = time.monotonic() + START_TIMEOUT
     while not pooler_socket(socket_dir).exists():
         if child.poll() is not None or time.monotonic() > deadline:
@@ -132,7 +133,7 @@ def admit_roles(branch_id: str, roles: Collection[str]) -> None:
     path = _auth_file(branch_id)
     if path.exists() and path.read_text() == text:
         return
-    _write(path, text)
+    branch_data.write_for(branch_id, path.name, text)
     if process := _process(branch_id):
         process.send_signal(signal.SIGHUP)
 
@@ -158,15 +159,7 @@ def _auth_file(branch_id: str) -> Path:
 
 
 def _pid_file(branch_id: str) -> Path:
-    return branch_data.branch_dir(branch_id) / "pgbouncer.pid"
-
-
-def _write(path: Path, text: str) -> None:
-    """Whole or not at all: PgBouncer may read it at any time."""
-    draft = path.with_name(f".{path.name}")
-    draft.write_text(text)
-    give_to_account(draft)
-    draft.rename(path)
+    return branch_data.branch_dir(branch_id) / "run" / "pgbouncer.pid"
 
 
 def _process(branch_id: str) -> psutil.Process | None:

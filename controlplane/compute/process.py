@@ -17,7 +17,8 @@ from pathlib import Path
 
 import psutil
 
-from controlplane.compute.binaries import as_compute_account, postgres_bin
+from controlplane.compute.accounts import account_of, running_as
+from controlplane.compute.binaries import postgres_bin
 
 POLL_INTERVAL = 0.001  # seconds
 
@@ -120,7 +121,7 @@ def check_configuration(data_dir: Path, config_file: Path) -> str | None:
         text=True,
         errors="replace",
         timeout=30,
-        **as_compute_account(),
+        **running_as(account_of(data_dir.parent)),
     )
     return None if done.returncode == 0 else _complaints(done.stderr)
 
@@ -164,7 +165,7 @@ def _spawn(data_dir: Path, config_file: Path, log_file: Path) -> "subprocess.Pop
             stderr=log,
             # Of its own session: it must survive the worker and its terminal.
             start_new_session=True,
-            **as_compute_account(),
+            **running_as(account_of(data_dir.parent)),
         )
     finally:
         os.close(log)

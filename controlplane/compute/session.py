@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg.abc import PQGen
 
+from controlplane.compute.accounts import is_served_by
 from controlplane.compute.binaries import postgres_version
 from controlplane.compute.configuration import PLATFORM_ROLE
 from controlplane.compute.patience import UNBOUNDED, remaining
@@ -120,6 +121,9 @@ def session(
         options=_options(bound),
     )
     connection.bound = bound
+    if not is_served_by(connection.fileno(), socket_dir):
+        connection.close()
+        raise psycopg.OperationalError("the compute's socket leads elsewhere")
     try:
         yield connection
     finally:

@@ -1,10 +1,21 @@
-"""The state directory: made and checked before anything is put into it."""
+"""The state directory: made and checked before anything is put into it.
 
+As root everything in it is root's, and others may pass through but neither list nor write; what
+an account of a Postgres may write to lies one level below a directory of root's.
+"""
+
+import os
+import stat
 from pathlib import Path
 
 from django.conf import settings
 
-from controlplane.compute.binaries import compute_account, own_directory
+from controlplane.compute.accounts import account_range, service_account, shared_account
+
+HBA_FILE = "pg_hba.conf"
+# Nobody reaches a compute's socket but its own account and the proxy, which has authenticated
+# the client before it connects.
+HBA = "local all all trust\n"
 
 
 class StateDirectoryUnusable(Exception):
@@ -14,21 +25,46 @@ class StateDirectoryUnusable(Exception):
 def prepare_state_directory() -> None:
     """Make the state directory and those below it that every process relies on.
 
-    Raises StateDirectoryUnusable, binaries.PostgresUnusable.
+    Raises StateDirectoryUnusable, accounts.AccountUnusable.
     """
     state = Path(settings.STATE_DIR)
     state.mkdir(parents=True, exist_ok=True)
-    (state / "locks").mkdir(mode=0o700, exist_ok=True)
-    if account := compute_account():
-        # Its own directories lie within, so the account must be able to pass through.
-        state.chmod(0o711)
-        for parent in state.parents:
-            if not parent.stat().st_mode & 0o001:
-                raise StateDirectoryUnusable(
-                    f"the state directory {state} lies below {parent}, which the account "
-                    f'"{account.name}" of the computes cannot enter; choose another place'
-                )
-    own_directory(state / "branches")
+    service_account()
+    if shared_account() is None:
+        account_range()
+    if os.geteuid() == 0:
+        _check_reachable(state)
+    private = 0o711 if os.geteuid() == 0 else 0o700
+    _our_directory(state, private)
+    for name, mode in (("locks", 0o700), ("templates", private), ("branches", private)):
+        _our_directory(state / name, mode)
     sockets = Path(settings.SOCKET_DIR)
-    sockets.parent.mkdir(parents=True, exist_ok=True)
-    own_directory(sockets)
+    _our_directory(sockets, private)
+    hba = state / HBA_FILE
+    if not hba.exists():
+        hba.write_text(HBA)
+        hba.chmod(0o644)
+
+
+def _check_reachable(state: Path) -> None:
+    """The accounts of the computes must be able to pass through to what is theirs."""
+    for parent in state.resolve().parents:
+        if not parent.stat().st_mode & stat.S_IXOTH:
+            raise StateDirectoryUnusable(
+                f"the state directory {state} lies below {parent}, which the accounts of the "
+                "computes cannot enter; choose another place"
+            )
+
+
+def _our_directory(path: Path, mode: int) -> None:
+    path.mkdir(mode=mode, exist_ok=True)
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode):
+        raise StateDirectoryUnusable(f"{path} is not a directory")
+    if found.st_uid != os.geteuid():
+        raise StateDirectoryUnusable(
+            f"{path} belongs to the account {found.st_uid}, not to ours ({os.geteuid()}); "
+            "an earlier Perch made it, or another user: choose another state directory"
+        )
+    if stat.S_IMODE(found.st_mode) != mode:
+        path.chmod(mode)

@@ -22,9 +22,11 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
 
 from controlplane.compute import compute, metadata
-from controlplane.compute.binaries import PostgresUnusable, compute_account, postgres_bin
+from controlplane.compute.accounts import AccountUnusable, service_account
+from controlplane.compute.binaries import PostgresUnusable, postgres_bin
 from controlplane.compute.state_directory import StateDirectoryUnusable, prepare_state_directory
 from controlplane.management.supervision import (
+    MARK,
     Program,
     Supervisor,
     end_leftovers,
@@ -67,7 +69,7 @@ class Command(BaseCommand):
         try:
             prepare_state_directory()
             postgres_bin()
-        except (StateDirectoryUnusable, PostgresUnusable, OSError) as error:
+        except (StateDirectoryUnusable, AccountUnusable, PostgresUnusable, OSError) as error:
             raise CommandError(str(error)) from error
         with self._only_one():
             if ended := end_leftovers(settings.STATE_DIR):
@@ -161,11 +163,10 @@ Ctrl-C stops everything; the next `up` finds it as it was."""
     def _supervisor(self, host: str, ports: dict[str, int]) -> Supervisor:
         programs = programs_of(settings.BASE_DIR / "Procfile")
         if "DATABASE_URL" not in os.environ:
-            account = compute_account()
             database = Program(
                 "metadata",
-                shlex.join(metadata.metadata_command()),
-                user=account.name if account else None,
+                shlex.join(metadata.metadata_command(mark=f"{MARK}={settings.STATE_DIR}")),
+                user=str(service_account().uid) if os.geteuid() == 0 else None,
                 stop_signal="INT",
                 autostart=True,
             )
@@ -176,10 +177,10 @@ Ctrl-C stops everything; the next `up` finds it as it was."""
             socket=settings.SOCKET_DIR / "supervisor.sock",
             directory=settings.BASE_DIR,
             environment={
-                **os.environ,
+                **{name: value for name, value in os.environ.items() if name != "PERCH_SECRET_KEY"},
                 "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}",
                 "PERCH_STATE_DIR": str(settings.STATE_DIR),
-                "PERCH_SECRET_KEY": settings.SECRET_KEY,
+                "PERCH_SECRET_KEY_FILE": str(self._secret_key_file()),
                 "PERCH_HOST": host,
                 "PERCH_PROXY_PORT": str(ports["proxy"]),
                 "MANAGEMENT_API_URL": f"http://{_reachable(host)}:{ports['api']}/api/v2",
@@ -190,6 +191,17 @@ Ctrl-C stops everything; the next `up` finds it as it was."""
                 "PYTHONUNBUFFERED": "1",
             },
         )
+
+    def _secret_key_file(self) -> Path:
+        """Where the processes read the key: others can see the environment of those that run
+        under their account, and the key is the way to every password."""
+        if "PERCH_SECRET_KEY" not in os.environ:
+            return Path(os.environ.get("PERCH_SECRET_KEY_FILE", settings.STATE_DIR / "secret-key"))
+        path: Path = settings.STATE_DIR / "secret-key.given"
+        path.unlink(missing_ok=True)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(settings.SECRET_KEY)
+        return path
 
     def _make_local_account(self) -> None:
         """The account `local`, with a key in the state directory that is still good."""

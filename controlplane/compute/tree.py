@@ -1,0 +1,161 @@
+"""Copies a tree that belongs to somebody whom root does not trust.
+
+Whoever owns a directory may replace what is in it at any moment, by a link to another's file or
+by a pipe that keeps its reader waiting. So nothing here is opened by a path through such a
+directory: every file is opened relative to the descriptor of the directory that holds it,
+without following links and without waiting, and is looked at before it is read.
+"""
+
+import errno
+import fcntl
+import os
+import re
+import stat
+import struct
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from controlplane.compute.accounts import Account, give
+from controlplane.compute.patience import progressed
+
+FICLONE = 0x40049409  # linux/fs.h: share the source's extents, copying on write
+NO_REFLINK = {errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.ENOSYS}
+# Bytes copied between two signs of life.
+CHUNK = 64 << 20
+# No cluster's directories lie deeper; what does was not made by Postgres.
+DEEPEST = 8
+
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+REGULAR = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+WAL = "pg_wal/"
+SEGMENT = re.compile("[0-9A-F]{24}")
+SEGMENT_SIZE = 16 << 20  # bytes; initdb's own
+
+
+class TreeUntrusted(Exception):
+    """A tree holds what Postgres never put there; the message says what."""
+
+
+@contextmanager
+def open_directory(path: Path | str, *, within: int | None = None) -> Iterator[int]:
+    """The directory's descriptor. `path` is relative to the descriptor `within` where there is
+    one, and is then a single name. Raises OSError, for a link too."""
+    descriptor = os.open(path, DIRECTORY, dir_fd=within)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def read_regular(path: Path | str, *, limit: int, within: int | None = None) -> bytes:
+    """The file's last `limit` bytes. Raises FileNotFoundError also for what is not a regular
+    file; other OSErrors."""
+    with _regular(path, within=within) as (descriptor, found):
+        os.lseek(descriptor, max(0, found.st_size - limit), os.SEEK_SET)
+        return os.read(descriptor, limit)
+
+
+def clone_tree(source: Path, target: Path, *, owner: Account, skip: Collection[str] = ()) -> None:
+    """Copy the directory `source`, all of it one account's, to the new path `target`, for `owner`.
+
+    Copies share their blocks where the disk can. `skip` names paths relative to `source`; a
+    skipped directory is made, but left empty. What is neither a file nor a directory is left
+    out, and so is what vanishes meanwhile: a running Postgres may drop files, and its log,
+    replayed on the copy, drops them there as well. Raises TreeUntrusted, OSError.
+    """
+    os.mkdir(target, 0o700)
+    with open_directory(source) as reading, open_directory(target) as writing:
+        _Clone(os.fstat(reading).st_uid, owner, skip).directory(reading, writing, "")
+
+
+def clone_file(name: str, *, source: int, target: int, owner: Account) -> None:
+    """Copy the file `name` of the directory `source` into the directory `target`. Raises as
+    clone_tree does."""
+    _Clone(os.fstat(source).st_uid, owner, ()).file(name, source, target, "")
+
+
+class _Clone:
+    def __init__(self, source_uid: int, owner: Account, skip: Collection[str]) -> None:
+        self.source_uid = source_uid
+        self.owner = owner
+        self.skip = skip
+
+    def directory(self, reading: int, writing: int, place: str) -> None:
+        give(writing, self.owner)
+        if place.count("/") >= DEEPEST:
+            raise TreeUntrusted(f"{place} lies deeper than Postgres puts anything")
+        with os.scandir(reading) as entries:
+            for entry in entries:
+                inner = f"{place}{entry.name}"
+                if entry.is_dir(follow_symlinks=False):
+                    self.subdirectory(entry.name, reading, writing, inner)
+                elif inner not in self.skip and entry.is_file(follow_symlinks=False):
+                    with suppress(FileNotFoundError):
+                        self.file(entry.name, reading, writing, place)
+
+    def subdirectory(self, name: str, reading: int, writing: int, place: str) -> None:
+        os.mkdir(name, 0o700, dir_fd=writing)
+        with open_directory(name, within=writing) as made:
+            if place in self.skip:
+                give(made, self.owner)
+                return
+            with suppress(FileNotFoundError), open_directory(name, within=reading) as found:
+                self.directory(found, made, f"{place}/")
+
+    def file(self, name: str, reading: int, writing: int, place: str) -> None:
+        with _regular(name, within=reading) as (source, found):
+            if place == WAL and _is_recycled(name, source):
+                return
+            # A hard link to another's file would be copied with root's eyes.
+            if found.st_uid != self.source_uid:
+                raise TreeUntrusted(f'"{name}" belongs to another account')
+            target = os.open(name, NEW_FILE, 0o600, dir_fd=writing)
+            try:
+                _copy(source, target, found.st_size)
+                give(target, self.owner)
+            finally:
+                os.close(target)
+        progressed()
+
+
+@contextmanager
+def _regular(path: Path | str, *, within: int | None) -> Iterator[tuple[int, os.stat_result]]:
+    try:
+        descriptor = os.open(path, REGULAR, dir_fd=within)
+    except OSError as error:
+        # A link, or a socket: nothing that Postgres keeps its data in.
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            raise FileNotFoundError(error.errno, f"{path} is not a regular file") from error
+        raise
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise FileNotFoundError(errno.ENOENT, f"{path} is not a regular file")
+        yield descriptor, found
+    finally:
+        os.close(descriptor)
+
+
+def _is_recycled(name: str, segment: int) -> bool:
+    """Whether a segment of the log was only renamed to be written anew: its first page still
+    says where it stood before. A copy needs none of it."""
+    if not SEGMENT.fullmatch(name):
+        return False
+    # XLogPageHeaderData: magic, flags and timeline, then the page's own address.
+    (address,) = struct.unpack_from("8xQ", os.pread(segment, 16, 0).ljust(16, b"\0"))
+    return bool(address != (int(name[8:16], 16) << 32) + int(name[16:], 16) * SEGMENT_SIZE)
+
+
+def _copy(source: int, target: int, size: int) -> None:
+    """Copy the first `size` bytes: what a running Postgres appends meanwhile its log repeats."""
+    try:
+        fcntl.ioctl(target, FICLONE, source)
+    except OSError as error:
+        if error.errno not in NO_REFLINK:
+            raise
+        while size > 0 and (copied := os.copy_file_range(source, target, min(CHUNK, size))):
+            size -= copied
+            progressed()

@@ -1,0 +1,168 @@
+"""What a Postgres that somebody has broken into can reach of the host: nothing but its own."""
+
+import os
+import pwd
+import stat
+import subprocess
+from pathlib import Path
+
+import psutil
+import pytest
+
+from controlplane.compute.accounts import Account, own_account
+from controlplane.compute.tree import TreeUntrusted, clone_tree, read_regular
+from tests.controlplane.project import Project
+from tests.stack import Stack
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has other accounts")
+SECRETS = ("PERCH_SECRET_KEY", "DATABASE_URL", "API_KEY")
+
+
+def everything_of(stack: Stack) -> list[psutil.Process]:
+    """Every process of the service, its computes included."""
+    found = psutil.Process(stack.process.pid).children(recursive=True)
+    for pid_file in stack.state_dir.glob("branches/br-*/data/postmaster.pid"):
+        process = psutil.Process(int(pid_file.read_text().split()[0]))
+        found += [process, *process.children(recursive=True)]
+    return found
+
+
+class TestAccounts:
+    @as_root
+    def test_every_compute_and_the_metadata_have_their_own(
+        self, stack: Stack, project: Project
+    ) -> None:
+        other = project.new_branch(endpoint=True)["branch"]["id"]
+        computes = [psutil.Process(project.postmaster(b)) for b in (project.branch_id, other)]
+        metadata = stack.state_dir / "metadata" / "postmaster.pid"
+        accounts = [
+            process.uids().effective
+            for process in [*computes, psutil.Process(int(metadata.read_text().split()[0]))]
+        ]
+        assert len(set(accounts)) == 3
+        assert all(50_000 <= uid <= 59_999 for uid in accounts[:2])
+        assert accounts[2] == pwd.getpwnam("perch").pw_uid
+        groups = [set(process.gids()) for process in computes]
+        assert groups == [{uid} for uid in accounts[:2]]
+
+    @as_root
+    def test_what_root_writes_lies_where_only_root_can(
+        self, stack: Stack, project: Project
+    ) -> None:
+        place = stack.state_dir / "branches" / project.branch_id
+        uid = (place / "data").stat().st_uid
+        for path in (stack.state_dir, stack.state_dir / "branches", stack.state_dir / "sockets"):
+            assert (path.stat().st_uid, stat.S_IMODE(path.stat().st_mode)) == (0, 0o711)
+        assert (place.stat().st_uid, place.stat().st_gid) == (0, uid)
+        assert stat.S_IMODE(place.stat().st_mode) == 0o710
+        for path in place.iterdir():
+            found = path.lstat()
+            if path.name in ("data", "run"):
+                assert (found.st_uid, stat.S_IMODE(found.st_mode)) == (uid, 0o700)
+            else:
+                assert (found.st_uid, found.st_mode & 0o022) == (0, 0), path
+        for name in ("secret-key", "api-key", "tls", "locks", "log"):
+            assert stat.S_IMODE((stack.state_dir / name).stat().st_mode) & 0o077 == 0, name
+
+    @as_root
+    @pytest.mark.parametrize("who", ["the compute", "the metadata cluster", "a stranger"])
+    def test_nobody_else_gets_into_the_metadata(
+        self, stack: Stack, project: Project, who: str
+    ) -> None:
+        owner = {
+            "the compute": stack.data_dir(project.branch_id),
+            "the metadata cluster": stack.state_dir / "metadata",
+        }
+        uid = owner[who].stat().st_uid if who in owner else 12345
+        sockets = stack.state_dir / "sockets" / "metadata"
+        done = subprocess.run(
+            ["psql", "-XAt", "-h", sockets, "-U", "perch", "-c", "SELECT 1"],
+            user=uid,
+            group=uid,
+            extra_groups=[],
+            cwd="/",
+            env={"PATH": os.environ["PATH"]},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode != 0
+        assert any(
+            words in done.stderr
+            for words in ("Permission denied", "Peer authentication failed", "does not exist")
+        )
+
+    def test_no_child_knows_a_secret(self, stack: Stack, project: Project) -> None:
+        key = (stack.state_dir / "secret-key").read_text()
+        project.compute().close()
+        for process in everything_of(stack):
+            try:
+                said = [*process.environ().values(), *process.cmdline()]
+            except psutil.NoSuchProcess:
+                continue
+            assert not any(key in words for words in said), process
+            own = psutil.Process().uids().effective == process.uids().effective
+            assert own or not any(name in process.environ() for name in SECRETS), process
+
+
+class TestTrees:
+    """Copying what belongs to somebody who may change it at any moment."""
+
+    @pytest.fixture
+    def source(self, tmp_path: Path) -> Path:
+        source = tmp_path / "source"
+        (source / "base" / "1").mkdir(parents=True)
+        (source / "base" / "1" / "1259").write_bytes(b"rows")
+        (source / "PG_VERSION").write_text("18\n")
+        return source
+
+    def test_it_works(self, source: Path, tmp_path: Path) -> None:
+        clone_tree(source, tmp_path / "copy", owner=own_account(), skip=("PG_VERSION",))
+        assert (tmp_path / "copy/base/1/1259").read_bytes() == b"rows"
+        assert not (tmp_path / "copy/PG_VERSION").exists()
+
+    def test_links_and_pipes_are_neither_followed_nor_waited_for(
+        self, source: Path, tmp_path: Path
+    ) -> None:
+        secret = tmp_path / "secret"
+        secret.write_text("the host's")
+        (tmp_path / "elsewhere").mkdir()
+        (tmp_path / "elsewhere" / "file").write_text("the host's")
+        (source / "link").symlink_to(secret)
+        (source / "directory").symlink_to(tmp_path / "elsewhere")
+        os.mkfifo(source / "pipe")
+        clone_tree(source, tmp_path / "copy", owner=own_account())
+        assert sorted(p.name for p in (tmp_path / "copy").iterdir()) == ["PG_VERSION", "base"]
+        for name in ("link", "pipe"):
+            with pytest.raises(FileNotFoundError):
+                read_regular(source / name, limit=100)
+
+    @as_root
+    def test_a_link_to_anothers_file_is_not_copied(self, source: Path, tmp_path: Path) -> None:
+        secret = tmp_path / "secret"
+        secret.write_text("the host's")
+        for path in (source, source / "base", source / "base/1", source / "base/1/1259"):
+            os.chown(path, 50_001, 50_001)
+        os.chown(source / "PG_VERSION", 50_001, 50_001)
+        os.link(secret, source / "hard")
+        with pytest.raises(TreeUntrusted, match="hard"):
+            clone_tree(source, tmp_path / "copy", owner=Account(50_002, 50_002))
+
+    def test_the_source_itself_may_be_no_link(self, source: Path, tmp_path: Path) -> None:
+        (tmp_path / "link").symlink_to(source)
+        with pytest.raises(OSError, match="link"):
+            clone_tree(tmp_path / "link", tmp_path / "copy", owner=own_account())
+
+    def test_nothing_lies_too_deep(self, source: Path, tmp_path: Path) -> None:
+        (source / "/".join("abcdefghijk")).mkdir(parents=True)
+        with pytest.raises(TreeUntrusted, match="deeper"):
+            clone_tree(source, tmp_path / "copy", owner=own_account())
+
+    def test_recycled_segments_of_the_log_stay_behind(self, source: Path, tmp_path: Path) -> None:
+        log = source / "pg_wal"
+        log.mkdir()
+        used, recycled = "000000010000000000000003", "000000010000000000000004"
+        for name in (used, recycled):
+            # Both pages say that they stand at the third segment's place.
+            (log / name).write_bytes(bytes(8) + (3 << 24).to_bytes(8, "little") + bytes(100))
+        clone_tree(source, tmp_path / "copy", owner=own_account())
+        assert [p.name for p in (tmp_path / "copy/pg_wal").iterdir()] == [used]
