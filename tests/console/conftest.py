@@ -12,7 +12,9 @@ import pytest
 from django.conf import settings as django_settings
 from django.test import Client as Browser
 
-from tests.stack import Client, Stack, stack
+from tests.support.client import Client
+from tests.support.project import Project
+from tests.support.stack import Stack, stack
 
 __all__ = ["stack"]
 
@@ -90,14 +92,14 @@ def visitor() -> Browser:
     return Browser()
 
 
-@dataclass
-class Shop:
-    """Alice's project: main has the endpoint, dev has none."""
+class Shop(Project):
+    """Alice's project at the console: main has the endpoint, dev has none."""
 
-    id: str
-    endpoint_id: str
-    main_id: str
     dev_id: str
+
+    @property
+    def main_id(self) -> str:
+        return self.branch_id
 
     @property
     def url(self) -> str:
@@ -109,27 +111,20 @@ class Shop:
 
 
 @pytest.fixture
-def shop(alice: Person) -> Shop:
-    return _shop(alice)
+def shop(stack: Stack, alice: Person) -> Shop:
+    return _shop(stack, alice)
 
 
 @pytest.fixture(scope="session")
-def still_shop(carol: Person) -> Shop:
+def still_shop(stack: Stack, carol: Person) -> Shop:
     """Carol's, just like Alice's."""
-    return _shop(carol)
+    return _shop(stack, carol)
 
 
-def _shop(person: Person) -> Shop:
-    created = person.api.new_project(name="shop")
-    project_id = created["project"]["id"]
-    dev = person.api.post(f"/projects/{project_id}/branches", {"branch": {"name": "dev"}})
-    person.api.finish(dev)
-    return Shop(
-        id=project_id,
-        endpoint_id=created["endpoints"][0]["id"],
-        main_id=created["branch"]["id"],
-        dev_id=dev["branch"]["id"],
-    )
+def _shop(stack: Stack, person: Person) -> Shop:
+    made = Shop.create(stack, person.api, name="shop")
+    made.dev_id = made.new_branch_id(name="dev")
+    return made
 
 
 @dataclass

@@ -9,7 +9,7 @@ from console import polling
 from console.api_transport import Transport
 from tests.console.conftest import Misbehaving, Person, Shop
 from tests.console.pages import Page
-from tests.stack import wait_for
+from tests.support.waiting import wait_for
 
 
 def pace(answer: Any) -> str:

@@ -7,7 +7,7 @@ from django.test import Client as Browser
 
 from tests.console.conftest import Misbehaving, Person
 from tests.console.pages import Page
-from tests.stack import Stack
+from tests.support.stack import Stack
 
 
 def test_it_works(visitor: Browser, stack: Stack) -> None:

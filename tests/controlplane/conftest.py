@@ -8,8 +8,9 @@ from django.test import Client as DjangoClient
 from django.utils import timezone
 
 from controlplane.models import Account, ApiKey, Region
-from tests.controlplane.project import Project
-from tests.stack import Client, Stack, stack
+from tests.support.client import Client
+from tests.support.project import Project
+from tests.support.stack import Stack, stack
 
 __all__ = ["stack"]
 
@@ -64,8 +65,7 @@ def standing(stack: Stack) -> Iterator[Project]:
 
 
 def new_project(stack: Stack) -> Project:
-    client = stack.client()
-    return Project(stack, client, client.new_project())
+    return Project.create(stack, stack.client())
 
 
 @pytest.fixture(scope="module")

@@ -20,8 +20,10 @@ import psycopg
 import pytest
 import requests
 
-from tests.controlplane.service import is_alive
-from tests.stack import ROOT, Client, Stack, free_port, new_state_dir, running_stack, wait_for
+from tests.support.client import Client
+from tests.support.processes import is_alive, postmaster_in
+from tests.support.stack import ROOT, Stack, free_port, new_state_dir, running_stack
+from tests.support.waiting import wait_for
 
 
 def up(state_dir: Path, *arguments: str, **environment: str) -> "subprocess.Popen[str]":
@@ -87,7 +89,7 @@ def test_what_is_secret_is_its_owners_alone(stack: Stack) -> None:
 def test_the_secret_is_not_among_what_a_compute_knows(stack: Stack, alice: Client) -> None:
     created = alice.new_project()
     data = stack.data_dir(created["branch"]["id"])
-    process = psutil.Process(int((data / "postmaster.pid").read_text().splitlines()[0]))
+    process = postmaster_in(data)
     assert not [name for name in process.environ() if "PERCH" in name or "SECRET" in name]
     alice.delete(f"/projects/{created['project']['id']}")
 
@@ -275,7 +277,7 @@ def test_an_ordinary_user_can_run_it() -> None:
             created = client.new_project()
             assert [o["status"] for o in client.finish(created)] == ["finished", "finished"]
             data = state_dir / "branches" / created["branch"]["id"] / "data"
-            postmaster = psutil.Process(int((data / "postmaster.pid").read_text().split()[0]))
+            postmaster = postmaster_in(data)
             assert postmaster.uids().real == account.pw_uid
         finally:
             process.send_signal(signal.SIGTERM)
