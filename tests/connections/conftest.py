@@ -6,9 +6,9 @@ import pytest
 
 from tests.support.client import Client
 from tests.support.place import Place
-from tests.support.stack import Stack, stack
+from tests.support.stack import Stack, stack, state_dir
 
-__all__ = ["stack"]
+__all__ = ["stack", "state_dir"]
 
 
 @pytest.fixture(scope="module")

@@ -6,17 +6,23 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.place import Place
-from tests.support.stack import new_state_dir, running_stack
+from tests.support.stack import Stack, new_state_dir, running_stack
 from tests.support.waiting import wait_for
 
 
 @pytest.fixture(scope="module")
-def bare() -> Iterator[Place]:
+def stack() -> Iterator[Stack]:
+    """A service of the module's own, in place of the one that the others share."""
     with (
         new_state_dir() as state_dir,
-        running_stack(state_dir, PERCH_PGBOUNCER="", PERCH_WAKE_TIMEOUT="2") as stack,
+        running_stack(state_dir, PERCH_PGBOUNCER="", PERCH_WAKE_TIMEOUT="2") as running,
     ):
-        yield Place.create(stack, stack.client())
+        yield running
+
+
+@pytest.fixture(scope="module")
+def bare(stack: Stack) -> Place:
+    return Place.create(stack, stack.client())
 
 
 def test_asking_for_pooling_is_refused_with_the_reason(bare: Place) -> None:

@@ -14,12 +14,11 @@ from django.test import Client as Browser
 
 from tests.support.client import Client
 from tests.support.project import Project
-from tests.support.stack import Stack, stack
-
-__all__ = ["stack"]
+from tests.support.stack import Stack, new_state_dir, running_stack
 
 # For good: while a test ends, the settings may not be without one either.
 django_settings.SECRET_KEY = "a secret of the tests"
+django_settings.ALLOWED_HOSTS = ["testserver"]
 
 
 @dataclass
@@ -50,17 +49,24 @@ def _htmx(target: str, at: str) -> dict[str, str]:
     }
 
 
-@pytest.fixture(scope="session", autouse=True)
-def console_of_the_stack(stack: Stack) -> None:
-    django_settings.ALLOWED_HOSTS = ["testserver"]
-    django_settings.MANAGEMENT_API_URL = stack.api_url
+@pytest.fixture(scope="session")
+def stack() -> Iterator[Stack]:
+    """A running service, and the console in this process is one to it."""
+    with new_state_dir() as state_dir, running_stack(state_dir) as running:
+        django_settings.MANAGEMENT_API_URL = running.api_url
+        yield running
+
+
+def _signed_in(api: Client) -> Person:
+    person = Person(Browser(), api)
+    answer = person.post("/sign-in", {"key": api.key})
+    assert answer.status_code == 302, answer.content.decode()
+    return person
 
 
 @contextlib.contextmanager
 def _person(stack: Stack) -> Iterator[Person]:
-    person = Person(Browser(), stack.client())
-    answer = person.post("/sign-in", {"key": person.api.key})
-    assert answer.status_code == 302, answer.content.decode()
+    person = _signed_in(stack.client())
     yield person
     # A Postgres runs for each: too many would slow down the tests that follow.
     for project in person.api.get("/projects")["projects"]:
@@ -88,7 +94,7 @@ def carol(stack: Stack) -> Iterator[Person]:
 
 @pytest.fixture
 def visitor() -> Browser:
-    """Somebody who has not signed in."""
+    """Somebody who has not signed in, at a console that may have no API to ask."""
     return Browser()
 
 
@@ -178,3 +184,14 @@ def misbehaving(settings: Any) -> Iterator[Misbehaving]:
     server.shutdown()
     thread.join()
     server.server_close()
+
+
+@pytest.fixture
+def dave(misbehaving: Misbehaving, settings: Any) -> Person:
+    """Somebody who is signed in at the server that is no API: his test needs no service."""
+    settings.MANAGEMENT_API_URL = misbehaving.url
+    misbehaving.body = b'{"login": "dave"}'
+    person = _signed_in(Client(misbehaving.url, "daves-key"))
+    misbehaving.body = b"{}"
+    misbehaving.asked.clear()
+    return person

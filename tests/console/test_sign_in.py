@@ -48,6 +48,7 @@ def test_it_returns_to_nowhere_else(visitor: Browser, stack: Stack, elsewhere: s
     assert answer["Location"] == "/"
 
 
+@pytest.mark.usefixtures("stack")
 def test_a_wrong_key_is_told_beside_the_field_and_stays_there(visitor: Browser) -> None:
     answer = visitor.post("/sign-in", {"key": "not-a-key"})
     assert answer.status_code == 422

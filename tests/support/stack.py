@@ -21,6 +21,8 @@ import requests
 from tests.support.client import Client
 from tests.support.waiting import wait_for
 
+# Set in the environment while `python -m tests fast` runs: nothing may start a service.
+FAST = "PERCH_TESTS_FAST"
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -154,6 +156,7 @@ def running_stack(
 @contextlib.contextmanager
 def new_state_dir() -> Iterator[Path]:
     """A state directory that an unprivileged account may pass through, also for root."""
+    assert FAST not in os.environ, "a test that starts a service must ask for a fixture of one"
     with tempfile.TemporaryDirectory(prefix="perch-", dir="/tmp") as directory:
         os.chmod(directory, 0o711)
         yield Path(directory)
@@ -161,5 +164,13 @@ def new_state_dir() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def stack() -> Iterator[Stack]:
+    """The one running service that all tests of a suite share."""
     with new_state_dir() as state_dir, running_stack(state_dir) as running:
         yield running
+
+
+@pytest.fixture
+def state_dir() -> Iterator[Path]:
+    """A directory for a service of the test's own; `tests.selection` knows by it who starts one."""
+    with new_state_dir() as directory:
+        yield directory
