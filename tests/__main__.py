@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,8 +25,13 @@ ROOT = Path(__file__).resolve().parent.parent
 # The longest first, so that none is left running alone at the end, and into how many runs each
 # is divided, for the same reason.
 SUITES = {
-    **{"controlplane": 2, "connections": 2, "console": 1},
-    **{"browser": 1, "proxy": 1, "packaging": 1},
+    "controlplane": 2,
+    "connections": 2,
+    "console": 1,
+    "browser": 1,
+    "proxy": 1,
+    "packaging": 1,
+    "runner": 1,
 }
 SIDE_BY_SIDE = 2
 PLUGINS = ("-p", "tests.selection", "-p", "tests.outcomes")
@@ -86,7 +91,9 @@ def run_all(parts: list[Part], options: list[str]) -> list[Run]:
     """Two at a time, in this order."""
     with ThreadPoolExecutor(SIDE_BY_SIDE) as threads:
         begun = [threads.submit(run_part, part, options) for part in parts]
-        return [tell(run.result()) for run in begun]
+        for ended in as_completed(begun):
+            tell(ended.result())
+        return [run.result() for run in begun]
 
 
 def run_part(part: Part, options: list[str]) -> Run:
@@ -107,7 +114,8 @@ def run_failed_again(runs: list[Run], options: list[str]) -> tuple[dict[str, str
             first |= ended.outcomes.failures if ended.suite == suite else {}
         if not first:
             continue
-        again = tell(run(suite, f"{suite}, once more", [*first, *options]))
+        again = run(suite, f"{suite}, once more", [*first, *options])
+        tell(again)
         for test, failure in first.items():
             if again.complete and test not in again.outcomes.failures:
                 flaky[test] = failure
@@ -134,16 +142,16 @@ def run(suite: str, name: str, arguments: list[str]) -> Run:
         )
         outcomes = Outcomes.read(written)
     # Where a suite is left nothing by -k and the like, that is no failure.
-    complete = done.returncode in (PASSED, NOTHING_COLLECTED) or (
-        done.returncode == TESTS_FAILED and outcomes is not None and bool(outcomes.failures)
+    complete = outcomes is not None and done.returncode in (
+        *(PASSED, NOTHING_COLLECTED),
+        *([TESTS_FAILED] if outcomes.failures else []),
     )
     seconds = time.monotonic() - began
     return Run(suite, name, seconds, outcomes or Outcomes(), complete, done.stdout)
 
 
-def tell(ended: Run) -> Run:
+def tell(ended: Run) -> None:
     print(f"== tests/{ended.name}\n{ended.output}", flush=True)
-    return ended
 
 
 def summarize(runs: list[Run], seconds: float) -> None:
@@ -153,7 +161,9 @@ def summarize(runs: list[Run], seconds: float) -> None:
         print(f"{ended.name:<20}{ended.seconds:>5.0f} s  {counts or 'nothing to run'}")
     left_out = sum(ended.outcomes.left_out for ended in runs)
     if left_out:
-        print(f"{left_out} tests were left out, as they need a running service, a browser or a wheel.")
+        print(
+            f"{left_out} tests were left out, as they need a running service, a browser or a wheel."
+        )
     name_all(
         "skipped",
         [f"{test}: {why}" for ended in runs for test, why in ended.outcomes.skipped.items()],

@@ -1,6 +1,7 @@
 """A pytest plugin that writes down what came of each test, and the reading of it."""
 
 import json
+import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,8 +54,8 @@ def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.C
 
 def full_name(nodeid: str, config: pytest.Config) -> str:
     """The test as seen from where pytest was started, not from the suite's own directory."""
-    suite = config.rootpath.relative_to(config.invocation_params.dir)
-    return f"{suite}/{nodeid}" if suite.parts else nodeid
+    suite = os.path.relpath(config.rootpath, config.invocation_params.dir)
+    return nodeid if suite == os.curdir else f"{suite}/{nodeid}"
 
 
 def in_full(report: Any) -> str:

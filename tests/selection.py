@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from tests.support.stack import FAST
-
+# Set in the environment while the fast tests run: nothing may start a service.
+FAST = "PERCH_TESTS_FAST"
 # Who asks for one of these fixtures, through others or itself, waits for a service or a wheel.
 SLOW = frozenset({"stack", "state_dir", "service", "browser", "wheel"})
 # How many tests `--fast` has left out.

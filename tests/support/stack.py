@@ -18,11 +18,10 @@ import psycopg
 import pytest
 import requests
 
+from tests.selection import FAST
 from tests.support.client import Client
 from tests.support.waiting import wait_for
 
-# Set in the environment while `python -m tests fast` runs: nothing may start a service.
-FAST = "PERCH_TESTS_FAST"
 ROOT = Path(__file__).resolve().parents[2]
 
 
