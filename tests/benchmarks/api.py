@@ -9,7 +9,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from tests.stack import Client, Stack, new_state_dir, running_stack
+from tests.support.client import Client
+from tests.support.stack import Stack, new_state_dir, running_stack
 
 ROUNDS = 200
 SIZES = ((10, 100), (1000, 100_000))  # endpoints, operations

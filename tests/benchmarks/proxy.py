@@ -33,15 +33,15 @@ from controlplane.proxy.processes import run_processes
 from controlplane.proxy.server import open_listeners, serve
 from controlplane.proxy.settings import ProxySettings
 from controlplane.proxy.tls import load_identity, load_or_create_identity
-from tests.proxy.bare_postgres import (
+from tests.support.bare_postgres import (
     SUPERUSER,
     BarePostgres,
     Programs,
     bare_postgres,
     private_directory,
     unprivileged,
-    wait_until,
 )
+from tests.support.waiting import wait_for
 
 ENDPOINT = "ep-bench-mark-000001"
 PASSWORD = "a password for benchmarks"
@@ -293,7 +293,7 @@ def serve_proxy(*, port: int, processes: int, identity: str, verifier: str, comp
 def running(command: list[Any], port: int, **options: Any) -> Iterator[int]:
     process = subprocess.Popen(command, **options)
     try:
-        wait_until(lambda: is_open(port), what=f"{command[0]} listens")
+        wait_for(lambda: is_open(port), f"{command[0]} to listen")
         yield process.pid
     finally:
         process.kill()

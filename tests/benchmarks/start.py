@@ -11,7 +11,8 @@ from pathlib import Path
 
 import psycopg
 
-from tests.stack import Client, Stack, new_state_dir, running_stack
+from tests.support.client import Client
+from tests.support.stack import Stack, new_state_dir, running_stack
 
 ROUNDS = 20
 TARGET = 60  # milliseconds beyond bare, median

@@ -10,7 +10,7 @@ import time
 import psycopg
 
 from tests.benchmarks.start import report, time_bare
-from tests.stack import new_state_dir, running_stack
+from tests.support.stack import new_state_dir, running_stack
 
 ROUNDS = 50
 

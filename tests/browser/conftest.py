@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
 
-from tests.stack import Stack, stack
+from tests.support.stack import Stack, stack
 
 __all__ = ["stack"]
 

@@ -5,7 +5,7 @@ import re
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.stack import Stack
+from tests.support.stack import Stack
 
 QUIET = "No operation in progress"
 

@@ -4,10 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.connections.place import Place, new_place
-from tests.stack import Client, Stack, stack
+from tests.support.client import Client
+from tests.support.place import Place
+from tests.support.stack import Stack, stack, state_dir
 
-__all__ = ["stack"]
+__all__ = ["stack", "state_dir"]
 
 
 @pytest.fixture(scope="module")
@@ -22,12 +23,12 @@ def alice(stack: Stack) -> Iterator[Client]:
 @pytest.fixture(scope="module")
 def shop(stack: Stack, alice: Client) -> Place:
     """An endpoint that the tests of a module share: each finds it, and leaves it, in order."""
-    return new_place(stack, alice, name="shop")
+    return Place.create(stack, alice, name="shop")
 
 
 @pytest.fixture
 def place(stack: Stack, alice: Client) -> Iterator[Place]:
     """An endpoint of a test's own."""
-    made = new_place(stack, alice)
+    made = Place.create(stack, alice)
     yield made
     alice.call("DELETE", made.path)

@@ -5,15 +5,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.connections.place import Place, new_place, serves
-from tests.stack import Client, Stack, wait_for
+from tests.support.client import Client
+from tests.support.place import Place, serves
+from tests.support.stack import Stack
+from tests.support.waiting import wait_for
 
 # Hours before the next check, by the number of checks since the endpoint was used.
 PAUSES = {0: 2, 1: 2, 2: 4, 6: 24}
 
 
 def checks(place: Place) -> list[Any]:
-    return place.operations("check_availability")
+    return place.endpoint_operations("check_availability")
 
 
 def wait_checked(place: Place, *, times: int = 1) -> Any:
@@ -23,9 +25,9 @@ def wait_checked(place: Place, *, times: int = 1) -> Any:
 
 
 def test_checks_come_when_due_and_leave_everything_as_it_was(stack: Stack, alice: Client) -> None:
-    asleep, awake, disabled, fresh = (new_place(stack, alice, name=f"p{n}") for n in range(4))
+    asleep, awake, disabled, fresh = (Place.create(stack, alice, name=f"p{n}") for n in range(4))
     asleep.suspend()
-    disabled.update(disabled=True)
+    disabled.change(disabled=True)
     with awake.connect() as connection:
         # In this order: once the last is checked, the others have been looked at.
         for place, hours in ((disabled, 30), (fresh, 1.9), (asleep, 2.1), (awake, 2.1)):
@@ -37,7 +39,7 @@ def test_checks_come_when_due_and_leave_everything_as_it_was(stack: Stack, alice
         assert serves(connection)
     assert (asleep.state(), awake.state()) == ("idle", "active")
     assert not stack.is_running(asleep.endpoint_id)
-    assert len(asleep.operations("suspend_compute")) == 1
+    assert len(asleep.endpoint_operations("suspend_compute")) == 1
     assert (checks(disabled), checks(fresh)) == ([], [])
     assert disabled.state() == "idle"
 
@@ -60,12 +62,12 @@ def add_checks(place: Place, count: int) -> None:
 
 
 def test_the_pause_between_checks_grows_to_a_day(stack: Stack, alice: Client) -> None:
-    places = {count: new_place(stack, alice) for count in PAUSES}
+    places = {count: Place.create(stack, alice) for count in PAUSES}
     for count, place in places.items():
         place.suspend()
         add_checks(place, count)
         place.make_older(hours=PAUSES[count] - 0.1)
-    beside = new_place(stack, alice)
+    beside = Place.create(stack, alice)
     beside.make_older(hours=3)
     wait_checked(beside)
     assert [len(checks(place)) for place in places.values()] == list(PAUSES)
@@ -80,12 +82,12 @@ def test_the_pause_between_checks_grows_to_a_day(stack: Stack, alice: Client) ->
 
 
 def test_a_branch_without_an_endpoint_is_not_checked(place: Place) -> None:
-    place.new_branch("dev")
+    place.new_branch_id(name="dev")
     with place.stack.database() as database:
         database.execute("UPDATE controlplane_branch SET created_at = now() - interval '3 hours'")
     place.make_older(hours=3)
     wait_checked(place)
-    found = place.api.get(f"{place.path}/operations", limit=1000)["operations"]
+    found = place.client.get(f"{place.path}/operations", limit=1000)["operations"]
     checked = [row["branch_id"] for row in found if row["action"] == "check_availability"]
     assert checked == [place.branch_id]
 
@@ -100,7 +102,7 @@ def flipped(path: Path) -> Iterator[None]:
 
 
 def test_damage_is_found_and_told(stack: Stack, alice: Client) -> None:
-    broken, damaged = new_place(stack, alice), new_place(stack, alice)
+    broken, damaged = Place.create(stack, alice), Place.create(stack, alice)
     row = damaged.query("SELECT pg_relation_filepath('pg_catalog.pg_attribute')")
     for place in (broken, damaged):
         place.suspend()

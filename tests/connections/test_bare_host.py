@@ -5,31 +5,38 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.connections.place import Place, new_place
-from tests.stack import new_state_dir, running_stack, wait_for
+from tests.support.place import Place
+from tests.support.stack import Stack, new_state_dir, running_stack
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture(scope="module")
-def bare() -> Iterator[Place]:
+def stack() -> Iterator[Stack]:
+    """A service of the module's own, in place of the one that the others share."""
     with (
         new_state_dir() as state_dir,
-        running_stack(state_dir, PERCH_PGBOUNCER="", PERCH_WAKE_TIMEOUT="2") as stack,
+        running_stack(state_dir, PERCH_PGBOUNCER="", PERCH_WAKE_TIMEOUT="2") as running,
     ):
-        yield new_place(stack, stack.client())
+        yield running
+
+
+@pytest.fixture(scope="module")
+def bare(stack: Stack) -> Place:
+    return Place.create(stack, stack.client())
 
 
 def test_asking_for_pooling_is_refused_with_the_reason(bare: Place) -> None:
     body = {"endpoint": {"pooler_enabled": True}}
-    answer = bare.api.call("PATCH", bare.endpoint_path, json=body)
+    answer = bare.client.call("PATCH", bare.endpoint_path(), json=body)
     assert answer.status_code == 422
     assert "PgBouncer is not installed" in answer.json()["message"]
     assert not bare.endpoint()["pooler_enabled"]
-    answer = bare.api.call(
+    answer = bare.client.call(
         "POST",
         f"{bare.path}/endpoints",
         json={
             "endpoint": {
-                "branch_id": bare.new_branch("dev"),
+                "branch_id": bare.new_branch_id(name="dev"),
                 "type": "read_write",
                 "pooler_enabled": True,
             }
@@ -49,5 +56,5 @@ def test_a_client_is_told_when_the_start_takes_too_long(bare: Place) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert "the compute did not start within 2 seconds" in str(bare.refusal())
     wait_for(lambda: bare.state() == "active", "the start that was asked for")
-    assert len(bare.operations("start_compute")) == 2
+    assert len(bare.endpoint_operations("start_compute")) == 2
     assert bare.query("SELECT 1") == (1,)

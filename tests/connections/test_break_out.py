@@ -6,7 +6,7 @@ import psycopg
 import pytest
 from psycopg import errors
 
-from tests.connections.place import Place
+from tests.support.place import Place
 
 FORBIDDEN = {
     "a superuser": "ALTER ROLE CURRENT_USER SUPERUSER",
@@ -173,7 +173,7 @@ def test_the_platforms_own_queries_spring_no_trap(place: Place) -> None:
         connection.execute(TRAP.encode())
     place.new_role("somebody")
     assert place.query("SELECT 1", pooled=True) == (1,)
-    place.api.finish(place.api.delete(place.of_catalog("roles", "somebody")))
+    place.client.finish(place.client.delete(place.of_catalog("roles", "somebody")))
     place.suspend()
     place.make_older(hours=3)
     place.await_operation("check_availability")
@@ -192,5 +192,5 @@ def test_what_a_deleted_role_leaves_gives_nobody_its_heirs_rights(place: Place) 
             "CREATE FUNCTION s.whoami() RETURNS text SECURITY DEFINER"
             " RETURN (SELECT concat(rolname, rolsuper) FROM pg_roles WHERE rolname = current_user)"
         )
-    place.api.finish(place.api.delete(place.of_catalog("roles", "heir")))
+    place.client.finish(place.client.delete(place.of_catalog("roles", "heir")))
     assert place.query("SELECT s.whoami()", dbname="aside") == ("perch_superuserf",)

@@ -11,7 +11,7 @@ import asyncpg
 import psycopg
 import pytest
 
-from tests.connections.place import Place
+from tests.support.place import Place
 
 QUESTION = "SELECT current_user || ' ' || 6 * 7"
 
@@ -89,7 +89,7 @@ def test_psql_is_served_asleep_and_awake(shop: Place, tls: bool, pooled: bool) -
 @pytest.mark.parametrize("channel_binding", ["require", "disable"])
 def test_the_connection_string_is_all_that_psql_needs(shop: Place, channel_binding: str) -> None:
     query = {"database_name": shop.database, "role_name": shop.role, "pooled": True}
-    uri = shop.api.get(f"{shop.path}/connection_uri", **query)["uri"]
+    uri = shop.client.get(f"{shop.path}/connection_uri", **query)["uri"]
     done = shop.psql(
         f"{uri}&hostaddr=127.0.0.1&channel_binding={channel_binding}", "-c", QUESTION, dbname="x"
     )
@@ -97,7 +97,7 @@ def test_the_connection_string_is_all_that_psql_needs(shop: Place, channel_bindi
 
 
 def test_the_connection_string_leads_where_it_was_asked_to(place: Place) -> None:
-    branch = place.new_branch("dev")
+    branch = place.new_branch_id(name="dev")
     path, query = (
         f"{place.path}/connection_uri",
         {"database_name": place.database, "role_name": place.role},
@@ -106,8 +106,8 @@ def test_the_connection_string_leads_where_it_was_asked_to(place: Place) -> None
     login = f"postgresql://{place.role}:{place.password}@"
     direct = f"{login}{host}?sslmode=require"
     for asked in ({}, {"branch_id": place.branch_id}, {"endpoint_id": place.endpoint_id}):
-        assert place.api.get(path, **query, **asked)["uri"] == direct
-    pooled = place.api.get(path, **query, pooled="true")["uri"]
+        assert place.client.get(path, **query, **asked)["uri"] == direct
+    pooled = place.client.get(path, **query, pooled="true")["uri"]
     assert pooled == direct.replace(place.endpoint_id, f"{place.endpoint_id}-pooler")
     for asked in (
         {"branch_id": branch},
@@ -117,11 +117,11 @@ def test_the_connection_string_leads_where_it_was_asked_to(place: Place) -> None
         {"database_name": "none"},
         {"endpoint_id": place.endpoint_id, "branch_id": branch},
     ):
-        assert place.api.call("GET", path, params={**query, **asked}).status_code == 404
+        assert place.client.call("GET", path, params={**query, **asked}).status_code == 404
 
 
 def test_who_cannot_log_in_wakes_nothing(sleeping: Place) -> None:
-    before = sleeping.operations()
+    before = sleeping.endpoint_operations()
     wrong: list[Any] = [{"password": "wrong"}, {"user": "nobody"}]
     ways = list(itertools.product((False, True), (False, True), wrong))
 
@@ -136,7 +136,7 @@ def test_who_cannot_log_in_wakes_nothing(sleeping: Place) -> None:
     # Side by side, as wrong passwords are answered slower and slower.
     with ThreadPoolExecutor(len(ways)) as threads:
         list(threads.map(tell, ways))
-    assert (sleeping.operations(), sleeping.state()) == (before, "idle")
+    assert (sleeping.endpoint_operations(), sleeping.state()) == (before, "idle")
 
 
 def test_an_unknown_endpoint_looks_like_a_wrong_password(sleeping: Place) -> None:

@@ -5,26 +5,26 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.connections.place import Place, last_words
 from tests.connections.test_roles import ODD_NAMES, actions
+from tests.support.place import Place, last_words
 
 
 def create(place: Place, name: str, owner: str | None = None) -> Any:
     body = {"database": {"name": name, "owner_name": owner or place.role}}
-    return place.api.post(f"{place.branch_path}/databases", body)
+    return place.client.post(f"{place.branch_path()}/databases", body)
 
 
 def update(place: Place, database: str, **changes: Any) -> Any:
-    return place.api.patch(place.of_catalog("databases", database), {"database": changes})
+    return place.client.patch(place.of_catalog("databases", database), {"database": changes})
 
 
 def delete(place: Place, name: str) -> Any:
-    return place.api.delete(place.of_catalog("databases", name))
+    return place.client.delete(place.of_catalog("databases", name))
 
 
 def finish(place: Place, *answers: Any) -> None:
     for answer in answers:
-        for row in place.api.finish(answer):
+        for row in place.client.finish(answer):
             assert row["status"] == "finished", row
 
 
@@ -40,7 +40,7 @@ def without_endpoint(place: Place) -> Place:
     for name in ("a", "b"):
         with place.connect(dbname=name) as connection:
             connection.execute(f"CREATE TABLE mark AS SELECT '{name}' AS name".encode())
-    place.update(branch_id=place.new_branch("aside"))
+    place.change(branch_id=place.new_branch_id(name="aside"))
     return place
 
 
@@ -48,11 +48,11 @@ def test_a_database_is_made_listed_and_found(shop: Place) -> None:
     made = create(shop, "books")
     assert actions(made) == [("apply_config", "running")]
     finish(shop, made)
-    found = shop.api.get(shop.of_catalog("databases", "books"))["database"]
+    found = shop.client.get(shop.of_catalog("databases", "books"))["database"]
     assert found == made["database"]
     assert isinstance(found["id"], int)
     assert (found["branch_id"], found["owner_name"]) == (shop.branch_id, shop.role)
-    assert found in shop.api.get(f"{shop.branch_path}/databases")["databases"]
+    assert found in shop.client.get(f"{shop.branch_path()}/databases")["databases"]
     with shop.connect(dbname="books") as connection:
         connection.execute("CREATE TABLE t ()")
 
@@ -71,9 +71,9 @@ def test_names_that_need_quoting_work_everywhere(shop: Place) -> None:
     for name in ODD_NAMES:
         asked = shop.query("SELECT current_database()", pooled=True, dbname=name)
         assert asked == (name,)
-        uri = shop.api.get(f"{shop.path}/connection_uri", database_name=name, role_name=shop.role)[
-            "uri"
-        ]
+        uri = shop.client.get(
+            f"{shop.path}/connection_uri", database_name=name, role_name=shop.role
+        )["uri"]
         with psycopg.connect(uri, hostaddr="127.0.0.1") as connection:
             assert connection.execute("SELECT current_database()").fetchone() == (name,)
     finish(shop, *[update(shop, name, name=name[:-1] + "!") for name in ODD_NAMES])
@@ -84,23 +84,23 @@ def test_names_that_need_quoting_work_everywhere(shop: Place) -> None:
 @pytest.mark.parametrize("name", ["postgres", "template0", "template1", "pgbouncer"])
 def test_a_reserved_name_is_refused(shop: Place, name: str) -> None:
     body = {"database": {"name": name, "owner_name": shop.role}}
-    answer = shop.api.call("POST", f"{shop.branch_path}/databases", json=body)
+    answer = shop.client.call("POST", f"{shop.branch_path()}/databases", json=body)
     assert (answer.status_code, name in answer.json()["message"]) == (422, True)
     path = shop.of_catalog("databases", shop.database)
-    answer = shop.api.call("PATCH", path, json={"database": {"name": name}})
+    answer = shop.client.call("PATCH", path, json={"database": {"name": name}})
     assert answer.status_code == 422
 
 
 def test_a_taken_name_and_an_unknown_owner_are_refused(shop: Place) -> None:
     for name, owner, status in ((shop.database, shop.role, 409), ("new", "nobody", 422)):
         body = {"database": {"name": name, "owner_name": owner}}
-        answer = shop.api.call("POST", f"{shop.branch_path}/databases", json=body)
+        answer = shop.client.call("POST", f"{shop.branch_path()}/databases", json=body)
         assert answer.status_code == status
 
 
 def test_an_unknown_database_is_not_found(shop: Place) -> None:
     for method in ("GET", "DELETE"):
-        assert shop.api.call(method, shop.of_catalog("databases", "none")).status_code == 404
+        assert shop.client.call(method, shop.of_catalog("databases", "none")).status_code == 404
     assert 'database "none" does not exist' in str(shop.refusal(dbname="none"))
 
 
@@ -120,7 +120,7 @@ def test_a_database_changes_its_owner(shop: Place) -> None:
     finish(shop, create(shop, "songs", "carol"), update(shop, "songs", owner_name="bob"))
     with shop.connect(dbname="songs", **bob) as connection:
         connection.execute("CREATE TABLE public.bobs ()")
-    finish(shop, shop.api.delete(shop.of_catalog("roles", "carol")))
+    finish(shop, shop.client.delete(shop.of_catalog("roles", "carol")))
     assert shop.query("SELECT current_user", **bob) == ("bob",)
 
 
@@ -155,7 +155,7 @@ def test_changes_that_wait_for_an_endpoint_are_made_in_their_order(
     create(place, "a")
     delete(place, "b")
     update(place, "c", name="b")
-    place.update(branch_id=place.branch_id)
+    place.change(branch_id=place.branch_id)
     assert (mark_of(place, "a"), mark_of(place, "b")) == (None, "a")
 
 
@@ -163,11 +163,11 @@ def test_a_name_that_another_database_still_has_is_refused(without_endpoint: Pla
     """Two that swap their names at once could not be told apart after a crash."""
     place = without_endpoint
     update(place, "a", name="c")
-    answer = place.api.call(
+    answer = place.client.call(
         "PATCH", place.of_catalog("databases", "b"), json={"database": {"name": "a"}}
     )
     assert answer.status_code == 409
-    place.update(branch_id=place.branch_id)
+    place.change(branch_id=place.branch_id)
     place.query("SELECT 1")
     place.settle()
     finish(place, update(place, "b", name="a"))
@@ -184,7 +184,7 @@ def test_a_users_settings_do_not_stand_in_the_platforms_way(place: Place) -> Non
         ):
             connection.execute(f"ALTER DATABASE neondb SET {setting}".encode())
     place.new_role("bob")
-    finish(place, place.api.delete(place.of_catalog("roles", "bob")))
+    finish(place, place.client.delete(place.of_catalog("roles", "bob")))
 
 
 def test_a_database_is_made_although_a_client_holds_the_template(shop: Place) -> None:

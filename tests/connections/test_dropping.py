@@ -8,18 +8,18 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.connections.place import Connection, Place, last_words
-from tests.stack import wait_for
+from tests.support.place import Connection, Place, last_words
+from tests.support.waiting import wait_for
 
 ENDINGS: dict[str, Callable[[Place], Any]] = {
-    "suspended": lambda place: place.api.post(f"{place.endpoint_path}/suspend"),
-    "disabled": lambda place: place.api.patch(
-        place.endpoint_path, {"endpoint": {"disabled": True}}
+    "suspended": lambda place: place.client.post(f"{place.endpoint_path()}/suspend"),
+    "disabled": lambda place: place.client.patch(
+        place.endpoint_path(), {"endpoint": {"disabled": True}}
     ),
-    "reassigned": lambda place: place.api.patch(
-        place.endpoint_path, {"endpoint": {"branch_id": place.new_branch("dev")}}
+    "reassigned": lambda place: place.client.patch(
+        place.endpoint_path(), {"endpoint": {"branch_id": place.new_branch_id(name="dev")}}
     ),
-    "deleted": lambda place: place.api.delete(place.endpoint_path),
+    "deleted": lambda place: place.client.delete(place.endpoint_path()),
 }
 
 
@@ -54,7 +54,7 @@ def test_a_running_query_ends_with_its_endpoint(place: Place, pooled: bool) -> N
     with ThreadPoolExecutor(1) as thread, place.connect(pooled=pooled) as connection:
         running = thread.submit(connection.execute, "SELECT pg_sleep(60)")
         wait_for(lambda: is_sleeping(place), "the query to run")
-        place.api.post(f"{place.endpoint_path}/suspend")
+        place.client.post(f"{place.endpoint_path()}/suspend")
         with pytest.raises(psycopg.OperationalError) as ended:
             running.result(30)
     assert ended.value.sqlstate in ("57P01", "08P01")
@@ -72,7 +72,7 @@ def is_sleeping(place: Place) -> bool:
 def test_a_restart_for_new_settings_drops_and_takes_in_again(place: Place) -> None:
     with place.connect() as direct, place.connect(pooled=True) as pooled:
         assert pooled.execute("SELECT 1").fetchone() == (1,)
-        place.update(settings={"pg_settings": {"max_connections": "50"}})
+        place.change(settings={"pg_settings": {"max_connections": "50"}})
         assert last_words(direct) == "57P01"
     for asked in (False, True):
         assert place.query("SHOW max_connections", pooled=asked) == ("50",)
@@ -81,7 +81,7 @@ def test_a_restart_for_new_settings_drops_and_takes_in_again(place: Place) -> No
 def test_new_settings_that_need_no_restart_drop_nobody(place: Place) -> None:
     with place.connect() as direct, place.connect(pooled=True) as pooled:
         backend = direct.info.backend_pid
-        place.update(settings={"pg_settings": {"work_mem": "5MB"}})
+        place.change(settings={"pg_settings": {"work_mem": "5MB"}})
         place.new_role("somebody")
         assert direct.execute("SELECT 1").fetchone() == (1,)
         assert pooled.execute("SELECT 1").fetchone() == (1,)

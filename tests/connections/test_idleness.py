@@ -7,14 +7,16 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.connections.place import Place, last_words, new_place, serves
-from tests.stack import Client, Stack, wait_for
+from tests.support.client import Client
+from tests.support.place import Place, last_words, serves
+from tests.support.stack import Stack
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture(scope="module")
 def drowsy(stack: Stack, alice: Client) -> Place:
     """An endpoint that sleeps after a second."""
-    return new_place(
+    return Place.create(
         stack, alice, default_endpoint_settings={"suspend_timeout_seconds": 1}, name="drowsy"
     )
 
@@ -25,7 +27,7 @@ def wait_asleep(place: Place) -> None:
 
 def test_an_endpoint_left_alone_sleeps_and_says_so(drowsy: Place) -> None:
     wait_asleep(drowsy)
-    operations = drowsy.operations()
+    operations = drowsy.endpoint_operations()
     assert [row["action"] for row in operations] == ["suspend_compute", "start_compute"]
     assert {row["status"] for row in operations} == {"finished"}
     endpoint = drowsy.endpoint()
@@ -34,7 +36,7 @@ def test_an_endpoint_left_alone_sleeps_and_says_so(drowsy: Place) -> None:
 
 
 def test_a_compute_that_hangs_keeps_no_other_awake(drowsy: Place, place: Place) -> None:
-    place.update(suspend_timeout_seconds=1)
+    place.change(suspend_timeout_seconds=1)
     hanging = place.postmaster()
     hanging.suspend()
     try:
@@ -58,17 +60,17 @@ def test_an_idle_connection_keeps_nothing_awake(drowsy: Place) -> None:
 
 def test_running_queries_and_open_transactions_keep_it_awake(drowsy: Place) -> None:
     wait_asleep(drowsy)
-    before = len(drowsy.operations("suspend_compute"))
+    before = len(drowsy.endpoint_operations("suspend_compute"))
     with drowsy.connect() as direct, drowsy.connect(pooled=True) as pooled:
         for connection in (direct, pooled):
             assert connection.execute("SELECT pg_sleep(1.8), 1").fetchone() == ("", 1)
             with connection.transaction():
                 connection.execute("SELECT 1")
                 wait_past(1.8)
-        assert len(drowsy.operations("suspend_compute")) == before
+        assert len(drowsy.endpoint_operations("suspend_compute")) == before
         wait_asleep(drowsy)
     last_active = drowsy.endpoint()["last_active"]
-    assert last_active > drowsy.operations("start_compute")[0]["updated_at"]
+    assert last_active > drowsy.endpoint_operations("start_compute")[0]["updated_at"]
 
 
 def wait_past(seconds: float) -> None:
@@ -78,7 +80,7 @@ def wait_past(seconds: float) -> None:
 
 
 def test_a_timeout_of_minus_one_keeps_it_awake(drowsy: Place, place: Place) -> None:
-    place.update(suspend_timeout_seconds=-1)
+    place.change(suspend_timeout_seconds=-1)
     with place.stack.database() as database:
         database.execute(
             "UPDATE controlplane_endpoint SET last_active = now() - interval '1 year',"
@@ -86,7 +88,7 @@ def test_a_timeout_of_minus_one_keeps_it_awake(drowsy: Place, place: Place) -> N
             [place.endpoint_id],
         )
     wait_asleep(drowsy)
-    assert (place.state(), place.operations("suspend_compute")) == ("active", [])
+    assert (place.state(), place.endpoint_operations("suspend_compute")) == ("active", [])
 
 
 def test_the_time_of_the_last_activity_is_kept(place: Place) -> None:
@@ -100,7 +102,7 @@ def test_the_time_of_the_last_activity_is_kept(place: Place) -> None:
 def test_a_connection_at_the_moment_of_suspension_is_served(stack: Stack, alice: Client) -> None:
     """Clients come and go, each staying away for about as long as the timeout."""
     places = [
-        new_place(stack, alice, default_endpoint_settings={"suspend_timeout_seconds": 1})
+        Place.create(stack, alice, default_endpoint_settings={"suspend_timeout_seconds": 1})
         for _ in range(4)
     ]
     failures: list[str] = []
@@ -130,4 +132,4 @@ def test_a_connection_at_the_moment_of_suspension_is_served(stack: Stack, alice:
 
     asyncio.run(come_to_all())
     assert failures == []
-    assert sum(len(place.operations("suspend_compute")) for place in places) >= 5
+    assert sum(len(place.endpoint_operations("suspend_compute")) for place in places) >= 5

@@ -6,8 +6,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.connections.place import Place, last_words, serves
-from tests.stack import wait_for
+from tests.support.place import Place, last_words, serves
+from tests.support.waiting import wait_for
 
 CLIENTS = 1000
 MOST_SERVERS = 20
@@ -69,12 +69,12 @@ def test_pooler_enabled_sends_the_plain_host_through_the_pooler(shop: Place) -> 
     shop.suspend()
     assert shop.query("SELECT 1") == (1,)
     assert shop.pooler() is None
-    assert [row["status"] for row in shop.update(pooler_enabled=True)] == ["finished"]
+    assert len(shop.change(pooler_enabled=True)["operations"]) == 1
     with shop.connect() as one, shop.connect() as other:
         asked = "SELECT pg_backend_pid()"
         assert one.execute(asked).fetchone() == other.execute(asked).fetchone()
     assert shop.pooler() is not None
-    shop.update(pooler_enabled=False)
+    shop.change(pooler_enabled=False)
     with shop.connect() as one, shop.connect() as other:
         assert one.execute(asked).fetchone() != other.execute(asked).fetchone()
 

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 from psycopg import errors
 
-from tests.connections.place import Place, last_words, new_place
-from tests.stack import Client, Stack
+from tests.support.client import Client
+from tests.support.place import Place, last_words
+from tests.support.stack import Stack
 
 ODD_NAMES = (
     """double "quotes", 'single' and $dollar$""",
@@ -30,21 +31,21 @@ def actions(answer: Any) -> list[tuple[str, str]]:
 
 
 def create(place: Place, name: str, **attributes: Any) -> Any:
-    return place.api.post(f"{place.branch_path}/roles", {"role": {"name": name, **attributes}})
+    return place.client.post(f"{place.branch_path()}/roles", {"role": {"name": name, **attributes}})
 
 
 def test_a_new_projects_owner_connects_and_owns_its_database(shop: Place) -> None:
     assert shop.query("SELECT current_user, current_database()") == (shop.role, shop.database)
-    roles = shop.api.get(f"{shop.branch_path}/roles")["roles"]
+    roles = shop.client.get(f"{shop.branch_path()}/roles")["roles"]
     assert [role["name"] for role in roles] == [shop.role]
     assert "password" not in roles[0]
-    assert shop.api.get(shop.of_catalog("roles", shop.role))["role"] == roles[0]
+    assert shop.client.get(shop.of_catalog("roles", shop.role))["role"] == roles[0]
 
 
 def test_a_role_made_on_an_awake_endpoint_connects_at_once(shop: Place) -> None:
     made = create(shop, "ann")
     assert actions(made) == [("apply_config", "running")]
-    shop.api.finish(made)
+    shop.client.finish(made)
     assert shop.state() == "active"
     assert shop.query("SELECT current_user", user="ann", password=made["role"]["password"]) == (
         "ann",
@@ -55,7 +56,7 @@ def test_a_role_made_on_a_sleeping_endpoint_leaves_it_asleep(shop: Place) -> Non
     shop.suspend()
     made = create(shop, "ben")
     assert actions(made) == [("apply_config", "running"), ("suspend_compute", "scheduling")]
-    ended = shop.api.finish(made)
+    ended = shop.client.finish(made)
     assert [row["status"] for row in ended] == ["finished", "finished"]
     assert shop.state() == "idle"
     assert shop.query("SELECT current_user", user="ben", password=made["role"]["password"]) == (
@@ -64,13 +65,13 @@ def test_a_role_made_on_a_sleeping_endpoint_leaves_it_asleep(shop: Place) -> Non
 
 
 def test_a_role_made_without_an_endpoint_comes_with_the_next_one(place: Place) -> None:
-    branch = place.new_branch("dev")
-    made = place.api.post(f"{place.path}/branches/{branch}/roles", {"role": {"name": "bob"}})
+    branch = place.new_branch_id(name="dev")
+    made = place.client.post(f"{place.path}/branches/{branch}/roles", {"role": {"name": "bob"}})
     assert made["operations"] == []
-    endpoint = place.api.post(
+    endpoint = place.client.post(
         f"{place.path}/endpoints", {"endpoint": {"branch_id": branch, "type": "read_write"}}
     )
-    place.api.finish(endpoint)
+    place.client.finish(endpoint)
     place.branch_id, place.endpoint_id = branch, endpoint["endpoint"]["id"]
     password = made["role"]["password"]
     assert place.query("SELECT current_user", user="bob", password=password) == ("bob",)
@@ -79,44 +80,46 @@ def test_a_role_made_without_an_endpoint_comes_with_the_next_one(place: Place) -
 def test_names_that_need_quoting_work_everywhere(shop: Place) -> None:
     made = [create(shop, name) for name in ODD_NAMES]
     for answer in made:
-        shop.api.finish(answer)
+        shop.client.finish(answer)
     for name, answer in zip(ODD_NAMES, made, strict=True):
         path, password = shop.of_catalog("roles", name), answer["role"]["password"]
-        assert shop.api.get(path)["role"]["name"] == name
-        assert shop.api.get(f"{path}/reveal_password")["password"] == password
+        assert shop.client.get(path)["role"]["name"] == name
+        assert shop.client.get(f"{path}/reveal_password")["password"] == password
         for pooled in (False, True):
             asked = shop.query("SELECT current_user", pooled=pooled, user=name, password=password)
             assert asked == (name,)
         assert shop.psql("-c", "SELECT current_user", user=name, password=password).stdout == (
             name + "\n"
         )
-    for answer in [shop.api.delete(shop.of_catalog("roles", name)) for name in ODD_NAMES]:
-        assert [row["status"] for row in shop.api.finish(answer)] == ["finished"]
+    for answer in [shop.client.delete(shop.of_catalog("roles", name)) for name in ODD_NAMES]:
+        assert [row["status"] for row in shop.client.finish(answer)] == ["finished"]
 
 
 @pytest.mark.parametrize("kind", ["roles", "databases"])
 @pytest.mark.parametrize("name", UNADDRESSABLE)
 def test_a_name_that_no_path_can_hold_is_refused(shop: Place, kind: str, name: str) -> None:
     body = {kind[:-1]: {"name": name, "owner_name": shop.role}}
-    answer = shop.api.call("POST", f"{shop.branch_path}/{kind}", json=body)
+    answer = shop.client.call("POST", f"{shop.branch_path()}/{kind}", json=body)
     assert answer.status_code == 422
     assert "path" in answer.json()["message"]
 
 
 @pytest.mark.parametrize("name", RESERVED)
 def test_a_reserved_name_is_refused(shop: Place, name: str) -> None:
-    answer = shop.api.call("POST", f"{shop.branch_path}/roles", json={"role": {"name": name}})
+    answer = shop.client.call("POST", f"{shop.branch_path()}/roles", json={"role": {"name": name}})
     assert (answer.status_code, name in answer.json()["message"]) == (422, True)
 
 
 @pytest.mark.parametrize("name", ["", "x" * 64, "é" * 32, "nul\0", "line\nbreak"])
 def test_a_name_that_postgres_cannot_hold_is_refused(shop: Place, name: str) -> None:
-    answer = shop.api.call("POST", f"{shop.branch_path}/roles", json={"role": {"name": name}})
+    answer = shop.client.call("POST", f"{shop.branch_path()}/roles", json={"role": {"name": name}})
     assert answer.status_code == 400
 
 
 def test_a_taken_name_is_refused(shop: Place) -> None:
-    answer = shop.api.call("POST", f"{shop.branch_path}/roles", json={"role": {"name": shop.role}})
+    answer = shop.client.call(
+        "POST", f"{shop.branch_path()}/roles", json={"role": {"name": shop.role}}
+    )
     assert answer.status_code == 409
 
 
@@ -124,26 +127,26 @@ def test_an_unknown_role_is_not_found(shop: Place) -> None:
     path = shop.of_catalog("roles", "nobody")
     calls = (("GET", ""), ("DELETE", ""), ("POST", "/reset_password"), ("GET", "/reveal_password"))
     for method, suffix in calls:
-        assert shop.api.call(method, path + suffix).status_code == 404
+        assert shop.client.call(method, path + suffix).status_code == 404
 
 
 def test_a_reset_password_replaces_the_old_one(shop: Place) -> None:
     path = shop.of_catalog("roles", shop.role)
-    reset = shop.api.post(f"{path}/reset_password")
+    reset = shop.client.post(f"{path}/reset_password")
     assert actions(reset) == [("apply_config", "running")]
     new = reset["role"]["password"]
     assert new != shop.password
-    shop.api.finish(reset)
+    shop.client.finish(reset)
     assert shop.query("SELECT 1", password=new) == (1,)
     assert "password authentication failed" in str(shop.refusal())
     shop.password = new
     for method in ("GET", "POST"):
-        answer = shop.api.call(method, f"{path}/reveal_password")
+        answer = shop.client.call(method, f"{path}/reveal_password")
         assert (answer.status_code, answer.json()) == (200, {"password": new})
 
 
 def test_passwords_that_are_not_kept_cannot_be_revealed(stack: Stack, alice: Client) -> None:
-    place = new_place(stack, alice, store_passwords=False)
+    place = Place.create(stack, alice, store_passwords=False)
     path = place.of_catalog("roles", place.role)
     for method in ("GET", "POST"):
         assert alice.call(method, f"{path}/reveal_password").status_code == 412
@@ -157,8 +160,8 @@ def test_a_deleted_role_is_disconnected_and_turned_away(shop: Place) -> None:
     password = shop.new_role("bob")
     bob: dict[str, Any] = {"user": "bob", "password": password}
     with shop.connect(**bob) as connection:
-        deleted = shop.api.delete(shop.of_catalog("roles", "bob"))
-        shop.api.finish(deleted)
+        deleted = shop.client.delete(shop.of_catalog("roles", "bob"))
+        shop.client.finish(deleted)
         assert last_words(connection) == "57P01"
     assert 'password authentication failed for user "bob"' in str(shop.refusal(**bob))
     assert "password authentication failed" in str(shop.refusal(**bob, pooled=True))
@@ -187,7 +190,7 @@ def test_a_role_goes_whatever_it_holds(shop: Place) -> None:
             connection.execute(statement.encode())
     with shop.connect(**bob, dbname="bobs") as connection:
         connection.execute("CREATE TABLE t (); CREATE EXTENSION pg_trgm")
-    ended = shop.api.finish(shop.api.delete(shop.of_catalog("roles", "bob")))
+    ended = shop.client.finish(shop.client.delete(shop.of_catalog("roles", "bob")))
     assert [(row["status"], row.get("error")) for row in ended] == [("finished", None)]
     assert shop.query("SELECT tableowner FROM pg_tables WHERE tablename = 'notes'") == (shop.role,)
 
@@ -200,27 +203,27 @@ def test_a_role_goes_although_somebody_holds_a_lock(shop: Place) -> None:
             connection.execute("CREATE TABLE ledger ()")
         with owner.transaction():
             owner.execute("LOCK TABLE ledger")
-            deleted = shop.api.delete(shop.of_catalog("roles", "bob"))
-            first = shop.api.get(f"{shop.path}/operations/{deleted['operations'][0]['id']}")
+            deleted = shop.client.delete(shop.of_catalog("roles", "bob"))
+            first = shop.client.get(f"{shop.path}/operations/{deleted['operations'][0]['id']}")
             assert first["operation"]["status"] == "running"
-        assert [row["status"] for row in shop.api.finish(deleted)] == ["finished"]
+        assert [row["status"] for row in shop.client.finish(deleted)] == ["finished"]
 
 
 def test_the_owner_of_a_database_cannot_be_deleted(shop: Place) -> None:
-    answer = shop.api.call("DELETE", shop.of_catalog("roles", shop.role))
+    answer = shop.client.call("DELETE", shop.of_catalog("roles", shop.role))
     assert (answer.status_code, shop.database in answer.json()["message"]) == (422, True)
 
 
 def test_a_role_made_again_right_after_its_deletion_is_there(shop: Place) -> None:
     old = shop.new_role("bob")
-    deleted = shop.api.delete(shop.of_catalog("roles", "bob"))
+    deleted = shop.client.delete(shop.of_catalog("roles", "bob"))
     made = create(shop, "bob")
     new = made["role"]["password"]
-    ended = shop.api.finish(deleted) + shop.api.finish(made)
+    ended = shop.client.finish(deleted) + shop.client.finish(made)
     assert {row["status"] for row in ended} == {"finished"}
     assert shop.query("SELECT current_user", user="bob", password=new) == ("bob",)
     assert "password" in str(shop.refusal(user="bob", password=old))
-    assert shop.api.call("DELETE", shop.of_catalog("roles", "bob")).status_code == 200
+    assert shop.client.call("DELETE", shop.of_catalog("roles", "bob")).status_code == 200
 
 
 def test_a_role_without_login_is_turned_away_like_a_wrong_password(shop: Place) -> None:
@@ -246,16 +249,16 @@ def test_a_role_does_what_an_owner_may(shop: Place) -> None:
 
 def test_a_child_branch_has_its_parents_roles_passwords_and_databases(place: Place) -> None:
     bob: dict[str, Any] = {"user": "bob", "password": place.new_role("bob")}
-    branch = place.new_branch("dev")
-    listed = place.api.get(f"{place.path}/branches/{branch}/roles")["roles"]
+    branch = place.new_branch_id(name="dev")
+    listed = place.client.get(f"{place.path}/branches/{branch}/roles")["roles"]
     assert [role["name"] for role in listed] == ["bob", place.role]
-    listed = place.api.get(f"{place.path}/branches/{branch}/databases")["databases"]
+    listed = place.client.get(f"{place.path}/branches/{branch}/databases")["databases"]
     assert [database["name"] for database in listed] == [place.database]
-    place.update(branch_id=branch)
+    place.change(branch_id=branch)
     assert place.query("SELECT current_user", **bob) == ("bob",)
     assert place.query("SELECT current_user") == (place.role,)
     place.branch_id = branch
-    place.api.finish(place.api.delete(place.of_catalog("roles", "bob")))
+    place.client.finish(place.client.delete(place.of_catalog("roles", "bob")))
     assert "password" in str(place.refusal(**bob))
 
 
@@ -263,8 +266,8 @@ def test_every_generated_password_works(shop: Place) -> None:
     path = shop.of_catalog("roles", shop.role)
     seen = {shop.password}
     for _ in range(10):
-        reset = shop.api.post(f"{path}/reset_password")
-        shop.api.finish(reset)
+        reset = shop.client.post(f"{path}/reset_password")
+        shop.client.finish(reset)
         shop.password = reset["role"]["password"]
         seen.add(shop.password)
         assert shop.query("SELECT 1") == (1,)

@@ -15,9 +15,9 @@ import psycopg
 import pytest
 from psycopg import errors
 
-from tests.connections.place import Place, environment_of
-from tests.connections.processes import backends, descriptors, of_service
-from tests.stack import wait_for
+from tests.support.place import Place, environment_of
+from tests.support.processes import descriptors, processes_of
+from tests.support.waiting import wait_for
 
 LINE = 1 << 20
 LINES = 100
@@ -94,9 +94,9 @@ def test_a_copy_of_100_megabytes_arrives_unharmed_both_ways(
 
 
 def test_five_hundred_connections_at_once_are_served(place: Place) -> None:
-    place.update(autoscaling_limit_max_cu=2)
+    place.change(autoscaling_limit_max_cu=2)
     place.suspend()
-    before = len(place.operations("start_compute"))
+    before = len(place.endpoint_operations("start_compute"))
     parameters = place.parameters(tls=False, connect_timeout=60)
 
     async def come(everybody: asyncio.Barrier) -> Any:
@@ -109,7 +109,7 @@ def test_five_hundred_connections_at_once_are_served(place: Place) -> None:
         return await asyncio.gather(*[come(everybody) for _ in range(CROWD)])
 
     assert asyncio.run(come_all()) == [(1,)] * CROWD
-    assert len(place.operations("start_compute")) == before + 1
+    assert len(place.endpoint_operations("start_compute")) == before + 1
 
 
 @contextlib.contextmanager
@@ -119,12 +119,12 @@ def nothing_left_behind(place: Place) -> Iterator[None]:
     place.suspend()
     assert place.query("SELECT 1") == (1,)
     stack = place.stack
-    wait_for(lambda: backends(place) == 0, "a quiet compute")
-    before, processes = descriptors(stack), len(of_service(stack, "proxy"))
+    wait_for(lambda: place.backends() == 0, "a quiet compute")
+    before, processes = descriptors(stack), len(processes_of(stack, "proxy"))
     yield
-    wait_for(lambda: backends(place) == 0, "all backends to end")
+    wait_for(lambda: place.backends() == 0, "all backends to end")
     wait_for(lambda: descriptors(stack) <= before, "all descriptors to be closed")
-    assert len(of_service(stack, "proxy")) == processes
+    assert len(processes_of(stack, "proxy")) == processes
     assert place.query("SELECT 1") == (1,)
 
 

@@ -8,8 +8,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.connections.place import Place, new_place, serves
-from tests.stack import Client, Stack, wait_for
+from tests.support.client import Client
+from tests.support.place import Place, serves
+from tests.support.stack import Stack
+from tests.support.waiting import wait_for
 
 
 def ask_at_once(place: Place, clients: int, statement: str, **parameters: Any) -> list[Any]:
@@ -29,16 +31,16 @@ def ask_at_once(place: Place, clients: int, statement: str, **parameters: Any) -
 @pytest.mark.parametrize("pooled", [False, True], ids=["direct", "pooled"])
 def test_many_clients_at_once_are_served_by_one_start(shop: Place, pooled: bool) -> None:
     shop.suspend()
-    before = len(shop.operations("start_compute"))
+    before = len(shop.endpoint_operations("start_compute"))
     assert ask_at_once(shop, 50, "SELECT 1", pooled=pooled) == [(1,)] * 50
-    started = shop.operations("start_compute")
+    started = shop.endpoint_operations("start_compute")
     assert len(started) == before + 1
     assert (started[0]["status"], started[0]["failures_count"]) == ("finished", 0)
 
 
 def test_clients_of_both_kinds_share_one_start(shop: Place) -> None:
     shop.suspend()
-    before = len(shop.operations("start_compute"))
+    before = len(shop.endpoint_operations("start_compute"))
 
     async def ask(pooled: bool) -> Any:
         parameters = shop.parameters(pooled=pooled)
@@ -49,20 +51,20 @@ def test_clients_of_both_kinds_share_one_start(shop: Place) -> None:
         return await asyncio.gather(*[ask(bool(n % 2)) for n in range(20)])
 
     assert asyncio.run(ask_all()) == [(1,)] * 20
-    assert len(shop.operations("start_compute")) == before + 1
+    assert len(shop.endpoint_operations("start_compute")) == before + 1
 
 
 def post(action: str) -> Callable[[Place], Any]:
-    return lambda place: place.api.post(f"{place.endpoint_path}/{action}")
+    return lambda place: place.client.post(f"{place.endpoint_path()}/{action}")
 
 
 def patch(**changes: Any) -> Callable[[Place], Any]:
-    return lambda place: place.api.patch(place.endpoint_path, {"endpoint": changes})
+    return lambda place: place.client.patch(place.endpoint_path(), {"endpoint": changes})
 
 
 def make_role(place: Place) -> Any:
-    name = f"role-{len(place.operations())}"
-    return place.api.post(f"{place.branch_path}/roles", {"role": {"name": name}})
+    name = f"role-{len(place.endpoint_operations())}"
+    return place.client.post(f"{place.branch_path()}/roles", {"role": {"name": name}})
 
 
 COMMOTIONS: dict[str, Callable[[Place], Any]] = {
@@ -87,26 +89,26 @@ def test_a_client_is_served_while_its_endpoint_is(
         shop.suspend()
     answer = commotion(shop)
     assert ask_at_once(shop, 3, "SELECT 1") == [(1,)] * 3
-    for row in shop.api.finish(answer):
+    for row in shop.client.finish(answer):
         assert row["status"] == "finished", row
     shop.settle()
     # What was set is set back, so that the next one changes something again.
-    shop.update(settings={"pg_settings": {}}, autoscaling_limit_max_cu=1)
+    shop.change(settings={"pg_settings": {}}, autoscaling_limit_max_cu=1)
     assert ask_at_once(shop, 1, "SELECT 1", pooled=True) == [(1,)]
 
 
 def test_a_client_is_served_before_its_project_is_ready(stack: Stack, alice: Client) -> None:
-    place = new_place(stack, alice, wait=False)
+    place = Place.create(stack, alice, wait=False)
     assert ask_at_once(place, 5, "SELECT 1") == [(1,)] * 5
-    assert len(place.operations("start_compute")) == 1
+    assert len(place.endpoint_operations("start_compute")) == 1
 
 
 def test_a_client_is_served_on_the_branch_its_endpoint_was_just_moved_to(
     place: Place,
 ) -> None:
-    branches = [place.branch_id, place.new_branch("dev")]
+    branches = [place.branch_id, place.new_branch_id(name="dev")]
     for branch in reversed(branches):
-        place.update(branch_id=branch)
+        place.change(branch_id=branch)
         with place.connect() as connection:
             connection.execute(f"CREATE TABLE marker AS SELECT '{branch}' AS branch".encode())
     for asleep, branch in enumerate(branches):
@@ -119,17 +121,17 @@ def test_a_client_is_served_on_the_branch_its_endpoint_was_just_moved_to(
 
 
 def test_a_disabled_endpoint_refuses_until_it_is_enabled(shop: Place) -> None:
-    shop.update(disabled=True)
-    before = shop.operations()
+    shop.change(disabled=True)
+    before = shop.endpoint_operations()
     for pooled in (False, True):
         assert "endpoint is disabled" in str(shop.refusal(pooled=pooled))
-    assert shop.operations() == before
-    shop.update(disabled=False)
+    assert shop.endpoint_operations() == before
+    shop.change(disabled=False)
     assert shop.query("SELECT 1") == (1,)
 
 
 def test_a_deleted_endpoint_is_unknown(place: Place) -> None:
-    place.api.delete(place.endpoint_path)
+    place.client.delete(place.endpoint_path())
     assert "password authentication failed" in str(place.refusal())
 
 
@@ -155,15 +157,15 @@ def test_a_broken_data_directory_is_told_to_clients_until_it_is_mended(shop: Pla
     control = shop.stack.data_dir(shop.branch_id) / "global" / "pg_control"
     aside = control.rename(control.with_suffix(".aside"))
     assert "could not find the database system" in str(shop.refusal())
-    assert [row["status"] for row in shop.operations("start_compute")[:1]] == ["failed"]
-    before = shop.operations()
+    assert [row["status"] for row in shop.endpoint_operations("start_compute")[:1]] == ["failed"]
+    before = shop.endpoint_operations()
     began = time.monotonic()
     for _ in range(3):
         error = str(shop.refusal())
         assert "could not find the database system" in error
         assert "tried again in" in error
     assert time.monotonic() - began < 1.5
-    assert shop.operations() == before
+    assert shop.endpoint_operations() == before
     aside.rename(control)
 
     def mended() -> bool:

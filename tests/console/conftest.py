@@ -12,12 +12,13 @@ import pytest
 from django.conf import settings as django_settings
 from django.test import Client as Browser
 
-from tests.stack import Client, Stack, stack
-
-__all__ = ["stack"]
+from tests.support.client import Client
+from tests.support.project import Project
+from tests.support.stack import Stack, new_state_dir, running_stack
 
 # For good: while a test ends, the settings may not be without one either.
 django_settings.SECRET_KEY = "a secret of the tests"
+django_settings.ALLOWED_HOSTS = ["testserver"]
 
 
 @dataclass
@@ -48,17 +49,24 @@ def _htmx(target: str, at: str) -> dict[str, str]:
     }
 
 
-@pytest.fixture(scope="session", autouse=True)
-def console_of_the_stack(stack: Stack) -> None:
-    django_settings.ALLOWED_HOSTS = ["testserver"]
-    django_settings.MANAGEMENT_API_URL = stack.api_url
+@pytest.fixture(scope="session")
+def stack() -> Iterator[Stack]:
+    """A running service, and the console in this process is one to it."""
+    with new_state_dir() as state_dir, running_stack(state_dir) as running:
+        django_settings.MANAGEMENT_API_URL = running.api_url
+        yield running
+
+
+def _signed_in(api: Client) -> Person:
+    person = Person(Browser(), api)
+    answer = person.post("/sign-in", {"key": api.key})
+    assert answer.status_code == 302, answer.content.decode()
+    return person
 
 
 @contextlib.contextmanager
 def _person(stack: Stack) -> Iterator[Person]:
-    person = Person(Browser(), stack.client())
-    answer = person.post("/sign-in", {"key": person.api.key})
-    assert answer.status_code == 302, answer.content.decode()
+    person = _signed_in(stack.client())
     yield person
     # A Postgres runs for each: too many would slow down the tests that follow.
     for project in person.api.get("/projects")["projects"]:
@@ -86,18 +94,18 @@ def carol(stack: Stack) -> Iterator[Person]:
 
 @pytest.fixture
 def visitor() -> Browser:
-    """Somebody who has not signed in."""
+    """Somebody who has not signed in, at a console that may have no API to ask."""
     return Browser()
 
 
-@dataclass
-class Shop:
-    """Alice's project: main has the endpoint, dev has none."""
+class Shop(Project):
+    """Alice's project at the console: main has the endpoint, dev has none."""
 
-    id: str
-    endpoint_id: str
-    main_id: str
     dev_id: str
+
+    @property
+    def main_id(self) -> str:
+        return self.branch_id
 
     @property
     def url(self) -> str:
@@ -109,27 +117,20 @@ class Shop:
 
 
 @pytest.fixture
-def shop(alice: Person) -> Shop:
-    return _shop(alice)
+def shop(stack: Stack, alice: Person) -> Shop:
+    return _shop(stack, alice)
 
 
 @pytest.fixture(scope="session")
-def still_shop(carol: Person) -> Shop:
+def still_shop(stack: Stack, carol: Person) -> Shop:
     """Carol's, just like Alice's."""
-    return _shop(carol)
+    return _shop(stack, carol)
 
 
-def _shop(person: Person) -> Shop:
-    created = person.api.new_project(name="shop")
-    project_id = created["project"]["id"]
-    dev = person.api.post(f"/projects/{project_id}/branches", {"branch": {"name": "dev"}})
-    person.api.finish(dev)
-    return Shop(
-        id=project_id,
-        endpoint_id=created["endpoints"][0]["id"],
-        main_id=created["branch"]["id"],
-        dev_id=dev["branch"]["id"],
-    )
+def _shop(stack: Stack, person: Person) -> Shop:
+    made = Shop.create(stack, person.api, name="shop")
+    made.dev_id = made.new_branch_id(name="dev")
+    return made
 
 
 @dataclass
@@ -183,3 +184,14 @@ def misbehaving(settings: Any) -> Iterator[Misbehaving]:
     server.shutdown()
     thread.join()
     server.server_close()
+
+
+@pytest.fixture
+def dave(misbehaving: Misbehaving, settings: Any) -> Person:
+    """Somebody who is signed in at the server that is no API: his test needs no service."""
+    settings.MANAGEMENT_API_URL = misbehaving.url
+    misbehaving.body = b'{"login": "dave"}'
+    person = _signed_in(Client(misbehaving.url, "daves-key"))
+    misbehaving.body = b"{}"
+    misbehaving.asked.clear()
+    return person

@@ -10,7 +10,8 @@ import pytest
 
 from tests.console.conftest import Person, Shop
 from tests.console.pages import Page
-from tests.stack import Stack, wait_for
+from tests.support.stack import Stack
+from tests.support.waiting import wait_for
 
 
 def password_of(person: Person, shop: Shop) -> str:

@@ -4,7 +4,7 @@ from typing import Any
 
 from tests.console.conftest import Person, Shop
 from tests.console.pages import Page
-from tests.stack import wait_for
+from tests.support.waiting import wait_for
 
 
 def endpoint(person: Person, shop: Shop) -> Any:

@@ -37,14 +37,14 @@ REFUSALS = {
 
 
 @pytest.fixture
-def bad_api(alice: Person, misbehaving: Misbehaving, settings: Any) -> Misbehaving:
-    settings.MANAGEMENT_API_URL = misbehaving.url
+def bad_api(dave: Person, misbehaving: Misbehaving) -> Misbehaving:
+    """What Dave's console asks."""
     return misbehaving
 
 
-def test_it_works(alice: Person, bad_api: Misbehaving) -> None:
+def test_it_works(dave: Person, bad_api: Misbehaving) -> None:
     bad_api.refuse(500, "the disk is full")
-    answer = alice.get("/")
+    answer = dave.get("/")
     assert answer.status_code == 502
     page = Page(answer)
     assert "The management API failed" in page.text
@@ -56,13 +56,13 @@ def test_it_works(alice: Person, bad_api: Misbehaving) -> None:
 
 @pytest.mark.parametrize("status", REFUSALS)
 def test_every_refusal_is_a_page_with_a_way_out(
-    alice: Person, bad_api: Misbehaving, status: int
+    dave: Person, bad_api: Misbehaving, status: int
 ) -> None:
     bad_api.refuse(status, "invalid request: <b>so it is</b>")
     for path in PAGES:
         if status == 404 and path == "/":
             continue
-        answer = alice.get(path)
+        answer = dave.get(path)
         page = Page(answer)
         own_status, words = REFUSALS[status]
         assert answer.status_code == own_status, path
@@ -75,10 +75,10 @@ def test_every_refusal_is_a_page_with_a_way_out(
 @pytest.mark.parametrize("path", FORMS)
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 422, 423, 429, 500])
 def test_a_form_that_is_refused_keeps_what_was_typed(
-    alice: Person, bad_api: Misbehaving, path: str, status: int
+    dave: Person, bad_api: Misbehaving, path: str, status: int
 ) -> None:
     bad_api.refuse(status, "no <i>way</i>")
-    answer = alice.post(path, FORMS[path])
+    answer = dave.post(path, FORMS[path])
     assert answer.status_code == 422
     page = Page(answer)
     assert "No <i>way</i>" in page.text
@@ -94,48 +94,48 @@ def test_a_form_that_is_refused_keeps_what_was_typed(
     "path", ["/projects/p/endpoints/e/start", "/projects/p/endpoints/e/pooling"]
 )
 def test_a_button_that_is_refused_tells_why_where_it_stands(
-    alice: Person, bad_api: Misbehaving, path: str
+    dave: Person, bad_api: Misbehaving, path: str
 ) -> None:
     bad_api.refuse(423, "project already has running conflicting operations")
-    answer = alice.post(path, {"next": "/api-keys", "to": "on"})
+    answer = dave.post(path, {"next": "/api-keys", "to": "on"})
     assert answer["Location"] == "/api-keys"
     bad_api.status, bad_api.body = 200, b"[]"
-    page = Page(alice.get("/api-keys"))
+    page = Page(dave.get("/api-keys"))
     assert "Still busy with earlier operations" in page.text
     assert "Nothing was changed" in page.text
 
 
 def test_a_button_without_a_good_key_returns_to_its_page(
-    alice: Person, bad_api: Misbehaving
+    dave: Person, bad_api: Misbehaving
 ) -> None:
     bad_api.refuse(401)
     own = "http://testserver/projects/p"
-    answer = alice.post("/projects/p/endpoints/e/start", Referer=own)
+    answer = dave.post("/projects/p/endpoints/e/start", Referer=own)
     assert answer["Location"] == "/sign-in?next=%2Fprojects%2Fp"
-    answer = alice.post("/projects/p/endpoints/e/start", Referer="http://evil.example/projects/p")
+    answer = dave.post("/projects/p/endpoints/e/start", Referer="http://evil.example/projects/p")
     assert answer["Location"] == "/sign-in?next=%2F"
 
 
-def test_an_api_that_is_away(alice: Person, settings: Any) -> None:
+def test_an_api_that_is_away(dave: Person, settings: Any) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         settings.MANAGEMENT_API_URL = f"http://127.0.0.1:{closed.getsockname()[1]}/api/v2"
-        answer = alice.get("/")
+        answer = dave.get("/")
         assert answer.status_code == 503
         assert "The management API cannot be reached" in Page(answer).text
-        page = Page(alice.post("/new-project", {"name": "what I typed"}))
+        page = Page(dave.post("/new-project", {"name": "what I typed"}))
         assert "The management API cannot be reached" in page.text
         assert page.fields["name"] == "what I typed"
 
 
-def test_an_api_that_is_slow(alice: Person, bad_api: Misbehaving, settings: Any) -> None:
+def test_an_api_that_is_slow(dave: Person, bad_api: Misbehaving, settings: Any) -> None:
     settings.MANAGEMENT_API_TIMEOUT = 0.2
     bad_api.may_answer.clear()
-    answer = alice.get("/api-keys")
+    answer = dave.get("/api-keys")
     assert answer.status_code == 504
     assert "taking too long" in Page(answer).text
     bad_api.asked.clear()
-    page = Page(alice.post("/projects/p/new-branch", FORMS["/projects/p/new-branch"]))
+    page = Page(dave.post("/projects/p/new-branch", FORMS["/projects/p/new-branch"]))
     assert "What you asked for may still happen" in page.text
     assert page.fields["name"] == "what I typed"
     # Neither sent twice, nor waited for twice to fill the form's choices.
@@ -157,28 +157,28 @@ def test_an_api_that_is_slow(alice: Person, bad_api: Misbehaving, settings: Any)
         b'{"projects": [{"id": 5}]}',
     ],
 )
-def test_nonsense_is_called_nonsense(alice: Person, bad_api: Misbehaving, body: bytes) -> None:
+def test_nonsense_is_called_nonsense(dave: Person, bad_api: Misbehaving, body: bytes) -> None:
     bad_api.body = body
     for path in PAGES:
-        answer = alice.get(path)
+        answer = dave.get(path)
         if answer.status_code == 200:
             # No keys, or as good as none: nothing to complain of.
             assert path == "/api-keys"
             continue
         assert answer.status_code == 502, path
         assert "makes no sense" in Page(answer).text
-    page = Page(alice.post("/new-project", {"name": "what I typed"}))
+    page = Page(dave.post("/new-project", {"name": "what I typed"}))
     assert "makes no sense" in page.text
     assert page.fields["name"] == "what I typed"
 
 
-def test_a_redirect_is_not_followed_with_the_key(alice: Person, bad_api: Misbehaving) -> None:
+def test_a_redirect_is_not_followed_with_the_key(dave: Person, bad_api: Misbehaving) -> None:
     bad_api.refuse(302, Location=f"{bad_api.url}/elsewhere")
-    assert alice.get("/").status_code == 502
+    assert dave.get("/").status_code == 502
     assert all("elsewhere" not in path for path in bad_api.asked)
 
 
-def test_fields_that_are_missing_or_new_do_no_harm(alice: Person, bad_api: Misbehaving) -> None:
+def test_fields_that_are_missing_or_new_do_no_harm(dave: Person, bad_api: Misbehaving) -> None:
     bad_api.body = b"""{
         "project": {"id": "p", "colour": "green"},
         "endpoint": {"id": "e", "current_state": "hibernating", "settings": null},
@@ -190,23 +190,23 @@ def test_fields_that_are_missing_or_new_do_no_harm(alice: Person, bad_api: Misbe
         "operation": {"id": "o"}
     }"""
     for path in ("/", "/projects/p", "/projects/p/operations", "/projects/p/endpoints/e"):
-        assert alice.get(path).status_code == 200, path
-    page = Page(alice.get("/projects/p"))
+        assert dave.get(path).status_code == 200, path
+    page = Page(dave.get("/projects/p"))
     assert "Teleport compute | Pondering" in page.row("Teleport")
     assert "Idle" in page.row("Start")
     assert not page.polls
 
 
 def test_one_projects_failure_does_not_spoil_the_dashboard(
-    alice: Person, bad_api: Misbehaving
+    dave: Person, bad_api: Misbehaving
 ) -> None:
     bad_api.body = b'{"projects": [{"id": "p", "name": "shop"}]}'
-    assert "not known" in Page(alice.get("/")).row("shop")
+    assert "not known" in Page(dave.get("/")).row("shop")
 
 
-def test_a_problem_during_an_htmx_request_is_a_notice(alice: Person, bad_api: Misbehaving) -> None:
+def test_a_problem_during_an_htmx_request_is_a_notice(dave: Person, bad_api: Misbehaving) -> None:
     bad_api.refuse(500, "the disk is full")
-    answer = alice.htmx_get("/projects/p/rename", target="dialog", at="/projects/p")
+    answer = dave.htmx_get("/projects/p/rename", target="dialog", at="/projects/p")
     assert answer.status_code == 502
     assert answer["HX-Reswap"] == "none"
     assert 'hx-swap-oob="beforeend:#notices"' in answer.content.decode()

@@ -9,7 +9,7 @@ from console import polling
 from console.api_transport import Transport
 from tests.console.conftest import Misbehaving, Person, Shop
 from tests.console.pages import Page
-from tests.stack import wait_for
+from tests.support.waiting import wait_for
 
 
 def pace(answer: Any) -> str:
@@ -65,14 +65,13 @@ def test_the_pace_slows_down(
 
 @pytest.mark.parametrize("status", ["scheduling", "running", "cancelling"])
 def test_every_unfinished_status_keeps_it_going(
-    alice: Person, settings: Any, misbehaving: Misbehaving, status: str
+    dave: Person, misbehaving: Misbehaving, status: str
 ) -> None:
-    settings.MANAGEMENT_API_URL = misbehaving.url
     misbehaving.body = (
         b'{"operation": {"id": "o", "project_id": "p", "action": "start_compute", "status": "%s"},'
         b'"branches": [], "project": {"id": "p"}}' % status.encode()
     )
-    answer = alice.htmx_get("/projects/p/operations/o/live?n=5")
+    answer = dave.htmx_get("/projects/p/operations/o/live?n=5")
     assert pace(answer) == "500ms"
 
 
@@ -164,27 +163,25 @@ def test_a_page_makes_the_same_few_calls_whatever_it_shows(
 
 
 def test_the_states_are_not_older_than_the_operations(
-    alice: Person, settings: Any, misbehaving: Misbehaving
+    dave: Person, misbehaving: Misbehaving
 ) -> None:
     """Else the last poll could show a finished operation beside the state from before it."""
-    settings.MANAGEMENT_API_URL = misbehaving.url
     misbehaving.body = (
         b'{"operations": [], "endpoints": [], "branches": [], "project": {"id": "p"}}'
     )
-    assert alice.get("/projects/p").status_code == 200
+    assert dave.get("/projects/p").status_code == 200
     asked = [path.split("/p/")[-1].split("?")[0] for path in misbehaving.asked]
     assert asked.index("operations") < min(asked.index("endpoints"), asked.index("branches"))
 
 
 def test_the_end_says_when_the_latest_operation_failed(
-    alice: Person, settings: Any, misbehaving: Misbehaving
+    dave: Person, misbehaving: Misbehaving
 ) -> None:
-    settings.MANAGEMENT_API_URL = misbehaving.url
     misbehaving.body = (
         b'{"operations": [{"id": "o", "status": "failed", "error": "<b>no disk</b>"}],'
         b'"endpoints": [], "branches": [], "project": {"id": "p"}}'
     )
-    answer = alice.htmx_get("/projects/p/live?n=4")
+    answer = dave.htmx_get("/projects/p/live?n=4")
     assert answer.status_code == polling.STOP_POLLING
     page = Page(answer)
     assert "The latest operation failed: <b>no disk</b>" in page.text

@@ -4,7 +4,7 @@ import pytest
 
 from tests.console.conftest import Person, Shop
 from tests.console.pages import Page
-from tests.stack import wait_for
+from tests.support.waiting import wait_for
 
 
 def test_it_works(carol: Person, still_shop: Shop) -> None:

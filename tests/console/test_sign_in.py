@@ -7,7 +7,7 @@ from django.test import Client as Browser
 
 from tests.console.conftest import Misbehaving, Person
 from tests.console.pages import Page
-from tests.stack import Stack
+from tests.support.stack import Stack
 
 
 def test_it_works(visitor: Browser, stack: Stack) -> None:
@@ -48,6 +48,7 @@ def test_it_returns_to_nowhere_else(visitor: Browser, stack: Stack, elsewhere: s
     assert answer["Location"] == "/"
 
 
+@pytest.mark.usefixtures("stack")
 def test_a_wrong_key_is_told_beside_the_field_and_stays_there(visitor: Browser) -> None:
     answer = visitor.post("/sign-in", {"key": "not-a-key"})
     assert answer.status_code == 422

@@ -8,10 +8,18 @@ from django.test import Client as DjangoClient
 from django.utils import timezone
 
 from controlplane.models import Account, ApiKey, Region
-from tests.controlplane.project import Project
-from tests.stack import Client, Stack, stack
+from tests.support.bare_postgres import (
+    SUPERUSER,
+    BarePostgres,
+    Programs,
+    bare_postgres,
+    private_directory,
+)
+from tests.support.client import Client
+from tests.support.project import Project
+from tests.support.stack import Stack, stack, state_dir
 
-__all__ = ["stack"]
+__all__ = ["stack", "state_dir"]
 
 
 @pytest.fixture
@@ -64,8 +72,7 @@ def standing(stack: Stack) -> Iterator[Project]:
 
 
 def new_project(stack: Stack) -> Project:
-    client = stack.client()
-    return Project(stack, client, client.new_project())
+    return Project.create(stack, stack.client())
 
 
 @pytest.fixture(scope="module")
@@ -75,10 +82,17 @@ def spare_branch_id(standing: Project) -> str:
 
 
 @pytest.fixture(scope="session")
-def django_db_modify_db_settings(stack: Stack) -> None:
-    """What runs inside the tests has its test database in the running service's Postgres."""
+def bare_cluster() -> Iterator[BarePostgres]:
+    """A Postgres for what runs inside the tests: no service is needed, nor started, for it."""
+    with private_directory() as scratch, bare_postgres(Programs(scratch)) as cluster:
+        cluster.start()
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings(bare_cluster: BarePostgres) -> None:
     database = connections["default"].settings_dict
-    database["HOST"] = str(stack.state_dir / "sockets" / "metadata")
+    database |= {"HOST": str(bare_cluster.directory), "PORT": bare_cluster.port, "USER": SUPERUSER}
     database["OPTIONS"].pop("pool", None)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import requests
 
-from tests.stack import Client
+from tests.support.client import Client
 
 # A body that each route takes; those that are not named take none.
 BODIES: dict[tuple[str, str], Any] = {

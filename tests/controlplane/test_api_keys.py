@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tests.controlplane.fields import timestamp
-from tests.controlplane.project import refusal
-from tests.stack import Client
+from tests.support.client import Client
+from tests.support.project import refusal
 
 
 def test_it_works(alice: Client) -> None:

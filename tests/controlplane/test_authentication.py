@@ -3,9 +3,10 @@
 import pytest
 import requests
 
-from tests.controlplane.project import Project, refusal
 from tests.controlplane.routes import all_routes
-from tests.stack import Client, Stack
+from tests.support.client import Client
+from tests.support.project import Project, refusal
+from tests.support.stack import Stack
 
 UNAUTHENTICATED = (401, "supplied credentials do not pass authentication")
 NOWHERE = {

@@ -8,8 +8,9 @@ from urllib.parse import urlsplit
 import pytest
 import requests
 
-from tests.controlplane.project import Project, refusal
-from tests.stack import Client, Stack
+from tests.support.client import Client
+from tests.support.project import Project, refusal
+from tests.support.stack import Stack
 
 JSON = {"Content-Type": "application/json"}
 

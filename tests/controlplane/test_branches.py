@@ -6,7 +6,7 @@ import pytest
 
 from tests.controlplane import fields
 from tests.controlplane.fields import assert_fields
-from tests.controlplane.project import Project, refusal
+from tests.support.project import Project, refusal
 
 
 class TestListAndGet:

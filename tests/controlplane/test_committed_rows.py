@@ -1,7 +1,5 @@
 """A new branch holds all that was committed on its parent, and is its own from then on."""
 
-import os
-import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,8 +7,8 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
-from tests.controlplane.project import Project
-from tests.stack import wait_for
+from tests.support.project import Project
+from tests.support.waiting import wait_for
 
 
 def child_of(project: Project, parent_id: str | None = None) -> str:
@@ -123,7 +121,7 @@ def test_a_crashed_parent_loses_nothing(project: Project) -> None:
     project.sql("CREATE TABLE numbers AS SELECT generate_series(1, 1000) AS number")
     project.sql("CHECKPOINT")
     project.sql("INSERT INTO numbers SELECT generate_series(1001, 2000)")
-    os.kill(project.postmaster(), signal.SIGKILL)
+    project.postmaster().kill()
     wait_for(lambda: project.endpoint()["current_state"] == "idle", "idle after the crash")
     child = child_of(project)
     assert project.sql("SELECT count(*) FROM numbers", endpoint_id=child) == [(2000,)]

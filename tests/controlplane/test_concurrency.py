@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import requests
 
-from tests.controlplane.project import Project, locked, refusal, wanted
-from tests.stack import Client, wait_for
+from tests.support.client import Client
+from tests.support.project import Project, locked, refusal, wanted
+from tests.support.waiting import wait_for
 
 CALLERS = 8
 
@@ -139,7 +140,7 @@ class TestOrder:
 
     def test_nobody_waits_for_a_wedged_endpoint(self, project: Project) -> None:
         other = project.new_branch(endpoint=True)["endpoints"][0]["id"]
-        stranger = Project(project.stack, project.client, project.client.new_project())
+        stranger = Project.create(project.stack, project.client)
         with project.locked():
             wedged = project.client.post(project.endpoint_path(rest="/restart"))
             for action in ("suspend", "start"):

@@ -6,8 +6,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.controlplane.project import Project, refusal
-from tests.stack import Client, Stack
+from tests.support.client import Client
+from tests.support.project import Project, refusal
+from tests.support.stack import Stack
 
 
 def patch(project: Project, **attributes: Any) -> Any:
@@ -171,7 +172,7 @@ class TestSize:
         assert standing.endpoint() == before
 
     def test_more_than_the_plan_allows(self, stack: Stack, free: Client) -> None:
-        project = Project(stack, free, free.new_project(wait=False))
+        project = Project.create(stack, free, wait=False)
         body = {"endpoint": {"autoscaling_limit_max_cu": 1.5}}
         response = free.call("PATCH", project.endpoint_path(), json=body)
         status, message = refusal(response)

@@ -11,10 +11,13 @@ import psutil
 import pytest
 import requests
 
-from tests.controlplane.project import locked, wanted
-from tests.controlplane.service import Service, is_alive, same_client
 from tests.controlplane.test_reconciliation import age, look_now
-from tests.stack import Client, new_state_dir, wait_for
+from tests.support.client import Client
+from tests.support.processes import is_alive
+from tests.support.project import locked, wanted
+from tests.support.service import Service
+from tests.support.stack import new_state_dir
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +98,7 @@ def test_the_api(service: Service, which: int) -> None:
         suspended = project.client.post(project.endpoint_path(rest="/suspend"))
         service.kill("api", which=which)
     wait_for(lambda: not any(map(is_alive, doomed)) and service.answers(), "the API", timeout=60)
-    project.client = same_client(project.client)
+    project.client = project.client.another()
     project.done(suspended)
     service.settle()
 
@@ -165,7 +168,7 @@ class Visitor:
     """Creates, changes and deletes at random, and minds no refusal."""
 
     def __init__(self, service: Service, chance: random.Random) -> None:
-        self.client = same_client(service.client)
+        self.client = service.client.another()
         self.chance = chance
 
     def go_on_until(self, over: threading.Event) -> None:

@@ -11,8 +11,8 @@ from tests.controlplane.fields import (
     OPERATION_AT_TIMES,
     assert_fields,
 )
-from tests.controlplane.project import Project, refusal, wanted
-from tests.stack import Client
+from tests.support.client import Client
+from tests.support.project import Project, refusal, wanted
 
 
 @pytest.fixture

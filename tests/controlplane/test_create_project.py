@@ -6,8 +6,9 @@ import pytest
 
 from tests.controlplane import fields
 from tests.controlplane.fields import assert_fields
-from tests.controlplane.project import Project, refusal
-from tests.stack import Client, Stack
+from tests.support.client import Client
+from tests.support.project import Project, refusal
+from tests.support.stack import Stack
 
 
 def test_it_works(stack: Stack, alice: Client) -> None:

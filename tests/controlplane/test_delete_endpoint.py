@@ -4,8 +4,8 @@ import psycopg
 import pytest
 
 from tests.controlplane.fields import ENDPOINT, ENDPOINT_AT_TIMES, assert_fields
-from tests.controlplane.project import Project, refusal
-from tests.stack import wait_for
+from tests.support.project import Project, refusal
+from tests.support.waiting import wait_for
 
 
 def test_it_works(project: Project) -> None:

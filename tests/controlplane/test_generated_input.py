@@ -7,11 +7,15 @@ import pytest
 from django.test import Client as DjangoClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from hypothesis.database import DirectoryBasedExampleDatabase
 
 from controlplane.models import Account, Branch, Endpoint, Region
 from tests.controlplane.routes import BODIES
 from tests.controlplane.rows import make_project
+from tests.support.stack import ROOT
 
+# What has failed, so that the next run begins with it.
+EXAMPLES = ROOT / ".hypothesis" / "routes"
 STRANGE = st.sampled_from(
     ["", " ", "\x00", "\ud800", "é" * 40, "x" * 300, "read_write", "main", "-1", "NaN", "br-a-b-1"]
 )
@@ -50,6 +54,8 @@ def test_it_is_never_an_error_of_ours(
     @settings(
         max_examples=100,
         deadline=None,
+        # One for each route, or the next one's success would have this one's failure forgotten.
+        database=DirectoryBasedExampleDatabase(EXAMPLES / f"{method} {template.replace('/', ' ')}"),
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
     # A good body with some of its fields replaced, or nothing that makes any sense.

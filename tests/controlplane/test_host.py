@@ -11,8 +11,9 @@ import pytest
 
 from controlplane.compute.accounts import Account, own_account
 from controlplane.compute.tree import TreeUntrusted, clone_tree, read_regular
-from tests.controlplane.project import Project
-from tests.stack import Stack
+from tests.support.processes import postmaster_in
+from tests.support.project import Project
+from tests.support.stack import Stack
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has other accounts")
 SECRETS = ("PERCH_SECRET_KEY", "DATABASE_URL", "API_KEY")
@@ -22,7 +23,7 @@ def everything_of(stack: Stack) -> list[psutil.Process]:
     """Every process of the service, its computes included."""
     found = psutil.Process(stack.process.pid).children(recursive=True)
     for pid_file in stack.state_dir.glob("branches/br-*/data/postmaster.pid"):
-        process = psutil.Process(int(pid_file.read_text().split()[0]))
+        process = postmaster_in(pid_file.parent)
         found += [process, *process.children(recursive=True)]
     return found
 
@@ -33,12 +34,9 @@ class TestAccounts:
         self, stack: Stack, project: Project
     ) -> None:
         other = project.new_branch(endpoint=True)["branch"]["id"]
-        computes = [psutil.Process(project.postmaster(b)) for b in (project.branch_id, other)]
-        metadata = stack.state_dir / "metadata" / "postmaster.pid"
-        accounts = [
-            process.uids().effective
-            for process in [*computes, psutil.Process(int(metadata.read_text().split()[0]))]
-        ]
+        computes = [project.postmaster(branch_id) for branch_id in (project.branch_id, other)]
+        metadata = postmaster_in(stack.state_dir / "metadata")
+        accounts = [process.uids().effective for process in (*computes, metadata)]
         assert len(set(accounts)) == 3
         assert all(50_000 <= uid <= 59_999 for uid in accounts[:2])
         assert accounts[2] == pwd.getpwnam("perch").pw_uid

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from controlplane.compute.limits import CGROUPS, forget_limits, limit_compute
-from tests.stack import Stack
+from tests.support.stack import Stack
 
 
 def group_of(pid: int, resource: str) -> Path:

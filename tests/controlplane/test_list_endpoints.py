@@ -1,8 +1,8 @@
 """GET /projects/{project_id}/endpoints and one of them (specification, call 2 and rule 4)."""
 
 from tests.controlplane.fields import ENDPOINT, ENDPOINT_AT_TIMES, assert_fields
-from tests.controlplane.project import Project, refusal, wanted
-from tests.stack import Client
+from tests.support.client import Client
+from tests.support.project import Project, refusal, wanted
 
 
 def test_it_works(project: Project) -> None:

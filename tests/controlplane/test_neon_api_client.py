@@ -6,8 +6,8 @@ import pytest
 from neon_api import NeonAPI
 from neon_api.exceptions import NeonAPIError
 
-from tests.controlplane.project import Project, wanted
-from tests.stack import Client
+from tests.support.client import Client
+from tests.support.project import Project, wanted
 
 
 def client_of(client: Client) -> NeonAPI:

@@ -9,8 +9,9 @@ from urllib.parse import quote
 import pytest
 
 from tests.controlplane.fields import OPERATION, OPERATION_AT_TIMES, assert_fields
-from tests.controlplane.project import Project, refusal
-from tests.stack import Client, Stack
+from tests.support.client import Client
+from tests.support.project import Project, refusal
+from tests.support.stack import Stack
 
 NEWEST = datetime(2026, 1, 2, 3, 4, 5, 670000, tzinfo=UTC)
 MANY = 1234
@@ -20,7 +21,7 @@ MANY = 1234
 def busy(stack: Stack) -> Iterator[Project]:
     """A project with a long past: an operation for each of `MANY` microseconds."""
     client = stack.client()
-    project = Project(stack, client, client.new_project())
+    project = Project.create(stack, client)
     with stack.database() as connection:
         connection.execute("DELETE FROM controlplane_operation WHERE project_id = %s", [project.id])
         connection.execute(

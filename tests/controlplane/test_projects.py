@@ -6,8 +6,10 @@ import pytest
 
 from tests.controlplane import fields
 from tests.controlplane.fields import assert_fields
-from tests.controlplane.project import Project, refusal
-from tests.stack import Client, Stack, wait_for
+from tests.support.client import Client
+from tests.support.project import Project, refusal
+from tests.support.stack import Stack
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +156,7 @@ class TestDelete:
         assert project.client.delete(project.path)["project"]["id"] == first["project"]["id"]
 
     def test_while_it_is_being_created(self, stack: Stack, alice: Client) -> None:
-        project = Project(stack, alice, alice.new_project(wait=False))
+        project = Project.create(stack, alice, wait=False)
         alice.delete(project.path)
         with stack.database() as connection:
 

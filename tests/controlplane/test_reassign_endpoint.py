@@ -10,8 +10,8 @@ from tests.controlplane.fields import (
     OPERATION_AT_TIMES,
     assert_fields,
 )
-from tests.controlplane.project import Project, refusal, wanted
-from tests.stack import wait_for
+from tests.support.project import Project, refusal, wanted
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture

@@ -9,8 +9,9 @@ import sys
 import psutil
 import pytest
 
-from tests.controlplane.project import Project
-from tests.stack import Stack, wait_for
+from tests.support.project import Project
+from tests.support.stack import Stack
+from tests.support.waiting import wait_for
 
 
 def age(project: Project, hours: int) -> None:
@@ -24,7 +25,7 @@ def age(project: Project, hours: int) -> None:
 
 
 def test_a_compute_that_died_is_idle_soon(project: Project) -> None:
-    os.kill(project.postmaster(), signal.SIGKILL)
+    project.postmaster().kill()
     wait_for(lambda: project.endpoint()["current_state"] == "idle", "idle", timeout=10)
     assert "suspended_at" in project.endpoint()
     project.start()
@@ -32,14 +33,14 @@ def test_a_compute_that_died_is_idle_soon(project: Project) -> None:
 
 
 def test_a_compute_that_was_stopped_by_hand_is_idle_soon(project: Project) -> None:
-    os.kill(project.postmaster(), signal.SIGINT)
+    project.postmaster().send_signal(signal.SIGINT)
     wait_for(lambda: project.endpoint()["current_state"] == "idle", "idle", timeout=10)
 
 
 def test_a_start_just_after_a_crash_does_not_trip_over_what_is_left(project: Project) -> None:
     with project.compute() as connection:
         connection.execute("SELECT 1")
-        os.kill(project.postmaster(), signal.SIGKILL)
+        project.postmaster().kill()
         project.client.post(project.endpoint_path(rest="/suspend"))
         project.start()
     assert project.sql("SELECT 1") == [(1,)]

@@ -4,7 +4,7 @@ import psycopg
 import pytest
 
 from tests.controlplane.fields import ENDPOINT, ENDPOINT_AT_TIMES, assert_fields
-from tests.controlplane.project import Project, refusal
+from tests.support.project import Project, refusal
 
 
 def test_it_works(project: Project) -> None:

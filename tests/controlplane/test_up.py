@@ -9,7 +9,6 @@ import socket
 import stat
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -20,8 +19,10 @@ import psycopg
 import pytest
 import requests
 
-from tests.controlplane.service import is_alive
-from tests.stack import ROOT, Client, Stack, free_port, new_state_dir, running_stack, wait_for
+from tests.support.client import Client
+from tests.support.processes import is_alive, postmaster_in
+from tests.support.stack import ROOT, Stack, free_port, running_stack
+from tests.support.waiting import wait_for
 
 
 def up(state_dir: Path, *arguments: str, **environment: str) -> "subprocess.Popen[str]":
@@ -87,7 +88,7 @@ def test_what_is_secret_is_its_owners_alone(stack: Stack) -> None:
 def test_the_secret_is_not_among_what_a_compute_knows(stack: Stack, alice: Client) -> None:
     created = alice.new_project()
     data = stack.data_dir(created["branch"]["id"])
-    process = psutil.Process(int((data / "postmaster.pid").read_text().splitlines()[0]))
+    process = postmaster_in(data)
     assert not [name for name in process.environ() if "PERCH" in name or "SECRET" in name]
     alice.delete(f"/projects/{created['project']['id']}")
 
@@ -98,16 +99,16 @@ def test_a_second_one_on_the_same_directory_is_refused(stack: Stack) -> None:
     assert requests.get(stack.console_url, timeout=10).ok
 
 
-def test_a_port_that_was_asked_for_and_is_taken_is_an_error() -> None:
+def test_a_port_that_was_asked_for_and_is_taken_is_an_error(state_dir: Path) -> None:
     port = free_port()
-    with new_state_dir() as state_dir, occupied(port):
+    with occupied(port):
         output = refused(state_dir, "--api-port", str(port))
         assert f"port {port}, asked for by --api-port, is taken" in output
 
 
-def test_it_stops_all_it_started_and_finds_it_again() -> None:
+def test_it_stops_all_it_started_and_finds_it_again(state_dir: Path) -> None:
     """Also: default ports that are taken move on; SIGTERM is as good as Ctrl-C."""
-    with new_state_dir() as state_dir, ExitStack() as taken:
+    with ExitStack() as taken:
         for port in (8000, 8001, 5432):
             taken.enter_context(occupied(port))
         process = up(state_dir)
@@ -147,55 +148,50 @@ def test_it_stops_all_it_started_and_finds_it_again() -> None:
                 assert connection.execute("SELECT number FROM kept").fetchone() == (7,)
 
 
-def test_its_metadata_may_live_in_another_database(stack: Stack) -> None:
+def test_its_metadata_may_live_in_another_database(stack: Stack, state_dir: Path) -> None:
     with stack.database() as connection:
         connection.execute("CREATE DATABASE elsewhere")
     socket_dir = stack.state_dir / "sockets" / "metadata"
     url = f"postgresql:///elsewhere?user=perch&host={socket_dir}"
-    with new_state_dir() as state_dir:
-        with running_stack(state_dir, DATABASE_URL=url) as other:
-            key = (state_dir / "api-key").read_text().strip()
-            client = Client(other.api_url, key)
-            created = client.new_project()
-            with psycopg.connect(url) as connection:
-                row = connection.execute("SELECT id FROM controlplane_project").fetchone()
-            assert row == (created["project"]["id"],)
-        assert not (state_dir / "metadata").exists()
+    with running_stack(state_dir, DATABASE_URL=url) as other:
+        key = (state_dir / "api-key").read_text().strip()
+        client = Client(other.api_url, key)
+        created = client.new_project()
+        with psycopg.connect(url) as connection:
+            row = connection.execute("SELECT id FROM controlplane_project").fetchone()
+        assert row == (created["project"]["id"],)
+    assert not (state_dir / "metadata").exists()
 
 
-def test_a_database_that_is_not_there_is_an_error() -> None:
-    with new_state_dir() as state_dir:
-        output = refused(
-            state_dir, *ports(), DATABASE_URL="postgresql://nobody@127.0.0.1:1/nothing"
-        )
-        assert "127.0.0.1" in output
+def test_a_database_that_is_not_there_is_an_error(state_dir: Path) -> None:
+    output = refused(state_dir, *ports(), DATABASE_URL="postgresql://nobody@127.0.0.1:1/nothing")
+    assert "127.0.0.1" in output
 
 
-def test_a_postgres_that_is_not_there_is_an_error() -> None:
-    with new_state_dir() as state_dir:
-        output = refused(state_dir, *ports(), PERCH_POSTGRES_BIN="/no/such/bin")
-        assert "PERCH_POSTGRES_BIN=/no/such/bin" in output
+def test_a_postgres_that_is_not_there_is_an_error(state_dir: Path) -> None:
+    output = refused(state_dir, *ports(), PERCH_POSTGRES_BIN="/no/such/bin")
+    assert "PERCH_POSTGRES_BIN=/no/such/bin" in output
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root runs computes under another account")
-def test_a_directory_that_the_computes_cannot_reach_is_an_error() -> None:
-    with tempfile.TemporaryDirectory(dir="/tmp") as closed:  # of mode 0700
-        output = refused(Path(closed) / "below" / "state", *ports())
-        assert closed in output
-        assert "cannot enter; choose another place" in output
+def test_a_directory_that_the_computes_cannot_reach_is_an_error(state_dir: Path) -> None:
+    closed = state_dir / "closed"
+    closed.mkdir(mode=0o700)
+    output = refused(closed / "below" / "state", *ports())
+    assert str(closed) in output
+    assert "cannot enter; choose another place" in output
 
 
-def test_a_very_deep_directory_is_no_problem() -> None:
+def test_a_very_deep_directory_is_no_problem(state_dir: Path) -> None:
     """Sockets may have no longer paths than 107 bytes."""
-    with new_state_dir() as state_dir:
-        deep = state_dir / ("deep and " * 10) / ("ü%s'" * 10)
-        deep.mkdir(parents=True)
-        for directory in (deep, deep.parent):
-            directory.chmod(0o711)
-        with running_stack(deep) as stack:
-            client = Client(stack.api_url, (deep / "api-key").read_text().strip())
-            created = client.new_project()
-            assert [o["status"] for o in client.finish(created)] == ["finished", "finished"]
+    deep = state_dir / ("deep and " * 10) / ("ü%s'" * 10)
+    deep.mkdir(parents=True)
+    for directory in (deep, deep.parent):
+        directory.chmod(0o711)
+    with running_stack(deep) as stack:
+        client = Client(stack.api_url, (deep / "api-key").read_text().strip())
+        created = client.new_project()
+        assert [o["status"] for o in client.finish(created)] == ["finished", "finished"]
 
 
 class TestCreateApiKey:
@@ -227,56 +223,56 @@ class TestCreateApiKey:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the tests run as an ordinary user already")
-def test_an_ordinary_user_can_run_it() -> None:
+def test_an_ordinary_user_can_run_it(state_dir: Path) -> None:
     account = pwd.getpwnam("nobody")
     as_nobody: Any = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
-    with new_state_dir() as place:
-        checkout, state_dir = place / "checkout", place / "state"
-        checkout.mkdir()
-        state_dir.mkdir()
-        for name in ("manage.py", "Procfile", "controlplane", "console", "templates", "static"):
-            source = ROOT / name
-            copy = shutil.copytree if source.is_dir() else shutil.copy
-            copy(source, checkout / name)
-        for path in [checkout, state_dir, *checkout.rglob("*")]:
-            os.chown(path, account.pw_uid, account.pw_gid)
-        os.chown(place, account.pw_uid, account.pw_gid)
-        try:
-            subprocess.run([sys.executable, "-c", "import psycopg"], check=True, **as_nobody)
-        except (OSError, subprocess.CalledProcessError):
-            pytest.skip(f'the account "nobody" cannot run {sys.executable}')
-        api_port = free_port()
-        kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
-        environment = {**kept, "HOME": str(place), "PYTHONUNBUFFERED": "1"}
-        with (place / "log").open("wb") as log:
-            process = subprocess.Popen(
-                [
-                    *(sys.executable, "manage.py", "up", "--state-dir", state_dir),
-                    *("--console-port", str(free_port()), "--proxy-port", str(free_port())),
-                    *("--api-port", str(api_port)),
-                ],
-                cwd=checkout,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                **as_nobody,
-            )
-        try:
-            wait_for(
-                lambda: process.poll() is not None or "is up" in (place / "log").read_text(),
-                "up as an ordinary user",
-                timeout=90,
-            )
-            assert process.poll() is None, (place / "log").read_text()
-            key = (state_dir / "api-key").read_text().strip()
-            client = Client(f"http://127.0.0.1:{api_port}/api/v2", key)
-            created = client.new_project()
-            assert [o["status"] for o in client.finish(created)] == ["finished", "finished"]
-            data = state_dir / "branches" / created["branch"]["id"] / "data"
-            postmaster = psutil.Process(int((data / "postmaster.pid").read_text().split()[0]))
-            assert postmaster.uids().real == account.pw_uid
-        finally:
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(60) == 0
+    place = state_dir
+    checkout, state_dir = place / "checkout", place / "state"
+    checkout.mkdir()
+    state_dir.mkdir()
+    for name in ("manage.py", "Procfile", "controlplane", "console", "templates", "static"):
+        source = ROOT / name
+        copy = shutil.copytree if source.is_dir() else shutil.copy
+        copy(source, checkout / name)
+    for path in [checkout, state_dir, *checkout.rglob("*")]:
+        os.chown(path, account.pw_uid, account.pw_gid)
+    os.chown(place, account.pw_uid, account.pw_gid)
+    try:
+        subprocess.run([sys.executable, "-c", "import psycopg"], check=True, **as_nobody)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip(f'the account "nobody" cannot run {sys.executable}')
+    api_port = free_port()
+    kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
+    environment = {**kept, "HOME": str(place), "PYTHONUNBUFFERED": "1"}
+    with (place / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "manage.py", "up", "--state-dir", state_dir),
+                *("--console-port", str(free_port()), "--proxy-port", str(free_port())),
+                *("--api-port", str(api_port)),
+            ],
+            cwd=checkout,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            **as_nobody,
+        )
+    try:
+        wait_for(
+            lambda: process.poll() is not None or "is up" in (place / "log").read_text(),
+            "up as an ordinary user",
+            timeout=90,
+        )
+        assert process.poll() is None, (place / "log").read_text()
+        key = (state_dir / "api-key").read_text().strip()
+        client = Client(f"http://127.0.0.1:{api_port}/api/v2", key)
+        created = client.new_project()
+        assert [o["status"] for o in client.finish(created)] == ["finished", "finished"]
+        data = state_dir / "branches" / created["branch"]["id"] / "data"
+        postmaster = postmaster_in(data)
+        assert postmaster.uids().real == account.pw_uid
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0

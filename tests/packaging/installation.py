@@ -16,7 +16,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from tests.stack import ROOT
+from tests.support.stack import ROOT
 
 SOURCES = (
     *("manage.py", "pyproject.toml", "Procfile", "README.md", "LICENSE"),

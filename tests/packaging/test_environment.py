@@ -4,7 +4,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from tests.stack import ROOT
+from tests.support.stack import ROOT
 
 READERS = ("env", "envbool", "envfloat", "envint", "envlist", "envsecret", "envstr")
 # A row: the variable, the processes, the default, the meaning.

@@ -8,7 +8,9 @@ from pathlib import Path
 import requests
 
 from tests.packaging.installation import Installation
-from tests.stack import ROOT, Client, free_port, new_state_dir, running_stack, wait_for
+from tests.support.client import Client
+from tests.support.stack import ROOT, free_port, new_state_dir, running_stack
+from tests.support.waiting import wait_for
 
 
 def files_below(*folders: str) -> set[str]:

@@ -7,12 +7,6 @@ from psycopg import sql
 
 from controlplane.proxy.directory import ComputeAddress
 from controlplane.proxy.tls import TlsIdentity, load_or_create_identity
-from tests.proxy.bare_postgres import (
-    BarePostgres,
-    Programs,
-    bare_postgres,
-    private_directory,
-)
 from tests.proxy.running_proxy import (
     REGION_HOST,
     Endpoint,
@@ -20,6 +14,7 @@ from tests.proxy.running_proxy import (
     RunningProxy,
     running_proxy,
 )
+from tests.support.bare_postgres import BarePostgres, Programs, bare_postgres, private_directory
 
 ENDPOINT = "ep-calm-river-000001"
 PASSWORDS = {"alice": "alice's secret", "bob": "bob's secret"}

@@ -16,7 +16,7 @@ from controlplane.proxy.directory import ComputeAddress, Route
 from controlplane.proxy.server import Proxy
 from controlplane.proxy.settings import ProxySettings
 from controlplane.proxy.tls import TlsIdentity
-from tests.proxy.bare_postgres import wait_until
+from tests.support.waiting import wait_for
 
 REGION_HOST = "localhost"
 T = TypeVar("T")
@@ -164,9 +164,9 @@ def running_proxy(
     descriptors = open_descriptors()
     try:
         yield proxy
-        wait_until(lambda: proxy.sessions() == 0, what="the sessions end")
-        wait_until(lambda: proxy.tasks() == 0, what="the tasks end")
-        wait_until(lambda: open_descriptors() <= descriptors, what="the descriptors are closed")
+        wait_for(lambda: proxy.sessions() == 0, "the sessions to end")
+        wait_for(lambda: proxy.tasks() == 0, "the tasks to end")
+        wait_for(lambda: open_descriptors() <= descriptors, "the descriptors to be closed")
     finally:
         proxy.stop()
 

@@ -15,10 +15,10 @@ import pytest
 
 from controlplane.proxy import messages
 from controlplane.proxy.tls import TlsIdentity
-from tests.proxy.bare_postgres import wait_until
 from tests.proxy.conftest import ENDPOINT, PASSWORDS
 from tests.proxy.running_proxy import MemoryDirectory, RunningProxy, running_proxy
 from tests.proxy.wire import RawClient
+from tests.support.waiting import wait_for
 
 ALICE: dict[str, Any] = {"user": "alice", "password": PASSWORDS["alice"]}
 SSL_REQUEST = struct.pack("!II", 8, 80877103)
@@ -206,7 +206,7 @@ def test_descriptors_that_run_out_stop_nobody_for_good(
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
             for connection in waiting:
                 connection.close()
-        wait_until(lambda: proxy.sessions() == 0)
+        wait_for(lambda: proxy.sessions() == 0, "the sessions to end")
         proxy.connect(ENDPOINT, **ALICE).close()
 
 

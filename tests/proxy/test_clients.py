@@ -12,9 +12,9 @@ import asyncpg
 import psycopg
 import pytest
 
-from tests.proxy.bare_postgres import BarePostgres
 from tests.proxy.conftest import ENDPOINT, PASSWORDS, create_role, verifiers_of
 from tests.proxy.running_proxy import RunningProxy, plain
+from tests.support.bare_postgres import BarePostgres
 
 ALICE: dict[str, Any] = {"user": "alice", "password": PASSWORDS["alice"]}
 WAYS = {

@@ -17,10 +17,11 @@ import pytest
 from controlplane.proxy import messages
 from controlplane.proxy.directory import ComputeAddress
 from controlplane.proxy.tls import TlsIdentity
-from tests.proxy.bare_postgres import BarePostgres, wait_until
 from tests.proxy.conftest import ENDPOINT, PASSWORDS
 from tests.proxy.running_proxy import MemoryDirectory, RunningProxy, plain, running_proxy
 from tests.proxy.wire import RawClient
+from tests.support.bare_postgres import BarePostgres
+from tests.support.waiting import wait_for
 
 ALICE: dict[str, Any] = {"user": "alice", "password": PASSWORDS["alice"]}
 BOB: dict[str, Any] = {"user": "bob", "password": PASSWORDS["bob"]}
@@ -45,7 +46,7 @@ def test_a_cancel_request_reaches_the_compute(
 ) -> None:
     with proxy.connect(ENDPOINT, **ALICE, **way) as connection, ThreadPoolExecutor() as pool:
         sleeping = pool.submit(connection.execute, "SELECT pg_sleep(60)")
-        wait_until(lambda: sleeps(postgres))
+        wait_for(lambda: sleeps(postgres), "the query to run")
         connection.cancel_safe()
         with pytest.raises(psycopg.errors.QueryCanceled):
             sleeping.result(20)
@@ -67,7 +68,7 @@ def test_an_interrupted_psql_cancels_its_query(
         stderr=subprocess.PIPE,
         text=True,
     )
-    wait_until(lambda: sleeps(postgres))
+    wait_for(lambda: sleeps(postgres), "the query to run")
     psql.send_signal(signal.SIGINT)
     _, words = psql.communicate(timeout=20)
     assert "canceling statement due to user request" in words
@@ -79,7 +80,7 @@ def test_a_cancel_request_with_another_key_is_ignored(
 ) -> None:
     with proxy.connect(ENDPOINT, **ALICE) as connection, ThreadPoolExecutor() as pool:
         sleeping = pool.submit(connection.execute, "SELECT pg_sleep(60)")
-        wait_until(lambda: sleeps(postgres))
+        wait_for(lambda: sleeps(postgres), "the query to run")
         guesser = RawClient(proxy.port)
         pid = connection.pgconn.backend_pid + pid_offset
         guesser.socket.sendall(messages.cancel_request(pid, b"\0\0\0\0"))
@@ -102,7 +103,7 @@ def test_a_dropped_endpoint_ends_its_connections_and_no_others(
         ThreadPoolExecutor() as pool,
     ):
         sleeping = pool.submit(busy.execute, "SELECT pg_sleep(60)")
-        wait_until(lambda: sleeps(postgres))
+        wait_for(lambda: sleeps(postgres), "the query to run")
         assert proxy.drop(ENDPOINT) == 2
         with pytest.raises(psycopg.errors.AdminShutdown, match="administrator command"):
             sleeping.result(20)
@@ -132,7 +133,7 @@ def test_a_dropped_endpoint_ends_those_who_wait_for_it(proxy: RunningProxy) -> N
     endpoint.asleep = True
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(proxy.connect, ENDPOINT, **ALICE)
-        wait_until(lambda: endpoint.wakes == 1)
+        wait_for(lambda: endpoint.wakes == 1, "the wake")
         proxy.drop(ENDPOINT)
         with pytest.raises(psycopg.OperationalError, match="administrator command"):
             waiting.result(20)
@@ -190,7 +191,7 @@ def test_a_compute_that_dies_under_its_clients_harms_no_others(
             with pytest.raises(psycopg.OperationalError):
                 connection.execute("SELECT 1")
             connection.close()
-        wait_until(lambda: proxy.sessions() == 1)
+        wait_for(lambda: proxy.sessions() == 1, "the session")
         assert unharmed.execute("SELECT 1").fetchone() == (1,)
 
 
@@ -200,7 +201,7 @@ def test_a_client_that_vanishes_leaves_no_backend(
     proxy: RunningProxy, postgres: BarePostgres, way: dict[str, str], reset: bool
 ) -> None:
     connection = proxy.connect(ENDPOINT, **ALICE, **way, application_name="vanishing")
-    wait_until(lambda: postgres.backends_of("vanishing") == 1)
+    wait_for(lambda: postgres.backends_of("vanishing") == 1, "the backend")
     descriptor = connection.pgconn.socket
     if reset:
         with socket.socket(fileno=socket.dup(descriptor)) as raw:
@@ -212,7 +213,7 @@ def test_a_client_that_vanishes_leaves_no_backend(
         os.dup2(null.fileno(), descriptor)
     finally:
         null.close()
-    wait_until(lambda: postgres.backends_of("vanishing") == 0)
+    wait_for(lambda: postgres.backends_of("vanishing") == 0, "the backend to end")
     connection.close()
 
 
@@ -226,7 +227,7 @@ def test_a_client_that_stops_reading_stops_its_compute_only(
         "SELECT count(*) FROM pg_stat_activity"
         " WHERE usename = 'alice' AND wait_event = 'ClientWrite'"
     )
-    wait_until(lambda: postgres.execute(blocked) == [(1,)])
+    wait_for(lambda: postgres.execute(blocked) == [(1,)], "the backend to be blocked")
     before = resident_bytes()
     began = time.monotonic()
     with proxy.connect(ENDPOINT, **BOB) as quick:

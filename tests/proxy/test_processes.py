@@ -13,10 +13,12 @@ import pytest
 from controlplane.proxy import messages
 from controlplane.proxy.peers import PeerGroup
 from controlplane.proxy.tls import TlsIdentity
-from tests.proxy.bare_postgres import BarePostgres, wait_until
 from tests.proxy.conftest import ENDPOINT, PASSWORDS
 from tests.proxy.running_proxy import MemoryDirectory, running_proxy
 from tests.proxy.wire import RawClient
+from tests.support.bare_postgres import BarePostgres
+from tests.support.processes import is_alive
+from tests.support.waiting import wait_for
 
 ALICE: dict[str, Any] = {"user": "alice", "password": PASSWORDS["alice"]}
 SLEEPING = (
@@ -45,7 +47,7 @@ def test_a_cancel_request_reaches_the_process_that_has_the_query(
         ThreadPoolExecutor() as pool,
     ):
         sleeping = pool.submit(connection.execute, "SELECT pg_sleep(61)")
-        wait_until(lambda: postgres.execute(SLEEPING) == [(1,)])
+        wait_for(lambda: postgres.execute(SLEEPING) == [(1,)], "the query to run")
         messenger = RawClient((first, second)[asked].port)
         pid = connection.pgconn.backend_pid
         secret = second.secret_of(pid)
@@ -70,7 +72,7 @@ class Family:
 
     def __init__(self, size: int) -> None:
         self.parent = psutil.Popen([sys.executable, "-c", PROGRAM, str(size)])
-        wait_until(lambda: len(self.children()) == size)
+        wait_for(lambda: len(self.children()) == size, "all processes")
 
     def children(self) -> list[psutil.Process]:
         return list(self.parent.children())
@@ -80,7 +82,9 @@ def test_a_process_that_dies_is_replaced() -> None:
     family = Family(2)
     dying, surviving = family.children()
     dying.kill()
-    wait_until(lambda: len(family.children()) == 2 and dying not in family.children())
+    wait_for(
+        lambda: len(family.children()) == 2 and dying not in family.children(), "another process"
+    )
     assert surviving in family.children()
     family.parent.terminate()
     assert family.parent.wait(20) == 0
@@ -92,7 +96,7 @@ def test_a_signal_ends_all_processes(number: signal.Signals) -> None:
     children = family.children()
     family.parent.send_signal(number)
     assert family.parent.wait(20) == 0
-    wait_until(lambda: not any(child.is_running() for child in children))
+    wait_for(lambda: not any(child.is_running() for child in children), "their end")
 
 
 def test_no_process_outlives_a_parent_that_is_killed() -> None:
@@ -100,11 +104,4 @@ def test_no_process_outlives_a_parent_that_is_killed() -> None:
     children = family.children()
     family.parent.kill()
     family.parent.wait(20)
-    wait_until(lambda: not any(is_alive(child) for child in children))
-
-
-def is_alive(process: psutil.Process) -> bool:
-    try:
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
+    wait_for(lambda: not any(map(is_alive, children)), "their end")

@@ -9,10 +9,11 @@ import pytest
 
 from controlplane.proxy.settings import PlainConnections
 from controlplane.proxy.tls import TlsIdentity
-from tests.proxy.bare_postgres import BarePostgres, wait_until
 from tests.proxy.conftest import ENDPOINT, PASSWORDS
 from tests.proxy.running_proxy import MemoryDirectory, RunningProxy, plain, running_proxy
 from tests.proxy.wire import RawClient
+from tests.support.bare_postgres import BarePostgres
+from tests.support.waiting import wait_for
 
 ALICE: dict[str, Any] = {"user": "alice", "password": PASSWORDS["alice"]}
 
@@ -94,7 +95,7 @@ def test_too_many_connections(identity: TlsIdentity, directory: MemoryDirectory)
     with running_proxy(identity, directory, max_connections=1) as proxy:
         with proxy.connect(ENDPOINT, **ALICE):
             assert refusal(proxy, **ALICE) == "sorry, too many clients already"
-        wait_until(lambda: proxy.sessions() == 0)
+        wait_for(lambda: proxy.sessions() == 0, "the sessions to end")
         proxy.connect(ENDPOINT, **ALICE).close()
 
 

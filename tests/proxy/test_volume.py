@@ -8,9 +8,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.proxy.bare_postgres import BarePostgres
 from tests.proxy.conftest import ENDPOINT, PASSWORDS
 from tests.proxy.running_proxy import RunningProxy, plain
+from tests.support.bare_postgres import BarePostgres
 
 ALICE: dict[str, Any] = {"user": "alice", "password": PASSWORDS["alice"]}
 WAYS = {"tls": {}, "plain": plain(ENDPOINT)}

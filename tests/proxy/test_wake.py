@@ -12,10 +12,11 @@ import pytest
 from controlplane.proxy.directory import ComputeAddress
 from controlplane.proxy.errors import EndpointDisabled, WakeFailed
 from controlplane.proxy.tls import TlsIdentity
-from tests.proxy.bare_postgres import BarePostgres, wait_until
 from tests.proxy.conftest import ENDPOINT, PASSWORDS
 from tests.proxy.running_proxy import Endpoint, MemoryDirectory, RunningProxy, plain, running_proxy
 from tests.proxy.wire import RawClient
+from tests.support.bare_postgres import BarePostgres
+from tests.support.waiting import wait_for
 
 ALICE: dict[str, Any] = {"user": "alice", "password": PASSWORDS["alice"]}
 
@@ -32,7 +33,7 @@ def test_a_client_waits_until_the_compute_answers(
     endpoint.asleep = True
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(proxy.connect, ENDPOINT, **ALICE, **way)
-        wait_until(lambda: endpoint.wakes == 1)
+        wait_for(lambda: endpoint.wakes == 1, "the wake")
         assert not waiting.done()
         proxy.wake_up(ENDPOINT)
         with waiting.result(20) as connection:
@@ -43,7 +44,7 @@ def test_one_wake_serves_all_who_wait(proxy: RunningProxy, endpoint: Endpoint) -
     endpoint.asleep = True
     with ThreadPoolExecutor(30) as pool:
         waiting = [pool.submit(proxy.connect, ENDPOINT, **ALICE) for _ in range(30)]
-        wait_until(lambda: len(proxy.proxy.registry.of_endpoint(ENDPOINT)) == 30)
+        wait_for(lambda: len(proxy.proxy.registry.of_endpoint(ENDPOINT)) == 30, "30 sessions")
         proxy.wake_up(ENDPOINT)
         for connection in waiting:
             connection.result(20).close()
@@ -88,9 +89,9 @@ def test_a_client_that_vanishes_while_it_waits_is_forgotten(
         gone.connect_poll()
         return endpoint.wakes == 1
 
-    wait_until(poll)
+    wait_for(poll, "the client to wake its endpoint")
     gone.finish()
-    wait_until(lambda: proxy.sessions() == 0)
+    wait_for(lambda: proxy.sessions() == 0, "the sessions to end")
     assert endpoint.cancelled_wakes == 1
 
 
@@ -101,7 +102,7 @@ def test_what_a_client_sends_while_it_waits_is_not_lost(
     client = RawClient.start_log_in(proxy.port, ENDPOINT, user="alice", password=PASSWORDS["alice"])
     client.send(b"Q", b"SELECT 'early'\0")
     client.send(b"X", b"")
-    wait_until(lambda: endpoint.wakes == 1)
+    wait_for(lambda: endpoint.wakes == 1, "the wake")
     proxy.wake_up(ENDPOINT)
     assert b"early" in client.read_to_end()
 
@@ -150,10 +151,10 @@ def test_a_client_that_meets_a_stopping_compute_is_served_by_the_next(
     assert not mortal_postgres.is_stopping()
     stopping = threading.Thread(target=mortal_postgres.stop, args=[signal.SIGTERM])
     stopping.start()
-    wait_until(mortal_postgres.is_stopping)
+    wait_for(mortal_postgres.is_stopping, "Postgres to be stopping")
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(proxy.connect, ENDPOINT, **ALICE)
-        wait_until(lambda: endpoint.wakes > 2)
+        wait_for(lambda: endpoint.wakes > 2, "more wakes")
         assert not waiting.done()
         holding.close()
         stopping.join()

@@ -1,45 +1,34 @@
-"""An endpoint of a running service, with what its users need to connect to it."""
+"""A project as those see it who connect to its endpoint."""
 
 import os
 import select
 import subprocess
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import psutil
 import psycopg
 
-from tests.stack import Client, Stack, wait_for
+from tests.support.client import Client
+from tests.support.processes import process_with
+from tests.support.project import Project
+from tests.support.stack import Stack
+from tests.support.waiting import wait_for
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 
-@dataclass
-class Place:
+class Place(Project):
     """A project with one endpoint, and its owner's role."""
 
-    stack: Stack
-    api: Client
-    project_id: str
-    branch_id: str
-    endpoint_id: str
-    role: str
-    password: str
-    database: str
+    def __init__(self, stack: Stack, client: Client, created: Any) -> None:
+        super().__init__(stack, client, created)
+        parameters = created["connection_uris"][0]["connection_parameters"]
+        self.role: str = parameters["role"]
+        self.password: str = parameters["password"]
+        self.database: str = parameters["database"]
 
-    @property
-    def path(self) -> str:
-        return f"/projects/{self.project_id}"
-
-    @property
-    def endpoint_path(self) -> str:
-        return f"{self.path}/endpoints/{self.endpoint_id}"
-
-    @property
-    def branch_path(self) -> str:
-        return f"{self.path}/branches/{self.branch_id}"
+    # connecting
 
     def parameters(self, *, pooled: bool = False, tls: bool = True, **changes: Any) -> Any:
         """What libpq needs. Without TLS the endpoint is named by an option."""
@@ -68,6 +57,13 @@ class Place:
         with self.connect(**parameters) as connection:
             return connection.execute(statement).fetchone()
 
+    def is_served(self, **parameters: Any) -> bool:
+        """Whether a new connection is let in and answered."""
+        try:
+            return bool(self.query("SELECT 1", **parameters) == (1,))
+        except psycopg.OperationalError:
+            return False
+
     def refusal(self, **parameters: Any) -> psycopg.OperationalError:
         """Why a connection is turned away."""
         try:
@@ -86,15 +82,14 @@ class Place:
             timeout=120,
         )
 
-    def endpoint(self) -> Any:
-        return self.api.get(self.endpoint_path)["endpoint"]
+    # its one endpoint
 
     def state(self) -> str:
         return str(self.endpoint()["current_state"])
 
-    def operations(self, action: str | None = None) -> list[Any]:
+    def endpoint_operations(self, action: str | None = None) -> list[Any]:
         """The endpoint's operations, newest first."""
-        found = self.api.get(f"{self.path}/operations", limit=1000)["operations"]
+        found = self.client.get(f"{self.path}/operations", limit=1000)["operations"]
         return [
             row
             for row in found
@@ -104,17 +99,19 @@ class Place:
     def settle(self) -> None:
         """Wait until nothing is under way."""
         wait_for(
-            lambda: all(row["status"] in ("finished", "failed") for row in self.operations()),
+            lambda: all(
+                row["status"] in ("finished", "failed") for row in self.endpoint_operations()
+            ),
             "all operations to end",
         )
 
     def await_operation(self, action: str, *, status: str = "finished") -> Any:
         """Wait until the newest operation of that kind has ended so, and return it."""
         wait_for(
-            lambda: any(row["status"] == status for row in self.operations(action)[:1]),
+            lambda: any(row["status"] == status for row in self.endpoint_operations(action)[:1]),
             f"{action} to be {status}",
         )
-        return self.operations(action)[0]
+        return self.endpoint_operations(action)[0]
 
     def make_older(self, *, hours: float) -> None:
         """Move all that happened to the endpoint so far into the past."""
@@ -131,73 +128,44 @@ class Place:
                     [hours, self.endpoint_id],
                 )
 
-    def suspend(self) -> None:
-        self.api.finish(self.api.post(f"{self.endpoint_path}/suspend"))
-        assert self.state() == "idle"
+    def suspend(self, endpoint_id: str | None = None) -> Any:
+        answer = super().suspend(endpoint_id)
+        assert self.endpoint(endpoint_id)["current_state"] == "idle"
+        return answer
 
-    def start(self) -> None:
-        self.api.finish(self.api.post(f"{self.endpoint_path}/start"))
-        assert self.state() == "active"
-
-    def update(self, **changes: Any) -> list[Any]:
-        """Change the endpoint; returns the operations as they ended."""
-        return self.api.finish(self.api.patch(self.endpoint_path, {"endpoint": changes}))
-
-    def new_branch(self, name: str) -> str:
-        made = self.api.post(f"{self.path}/branches", {"branch": {"name": name}})
-        self.api.finish(made)
-        return str(made["branch"]["id"])
+    def start(self, endpoint_id: str | None = None) -> Any:
+        answer = super().start(endpoint_id)
+        assert self.endpoint(endpoint_id)["current_state"] == "active"
+        return answer
 
     def new_role(self, name: str, **attributes: Any) -> str:
         """The role's password."""
-        made = self.api.post(f"{self.branch_path}/roles", {"role": {"name": name, **attributes}})
-        self.api.finish(made)
-        return str(made["role"]["password"])
+        made = self.client.post(
+            self.branch_path(rest="/roles"), {"role": {"name": name, **attributes}}
+        )
+        return str(self.done(made)["role"]["password"])
 
     def of_catalog(self, kind: str, name: str) -> str:
         """The path of one of the branch's `roles` or `databases`."""
-        return f"{self.branch_path}/{kind}/{quote(name, safe='')}"
-
-    def postmaster(self) -> psutil.Process:
-        pid_file = self.stack.data_dir(self.branch_id) / "postmaster.pid"
-        return psutil.Process(int(pid_file.read_text().split()[0]))
+        return self.branch_path(rest=f"/{kind}/{quote(name, safe='')}")
 
     def pooler(self) -> psutil.Process | None:
-        config = self.stack.state_dir / "branches" / self.branch_id / "pgbouncer.ini"
-        return find_process(config)
+        return process_with(self.stack.state_dir / "branches" / self.branch_id / "pgbouncer.ini")
+
+    def backends(self) -> int:
+        """Of clients, on the running compute, whatever they do."""
+        with self.stack.compute(self.endpoint_id, "postgres") as platform:
+            row = platform.execute(
+                "SELECT count(*) FROM pg_stat_activity"
+                " WHERE backend_type = 'client backend' AND usename <> 'perch_platform'"
+            ).fetchone()
+            return int(row[0]) if row else 0
 
 
 def environment_of(parameters: dict[str, Any]) -> dict[str, str]:
     """The parameters as libpq reads them from the environment."""
     names = {"dbname": "PGDATABASE", "options": "PGOPTIONS"}
     return {names.get(name, f"PG{name.upper()}"): str(value) for name, value in parameters.items()}
-
-
-def find_process(argument: Path) -> psutil.Process | None:
-    """The process that was started with the argument."""
-    for process in psutil.process_iter():
-        try:
-            if str(argument) in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
-                return process
-        except psutil.Error:
-            continue
-    return None
-
-
-def new_place(stack: Stack, api: Client, *, wait: bool = True, **project: Any) -> Place:
-    """A project of the account's, by default once it is ready and awake."""
-    created = api.new_project(wait=wait, **project)
-    parameters = created["connection_uris"][0]["connection_parameters"]
-    return Place(
-        stack=stack,
-        api=api,
-        project_id=created["project"]["id"],
-        branch_id=created["branch"]["id"],
-        endpoint_id=created["endpoints"][0]["id"],
-        role=parameters["role"],
-        password=parameters["password"],
-        database=parameters["database"],
-    )
 
 
 def last_words(connection: Connection) -> str:

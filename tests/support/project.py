@@ -4,12 +4,16 @@ import contextlib
 import fcntl
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Self
 
+import psutil
 import psycopg
 import requests
 
-from tests.stack import Client, Stack, wait_for
+from tests.support.client import Client
+from tests.support.processes import postmaster_in
+from tests.support.stack import Stack
+from tests.support.waiting import wait_for
 
 
 class Project:
@@ -23,6 +27,11 @@ class Project:
         self.path = f"/projects/{self.id}"
         self.branch_id: str = created["branch"]["id"]
         self.endpoint_id: str = created["endpoints"][0]["id"]
+
+    @classmethod
+    def create(cls, stack: Stack, client: Client, *, wait: bool = True, **attributes: Any) -> Self:
+        """One of the account's, by default once it is ready and awake."""
+        return cls(stack, client, client.new_project(wait=wait, **attributes))
 
     # paths
 
@@ -62,8 +71,8 @@ class Project:
             body["endpoints"] = [{"type": "read_write"}]
         return self.done(self.client.post(self.path + "/branches", body))
 
-    def new_branch_id(self) -> str:
-        return str(self.new_branch()["branch"]["id"])
+    def new_branch_id(self, **attributes: Any) -> str:
+        return str(self.new_branch(**attributes)["branch"]["id"])
 
     def create_endpoint(self, branch_id: str, **attributes: Any) -> Any:
         return self.done(self.client.post(self.path + "/endpoints", wanted(branch_id, attributes)))
@@ -110,10 +119,9 @@ class Project:
     def is_running(self, endpoint_id: str | None = None) -> bool:
         return self.stack.is_running(endpoint_id or self.endpoint_id)
 
-    def postmaster(self, branch_id: str | None = None) -> int:
-        """The process id of the Postgres that runs on the branch."""
-        pid_file = self.stack.data_dir(branch_id or self.branch_id) / "postmaster.pid"
-        return int(pid_file.read_text().splitlines()[0])
+    def postmaster(self, branch_id: str | None = None) -> psutil.Process:
+        """The Postgres that runs on the branch."""
+        return postmaster_in(self.stack.data_dir(branch_id or self.branch_id))
 
     def sql(self, statement: str, *, endpoint_id: str | None = None) -> list[tuple[Any, ...]]:
         """Run a statement on the compute; the rows, where it has any."""

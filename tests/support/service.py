@@ -1,26 +1,16 @@
 """A service of a test's own, to be killed in part or as a whole and brought up again."""
 
-import os
 import signal
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
-import requests
 
-from tests.controlplane.project import Project
-from tests.stack import Client, Stack, running_stack, wait_for
-
-# What tells each process of the service from the others, in its command line.
-SIGNS = {
-    "api": "controlplane.wsgi",
-    "console": "console.wsgi",
-    "metadata": "/metadata ",
-    "proxy": "manage.py proxy",
-    "supervisor": "supervisord",
-    "worker": "manage.py worker",
-}
+from tests.support.processes import is_alive, postmaster_in, processes_of
+from tests.support.project import Project
+from tests.support.stack import Stack, running_stack
+from tests.support.waiting import wait_for
 
 
 class Service:
@@ -45,18 +35,13 @@ class Service:
             self._running.__exit__(None, None, None)
             self._running = None
 
-    def processes(self, name: str) -> list[psutil.Process]:
+    def processes(self, part: str) -> list[psutil.Process]:
         """Those of a part of the service, parents first."""
-        found = []
-        for process in psutil.Process(self.stack.process.pid).children(recursive=True):
-            with suppress(psutil.NoSuchProcess):
-                if SIGNS[name] in " ".join(process.cmdline()) + " ":
-                    found.append(process)
-        return found
+        return processes_of(self.stack, part)
 
-    def kill(self, name: str, *, which: int = 0) -> None:
+    def kill(self, part: str, *, which: int = 0) -> None:
         """SIGKILL, to the parent by default; returns once that is dead."""
-        process = self.processes(name)[which]
+        process = self.processes(part)[which]
         process.kill()
         process.wait(10)
 
@@ -82,21 +67,17 @@ class Service:
         found = {}
         for directory in self.state_dir.joinpath("branches").glob("br-*"):
             with suppress(FileNotFoundError, IndexError, psutil.NoSuchProcess):
-                pid = int((directory / "data/postmaster.pid").read_text().splitlines()[0])
-                if is_alive(psutil.Process(pid)) and os.getpgid(pid):
-                    found[directory.name] = pid
+                process = postmaster_in(directory / "data")
+                if is_alive(process):
+                    found[directory.name] = process.pid
         return found
 
     def answers(self, url: str | None = None) -> bool:
         """Whether the address does; by default, whether the whole service says it is well."""
-        try:
-            health = self.stack.api_url.replace("/api/v2", "/healthz")
-            return requests.get(url or health, timeout=5).ok
-        except requests.RequestException:
-            return False
+        return self.stack.answers(url)
 
     def project(self) -> Project:
-        return Project(self.stack, self.client, self.client.new_project())
+        return Project.create(self.stack, self.client)
 
     def operations(self) -> list[dict[str, Any]]:
         with self.stack.database() as connection:
@@ -131,15 +112,3 @@ class Service:
                 if endpoint["current_state"] == "active":
                     active.add(endpoint["branch_id"])
         return active
-
-
-def is_alive(process: psutil.Process) -> bool:
-    try:
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
-
-
-def same_client(client: Client) -> Client:
-    """Another connection of the same account, for another thread."""
-    return Client(client.api_url, client.key)

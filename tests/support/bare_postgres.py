@@ -1,4 +1,4 @@
-"""Bare Postgres processes for the proxy's tests and benchmarks: a data directory each, listening on
+"""Bare Postgres processes, where no service is needed: a data directory each, listening on
 a unix socket that trusts everybody, in a directory that nobody else can enter."""
 
 import os
@@ -7,8 +7,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,16 +15,10 @@ from typing import Any
 
 import psycopg
 
+from tests.support.waiting import wait_for
+
 SUPERUSER = "postgres"
 _DEADLINE_SECONDS = 60.0
-
-
-def wait_until(condition: Callable[[], bool], *, seconds: float = 20.0, what: str = "") -> None:
-    """Looks again and again until it holds; fails after `seconds`."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what or condition}"
-        time.sleep(0.01)
 
 
 def unprivileged() -> dict[str, Any]:
@@ -128,7 +121,7 @@ class BarePostgres:
                 **unprivileged(),
             )
         if wait:
-            wait_until(self.answers, seconds=_DEADLINE_SECONDS, what="Postgres starts")
+            wait_for(self.answers, "Postgres to start", timeout=_DEADLINE_SECONDS)
 
     def answers(self) -> bool:
         try:

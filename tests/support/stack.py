@@ -9,8 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,11 @@ import psycopg
 import pytest
 import requests
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.selection import FAST
+from tests.support.client import Client
+from tests.support.waiting import wait_for
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class Stack:
             )
         return key
 
-    def client(self, **account: Any) -> "Client":
+    def client(self, **account: Any) -> Client:
         """A client of the API with a fresh account of its own."""
         return Client(self.api_url, self.new_key(**account))
 
@@ -80,73 +83,16 @@ class Stack:
             return False
         return True
 
+    def answers(self, url: str | None = None) -> bool:
+        """Whether the address does; by default, whether the whole service says it is well."""
+        try:
+            health = self.api_url.replace("/api/v2", "/healthz")
+            return requests.get(url or health, timeout=5).ok
+        except requests.RequestException:
+            return False
+
     def data_dir(self, branch_id: str) -> Path:
         return self.state_dir / "branches" / branch_id / "data"
-
-
-class Client:
-    """Calls the API as any HTTP client would."""
-
-    def __init__(self, api_url: str, key: str) -> None:
-        self.api_url = api_url
-        self.key = key
-        self.session = requests.Session()
-        self.session.headers["Authorization"] = f"Bearer {key}"
-
-    def call(self, method: str, path: str, **options: Any) -> requests.Response:
-        return self.session.request(method, self.api_url + path, timeout=60, **options)
-
-    def get(self, path: str, **query: Any) -> Any:
-        return self._good(self.call("GET", path, params=query))
-
-    def post(self, path: str, body: Any = None) -> Any:
-        return self._good(self.call("POST", path, json=body))
-
-    def patch(self, path: str, body: Any) -> Any:
-        return self._good(self.call("PATCH", path, json=body))
-
-    def delete(self, path: str) -> Any:
-        return self._good(self.call("DELETE", path))
-
-    def new_project(self, *, wait: bool = True, **attributes: Any) -> Any:
-        """The answer to a project's creation, by default once its operations have ended."""
-        created = self.post("/projects", {"project": attributes})
-        if wait:
-            self.finish(created)
-        return created
-
-    def finish(self, answer: Any, *, timeout: float = 60.0) -> list[Any]:
-        """Wait until all operations of an answer have ended; returns them as they ended."""
-        return [
-            self.ended(operation["project_id"], operation["id"], timeout=timeout)
-            for operation in answer["operations"]
-        ]
-
-    def ended(self, project_id: str, operation_id: str, *, timeout: float = 60.0) -> Any:
-        found: list[Any] = []
-
-        def has_ended() -> bool:
-            found[:] = [self.get(f"/projects/{project_id}/operations/{operation_id}")["operation"]]
-            return found[0]["status"] in ("finished", "failed")
-
-        wait_for(has_ended, f"operation {operation_id}", timeout=timeout)
-        return found[0]
-
-    @staticmethod
-    def _good(response: requests.Response) -> Any:
-        assert response.ok, f"{response.status_code} {response.text}"
-        return response.json()
-
-
-def wait_for(condition: Callable[[], Any], what: str, *, timeout: float = 30.0) -> None:
-    """Wait until `condition` holds; fails after `timeout` seconds."""
-    deadline = time.monotonic() + timeout
-    pause = 0.01
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout:.0f} s: {what}"
-        time.sleep(pause)
-        # To ask takes time as well, which what is waited for may need.
-        pause = min(pause * 1.25, 0.05)
 
 
 def free_port() -> int:
@@ -209,6 +155,7 @@ def running_stack(
 @contextlib.contextmanager
 def new_state_dir() -> Iterator[Path]:
     """A state directory that an unprivileged account may pass through, also for root."""
+    assert FAST not in os.environ, "a test that starts a service must ask for a fixture of one"
     with tempfile.TemporaryDirectory(prefix="perch-", dir="/tmp") as directory:
         os.chmod(directory, 0o711)
         yield Path(directory)
@@ -216,5 +163,13 @@ def new_state_dir() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def stack() -> Iterator[Stack]:
+    """The one running service that all tests of a suite share."""
     with new_state_dir() as state_dir, running_stack(state_dir) as running:
         yield running
+
+
+@pytest.fixture
+def state_dir() -> Iterator[Path]:
+    """A directory for a service of the test's own; `tests.selection` knows by it who starts one."""
+    with new_state_dir() as directory:
+        yield directory

@@ -1,0 +1,54 @@
+"""The processes of a running service, for the tests that kill and count them."""
+
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from tests.support.stack import Stack
+
+# What tells each process of the service from the others, in its command line.
+SIGNS = {
+    "api": "controlplane.wsgi",
+    "console": "console.wsgi",
+    "metadata": "/metadata ",
+    "proxy": "manage.py proxy",
+    "supervisor": "supervisord",
+    "worker": "manage.py worker",
+}
+
+
+def processes_of(stack: Stack, part: str) -> list[psutil.Process]:
+    """Those of a part of the service, parents first."""
+    found = []
+    for process in psutil.Process(stack.process.pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if SIGNS[part] in " ".join(process.cmdline()) + " ":
+                found.append(process)
+    return found
+
+
+def descriptors(stack: Stack) -> int:
+    """Open in all of the proxy's processes."""
+    return sum(process.num_fds() for process in processes_of(stack, "proxy"))
+
+
+def postmaster_in(data_dir: Path) -> psutil.Process:
+    """The Postgres that runs on the directory."""
+    return psutil.Process(int((data_dir / "postmaster.pid").read_text().split()[0]))
+
+
+def process_with(argument: Path) -> psutil.Process | None:
+    """The living process that was started with the argument."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if str(argument) in process.cmdline() and is_alive(process):
+                return process
+    return None
+
+
+def is_alive(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
