@@ -4,9 +4,11 @@ Everything has a default that is safe in production; the environment overrides i
 """
 
 import os
+import sys
 from pathlib import Path
 from urllib.parse import quote
 
+from controlplane import logs
 from controlplane.environment import (
     envbool,
     envint,
@@ -15,6 +17,12 @@ from controlplane.environment import (
     postgres_database,
     private_directory,
 )
+
+PROCESS = logs.process_of(sys.argv)
+LOGGING = logs.configuration(PROCESS)
+if PROCESS in ("worker", "proxy"):
+    # At once: what is wrong with the settings below is told in the log's format too.
+    logs.begin(LOGGING)
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
@@ -75,19 +83,3 @@ APPEND_SLASH = False
 USE_TZ = True
 TIME_ZONE = "UTC"
 PROCRASTINATE_AUTODISCOVER_MODULE_NAME = "operations.tasks"
-
-LOGGING = {
-    "version": 1,
-    "disable_existing_loggers": False,
-    "formatters": {
-        "plain": {"format": "%(asctime)s level=%(levelname)s logger=%(name)s %(message)s"}
-    },
-    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "plain"}},
-    "root": {"handlers": ["stderr"], "level": envstr("PERCH_LOG_LEVEL", "INFO")},
-    "loggers": {
-        # Its lines per job repeat what the engine logs per operation.
-        "procrastinate": {"level": "WARNING"},
-        # Every answer that is no success; what matters of them the API logs itself.
-        "django.request": {"level": "CRITICAL"},
-    },
-}
