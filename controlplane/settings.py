@@ -75,7 +75,10 @@ DEBUG = envbool("DEBUG", False)
 # Keys travel in a header and nothing here is built from the Host header.
 ALLOWED_HOSTS = ["*"]
 INSTALLED_APPS = ["procrastinate.contrib.django", "controlplane"]
-MIDDLEWARE = ["controlplane.api.errors.JsonErrorsMiddleware"]
+MIDDLEWARE = [
+    "controlplane.api.request_log.RequestLogMiddleware",
+    "controlplane.api.errors.JsonErrorsMiddleware",
+]
 ROOT_URLCONF = "controlplane.urls"
 WSGI_APPLICATION = "controlplane.wsgi.application"
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
