@@ -11,6 +11,7 @@ from django.conf import settings
 from requests.adapters import HTTPAdapter
 from requests.auth import AuthBase
 
+from console import logs
 from console.api_errors import APIError, NonsenseAnswer, TooSlow, Unreachable, error_class
 from console.api_results import text
 
@@ -52,6 +53,9 @@ class Transport:
             # Who has waited in vain once need not wait again for the same page.
             raise self._too_slow
         url = "/".join([settings.MANAGEMENT_API_URL, *(quote(part, safe="") for part in path)])
+        # The page's own, so that both logs can be searched for it; what asks outside of any
+        # page gets an id of the API's.
+        request_id = logs.current("request") or None
         try:
             answer = session.request(
                 method,
@@ -59,17 +63,20 @@ class Transport:
                 params=query,
                 json=body,
                 auth=self._auth,
-                headers={"Accept": "application/json"},
+                headers={"Accept": "application/json", "X-Request-ID": request_id},
                 timeout=(min(5, settings.MANAGEMENT_API_TIMEOUT), settings.MANAGEMENT_API_TIMEOUT),
                 allow_redirects=False,
             )
         except requests.Timeout as error:
-            log.warning("event=api_too_slow method=%s url=%s", method, url)
+            log.warning("API too slow", extra={"method": method, "url": url})
             seconds = settings.MANAGEMENT_API_TIMEOUT
             self._too_slow = TooSlow(f"No answer within {seconds:g} seconds.")
             raise self._too_slow from error
         except requests.RequestException as error:
-            log.warning("event=api_unreachable method=%s url=%s error=%r", method, url, error)
+            # Only where no connection came about; other words may quote a header, and the key.
+            words = str(error) if isinstance(error, requests.ConnectionError) else ""
+            fields = {"method": method, "url": url, "kind": type(error).__name__, "error": words}
+            log.warning("API unreachable", extra=fields)
             raise Unreachable(f"No connection to {settings.MANAGEMENT_API_URL}.") from error
         if answer.ok and answer.status_code < 300:
             return _json(answer)
@@ -107,7 +114,8 @@ def _json(answer: requests.Response) -> object:
     try:
         data: object = answer.json()
     except ValueError as error:
-        log.warning("event=api_nonsense url=%s status=%s", answer.url, answer.status_code)
+        url = answer.url.partition("?")[0]
+        log.warning("API talks nonsense", extra={"url": url, "status": answer.status_code})
         raise NonsenseAnswer("The answer is not JSON.", status=answer.status_code) from error
     return data
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import Any, TypeVar, overload
 
 from console.api_errors import APIError, NonsenseAnswer
@@ -207,7 +208,8 @@ def side_by_side(
 ) -> tuple[A, B, C]: ...
 def side_by_side(*calls: Callable[[], Any]) -> tuple[Any, ...]:
     """Make the calls at the same time; the first of them that failed raises its error."""
-    futures = [_threads.submit(call) for call in calls]
+    # With the page's context, so that the API is told its id.
+    futures = [_threads.submit(copy_context().run, call) for call in calls]
     return tuple(future.result() for future in futures)
 
 
@@ -220,7 +222,8 @@ def each_or_none(call: Callable[[A], B], items: Sequence[A]) -> list[B | None]:
         except APIError:
             return None
 
-    return list(_threads.map(quietly, items))
+    futures = [_threads.submit(copy_context().run, quietly, item) for item in items]
+    return [future.result() for future in futures]
 
 
 def _page_query(limit: int, cursor: str) -> dict[str, str | int]:

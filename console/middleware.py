@@ -1,17 +1,22 @@
-"""What holds for every page: signed in first, failures told as pages, nothing kept in caches."""
+"""What holds for every page: logged, signed in first, failures told as pages, kept in no cache."""
 
+import logging
+import time
+import uuid
 from collections.abc import Callable
 from typing import Any
 
 from django.http import HttpResponse
 from django.http.response import HttpResponseBase
 
-from console import sessions
+from console import logs, sessions
 from console.api_errors import APIError, Unauthorized
 from console.management_api import ManagementAPI
 from console.request import ConsoleRequest
 from console.responses import show_problem
 from console.views.problems import wrong_method
+
+log = logging.getLogger(__name__)
 
 GetResponse = Callable[[ConsoleRequest], HttpResponseBase]
 View = Callable[..., HttpResponseBase]
@@ -21,6 +26,38 @@ def public(view: View) -> View:
     """Mark a view that needs nobody signed in."""
     view.public = True  # type: ignore[attr-defined]
     return view
+
+
+class RequestLogMiddleware:
+    """One line for each request, once its answer is made, with an id that the API is told too.
+    The outermost, so that none is answered unseen."""
+
+    def __init__(self, get_response: GetResponse) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: ConsoleRequest) -> HttpResponseBase:
+        began = time.perf_counter()
+        with logs.context(request=str(uuid.uuid4())):
+            response = self.get_response(request)
+            # Without the query, and without what was sent: the sign-in's form holds a key.
+            fields = {
+                "method": request.method,
+                "path": request.path,
+                "status": response.status_code,
+                "ms": round((time.perf_counter() - began) * 1000, 1),
+                "bytes": _length(response),
+                "client": request.META.get("REMOTE_ADDR", ""),
+            }
+            log.info("answered", extra=fields)
+        return response
+
+
+def _length(response: HttpResponseBase) -> int | None:
+    """In bytes; None for a stream that does not say."""
+    if isinstance(response, HttpResponse):
+        return len(response.content)
+    length = response.headers.get("Content-Length")
+    return int(length) if length else None
 
 
 class CarefulResponseMiddleware:

@@ -6,6 +6,8 @@ from pathlib import Path
 from csp.constants import NONE, SELF
 from django.contrib.messages import constants as message_levels
 
+from console import logs
+
 
 def env(name: str, default: str = "") -> str:
     return os.environ.get(name, "").strip() or default
@@ -55,6 +57,7 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
 ]
 MIDDLEWARE = [
+    "console.middleware.RequestLogMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "csp.middleware.CSPMiddleware",
@@ -124,15 +127,4 @@ USE_I18N = False
 USE_TZ = True
 TIME_ZONE = "UTC"
 
-LOGGING = {
-    "version": 1,
-    "disable_existing_loggers": False,
-    "formatters": {
-        "line": {"format": "time={asctime} level={levelname} logger={name} {message}", "style": "{"}
-    },
-    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
-    "loggers": {
-        "console": {"handlers": ["stderr"], "level": "INFO"},
-        "django": {"handlers": ["stderr"], "level": "WARNING", "propagate": False},
-    },
-}
+LOGGING = logs.configuration("console")

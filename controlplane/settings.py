@@ -4,9 +4,11 @@ Everything has a default that is safe in production; the environment overrides i
 """
 
 import os
+import sys
 from pathlib import Path
 from urllib.parse import quote
 
+from controlplane import logs
 from controlplane.environment import (
     default_state_dir,
     envbool,
@@ -16,6 +18,12 @@ from controlplane.environment import (
     postgres_database,
     private_directory,
 )
+
+PROCESS = logs.process_of(sys.argv)
+LOGGING = logs.configuration(PROCESS)
+if PROCESS in ("worker", "proxy"):
+    # At once: what is wrong with the settings below is told in the log's format too.
+    logs.begin(LOGGING)
 
 ROOT = Path(__file__).resolve().parent.parent
 IS_INSTALLED = (ROOT / "perch" / "manage.py").is_file()
@@ -70,7 +78,10 @@ DEBUG = envbool("DEBUG", False)
 # Keys travel in a header and nothing here is built from the Host header.
 ALLOWED_HOSTS = ["*"]
 INSTALLED_APPS = ["procrastinate.contrib.django", "controlplane"]
-MIDDLEWARE = ["controlplane.api.errors.JsonErrorsMiddleware"]
+MIDDLEWARE = [
+    "controlplane.api.request_log.RequestLogMiddleware",
+    "controlplane.api.errors.JsonErrorsMiddleware",
+]
 ROOT_URLCONF = "controlplane.urls"
 WSGI_APPLICATION = "controlplane.wsgi.application"
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
@@ -78,19 +89,3 @@ APPEND_SLASH = False
 USE_TZ = True
 TIME_ZONE = "UTC"
 PROCRASTINATE_AUTODISCOVER_MODULE_NAME = "operations.tasks"
-
-LOGGING = {
-    "version": 1,
-    "disable_existing_loggers": False,
-    "formatters": {
-        "plain": {"format": "%(asctime)s level=%(levelname)s logger=%(name)s %(message)s"}
-    },
-    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "plain"}},
-    "root": {"handlers": ["stderr"], "level": envstr("PERCH_LOG_LEVEL", "INFO")},
-    "loggers": {
-        # Its lines per job repeat what the engine logs per operation.
-        "procrastinate": {"level": "WARNING"},
-        # Every answer that is no success; what matters of them the API logs itself.
-        "django.request": {"level": "CRITICAL"},
-    },
-}

@@ -1,8 +1,6 @@
 """Everything that can go wrong, as `{request_id, code, message}` and never as HTML."""
 
 import logging
-import re
-import uuid
 from collections.abc import Callable, Mapping
 
 from django.conf import settings
@@ -12,6 +10,7 @@ from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from ninja import NinjaAPI
 from ninja.errors import AuthenticationError, HttpError, ValidationError
 
+from controlplane.api.request_log import request_id
 from controlplane.services.errors import (
     Conflict,
     EndpointDisabled,
@@ -38,7 +37,6 @@ STATUS_OF: Mapping[type[ServiceError], int] = {
 UNAUTHENTICATED = "supplied credentials do not pass authentication"
 # Of a body that is too long, in bytes.
 MOST_DRAINED, DRAINED_AT_ONCE = 64 << 20, 1 << 16
-REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
 
 def error_response(
@@ -46,16 +44,6 @@ def error_response(
 ) -> JsonResponse:
     body = {"request_id": request_id(request), "code": code, "message": message}
     return JsonResponse(body, status=status)
-
-
-def request_id(request: HttpRequest) -> str:
-    """The caller's X-Request-ID where it sent a sound one, else one of our own."""
-    known = request.META.get("perch.request_id")
-    if known is None:
-        given = request.headers.get("X-Request-ID", "")
-        known = given if REQUEST_ID.fullmatch(given) else str(uuid.uuid4())
-        request.META["perch.request_id"] = known
-    return str(known)
 
 
 class JsonErrorsMiddleware:
@@ -130,13 +118,8 @@ def install_error_handlers(api: NinjaAPI) -> None:
 
 
 def _unexpected(request: HttpRequest, error: Exception) -> HttpResponse:
-    log.error(
-        "request=%s method=%s path=%s",
-        request_id(request),
-        request.method,
-        request.path,
-        exc_info=error,
-    )
+    fields = {"method": request.method, "path": request.path}
+    log.error("unexpected exception", extra=fields, exc_info=error)
     if isinstance(error, OperationalError | InterfaceError):
         return error_response(request, 503, "the database does not answer; try again")
     return error_response(request, 500, "internal error")

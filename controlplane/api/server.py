@@ -1,13 +1,18 @@
-"""The API's gunicorn worker: what gunicorn itself refuses, Django unseen, is JSON as well."""
+"""The API within gunicorn: its log, and its worker, of which what gunicorn itself refuses,
+Django unseen, is JSON as well."""
 
 import json
+import logging.config
 import uuid
 from http import HTTPStatus
 from typing import Any
 
 from gunicorn import util
+from gunicorn.glogging import Logger
 from gunicorn.http.errors import LimitRequestHeaders, LimitRequestLine, ParseException
 from gunicorn.workers.gthread import ThreadWorker
+
+from controlplane import logs
 
 STATUS_OF = {
     LimitRequestLine: HTTPStatus.REQUEST_URI_TOO_LONG,
@@ -15,17 +20,30 @@ STATUS_OF = {
 }
 
 
+class GunicornLogger(Logger):  # type: ignore[misc] # gunicorn has no types
+    """Puts the lines of gunicorn, its master's too, into our log. Lines for the requests come
+    from the application, which knows whose they are."""
+
+    def setup(self, cfg: Any) -> None:
+        self.cfg = cfg
+        self._access_log_enabled = False
+        self.error_log.propagate = True
+        logs.begin(logs.configuration("api"))
+
+
 class JsonErrorsWorker(ThreadWorker):  # type: ignore[misc] # gunicorn has no types
     def handle_error(self, req: Any, client: Any, addr: Any, exc: Exception) -> None:
         """Answer a request that could not be parsed, or that no handler has answered."""
+        request_id = str(uuid.uuid4())
         status, message = HTTPStatus.INTERNAL_SERVER_ERROR, "internal error"
         if isinstance(exc, ParseException):
             status = STATUS_OF.get(type(exc), HTTPStatus.BAD_REQUEST)
             message = f"invalid request: {exc}"
-            self.log.warning("client=%s status=%d error=%r", addr, status, str(exc))
+            # Its kind alone: its words may hold the line, the query and the key that were sent.
+            self._log(request_id, addr, status, error=type(exc).__name__)
         else:
-            self.log.error("client=%s status=%d", addr, status, exc_info=exc)
-        body = json.dumps({"request_id": str(uuid.uuid4()), "code": "", "message": message})
+            self._log(request_id, addr, status, exc_info=exc)
+        body = json.dumps({"request_id": request_id, "code": "", "message": message})
         head = (
             f"HTTP/1.1 {status.value} {status.phrase}\r\nConnection: close\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -33,4 +51,19 @@ class JsonErrorsWorker(ThreadWorker):  # type: ignore[misc] # gunicorn has no ty
         try:
             util.write_nonblock(client, (head + body).encode("ascii"))
         except OSError as error:
-            self.log.debug("client=%s error=%r", addr, str(error))
+            self.log.debug("answer not sent", extra={"error": str(error)})
+
+    def _log(
+        self,
+        request_id: str,
+        address: Any,
+        status: HTTPStatus,
+        *,
+        error: str | None = None,
+        exc_info: Exception | None = None,
+    ) -> None:
+        client = address[0] if isinstance(address, tuple) else str(address)
+        fields = {"status": status.value, "client": client, "error": error}
+        with logs.context(request=request_id):
+            level = logging.ERROR if exc_info else logging.INFO
+            self.log.log(level, "answered", extra=fields, exc_info=exc_info)

@@ -38,7 +38,7 @@ def limit_compute(endpoint_id: str, pid: int, *, max_cu: float, root: Path = CGR
                 (group / name).write_text(value)
             (group / "cgroup.procs").write_text(str(pid))
     except OSError as error:
-        log.debug("endpoint=%s cgroup=refused error=%r", endpoint_id, str(error))
+        log.debug("cgroup refused", extra={"endpoint": endpoint_id, "error": str(error)})
         return False
     return True
 

@@ -46,6 +46,9 @@ class Operation(models.Model):
     status = models.CharField(max_length=16, choices=OperationStatus.choices)
     # The operations of one request share this; when one fails, those after it fail with it.
     chain = models.UUIDField()
+    # The id, in the log, of the request or the client's connection that scheduled it; "" for
+    # what nobody asked for. The default is the database's too: others may write rows.
+    request_id = models.CharField(max_length=64, default="", db_default="")
     # Ids of what it holds: endpoints and branches, or its project for all of them.
     resources = ArrayField(models.CharField(max_length=60))
     # What the action needs beyond the rows; read through `operations.details` alone.

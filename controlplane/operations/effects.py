@@ -62,7 +62,8 @@ def settle_compute(operation: Operation, rest: Sequence[Operation]) -> None:
         try:
             compute.stop(branch_id)
         except StopFailed as error:
-            log.error("endpoint=%s error=%r", operation.endpoint_id, str(error))
+            fields = {"endpoint": operation.endpoint_id, "error": str(error)}
+            log.error("compute not stopped", extra=fields)
 
 
 def settle_rows(operation: Operation) -> None:

@@ -23,6 +23,7 @@ from controlplane.compute.filesystem import LockTimeout, lock_branches
 from controlplane.compute.integrity import DataDamaged
 from controlplane.compute.patience import OutOfPatience, patience
 from controlplane.compute.process import StartFailed, StopFailed
+from controlplane.logs import context, current
 from controlplane.models import (
     UNFINISHED,
     Action,
@@ -101,6 +102,7 @@ def schedule(project: Project, steps: Sequence[Step]) -> list[Operation]:
             chain=chain,
             resources=[project.id] if step.holds_project else step.resources,
             details=step.details.as_json() if step.details else {},
+            request_id=current("request"),
             created_at=created_at + timedelta(microseconds=position),
             updated_at=created_at + timedelta(microseconds=position),
         )
@@ -150,11 +152,16 @@ def run(operation_id: uuid.UUID) -> None:
     operation = _load(operation_id)
     if operation.is_finished:
         return
+    with context(request=operation.request_id, operation=str(operation.id)):
+        _attempt(operation)
+
+
+def _attempt(operation: Operation) -> None:
     began = time.monotonic()
     try:
         # The lock's holder may have been this same operation, taken for dead too early.
         with lock_branches(*_branches_of(operation)):
-            operation = _load(operation_id)
+            operation = _load(operation.id)
             if operation.is_finished:
                 return
             rule = rule_of(operation)
@@ -166,16 +173,16 @@ def run(operation_id: uuid.UUID) -> None:
     except Refused as refusal:
         _fail(operation, str(refusal))
     except Exception as error:
-        log.exception("operation=%s action=%s attempt=failed", operation.id, operation.action)
+        log.exception("attempt failed", extra=_described(operation))
         _retry_or_fail(operation, _words_of(error))
     else:
-        log.info(
-            "operation=%s action=%s endpoint=%s status=finished ms=%.0f",
-            operation.id,
-            operation.action,
-            operation.endpoint_id,
-            (time.monotonic() - began) * 1000,
-        )
+        ms = round((time.monotonic() - began) * 1000)
+        log.info("operation finished", extra={**_described(operation), "ms": ms})
+
+
+def _described(operation: Operation) -> dict[str, str | None]:
+    """What a line of the log says of it, beside its id and its request's."""
+    return {"action": operation.action, "endpoint": operation.endpoint_id}
 
 
 def _attempt_at(operation: Operation) -> Attempt:
@@ -230,13 +237,7 @@ def _retry_or_fail(operation: Operation, reason: str) -> None:
 
 def _fail(operation: Operation, reason: str, *, attempt_failed: bool = False) -> None:
     """End the operation as failed, and what comes after it in its chain with it."""
-    log.warning(
-        "operation=%s action=%s endpoint=%s status=failed error=%r",
-        operation.id,
-        operation.action,
-        operation.endpoint_id,
-        reason,
-    )
+    log.warning("operation failed", extra={**_described(operation), "error": reason})
     with lock_branches(*_branches_of(operation)):
         rest = list(
             Operation.objects.filter(

@@ -42,7 +42,7 @@ def suspend_idle_endpoints(region: Region) -> None:
             try:
                 _take_in(endpoint, look.result())
             except psycopg.Error as error:
-                log.info("endpoint=%s activity=unknown error=%r", endpoint.id, str(error))
+                log.info("activity unknown", extra={"endpoint": endpoint.id, "error": str(error)})
 
 
 def _is_due(endpoint: Endpoint, now: datetime) -> bool:

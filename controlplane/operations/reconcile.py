@@ -52,7 +52,7 @@ def reconcile_branch(branch_id: str, *, timeout: float = 60.0) -> None:
         runs_for = compute.running_endpoint(branch_id)
         if branch is None:
             # Not of this database: another Perch may share the host, never the directory.
-            log.warning("branch=%s compute=unknown action=stopped", branch_id)
+            log.warning("stopping a compute of no branch", extra={"branch": branch_id})
             compute.stop(branch_id)
             return
         with locked_project(branch.project_id):
@@ -66,10 +66,11 @@ def reconcile_branch(branch_id: str, *, timeout: float = 60.0) -> None:
             if endpoint and endpoint.current_state == EndpointState.ACTIVE:
                 if runs_for == endpoint.id:
                     return
-                log.warning("endpoint=%s compute=gone state=idle", endpoint.id)
+                log.warning("compute gone, endpoint idle", extra={"endpoint": endpoint.id})
                 endpoint.enter(EndpointState.IDLE, now=timezone.now())
         if runs_for:
-            log.warning("branch=%s endpoint=%s compute=stopped", branch_id, runs_for)
+            fields = {"branch": branch_id, "endpoint": runs_for}
+            log.warning("stopping a compute that should not run", extra=fields)
         # Of one that died its pooler is left, and would keep its clients waiting.
         compute.stop(branch_id)
 
@@ -99,5 +100,5 @@ def redispatch_lost_operations(region: Region) -> None:
         if str(operation_id) not in present:
             still = Operation.objects.filter(id=operation_id, status=OperationStatus.RUNNING)
             if still.exists():
-                log.warning("operation=%s job=lost action=enqueued", operation_id)
+                log.warning("job lost, enqueued again", extra={"operation": str(operation_id)})
                 enqueue_operation(operation_id, queue=region.queue)

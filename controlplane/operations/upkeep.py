@@ -110,9 +110,14 @@ def measure_sizes(region: Region) -> None:
         try:
             size = compute.logical_size(endpoint.id)
         except psycopg.Error as error:
-            log.info("endpoint=%s size=unknown error=%r", endpoint.id, str(error))
+            log.info("size unknown", extra={"endpoint": endpoint.id, "error": str(error)})
             continue
         Branch.objects.filter(id=endpoint.branch_id).update(logical_size=size)
+
+
+def trim_compute_logs(region: Region) -> None:
+    """Cut what the computes of this host have logged, whosever they are."""
+    trim_logs()
 
 
 def _pause(endpoint: Endpoint) -> timedelta:
@@ -132,5 +137,5 @@ ROUNDS: Sequence[Round] = (
     Round(10, redispatch_lost_operations),
     Round(5, check_availability),
     Round(30, measure_sizes),
-    Round(60, lambda region: trim_logs()),
+    Round(60, trim_compute_logs),
 )

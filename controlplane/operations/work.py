@@ -99,7 +99,7 @@ def start_compute(attempt: Attempt) -> None:
         _apply_catalog(endpoint)
     except psycopg.Error as error:
         # One role that cannot be made must not keep everyone out; the next start tries again.
-        log.error("endpoint=%s catalog=not_applied error=%r", endpoint.id, str(error))
+        log.error("catalog not applied", extra={"endpoint": endpoint.id, "error": str(error)})
 
 
 def suspend_compute(attempt: Attempt) -> None:

@@ -195,7 +195,7 @@ class DatabaseDirectory:
         try:
             await asyncio.to_thread(_freeing, waking.notice_death, endpoint_id)
         except LockTimeout:
-            log.info("endpoint=%s compute=silent branch=busy", endpoint_id)
+            log.info("compute silent, branch busy", extra={"endpoint": endpoint_id})
         return await self._look(endpoint_id)
 
     async def _look(self, endpoint_id: str) -> EndpointState:
@@ -233,7 +233,7 @@ class DatabaseDirectory:
                     async for notification in connection.notifies():
                         await self._take_in(notification.payload, drop)
             except (psycopg.Error, WakeFailed) as error:
-                log.warning("listen=%s error=%r", CHANNEL, str(error))
+                log.warning("changes unheard", extra={"channel": CHANNEL, "error": str(error)})
             finally:
                 self._hears_changes = False
                 self._forget_all()
@@ -250,7 +250,7 @@ class DatabaseDirectory:
         row = await self._one(STATE, {"endpoint": endpoint_id})
         if row is None or row.disabled or row.branch_id != served:
             self._served.pop(endpoint_id, None)
-            log.info("endpoint=%s connections=dropped", endpoint_id)
+            log.info("connections dropped", extra={"endpoint": endpoint_id})
             drop(endpoint_id)
 
     def _forget_all(self) -> None:
@@ -270,7 +270,7 @@ class DatabaseDirectory:
                     for endpoint_id, at in seen.items():
                         await connection.execute(SEEN, {"endpoint": endpoint_id, "at": at})
             except psycopg.Error as error:
-                log.warning("report=failed error=%r", str(error))
+                log.warning("report failed", extra={"error": str(error)})
             await asyncio.sleep(REPORT_EVERY)
 
     async def _one(self, query: str, values: dict[str, Any]) -> Any:
@@ -284,7 +284,7 @@ class DatabaseDirectory:
                 await self.pool.check()
                 return await self._ask(query, values)
         except psycopg.Error as error:
-            log.error("database=silent error=%r", str(error))
+            log.error("database silent", extra={"error": str(error)})
             raise WakeFailed("the control plane does not answer; try again") from error
 
     async def _ask(self, query: str, values: dict[str, Any]) -> Any:

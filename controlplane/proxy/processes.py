@@ -49,7 +49,7 @@ class _Family:
             pid, status = os.wait()
             number = self._numbers.pop(pid)
             if not self._stopping:
-                log.error("proxy process died number=%s status=%s", number, status)
+                log.error("proxy process died", extra={"number": number, "status": status})
                 self._pause()
             if not self._stopping:
                 self._start(number)
@@ -71,7 +71,7 @@ class _Family:
             self._run(number)
             status = 0
         except BaseException:
-            log.exception("proxy process failed number=%s", number)
+            log.exception("proxy process failed", extra={"number": number})
         finally:
             sys.stdout.flush()
             sys.stderr.flush()

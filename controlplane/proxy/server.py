@@ -68,7 +68,7 @@ class Proxy:
         self._listeners = list(listeners or open_listeners(self.settings))
         for listener in self._listeners:
             self.loop.add_reader(listener.fileno(), self._accept, listener)
-        log.info("listening host=%s port=%s", self.settings.host, self.port)
+        log.info("listening", extra={"host": self.settings.host, "port": self.port})
 
     def drop(self, endpoint_id: str) -> int:
         """Ends the endpoint's connections with 57P01, and returns how many: it was deleted,
@@ -125,7 +125,7 @@ class Proxy:
             self.registry.add(session)
 
     def _pause_accepting(self, listener: socket.socket, error: OSError) -> None:
-        log.warning("cannot accept connections reason=%s", error)
+        log.warning("cannot accept connections", extra={"error": str(error)})
         self.loop.remove_reader(listener.fileno())
         self.loop.call_later(_EXHAUSTION_PAUSE_SECONDS, self._resume_accepting, listener)
 

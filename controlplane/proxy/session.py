@@ -3,9 +3,12 @@
 import asyncio
 import ipaddress
 import logging
+import secrets
 import socket
+import time
 from typing import TYPE_CHECKING
 
+from controlplane.logs import context
 from controlplane.proxy import compute, messages, scram, startup
 from controlplane.proxy.authentication import authenticate
 from controlplane.proxy.channel import Channel
@@ -50,7 +53,10 @@ class Session:
         self._compute: ComputeConnection | None = None
         self._relay: Relay | None = None
         self._interruption: ProxyError | None = None
-        self.task = proxy.loop.create_task(self._run())
+        # The task copies the context, and with it what every line about this client is
+        # followed by, also in the operations that it has scheduled.
+        with context(request=f"c-{secrets.token_hex(6)}"):
+            self.task = proxy.loop.create_task(self._run())
         # Not at the end of `_run`: a task cancelled before its first step never gets there.
         self.task.add_done_callback(self._clean_up)
 
@@ -78,15 +84,17 @@ class Session:
         except ProxyError as error:
             await self._refuse(error)
         except ConnectionLost as error:
-            log.debug("connection lost address=%s reason=%s", self._client_address, error)
+            log.debug(
+                "connection lost", extra={"client": self._client_address, "error": str(error)}
+            )
         except TimeoutError:
-            log.info("start-up timed out address=%s", self._client_address)
+            log.info("start-up timed out", extra={"client": self._client_address})
         except asyncio.CancelledError:
             if self._interruption is None:
                 raise
             await self._refuse(self._interruption)
         except Exception:
-            log.exception("session failed address=%s", self._client_address)
+            log.exception("session failed", extra={"client": self._client_address})
             await self._refuse(ProxyError("internal error"))
 
     def _clean_up(self, _: "asyncio.Task[None]") -> None:
@@ -101,7 +109,16 @@ class Session:
                 await self._client.finish(b"", patience=_LAST_WORDS_PATIENCE)
                 return
             destination, sasl_final = await self._admit(request)
+        admitted = time.monotonic()
         connection = await self._reach_compute(destination)
+        fields = {
+            "client": self._client_address,
+            "endpoint": destination.endpoint_id,
+            "role": request.role,
+            "pooled": destination.pooled,
+            "ms": round((time.monotonic() - admitted) * 1000, 1),
+        }
+        log.info("connected", extra=fields)
         self._compute = connection
         self.key = self._proxy.registry.issue_key(
             self, long=request.protocol >= messages.PROTOCOL_3_2
@@ -217,11 +234,11 @@ class Session:
         return allowed is PlainConnections.ALWAYS
 
     async def _refuse(self, error: ProxyError) -> None:
-        log.info(
-            "connection refused address=%s endpoint=%s sqlstate=%s reason=%r",
-            self._client_address,
-            self.endpoint_id,
-            error.sqlstate,
-            str(error),
-        )
+        fields = {
+            "client": self._client_address,
+            "endpoint": self.endpoint_id,
+            "sqlstate": error.sqlstate,
+            "error": str(error),
+        }
+        log.info("connection refused", extra=fields)
         await self._client.finish(error.packet(), patience=_LAST_WORDS_PATIENCE)

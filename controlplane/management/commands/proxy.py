@@ -3,13 +3,14 @@
 import asyncio
 import contextlib
 import hashlib
+import logging
 import signal
 from pathlib import Path
 from typing import Any
 
 import uvloop
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import BaseCommand
 from django.db import connection
 from psycopg.conninfo import make_conninfo
 
@@ -17,6 +18,8 @@ from controlplane.proxy.database_directory import DatabaseDirectory
 from controlplane.proxy.server import Proxy, serve
 from controlplane.proxy.settings import PlainConnections, ProxySettings
 from controlplane.proxy.tls import TlsIdentity, load_identity, load_or_create_identity
+
+log = logging.getLogger(__name__)
 
 
 class Command(BaseCommand):
@@ -26,7 +29,8 @@ class Command(BaseCommand):
         try:
             uvloop.run(run(proxy_settings(), tls_identity()))
         except OSError as error:
-            raise CommandError(str(error)) from error
+            log.critical("cannot serve", extra={"error": str(error)})
+            raise SystemExit(1) from error
 
 
 async def run(chosen: ProxySettings, identity: TlsIdentity) -> None:

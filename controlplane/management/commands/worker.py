@@ -18,6 +18,7 @@ from procrastinate.exceptions import ConnectorException
 
 from controlplane.compute.binaries import postgres_bin
 from controlplane.compute.state_directory import prepare_state_directory
+from controlplane.logs import context
 from controlplane.models import Region
 from controlplane.operations.upkeep import ROUNDS, Round, own_region, publish
 
@@ -69,12 +70,13 @@ async def work(app: App, region: Region) -> None:
 
 async def repeat(one: Round, region: Region) -> None:
     """Do the round every interval; what goes wrong is logged and tried again."""
-    while True:
-        try:
-            await asyncio.to_thread(_with_connections, one, region)
-        except Exception:
-            log.exception("round=%s failed", getattr(one.do, "__name__", one.do))
-        await asyncio.sleep(one.interval)
+    with context(round=one.do.__name__):
+        while True:
+            try:
+                await asyncio.to_thread(_with_connections, one, region)
+            except Exception:
+                log.exception("round failed")
+            await asyncio.sleep(one.interval)
 
 
 @asynccontextmanager
@@ -108,7 +110,8 @@ async def revive_jobs(app: App, region: Region, *, silent_for: float) -> None:
         queue=region.queue, seconds_since_heartbeat=silent_for
     )
     for job in stalled:
-        log.warning("job=%s args=%s worker=dead action=retried", job.id, job.task_kwargs)
+        fields = {"job": job.id, **job.task_kwargs}
+        log.warning("worker of a job dead, job retried", extra=fields)
         await app.job_manager.retry_job(job)
 
 

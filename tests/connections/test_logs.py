@@ -1,0 +1,27 @@
+"""A client's connection is followed by its id, into the operation that it has scheduled."""
+
+from tests.connections.place import Place
+from tests.log_lines import await_line, read_log
+from tests.stack import Stack
+
+
+def test_a_clients_id_leads_to_the_start_it_asked_for(stack: Stack, place: Place) -> None:
+    place.suspend()
+    before = len(read_log(stack.state_dir, "proxy"))
+    assert place.query("SELECT 1") == (1,)
+    started = place.operations("start_compute")[0]
+    line = await_line(stack, "worker", operation=started["id"], message="operation finished")
+    joined = [
+        line
+        for line in read_log(stack.state_dir, "proxy")[before:]
+        if line.get("endpoint") == place.endpoint_id and line["message"] == "connected"
+    ]
+    assert [one["request"] for one in joined] == [line["request"]]
+    assert (joined[0]["role"], joined[0]["client"]) == (place.role, "127.0.0.1")
+
+
+def test_the_name_of_a_role_forges_no_line(stack: Stack, shop: Place) -> None:
+    forged = "x\n2026-11-21T16:20:01.123Z level=INFO process=proxy message=connected"
+    shop.refusal(user=forged, password="wrong")
+    line = await_line(stack, "proxy", message="connection refused", sqlstate="28P01")
+    assert forged in line["error"]
