@@ -6,13 +6,16 @@ an object that leaves every field out.
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, model_validator
 
 from controlplane.api.fields import (
     ComputeUnits,
+    HistoryRetention,
     Identifier,
     JsonObject,
     Name,
+    PgVersion,
+    Provisioner,
     ShortName,
     SuspendTimeout,
     Text,
@@ -42,7 +45,7 @@ class EndpointAttributes(Attributes):
     settings: EndpointSettings | None = None
     autoscaling_limit_min_cu: ComputeUnits | None = None
     autoscaling_limit_max_cu: ComputeUnits | None = None
-    provisioner: ShortName | None = None
+    provisioner: Provisioner | None = None
     pooler_enabled: bool | None = None
     pooler_mode: Literal["transaction"] | None = None
     disabled: bool | None = None
@@ -73,7 +76,7 @@ class NewBranchEndpoint(Attributes):
     type: Literal["read_write"]
     autoscaling_limit_min_cu: ComputeUnits | None = None
     autoscaling_limit_max_cu: ComputeUnits | None = None
-    provisioner: ShortName | None = None
+    provisioner: Provisioner | None = None
     suspend_timeout_seconds: SuspendTimeout | None = None
     settings: EndpointSettings | None = None
     name: ShortName | None = None
@@ -118,14 +121,14 @@ class FirstBranch(Attributes):
 class NewProject(Attributes):
     name: Name | None = None
     region_id: Text | None = None
-    pg_version: int | None = Field(None, ge=1, le=1000)
-    provisioner: ShortName | None = None
+    pg_version: PgVersion | None = None
+    provisioner: Provisioner | None = None
     autoscaling_limit_min_cu: ComputeUnits | None = None
     autoscaling_limit_max_cu: ComputeUnits | None = None
     default_endpoint_settings: DefaultEndpointSettings | None = None
     settings: JsonObject | None = None
     store_passwords: bool = True
-    history_retention_seconds: int = Field(86400, ge=0, le=2592000)
+    history_retention_seconds: HistoryRetention = 86400
     branch: FirstBranch | None = None
 
 
@@ -137,7 +140,7 @@ class ProjectChanges(Attributes):
     name: Name | None = None
     default_endpoint_settings: DefaultEndpointSettings | None = None
     settings: JsonObject | None = None
-    history_retention_seconds: int | None = Field(None, ge=0, le=2592000)
+    history_retention_seconds: HistoryRetention | None = None
 
 
 class UpdateProject(BaseModel):
