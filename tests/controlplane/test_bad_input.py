@@ -58,7 +58,6 @@ class TestBodies:
             '{"endpoint": {"branch_id": ["br"], "type": "read_write"}}',
             '{"endpoint": {"branch_id": "\\ud800", "type": "read_write"}}',
             '{"endpoint": {"branch_id": "a\\u0000b", "type": "read_write"}}',
-            '{"endpoint": {"branch_id": "br-a-b-1", "type": null}}',
             '{"endpoint": {"branch_id": "br-a-b-1", "type": {"a": 1}}}',
         ],
     )
