@@ -77,6 +77,8 @@ DATABASES = {
 DEBUG = envbool("DEBUG", False)
 # Keys travel in a header and nothing here is built from the Host header.
 ALLOWED_HOSTS = ["*"]
+# Of a request's body, in bytes; what callers send is a few hundred.
+DATA_UPLOAD_MAX_MEMORY_SIZE = 1 << 20
 INSTALLED_APPS = ["procrastinate.contrib.django", "controlplane"]
 MIDDLEWARE = [
     "controlplane.api.request_log.RequestLogMiddleware",

@@ -52,7 +52,7 @@ class RevokedApiKey(ApiKeyOut):
 
 @router.get("/api_keys", response=list[ApiKeyOut])
 def list_api_keys(request: AuthenticatedRequest) -> list[ApiKey]:
-    return list(accounts.list_keys(request.auth).select_related("account"))
+    return accounts.list_keys(request.auth)
 
 
 @router.post("/api_keys", response=CreatedApiKey)

@@ -6,7 +6,7 @@ from ninja import Body, Router
 
 from controlplane.api.auth import AuthenticatedRequest
 from controlplane.api.projects import connection_details
-from controlplane.api.requests import CreateBranch, NewBranch, UpdateBranch
+from controlplane.api.requests import CreateBranch, UpdateBranch
 from controlplane.api.responses import (
     BranchAndOperations,
     Branches,
@@ -14,11 +14,8 @@ from controlplane.api.responses import (
     Endpoints,
     OneBranch,
 )
-from controlplane.models import Branch, Database, Endpoint, Role
-from controlplane.services import branches, endpoints
-from controlplane.services.connections import connection_to
-from controlplane.services.errors import Unprocessable
-from controlplane.services.passwords import decrypt
+from controlplane.models import Branch
+from controlplane.services import branches, connections, endpoints
 
 router = Router(tags=["branches"])
 
@@ -34,28 +31,16 @@ def list_branches(
 def create_branch(
     request: AuthenticatedRequest, project_id: str, body: Body[CreateBranch | None] = None
 ) -> tuple[int, dict[str, Any]]:
-    wanted = (body and body.branch) or NewBranch()
-    if wanted.parent_lsn or wanted.parent_timestamp:
-        raise Unprocessable("branching from a point in the past is not available here")
-    created = branches.create_branch(
-        request.auth,
-        project_id,
-        name=wanted.name,
-        parent_id=wanted.parent_id,
-        protected=wanted.protected,
-        endpoints=[one.given() for one in (body and body.endpoints) or []],
-    )
-    roles = list(Role.objects.filter(branch=created.branch, deleted_at=None))
-    databases = list(Database.objects.filter(branch=created.branch, deleted_at=None))
+    created = branches.create_branch(request.auth, project_id, (body or CreateBranch()).spec())
     answer: dict[str, Any] = {
         "branch": created.branch,
         "endpoints": created.endpoints,
         "operations": created.operations,
-        "roles": roles,
-        "databases": databases,
+        "roles": created.roles,
+        "databases": created.databases,
     }
-    if uris := _connection_uris(created.endpoints, roles, databases):
-        answer["connection_uris"] = uris
+    if connection := connections.connection_to_new(created):
+        answer["connection_uris"] = [connection_details(connection)]
     return 201, answer
 
 
@@ -70,7 +55,13 @@ def get_branch(request: AuthenticatedRequest, project_id: str, branch_id: str) -
 def update_branch(
     request: AuthenticatedRequest, project_id: str, branch_id: str, body: UpdateBranch
 ) -> dict[str, Any]:
-    branch = branches.update_branch(request.auth, project_id, branch_id, body.branch.given())
+    branch = branches.update_branch(
+        request.auth,
+        project_id,
+        branch_id,
+        name=body.branch.name,
+        protected=body.branch.protected,
+    )
     return _unattended(branch)
 
 
@@ -112,21 +103,9 @@ def list_branch_endpoints(
     request: AuthenticatedRequest, project_id: str, branch_id: str
 ) -> dict[str, Any]:
     found = endpoints.list_endpoints(request.auth, project_id, branch_id=branch_id)
-    return {"endpoints": list(found)}
+    return {"endpoints": found}
 
 
 def _unattended(branch: Branch) -> dict[str, Any]:
     """The answer to a change that takes no time."""
     return {"branch": branch, "operations": []}
-
-
-def _connection_uris(
-    created: list[Endpoint], roles: list[Role], databases: list[Database]
-) -> list[dict[str, Any]]:
-    """Only where there is no question which role and database are meant."""
-    if not (len(created) == len(roles) == len(databases) == 1 and roles[0].encrypted_password):
-        return []
-    password = decrypt(roles[0].encrypted_password)
-    return [
-        connection_details(connection_to(created[0], roles[0], databases[0], password=password))
-    ]

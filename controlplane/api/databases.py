@@ -20,7 +20,7 @@ DATABASE = DATABASES + "/{database_name}"
 def list_databases(
     request: AuthenticatedRequest, project_id: str, branch_id: str
 ) -> dict[str, Any]:
-    return {"databases": list(catalog.list_databases(request.auth, project_id, branch_id))}
+    return {"databases": catalog.list_databases(request.auth, project_id, branch_id)}
 
 
 @router.post(DATABASES, response={201: DatabaseAndOperations}, exclude_none=True)

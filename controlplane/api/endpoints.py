@@ -19,17 +19,16 @@ router = Router(tags=["endpoints"])
 def create_endpoint(
     request: AuthenticatedRequest, project_id: str, body: CreateEndpoint
 ) -> tuple[int, dict[str, Any]]:
-    attributes = body.endpoint.given()
-    branch_id = attributes.pop("branch_id")
+    wanted = body.endpoint
     change = endpoints.create_endpoint(
-        request.auth, project_id, branch_id=branch_id, attributes=attributes
+        request.auth, project_id, branch_id=wanted.branch_id, asked=wanted.asked()
     )
     return 201, _changed(change)
 
 
 @router.get("/projects/{project_id}/endpoints", response=Endpoints, exclude_none=True)
 def list_endpoints(request: AuthenticatedRequest, project_id: str) -> dict[str, Any]:
-    return {"endpoints": list(endpoints.list_endpoints(request.auth, project_id))}
+    return {"endpoints": endpoints.list_endpoints(request.auth, project_id)}
 
 
 @router.get(
@@ -49,9 +48,15 @@ def get_endpoint(
 def update_endpoint(
     request: AuthenticatedRequest, project_id: str, endpoint_id: str, body: UpdateEndpoint
 ) -> dict[str, Any]:
-    return _changed(
-        endpoints.update_endpoint(request.auth, project_id, endpoint_id, body.endpoint.given())
+    wanted = body.endpoint
+    change = endpoints.update_endpoint(
+        request.auth,
+        project_id,
+        endpoint_id,
+        branch_id=wanted.branch_id,
+        asked=wanted.asked(),
     )
+    return _changed(change)
 
 
 @router.delete(

@@ -37,6 +37,8 @@ STATUS_OF: Mapping[type[ServiceError], int] = {
 UNAUTHENTICATED = "supplied credentials do not pass authentication"
 # Of a body that is too long, in bytes.
 MOST_DRAINED, DRAINED_AT_ONCE = 64 << 20, 1 << 16
+# Of a request that is wrong all over: an answer that is not longer than it helps.
+MOST_COMPLAINTS, LONGEST_FIELD = 10, 200
 
 
 def error_response(
@@ -129,12 +131,14 @@ def _words_of(error: ValidationError) -> str:
     """What is wrong with each field, in the words of the API that clients know."""
     complaints = []
     source = "decode application/json"
-    for problem in error.errors:
+    for problem in error.errors[:MOST_COMPLAINTS]:
         place = [str(part) for part in problem["loc"]]
         if place[0] != "body":
             source = f"decode {place[0]}"
         # What follows the kind of parameter: the name of ours, of no use to the caller.
         field = ".".join(place[2:] if place[0] == "body" else place[1:]) or "body"
         words = "field required" if problem["type"] == "missing" else problem["msg"]
-        complaints.append(f"{field} ({words})")
+        complaints.append(f"{field[:LONGEST_FIELD]} ({words})")
+    if more := len(error.errors) - len(complaints):
+        complaints.append(f"and {more} more")
     return f"{source}: invalid: {'; '.join(complaints)}"

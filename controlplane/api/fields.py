@@ -4,7 +4,7 @@ import math
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, PlainSerializer, StringConstraints
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, StringConstraints
 
 # Levels of nesting in a free-form object: what is deeper, no reader of it expects.
 DEEPEST = 32
@@ -51,6 +51,13 @@ def _postgres_identifier(text: str) -> str:
     return text
 
 
+def _no_flag(value: Any) -> Any:
+    """To Python, and so to pydantic, true is the number 1; to callers it is a mistake."""
+    if isinstance(value, bool):
+        raise ValueError("true and false are no numbers")
+    return value
+
+
 def _in_seconds(time: datetime) -> str:
     return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
@@ -74,8 +81,19 @@ Identifier = Annotated[
     AfterValidator(_storable),
     AfterValidator(_postgres_identifier),
 ]
-ComputeUnits = Annotated[float, Field(ge=0.25, le=56, allow_inf_nan=False)]
+# As long as the column.
+Provisioner = Annotated[
+    str,
+    StringConstraints(strip_whitespace=True, min_length=1, max_length=32),
+    AfterValidator(_storable),
+]
+Integer = Annotated[int, BeforeValidator(_no_flag)]
+Number = Annotated[float, BeforeValidator(_no_flag)]
+ComputeUnits = Annotated[Number, Field(ge=0.25, le=56, allow_inf_nan=False)]
 # 0: the server's default; -1: never; at most a week.
-SuspendTimeout = Annotated[int, Field(ge=-1, le=604800)]
+SuspendTimeout = Annotated[Integer, Field(ge=-1, le=604800)]
+# Seconds, at most 30 days.
+HistoryRetention = Annotated[Integer, Field(ge=0, le=2592000)]
+PgVersion = Annotated[Integer, Field(ge=1, le=1000)]
 # Printed in seconds, UTC, with Z (specification, section 2).
 Timestamp = Annotated[datetime, PlainSerializer(_in_seconds, return_type=str)]

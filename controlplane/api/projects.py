@@ -7,7 +7,7 @@ from ninja import Query, Router
 
 from controlplane.api.auth import AuthenticatedRequest
 from controlplane.api.pagination import ConnectionQuery, ProjectsQuery
-from controlplane.api.requests import CreateProject, FirstBranch, UpdateProject
+from controlplane.api.requests import CreateProject, UpdateProject
 from controlplane.api.responses import (
     ConnectionUri,
     CreatedProject,
@@ -23,10 +23,8 @@ router = Router(tags=["projects"])
 
 @router.get("/projects", response=ProjectsPage, exclude_none=True)
 def list_projects(request: AuthenticatedRequest, query: Query[ProjectsQuery]) -> dict[str, Any]:
-    page = list(
-        projects.list_projects(
-            request.auth, after=query.cursor, limit=query.limit, search=query.search
-        )
+    page = projects.list_projects(
+        request.auth, after=query.cursor, limit=query.limit, search=query.search
     )
     answer: dict[str, Any] = {"projects": page}
     if page:
@@ -44,25 +42,7 @@ def list_shared_projects(request: AuthenticatedRequest) -> dict[str, Any]:
 def create_project(
     request: AuthenticatedRequest, body: CreateProject
 ) -> tuple[int, dict[str, Any]]:
-    wanted = body.project
-    first = wanted.branch or FirstBranch()
-    defaults = wanted.default_endpoint_settings.given() if wanted.default_endpoint_settings else {}
-    for name in ("autoscaling_limit_min_cu", "autoscaling_limit_max_cu"):
-        if (value := getattr(wanted, name)) is not None:
-            defaults[name] = value
-    created = projects.create_project(
-        request.auth,
-        name=wanted.name,
-        region_id=wanted.region_id,
-        pg_version=wanted.pg_version,
-        branch_name=first.name or "main",
-        role_name=first.role_name,
-        database_name=first.database_name or "neondb",
-        endpoint_settings=defaults,
-        settings=wanted.settings or {},
-        history_retention_seconds=wanted.history_retention_seconds,
-        store_passwords=wanted.store_passwords,
-    )
+    created = projects.create_project(request.auth, body.project.spec())
     created.role.password = created.password
     connection = connection_to(
         created.endpoint, created.role, created.database, password=created.password
@@ -87,7 +67,7 @@ def get_project(request: AuthenticatedRequest, project_id: str) -> dict[str, Any
 def update_project(
     request: AuthenticatedRequest, project_id: str, body: UpdateProject
 ) -> dict[str, Any]:
-    project = projects.update_project(request.auth, project_id, body.project.given())
+    project = projects.update_project(request.auth, project_id, body.project.changes())
     return {"project": project, "operations": []}
 
 

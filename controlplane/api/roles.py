@@ -18,7 +18,7 @@ ROLE = ROLES + "/{role_name}"
 
 @router.get(ROLES, response=Roles, exclude_none=True)
 def list_roles(request: AuthenticatedRequest, project_id: str, branch_id: str) -> dict[str, Any]:
-    return {"roles": list(catalog.list_roles(request.auth, project_id, branch_id))}
+    return {"roles": catalog.list_roles(request.auth, project_id, branch_id)}
 
 
 @router.post(ROLES, response={201: RoleAndOperations}, exclude_none=True)

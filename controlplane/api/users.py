@@ -7,7 +7,7 @@ from ninja import Router
 
 from controlplane.api.auth import AuthenticatedRequest
 from controlplane.api.responses import subscription_type
-from controlplane.models import Region
+from controlplane.services import regions
 
 router = Router(tags=["users"])
 
@@ -59,7 +59,6 @@ def get_auth_details(request: AuthenticatedRequest) -> dict[str, Any]:
 
 @router.get("/regions")
 def list_regions(request: AuthenticatedRequest) -> dict[str, Any]:
-    regions = Region.objects.order_by("-default", "id")
     return {
         "regions": [
             {
@@ -69,7 +68,7 @@ def list_regions(request: AuthenticatedRequest) -> dict[str, Any]:
                 "geo_lat": "",
                 "geo_long": "",
             }
-            for region in regions
+            for region in regions.list_regions()
         ]
     }
 

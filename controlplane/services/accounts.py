@@ -2,7 +2,6 @@
 
 from datetime import timedelta
 
-from django.db.models import QuerySet
 from django.utils import timezone
 
 from controlplane.models import Account, ApiKey
@@ -27,8 +26,10 @@ def authenticate(key: str, *, address: str) -> Account | None:
     return row.account
 
 
-def list_keys(account: Account) -> QuerySet[ApiKey]:
-    return ApiKey.objects.filter(account=account, revoked_at=None).order_by("-created_at", "-id")
+def list_keys(account: Account) -> list[ApiKey]:
+    """The keys that are in force, the newest first."""
+    keys = ApiKey.objects.select_related("account").filter(account=account, revoked_at=None)
+    return list(keys.order_by("-created_at", "-id"))
 
 
 def create_key(account: Account, name: str) -> tuple[ApiKey, str]:

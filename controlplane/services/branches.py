@@ -1,9 +1,9 @@
 """Branches: create, list, rename, make default, delete."""
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 from django.utils import timezone
 
@@ -14,22 +14,43 @@ from controlplane.models import (
     BranchState,
     Database,
     Endpoint,
-    EndpointState,
     Operation,
     Project,
     Role,
 )
 from controlplane.operations.actions import MAKES_BRANCH
 from controlplane.operations.engine import Step, schedule, unfinished
-from controlplane.services.endpoint_settings import check_limits, check_pg_settings
-from controlplane.services.errors import Conflict, Invalid, Locked, NotFound, Unprocessable
-from controlplane.services.projects import changing_project, find_project, new_endpoint
+from controlplane.services.creation import make_branch, make_endpoint
+from controlplane.services.endpoint_attributes import EndpointAttributes
+from controlplane.services.errors import Conflict, Locked, NotFound, Unprocessable
+from controlplane.services.projects import changing_project, find_project
+
+CatalogRow = TypeVar("CatalogRow", Role, Database)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BranchSpec:
+    """What a request asks of a new branch; None leaves the choice to the service."""
+
+    name: str | None = None
+    # By default, the default branch.
+    parent_id: str | None = None
+    # Branching from the past needs a history that a data directory does not keep.
+    parent_lsn: str | None = None
+    parent_timestamp: str | None = None
+    protected: bool = False
+    endpoints: Sequence[EndpointAttributes] = ()
 
 
 @dataclass(frozen=True)
 class NewBranch:
+    """What a branch was created with: its endpoint, if one was asked for, and the roles and
+    databases that it has from its parent."""
+
     branch: Branch
     endpoints: list[Endpoint]
+    roles: list[Role]
+    databases: list[Database]
     operations: list[Operation]
 
 
@@ -39,6 +60,10 @@ def find_branch(project: Project, branch_id: str) -> Branch:
     if branch is None:
         raise NotFound("branch not found")
     return branch
+
+
+def default_branch(project: Project) -> Branch:
+    return Branch.objects.get(project=project, default=True, deleted_at=None)
 
 
 def get_branch(account: Account, project_id: str, branch_id: str) -> Branch:
@@ -56,78 +81,64 @@ def list_branches(account: Account, project_id: str, *, search: str = "") -> lis
     return _with_pending(project, list(branches.order_by("-updated_at", "id")))
 
 
-def create_branch(
-    account: Account,
-    project_id: str,
-    *,
-    name: str | None,
-    parent_id: str | None,
-    protected: bool,
-    endpoints: Sequence[Mapping[str, Any]],
-) -> NewBranch:
+def create_branch(account: Account, project_id: str, spec: BranchSpec) -> NewBranch:
     """A branch with all that is committed on its parent, and with an endpoint if asked.
 
-    Without `parent_id` the parent is the default branch. Raises NotFound, Conflict, Locked,
-    Invalid, Unprocessable.
+    Raises NotFound, Conflict, Locked, Invalid, Unprocessable.
     """
-    if len(endpoints) > 1:
+    if spec.parent_lsn or spec.parent_timestamp:
+        raise Unprocessable("branching from a point in the past is not available here")
+    if len(spec.endpoints) > 1:
         raise Unprocessable("a branch has at most one read_write endpoint")
-    for wanted in endpoints:
-        check_limits(
-            account,
-            wanted.get("autoscaling_limit_min_cu"),
-            wanted.get("autoscaling_limit_max_cu"),
-        )
-        check_pg_settings(wanted.get("settings", {}).get("pg_settings", {}))
     with changing_project(account, project_id) as project:
-        parent = (
-            find_branch(project, parent_id)
-            if parent_id
-            else Branch.objects.get(project=project, default=True, deleted_at=None)
-        )
-        refuse_while_deleting(project, parent)
-        branch = Branch(
-            project=project,
+        parent = find_branch(project, spec.parent_id) if spec.parent_id else default_branch(project)
+        refuse_while_deleting(parent, unfinished(project.id))
+        if spec.name:
+            refuse_taken_name(project, spec.name)
+        # Rows that wait to be dropped come too: the data may hold what they stand for.
+        roles = _copies(list(parent.roles.order_by("id")))
+        databases = _copies(list(parent.databases.order_by("id")))
+        branch, creation = make_branch(
+            project,
+            name=spec.name or _free_name(project),
             parent=parent,
-            protected=protected,
-            catalog_revision=parent.catalog_revision,
+            protected=spec.protected,
+            roles=roles,
+            databases=databases,
         )
-        branch.name = name or _free_name(project)
-        refuse_taken_name(project, branch.name)
-        branch.save(force_insert=True)
-        _copy_catalog(parent, branch)
-        steps = [Step(Action.CREATE_BRANCH, branch=branch, also_holds=[parent])]
-        created = []
-        for wanted in endpoints:
-            endpoint = new_endpoint(project, branch)
-            for attribute, value in wanted.items():
-                setattr(endpoint, attribute, value)
-            if "pg_settings" not in endpoint.settings:
-                raise Invalid("settings must not be nil")
-            check_limits(
-                account, endpoint.autoscaling_limit_min_cu, endpoint.autoscaling_limit_max_cu
-            )
-            endpoint.save(force_insert=True)
-            endpoint.pending_state = EndpointState.ACTIVE
-            created.append(endpoint)
-            steps.append(Step(Action.START_COMPUTE, branch=branch, endpoint=endpoint))
+        endpoints, steps = [], [creation]
+        for asked in spec.endpoints:
+            endpoint, start = make_endpoint(project, branch, asked)
+            endpoints.append(endpoint)
+            steps += start
         operations = schedule(project, steps)
-    branch.pending_state = BranchState.READY
-    return NewBranch(branch, created, operations)
+    return NewBranch(
+        branch,
+        endpoints,
+        [role for role in roles if role.deleted_at is None],
+        [database for database in databases if database.deleted_at is None],
+        operations,
+    )
 
 
 def update_branch(
-    account: Account, project_id: str, branch_id: str, changes: Mapping[str, Any]
+    account: Account,
+    project_id: str,
+    branch_id: str,
+    *,
+    name: str | None,
+    protected: bool | None,
 ) -> Branch:
-    """Rename or protect a branch. Raises NotFound, Conflict."""
+    """Rename or protect a branch; None for what was not sent. Raises NotFound, Conflict."""
     with changing_project(account, project_id) as project:
         branch = find_branch(project, branch_id)
-        if changes.get("name", branch.name) != branch.name:
-            refuse_taken_name(project, changes["name"])
-        for attribute, value in changes.items():
-            setattr(branch, attribute, value)
+        if name is not None and name != branch.name:
+            refuse_taken_name(project, name)
+            branch.name = name
+        if protected is not None:
+            branch.protected = protected
         branch.updated_at = timezone.now()
-        branch.save(update_fields=[*changes, "updated_at"])
+        branch.save(update_fields=["name", "protected", "updated_at"])
     return branch
 
 
@@ -137,7 +148,7 @@ def set_default_branch(account: Account, project_id: str, branch_id: str) -> Bra
         branch = find_branch(project, branch_id)
         if branch.current_state != BranchState.READY:
             raise Unprocessable("branch not ready yet")
-        refuse_while_deleting(project, branch)
+        refuse_while_deleting(branch, unfinished(project.id))
         now = timezone.now()
         if not branch.default:
             Branch.objects.filter(project=project, default=True).update(
@@ -158,7 +169,7 @@ def delete_branch(
     """
     with changing_project(account, project_id) as project:
         branch = find_branch(project, branch_id)
-        under_way = _deletion_of(project, branch)
+        under_way = _deletion_of(branch, unfinished(project.id))
         if under_way:
             return branch, under_way
         if branch.default:
@@ -176,9 +187,9 @@ def delete_branch(
         return branch, schedule(project, steps)
 
 
-def refuse_while_deleting(project: Project, branch: Branch) -> None:
-    """Raises Locked where the branch is about to go."""
-    if _deletion_of(project, branch):
+def refuse_while_deleting(branch: Branch, operations: Sequence[Operation]) -> None:
+    """Raises Locked where the branch is about to go, by its project's unfinished operations."""
+    if _deletion_of(branch, operations):
         raise Locked
 
 
@@ -196,26 +207,20 @@ def _with_pending(project: Project, branches: list[Branch]) -> list[Branch]:
     return branches
 
 
-def _deletion_of(project: Project, branch: Branch) -> list[Operation]:
-    operations = [row for row in unfinished(project.id) if row.branch_id == branch.id]
-    for position, operation in enumerate(operations):
+def _deletion_of(branch: Branch, operations: Sequence[Operation]) -> list[Operation]:
+    """Those of the project's unfinished operations, oldest first, that delete the branch."""
+    of_branch = [row for row in operations if row.branch_id == branch.id]
+    for position, operation in enumerate(of_branch):
         if operation.action == Action.DELETE_TIMELINE:
-            return [row for row in operations[: position + 1] if row.chain == operation.chain]
+            return [row for row in of_branch[: position + 1] if row.chain == operation.chain]
     return []
 
 
-def _copy_catalog(parent: Branch, branch: Branch) -> None:
-    """A child starts with its parent's roles, passwords and databases.
-
-    Rows that wait to be dropped come too: the data may hold what they stand for.
-    """
-    roles, databases = list(parent.roles.all()), list(parent.databases.all())
-    for role in roles:
-        role.pk, role.branch = None, branch
-    for database in databases:
-        database.pk, database.branch = None, branch
-    Role.objects.bulk_create(roles)
-    Database.objects.bulk_create(databases)
+def _copies(rows: list[CatalogRow]) -> list[CatalogRow]:
+    """The same rows as new ones, to be saved for another branch."""
+    for row in rows:
+        row.pk = None
+    return rows
 
 
 def _free_name(project: Project) -> str:

@@ -45,7 +45,8 @@ def changing_catalog(account: Account, project_id: str, branch_id: str) -> Itera
     """
     with changing_project(account, project_id) as project:
         branch = find_branch(project, branch_id)
-        refuse_while_deleting(project, branch)
+        operations = unfinished(project.id)
+        refuse_while_deleting(branch, operations)
         change = CatalogChange(branch, project.store_passwords)
         yield change
         branch.catalog_revision += 1
@@ -54,7 +55,7 @@ def changing_catalog(account: Account, project_id: str, branch_id: str) -> Itera
         endpoint = Endpoint.objects.filter(branch=branch, deleted_at=None).first()
         if endpoint is None:
             return
-        heading_for = pending_state(endpoint, unfinished(project.id)) or endpoint.current_state
+        heading_for = pending_state(endpoint, operations) or endpoint.current_state
         actions = [Action.APPLY_CONFIG]
         if heading_for == EndpointState.IDLE:
             actions.append(Action.SUSPEND_COMPUTE)
@@ -62,15 +63,15 @@ def changing_catalog(account: Account, project_id: str, branch_id: str) -> Itera
         change.operations = schedule(project, steps)
 
 
-def list_roles(account: Account, project_id: str, branch_id: str) -> QuerySet[Role]:
+def list_roles(account: Account, project_id: str, branch_id: str) -> list[Role]:
     """Raises NotFound."""
     branch = find_branch(find_project(account, project_id), branch_id)
-    return _roles(branch).order_by("name")
+    return list(_roles(branch).order_by("name"))
 
 
 def get_role(account: Account, project_id: str, branch_id: str, name: str) -> Role:
     """Raises NotFound."""
-    return _find_role(find_branch(find_project(account, project_id), branch_id), name)
+    return find_role(find_branch(find_project(account, project_id), branch_id), name)
 
 
 def create_role(
@@ -94,7 +95,7 @@ def reset_password(
     """The role, its new password and the operations. Raises NotFound."""
     password = new_password()
     with changing_catalog(account, project_id, branch_id) as change:
-        role = _find_role(change.branch, name)
+        role = find_role(change.branch, name)
         _set_password(role, password, store=change.store_passwords)
         role.updated_at = timezone.now()
         role.save(update_fields=["verifier", "encrypted_password", "updated_at"])
@@ -103,7 +104,11 @@ def reset_password(
 
 def reveal_password(account: Account, project_id: str, branch_id: str, name: str) -> str:
     """Raises NotFound, PasswordNotStored."""
-    role = get_role(account, project_id, branch_id, name)
+    return password_of(get_role(account, project_id, branch_id, name))
+
+
+def password_of(role: Role) -> str:
+    """Raises PasswordNotStored."""
     if not role.encrypted_password:
         raise PasswordNotStored("Storing passwords is disabled")
     return decrypt(role.encrypted_password)
@@ -114,7 +119,7 @@ def delete_role(
 ) -> tuple[Role, list[Operation]]:
     """Raises NotFound, Unprocessable where the role owns a database."""
     with changing_catalog(account, project_id, branch_id) as change:
-        role = _find_role(change.branch, name)
+        role = find_role(change.branch, name)
         owned = _databases(change.branch).filter(owner_name=name).order_by("name")
         if names := list(owned.values_list("name", flat=True)):
             raise Unprocessable(
@@ -125,15 +130,15 @@ def delete_role(
     return role, change.operations
 
 
-def list_databases(account: Account, project_id: str, branch_id: str) -> QuerySet[Database]:
+def list_databases(account: Account, project_id: str, branch_id: str) -> list[Database]:
     """Raises NotFound."""
     branch = find_branch(find_project(account, project_id), branch_id)
-    return _databases(branch).order_by("id")
+    return list(_databases(branch).order_by("id"))
 
 
 def get_database(account: Account, project_id: str, branch_id: str, name: str) -> Database:
     """Raises NotFound."""
-    return _find_database(find_branch(find_project(account, project_id), branch_id), name)
+    return find_database(find_branch(find_project(account, project_id), branch_id), name)
 
 
 def create_database(
@@ -158,7 +163,7 @@ def update_database(
 ) -> tuple[Database, list[Operation]]:
     """Rename a database or give it another owner. Raises NotFound, Conflict, Unprocessable."""
     with changing_catalog(account, project_id, branch_id) as change:
-        database = _find_database(change.branch, name)
+        database = find_database(change.branch, name)
         if new_name is not None and new_name != name:
             _check_database_name(change.branch, new_name)
             _refuse_name_in_use(change.branch, database, new_name)
@@ -176,7 +181,7 @@ def delete_database(
 ) -> tuple[Database, list[Operation]]:
     """Raises NotFound."""
     with changing_catalog(account, project_id, branch_id) as change:
-        database = _find_database(change.branch, name)
+        database = find_database(change.branch, name)
         database.deleted_at = database.updated_at = timezone.now()
         database.save(update_fields=["deleted_at", "updated_at"])
     return database, change.operations
@@ -219,14 +224,16 @@ def _databases(branch: Branch) -> QuerySet[Database]:
     return Database.objects.filter(branch=branch, deleted_at=None)
 
 
-def _find_role(branch: Branch, name: str) -> Role:
+def find_role(branch: Branch, name: str) -> Role:
+    """Raises NotFound."""
     role = _roles(branch).filter(name=name).first()
     if role is None:
         raise NotFound("role not found")
     return role
 
 
-def _find_database(branch: Branch, name: str) -> Database:
+def find_database(branch: Branch, name: str) -> Database:
+    """Raises NotFound."""
     database = _databases(branch).filter(name=name).first()
     if database is None:
         raise NotFound("database not found")

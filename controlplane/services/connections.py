@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from controlplane.models import Account, Branch, Database, Endpoint, Role
-from controlplane.services.branches import find_branch
-from controlplane.services.catalog import get_database, get_role, reveal_password
+from controlplane.models import Account, Database, Endpoint, Role
+from controlplane.services.branches import NewBranch, default_branch, find_branch
+from controlplane.services.catalog import find_database, find_role, password_of
 from controlplane.services.endpoints import find_endpoint
 from controlplane.services.errors import NotFound
 from controlplane.services.projects import find_project
@@ -57,23 +57,28 @@ def find_connection(
     if endpoint_id:
         endpoint = find_endpoint(project, endpoint_id)
     else:
-        branch = (
-            find_branch(project, branch_id)
-            if branch_id
-            else Branch.objects.get(project=project, default=True, deleted_at=None)
-        )
+        branch = find_branch(project, branch_id) if branch_id else default_branch(project)
         found = Endpoint.objects.filter(branch=branch, deleted_at=None).first()
         if found is None:
             raise NotFound("endpoint not found")
         endpoint = found
-        endpoint.project = project
+        endpoint.project, endpoint.branch = project, branch
     if branch_id and endpoint.branch_id != branch_id:
         raise NotFound("endpoint not found")
-    at = (account, project_id, endpoint.branch_id)
+    role = find_role(endpoint.branch, role_name)
     return connection_to(
         endpoint,
-        get_role(*at, role_name),
-        get_database(*at, database_name),
-        password=reveal_password(*at, role_name),
+        role,
+        find_database(endpoint.branch, database_name),
+        password=password_of(role),
         pooled=pooled,
     )
+
+
+def connection_to_new(created: NewBranch) -> Connection | None:
+    """How to reach a new branch; None unless it has one endpoint, and there is no question
+    which role, which database and what password are meant."""
+    endpoints, roles, databases = created.endpoints, created.roles, created.databases
+    if not len(endpoints) == len(roles) == len(databases) == 1 or not roles[0].encrypted_password:
+        return None
+    return connection_to(endpoints[0], roles[0], databases[0], password=password_of(roles[0]))

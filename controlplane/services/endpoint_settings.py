@@ -1,34 +1,92 @@
-"""The rules that an endpoint's size and Postgres settings keep."""
+"""The rules that an endpoint's size and settings keep, and how new settings join the old."""
 
+import json
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from controlplane.compute.configuration import RESERVED_SETTINGS, SETTING_NAME
 from controlplane.models import Account
 from controlplane.services.errors import Invalid, Unprocessable
 
+# Of one object that is stored as JSON, as UTF-8 without spaces: every answer carries it.
+MOST_JSON_BYTES = 16 << 10
+MOST_PG_SETTINGS = 200
+MOST_PG_SETTING_CHARACTERS = 2000
 
-def check_limits(account: Account, min_cu: float | None, max_cu: float | None) -> None:
+
+@dataclass(frozen=True, kw_only=True)
+class EndpointSettings:
+    """An endpoint's `settings` as a caller sends them; None for what was not sent.
+
+    They are merged on their top level: what was not sent stays as it is, so an empty object
+    changes nothing. A map that was sent replaces the one before it as a whole: clients of
+    this API send all of it, and no other way would remove an entry.
+    """
+
+    pg_settings: Mapping[str, str] | None = None
+    pgbouncer_settings: Mapping[str, str] | None = None
+
+
+def merged_settings(stored: Mapping[str, Any], sent: EndpointSettings | None) -> dict[str, Any]:
+    """What is stored after `sent` came in. Raises Unprocessable for what cannot be set here."""
+    if sent is None:
+        return dict(stored)
+    refuse_pgbouncer_settings(sent.pgbouncer_settings)
+    if sent.pg_settings is None:
+        return dict(stored)
+    return {**stored, "pg_settings": dict(sent.pg_settings)}
+
+
+def refuse_pgbouncer_settings(sent: Mapping[str, str] | None) -> None:
+    """Raises Unprocessable unless nothing is asked for: no setting of it would be applied."""
+    if sent:
+        raise Unprocessable(
+            "pgbouncer_settings cannot be changed on this server: its pooler runs in transaction "
+            "mode with settings of the platform's own. Leave pgbouncer_settings out, and connect "
+            "without the pooler where a session of your own is needed"
+        )
+
+
+def check_limits(account: Account, min_cu: float, max_cu: float) -> None:
     """Compute units: ordered, and within the account's plan. Raises Invalid, Unprocessable."""
-    if min_cu is not None and max_cu is not None and min_cu > max_cu:
+    if min_cu > max_cu:
         raise Invalid(
             f"autoscaling_limit_min_cu {min_cu:g} is more than autoscaling_limit_max_cu {max_cu:g}"
         )
-    wanted = max(min_cu or 0, max_cu or 0)
-    if wanted > account.largest_compute:
+    if max_cu > account.largest_compute:
         raise Unprocessable(
             f'the plan "{account.plan}" allows at most {account.largest_compute:g} compute units '
-            f"per endpoint, got {wanted:g}",
+            f"per endpoint, got {max_cu:g}",
             code="COMPUTE_UNITS_LIMIT_EXCEEDED",
         )
 
 
 def check_pg_settings(pg_settings: Mapping[str, str]) -> None:
-    """Only names that may be set at all; Postgres itself judges the values. Raises Invalid,
-    Unprocessable."""
+    """Only so many, and only names that may be set at all; Postgres itself judges the values.
+
+    Raises Invalid, Unprocessable.
+    """
+    if len(pg_settings) > MOST_PG_SETTINGS:
+        raise Unprocessable(
+            f"pg_settings may hold at most {MOST_PG_SETTINGS} settings, got {len(pg_settings)}"
+        )
     for name, value in pg_settings.items():
         if not SETTING_NAME.fullmatch(name):
             raise Invalid(f'"{name}" is not the name of a Postgres setting')
         if name.lower() in RESERVED_SETTINGS:
             raise Unprocessable(f'the setting "{name}" belongs to the platform')
+        if len(value) > MOST_PG_SETTING_CHARACTERS:
+            raise Unprocessable(
+                f'the value of "{name}" may have at most {MOST_PG_SETTING_CHARACTERS} '
+                f"characters, got {len(value)}"
+            )
         if "\0" in value:
             raise Invalid(f'the value of "{name}" holds a NUL character')
+
+
+def check_json_size(name: str, value: Mapping[str, Any]) -> None:
+    """Raises Unprocessable where the object, as it would be stored, is too large."""
+    size = len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())
+    if size > MOST_JSON_BYTES:
+        raise Unprocessable(f"{name} may have at most {MOST_JSON_BYTES} bytes of JSON, got {size}")

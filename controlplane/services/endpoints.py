@@ -1,11 +1,8 @@
 """Compute endpoints: create, list, change, start, suspend, delete (specification, section 4)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from django.db import IntegrityError
-from django.db.models import QuerySet
 from django.utils import timezone
 
 from controlplane.models import (
@@ -23,24 +20,14 @@ from controlplane.operations.effects import pending_state
 from controlplane.operations.engine import Step, cancel, schedule, unfinished
 from controlplane.operations.queue import enqueue_reconciliation
 from controlplane.services.branches import find_branch, refuse_while_deleting
-from controlplane.services.endpoint_settings import check_limits, check_pg_settings
-from controlplane.services.errors import (
-    Conflict,
-    EndpointDisabled,
-    Invalid,
-    Locked,
-    NotFound,
-    Unprocessable,
+from controlplane.services.creation import make_endpoint
+from controlplane.services.endpoint_attributes import (
+    EndpointAttributes,
+    assign_attributes,
+    check_endpoint,
 )
-from controlplane.services.projects import changing_project, find_project, new_endpoint
-
-# Changing one of these is an operation: the compute must take it in.
-CONFIGURATION = (
-    "settings",
-    "autoscaling_limit_min_cu",
-    "autoscaling_limit_max_cu",
-    "pooler_enabled",
-)
+from controlplane.services.errors import Conflict, EndpointDisabled, Locked, NotFound
+from controlplane.services.projects import changing_project, find_project
 
 
 @dataclass(frozen=True)
@@ -74,7 +61,7 @@ def get_endpoint(account: Account, project_id: str, endpoint_id: str) -> Endpoin
 
 def list_endpoints(
     account: Account, project_id: str, *, branch_id: str | None = None
-) -> QuerySet[Endpoint]:
+) -> list[Endpoint]:
     """All endpoints of the project, or of one of its branches; oldest first. Raises NotFound."""
     project = find_project(account, project_id)
     endpoints = Endpoint.objects.select_related("project__region").filter(
@@ -82,43 +69,29 @@ def list_endpoints(
     )
     if branch_id is not None:
         endpoints = endpoints.filter(branch=find_branch(project, branch_id))
-    return endpoints.order_by("created_at", "id")
+    return list(endpoints.order_by("created_at", "id"))
 
 
 def create_endpoint(
-    account: Account, project_id: str, *, branch_id: str, attributes: Mapping[str, Any]
+    account: Account, project_id: str, *, branch_id: str, asked: EndpointAttributes
 ) -> EndpointChange:
-    """Create an endpoint and start it (rule 1).
+    """Create an endpoint and start it, unless it is disabled (rule 1).
 
     Raises NotFound, Conflict, Locked, Invalid, Unprocessable.
     """
     with changing_project(account, project_id) as project:
-        if attributes.get("region_id", project.region_id) != project.region_id:
-            raise Unprocessable(
-                f'the endpoint must be in its project\'s region "{project.region_id}"'
-            )
-        branch = find_branch(project, branch_id)
-        refuse_while_deleting(project, branch)
-        refuse_occupied(branch)
-        endpoint = new_endpoint(project, branch)
-        for name, value in attributes.items():
-            if name != "region_id":
-                setattr(endpoint, name, value)
-        _check(account, project, endpoint, attributes)
-        try:
-            endpoint.save(force_insert=True)
-        except IntegrityError as error:
-            raise Conflict("read_write endpoint already exists") from error
-        if endpoint.disabled:
-            endpoint.enter(EndpointState.IDLE, now=endpoint.created_at)
-            return EndpointChange(endpoint, [])
-        return _scheduled(
-            project, endpoint, [Step(Action.START_COMPUTE, branch=branch, endpoint=endpoint)]
-        )
+        branch = _free_branch(project, branch_id, unfinished(project.id))
+        endpoint, steps = make_endpoint(project, branch, asked)
+        return EndpointChange(endpoint, schedule(project, steps) if steps else [])
 
 
 def update_endpoint(
-    account: Account, project_id: str, endpoint_id: str, attributes: Mapping[str, Any]
+    account: Account,
+    project_id: str,
+    endpoint_id: str,
+    *,
+    branch_id: str | None,
+    asked: EndpointAttributes,
 ) -> EndpointChange:
     """Change what differs: reassign, reconfigure, disable, enable (rule 2).
 
@@ -127,33 +100,34 @@ def update_endpoint(
     """
     with changing_project(account, project_id) as project:
         endpoint = find_endpoint(project, endpoint_id)
-        changes = {
-            name: value for name, value in attributes.items() if getattr(endpoint, name) != value
-        }
         operations = unfinished(project.id)
         pending = pending_state(endpoint, operations)
-        if not changes:
+        left = endpoint.branch
+        configuration = endpoint.configuration
+        replaced = assign_attributes(endpoint, asked)
+        reassigned = branch_id not in (None, left.id)
+        if not replaced and not reassigned:
             endpoint.pending_state = pending
             return EndpointChange(endpoint, [])
-        refuse_while_deleting(project, endpoint.branch)
-        before = endpoint.configuration if set(CONFIGURATION) & set(changes) else None
-        if before and _is_being_configured(endpoint, operations):
-            # A refusal by Postgres brings the settings before it back; with two changes
-            # under way there would be no telling which those are.
-            raise Locked
-        left = endpoint.branch
-        if "branch_id" in changes:
-            branch = find_branch(project, changes["branch_id"])
-            refuse_while_deleting(project, branch)
-            refuse_occupied(branch)
-            endpoint.branch = branch
-        for name, value in changes.items():
-            setattr(endpoint, name, value)
-        _check(account, project, endpoint, changes)
+        check_endpoint(endpoint, replaced)
+        refuse_while_deleting(left, operations)
+        before = configuration if endpoint.configuration != configuration else None
+        if before:
+            _refuse_while_configured(endpoint, operations)
+        if branch_id is not None and reassigned:
+            endpoint.branch = _free_branch(project, branch_id, operations)
         endpoint.updated_at = timezone.now()
-        endpoint.save(update_fields=[*changes, "updated_at"])
-        heading_for = pending or endpoint.current_state
-        return _scheduled(project, endpoint, _steps(endpoint, left, before, heading_for))
+        endpoint.save(update_fields=[*replaced, "branch", "updated_at"])
+        steps = _steps(endpoint, left, before, pending or endpoint.current_state)
+        return _scheduled(project, endpoint, operations, steps)
+
+
+def _free_branch(project: Project, branch_id: str, operations: Sequence[Operation]) -> Branch:
+    """The branch, which stays and has no endpoint yet. Raises NotFound, Locked, Conflict."""
+    branch = find_branch(project, branch_id)
+    refuse_while_deleting(branch, operations)
+    refuse_occupied(branch)
+    return branch
 
 
 def _steps(
@@ -206,10 +180,11 @@ def restart_endpoint(account: Account, project_id: str, endpoint_id: str) -> End
         endpoint = find_endpoint(project, endpoint_id)
         if endpoint.disabled:
             raise EndpointDisabled("endpoint is disabled")
-        refuse_while_deleting(project, endpoint.branch)
+        operations = unfinished(project.id)
+        refuse_while_deleting(endpoint.branch, operations)
         actions = (Action.SUSPEND_COMPUTE, Action.START_COMPUTE)
         steps = [Step(action, branch=endpoint.branch, endpoint=endpoint) for action in actions]
-        return _scheduled(project, endpoint, steps)
+        return _scheduled(project, endpoint, operations, steps)
 
 
 def delete_endpoint(account: Account, project_id: str, endpoint_id: str) -> Endpoint:
@@ -249,32 +224,32 @@ def head_for(
         under_way = [row for row in operations if row.endpoint_id == endpoint.id]
         endpoint.pending_state = pending
         return EndpointChange(endpoint, under_way)
-    refuse_while_deleting(project, endpoint.branch)
-    return _scheduled(project, endpoint, [Step(action, branch=endpoint.branch, endpoint=endpoint)])
+    refuse_while_deleting(endpoint.branch, operations)
+    step = Step(action, branch=endpoint.branch, endpoint=endpoint)
+    return _scheduled(project, endpoint, operations, [step])
 
 
-def _scheduled(project: Project, endpoint: Endpoint, steps: Sequence[Step]) -> EndpointChange:
+def _scheduled(
+    project: Project,
+    endpoint: Endpoint,
+    earlier: Sequence[Operation],
+    steps: Sequence[Step],
+) -> EndpointChange:
+    """The change with its steps scheduled behind the project's `earlier` unfinished operations.
+
+    The caller holds the project's lock since before it read those: they are still as they were.
+    """
     operations = schedule(project, steps) if steps else []
-    endpoint.pending_state = pending_state(endpoint, unfinished(project.id))
+    endpoint.pending_state = pending_state(endpoint, [*earlier, *operations])
     return EndpointChange(endpoint, operations)
 
 
-def _is_being_configured(endpoint: Endpoint, operations: Sequence[Operation]) -> bool:
-    return any(
-        row.endpoint_id == endpoint.id and row.action == Action.APPLY_CONFIG for row in operations
-    )
+def _refuse_while_configured(endpoint: Endpoint, operations: Sequence[Operation]) -> None:
+    """Raises Locked where a change of the endpoint's configuration is under way.
 
-
-def _check(
-    account: Account, project: Project, endpoint: Endpoint, changes: Mapping[str, Any]
-) -> None:
-    check_limits(account, endpoint.autoscaling_limit_min_cu, endpoint.autoscaling_limit_max_cu)
-    if "settings" in changes:
-        if "pg_settings" not in endpoint.settings:
-            raise Invalid("settings must not be nil")
-        check_pg_settings(endpoint.settings["pg_settings"])
-    if changes.get("pooler_enabled") and not project.region.pooling_available:
-        raise Unprocessable(
-            f'pooling is not available in the region "{project.region_id}": '
-            "PgBouncer is not installed on its host"
-        )
+    Where Postgres refuses a configuration, the one before it comes back; with two changes
+    under way there would be no telling which that is.
+    """
+    for row in operations:
+        if row.endpoint_id == endpoint.id and row.action == Action.APPLY_CONFIG:
+            raise Locked

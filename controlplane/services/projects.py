@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from django.db import transaction
 from django.db.models import Q, QuerySet, Sum
 from django.db.models.functions import Coalesce
 from django.utils import timezone
@@ -14,20 +15,54 @@ from controlplane.models import (
     Account,
     Action,
     Branch,
-    BranchState,
     Database,
     Endpoint,
-    EndpointState,
     Operation,
     Project,
     Region,
     Role,
 )
-from controlplane.operations.engine import Step, cancel, locked_project, schedule
-from controlplane.services.endpoint_settings import check_limits, check_pg_settings
+from controlplane.operations.engine import Step, cancel, schedule
+from controlplane.services.creation import make_branch, make_endpoint
+from controlplane.services.endpoint_attributes import (
+    EndpointAttributes,
+    EndpointDefaults,
+    check_defaults,
+    merged_defaults,
+)
+from controlplane.services.endpoint_settings import check_json_size
 from controlplane.services.errors import Invalid, NotFound, Unprocessable
 from controlplane.services.passwords import encrypt, new_password, scram_verifier
 from controlplane.services.reserved_names import check_database_name, check_role_name
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProjectSpec:
+    """What a request asks of a new project; None leaves the choice to the service."""
+
+    name: str | None = None
+    region_id: str | None = None
+    pg_version: int | None = None
+    branch_name: str = "main"
+    role_name: str | None = None
+    database_name: str = "neondb"
+    endpoint_defaults: EndpointDefaults = field(default_factory=EndpointDefaults)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    history_retention_seconds: int = 86400
+    store_passwords: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProjectChanges:
+    """What a request changes of a project; None for what was not sent."""
+
+    name: str | None = None
+    endpoint_defaults: EndpointDefaults | None = None
+    # Merged on their top level: a key that was not sent stays.
+    settings: Mapping[str, Any] | None = None
+    history_retention_seconds: int | None = None
+    # Not to be changed: only the one it has is right.
+    region_id: str | None = None
 
 
 @dataclass(frozen=True)
@@ -62,8 +97,8 @@ def get_project(account: Account, project_id: str) -> Project:
 @contextmanager
 def changing_project(account: Account, project_id: str) -> Iterator[Project]:
     """A transaction in which the project, held locked, may be changed. Raises NotFound."""
-    find_project(account, project_id)
-    with locked_project(project_id) as project:
+    with transaction.atomic():
+        project = _lock_project(account, project_id)
         if project.deleted_at is not None:
             raise NotFound("project not found")
         yield project
@@ -71,7 +106,7 @@ def changing_project(account: Account, project_id: str) -> Iterator[Project]:
 
 def list_projects(
     account: Account, *, after: str | None, limit: int, search: str = ""
-) -> QuerySet[Project]:
+) -> list[Project]:
     """Newest first, those that follow the project with the id `after`. Raises Invalid."""
     projects = (
         _with_usage(_projects_of(account)).filter(deleted_at=None).order_by("-created_at", "id")
@@ -86,113 +121,79 @@ def list_projects(
         projects = projects.filter(
             Q(created_at__lt=last.created_at) | Q(created_at=last.created_at, id__gt=last.id)
         )
-    return projects[:limit]
+    return list(projects[:limit])
 
 
-def create_project(
-    account: Account,
-    *,
-    name: str | None,
-    region_id: str | None,
-    pg_version: int | None,
-    branch_name: str,
-    role_name: str | None,
-    database_name: str,
-    endpoint_settings: Mapping[str, Any],
-    settings: Mapping[str, Any],
-    history_retention_seconds: int,
-    store_passwords: bool,
-) -> NewProject:
+def create_project(account: Account, spec: ProjectSpec) -> NewProject:
     """A project with its default branch, that branch's endpoint, a role and a database.
 
     Raises Invalid, Unprocessable.
     """
-    region = _find_region(region_id)
-    if region.pg_version is None:
-        raise Unprocessable(f'no worker has come up in the region "{region.id}" yet; try again')
-    if pg_version not in (None, region.pg_version):
-        raise Unprocessable(
-            f'pg_version {pg_version} is not available in the region "{region.id}"; '
-            f"use {region.pg_version}"
-        )
-    check_limits(
-        account,
-        endpoint_settings.get("autoscaling_limit_min_cu"),
-        endpoint_settings.get("autoscaling_limit_max_cu"),
-    )
-    check_pg_settings(endpoint_settings.get("pg_settings", {}))
-    owner = role_name or _owner_of(database_name)
+    owner = spec.role_name or _owner_of(spec.database_name)
     check_role_name(owner)
-    check_database_name(database_name)
-    project = Project(
-        account=account,
-        region=region,
-        name=name or "",
-        pg_version=region.pg_version,
-        default_endpoint_settings=dict(endpoint_settings),
-        settings=dict(settings),
-        history_retention_seconds=history_retention_seconds,
-        store_passwords=store_passwords,
-    )
-    project.name = project.name or project.id
+    check_database_name(spec.database_name)
+    project = _new_project(account, spec)
     password = new_password()
-    now = timezone.now()
-    branch = Branch(
-        project=project, name=branch_name, default=True, catalog_revision=1, created_at=now
-    )
     role = Role(
-        branch=branch,
         name=owner,
         verifier=scram_verifier(password),
-        encrypted_password=encrypt(password) if store_passwords else "",
+        encrypted_password=encrypt(password) if spec.store_passwords else "",
     )
-    database = Database(branch=branch, name=database_name, owner_name=owner)
-    endpoint = new_endpoint(project, branch)
-    # Again, as each limit that was left out has a default now.
-    check_limits(account, endpoint.autoscaling_limit_min_cu, endpoint.autoscaling_limit_max_cu)
-    project.save(force_insert=True)
-    with locked_project(project.id) as locked:
-        for row in (branch, role, database, endpoint):
-            row.save(force_insert=True)
-        operations = schedule(
-            locked,
-            [
-                Step(Action.CREATE_TIMELINE, branch=branch),
-                Step(Action.START_COMPUTE, branch=branch, endpoint=endpoint),
-            ],
+    database = Database(name=spec.database_name, owner_name=owner)
+    # Nobody else knows of the project before this commits, so its row needs no lock.
+    with transaction.atomic():
+        project.save(force_insert=True)
+        branch, creation = make_branch(
+            project,
+            name=spec.branch_name,
+            parent=None,
+            protected=False,
+            roles=[role],
+            databases=[database],
         )
-    branch.pending_state = BranchState.READY
-    endpoint.pending_state = EndpointState.ACTIVE
+        endpoint, start = make_endpoint(project, branch, EndpointAttributes())
+        operations = schedule(project, [creation, *start])
     return NewProject(project, branch, endpoint, role, password, database, operations)
 
 
-def new_endpoint(project: Project, branch: Branch) -> Endpoint:
-    """An unsaved endpoint with what the project says of its endpoints."""
-    defaults = project.default_endpoint_settings
-    endpoint = Endpoint(project=project, branch=branch)
-    endpoint.settings = {"pg_settings": dict(defaults.get("pg_settings", {}))}
-    for name in (
-        "autoscaling_limit_min_cu",
-        "autoscaling_limit_max_cu",
-        "suspend_timeout_seconds",
-    ):
-        if name in defaults:
-            setattr(endpoint, name, defaults[name])
-    return endpoint
+def _new_project(account: Account, spec: ProjectSpec) -> Project:
+    """The project's row, unsaved. Raises Invalid, Unprocessable."""
+    region = _find_region(spec.region_id)
+    project = Project(
+        account=account,
+        region=region,
+        pg_version=_pg_version(region, spec.pg_version),
+        default_endpoint_settings=merged_defaults({}, spec.endpoint_defaults),
+        settings=dict(spec.settings),
+        history_retention_seconds=spec.history_retention_seconds,
+        store_passwords=spec.store_passwords,
+    )
+    project.name = spec.name or project.id
+    check_defaults(project)
+    check_json_size("settings", project.settings)
+    return project
 
 
-def update_project(account: Account, project_id: str, changes: Mapping[str, Any]) -> Project:
-    """Change the attributes named in `changes`. Raises NotFound, Invalid, Unprocessable."""
+def update_project(account: Account, project_id: str, changes: ProjectChanges) -> Project:
+    """Change what was sent. Raises NotFound, Invalid, Unprocessable."""
     with changing_project(account, project_id) as project:
-        for name, value in changes.items():
-            merged = {**getattr(project, name), **value} if isinstance(value, dict) else value
-            setattr(project, name, merged)
-        if "default_endpoint_settings" in changes:
-            typical = new_endpoint(project, Branch(project=project))
-            check_limits(
-                account, typical.autoscaling_limit_min_cu, typical.autoscaling_limit_max_cu
+        if changes.region_id not in (None, project.region_id):
+            raise Unprocessable(
+                f'region_id: the project stays in its region "{project.region_id}"; '
+                "for another, create a project there"
             )
-            check_pg_settings(typical.settings["pg_settings"])
+        if changes.name is not None:
+            project.name = changes.name
+        if changes.endpoint_defaults is not None:
+            project.default_endpoint_settings = merged_defaults(
+                project.default_endpoint_settings, changes.endpoint_defaults
+            )
+            check_defaults(project)
+        if changes.settings is not None:
+            project.settings = {**project.settings, **changes.settings}
+            check_json_size("settings", project.settings)
+        if changes.history_retention_seconds is not None:
+            project.history_retention_seconds = changes.history_retention_seconds
         project.updated_at = timezone.now()
         project.save()
     return project
@@ -203,9 +204,8 @@ def delete_project(account: Account, project_id: str) -> Project:
 
     Deleting it again answers the same. Raises NotFound.
     """
-    if not _projects_of(account).filter(id=project_id).exists():
-        raise NotFound("project not found")
-    with locked_project(project_id) as project:
+    with transaction.atomic():
+        project = _lock_project(account, project_id)
         if project.deleted_at is not None:
             return project
         now = timezone.now()
@@ -215,6 +215,24 @@ def delete_project(account: Account, project_id: str) -> Project:
         project.save(update_fields=["deleted_at", "updated_at"])
         Endpoint.objects.filter(project=project, deleted_at=None).update(deleted_at=now)
         schedule(project, [Step(Action.DELETE_TENANT, holds_project=True)])
+    return project
+
+
+def _lock_project(account: Account, project_id: str) -> Project:
+    """The project, deleted or not, locked until the transaction ends. Raises NotFound.
+
+    The account is part of the query, so that nobody waits for, or holds, the lock of
+    another's project. The lock is the engine's: rows that refer to the project may be
+    written meanwhile.
+    """
+    project = (
+        _projects_of(account)
+        .select_for_update(no_key=True, of=("self",))
+        .filter(id=project_id)
+        .first()
+    )
+    if project is None:
+        raise NotFound("project not found")
     return project
 
 
@@ -241,3 +259,15 @@ def _find_region(region_id: str | None) -> Region:
         known = ", ".join(Region.objects.order_by("id").values_list("id", flat=True))
         raise Unprocessable(f'region "{region_id}" does not exist; use one of: {known}')
     return region
+
+
+def _pg_version(region: Region, wanted: int | None) -> int:
+    """The region's one version of Postgres. Raises Unprocessable where another is wanted."""
+    if region.pg_version is None:
+        raise Unprocessable(f'no worker has come up in the region "{region.id}" yet; try again')
+    if wanted not in (None, region.pg_version):
+        raise Unprocessable(
+            f'pg_version {wanted} is not available in the region "{region.id}"; '
+            f"use {region.pg_version}"
+        )
+    return region.pg_version

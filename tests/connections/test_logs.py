@@ -1,8 +1,8 @@
 """A client's connection is followed by its id, into the operation that it has scheduled."""
 
-from tests.connections.place import Place
-from tests.log_lines import await_line, read_log
-from tests.stack import Stack
+from tests.support.log_lines import await_line, read_log
+from tests.support.place import Place
+from tests.support.stack import Stack
 
 
 def test_a_clients_id_leads_to_the_start_it_asked_for(stack: Stack, place: Place) -> None:

@@ -4,8 +4,9 @@ import re
 
 import requests
 
-from tests.log_lines import await_line, read_log
-from tests.stack import Client, Stack
+from tests.support.client import Client
+from tests.support.log_lines import await_line, read_log
+from tests.support.stack import Stack
 
 
 def test_a_pages_id_is_that_of_all_it_asked_the_api(stack: Stack) -> None:

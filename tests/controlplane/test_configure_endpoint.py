@@ -120,7 +120,7 @@ class TestSettings:
 
     @pytest.mark.parametrize(
         "settings",
-        [{}, {"pg_settings": None}, {"pg_settings": []}, pg(**{"a = 1\nport": "1"}), "none"],
+        [{"pg_settings": None}, {"pg_settings": []}, pg(**{"a = 1\nport": "1"}), "none"],
     )
     def test_nonsense(self, standing: Project, settings: Any) -> None:
         before = standing.endpoint()

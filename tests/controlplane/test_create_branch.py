@@ -115,10 +115,10 @@ def test_endpoints_settings_are_taken(project: Project) -> None:
         ({"branch": {"parent_lsn": "0/1"}}, 422, "point in the past"),
         ({"branch": {"parent_timestamp": "2026-01-01T00:00:00Z"}}, 422, "point in the past"),
         ({"endpoints": [{"type": "read_only"}]}, 400, "endpoints.0.type"),
-        ({"endpoints": [{}]}, 400, "endpoints.0.type (field required)"),
         ({"endpoints": {"type": "read_write"}}, 400, "endpoints"),
         ({"endpoints": [{"type": "read_write"}] * 2}, 422, "at most one read_write endpoint"),
-        ({"endpoints": [{"type": "read_write", "settings": {}}]}, 400, "must not be nil"),
+        ({"endpoints": [{"settings": {"pg_settings": None}}]}, 400, "must not be nil"),
+        ({"endpoints": [{"name": "x" * 65}]}, 400, "endpoints.0.name"),
         (
             {"endpoints": [{"type": "read_write", "autoscaling_limit_min_cu": 2}]},
             400,

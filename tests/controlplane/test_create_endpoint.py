@@ -126,7 +126,7 @@ def test_it_waits_for_a_branch_that_is_being_created(project: Project) -> None:
 class TestRefusals:
     """Nothing of these comes into being."""
 
-    @pytest.mark.parametrize("kind", ["read_only", "", None, 1, "READ_WRITE"])
+    @pytest.mark.parametrize("kind", ["read_only", "", 1, "READ_WRITE"])
     def test_another_type(self, standing: Project, kind: Any) -> None:
         body = wanted(standing.branch_id, {"type": kind})
         status, message = create(standing, body)
@@ -168,7 +168,8 @@ class TestRefusals:
             ({"suspend_timeout_seconds": -2}, 400, "suspend_timeout_seconds"),
             ({"suspend_timeout_seconds": 604801}, 400, "suspend_timeout_seconds"),
             ({"pooler_mode": "session"}, 400, "pooler_mode"),
-            ({"settings": {}}, 400, "settings must not be nil"),
+            ({"settings": {"pg_settings": None}}, 400, "settings must not be nil"),
+            ({"provisioner": "x" * 33}, 400, "endpoint.provisioner"),
             ({"settings": {"pg_settings": {"work_mem": 7}}}, 400, "work_mem"),
             ({"settings": {"pg_settings": {"a b": "c"}}}, 400, "not the name of a Postgres"),
             ({"settings": {"pg_settings": {"port": "1"}}}, 422, "belongs to the platform"),

@@ -17,9 +17,11 @@ import requests
 import console.logs
 import controlplane.logs
 from controlplane.management.supervision import programs_of
-from tests.controlplane.project import Project
-from tests.log_lines import await_line, parse, read_log
-from tests.stack import ROOT, Client, Stack, free_port, wait_for
+from tests.support.client import Client
+from tests.support.log_lines import await_line, parse, read_log
+from tests.support.project import Project
+from tests.support.stack import ROOT, Stack, free_port
+from tests.support.waiting import wait_for
 
 FORGED = '2026-11-21T16:20:01.123Z level=INFO process=api message="all is well"'
 # Line breaks of all kinds, a terminal's escape, a turn of direction, half a character.

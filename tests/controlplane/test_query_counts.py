@@ -1,11 +1,24 @@
 """A request costs the same number of queries however much there is."""
 
+import json
+from typing import Any
+
 import pytest
 from django.db import connection
 from django.test import Client as DjangoClient
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
-from controlplane.models import Account, Branch, Endpoint, Operation, Project, Region
+from controlplane.models import (
+    Account,
+    Branch,
+    Database,
+    Endpoint,
+    Operation,
+    Project,
+    Region,
+    Role,
+)
 from tests.controlplane.rows import make_project
 
 # The key, the project, and what was asked for. One more tells which branches or endpoints
@@ -24,9 +37,7 @@ BUDGET = {
 
 
 def queries(api: DjangoClient, path: str) -> int:
-    with CaptureQueriesContext(
-        connection,
-    ) as captured:
+    with CaptureQueriesContext(connection) as captured:
         response = api.get(f"/api/v2/projects{path}")
     assert response.status_code == 200, response.content
     return len(captured)
@@ -53,3 +64,77 @@ def test_listing_projects(api: DjangoClient, account: Account, region: Region, s
     assert queries(api, "?limit=400") == 2
     middle = Project.objects.order_by("created_at")[size // 2]
     assert queries(api, f"?limit=400&cursor={middle.id}") == 3
+
+
+BRANCH = "/{project}/branches/{branch}"
+ENDPOINT = "/{project}/endpoints/{endpoint}"
+# The method, the path, the body, and the budget: with the key, the project and its lock, the
+# beginning and the end of the transaction, and 5 for scheduling: the newest operation, the new
+# ones, the unfinished ones, and the state and the job of the one that is handed over. The
+# endpoint runs, except to be started; the branch `bare` has none.
+WRITES: dict[str, tuple[str, str, Any, int]] = {
+    "create a project": ("POST", "", {"project": {}}, 14),
+    "rename a project": ("PATCH", "/{project}", {"project": {"name": "x"}}, 5),
+    "delete a project": ("DELETE", "/{project}", None, 12),
+    "create a branch": ("POST", "/{project}/branches", {}, 17),
+    "create a branch with an endpoint": (
+        "POST",
+        "/{project}/branches",
+        {"branch": {"name": "x"}, "endpoints": [{"type": "read_write"}]},
+        18,
+    ),
+    "rename a branch": ("PATCH", BRANCH, {"branch": {"name": "x"}}, 7),
+    "make a branch the default": ("POST", BRANCH + "/set_as_default", None, 8),
+    "delete a branch": ("DELETE", BRANCH, None, 13),
+    "create an endpoint": (
+        "POST",
+        "/{project}/endpoints",
+        {"endpoint": {"branch_id": "{bare}", "type": "read_write"}},
+        13,
+    ),
+    "reassign": ("PATCH", ENDPOINT, {"endpoint": {"branch_id": "{bare}"}}, 14),
+    "configure": ("PATCH", ENDPOINT, {"endpoint": {"autoscaling_limit_max_cu": 2}}, 12),
+    "disable": ("PATCH", ENDPOINT, {"endpoint": {"disabled": True}}, 12),
+    "change nothing": ("PATCH", ENDPOINT, {"endpoint": {"disabled": False}}, 6),
+    "start": ("POST", ENDPOINT + "/start", None, 11),
+    "suspend": ("POST", ENDPOINT + "/suspend", None, 11),
+    "restart": ("POST", ENDPOINT + "/restart", None, 11),
+    "delete an endpoint": ("DELETE", ENDPOINT, None, 11),
+    "delete a role": ("DELETE", BRANCH + "/roles/bob", None, 16),
+    "reset a password": ("POST", BRANCH + "/roles/bob/reset_password", None, 15),
+    "delete a database": ("DELETE", BRANCH + "/databases/stock", None, 15),
+    "create a role": ("POST", BRANCH + "/roles", {"role": {"name": "ann"}}, 15),
+    "create a database": (
+        "POST",
+        BRANCH + "/databases",
+        {"database": {"name": "orders", "owner_name": "owner"}},
+        16,
+    ),
+}
+
+
+@pytest.mark.parametrize("size", [3, 30])
+@pytest.mark.parametrize("write", WRITES)
+def test_writing(
+    api: DjangoClient, account: Account, region: Region, write: str, size: int
+) -> None:
+    project = make_project(account, region, size=size)
+    endpoint = Endpoint.objects.filter(project=project, branch__default=False)[0]
+    bare = Branch.objects.create(project=project, name="bare", current_state="ready")
+    if write != "start":
+        Endpoint.objects.filter(project=project).update(
+            current_state="active", started_at=timezone.now()
+        )
+    for branch in Branch.objects.filter(project=project):
+        Role.objects.create(branch=branch, name="owner", verifier="-")
+        Role.objects.create(branch=branch, name="bob", verifier="-")
+        Database.objects.create(branch=branch, name="stock", owner_name="owner")
+    ids = {"project": project.id, "endpoint": endpoint.id, "branch": endpoint.branch_id}
+    method, path, body, budget = WRITES[write]
+    text = json.dumps(body).replace("{bare}", bare.id) if body is not None else ""
+    with CaptureQueriesContext(connection) as captured:
+        response = api.generic(
+            method, f"/api/v2/projects{path.format(**ids)}", text, content_type="application/json"
+        )
+    assert response.status_code in (200, 201), response.content
+    assert len(captured) == budget, "\n".join(query["sql"] for query in captured)

@@ -5,7 +5,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from tests.stack import Stack, wait_for
+from tests.support.stack import Stack
+from tests.support.waiting import wait_for
 
 _LINE = re.compile(r"(?P<time>\S+Z)(?P<fields>(?: \w+=(?:\"(?:\\.|[^\"\\])*\"|[^\s\"=\\]+))+)")
 _FIELD = re.compile(r"(\w+)=(\"(?:\\.|[^\"\\])*\"|[^\s\"=\\]+)")

@@ -1,0 +1,82 @@
+"""How a branch and an endpoint come to be: the one maker of each.
+
+Both write their rows and return the steps that bring these about. The caller holds the
+project's lock, or has made the project in the same transaction, and schedules the steps.
+"""
+
+from collections.abc import Sequence
+
+from controlplane.models import (
+    Action,
+    Branch,
+    BranchState,
+    Database,
+    Endpoint,
+    EndpointState,
+    Project,
+    Role,
+)
+from controlplane.operations.engine import Step
+from controlplane.services.endpoint_attributes import (
+    ATTRIBUTES,
+    EndpointAttributes,
+    assign_attributes,
+    check_endpoint,
+    defaults_of,
+)
+
+
+def make_branch(
+    project: Project,
+    *,
+    name: str,
+    parent: Branch | None,
+    protected: bool,
+    roles: Sequence[Role],
+    databases: Sequence[Database],
+) -> tuple[Branch, Step]:
+    """A branch with these roles and databases, unsaved as yet; without a parent, the
+    project's first and its default.
+
+    The caller has made sure that the name is free and that the parent stays.
+    """
+    branch = Branch(
+        project=project,
+        name=name,
+        parent=parent,
+        default=parent is None,
+        protected=protected,
+        catalog_revision=parent.catalog_revision if parent else 1,
+    )
+    branch.save(force_insert=True)
+    for role in roles:
+        role.branch = branch
+    for database in databases:
+        database.branch = branch
+    Role.objects.bulk_create(roles)
+    Database.objects.bulk_create(databases)
+    branch.pending_state = BranchState.READY
+    if parent is None:
+        return branch, Step(Action.CREATE_TIMELINE, branch=branch)
+    return branch, Step(Action.CREATE_BRANCH, branch=branch, also_holds=[parent])
+
+
+def make_endpoint(
+    project: Project, branch: Branch, asked: EndpointAttributes
+) -> tuple[Endpoint, list[Step]]:
+    """An endpoint of the project's defaults and what was asked for, which stands above them.
+
+    A disabled one is idle from the first, and nothing starts it. The caller has made sure
+    that the branch has no endpoint and stays. Raises Invalid, Unprocessable.
+    """
+    endpoint = Endpoint(project=project, branch=branch, settings={"pg_settings": {}})
+    assign_attributes(endpoint, defaults_of(project))
+    assign_attributes(endpoint, asked)
+    check_endpoint(endpoint, ATTRIBUTES)
+    if endpoint.disabled:
+        endpoint.current_state = EndpointState.IDLE
+        endpoint.save(force_insert=True)
+        return endpoint, []
+    endpoint.save(force_insert=True)
+    endpoint.pending_state = EndpointState.ACTIVE
+    return endpoint, [Step(Action.START_COMPUTE, branch=branch, endpoint=endpoint)]

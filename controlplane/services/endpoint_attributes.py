@@ -1,0 +1,165 @@
+"""The attributes of an endpoint that callers choose: how they are taken, and checked.
+
+Every way in which an endpoint comes to be or changes goes through `assign_attributes` and
+`check_endpoint`.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from controlplane.models import Endpoint, Project
+from controlplane.services.endpoint_settings import (
+    EndpointSettings,
+    check_json_size,
+    check_limits,
+    check_pg_settings,
+    merged_settings,
+    refuse_pgbouncer_settings,
+)
+from controlplane.services.errors import Unprocessable
+
+T = TypeVar("T")
+
+# What a caller may choose and the row keeps, by the names that both have.
+ATTRIBUTES = (
+    "name",
+    "autoscaling_limit_min_cu",
+    "autoscaling_limit_max_cu",
+    "settings",
+    "pooler_enabled",
+    "pooler_mode",
+    "disabled",
+    "passwordless_access",
+    "provisioner",
+    "suspend_timeout_seconds",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndpointAttributes:
+    """What a request asks of an endpoint, new or existing; None for what was not sent."""
+
+    name: str | None = None
+    # Compute units.
+    autoscaling_limit_min_cu: float | None = None
+    autoscaling_limit_max_cu: float | None = None
+    settings: EndpointSettings | None = None
+    pooler_enabled: bool | None = None
+    pooler_mode: str | None = None
+    disabled: bool | None = None
+    passwordless_access: bool | None = None
+    provisioner: str | None = None
+    # Seconds; 0: the server's default; -1: never.
+    suspend_timeout_seconds: int | None = None
+    # Not to be chosen: only its project's is right.
+    region_id: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndpointDefaults:
+    """What a request asks of a project's future endpoints; None for what was not sent."""
+
+    autoscaling_limit_min_cu: float | None = None
+    autoscaling_limit_max_cu: float | None = None
+    suspend_timeout_seconds: int | None = None
+    pg_settings: Mapping[str, str] | None = None
+    pgbouncer_settings: Mapping[str, str] | None = None
+
+
+def assign_attributes(endpoint: Endpoint, asked: EndpointAttributes) -> dict[str, Any]:
+    """Give the endpoint what was sent; nothing is saved.
+
+    Returns the values that were replaced, by attribute: none where the endpoint was as asked
+    already. Raises Unprocessable for what cannot be given here.
+    """
+    _refuse_another_region(endpoint.project, asked.region_id)
+    was = {name: getattr(endpoint, name) for name in ATTRIBUTES}
+    endpoint.name = _sent(asked.name, endpoint.name)
+    endpoint.autoscaling_limit_min_cu = _sent(
+        asked.autoscaling_limit_min_cu, endpoint.autoscaling_limit_min_cu
+    )
+    endpoint.autoscaling_limit_max_cu = _sent(
+        asked.autoscaling_limit_max_cu, endpoint.autoscaling_limit_max_cu
+    )
+    endpoint.settings = merged_settings(endpoint.settings, asked.settings)
+    endpoint.pooler_enabled = _sent(asked.pooler_enabled, endpoint.pooler_enabled)
+    endpoint.pooler_mode = _sent(asked.pooler_mode, endpoint.pooler_mode)
+    endpoint.disabled = _sent(asked.disabled, endpoint.disabled)
+    endpoint.passwordless_access = _sent(asked.passwordless_access, endpoint.passwordless_access)
+    endpoint.provisioner = _sent(asked.provisioner, endpoint.provisioner)
+    endpoint.suspend_timeout_seconds = _sent(
+        asked.suspend_timeout_seconds, endpoint.suspend_timeout_seconds
+    )
+    return {name: value for name, value in was.items() if getattr(endpoint, name) != value}
+
+
+def check_endpoint(endpoint: Endpoint, changed: Collection[str]) -> None:
+    """Whether what has `changed`, attributes by name, keeps the rules. Raises Invalid,
+    Unprocessable.
+
+    What was good when it was taken is not judged again: a smaller plan since then does not
+    keep an endpoint from being renamed or disabled.
+    """
+    project = endpoint.project
+    if "autoscaling_limit_min_cu" in changed or "autoscaling_limit_max_cu" in changed:
+        check_limits(
+            project.account, endpoint.autoscaling_limit_min_cu, endpoint.autoscaling_limit_max_cu
+        )
+    if "settings" in changed:
+        check_json_size("settings", endpoint.settings)
+        check_pg_settings(endpoint.settings["pg_settings"])
+    if (
+        "pooler_enabled" in changed
+        and endpoint.pooler_enabled
+        and not project.region.pooling_available
+    ):
+        raise Unprocessable(
+            f'pooling is not available in the region "{project.region_id}": '
+            "PgBouncer is not installed on its host"
+        )
+
+
+def merged_defaults(stored: Mapping[str, Any], sent: EndpointDefaults) -> dict[str, Any]:
+    """A project's `default_endpoint_settings` after `sent` came in: merged by the same rule as
+    an endpoint's settings. Raises Unprocessable for what cannot be set here."""
+    refuse_pgbouncer_settings(sent.pgbouncer_settings)
+    given = {
+        "autoscaling_limit_min_cu": sent.autoscaling_limit_min_cu,
+        "autoscaling_limit_max_cu": sent.autoscaling_limit_max_cu,
+        "suspend_timeout_seconds": sent.suspend_timeout_seconds,
+        "pg_settings": None if sent.pg_settings is None else dict(sent.pg_settings),
+    }
+    return {**stored, **{name: value for name, value in given.items() if value is not None}}
+
+
+def defaults_of(project: Project) -> EndpointAttributes:
+    """What the project says of its future endpoints."""
+    stored = project.default_endpoint_settings
+    return EndpointAttributes(
+        autoscaling_limit_min_cu=stored.get("autoscaling_limit_min_cu"),
+        autoscaling_limit_max_cu=stored.get("autoscaling_limit_max_cu"),
+        suspend_timeout_seconds=stored.get("suspend_timeout_seconds"),
+        settings=EndpointSettings(pg_settings=stored.get("pg_settings")),
+    )
+
+
+def check_defaults(project: Project) -> None:
+    """Whether an endpoint could be made of the project's defaults alone. Raises Invalid,
+    Unprocessable."""
+    check_json_size("default_endpoint_settings", project.default_endpoint_settings)
+    typical = Endpoint(project=project, settings={"pg_settings": {}})
+    assign_attributes(typical, defaults_of(project))
+    check_endpoint(typical, ATTRIBUTES)
+
+
+def _refuse_another_region(project: Project, region_id: str | None) -> None:
+    if region_id not in (None, project.region_id):
+        raise Unprocessable(
+            f'region_id: the endpoint must be in its project\'s region "{project.region_id}"; '
+            "for one elsewhere, create a project there"
+        )
+
+
+def _sent(value: T | None, otherwise: T) -> T:
+    return otherwise if value is None else value

@@ -1,0 +1,22 @@
+"""The API's floor turns requests into calls and answers: what is stored, the services know."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from controlplane import api
+
+MODULES = sorted(Path(api.__path__[0]).glob("*.py"))
+# Where a query begins or goes on, and what writes a row.
+QUERYING = {"objects", "all", "filter", "exclude", "select_related", "save", "refresh_from_db"}
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda path: path.stem)
+def test_it_does_not_query(module: Path) -> None:
+    found = [
+        f"{ast.unparse(node)} (line {node.lineno})"
+        for node in ast.walk(ast.parse(module.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr in QUERYING
+    ]
+    assert found == []

@@ -1,0 +1,321 @@
+"""The rules of an endpoint's attributes: the same however it comes to be, and when it changes."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import OperationalError
+from django.test import Client as DjangoClient
+
+from controlplane.models import Account, Branch, Endpoint, Plan, Project, Region
+from controlplane.services import projects
+from tests.controlplane.rows import make_project
+
+Ask = Callable[[dict[str, Any]], Any]
+
+
+def send(api: DjangoClient, method: str, path: str, body: Any) -> Any:
+    return api.generic(
+        method, f"/api/v2/projects{path}", json.dumps(body), content_type="application/json"
+    )
+
+
+def message(response: Any) -> str:
+    return str(json.loads(response.content).get("message", ""))
+
+
+@pytest.fixture
+def free_project(account: Account, region: Region) -> Project:
+    """A project of the free plan, where no pooler is; its branch `bare` has no endpoint."""
+    Account.objects.filter(id=account.id).update(plan=Plan.FREE)
+    made = make_project(account, region)
+    Branch.objects.create(project=made, name="bare", current_state="ready")
+    return made
+
+
+@pytest.fixture(params=["POST project", "POST branch", "POST endpoint", "PATCH endpoint"])
+def ask(api: DjangoClient, free_project: Project, request: pytest.FixtureRequest) -> Ask:
+    """Asks for attributes of an endpoint, in each of the ways that there are."""
+    path = f"/{free_project.id}"
+
+    def of_a_project(attributes: dict[str, Any]) -> Any:
+        flat = {**attributes, **attributes.get("settings", {})}
+        body = {"project": {"default_endpoint_settings": flat}}
+        return send(api, "POST", "", body)
+
+    def of_a_branch(attributes: dict[str, Any]) -> Any:
+        return send(api, "POST", f"{path}/branches", {"endpoints": [attributes]})
+
+    def of_its_own(attributes: dict[str, Any]) -> Any:
+        bare = Branch.objects.get(project=free_project, name="bare")
+        body = {"endpoint": {**attributes, "branch_id": bare.id}}
+        return send(api, "POST", f"{path}/endpoints", body)
+
+    def changed(attributes: dict[str, Any]) -> Any:
+        endpoint = Endpoint.objects.get(project=free_project)
+        return send(api, "PATCH", f"{path}/endpoints/{endpoint.id}", {"endpoint": attributes})
+
+    ways: dict[str, Ask] = {
+        "POST project": of_a_project,
+        "POST branch": of_a_branch,
+        "POST endpoint": of_its_own,
+        "PATCH endpoint": changed,
+    }
+    return ways[request.param]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "status", "words"),
+    [
+        ({"autoscaling_limit_max_cu": 2}, 422, 'the plan "free" allows at most 1'),
+        ({"autoscaling_limit_min_cu": 2}, 400, "more than autoscaling_limit_max_cu 1"),
+        ({"autoscaling_limit_max_cu": True}, 400, "autoscaling_limit_max_cu"),
+        ({"suspend_timeout_seconds": False}, 400, "suspend_timeout_seconds"),
+        ({"settings": {"pg_settings": {"port": "1"}}}, 422, '"port" belongs to the platform'),
+        ({"settings": {"pg_settings": {"a b": "1"}}}, 400, "not the name of a Postgres setting"),
+        (
+            {"settings": {"pg_settings": {f"perch.a{i}": "1" for i in range(201)}}},
+            422,
+            "pg_settings may hold at most 200 settings, got 201",
+        ),
+        (
+            {"settings": {"pg_settings": {"perch.a": "x" * 2001}}},
+            422,
+            'the value of "perch.a" may have at most 2000 characters, got 2001',
+        ),
+        (
+            {"settings": {"pg_settings": {f"perch.a{i}": "x" * 2000 for i in range(9)}}},
+            422,
+            "settings may have at most 16384 bytes of JSON, got 18",
+        ),
+        (
+            {"settings": {"pgbouncer_settings": {"default_pool_size": "7"}}},
+            422,
+            "pgbouncer_settings cannot be changed on this server: ",
+        ),
+        ({"settings": {"pgbouncer_settings": {"default_pool_size": 7}}}, 400, "default_pool_size"),
+    ],
+)
+def test_what_every_way_refuses(
+    ask: Ask, attributes: dict[str, Any], status: int, words: str
+) -> None:
+    before = sorted(Endpoint.objects.values_list("id", "autoscaling_limit_max_cu", "updated_at"))
+    counted = (Project.objects.count(), Branch.objects.count())
+    response = ask(attributes)
+    assert (response.status_code, words in message(response)) == (status, True), message(response)
+    assert before == sorted(
+        Endpoint.objects.values_list("id", "autoscaling_limit_max_cu", "updated_at")
+    )
+    assert (Project.objects.count(), Branch.objects.count()) == counted
+
+
+@pytest.mark.parametrize("ask", ["POST branch", "POST endpoint", "PATCH endpoint"], indirect=True)
+@pytest.mark.parametrize(
+    ("attributes", "status", "words"),
+    [
+        ({"pooler_enabled": True}, 422, "PgBouncer is not installed"),
+        (
+            {"region_id": "moon"},
+            422,
+            "region_id: the endpoint must be in its project's region \"lo",
+        ),
+        ({"provisioner": "x" * 33}, 400, "provisioner"),
+        ({"name": "x" * 65}, 400, "name"),
+    ],
+)
+def test_what_is_refused_of_one_endpoint(
+    ask: Ask, attributes: dict[str, Any], status: int, words: str
+) -> None:
+    response = ask(attributes)
+    assert (response.status_code, words in message(response)) == (status, True), message(response)
+
+
+@pytest.mark.parametrize("ask", ["POST branch", "POST endpoint"], indirect=True)
+def test_a_disabled_one_is_created_asleep(ask: Ask) -> None:
+    answer = json.loads(ask({"disabled": True}).content)
+    endpoint = answer.get("endpoint") or answer["endpoints"][0]
+    assert (endpoint["current_state"], endpoint["disabled"]) == ("idle", True)
+    assert "pending_state" not in endpoint
+    assert "start_compute" not in [operation["action"] for operation in answer["operations"]]
+
+
+@pytest.mark.parametrize("ask", ["POST branch", "POST endpoint"], indirect=True)
+@pytest.mark.parametrize("attributes", [{}, {"type": None}, {"type": "read_write"}])
+def test_its_type_may_be_left_out(ask: Ask, attributes: dict[str, Any]) -> None:
+    response = ask(attributes)
+    assert response.status_code == 201, response.content
+    assert Endpoint.objects.latest("created_at").type == "read_write"
+
+
+def test_a_smaller_plan_since_then_forbids_no_other_change(
+    api: DjangoClient, free_project: Project
+) -> None:
+    Endpoint.objects.filter(project=free_project).update(autoscaling_limit_max_cu=4)
+    endpoint = Endpoint.objects.get(project=free_project)
+    path = f"/{free_project.id}/endpoints/{endpoint.id}"
+    assert send(api, "PATCH", path, {"endpoint": {"disabled": True}}).status_code == 200
+    grown = send(api, "PATCH", path, {"endpoint": {"autoscaling_limit_min_cu": 3}})
+    assert grown.status_code == 422
+
+
+def test_a_request_that_is_wrong_all_over_gets_a_short_answer(
+    api: DjangoClient, free_project: Project
+) -> None:
+    wrong = {f"perch.{'x' * 300}{i}": i for i in range(1000)}
+    body = {"endpoint": {"settings": {"pg_settings": wrong}}}
+    response = send(api, "PATCH", f"/{free_project.id}/endpoints/ep-no-where-123456", body)
+    assert (response.status_code, len(response.content) < 4000) == (400, True)
+    assert message(response).endswith("; and 990 more")
+
+
+class TestMerging:
+    """What is sent joins what is stored, by the keys on top; a map within is replaced."""
+
+    @pytest.fixture
+    def endpoint(self, account: Account, region: Region) -> Endpoint:
+        endpoint = Endpoint.objects.get(project=make_project(account, region))
+        endpoint.settings = {"pg_settings": {"work_mem": "5MB", "jit": "off"}, "kept": {"a": 1}}
+        endpoint.save()
+        return endpoint
+
+    def patched(self, api: DjangoClient, endpoint: Endpoint, settings: Any) -> Any:
+        path = f"/{endpoint.project_id}/endpoints/{endpoint.id}"
+        response = send(api, "PATCH", path, {"endpoint": {"settings": settings}})
+        assert response.status_code == 200, response.content
+        answer = json.loads(response.content)
+        endpoint.refresh_from_db()
+        assert answer["endpoint"]["settings"] == endpoint.settings
+        return answer
+
+    @pytest.mark.parametrize(
+        "settings",
+        [
+            {},
+            {"pgbouncer_settings": {}},
+            {"pgbouncer_settings": None},
+            {"pgbouncer_settings": {}, "pg_settings": None},
+            {"pg_settings": {"work_mem": "5MB", "jit": "off"}},
+            {"preload_libraries": {"use_defaults": True}},
+        ],
+    )
+    def test_what_changes_nothing(
+        self, api: DjangoClient, endpoint: Endpoint, settings: Any
+    ) -> None:
+        before = (endpoint.settings, endpoint.updated_at)
+        assert self.patched(api, endpoint, settings)["operations"] == []
+        assert (endpoint.settings, endpoint.updated_at) == before
+
+    def test_pg_settings_are_sent_as_a_whole(self, api: DjangoClient, endpoint: Endpoint) -> None:
+        answer = self.patched(api, endpoint, {"pg_settings": {"work_mem": "6MB"}})
+        assert [o["action"] for o in answer["operations"]] == ["apply_config", "suspend_compute"]
+        assert endpoint.settings == {"pg_settings": {"work_mem": "6MB"}, "kept": {"a": 1}}
+
+    def test_an_empty_map_removes_them_all(self, api: DjangoClient, endpoint: Endpoint) -> None:
+        self.patched(api, endpoint, {"pg_settings": {}})
+        assert endpoint.settings == {"pg_settings": {}, "kept": {"a": 1}}
+
+    def test_a_new_endpoint_has_its_projects_and_then_its_own(
+        self, api: DjangoClient, account: Account, region: Region
+    ) -> None:
+        project = make_project(account, region)
+        project.default_endpoint_settings = {
+            "pg_settings": {"work_mem": "5MB"},
+            "autoscaling_limit_max_cu": 4,
+        }
+        project.save()
+        expected: list[tuple[dict[str, Any], dict[str, str]]] = [
+            ({}, {"work_mem": "5MB"}),
+            ({"settings": {}}, {"work_mem": "5MB"}),
+            ({"settings": {"pg_settings": {"jit": "off"}}}, {"jit": "off"}),
+        ]
+        for sent, pg_settings in expected:
+            response = send(api, "POST", f"/{project.id}/branches", {"endpoints": [sent]})
+            (made,) = json.loads(response.content)["endpoints"]
+            assert made["settings"] == {"pg_settings": pg_settings}
+            assert made["autoscaling_limit_max_cu"] == 4
+
+    def test_of_a_project(self, api: DjangoClient, account: Account, region: Region) -> None:
+        project = make_project(account, region)
+        steps: list[dict[str, Any]] = [
+            {
+                "settings": {"quota": {"a": 1}, "kept": [1]},
+                "default_endpoint_settings": {
+                    "pg_settings": {"work_mem": "5MB", "jit": "off"},
+                    "suspend_timeout_seconds": 60,
+                },
+            },
+            {"settings": {"quota": {"b": 2}}, "default_endpoint_settings": {}},
+            {"settings": {}, "default_endpoint_settings": {"pg_settings": {"jit": "on"}}},
+            {"settings": None, "default_endpoint_settings": {"pgbouncer_settings": {}}},
+        ]
+        for sent in steps:
+            response = send(api, "PATCH", f"/{project.id}", {"project": sent})
+            assert response.status_code == 200, response.content
+        project.refresh_from_db()
+        assert project.settings == {"quota": {"b": 2}, "kept": [1]}
+        assert project.default_endpoint_settings == {
+            "pg_settings": {"jit": "on"},
+            "suspend_timeout_seconds": 60,
+        }
+
+
+class TestOfAProject:
+    def test_it_comes_whole_or_not_at_all(
+        self, api: DjangoClient, region: Region, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*_: Any) -> None:
+            raise OperationalError("the connection was lost")
+
+        monkeypatch.setattr(projects, "schedule", fail)
+        assert send(api, "POST", "", {"project": {}}).status_code == 503
+        assert not Project.objects.exists()
+
+    @pytest.mark.parametrize(
+        ("changes", "status", "words"),
+        [
+            ({"region_id": "moon"}, 422, 'region_id: the project stays in its region "local"'),
+            ({"history_retention_seconds": True}, 400, "project.history_retention_seconds"),
+            (
+                {"default_endpoint_settings": {"pgbouncer_settings": {"a": "b"}}},
+                422,
+                "pgbouncer_settings cannot be changed",
+            ),
+            ({"default_endpoint_settings": {"autoscaling_limit_max_cu": True}}, 400, "max_cu"),
+        ],
+    )
+    def test_refusals(
+        self,
+        api: DjangoClient,
+        account: Account,
+        region: Region,
+        changes: dict[str, Any],
+        status: int,
+        words: str,
+    ) -> None:
+        project = make_project(account, region)
+        response = send(api, "PATCH", f"/{project.id}", {"project": changes})
+        assert (response.status_code, words in message(response)) == (status, True)
+
+    def test_its_own_region_is_no_change(
+        self, api: DjangoClient, account: Account, region: Region
+    ) -> None:
+        project = make_project(account, region)
+        body = {"project": {"region_id": region.id, "name": "kept"}}
+        assert send(api, "PATCH", f"/{project.id}", body).status_code == 200
+
+    def test_its_settings_do_not_grow_without_end(
+        self, api: DjangoClient, account: Account, region: Region
+    ) -> None:
+        project = make_project(account, region)
+        statuses = [
+            send(
+                api, "PATCH", f"/{project.id}", {"project": {"settings": {f"a{i}": "é" * 4000}}}
+            ).status_code
+            for i in range(3)
+        ]
+        assert statuses == [200, 200, 422]
+        project.refresh_from_db()
+        assert set(project.settings) == {"a0", "a1"}
+        created = send(api, "POST", "", {"project": {"settings": {"a": "x" * 16384}}})
+        assert "settings may have at most 16384 bytes" in message(created)
