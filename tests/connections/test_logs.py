@@ -9,7 +9,7 @@ def test_a_clients_id_leads_to_the_start_it_asked_for(stack: Stack, place: Place
     place.suspend()
     before = len(read_log(stack.state_dir, "proxy"))
     assert place.query("SELECT 1") == (1,)
-    started = place.operations("start_compute")[0]
+    started = place.endpoint_operations("start_compute")[0]
     line = await_line(stack, "worker", operation=started["id"], message="operation finished")
     joined = [
         line

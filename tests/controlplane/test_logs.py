@@ -3,7 +3,6 @@
 import json
 import logging
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -190,7 +189,7 @@ def test_every_line_of_every_process_can_be_read(stack: Stack, project: Project)
 
 
 def test_what_nobody_asked_for_names_its_round(stack: Stack, project: Project) -> None:
-    os.kill(project.postmaster(), signal.SIGKILL)
+    project.postmaster().kill()
     line = await_line(stack, "worker", endpoint=project.endpoint_id, level="WARNING")
     assert (line["round"], line["message"]) == ("reconcile_host", "compute gone, endpoint idle")
     assert "request" not in line
