@@ -71,7 +71,7 @@ def main(arguments: list[str]) -> int:
     for test, first_failure in flaky.items():
         print(f"== flaky: {test}, its first failure\n{first_failure}")
     summarize(runs, time.monotonic() - began)
-    failed += [f"{run.name}, which did not come to its end" for run in runs if not run.complete]
+    failed += [f"{run.name}, not run to its end" for run in runs if not run.complete]
     name_all("FLAKY, failed at first and passed alone", flaky)
     name_all("FAILED", failed)
     return 1 if failed else 0
@@ -161,9 +161,7 @@ def summarize(runs: list[Run], seconds: float) -> None:
         print(f"{ended.name:<20}{ended.seconds:>5.0f} s  {counts or 'nothing to run'}")
     left_out = sum(ended.outcomes.left_out for ended in runs)
     if left_out:
-        print(
-            f"{left_out} tests were left out, as they need a running service, a browser or a wheel."
-        )
+        print(f"{left_out} tests were left out: they need a running service, a browser or a wheel.")
     name_all(
         "skipped",
         [f"{test}: {why}" for ended in runs for test, why in ended.outcomes.skipped.items()],
