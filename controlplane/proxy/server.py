@@ -20,8 +20,8 @@ from controlplane.proxy.readiness import Readiness
 from controlplane.proxy.registry import Registry
 from controlplane.proxy.session import Session
 from controlplane.proxy.settings import ProxySettings
+from controlplane.proxy.shared_wakes import SharedWakes
 from controlplane.proxy.tls import TlsIdentity
-from controlplane.proxy.wake import Waker
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class Proxy:
         self.loop = asyncio.get_running_loop()
         self.readiness = Readiness(self.loop)
         self.registry = Registry(max_pending=settings.max_pending, peers=settings.peers)
-        self.waker = Waker(directory)
+        self.waker = SharedWakes(directory)
         self.failure_pace = FailurePace(self.loop.time)
         self._listeners: list[socket.socket] = []
         self._peers = (

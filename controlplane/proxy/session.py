@@ -14,7 +14,7 @@ from controlplane.proxy.errors import (
     ComputeRefused,
     ComputeUnreachable,
     ConnectionLost,
-    EndpointDisabled,
+    DisabledEndpointRefused,
     InsecureConnection,
     PasswordFailed,
     ProtocolViolation,
@@ -172,7 +172,7 @@ class Session:
             raise
         assert route is not None
         if route.disabled:
-            raise EndpointDisabled
+            raise DisabledEndpointRefused
         self.endpoint_id = destination.endpoint_id
         proxy.registry.admit(self, destination.endpoint_id)
         return destination.with_pooler(route.always_pooled), sasl_final

@@ -88,7 +88,7 @@ class BenchmarkDirectory:
     """One endpoint, always awake."""
 
     def __init__(self, verifier: str, compute: Path) -> None:
-        self._route = Route(ENDPOINT, verifier)
+        self._route = Route(ENDPOINT, 1, verifier)
         self._address = ComputeAddress(compute)
 
     async def route(self, endpoint_id: str, role: str) -> Route | None:
