@@ -143,8 +143,10 @@ class ComputeRefused(ProxyError):
 class TooManyConnections(ProxyError):
     sqlstate = "53300"
 
-    def __init__(self) -> None:
-        super().__init__("sorry, too many clients already")
+    def __init__(self, whose: str, limit: int) -> None:
+        super().__init__(
+            f"sorry, too many clients already: {whose} may have {limit} connections here"
+        )
 
 
 class AdministratorShutdown(ProxyError):

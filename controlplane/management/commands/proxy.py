@@ -14,7 +14,7 @@ from django.db import connection
 from psycopg.conninfo import make_conninfo
 
 from controlplane.proxy.database_directory import DatabaseDirectory
-from controlplane.proxy.server import Proxy, serve
+from controlplane.proxy.server import Proxy
 from controlplane.proxy.settings import PlainConnections, ProxySettings
 from controlplane.proxy.tls import TlsIdentity, load_identity, load_or_create_identity
 
@@ -32,22 +32,17 @@ class Command(BaseCommand):
 async def run(chosen: ProxySettings, identity: TlsIdentity) -> None:
     """Serve until a signal ends us."""
     directory = DatabaseDirectory(conninfo(), settings.REGION)
-    listening: asyncio.Future[Proxy] = asyncio.get_running_loop().create_future()
-    serving = asyncio.create_task(serve(chosen, directory, identity, started=listening.set_result))
+    proxy = Proxy(chosen, directory, identity)
+    serving = asyncio.create_task(proxy.serve())
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
-    first: list[asyncio.Future[Any]] = [listening, serving]
-    await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
-    if listening.done():
-        knowing = asyncio.create_task(directory.run(listening.result().drop))
-        # Without the directory the proxy is of no use: whichever ends first ends both.
-        await asyncio.wait([serving, knowing], return_when=asyncio.FIRST_COMPLETED)
-        serving.cancel()
-        knowing.cancel()
+    knowing = asyncio.create_task(directory.run(proxy.drop))
+    # Without the directory the proxy is of no use: whichever ends first ends both.
+    await asyncio.wait([serving, knowing], return_when=asyncio.FIRST_COMPLETED)
+    for task in (serving, knowing):
+        task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
-            await knowing
-    with contextlib.suppress(asyncio.CancelledError):
-        await serving
+            await task
 
 
 def proxy_settings() -> ProxySettings:
