@@ -15,17 +15,22 @@ class ConnectionLimits:
     per_role: int
 
     def share(self, processes: int) -> "ConnectionLimits":
-        """What each of so many processes behind one port may take, rounded up.
+        """What each of so many processes behind one port may take.
 
-        They do not count together: the kernel spreads connections about evenly, so a limit may
-        be met a little early where one process got more than its share.
+        They do not count together, and the kernel gives a connection to whichever is free, so
+        none gets just its part: each may take half as much again. Together they may so exceed
+        a limit by half, and meet it early only where one has got far more than its part.
         """
         return ConnectionLimits(
-            total=-(-self.total // processes),
-            per_account=-(-self.per_account // processes),
-            per_endpoint=-(-self.per_endpoint // processes),
-            per_role=-(-self.per_role // processes),
+            total=_share(self.total, processes),
+            per_account=_share(self.per_account, processes),
+            per_endpoint=_share(self.per_endpoint, processes),
+            per_role=_share(self.per_role, processes),
         )
+
+
+def _share(limit: int, processes: int) -> int:
+    return min(limit, -(-limit * 3 // (2 * processes)))
 
 
 @dataclass(frozen=True, slots=True)
