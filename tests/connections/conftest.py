@@ -5,9 +5,17 @@ from collections.abc import Iterator
 import pytest
 
 from tests.connections.place import Place, new_place
-from tests.stack import Client, Stack, stack
+from tests.stack import Client, Stack, new_state_dir, running_stack
 
-__all__ = ["stack"]
+
+@pytest.fixture(scope="session")
+def stack() -> Iterator[Stack]:
+    """With two proxy processes, however few cores there are: a client may come to either."""
+    with (
+        new_state_dir() as state_dir,
+        running_stack(state_dir, PERCH_PROXY_PROCESSES="2") as running,
+    ):
+        yield running
 
 
 @pytest.fixture(scope="module")
