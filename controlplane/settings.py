@@ -55,6 +55,10 @@ REGION_HOST = envstr("PERCH_REGION_HOST", "localhost")
 
 PROXY_HOST = envstr("PERCH_HOST", "127.0.0.1")
 PROXY_PORT = envint("PERCH_PROXY_PORT", 5432)
+# How many processes share the port; the other half of the cores is for the computes.
+PROXY_PROCESSES = envint("PERCH_PROXY_PROCESSES", max(1, min(4, len(os.sched_getaffinity(0)) // 2)))
+# Where they reach each other. Not below the computes' sockets: their account owns those.
+PROXY_SOCKET_DIR = private_directory(STATE_DIR, "proxy", longest_child=32)
 # Who may connect without TLS: never, loopback, always.
 PROXY_PLAIN_CONNECTIONS = envstr("PERCH_PLAIN_CONNECTIONS", "loopback")
 # PEM files; without them the proxy makes a certificate of its own.
