@@ -1,4 +1,4 @@
-"""A region: the host name its endpoints share, and the queue its worker takes jobs from."""
+"""A region: the host name its endpoints share, and the queues its worker takes jobs from."""
 
 from django.db import models
 
@@ -28,7 +28,6 @@ class Region(models.Model):
     def __str__(self) -> str:
         return self.id
 
-    @property
-    def queue(self) -> str:
-        """The Procrastinate queue of this region's worker."""
-        return f"region-{self.id}"
+    def queue(self, lane: str) -> str:
+        """The Procrastinate queue of one of this region's lanes (`models.Lane`)."""
+        return f"region-{self.id}-{lane}"

@@ -15,12 +15,13 @@ from controlplane.models import (
     Configuration,
     Endpoint,
     EndpointState,
+    Lane,
     Operation,
     Project,
 )
 from controlplane.operations.details import ApplyConfigDetails
 from controlplane.operations.effects import pending_state
-from controlplane.operations.engine import Step, cancel, schedule, unfinished
+from controlplane.operations.engine import Step, cancel, hurry, schedule, unfinished
 from controlplane.operations.queue import enqueue_reconciliation
 from controlplane.services.branches import find_branch, refuse_while_deleting
 from controlplane.services.endpoint_settings import check_limits, check_pg_settings
@@ -225,7 +226,7 @@ def delete_endpoint(account: Account, project_id: str, endpoint_id: str) -> Endp
         # Counts the time it ran; the caller still gets it as it was.
         Endpoint.objects.get(id=endpoint.id).enter(EndpointState.IDLE, now=now)
         Endpoint.objects.filter(id=endpoint.id).update(deleted_at=now)
-        enqueue_reconciliation(endpoint.branch_id, queue=project.region.queue)
+        enqueue_reconciliation(endpoint.branch_id, project)
     return endpoint
 
 
@@ -240,21 +241,30 @@ def refuse_occupied(branch: Branch) -> None:
 
 
 def head_for(
-    project: Project, endpoint: Endpoint, state: EndpointState, action: Action
+    project: Project,
+    endpoint: Endpoint,
+    state: EndpointState,
+    action: Action,
+    *,
+    lane: Lane = Lane.REQUESTS,
 ) -> EndpointChange:
-    """Schedule `action` unless the endpoint is in `state`, or under way to it."""
+    """Schedule `action` in the `lane` unless the endpoint is in `state`, or under way to it."""
     operations = unfinished(project.id)
     pending = pending_state(endpoint, operations)
     if (pending or endpoint.current_state) == state:
         under_way = [row for row in operations if row.endpoint_id == endpoint.id]
+        hurry(project, under_way, lane)
         endpoint.pending_state = pending
         return EndpointChange(endpoint, under_way)
     refuse_while_deleting(project, endpoint.branch)
-    return _scheduled(project, endpoint, [Step(action, branch=endpoint.branch, endpoint=endpoint)])
+    steps = [Step(action, branch=endpoint.branch, endpoint=endpoint)]
+    return _scheduled(project, endpoint, steps, lane=lane)
 
 
-def _scheduled(project: Project, endpoint: Endpoint, steps: Sequence[Step]) -> EndpointChange:
-    operations = schedule(project, steps) if steps else []
+def _scheduled(
+    project: Project, endpoint: Endpoint, steps: Sequence[Step], *, lane: Lane | None = None
+) -> EndpointChange:
+    operations = schedule(project, steps, lane=lane) if steps else []
     endpoint.pending_state = pending_state(endpoint, unfinished(project.id))
     return EndpointChange(endpoint, operations)
 

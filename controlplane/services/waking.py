@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from django.utils import timezone
 
-from controlplane.models import Action, Endpoint, EndpointState, Operation, OperationStatus
+from controlplane.models import Action, Endpoint, EndpointState, Lane, Operation, OperationStatus
 from controlplane.operations.actions import STARTS
 from controlplane.operations.engine import locked_project
 from controlplane.operations.reconcile import reconcile_branch
@@ -40,7 +40,9 @@ def start_for_client(endpoint_id: str) -> list[uuid.UUID]:
             raise EndpointDisabled("endpoint is disabled")
         if endpoint.current_state != EndpointState.ACTIVE:
             _refuse_too_early(endpoint)
-        change = head_for(project, endpoint, EndpointState.ACTIVE, Action.START_COMPUTE)
+        change = head_for(
+            project, endpoint, EndpointState.ACTIVE, Action.START_COMPUTE, lane=Lane.WAKES
+        )
     return [operation.id for operation in change.operations]
 
 
