@@ -12,6 +12,7 @@ from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from ninja import NinjaAPI
 from ninja.errors import AuthenticationError, HttpError, ValidationError
 
+from controlplane.operations.engine import RegionAway
 from controlplane.services.errors import (
     Conflict,
     EndpointDisabled,
@@ -98,6 +99,10 @@ def install_error_handlers(api: NinjaAPI) -> None:
     @api.exception_handler(ServiceError)
     def refused(request: HttpRequest, error: ServiceError) -> HttpResponse:
         return error_response(request, STATUS_OF[type(error)], error.message, code=error.code)
+
+    @api.exception_handler(RegionAway)
+    def away(request: HttpRequest, error: RegionAway) -> HttpResponse:
+        return error_response(request, 503, str(error))
 
     @api.exception_handler(AuthenticationError)
     def unauthenticated(request: HttpRequest, error: AuthenticationError) -> HttpResponse:

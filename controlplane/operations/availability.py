@@ -1,6 +1,7 @@
 """Schedules the availability checks that are due (specification, section 2.2)."""
 
 from datetime import timedelta
+from typing import Any
 
 from django.db import connection
 
@@ -61,7 +62,7 @@ def check_availability(region: Region) -> None:
     The first comes two hours after the endpoint was created; then the pause doubles with
     each, up to a day, and begins again at two hours once the endpoint has been used.
     """
-    values = {
+    values: dict[str, Any] = {
         "region": region.id,
         "check": Action.CHECK_AVAILABILITY,
         "unfinished": list(UNFINISHED),

@@ -53,6 +53,10 @@ TELLING = (
 )
 
 
+class RegionAway(Exception):
+    """Nobody is there who would run the operations. Nothing was written: to try again is safe."""
+
+
 @dataclass(frozen=True)
 class Step:
     """One operation to be scheduled."""
@@ -98,8 +102,13 @@ def schedule(
 
     The caller holds the project's lock. The first is `running` unless an earlier
     unfinished operation holds what it needs; the rest are `scheduling` (specification,
-    section 4, rules 1, 2 and 7).
+    section 4, rules 1, 2 and 7). Raises RegionAway.
     """
+    if project.region.is_away:
+        raise RegionAway(
+            f'the region "{project.region_id}" does not answer, so nothing can be done there now; '
+            "try again"
+        )
     chain = uuid.uuid4()
     lane = lane or max((ACTIONS[step.action].lane for step in steps), key=list(Lane).index)
     created_at = _next_created_at(project)

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from django.db import transaction
 from django.db.models import Q, QuerySet, Sum
 from django.db.models.functions import Coalesce
 from django.utils import timezone
@@ -150,12 +151,13 @@ def create_project(
     endpoint = new_endpoint(project, branch)
     # Again, as each limit that was left out has a default now.
     check_limits(account, endpoint.autoscaling_limit_min_cu, endpoint.autoscaling_limit_max_cu)
-    project.save(force_insert=True)
-    with locked_project(project.id) as locked:
+    with transaction.atomic():
+        project.save(force_insert=True)
         for row in (branch, role, database, endpoint):
             row.save(force_insert=True)
+        # Nobody else can see it yet, so nobody needs to be kept out.
         operations = schedule(
-            locked,
+            project,
             [
                 Step(Action.CREATE_TIMELINE, branch=branch),
                 Step(Action.START_COMPUTE, branch=branch, endpoint=endpoint),
@@ -240,4 +242,6 @@ def _find_region(region_id: str | None) -> Region:
     if region is None:
         known = ", ".join(Region.objects.order_by("id").values_list("id", flat=True))
         raise Unprocessable(f'region "{region_id}" does not exist; use one of: {known}')
+    if region.draining:
+        raise Unprocessable(f'region "{region.id}" takes no new projects')
     return region
