@@ -7,11 +7,12 @@ commits; different projects never wait for each other.
 """
 
 import logging
+import threading
 import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -38,6 +39,7 @@ from controlplane.operations.actions import ACTIONS, STARTS, details_of, rule_of
 from controlplane.operations.details import Details
 from controlplane.operations.effects import settle_compute, settle_rows, take_effect
 from controlplane.operations.queue import enqueue_operation, move_job
+from controlplane.operations.under_way import noted
 from controlplane.operations.work import Attempt, Refused
 
 log = logging.getLogger(__name__)
@@ -46,11 +48,21 @@ log = logging.getLogger(__name__)
 # `scheduling`, and follow in order as these end.
 MOST_OF_A_PROJECT = 8
 
+# Seconds that an attempt waits for its branches, and after which it looks up from that.
+LOCK_WAIT, LOOK_UP = 60.0, 0.5
+
+# Set once the worker is to end.
+ending = threading.Event()
+
 # Exceptions whose words mean something to the user of the endpoint.
 TELLING = (
     *(StartFailed, StopFailed, DataDamaged, LockTimeout, OutOfPatience),
     *(psycopg.Error, OSError),
 )
+
+
+class HandedBack(Exception):
+    """The attempt has not begun, as the worker ends; the job is another worker's to do."""
 
 
 class RegionAway(Exception):
@@ -214,24 +226,27 @@ def run(operation_id: uuid.UUID) -> None:
     """Carry out an operation that was handed over; called by the job, again after a crash.
 
     What fails is tried again after a pause, as a job of its own, until the operation has
-    failed for good. Raises only where the metadata database fails us: then the job engine
-    calls again.
+    failed for good. Raises only where the metadata database fails us, or where the worker ends
+    before the work has begun: then the job engine calls again.
     """
     operation = _load(operation_id)
     if operation.is_finished:
         return
     began = time.monotonic()
     try:
-        # The lock's holder may have been this same operation, taken for dead too early.
-        with lock_branches(*_branches_of(operation)):
+        with (
+            noted(operation, lock_wait=LOCK_WAIT) as attempt,
+            _holding_branches(operation),
+        ):
+            # The lock's holder may have been this same operation, taken for dead too early.
             operation = _load(operation_id)
             if operation.is_finished:
                 return
             rule = rule_of(operation)
-            with patience(rule.bound):
+            with patience(rule.bound) as attempt.patience:
                 rule.run(_attempt_at(operation))
             _finish(operation)
-    except (OperationalError, InterfaceError):
+    except (OperationalError, InterfaceError, HandedBack):
         raise
     except Refused as refusal:
         _fail(operation, str(refusal))
@@ -246,6 +261,28 @@ def run(operation_id: uuid.UUID) -> None:
             operation.endpoint_id,
             (time.monotonic() - began) * 1000,
         )
+
+
+@contextmanager
+def _holding_branches(operation: Operation) -> Iterator[None]:
+    """Hold the operation's branches, as `lock_branches` does.
+
+    Raises LockTimeout after LOCK_WAIT, HandedBack once the worker is to end: what waits here has
+    not begun, and must not keep the worker from its end.
+    """
+    branches = _branches_of(operation)
+    deadline = time.monotonic() + LOCK_WAIT
+    with ExitStack() as held:
+        while not ending.is_set():
+            try:
+                held.enter_context(lock_branches(*branches, timeout=LOOK_UP))
+            except LockTimeout:
+                if time.monotonic() >= deadline:
+                    raise
+                continue
+            yield
+            return
+    raise HandedBack
 
 
 def _attempt_at(operation: Operation) -> Attempt:

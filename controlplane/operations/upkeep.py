@@ -13,6 +13,7 @@ from controlplane.compute.binaries import postgres_version
 from controlplane.compute.logs import trim_logs
 from controlplane.compute.pooler import pgbouncer
 from controlplane.models import Branch, Endpoint, EndpointState, Region
+from controlplane.operations import vitals
 from controlplane.operations.availability import check_availability
 from controlplane.operations.idleness import suspend_idle_endpoints
 from controlplane.operations.reconcile import reconcile_host, redispatch_lost_operations
@@ -43,12 +44,13 @@ def own_region() -> Region:
 
 
 def publish(region: Region) -> None:
-    """Say that the worker is alive, and what its host can do."""
+    """Say that the worker is alive, how it fares, and what its host can do."""
     Region.objects.filter(id=region.id).update(
         worker_seen_at=timezone.now(),
         pooling_available=pgbouncer() is not None,
         pg_version=int(postgres_version().split(".")[0]),
         port=settings.PROXY_PORT,
+        problems=vitals.problems(),
     )
 
 
@@ -65,12 +67,17 @@ def measure_sizes(region: Region) -> None:
         Branch.objects.filter(id=endpoint.branch_id).update(logical_size=size)
 
 
+def trim_compute_logs(region: Region) -> None:
+    """Cut what the computes of this host have logged, whosever they are."""
+    trim_logs()
+
+
 ROUNDS: Sequence[Round] = (
     Round(0.5, suspend_idle_endpoints),
     Round(2, reconcile_host),
-    Round(5, publish),
+    Round(2, publish),
     Round(10, redispatch_lost_operations),
     Round(5, check_availability),
     Round(30, measure_sizes),
-    Round(60, lambda region: trim_logs()),
+    Round(60, trim_compute_logs),
 )

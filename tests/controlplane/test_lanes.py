@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import psutil
 import psycopg
 import pytest
 from django.db import connection
@@ -26,6 +27,7 @@ from controlplane.services.waking import start_for_client
 from tests.controlplane.hanging import crowd
 from tests.controlplane.project import Project
 from tests.controlplane.rows import make_project
+from tests.controlplane.service import SIGNS
 from tests.stack import wait_for
 
 # What a stranger may notice, in seconds; most of it is the start of a Postgres.
@@ -77,6 +79,24 @@ class TestStrangers:
             ]
         assert len(ended) == 24
         assert (ended[-1] - ended[0]).total_seconds() < 5
+
+
+def test_a_worker_that_is_stopped_hands_back_what_has_not_begun(project: Project) -> None:
+    def worker() -> psutil.Process | None:
+        for process in psutil.Process(project.stack.process.pid).children(recursive=True):
+            if SIGNS["worker"] in " ".join(process.cmdline()):
+                return process
+        return None
+
+    with crowd(project, 4) as hanging:
+        hanging.start()
+        wait_for(lambda: under_way(project) == 4, "the crowd to be at work")
+        stopped = worker()
+        assert stopped is not None
+        stopped.terminate()
+        stopped.wait(10)  # though what they wait for does not come
+        assert under_way(project) == 0
+        wait_for(lambda: under_way(project) == 4, "the next worker")
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from procrastinate.exceptions import ConnectorException
 from controlplane.compute.binaries import postgres_bin
 from controlplane.compute.state_directory import prepare_state_directory
 from controlplane.models import Lane, Region
+from controlplane.operations import engine, vitals
 from controlplane.operations.lane_jobs import LaneJobs
 from controlplane.operations.upkeep import ROUNDS, Round, own_region, publish
 
@@ -70,8 +71,8 @@ async def work(app: App, region: Region) -> None:
 async def run_lanes(app: App, region: Region) -> None:
     """Run the jobs of all lanes until a signal ends us, or one of them fails.
 
-    What no lane has begun by then is a row of the queue still: the next worker finds it there.
-    What was begun is waited for.
+    What no lane has taken by then is a row of the queue still: the next worker finds it there.
+    What was taken and has begun is waited for.
     """
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -79,7 +80,9 @@ async def run_lanes(app: App, region: Region) -> None:
     lanes = [asyncio.create_task(run_lane(app, region, lane)) for lane in Lane]
     until = asyncio.create_task(stopped.wait())
     await asyncio.wait([*lanes, until], return_when=asyncio.FIRST_COMPLETED)
-    # A worker that is cancelled takes no more jobs, and ends once its last one has.
+    # A worker that is cancelled takes no more jobs, and ends once its last one has. What waits
+    # for its branches only is given up before it begins.
+    engine.ending.set()
     for task in (*lanes, until):
         task.cancel()
     for ended in await asyncio.gather(*lanes, return_exceptions=True):
@@ -106,11 +109,16 @@ async def run_lane(app: App, region: Region, lane: Lane) -> None:
 
 async def repeat(one: Round, region: Region) -> None:
     """Do the round every interval; what goes wrong is logged and tried again."""
+    name = one.do.__name__
+    vitals.rounds.begin(name, one.interval)
     while True:
         try:
             await asyncio.to_thread(_with_connections, one, region)
-        except Exception:
-            log.exception("round=%s failed", getattr(one.do, "__name__", one.do))
+        except Exception as error:
+            log.exception("round=%s failed", name)
+            vitals.rounds.end(name, error=error)
+        else:
+            vitals.rounds.end(name)
         await asyncio.sleep(one.interval)
 
 
