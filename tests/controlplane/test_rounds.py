@@ -24,7 +24,7 @@ from controlplane.operations.availability import check_availability
 from controlplane.operations.idleness import suspend_idle_endpoints
 from tests.controlplane.rows import make_project
 
-MANY = 2000
+MANY = 300
 HOUR = timedelta(hours=1)
 
 
