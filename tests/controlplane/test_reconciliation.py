@@ -155,7 +155,8 @@ def look_now(stack: Stack) -> None:
     program = (
         "import django\n"
         "django.setup()\n"
-        "from controlplane.operations.upkeep import check_availability, own_region\n"
+        "from controlplane.operations.own_region import own_region\n"
+        "from controlplane.operations.upkeep import check_availability\n"
         "check_availability(own_region())\n"
     )
     subprocess.run(
