@@ -1,10 +1,8 @@
 """Suspends endpoints that nobody uses (specification, section 2.1: activity)."""
 
 import logging
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 
-import psycopg
 from django.conf import settings
 from django.db.models import Exists, OuterRef, QuerySet
 from django.utils import timezone
@@ -13,11 +11,11 @@ from controlplane.compute import compute
 from controlplane.models import UNFINISHED, Action, Endpoint, EndpointState, Operation, Region
 from controlplane.operations.details import SuspendComputeDetails
 from controlplane.operations.engine import Step, locked_project, schedule
+from controlplane.operations.looks import look_into
 
 log = logging.getLogger(__name__)
 
 LONGEST_BETWEEN_LOOKS = 15.0  # seconds
-LOOKS_AT_ONCE = 8
 
 # When this worker last asked each endpoint's compute; asking costs it a connection.
 _looked_at: dict[str, datetime] = {}
@@ -35,14 +33,8 @@ def suspend_idle_endpoints(region: Region) -> None:
         del _looked_at[gone]
     due = [endpoint for endpoint in active if _is_due(endpoint, now)]
     _looked_at.update((endpoint.id, now) for endpoint in due)
-    # Side by side: a compute that hangs must not hold up the look at all the others.
-    with ThreadPoolExecutor(LOOKS_AT_ONCE) as threads:
-        looks = [(row, threads.submit(compute.last_activity, row.id)) for row in due]
-        for endpoint, look in looks:
-            try:
-                _take_in(endpoint, look.result())
-            except psycopg.Error as error:
-                log.info("activity unknown", extra={"endpoint": endpoint.id, "error": str(error)})
+    for endpoint, activity in look_into(due, compute.last_activity, at="activity"):
+        _take_in(endpoint, activity)
 
 
 def _is_due(endpoint: Endpoint, now: datetime) -> bool:

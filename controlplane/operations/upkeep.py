@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-import psycopg
 from django.conf import settings
 from django.db.models import OuterRef, Q, Subquery
 from django.utils import timezone
@@ -25,6 +24,7 @@ from controlplane.models import (
 )
 from controlplane.operations.engine import Step, locked_project, schedule
 from controlplane.operations.idleness import suspend_idle_endpoints
+from controlplane.operations.looks import look_into
 from controlplane.operations.reconcile import reconcile_host, redispatch_lost_operations
 
 log = logging.getLogger(__name__)
@@ -104,14 +104,10 @@ def check_availability(region: Region) -> None:
 
 def measure_sizes(region: Region) -> None:
     """Note how large the branches of the active endpoints are."""
-    for endpoint in Endpoint.objects.filter(
+    active = Endpoint.objects.filter(
         project__region=region, deleted_at=None, current_state=EndpointState.ACTIVE
-    ):
-        try:
-            size = compute.logical_size(endpoint.id)
-        except psycopg.Error as error:
-            log.info("size unknown", extra={"endpoint": endpoint.id, "error": str(error)})
-            continue
+    )
+    for endpoint, size in look_into(active, compute.logical_size, at="size"):
         Branch.objects.filter(id=endpoint.branch_id).update(logical_size=size)
 
 
