@@ -75,6 +75,8 @@ def render_configuration(spec: ComputeSpec, *, socket_dir: Path, hba_file: Path)
         "allow_alter_system": "off",
         "archive_mode": "off",
         "restart_after_crash": "on",
+        # The platform's own: its sessions get in when users' have taken all the others.
+        "superuser_reserved_connections": "7",
     }
     lines = ["# Written by Perch at every start; changes here are lost."]
     for settings in (defaults, spec.pg_settings, reserved):

@@ -32,3 +32,18 @@ class Region(models.Model):
     def queue(self) -> str:
         """The Procrastinate queue of this region's worker."""
         return f"region-{self.id}"
+
+
+class PostgresSettings(models.Model):
+    """What the Postgres of a region's host knows of its settings; published by the worker."""
+
+    region = models.OneToOneField(
+        Region, primary_key=True, on_delete=models.CASCADE, related_name="postgres_settings"
+    )
+    # As "18.1".
+    version = models.CharField(max_length=32)
+    # {name: {vartype, unit, min, max, values}}; see `compute.postgres_settings`.
+    known = models.JSONField()
+
+    def __str__(self) -> str:
+        return f"{self.region_id}: {self.version}"

@@ -32,6 +32,7 @@ def look_into(
             try:
                 seen = done.result()
             except Exception as error:
-                log.info(f"{at} unknown", extra={"endpoint": endpoint.id, "error": repr(error)})
+                fields = {"endpoint": endpoint.id, "unknown": at, "error": repr(error)}
+                log.info("look failed", extra=fields)
                 continue
             yield endpoint, seen

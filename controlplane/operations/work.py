@@ -7,34 +7,19 @@ stands in `effects`.
 """
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import psycopg
+from django.db import DatabaseError, InterfaceError
 
 from controlplane.compute import branch_data, compute
 from controlplane.compute.branch_data import NoSuchBranchData
-from controlplane.compute.catalog import (
-    CatalogSpec,
-    DatabaseSpec,
-    RoleSpec,
-    apply_catalog,
-    database_names,
-    drop_databases,
-)
 from controlplane.compute.compute import ConfigurationRefused
 from controlplane.compute.configuration import ComputeSpec
 from controlplane.compute.integrity import check_data
-from controlplane.compute.pooler import admit_roles
-from controlplane.models import (
-    Branch,
-    BranchState,
-    Database,
-    Endpoint,
-    Operation,
-    Role,
-)
+from controlplane.models import Branch, BranchState, Endpoint, Operation
+from controlplane.operations.catalog import NotApplied, bring_to_catalog
 from controlplane.operations.details import ApplyConfigDetails, Details, SuspendComputeDetails
 
 log = logging.getLogger(__name__)
@@ -96,10 +81,12 @@ def start_compute(attempt: Attempt) -> None:
     endpoint = attempt.endpoint
     _bring_up(endpoint, compute.start)
     try:
-        _apply_catalog(endpoint)
-    except psycopg.Error as error:
+        bring_to_catalog(attempt.operation, endpoint)
+    except (DatabaseError, InterfaceError):
+        raise  # our own database's
+    except Exception as error:
         # One role that cannot be made must not keep everyone out; the next start tries again.
-        log.error("catalog not applied", extra={"endpoint": endpoint.id, "error": str(error)})
+        log.error("catalog not applied", extra={"endpoint": endpoint.id, "error": repr(error)})
 
 
 def suspend_compute(attempt: Attempt) -> None:
@@ -121,7 +108,12 @@ def apply_config(attempt: Attempt) -> None:
     if left and compute.running_endpoint(left) == endpoint.id:
         compute.stop(left)
     _bring_up(endpoint, compute.reconfigure)
-    _apply_catalog(endpoint)
+    try:
+        bring_to_catalog(attempt.operation, endpoint)
+    except NotApplied as error:
+        if error.is_final:
+            raise Refused(str(error)) from error
+        raise
 
 
 def check_availability(attempt: Attempt) -> None:
@@ -173,55 +165,3 @@ def _bring_up(endpoint: Endpoint, bring_up: Callable[[ComputeSpec], None]) -> No
         bring_up(compute_spec(endpoint))
     except (ConfigurationRefused, NoSuchBranchData) as error:
         raise Refused(str(error)) from error
-
-
-def _apply_catalog(endpoint: Endpoint) -> None:
-    """Have the compute hold the branch's roles and databases, where they have changed."""
-    branch = endpoint.branch
-    if branch.applied_catalog_revision == branch.catalog_revision:
-        return
-    socket_dir = compute.socket_dir(endpoint.id)
-    _forget_dropped_by_sql(branch, socket_dir)
-    databases = list(branch.databases.filter(deleted_at=None))
-    roles = list(branch.roles.all())
-    _drop_databases(branch, socket_dir, kept={row.applied_name for row in databases})
-    apply_catalog(
-        socket_dir,
-        CatalogSpec(
-            roles=[
-                RoleSpec(role.name, role.verifier, login=not role.no_login)
-                for role in roles
-                if role.deleted_at is None
-            ],
-            databases=[
-                DatabaseSpec(database.name, database.owner_name, database.applied_name)
-                for database in databases
-            ],
-            dropped_roles=[role.name for role in roles if role.deleted_at],
-        ),
-    )
-    for database in databases:
-        Database.objects.filter(id=database.id).update(applied_name=database.name)
-    branch.roles.filter(id__in=[role.id for role in roles if role.deleted_at]).delete()
-    admit_roles(branch.id, Role.that_may_connect(branch.id))
-    Branch.objects.filter(id=branch.id).update(applied_catalog_revision=branch.catalog_revision)
-
-
-def _forget_dropped_by_sql(branch: Branch, socket_dir: Path) -> None:
-    """A database that was made once and is there no more was dropped by its owner: so be it."""
-    present = database_names(socket_dir)
-    for row in branch.databases.filter(deleted_at=None).exclude(applied_name=None):
-        if present.isdisjoint({row.name, row.applied_name}):
-            row.delete()
-
-
-def _drop_databases(branch: Branch, socket_dir: Path, *, kept: Collection[str | None]) -> None:
-    """Drop what was deleted, but none of those that a living row is still `kept` under.
-
-    The rows go before anything is made: after a crash from then on, a new database that has
-    the name of an old one must not be dropped in its place.
-    """
-    gone = list(branch.databases.exclude(deleted_at=None))
-    names = [row.applied_name or row.name for row in gone]
-    drop_databases(socket_dir, [name for name in names if name not in kept])
-    branch.databases.filter(id__in=[row.id for row in gone]).delete()
