@@ -9,8 +9,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.connections.place import Connection, Place, last_words
-from tests.stack import wait_for
+from tests.support.place import Connection, Place, last_words
+from tests.support.waiting import wait_for
 
 # Settings that change what a session sees or keep it from getting in at all.
 BENDING = (
@@ -27,22 +27,22 @@ BENDING = (
 
 
 def finish(place: Place, answer: Any) -> None:
-    ended = place.api.finish(answer)
-    assert [(row["status"], row.get("error")) for row in ended] == [("finished", None)], ended
+    for row in place.client.finish(answer):
+        assert (row["status"], row.get("error")) == ("finished", None), row
 
 
 def new_database(place: Place, name: str) -> None:
     body = {"database": {"name": name, "owner_name": place.role}}
-    finish(place, place.api.post(f"{place.branch_path}/databases", body))
+    finish(place, place.client.post(f"{place.branch_path()}/databases", body))
 
 
 def drop(place: Place, kind: str, name: str) -> None:
-    finish(place, place.api.delete(place.of_catalog(kind, name)))
+    finish(place, place.client.delete(place.of_catalog(kind, name)))
 
 
 def failing(place: Place, answer: Any, words: str) -> None:
     """Wait until all that was asked for has failed for this reason."""
-    for row in place.api.finish(answer, timeout=120):
+    for row in place.client.finish(answer, timeout=120):
         assert (row["status"], words in row["error"]) == ("failed", True), row
 
 
@@ -88,7 +88,7 @@ def test_a_drop_that_was_broken_off_is_carried_on(shop: Place) -> None:
 
 
 def test_prepared_transactions_keep_nothing_from_going(place: Place) -> None:
-    place.update(settings={"pg_settings": {"max_prepared_transactions": "3"}})
+    place.change(settings={"pg_settings": {"max_prepared_transactions": "3"}})
     new_database(place, "doomed")
     bob: dict[str, Any] = {"user": "bob", "password": place.new_role("bob")}
     run(place, "GRANT CREATE ON SCHEMA public TO bob")
@@ -123,6 +123,27 @@ def test_settings_of_databases_bend_none_of_the_platforms_sessions(place: Place)
     assert place.await_operation("check_availability")["failures_count"] == 0
 
 
+def test_settings_of_a_compute_keep_nobody_awake(place: Place) -> None:
+    place.change(
+        settings={
+            "pg_settings": {
+                "datestyle": "German",
+                "timezone": "Antarctica/Troll",
+                "client_encoding": "SQL_ASCII",
+                "intervalstyle": "sql_standard",
+                "statement_timeout": "1ms",
+                "default_transaction_read_only": "on",
+                "search_path": "pg_temp",
+            }
+        },
+        suspend_timeout_seconds=1,
+    )
+    wait_for(lambda: place.state() == "idle", "the endpoint to sleep", timeout=15)
+    new_database(place, "nächste")
+    listed = place.client.get(f"{place.branch_path()}/databases")["databases"]
+    assert [row["name"] for row in listed] == ["neondb", "nächste"]
+
+
 ENCODINGS = {"MULE_INTERNAL": "SQL_ASCII", "SQL_ASCII": "UTF8", "LATIN1": "UTF8"}
 
 
@@ -151,8 +172,8 @@ def test_names_in_another_encoding_concern_nobody_else(place: Place) -> None:
     run(place, 'CREATE DATABASE "é"', 'CREATE ROLE "ü"', dbname="latin")
     place.new_role("ünïcödé")
     new_database(place, "ünïcödé")
-    branch = place.new_branch("child")
-    place.update(branch_id=branch)
+    branch = place.new_branch_id(name="child")
+    place.change(branch_id=branch)
     assert place.query("SELECT 1", dbname="ünïcödé") == (1,)
     place.branch_id = branch
     drop(place, "roles", "ünïcödé")
@@ -185,7 +206,7 @@ def test_a_role_goes_from_a_database_that_is_closed(shop: Place, closed: str) ->
 def test_what_cannot_be_applied_fails_once_and_nothing_else(place: Place) -> None:
     """A role that is a group of all the others' group cannot become its member."""
     run(place, "CREATE ROLE carol", "GRANT carol TO perch_superuser")
-    made = place.api.post(f"{place.branch_path}/roles", {"role": {"name": "carol"}})
+    made = place.client.post(f"{place.branch_path()}/roles", {"role": {"name": "carol"}})
     failing(place, made, 'role "carol": role "perch_superuser" is a member of role "carol"')
     # Other changes are made, and so is a start.
     password = place.new_role("dave")
@@ -193,7 +214,7 @@ def test_what_cannot_be_applied_fails_once_and_nothing_else(place: Place) -> Non
     place.suspend()
     assert place.query("SELECT current_user", user="dave", password=password) == ("dave",)
     # It fails again for whoever changes it himself, and is mended with the next change.
-    reset = place.api.post(place.of_catalog("roles", "carol") + "/reset_password")
+    reset = place.client.post(place.of_catalog("roles", "carol") + "/reset_password")
     failing(place, reset, 'role "carol"')
     run(place, "REVOKE carol FROM perch_superuser")
     place.new_role("erin")
@@ -207,12 +228,12 @@ def test_a_database_made_again_does_not_take_over_one_that_stayed(place: Place) 
         platform.execute("CREATE TABLE old ()")
         # Nobody but the platform can keep a database so, and it would not.
         platform.execute("CREATE SUBSCRIPTION s CONNECTION '' PUBLICATION p WITH (connect = false)")
-    place.api.delete(place.endpoint_path)
-    place.api.delete(place.of_catalog("databases", "books"))
+    place.client.delete(place.endpoint_path())
+    place.client.delete(place.of_catalog("databases", "books"))
     body = {"database": {"name": "books", "owner_name": place.role}}
-    place.api.post(f"{place.branch_path}/databases", body)
+    place.client.post(f"{place.branch_path()}/databases", body)
     endpoint = {"endpoint": {"branch_id": place.branch_id, "type": "read_write"}}
-    started = place.api.post(f"{place.path}/endpoints", endpoint)
+    started = place.client.post(f"{place.path}/endpoints", endpoint)
     finish(place, started)
     place.endpoint_id = started["endpoint"]["id"]
     with place.stack.compute(place.endpoint_id, "books") as platform:
@@ -230,7 +251,7 @@ def test_a_role_that_is_held_fast_can_connect_no_more(shop: Place) -> None:
     with shop.connect(**bob) as his, shop.connect() as owner:
         with owner.transaction():
             owner.execute("LOCK TABLE held")
-            deleted = shop.api.delete(shop.of_catalog("roles", "bob"))
+            deleted = shop.client.delete(shop.of_catalog("roles", "bob"))
             assert last_words(his) == "57P01"
             asked = "SELECT rolcanlogin FROM pg_roles WHERE rolname = 'bob'"
             assert owner.execute(asked).fetchone() == (False,)
@@ -238,7 +259,7 @@ def test_a_role_that_is_held_fast_can_connect_no_more(shop: Place) -> None:
 
 
 def test_the_platform_gets_in_when_every_connection_is_taken(place: Place) -> None:
-    place.update(settings={"pg_settings": {"max_connections": "12"}})
+    place.change(settings={"pg_settings": {"max_connections": "12"}})
     taken: list[Connection] = []
     with suppress(psycopg.OperationalError):
         while len(taken) < 12:
