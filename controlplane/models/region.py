@@ -1,5 +1,7 @@
 """A region: the host name its endpoints share, and the queue its worker takes jobs from."""
 
+from typing import Any
+
 from django.db import models
 
 
@@ -47,3 +49,9 @@ class PostgresSettings(models.Model):
 
     def __str__(self) -> str:
         return f"{self.region_id}: {self.version}"
+
+    @classmethod
+    def known_in(cls, region_id: str) -> dict[str, Any]:
+        """`known` of a region; nothing where its worker has not come up yet."""
+        row = cls.objects.filter(region=region_id).first()
+        return dict(row.known) if row else {}

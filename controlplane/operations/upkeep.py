@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from controlplane.compute import compute
 from controlplane.compute.binaries import postgres_version
+from controlplane.compute.known_settings import ask_postgres
 from controlplane.compute.logs import trim_logs
 from controlplane.compute.pooler import pgbouncer
 from controlplane.models import (
@@ -20,6 +21,7 @@ from controlplane.models import (
     Endpoint,
     EndpointState,
     Operation,
+    PostgresSettings,
     Region,
 )
 from controlplane.operations.engine import Step, locked_project, schedule
@@ -57,12 +59,22 @@ def own_region() -> Region:
 
 def publish(region: Region) -> None:
     """Say that the worker is alive, and what its host can do."""
+    _publish_settings(region)
     Region.objects.filter(id=region.id).update(
         worker_seen_at=timezone.now(),
         pooling_available=pgbouncer() is not None,
         pg_version=int(postgres_version().split(".")[0]),
         port=settings.PROXY_PORT,
     )
+
+
+def _publish_settings(region: Region) -> None:
+    """Have the services know what may be set, where another Postgres is in use than before."""
+    version = postgres_version()
+    if not PostgresSettings.objects.filter(region=region, version=version).exists():
+        PostgresSettings.objects.update_or_create(
+            region=region, defaults={"version": version, "known": ask_postgres()}
+        )
 
 
 def check_availability(region: Region) -> None:

@@ -18,7 +18,8 @@ from controlplane.compute.branch_data import NoSuchBranchData
 from controlplane.compute.compute import ConfigurationRefused
 from controlplane.compute.configuration import ComputeSpec
 from controlplane.compute.integrity import check_data
-from controlplane.models import Branch, BranchState, Endpoint, Operation
+from controlplane.compute.postgres_settings import complaint, from_json
+from controlplane.models import Branch, BranchState, Endpoint, Operation, PostgresSettings
 from controlplane.operations.catalog import NotApplied, bring_to_catalog
 from controlplane.operations.details import ApplyConfigDetails, Details, SuspendComputeDetails
 
@@ -145,8 +146,23 @@ def compute_spec(endpoint: Endpoint) -> ComputeSpec:
         branch_id=endpoint.branch_id,
         min_cu=endpoint.autoscaling_limit_min_cu,
         max_cu=endpoint.autoscaling_limit_max_cu,
-        pg_settings=endpoint.settings.get("pg_settings", {}),
+        pg_settings=_allowed_settings(endpoint),
     )
+
+
+def _allowed_settings(endpoint: Endpoint) -> dict[str, str]:
+    """The endpoint's settings, but for those that were stored before a rule that forbids them,
+    or before a Postgres that does not know them: they keep no endpoint from starting."""
+    stored = endpoint.settings.get("pg_settings", {})
+    known = from_json(PostgresSettings.known_in(endpoint.project.region_id) if stored else {})
+    allowed = {}
+    for name, value in stored.items():
+        if words := complaint(name, value, max_cu=endpoint.autoscaling_limit_max_cu, known=known):
+            fields = {"endpoint": endpoint.id, "setting": name, "error": words}
+            log.warning("setting left out", extra=fields)
+        else:
+            allowed[name] = value
+    return allowed
 
 
 def _was_used(endpoint: Endpoint) -> bool:
