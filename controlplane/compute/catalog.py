@@ -16,6 +16,7 @@ from typing import LiteralString, TypeVar
 import psycopg
 from psycopg import sql
 
+from controlplane.compute.patience import progressed
 from controlplane.compute.removal import drop_database, drop_role
 from controlplane.compute.session import Session, name_of, session
 
@@ -135,6 +136,7 @@ class _OneByOne:
                     item = rest.pop()
                     try:
                         work(connection, item)
+                        progressed()
                     except (psycopg.Error, UnicodeError) as error:
                         self.failures[item] = _failure(error)
                         break  # a session that did not answer in time is of no more use

@@ -23,6 +23,8 @@ GIVE_AWAY = """DO $$ BEGIN
     EXECUTE 'REASSIGN OWNED BY ' || {role}::oid::regrole || ' TO ' || {heir}::oid::regrole;
     EXECUTE 'DROP OWNED BY ' || {role}::oid::regrole;
 END $$"""
+# Seconds: it is one transaction, however much there is to give away.
+GIVE_AWAY_BOUND = 55.0
 # Postgres marks a database whose DROP was broken off so; nothing but another DROP is possible.
 INVALID = -2
 
@@ -111,7 +113,9 @@ def _entered(socket_dir: Path, connection: Session, database: _Database) -> Iter
         _run(connection, statement, database.name)
     try:
         # No conversion: not every encoding has one, and nothing but ASCII is said there.
-        with session(socket_dir, database.name, client_encoding="SQL_ASCII") as inside:
+        with session(
+            socket_dir, database.name, bound=GIVE_AWAY_BOUND, client_encoding="SQL_ASCII"
+        ) as inside:
             yield inside
     finally:
         if not database.allows_connections:
