@@ -75,9 +75,9 @@ def create_from_template(branch_id: str) -> None:
     """
     if branch_dir(branch_id).exists():
         return
-    template = _template()
+    source = template()
     staging, account = _staging(branch_id)
-    clone_tree(template, staging / "data", owner=account)
+    clone_tree(source, staging / "data", owner=account)
     _put_in_place(staging, branch_id, account)
 
 
@@ -139,16 +139,16 @@ def write_for(branch_id: str, name: str, text: str) -> Path:
     return path
 
 
-def _template() -> Path:
+def template() -> Path:
     """The cluster that new projects are cloned from, made by the first caller; root's, as all
     that is made of it trusts it."""
-    template: Path = settings.STATE_DIR / "templates" / postgres_version()
-    if template.exists():
-        return template
+    place: Path = settings.STATE_DIR / "templates" / postgres_version()
+    if place.exists():
+        return place
     with lock_branches("template"):
-        if template.exists():
-            return template
-        staging = template.with_name(f".{template.name}")
+        if place.exists():
+            return place
+        staging = place.with_name(f".{place.name}")
         remove_tree(staging)
         staging.mkdir(mode=0o700)
         give(staging, service_account())
@@ -167,13 +167,13 @@ def _template() -> Path:
         if done.returncode:
             raise RuntimeError(f"initdb failed: {done.stderr.strip()}")
         # A copy of our own: whoever could write to the original can do so no more.
-        owned = template.with_name(f".{template.name}.owned")
+        owned = place.with_name(f".{place.name}.owned")
         remove_tree(owned)
         clone_tree(staging, owned, owner=own_account())
         remove_tree(staging)
         sync_tree(owned)
-        owned.rename(template)
-    return template
+        owned.rename(place)
+    return place
 
 
 def _back_up(parent: Path, socket_dir: Path, target: Path, account: Account) -> None:

@@ -11,7 +11,7 @@ WHERE task_name LIKE 'controlplane.%' AND status IN ('todo', 'doing')
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('controlplane', '0005_operation_request_id'),
+        ('controlplane', '0007_catalog_errors'),
         ('procrastinate', '0041_post_retry_failed_job'),
     ]
 

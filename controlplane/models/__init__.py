@@ -11,7 +11,7 @@ from controlplane.models.endpoint import (
 )
 from controlplane.models.operation import UNFINISHED, Action, Lane, Operation, OperationStatus
 from controlplane.models.project import Project
-from controlplane.models.region import Region
+from controlplane.models.region import PostgresSettings, Region
 from controlplane.models.role import Database, Role
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "OperationStatus",
     "Plan",
     "PoolerMode",
+    "PostgresSettings",
     "Project",
     "Region",
     "Role",

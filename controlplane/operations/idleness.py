@@ -2,10 +2,8 @@
 
 import logging
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 
-import psycopg
 from django.conf import settings
 from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.utils import timezone
@@ -15,11 +13,11 @@ from controlplane.models import UNFINISHED, Action, Endpoint, EndpointState, Lan
 from controlplane.operations.details import SuspendComputeDetails
 from controlplane.operations.engine import Step, schedule
 from controlplane.operations.locks import locked_project
+from controlplane.operations.looks import look_into
 
 log = logging.getLogger(__name__)
 
 LONGEST_BETWEEN_LOOKS = 15.0  # seconds
-LOOKS_AT_ONCE = 8
 
 # When this worker last asked each endpoint's compute; asking costs it a connection.
 _looked_at: dict[str, datetime] = {}
@@ -42,14 +40,8 @@ def suspend_idle_endpoints(region: Region) -> None:
         return
     _looked_at.update((endpoint_id, now) for endpoint_id in ids)
     due = Endpoint.objects.select_related("branch").filter(id__in=ids)
-    # Side by side: a compute that hangs must not hold up the look at all the others.
-    with ThreadPoolExecutor(LOOKS_AT_ONCE) as threads:
-        looks = [(row, threads.submit(compute.last_activity, row.id)) for row in due]
-        for endpoint, look in looks:
-            try:
-                _take_in(endpoint, look.result())
-            except psycopg.Error as error:
-                log.info("activity unknown", extra={"endpoint": endpoint.id, "error": str(error)})
+    for endpoint, activity in look_into(due, compute.last_activity, at="activity"):
+        _take_in(endpoint, activity)
 
 
 def _is_due(endpoint_id: str, timeouts: Mapping[str, int], now: datetime) -> bool:

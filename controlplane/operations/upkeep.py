@@ -4,18 +4,19 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import psycopg
 from django.conf import settings
 from django.utils import timezone
 
 from controlplane.compute import compute
 from controlplane.compute.binaries import postgres_version
+from controlplane.compute.known_settings import ask_postgres
 from controlplane.compute.logs import trim_logs
 from controlplane.compute.pooler import pgbouncer
-from controlplane.models import Branch, Endpoint, EndpointState, Region
+from controlplane.models import Branch, Endpoint, EndpointState, PostgresSettings, Region
 from controlplane.operations import vitals
 from controlplane.operations.availability import check_availability
 from controlplane.operations.idleness import suspend_idle_endpoints
+from controlplane.operations.looks import look_into
 from controlplane.operations.reconcile import reconcile_host, redispatch_lost_operations
 from controlplane.operations.retention import forget_deleted
 
@@ -32,6 +33,7 @@ class Round:
 
 def publish(region: Region) -> None:
     """Say that the worker is alive, how it fares, and what its host can do."""
+    _publish_settings(region)
     Region.objects.filter(id=region.id).update(
         worker_seen_at=timezone.now(),
         pooling_available=pgbouncer() is not None,
@@ -43,16 +45,21 @@ def publish(region: Region) -> None:
     )
 
 
+def _publish_settings(region: Region) -> None:
+    """Have the services know what may be set, where another Postgres is in use than before."""
+    version = postgres_version()
+    if not PostgresSettings.objects.filter(region=region, version=version).exists():
+        PostgresSettings.objects.update_or_create(
+            region=region, defaults={"version": version, "known": ask_postgres()}
+        )
+
+
 def measure_sizes(region: Region) -> None:
     """Note how large the branches of the active endpoints are."""
-    for endpoint in Endpoint.objects.filter(
+    active = Endpoint.objects.filter(
         project__region=region, deleted_at=None, current_state=EndpointState.ACTIVE
-    ):
-        try:
-            size = compute.logical_size(endpoint.id)
-        except psycopg.Error as error:
-            log.info("size unknown", extra={"endpoint": endpoint.id, "error": str(error)})
-            continue
+    )
+    for endpoint, size in look_into(active, compute.logical_size, at="size"):
         Branch.objects.filter(id=endpoint.branch_id).update(logical_size=size)
 
 
