@@ -1,6 +1,7 @@
 """Suspends endpoints that nobody uses (specification, section 2.1: activity)."""
 
 import logging
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from django.conf import settings
@@ -8,7 +9,7 @@ from django.db.models import Exists, OuterRef, QuerySet
 from django.utils import timezone
 
 from controlplane.compute import compute
-from controlplane.models import UNFINISHED, Action, Endpoint, EndpointState, Operation, Region
+from controlplane.models import UNFINISHED, Action, Endpoint, EndpointState, Lane, Operation, Region
 from controlplane.operations.details import SuspendComputeDetails
 from controlplane.operations.engine import Step, locked_project, schedule
 from controlplane.operations.looks import look_into
@@ -28,30 +29,35 @@ def suspend_idle_endpoints(region: Region) -> None:
     LONGEST_BETWEEN_LOOKS.
     """
     now = timezone.now()
-    active = _active_endpoints(region)
-    for gone in _looked_at.keys() - {endpoint.id for endpoint in active}:
+    # Asked twice a second, of all there are: so no more of them than this. The rest is read of
+    # the few that are due.
+    timeouts = dict(_active_endpoints(region).values_list("id", "suspend_timeout_seconds"))
+    for gone in _looked_at.keys() - timeouts.keys():
         del _looked_at[gone]
-    due = [endpoint for endpoint in active if _is_due(endpoint, now)]
-    _looked_at.update((endpoint.id, now) for endpoint in due)
+    ids = [endpoint_id for endpoint_id in timeouts if _is_due(endpoint_id, timeouts, now)]
+    if not ids:
+        return
+    _looked_at.update((endpoint_id, now) for endpoint_id in ids)
+    due = Endpoint.objects.select_related("branch").filter(id__in=ids)
     for endpoint, activity in look_into(due, compute.last_activity, at="activity"):
         _take_in(endpoint, activity)
 
 
-def _is_due(endpoint: Endpoint, now: datetime) -> bool:
-    timeout = _timeout_of(endpoint)
+def _is_due(endpoint_id: str, timeouts: Mapping[str, int], now: datetime) -> bool:
+    timeout = _timeout_of(timeouts[endpoint_id])
     between = min(timeout / 3, LONGEST_BETWEEN_LOOKS) if timeout > 0 else LONGEST_BETWEEN_LOOKS
-    looked_at = _looked_at.get(endpoint.id)
+    looked_at = _looked_at.get(endpoint_id)
     return looked_at is None or now - looked_at >= timedelta(seconds=between)
 
 
-def _timeout_of(endpoint: Endpoint) -> int:
+def _timeout_of(suspend_timeout_seconds: int) -> int:
     """In seconds; -1 for never."""
-    return endpoint.suspend_timeout_seconds or int(settings.DEFAULT_SUSPEND_TIMEOUT)
+    return suspend_timeout_seconds or int(settings.DEFAULT_SUSPEND_TIMEOUT)
 
 
 def _take_in(endpoint: Endpoint, activity: datetime | None) -> None:
     """Note the endpoint's activity; suspend it once its timeout has passed without."""
-    timeout = _timeout_of(endpoint)
+    timeout = _timeout_of(endpoint.suspend_timeout_seconds)
     last = max(filter(None, (activity, endpoint.last_active, endpoint.started_at)), default=None)
     if last is None:
         return
@@ -63,7 +69,12 @@ def _take_in(endpoint: Endpoint, activity: datetime | None) -> None:
 
 def _suspend(endpoint: Endpoint, last: datetime) -> None:
     with locked_project(endpoint.project_id) as project:
-        still = _active_endpoints(project.region).filter(id=endpoint.id).first()
+        still = (
+            _active_endpoints(project.region)
+            .select_related("branch")
+            .filter(id=endpoint.id)
+            .first()
+        )
         # The proxy notes connections as they come: one may just have.
         if still is None or (still.last_active and still.last_active > last):
             return
@@ -77,12 +88,13 @@ def _suspend(endpoint: Endpoint, last: datetime) -> None:
                     details=SuspendComputeDetails(if_idle=True),
                 )
             ],
+            lane=Lane.UPKEEP,
         )
 
 
 def _active_endpoints(region: Region) -> QuerySet[Endpoint]:
     unfinished = Operation.objects.filter(endpoint=OuterRef("id"), status__in=UNFINISHED)
-    return Endpoint.objects.select_related("branch").filter(
+    return Endpoint.objects.filter(
         ~Exists(unfinished),
         project__region=region,
         deleted_at=None,

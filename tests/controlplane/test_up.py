@@ -135,6 +135,7 @@ def test_it_stops_all_it_started_and_finds_it_again(state_dir: Path) -> None:
 
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
+        process.stdout.close()
         assert not [process for process in ours if is_alive(process)]
         assert not list(state_dir.glob("branches/*/data/postmaster.pid"))
         assert list(state_dir.glob("sockets/**/.s.PGSQL*")) == []

@@ -116,8 +116,8 @@ class Command(BaseCommand):
             raise CommandError(f"Postgres does not come up; see {supervisor.log_dir}")
         call_command("migrate", verbosity=0)
         self._make_local_account()
-        # What an earlier run reported says nothing of this one.
-        Region.objects.update(worker_seen_at=None, proxy_seen_at=None)
+        # What an earlier run reported says nothing of this one. Other hosts' regions are theirs.
+        Region.objects.filter(id=own_region().id).update(worker_seen_at=None, proxy_seen_at=None)
         connections.close_all()
         for program in supervisor.programs:
             if not program.autostart and not stopped.is_set():
