@@ -78,6 +78,9 @@ LANE_SLOTS = {
 # An endpoint whose suspend_timeout_seconds is 0 sleeps after this many seconds.
 DEFAULT_SUSPEND_TIMEOUT = envint("PERCH_DEFAULT_SUSPEND_TIMEOUT", 300)
 
+# Days that the rows of what was deleted are kept.
+DELETED_RETENTION = envint("PERCH_DELETED_RETENTION", 30)
+
 DATABASES = {
     "default": postgres_database(
         envstr("DATABASE_URL", f"postgresql:///perch?user=perch&host={quote(METADATA_SOCKET)}"),

@@ -13,6 +13,7 @@ import os
 import re
 import subprocess
 import threading
+from itertools import accumulate
 from pathlib import Path
 
 from django.conf import settings
@@ -31,7 +32,13 @@ from controlplane.compute.configuration import PLATFORM_ROLE
 from controlplane.compute.filesystem import lock_branches, remove_tree, sync_tree
 from controlplane.compute.process import socket_dir_of
 from controlplane.compute.session import session
-from controlplane.compute.tree import NEW_FILE, clone_file, clone_tree, open_directory
+from controlplane.compute.tree import (
+    NEW_FILE,
+    clone_file,
+    clone_tree,
+    open_directory,
+    shares_blocks,
+)
 
 # What belongs to the running process, not to the data: the documentation of Postgres's
 # low-level backup says to leave these out.
@@ -45,6 +52,8 @@ OF_THE_RUNNING = (
 # Seconds: beginning a backup of a running parent makes it write all its dirty pages.
 CHECKPOINT_BOUND = 600.0
 INITDB_BOUND = 120.0
+# Bytes, copied in some tenths of a second.
+QUICKLY_COPIED = 128 << 20
 
 
 class NoSuchBranchData(Exception):
@@ -90,6 +99,22 @@ def create_from_parent(branch_id: str, parent_id: str) -> None:
     else:
         clone_tree(parent, staging / "data", owner=account, skip=OF_THE_PROCESS)
     _put_in_place(staging, branch_id, account)
+
+
+def takes_long_to_copy(branch_id: str) -> bool:
+    """Whether a copy of the branch takes so long that a client would notice: its blocks cannot
+    be shared, and there are many."""
+    if shares_blocks(data_dir(branch_id).parent.parent):
+        return False
+    files = (entry for entry in data_dir(branch_id).rglob("*") if entry.is_file())
+    return any(total > QUICKLY_COPIED for total in accumulate(map(_size_of, files)))
+
+
+def _size_of(path: Path) -> int:
+    try:
+        return path.lstat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def remove(branch_id: str) -> None:

@@ -19,6 +19,9 @@ class Region(models.Model):
     # Where its proxy listens; connection strings leave out Postgres's own 5432.
     port = models.PositiveIntegerField(default=5432)
     default = models.BooleanField(default=False)
+    # Of the state directory that it is served from (`compute.state_directory.identity`): two
+    # that believe to be the same would each take the other's computes for dead.
+    state_id = models.CharField(max_length=36, null=True)
     # Published by the region's worker: what its host has.
     pooling_available = models.BooleanField(default=False)
     pg_version = models.PositiveSmallIntegerField(null=True)

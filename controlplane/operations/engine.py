@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from functools import partial
 
 import psycopg
-from django.db import InterfaceError, OperationalError, transaction
+from django.db import InterfaceError, OperationalError
 from django.utils import timezone
 
 from controlplane.compute.filesystem import LockTimeout, lock_branches
@@ -39,6 +39,7 @@ from controlplane.models import (
 from controlplane.operations.actions import ACTIONS, STARTS, details_of, rule_of
 from controlplane.operations.details import Details
 from controlplane.operations.effects import settle_compute, settle_rows, take_effect
+from controlplane.operations.locks import locked_project
 from controlplane.operations.queue import enqueue_operation, move_job
 from controlplane.operations.under_way import noted
 from controlplane.operations.work import Attempt, Refused
@@ -91,18 +92,6 @@ class Step:
     def resources(self) -> list[str]:
         held = [self.endpoint, self.branch, *self.also_holds]
         return [row.id for row in held if row is not None]
-
-
-@contextmanager
-def locked_project(project_id: str) -> Iterator[Project]:
-    """A transaction that holds the project's row; raises Project.DoesNotExist."""
-    with transaction.atomic():
-        # No key update: rows that refer to the project may be written meanwhile.
-        yield (
-            Project.objects.select_for_update(no_key=True, of=("self",))
-            .select_related("region", "account")
-            .get(id=project_id)
-        )
 
 
 def schedule(

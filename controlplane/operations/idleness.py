@@ -5,13 +5,14 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from django.conf import settings
-from django.db.models import Exists, OuterRef, QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.utils import timezone
 
 from controlplane.compute import compute
 from controlplane.models import UNFINISHED, Action, Endpoint, EndpointState, Lane, Operation, Region
 from controlplane.operations.details import SuspendComputeDetails
-from controlplane.operations.engine import Step, locked_project, schedule
+from controlplane.operations.engine import Step, schedule
+from controlplane.operations.locks import locked_project
 from controlplane.operations.looks import look_into
 
 log = logging.getLogger(__name__)
@@ -93,7 +94,13 @@ def _suspend(endpoint: Endpoint, last: datetime) -> None:
 
 
 def _active_endpoints(region: Region) -> QuerySet[Endpoint]:
-    unfinished = Operation.objects.filter(endpoint=OuterRef("id"), status__in=UNFINISHED)
+    # Of its branch as well: a suspend that has to wait for a long copy of it would keep clients
+    # out for as long.
+    unfinished = Operation.objects.filter(
+        Q(endpoint=OuterRef("id")) | Q(resources__contains=[OuterRef("branch_id")]),
+        project=OuterRef("project"),
+        status__in=UNFINISHED,
+    )
     return Endpoint.objects.filter(
         ~Exists(unfinished),
         project__region=region,

@@ -20,7 +20,7 @@ from controlplane.models import (
     OperationStatus,
     Region,
 )
-from controlplane.operations.engine import locked_project
+from controlplane.operations.locks import locked_project
 from controlplane.operations.queue import enqueue_operation
 
 log = logging.getLogger(__name__)

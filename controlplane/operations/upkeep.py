@@ -19,6 +19,7 @@ from controlplane.operations.availability import check_availability
 from controlplane.operations.idleness import suspend_idle_endpoints
 from controlplane.operations.looks import look_into
 from controlplane.operations.reconcile import reconcile_host, redispatch_lost_operations
+from controlplane.operations.retention import forget_deleted
 
 log = logging.getLogger(__name__)
 
@@ -29,20 +30,6 @@ class Round:
 
     interval: float
     do: Callable[[Region], None]
-
-
-def own_region() -> Region:
-    """The region this host serves, made on the first call; the first region is the default."""
-    region, _ = Region.objects.get_or_create(
-        id=settings.REGION,
-        defaults={
-            "name": settings.REGION,
-            "host": settings.REGION_HOST,
-            "port": settings.PROXY_PORT,
-            "default": not Region.objects.filter(default=True).exists(),
-        },
-    )
-    return region
 
 
 def publish_settings(region: Region) -> None:
@@ -69,6 +56,8 @@ def publish(region: Region) -> None:
         worker_seen_at=timezone.now(),
         pooling_available=pgbouncer() is not None,
         pg_version=int(postgres_version().split(".")[0]),
+        # A host that was renamed says so in every connection string from now on.
+        host=settings.REGION_HOST,
         port=settings.PROXY_PORT,
         problems=vitals.problems(),
     )
@@ -96,4 +85,5 @@ ROUNDS: Sequence[Round] = (
     Round(5, check_availability),
     Round(30, measure_sizes),
     Round(60, trim_compute_logs),
+    Round(600, forget_deleted),
 )

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import psycopg
 from django.db import DatabaseError, InterfaceError
+from django.utils import timezone
 
 from controlplane.compute import branch_data, compute
 from controlplane.compute.branch_data import NoSuchBranchData
@@ -19,9 +20,18 @@ from controlplane.compute.compute import ConfigurationRefused
 from controlplane.compute.configuration import ComputeSpec
 from controlplane.compute.integrity import check_data
 from controlplane.compute.postgres_settings import complaint, from_json
-from controlplane.models import Branch, BranchState, Endpoint, Operation, PostgresSettings
+from controlplane.compute.process import StartFailed
+from controlplane.models import (
+    Branch,
+    BranchState,
+    Endpoint,
+    EndpointState,
+    Operation,
+    PostgresSettings,
+)
 from controlplane.operations.catalog import NotApplied, bring_to_catalog
 from controlplane.operations.details import ApplyConfigDetails, Details, SuspendComputeDetails
+from controlplane.operations.locks import locked_project
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +77,7 @@ def create_branch(attempt: Attempt) -> None:
     branch = attempt.branch
     if branch.parent is None:
         raise Refused("the branch has no parent")
+    _wake_for_a_long_copy(attempt.operation, branch.parent)
     try:
         branch_data.create_from_parent(branch.id, branch.parent.id)
     except NoSuchBranchData as error:
@@ -78,11 +89,37 @@ def create_branch(attempt: Attempt) -> None:
     )
 
 
+def _wake_for_a_long_copy(operation: Operation, parent: Branch) -> None:
+    """Have the parent's endpoint run while it is copied, where that takes long.
+
+    Who comes to a sleeping parent would have to wait for the copy's end. One that runs is copied
+    as it runs, and serves its clients meanwhile; when nobody comes it sleeps again by itself.
+    """
+    endpoint = parent.endpoints.filter(deleted_at=None, disabled=False).first()
+    if endpoint is None or endpoint.current_state == EndpointState.ACTIVE:
+        return
+    if not branch_data.takes_long_to_copy(parent.id):
+        return
+    try:
+        _start(operation, endpoint)
+    except (Refused, StartFailed) as error:
+        # Nobody else could use it either: it is copied as it lies.
+        log.warning("parent not started", extra={"endpoint": endpoint.id, "error": str(error)})
+        return
+    with locked_project(parent.project_id):
+        living = Endpoint.objects.filter(id=endpoint.id, deleted_at=None).first()
+        if living is not None:
+            living.enter(EndpointState.ACTIVE, now=timezone.now())
+
+
 def start_compute(attempt: Attempt) -> None:
-    endpoint = attempt.endpoint
+    _start(attempt.operation, attempt.endpoint)
+
+
+def _start(operation: Operation, endpoint: Endpoint) -> None:
     _bring_up(endpoint, compute.start)
     try:
-        bring_to_catalog(attempt.operation, endpoint)
+        bring_to_catalog(operation, endpoint)
     except (DatabaseError, InterfaceError):
         raise  # our own database's
     except Exception as error:

@@ -22,7 +22,8 @@ from controlplane.models import (
 from controlplane.models import Project as ProjectRow
 from controlplane.operations import engine
 from controlplane.operations.details import SuspendComputeDetails
-from controlplane.operations.engine import Step, locked_project
+from controlplane.operations.engine import Step
+from controlplane.operations.locks import locked_project
 from controlplane.services.waking import start_for_client
 from tests.controlplane.hanging import crowd
 from tests.controlplane.rows import make_project

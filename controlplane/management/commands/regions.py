@@ -3,6 +3,7 @@
 from datetime import datetime
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connection, transaction
 from django.db.models import Count, Q
@@ -10,14 +11,14 @@ from django.utils import timezone
 
 from controlplane.models import (
     UNFINISHED,
-    Branch,
-    Endpoint,
     EndpointState,
     Lane,
     Operation,
     Project,
     Region,
 )
+from controlplane.operations.own_region import adopt_region
+from controlplane.operations.retention import forget_projects
 
 COLUMNS = ("region", "address", "worker seen", "proxy seen", "projects", "active", "jobs", "")
 
@@ -32,6 +33,7 @@ class Command(BaseCommand):
         for name, help_text in (
             ("drain", "places no new projects there, and says what is left"),
             ("resume", "places new projects there again"),
+            ("adopt", "lets this host's state directory serve it, in place of one that is lost"),
             ("remove", "forgets a region that is empty and whose worker is stopped"),
         ):
             action = actions.add_parser(name, help=help_text)
@@ -52,6 +54,8 @@ class Command(BaseCommand):
             self._drain(name, draining=True)
         elif action == "resume":
             self._drain(name, draining=False)
+        elif action == "adopt":
+            self._adopt(name)
         elif action == "remove":
             self._remove(name, force=force)
         else:
@@ -86,6 +90,13 @@ class Command(BaseCommand):
             self.stdout.write(f"{name} takes no new projects. Left there: {what_is_left(region)}.")
         else:
             self.stdout.write(f"{name} takes new projects again.")
+
+    def _adopt(self, name: str) -> None:
+        region = find_region(name)
+        if not region.is_away:
+            raise CommandError(f"the worker of {name} still runs; stop it first")
+        adopt_region(region)
+        self.stdout.write(f"{name} is served from {settings.STATE_DIR} now.")
 
     def _remove(self, name: str, *, force: bool) -> None:
         region = find_region(name)
@@ -123,15 +134,9 @@ def what_is_left(region: Any) -> str:
 
 def forget(region: Region) -> None:
     """Delete the region with the rows of all its projects, living or deleted, and its jobs."""
-    projects = Project.objects.filter(region=region)
-    branches = Branch.objects.filter(project__in=projects)
     queues = [region.queue(lane) for lane in Lane]
     with transaction.atomic():
-        Operation.objects.filter(project__in=projects).delete()
-        Endpoint.objects.filter(project__in=projects).delete()
-        branches.update(parent=None)
-        branches.delete()  # with their roles and databases
-        projects.delete()
+        forget_projects(list(Project.objects.filter(region=region).values_list("id", flat=True)))
         with connection.cursor() as cursor:
             cursor.execute("DELETE FROM procrastinate_jobs WHERE queue_name = ANY(%s)", [queues])
         region.delete()

@@ -27,7 +27,8 @@ from controlplane.logs import context
 from controlplane.models import Lane, Region
 from controlplane.operations import engine, vitals
 from controlplane.operations.lane_jobs import LaneJobs
-from controlplane.operations.upkeep import ROUNDS, Round, own_region, publish, publish_settings
+from controlplane.operations.own_region import RegionTaken, own_region
+from controlplane.operations.upkeep import ROUNDS, Round, publish, publish_settings
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +43,11 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         prepare_state_directory()
         postgres_bin()
-        region = own_region()
+        try:
+            region = own_region()
+        except RegionTaken as error:
+            log.critical("cannot serve", extra={"error": str(error)})
+            raise SystemExit(1) from error
         publish_settings(region)
         publish(region)
         connector = django_app.connector
