@@ -47,6 +47,9 @@ MANAGEMENT_API_URL = env("MANAGEMENT_API_URL", "http://127.0.0.1:8001/api/v2").r
 # Seconds to wait for the API to begin its answer.
 MANAGEMENT_API_TIMEOUT = envfloat("MANAGEMENT_API_TIMEOUT", 15)
 
+# Of a form, in bytes; the web server keeps no longer one.
+DATA_UPLOAD_MAX_MEMORY_SIZE = 1 << 20
+
 ROOT_URLCONF = "console.urls"
 WSGI_APPLICATION = "console.wsgi.application"
 INSTALLED_APPS = [
