@@ -67,10 +67,15 @@ WORKER_CONCURRENCY = envint("PERCH_WORKER_CONCURRENCY", 32)
 # An endpoint whose suspend_timeout_seconds is 0 sleeps after this many seconds.
 DEFAULT_SUSPEND_TIMEOUT = envint("PERCH_DEFAULT_SUSPEND_TIMEOUT", 300)
 
+# Seconds for the answer to a statement, 0 for no bound. The API's callers wait for theirs:
+# with a connection that is not to be had or is no longer good, it still comes within 5 seconds.
+DATABASE_TIMEOUT = envint("PERCH_DATABASE_TIMEOUT", 4 if PROCESS == "api" else 30)
 DATABASES = {
     "default": postgres_database(
         envstr("DATABASE_URL", f"postgresql:///perch?user=perch&host={quote(METADATA_SOCKET)}"),
         pool_size=WORKER_CONCURRENCY + 4,
+        pool_timeout=3 if PROCESS == "api" else 10,
+        statement_timeout=DATABASE_TIMEOUT,
     )
 }
 
