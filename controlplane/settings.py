@@ -80,6 +80,8 @@ DATABASES = {
 }
 
 DEBUG = envbool("DEBUG", False)
+# Of one account, at once, in each process of the API.
+REQUESTS_PER_ACCOUNT = envint("PERCH_API_REQUESTS_PER_ACCOUNT", 16)
 # Keys travel in a header and nothing here is built from the Host header.
 ALLOWED_HOSTS = ["*"]
 # Of a request's body, in bytes; what callers send is a few hundred.
@@ -88,6 +90,7 @@ INSTALLED_APPS = ["procrastinate.contrib.django", "controlplane"]
 MIDDLEWARE = [
     "controlplane.api.request_log.RequestLogMiddleware",
     "controlplane.api.errors.JsonErrorsMiddleware",
+    "controlplane.api.fair_shares.FairShareMiddleware",
 ]
 ROOT_URLCONF = "controlplane.urls"
 WSGI_APPLICATION = "controlplane.wsgi.application"

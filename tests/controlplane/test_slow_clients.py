@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
@@ -153,9 +154,10 @@ def test_who_does_not_read_the_answer_holds_nothing_and_is_let_go(hasty_server: 
 
 def served_ports(url: str) -> set[int]:
     """The ports of the clients that the server holds a descriptor for."""
-    ours = urlsplit(url).port
-    found = psutil.net_connections("tcp4")
-    return {one.raddr[1] for one in found if one.pid and one.raddr and one.laddr[1] == ours}
+    ends: list[tuple[Any, Any]] = [
+        (one.laddr, one.raddr) for one in psutil.net_connections("tcp4") if one.pid and one.raddr
+    ]
+    return {theirs.port for ours, theirs in ends if ours.port == urlsplit(url).port}
 
 
 def test_a_client_may_wait_to_be_asked_for_its_body(hasty_server: str) -> None:
