@@ -44,7 +44,7 @@ ALLOWED_HOSTS = envlist("PERCH_ALLOWED_HOSTS", ".localhost,127.0.0.1,[::1]," + e
 CSRF_TRUSTED_ORIGINS = envlist("PERCH_TRUSTED_ORIGINS")
 
 MANAGEMENT_API_URL = env("MANAGEMENT_API_URL", "http://127.0.0.1:8001/api/v2").rstrip("/")
-# Seconds to wait for the API to begin its answer.
+# Seconds to wait for the API's whole answer.
 MANAGEMENT_API_TIMEOUT = envfloat("MANAGEMENT_API_TIMEOUT", 15)
 
 # Of a form, in bytes; the web server keeps no longer one.

@@ -4,6 +4,7 @@ import contextlib
 import http.server
 import json
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -144,6 +145,8 @@ class Misbehaving:
     # Held until set; already set unless a test clears it.
     may_answer: threading.Event = field(default_factory=threading.Event)
     asked: list[str] = field(default_factory=list)
+    # Seconds between any two bytes of the body, and two headers.
+    pause: float = 0.0
 
     def refuse(self, status: int, message: str = "", **headers: str) -> None:
         self.status = status
@@ -165,12 +168,23 @@ def misbehaving(settings: Any) -> Iterator[Misbehaving]:
             behaviour.asked.append(f"{self.command} {self.path}")
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
             behaviour.may_answer.wait(30)
+            # Who asked may have had enough.
+            with contextlib.suppress(ConnectionError):
+                self.send()
+
+        def send(self) -> None:
             self.send_response(behaviour.status)
             for name, value in behaviour.headers.items():
                 self.send_header(name, value)
+                if behaviour.pause:
+                    self.flush_headers()
+                    time.sleep(behaviour.pause)
             self.send_header("Content-Length", str(len(behaviour.body)))
             self.end_headers()
-            self.wfile.write(behaviour.body)
+            at_once = 1 if behaviour.pause else len(behaviour.body) or 1
+            for start in range(0, len(behaviour.body), at_once):
+                self.wfile.write(behaviour.body[start : start + at_once])
+                time.sleep(behaviour.pause)
 
         def log_message(self, *args: Any) -> None:
             pass
