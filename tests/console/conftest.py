@@ -1,8 +1,11 @@
 """People with accounts at the running API, and their browsers at the console."""
 
+import atexit
 import contextlib
 import http.server
 import json
+import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -20,6 +23,8 @@ from tests.support.stack import Stack, new_state_dir, running_stack
 # For good: while a test ends, the settings may not be without one either.
 django_settings.SECRET_KEY = "a secret of the tests"
 django_settings.ALLOWED_HOSTS = ["testserver"]
+django_settings.STATE_DIR = tempfile.mkdtemp(prefix="perch-tests-")
+atexit.register(shutil.rmtree, django_settings.STATE_DIR, ignore_errors=True)
 
 
 @dataclass
