@@ -55,6 +55,10 @@ REGION_HOST = envstr("PERCH_REGION_HOST", "localhost")
 
 PROXY_HOST = envstr("PERCH_HOST", "127.0.0.1")
 PROXY_PORT = envint("PERCH_PROXY_PORT", 5432)
+# How many processes share the port; the other half of the cores is for the computes.
+PROXY_PROCESSES = envint("PERCH_PROXY_PROCESSES", max(1, min(4, len(os.sched_getaffinity(0)) // 2)))
+# Where they reach each other. Not below the computes' sockets: their account owns those.
+PROXY_SOCKET_DIR = private_directory(STATE_DIR, "proxy", longest_child=32)
 # Who may connect without TLS: never, loopback, always.
 PROXY_PLAIN_CONNECTIONS = envstr("PERCH_PLAIN_CONNECTIONS", "loopback")
 # PEM files; without them the proxy makes a certificate of its own.
@@ -63,9 +67,19 @@ TLS_KEY = envstr("PERCH_TLS_KEY", "")
 # Seconds that a client waits for its compute.
 WAKE_TIMEOUT = envint("PERCH_WAKE_TIMEOUT", 30)
 
-WORKER_CONCURRENCY = envint("PERCH_WORKER_CONCURRENCY", 32)
+# How many clients' wakes the worker has under way at once, and as many requests.
+WORKER_CONCURRENCY = max(2, envint("PERCH_WORKER_CONCURRENCY", 32))
+# The slots of each lane (`models.Lane`): a thread each, and at times a database connection.
+LANE_SLOTS = {
+    "wakes": WORKER_CONCURRENCY,
+    "requests": WORKER_CONCURRENCY,
+    "upkeep": max(2, WORKER_CONCURRENCY // 4),
+}
 # An endpoint whose suspend_timeout_seconds is 0 sleeps after this many seconds.
 DEFAULT_SUSPEND_TIMEOUT = envint("PERCH_DEFAULT_SUSPEND_TIMEOUT", 300)
+
+# Days that the rows of what was deleted are kept.
+DELETED_RETENTION = envint("PERCH_DELETED_RETENTION", 30)
 
 # Seconds for the answer to a statement, 0 for no bound. The API's callers wait for theirs:
 # with a connection that is not to be had or is no longer good, it still comes within 5 seconds.
@@ -73,7 +87,7 @@ DATABASE_TIMEOUT = envint("PERCH_DATABASE_TIMEOUT", 4 if PROCESS == "api" else 3
 DATABASES = {
     "default": postgres_database(
         envstr("DATABASE_URL", f"postgresql:///perch?user=perch&host={quote(METADATA_SOCKET)}"),
-        pool_size=WORKER_CONCURRENCY + 4,
+        pool_size=sum(LANE_SLOTS.values()) + 12,
         pool_timeout=3 if PROCESS == "api" else 10,
         statement_timeout=DATABASE_TIMEOUT,
     )

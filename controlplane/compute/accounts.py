@@ -135,7 +135,10 @@ def is_served_by(descriptor: int, directory: Path) -> bool:
     with socket.socket(fileno=os.dup(descriptor)) as connection:
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
     _, uid, _ = struct.unpack("3i", credentials)
-    return bool(uid == directory.lstat().st_uid)
+    try:
+        return bool(uid == directory.lstat().st_uid)
+    except FileNotFoundError:  # its endpoint was deleted meanwhile
+        return False
 
 
 def running_as(account: Account) -> dict[str, Any]:

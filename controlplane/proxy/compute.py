@@ -5,6 +5,7 @@ import asyncio
 import socket
 from dataclasses import dataclass
 
+from controlplane.compute.accounts import is_served_by
 from controlplane.proxy import messages
 from controlplane.proxy.channel import Channel
 from controlplane.proxy.directory import ComputeAddress
@@ -114,7 +115,11 @@ async def _open(address: ComputeAddress, readiness: Readiness) -> Channel:
             except OSError as error:
                 raise ComputeGone(f"{address.socket}: {error.strerror}") from error
             else:
-                return Channel(connection, readiness)
+                break
+        # Before anything is said: what is listened to here must be this endpoint's.
+        if not is_served_by(connection.fileno(), address.socket.parent):
+            raise ComputeGone(f"{address.socket} leads elsewhere")
+        return Channel(connection, readiness)
     except BaseException:
         connection.close()
         raise

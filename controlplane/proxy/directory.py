@@ -11,6 +11,8 @@ class Route:
     """An endpoint as one role sees it."""
 
     endpoint_id: str
+    # Whose endpoint it is; its connections are counted.
+    account_id: int
     # `SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>`; None where the role does not
     # exist or may not log in.
     verifier: str | None
@@ -32,7 +34,10 @@ class Directory(Protocol):
     """Implementations are called from the proxy's event loop, by many clients at once."""
 
     async def route(self, endpoint_id: str, role: str) -> Route | None:
-        """None where no endpoint has this id. Called before the client has proved anything."""
+        """None where no endpoint has this id. Called before the client has proved anything.
+
+        Raises WakeFailed where that cannot be known now.
+        """
         ...
 
     async def wake(
@@ -44,6 +49,6 @@ class Directory(Protocol):
         an endpoint and kind of connection. May be cancelled when nobody waits any more. `refused`
         is an address that did not answer although an earlier call gave it: the compute died.
 
-        Raises EndpointDisabled, or WakeFailed with a reason that the client is to read.
+        Raises DisabledEndpointRefused, or WakeFailed with a reason that the client is to read.
         """
         ...

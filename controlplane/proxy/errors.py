@@ -94,7 +94,7 @@ class PasswordFailed(ProxyError):
         super().__init__(f'password authentication failed for user "{role}"')
 
 
-class EndpointDisabled(ProxyError):
+class DisabledEndpointRefused(ProxyError):
     sqlstate = "55000"
 
     def __init__(self) -> None:
@@ -108,6 +108,13 @@ class WakeFailed(ProxyError):
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"Control plane request failed: {reason}")
+
+
+class ControlPlaneSilent(WakeFailed):
+    """The control plane's database did not answer in time."""
+
+    def __init__(self) -> None:
+        super().__init__("the control plane does not answer; try again")
 
 
 class WakeTimeout(WakeFailed):
@@ -136,8 +143,10 @@ class ComputeRefused(ProxyError):
 class TooManyConnections(ProxyError):
     sqlstate = "53300"
 
-    def __init__(self) -> None:
-        super().__init__("sorry, too many clients already")
+    def __init__(self, whose: str, limit: int) -> None:
+        super().__init__(
+            f"sorry, too many clients already: {whose} may have {limit} connections here"
+        )
 
 
 class AdministratorShutdown(ProxyError):

@@ -6,6 +6,8 @@ that has its query. The process id in the cancel key says which one has.
 
 import asyncio
 import contextlib
+import os
+import stat
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +28,7 @@ class PeerGroup:
     # From 0 up to, but without, `size`.
     number: int
     size: int
-    # Of mode 0700: whoever reaches a socket in it could guess at cancel keys.
+    # See `own_directory`: whoever reaches a socket in it could guess at cancel keys.
     directory: Path
 
     def owner_of(self, pid: int) -> int:
@@ -39,6 +41,17 @@ class PeerGroup:
 
     def socket(self, number: int) -> Path:
         return self.directory / f"proxy-{number}.sock"
+
+
+def own_directory(path: Path) -> Path:
+    """Makes a directory that nobody else may enter, or sees that it is one. Raises OSError."""
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise OSError(f"{path} is not a directory of this account")
+    path.chmod(0o700)
+    return path
 
 
 class Peers:

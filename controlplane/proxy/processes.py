@@ -9,67 +9,99 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import FrameType
 from typing import NoReturn
 
 log = logging.getLogger(__name__)
 
-_SHORT_LIFE_SECONDS = 5.0
-_RESTART_PAUSE_SECONDS = 1.0
+_ENDINGS = {signal.SIGTERM, signal.SIGINT}
+# One that dies sooner is started again only after a pause, in seconds.
+_SHORT_LIFE = 5.0
+_RESTART_PAUSE = 1.0
+
+
+# The exit status of a process that may not serve, however often it is started: all end with it.
+REFUSED = os.EX_CONFIG
 
 
 def run_processes(count: int, run: Callable[[int], None]) -> None:
     """Calls `run` with each number below `count`, each in a process of its own, until SIGTERM or
     SIGINT, which every one of them gets too. One that dies is started again, and harms no other's
-    clients. With a count of 1, all of it happens in this process.
+    clients: listeners that were opened before stay open, and whoever connects meanwhile waits.
 
-    Must be called before there are threads, event loops or database connections; the listeners of
-    `controlplane.proxy.server.open_listeners` are opened before and shared.
+    Must be called before there are threads, event loops or database connections: none of them
+    survives a fork. The caller, which goes on to fork, may never make any.
     """
-    if count == 1:
-        run(0)
-        return
+    if threading.active_count() > 1:
+        raise RuntimeError("a process with threads cannot be forked safely")
     _Family(run).keep_up(count)
+
+
+@dataclass(frozen=True, slots=True)
+class _Child:
+    number: int
+    started: float
 
 
 class _Family:
     def __init__(self, run: Callable[[int], None]) -> None:
         self._run = run
-        self._numbers: dict[int, int] = {}
+        self._children: dict[int, _Child] = {}
         self._stopping = False
+        self._refused = False
         # Nobody writes to it: it ends when we do, however that happens.
         self._lifeline, self._end_of_lifeline = os.pipe()
 
     def keep_up(self, count: int) -> None:
-        for name in (signal.SIGTERM, signal.SIGINT):
+        for name in _ENDINGS:
             signal.signal(name, self._stop)
         for number in range(count):
             self._start(number)
-        while self._numbers:
+        while self._children:
             pid, status = os.wait()
-            number = self._numbers.pop(pid)
+            child = self._children.pop(pid, None)
+            if child is None:
+                continue  # one that our own process had before it became this program
+            if os.waitstatus_to_exitcode(status) == REFUSED:
+                self._refused = True
+                self._stop(signal.SIGTERM, None)
             if not self._stopping:
-                log.error("proxy process died", extra={"number": number, "status": status})
-                self._pause()
+                extra = {"pid": pid, "number": child.number, "status": status}
+                log.error("proxy process died", extra=extra)
+                self._pause_after(child)
+            # A signal during the pause has told only those who were there.
             if not self._stopping:
-                self._start(number)
+                self._start(child.number)
+        if self._refused:
+            raise SystemExit(1)
 
     def _start(self, number: int) -> None:
-        self._started = time.monotonic()
-        pid = os.fork()
-        if pid == 0:
-            self._be_child(number)
-        self._numbers[pid] = number
+        # No signal may come before the child has its own handlers, or before we know of it:
+        # it would be handled in the child as if it were us, or pass the child by.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _ENDINGS)
+        try:
+            if self._stopping:
+                return
+            pid = os.fork()
+            if pid == 0:
+                self._be_child(number)
+            self._children[pid] = _Child(number, time.monotonic())
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDINGS)
 
     def _be_child(self, number: int) -> NoReturn:
         status = 1
         try:
-            for name in (signal.SIGTERM, signal.SIGINT):
+            for name in _ENDINGS:
                 signal.signal(name, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDINGS)
             os.close(self._end_of_lifeline)
             threading.Thread(target=self._follow_parent, daemon=True).start()
             self._run(number)
             status = 0
+        except SystemExit as ending:
+            status = REFUSED if ending.code == REFUSED else 1
         except BaseException:
             log.exception("proxy process failed", extra={"number": number})
         finally:
@@ -81,12 +113,12 @@ class _Family:
         os.read(self._lifeline, 1)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    def _pause(self) -> None:
-        if time.monotonic() - self._started < _SHORT_LIFE_SECONDS:
-            time.sleep(_RESTART_PAUSE_SECONDS)
+    def _pause_after(self, child: _Child) -> None:
+        if time.monotonic() - child.started < _SHORT_LIFE:
+            time.sleep(_RESTART_PAUSE)
 
     def _stop(self, _number: int, _frame: FrameType | None) -> None:
         self._stopping = True
-        for pid in self._numbers:
+        for pid in self._children:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)

@@ -1,50 +1,72 @@
 """Who is connected: the sessions still to be authenticated, those of each endpoint, and the cancel
 key of each."""
 
+import asyncio
 import hmac
 import secrets
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from controlplane.proxy.compute import CancelKey
+from controlplane.proxy.errors import ProxyError
+from controlplane.proxy.limits import Admission, ConnectionCounts, ConnectionLimits
 from controlplane.proxy.peers import PeerGroup
-
-if TYPE_CHECKING:
-    from controlplane.proxy.session import Session
 
 _PID_BITS = 30
 _SHORT_SECRET_SIZE = 4
 _LONG_SECRET_SIZE = 32
 
 
+class Connected(Protocol):
+    """What the registry and its callers want of one; see `session.Session`."""
+
+    # None until the client has shown its password.
+    admission: Admission | None
+    # None until it is joined to its compute.
+    key: CancelKey | None
+    task: "asyncio.Task[None]"
+
+    def abandon(self) -> None: ...
+    def interrupt(self, error: ProxyError) -> None: ...
+    async def cancel_query(self) -> None: ...
+
+
 class Registry:
     """`max_pending` bounds the sessions that have not shown a password. Past it the oldest of them
     gives way: whoever is honest needs milliseconds, whoever is silent loses."""
 
-    def __init__(self, *, max_pending: int, peers: PeerGroup | None) -> None:
+    def __init__(
+        self, *, max_pending: int, limits: ConnectionLimits, peers: PeerGroup | None
+    ) -> None:
         self._max_pending = max_pending
+        self._counts = ConnectionCounts(limits)
         self._peers = peers
-        self._all: set[Session] = set()
-        self._pending: OrderedDict[Session, None] = OrderedDict()
-        self._by_endpoint: dict[str, set[Session]] = {}
-        self._by_pid: dict[int, tuple[bytes, Session]] = {}
+        self._all: set[Connected] = set()
+        self._pending: OrderedDict[Connected, None] = OrderedDict()
+        self._by_endpoint: dict[str, set[Connected]] = {}
+        self._by_pid: dict[int, tuple[bytes, Connected]] = {}
 
     def __len__(self) -> int:
         return len(self._all)
 
-    def add(self, session: "Session") -> None:
+    def add(self, session: Connected) -> None:
         self._all.add(session)
         self._pending[session] = None
         if len(self._pending) > self._max_pending:
             oldest, _ = self._pending.popitem(last=False)
             oldest.abandon()
 
-    def admit(self, session: "Session", endpoint_id: str) -> None:
-        """The session has shown the right password for the endpoint."""
-        self._pending.pop(session, None)
-        self._by_endpoint.setdefault(endpoint_id, set()).add(session)
+    def admit(self, session: Connected, admission: Admission) -> None:
+        """The session has shown the right password; it counts from now until `remove`.
 
-    def issue_key(self, session: "Session", *, long: bool) -> CancelKey:
+        Raises TooManyConnections, and then it does not.
+        """
+        self._counts.add(admission)
+        session.admission = admission
+        self._pending.pop(session, None)
+        self._by_endpoint.setdefault(admission.endpoint_id, set()).add(session)
+
+    def issue_key(self, session: Connected, *, long: bool) -> CancelKey:
         """A new key, unlike any in use; `long` where the client speaks protocol 3.2."""
         pid = self._random_pid()
         while pid in self._by_pid:
@@ -57,23 +79,25 @@ class Registry:
         pid = secrets.randbits(_PID_BITS)
         return self._peers.own_pid(pid) if self._peers else pid
 
-    def find_by_key(self, key: CancelKey) -> "Session | None":
+    def find_by_key(self, key: CancelKey) -> Connected | None:
         secret, session = self._by_pid.get(key.pid, (b"", None))
         return session if hmac.compare_digest(secret, key.secret) else None
 
-    def remove(self, session: "Session") -> None:
+    def remove(self, session: Connected) -> None:
         self._all.discard(session)
         self._pending.pop(session, None)
         if session.key is not None:
             self._by_pid.pop(session.key.pid, None)
-        if session.endpoint_id is not None:
-            sessions = self._by_endpoint.get(session.endpoint_id, set())
+        if session.admission is not None:
+            self._counts.remove(session.admission)
+            endpoint_id = session.admission.endpoint_id
+            sessions = self._by_endpoint.get(endpoint_id, set())
             sessions.discard(session)
             if not sessions:
-                self._by_endpoint.pop(session.endpoint_id, None)
+                self._by_endpoint.pop(endpoint_id, None)
 
-    def of_endpoint(self, endpoint_id: str) -> "list[Session]":
+    def of_endpoint(self, endpoint_id: str) -> list[Connected]:
         return list(self._by_endpoint.get(endpoint_id, ()))
 
-    def all(self) -> "list[Session]":
+    def all(self) -> list[Connected]:
         return list(self._all)

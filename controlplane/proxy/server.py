@@ -1,5 +1,5 @@
 """The proxy as a whole: listens, starts a session for each client, and ends sessions from outside.
-`manage.py proxy` runs `serve`."""
+`manage.py proxy` runs it."""
 
 import asyncio
 import contextlib
@@ -8,7 +8,7 @@ import gc
 import logging
 import resource
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from controlplane.proxy.compute import CancelKey
@@ -18,10 +18,10 @@ from controlplane.proxy.pacing import FailurePace
 from controlplane.proxy.peers import Peers
 from controlplane.proxy.readiness import Readiness
 from controlplane.proxy.registry import Registry
-from controlplane.proxy.session import Session
+from controlplane.proxy.session import Session, Surroundings
 from controlplane.proxy.settings import ProxySettings
+from controlplane.proxy.shared_wakes import SharedWakes
 from controlplane.proxy.tls import TlsIdentity
-from controlplane.proxy.wake import Waker
 
 log = logging.getLogger(__name__)
 
@@ -40,18 +40,28 @@ class Proxy:
     def __init__(
         self, settings: ProxySettings, directory: Directory, identity: TlsIdentity
     ) -> None:
-        self.settings = settings
-        self.directory = directory
-        self.identity = identity
-        self.loop = asyncio.get_running_loop()
-        self.readiness = Readiness(self.loop)
-        self.registry = Registry(max_pending=settings.max_pending, peers=settings.peers)
-        self.waker = Waker(directory)
-        self.failure_pace = FailurePace(self.loop.time)
+        self._loop = asyncio.get_running_loop()
+        self._settings = settings
+        self.registry = Registry(
+            max_pending=settings.max_pending, limits=settings.limits, peers=settings.peers
+        )
+        self._readiness = Readiness(self._loop)
+        self._wakes = SharedWakes(directory)
+        self._surroundings = Surroundings(
+            settings=settings,
+            identity=identity,
+            readiness=self._readiness,
+            registry=self.registry,
+            directory=directory,
+            wakes=self._wakes,
+            failure_pace=FailurePace(self._loop.time),
+            cancel=self._cancel,
+        )
         self._listeners: list[socket.socket] = []
         self._peers = (
-            Peers(settings.peers, self._cancel_here, self.readiness) if settings.peers else None
+            Peers(settings.peers, self._cancel_here, self._readiness) if settings.peers else None
         )
+        self._has_stopped = False
 
     @property
     def port(self) -> int:
@@ -65,21 +75,21 @@ class Proxy:
         _raise_descriptor_limit()
         if self._peers is not None:
             await self._peers.start()
-        self._listeners = list(listeners or open_listeners(self.settings))
+        self._listeners = list(listeners or open_listeners(self._settings))
         for listener in self._listeners:
-            self.loop.add_reader(listener.fileno(), self._accept, listener)
-        log.info("listening", extra={"host": self.settings.host, "port": self.port})
+            self._loop.add_reader(listener.fileno(), self._accept, listener)
+        log.info("listening", extra={"host": self._settings.host, "port": self.port})
 
     def drop(self, endpoint_id: str) -> int:
         """Ends the endpoint's connections with 57P01, and returns how many: it was deleted,
         disabled or reassigned."""
-        self.waker.forget(endpoint_id)
+        self._wakes.forget(endpoint_id)
         sessions = self.registry.of_endpoint(endpoint_id)
         for session in sessions:
             session.interrupt(AdministratorShutdown())
         return len(sessions)
 
-    async def cancel(self, key: CancelKey) -> None:
+    async def _cancel(self, key: CancelKey) -> None:
         """Cancels what runs under the key; one that fits nobody is ignored, as Postgres does."""
         if self._peers is not None and not self._peers.is_ours(key):
             await self._peers.send_on(key)
@@ -92,9 +102,12 @@ class Proxy:
             await session.cancel_query()
 
     async def stop(self) -> None:
-        """Listens no more, tells every client and closes."""
+        """Listens no more, tells every client and closes; may be called again."""
+        if self._has_stopped:
+            return
+        self._has_stopped = True
         for listener in self._listeners:
-            self.loop.remove_reader(listener.fileno())
+            self._loop.remove_reader(listener.fileno())
             listener.close()
         self._listeners.clear()
         if self._peers is not None:
@@ -107,7 +120,22 @@ class Proxy:
             for task in unfinished:
                 task.cancel()
             await asyncio.gather(*unfinished, return_exceptions=True)
-        self.readiness.close()
+        self._readiness.close()
+
+    async def serve(self, listeners: Sequence[socket.socket] | None = None) -> None:
+        """Accepts connections, as `start` does, until it is cancelled; then stops."""
+        await self.start(listeners)
+        # What exists by now stays: no later collection need look at it again.
+        gc.collect()
+        gc.freeze()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopping = asyncio.ensure_future(self.stop())
+            while not stopping.done():
+                # Asked to stop once more, clients are told all the same.
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.shield(stopping)
 
     def _accept(self, listener: socket.socket) -> None:
         for _ in range(_ACCEPTS_AT_ONCE):
@@ -121,45 +149,17 @@ class Proxy:
                     return
                 # The client was gone before it was let in.
                 continue
-            session = Session(self, connection, client_address=address[0])
+            session = Session(self._surroundings, connection, client_address=address[0])
             self.registry.add(session)
 
     def _pause_accepting(self, listener: socket.socket, error: OSError) -> None:
         log.warning("cannot accept connections", extra={"error": str(error)})
-        self.loop.remove_reader(listener.fileno())
-        self.loop.call_later(_EXHAUSTION_PAUSE_SECONDS, self._resume_accepting, listener)
+        self._loop.remove_reader(listener.fileno())
+        self._loop.call_later(_EXHAUSTION_PAUSE_SECONDS, self._resume_accepting, listener)
 
     def _resume_accepting(self, listener: socket.socket) -> None:
         if listener in self._listeners:
-            self.loop.add_reader(listener.fileno(), self._accept, listener)
-
-
-async def serve(
-    settings: ProxySettings,
-    directory: Directory,
-    identity: TlsIdentity,
-    *,
-    listeners: Sequence[socket.socket] | None = None,
-    started: Callable[[Proxy], None] | None = None,
-) -> None:
-    """Runs a proxy until it is cancelled, then tells every client and closes. `started` gets the
-    proxy once it accepts connections, on `listeners` where they are shared with peers. Raises
-    OSError where the address is taken."""
-    proxy = Proxy(settings, directory, identity)
-    await proxy.start(listeners)
-    # What exists by now stays: no later collection need look at it again.
-    gc.collect()
-    gc.freeze()
-    if started is not None:
-        started(proxy)
-    try:
-        await asyncio.Event().wait()
-    finally:
-        stopping = asyncio.ensure_future(proxy.stop())
-        while not stopping.done():
-            # Asked to stop once more, clients are told all the same.
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.shield(stopping)
+            self._loop.add_reader(listener.fileno(), self._accept, listener)
 
 
 def open_listeners(settings: ProxySettings) -> list[socket.socket]:

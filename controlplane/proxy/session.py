@@ -6,32 +6,35 @@ import logging
 import secrets
 import socket
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from controlplane.logs import context
 from controlplane.proxy import compute, messages, scram, startup
 from controlplane.proxy.authentication import authenticate
 from controlplane.proxy.channel import Channel
 from controlplane.proxy.compute import CancelKey, ComputeConnection, ComputeGone
+from controlplane.proxy.directory import Directory
 from controlplane.proxy.errors import (
     ComputeRefused,
     ComputeUnreachable,
     ConnectionLost,
-    EndpointDisabled,
+    DisabledEndpointRefused,
     InsecureConnection,
     PasswordFailed,
     ProtocolViolation,
     ProxyError,
-    TooManyConnections,
     WakeTimeout,
 )
+from controlplane.proxy.limits import Admission
+from controlplane.proxy.pacing import FailurePace
+from controlplane.proxy.readiness import Readiness
+from controlplane.proxy.registry import Registry
 from controlplane.proxy.relay import Relay
 from controlplane.proxy.routing import Destination, find_destination
-from controlplane.proxy.settings import PlainConnections
-from controlplane.proxy.tls import ALPN_PROTOCOL, ClientTlsSocket
-
-if TYPE_CHECKING:
-    from controlplane.proxy.server import Proxy
+from controlplane.proxy.settings import PlainConnections, ProxySettings
+from controlplane.proxy.shared_wakes import SharedWakes
+from controlplane.proxy.tls import ALPN_PROTOCOL, ClientTlsSocket, TlsIdentity
 
 log = logging.getLogger(__name__)
 
@@ -41,13 +44,30 @@ _LONGEST_RETRY_PAUSE = 0.5
 _LAST_WORDS_PATIENCE = 2.0
 
 
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What all sessions of a proxy share."""
+
+    settings: ProxySettings
+    identity: TlsIdentity
+    readiness: Readiness
+    registry: Registry
+    directory: Directory
+    wakes: SharedWakes
+    failure_pace: FailurePace
+    # Cancels what runs under the key, here or at a peer.
+    cancel: Callable[[CancelKey], Awaitable[None]]
+
+
 class Session:
-    def __init__(self, proxy: "Proxy", connection: socket.socket, *, client_address: str) -> None:
+    def __init__(
+        self, proxy: Surroundings, connection: socket.socket, *, client_address: str
+    ) -> None:
         self._proxy = proxy
         self._client = Channel(connection, proxy.readiness)
         self._client_address = client_address
         # Known once the client has shown its password.
-        self.endpoint_id: str | None = None
+        self.admission: Admission | None = None
         # Known once it is joined to its compute.
         self.key: CancelKey | None = None
         self._compute: ComputeConnection | None = None
@@ -56,7 +76,7 @@ class Session:
         # The task copies the context, and with it what every line about this client is
         # followed by, also in the operations that it has scheduled.
         with context(request=f"c-{secrets.token_hex(6)}"):
-            self.task = proxy.loop.create_task(self._run())
+            self.task = proxy.readiness.loop.create_task(self._run())
         # Not at the end of `_run`: a task cancelled before its first step never gets there.
         self.task.add_done_callback(self._clean_up)
 
@@ -164,8 +184,6 @@ class Session:
         tls = self._client.tls
         if tls is None and not self._may_be_plain():
             raise InsecureConnection
-        if len(proxy.registry) > proxy.settings.max_connections:
-            raise TooManyConnections
         destination = find_destination(
             request.parameters,
             server_name=tls.server_name if isinstance(tls, ClientTlsSocket) else None,
@@ -189,9 +207,10 @@ class Session:
             raise
         assert route is not None
         if route.disabled:
-            raise EndpointDisabled
-        self.endpoint_id = destination.endpoint_id
-        proxy.registry.admit(self, destination.endpoint_id)
+            raise DisabledEndpointRefused
+        proxy.registry.admit(
+            self, Admission(route.account_id, destination.endpoint_id, request.role)
+        )
         return destination.with_pooler(route.always_pooled), sasl_final
 
     async def _reach_compute(self, destination: Destination) -> ComputeConnection:
@@ -203,7 +222,7 @@ class Session:
         try:
             async with asyncio.timeout(self._proxy.settings.wake_timeout):
                 while True:
-                    address = await self._proxy.waker.wake(
+                    address = await self._proxy.wakes.wake(
                         destination.endpoint_id,
                         pooled=destination.pooled,
                         refused=refused_address,
@@ -236,7 +255,7 @@ class Session:
     async def _refuse(self, error: ProxyError) -> None:
         fields = {
             "client": self._client_address,
-            "endpoint": self.endpoint_id,
+            "endpoint": self.admission.endpoint_id if self.admission else None,
             "sqlstate": error.sqlstate,
             "error": str(error),
         }

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from enum import Enum
 
+from controlplane.proxy.limits import ConnectionLimits
 from controlplane.proxy.peers import PeerGroup
 
 
@@ -30,10 +31,25 @@ class ProxySettings:
     startup_timeout: float = 30.0
     # From the right password to a compute that answers.
     wake_timeout: float = 30.0
-    # Connections that have not shown a password yet.
+    # Connections that have not shown a password yet, in each process.
     max_pending: int = 1_000
+    # Connections that have. Each process takes its share of these: see `limits.share`.
     max_connections: int = 10_000
+    max_connections_per_account: int = 5_000
+    max_connections_per_endpoint: int = 2_000
+    max_connections_per_role: int = 1_000
     # What a client's connection may stay silent before the kernel asks whether it is still there.
     keepalive_idle: int = 60
     # Where several processes share the port.
     peers: PeerGroup | None = None
+
+    @property
+    def limits(self) -> ConnectionLimits:
+        """This process's."""
+        limits = ConnectionLimits(
+            total=self.max_connections,
+            per_account=self.max_connections_per_account,
+            per_endpoint=self.max_connections_per_endpoint,
+            per_role=self.max_connections_per_role,
+        )
+        return limits.share(self.peers.size if self.peers else 1)

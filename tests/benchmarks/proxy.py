@@ -30,7 +30,7 @@ import uvloop
 from controlplane.proxy.directory import ComputeAddress, Route
 from controlplane.proxy.peers import PeerGroup
 from controlplane.proxy.processes import run_processes
-from controlplane.proxy.server import open_listeners, serve
+from controlplane.proxy.server import Proxy, open_listeners
 from controlplane.proxy.settings import ProxySettings
 from controlplane.proxy.tls import load_identity, load_or_create_identity
 from tests.support.bare_postgres import (
@@ -88,7 +88,7 @@ class BenchmarkDirectory:
     """One endpoint, always awake."""
 
     def __init__(self, verifier: str, compute: Path) -> None:
-        self._route = Route(ENDPOINT, verifier)
+        self._route = Route(ENDPOINT, 1, verifier)
         self._address = ComputeAddress(compute)
 
     async def route(self, endpoint_id: str, role: str) -> Route | None:
@@ -284,7 +284,10 @@ def serve_proxy(*, port: int, processes: int, identity: str, verifier: str, comp
     def run(number: int) -> None:
         peers = PeerGroup(number, processes, Path(identity)) if processes > 1 else None
         chosen = replace(settings, peers=peers)
-        uvloop.run(serve(chosen, directory, tls, listeners=listeners))
+        uvloop.run(serve(chosen))
+
+    async def serve(chosen: ProxySettings) -> None:
+        await Proxy(chosen, directory, tls).serve(listeners)
 
     run_processes(processes, run)
 

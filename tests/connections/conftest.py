@@ -6,9 +6,17 @@ import pytest
 
 from tests.support.client import Client
 from tests.support.place import Place
-from tests.support.stack import Stack, stack, state_dir
+from tests.support.stack import Stack, new_state_dir, running_stack
 
-__all__ = ["stack", "state_dir"]
+
+@pytest.fixture(scope="session")
+def stack() -> Iterator[Stack]:
+    """With two proxy processes, however few cores there are: a client may come to either."""
+    with (
+        new_state_dir() as state_dir,
+        running_stack(state_dir, PERCH_PROXY_PROCESSES="2") as running,
+    ):
+        yield running
 
 
 @pytest.fixture(scope="module")

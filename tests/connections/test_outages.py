@@ -1,12 +1,26 @@
 """Parts of the service die: what depends on them goes on as soon as they are back."""
 
+import contextlib
+import socket
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
+import psutil
 import psycopg
 import pytest
 
-from tests.support.place import Place, serves
-from tests.support.processes import postmaster_in, processes_of
+from tests.support.client import Client
+from tests.support.place import Connection, Place, last_words, serves
+from tests.support.processes import (
+    clients_of,
+    hung_metadata,
+    postmaster_in,
+    processes_of,
+    proxy_processes,
+)
+from tests.support.stack import Stack
 from tests.support.waiting import wait_for
 
 
@@ -19,6 +33,82 @@ def test_a_killed_proxy_is_started_again(shop: Place) -> None:
     for pooled in (False, True):
         wait_for(lambda pooled=pooled: shop.is_served(pooled=pooled), "the proxy")  # type: ignore[misc]
     assert shop.state() == "active"
+
+
+@contextlib.contextmanager
+def connected_through_each(
+    place: Place, **parameters: Any
+) -> Iterator[dict[psutil.Process, list[Connection]]]:
+    """Connections by the proxy process that has them, each with one at least."""
+    processes = proxy_processes(place.stack)
+    with contextlib.ExitStack() as opened:
+        found: dict[psutil.Process, list[Connection]] = {}
+
+        def connect() -> bool:
+            connection = opened.enter_context(place.connect(**parameters))
+            with socket.socket(fileno=socket.dup(connection.fileno())) as line:
+                port = line.getsockname()[1]
+            (owner,) = [one for one in processes if port in clients_of(one, place.stack)]
+            found.setdefault(owner, []).append(connection)
+            return len(found) == len(processes)
+
+        wait_for(connect, "a connection through each process")
+        yield found
+
+
+def test_a_killed_proxy_process_harms_its_own_clients_alone(shop: Place) -> None:
+    with connected_through_each(shop) as connections:
+        doomed, surviving = connections
+        doomed.kill()
+        for connection in connections[doomed]:
+            with pytest.raises(psycopg.OperationalError):
+                connection.execute("SELECT 1")
+        for _ in range(10):
+            assert shop.query("SELECT 1") == (1,)
+        assert all(map(serves, connections[surviving]))
+    wait_for(lambda: len(proxy_processes(shop.stack)) == 2, "another process")
+
+
+def test_clients_wait_while_no_proxy_process_is_left(shop: Place) -> None:
+    before = proxy_processes(shop.stack)
+    with ThreadPoolExecutor() as pool:
+        for process in before:
+            process.kill()
+        waiting = [pool.submit(shop.query, "SELECT 1") for _ in range(20)]
+        assert [client.result(20) for client in waiting] == [(1,)] * 20
+    wait_for(lambda: len(proxy_processes(shop.stack)) == 2, "two processes")
+    assert not set(before) & set(proxy_processes(shop.stack))
+
+
+def test_a_cancel_request_may_come_to_another_process(shop: Place) -> None:
+    with connected_through_each(shop) as connections, ThreadPoolExecutor() as pool:
+        owner, other = connections
+        connection = connections[owner][0]
+        running = pool.submit(connection.execute, "SELECT pg_sleep(60)")
+        wait_for(lambda: is_sleeping(shop), "the query to run")
+        before = clients_of(other, shop.stack)
+        owner.suspend()  # so that it accepts nothing
+        cancelling = pool.submit(connection.cancel_safe)
+        wait_for(lambda: clients_of(other, shop.stack) - before, "the request to be accepted")
+        owner.resume()
+        cancelling.result(20)
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            running.result(20)
+
+
+def is_sleeping(place: Place) -> bool:
+    with place.stack.compute(place.endpoint_id) as platform:
+        found = platform.execute(
+            "SELECT 1 FROM pg_stat_activity WHERE state = 'active' AND query ~ '^SELECT pg_sleep'"
+        )
+        return found.fetchone() is not None
+
+
+def test_clients_of_every_process_are_told_that_their_endpoint_is_disabled(place: Place) -> None:
+    with connected_through_each(place) as connections:
+        place.client.patch(place.endpoint_path(), {"endpoint": {"disabled": True}})
+        for several in connections.values():
+            assert {last_words(connection) for connection in several} == {"57P01"}
 
 
 def test_sessions_go_on_without_the_metadata_database(shop: Place) -> None:
@@ -43,3 +133,62 @@ def test_a_client_waits_for_a_worker_that_was_killed(shop: Place) -> None:
     assert shop.query("SELECT 1") == (1,)
     assert time.monotonic() - began < 30
     wait_for(shop.stack.answers, "the service to be well")
+
+
+def test_a_hung_metadata_database_holds_up_nobody_for_long(
+    stack: Stack, alice: Client, shop: Place
+) -> None:
+    asleep = Place.create(stack, alice)
+    asleep.suspend()
+    with (
+        connected_through_each(shop) as direct,
+        connected_through_each(shop, pooled=True) as pooled,
+    ):
+        with hung_metadata(stack):
+            # Once before the silence is noticed, once after.
+            for _ in range(2):
+                began = time.monotonic()
+                assert "the control plane does not answer" in str(asleep.refusal())
+                assert time.monotonic() - began < 5
+                for connections in (*direct.values(), *pooled.values()):
+                    assert all(map(serves, connections))
+                for asked in (False, True):
+                    began = time.monotonic()
+                    assert shop.query("SELECT 1", pooled=asked) == (1,)
+                    assert time.monotonic() - began < 1
+        wait_for(asleep.is_served, "the sleeping endpoint")
+    # Changes are heard again.
+    shop.suspend()
+    assert shop.query("SELECT 1") == (1,)
+    shop.change(disabled=True)
+    assert "endpoint is disabled" in str(shop.refusal())
+    shop.change(disabled=False)
+
+
+def test_a_start_that_cannot_be_asked_for_is_given_up(shop: Place) -> None:
+    shop.suspend()
+    with shop.stack.database() as database, database.transaction():
+        database.execute("SELECT FROM controlplane_project WHERE id = %s FOR UPDATE", [shop.id])
+        began = time.monotonic()
+        assert "the control plane does not answer" in str(shop.refusal())
+        assert time.monotonic() - began < 5
+    assert shop.query("SELECT 1") == (1,)
+
+
+def test_a_proxy_that_begins_without_its_database_waits_and_so_do_its_clients(
+    shop: Place,
+) -> None:
+    with ThreadPoolExecutor() as pool:
+        with hung_metadata(shop.stack):
+            for process in proxy_processes(shop.stack):
+                process.kill()
+            wait_for(lambda: len(proxy_processes(shop.stack)) == 2, "two processes")
+            begun = proxy_processes(shop.stack)
+            waiting = pool.submit(shop.query, "SELECT 1")
+            log = shop.stack.state_dir / "log" / "proxy.log"
+            said = "changes unheard"
+            before = log.read_text().count(said)
+            wait_for(lambda: log.read_text().count(said) > before, "the proxy to say so")
+            assert not waiting.done()
+        assert waiting.result(20) == (1,)
+    assert proxy_processes(shop.stack) == begun

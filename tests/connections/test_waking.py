@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
@@ -10,6 +11,7 @@ import pytest
 
 from tests.support.client import Client
 from tests.support.place import Place, serves
+from tests.support.project import locked
 from tests.support.stack import Stack
 from tests.support.waiting import wait_for
 
@@ -118,6 +120,28 @@ def test_a_client_is_served_on_the_branch_its_endpoint_was_just_moved_to(
         answers = ask_at_once(place, 5, "SELECT branch FROM marker")
         assert answers == [(branch,)] * 5
         place.settle()
+
+
+@pytest.mark.parametrize("reassigned", [False, True], ids=["suspended", "reassigned"])
+def test_a_client_is_served_although_its_endpoint_is_sent_away_behind_its_start(
+    place: Place, reassigned: bool
+) -> None:
+    """What it waited for has ended well and is of no use; somebody must ask once more."""
+    send_away = patch(branch_id=place.new_branch_id()) if reassigned else post("suspend")
+    place.suspend()
+    with ThreadPoolExecutor() as pool:
+        with locked(place.stack, place.branch_id):
+            first = pool.submit(place.query, "SELECT 1")
+            wait_for(lambda: is_starting(place), "the start to be asked for")
+            send_away(place)
+        assert first.result(10) == (1,)
+    assert place.query("SELECT 1") == (1,)
+    place.settle()
+    assert place.state() == "active"
+
+
+def is_starting(place: Place) -> bool:
+    return [row["status"] for row in place.endpoint_operations("start_compute")[:1]] == ["running"]
 
 
 def test_a_disabled_endpoint_refuses_until_it_is_enabled(shop: Place) -> None:

@@ -30,6 +30,7 @@ class Endpoint:
     address: ComputeAddress
     verifiers: dict[str, str] = field(default_factory=dict)
     pooler: ComputeAddress | None = None
+    account_id: int = 1
     disabled: bool = False
     asleep: bool = False
     failure: Exception | None = None
@@ -47,7 +48,8 @@ class MemoryDirectory:
         endpoint = self.endpoints.get(endpoint_id)
         if endpoint is None:
             return None
-        return Route(endpoint_id, endpoint.verifiers.get(role), disabled=endpoint.disabled)
+        verifier = endpoint.verifiers.get(role)
+        return Route(endpoint_id, endpoint.account_id, verifier, disabled=endpoint.disabled)
 
     async def wake(
         self, endpoint_id: str, *, pooled: bool, refused: ComputeAddress | None = None

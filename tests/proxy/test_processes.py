@@ -90,6 +90,17 @@ def test_a_process_that_dies_is_replaced() -> None:
     assert family.parent.wait(20) == 0
 
 
+def test_one_alone_has_a_parent_that_replaces_it() -> None:
+    family = Family(1)
+    (dying,) = family.children()
+    dying.kill()
+    wait_for(
+        lambda: len(family.children()) == 1 and dying not in family.children(), "another child"
+    )
+    family.parent.terminate()
+    assert family.parent.wait(20) == 0
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_all_processes(number: signal.Signals) -> None:
     family = Family(2)

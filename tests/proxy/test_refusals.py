@@ -2,12 +2,17 @@
 
 import socket
 import time
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
-from controlplane.proxy.settings import PlainConnections
+from controlplane.proxy.limits import ConnectionLimits
+from controlplane.proxy.peers import PeerGroup
+from controlplane.proxy.settings import PlainConnections, ProxySettings
 from controlplane.proxy.tls import TlsIdentity
 from tests.proxy.conftest import ENDPOINT, PASSWORDS
 from tests.proxy.running_proxy import MemoryDirectory, RunningProxy, plain, running_proxy
@@ -16,6 +21,9 @@ from tests.support.bare_postgres import BarePostgres
 from tests.support.waiting import wait_for
 
 ALICE: dict[str, Any] = {"user": "alice", "password": PASSWORDS["alice"]}
+BOB: dict[str, Any] = {"user": "bob", "password": PASSWORDS["bob"]}
+# Of the account that ENDPOINT is of, and of another.
+SIBLING, FOREIGN = "ep-calm-river-000002", "ep-wild-creek-000003"
 
 
 def refusal(proxy: RunningProxy, endpoint_id: str = ENDPOINT, **parameters: Any) -> str:
@@ -94,9 +102,61 @@ def test_plain_connections_where_only_tls_is_allowed(
 def test_too_many_connections(identity: TlsIdentity, directory: MemoryDirectory) -> None:
     with running_proxy(identity, directory, max_connections=1) as proxy:
         with proxy.connect(ENDPOINT, **ALICE):
-            assert refusal(proxy, **ALICE) == "sorry, too many clients already"
+            words = "sorry, too many clients already: the proxy may have 1 connections here"
+            assert refusal(proxy, **ALICE) == words
+            # Only those who know the password learn of it.
+            assert "password authentication" in refusal(proxy, user="alice", password="wrong")
         wait_for(lambda: proxy.sessions() == 0, "the sessions to end")
         proxy.connect(ENDPOINT, **ALICE).close()
+
+
+@pytest.mark.parametrize(
+    ("limited", "whose", "others"),
+    [
+        ("role", f'role "alice" of {ENDPOINT}', [(ENDPOINT, BOB), (SIBLING, ALICE)]),
+        ("endpoint", f'endpoint "{ENDPOINT}"', [(SIBLING, ALICE)]),
+        ("account", "the endpoint's account", [(FOREIGN, ALICE)]),
+    ],
+)
+def test_too_many_connections_of_one_leave_room_for_others(
+    identity: TlsIdentity,
+    directory: MemoryDirectory,
+    limited: str,
+    whose: str,
+    others: list[tuple[str, dict[str, Any]]],
+) -> None:
+    directory.endpoints[SIBLING] = replace(directory.endpoints[ENDPOINT])
+    directory.endpoints[FOREIGN] = replace(directory.endpoints[ENDPOINT], account_id=2)
+    limit = {f"max_connections_per_{limited}": 2}
+    with running_proxy(identity, directory, **limit) as proxy, ExitStack() as opened:
+        for _ in range(2):
+            opened.enter_context(proxy.connect(ENDPOINT, **ALICE))
+        assert (
+            refusal(proxy, **ALICE)
+            == f"sorry, too many clients already: {whose} may have 2 connections here"
+        )
+        for endpoint_id, who in others:
+            opened.enter_context(proxy.connect(endpoint_id, **who))
+
+
+def test_the_refusal_of_too_many_is_counted_as_none(
+    identity: TlsIdentity, directory: MemoryDirectory
+) -> None:
+    with running_proxy(identity, directory, max_connections_per_endpoint=1) as proxy:
+        for _ in range(3):
+            with proxy.connect(ENDPOINT, **ALICE):
+                client = RawClient.log_in(
+                    proxy.port, ENDPOINT, user="bob", password=PASSWORDS["bob"]
+                )
+                assert client.sqlstate == "53300"
+            wait_for(lambda: proxy.sessions() == 0, "the sessions to end")
+
+
+def test_each_of_several_processes_takes_its_share(tmp_path: Path) -> None:
+    alone = ProxySettings(region_host="localhost", secret=b"")
+    together = replace(alone, peers=PeerGroup(1, 3, tmp_path))
+    assert alone.limits == ConnectionLimits(10_000, 5_000, 2_000, 1_000)
+    assert together.limits == ConnectionLimits(5_000, 2_500, 1_000, 500)
 
 
 def test_wrong_passwords_slow_down_nobody_else(proxy: RunningProxy, postgres: BarePostgres) -> None:

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from controlplane.proxy.directory import ComputeAddress
-from controlplane.proxy.errors import EndpointDisabled, WakeFailed
+from controlplane.proxy.errors import DisabledEndpointRefused, WakeFailed
 from controlplane.proxy.tls import TlsIdentity
 from tests.proxy.conftest import ENDPOINT, PASSWORDS
 from tests.proxy.running_proxy import Endpoint, MemoryDirectory, RunningProxy, plain, running_proxy
@@ -55,7 +55,7 @@ def test_one_wake_serves_all_who_wait(proxy: RunningProxy, endpoint: Endpoint) -
     ("failure", "words"),
     [
         (WakeFailed("the disk is full"), "Control plane request failed: the disk is full"),
-        (EndpointDisabled(), "Control plane request failed: endpoint is disabled"),
+        (DisabledEndpointRefused(), "Control plane request failed: endpoint is disabled"),
         (RuntimeError("a fault of ours"), "internal error"),
     ],
 )

@@ -1,6 +1,7 @@
 """The processes of a running service, for the tests that kill and count them."""
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -26,6 +27,37 @@ def processes_of(stack: Stack, part: str) -> list[psutil.Process]:
             if SIGNS[part] in " ".join(process.cmdline()) + " ":
                 found.append(process)
     return found
+
+
+def proxy_processes(stack: Stack) -> list[psutil.Process]:
+    """Those that serve clients; their parent does not."""
+    parent, *children = processes_of(stack, "proxy")
+    assert {child.ppid() for child in children} <= {parent.pid}
+    return children
+
+
+def clients_of(process: psutil.Process, stack: Stack) -> set[int]:
+    """The client ports of the connections that a proxy process has accepted."""
+    return {
+        connection.raddr.port
+        for connection in process.net_connections("tcp")
+        if connection.raddr and connection.laddr.port == stack.proxy_port
+    }
+
+
+@contextmanager
+def hung_metadata(stack: Stack) -> Iterator[None]:
+    """The metadata database stands still: connections stay open, and nothing is answered."""
+    postmaster = postmaster_in(stack.state_dir / "metadata")
+    postmaster.suspend()
+    backends = postmaster.children()
+    try:
+        for backend in backends:
+            backend.suspend()
+        yield
+    finally:
+        for process in (*backends, postmaster):
+            process.resume()
 
 
 def descriptors(stack: Stack) -> int:

@@ -5,17 +5,23 @@ import contextlib
 import hashlib
 import logging
 import signal
+import socket
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import uvloop
 from django.conf import settings
-from django.core.management.base import BaseCommand
-from django.db import connection
+from django.core.management.base import BaseCommand, CommandError
+from django.db import close_old_connections, connection
 from psycopg.conninfo import make_conninfo
 
+from controlplane.operations.own_region import RegionTaken, own_region
 from controlplane.proxy.database_directory import DatabaseDirectory
-from controlplane.proxy.server import Proxy, serve
+from controlplane.proxy.peers import PeerGroup, own_directory
+from controlplane.proxy.processes import REFUSED, run_processes
+from controlplane.proxy.server import Proxy, open_listeners
 from controlplane.proxy.settings import PlainConnections, ProxySettings
 from controlplane.proxy.tls import TlsIdentity, load_identity, load_or_create_identity
 
@@ -26,32 +32,57 @@ class Command(BaseCommand):
     help = "Routes Postgres clients to the endpoints of this host's region, and wakes them."
 
     def handle(self, *args: Any, **options: Any) -> None:
+        count = settings.PROXY_PROCESSES
+        if count < 1:
+            raise CommandError(f"PERCH_PROXY_PROCESSES must be at least 1, and is {count}")
         try:
-            uvloop.run(run(proxy_settings(), tls_identity()))
+            chosen, identity = proxy_settings(), tls_identity()
+            listeners = open_listeners(chosen)
+            groups = peer_groups(count)
         except OSError as error:
             log.critical("cannot serve", extra={"error": str(error)})
             raise SystemExit(1) from error
+        children = [replace(chosen, peers=group) for group in groups]
+        run_processes(count, lambda number: serve(children[number], identity, listeners))
 
 
-async def run(chosen: ProxySettings, identity: TlsIdentity) -> None:
-    """Serve until a signal ends us."""
-    directory = DatabaseDirectory(conninfo(), settings.REGION)
-    listening: asyncio.Future[Proxy] = asyncio.get_running_loop().create_future()
-    serving = asyncio.create_task(serve(chosen, directory, identity, started=listening.set_result))
+def serve(chosen: ProxySettings, identity: TlsIdentity, listeners: Sequence[socket.socket]) -> None:
+    """One process's part, until a signal ends it."""
+    with contextlib.suppress(asyncio.CancelledError):
+        uvloop.run(serve_when_ready(chosen, identity, listeners))
+
+
+async def serve_when_ready(
+    chosen: ProxySettings, identity: TlsIdentity, listeners: Sequence[socket.socket]
+) -> None:
+    """Serve until cancelled. Who connects before the database has answered waits in the
+    listeners' queue."""
+    serving = asyncio.current_task()
+    assert serving is not None
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
-    first: list[asyncio.Future[Any]] = [listening, serving]
-    await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
-    if listening.done():
-        knowing = asyncio.create_task(directory.run(listening.result().drop))
-        # Without the directory the proxy is of no use: whichever ends first ends both.
-        await asyncio.wait([serving, knowing], return_when=asyncio.FIRST_COMPLETED)
-        serving.cancel()
-        knowing.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await knowing
-    with contextlib.suppress(asyncio.CancelledError):
-        await serving
+    directory = DatabaseDirectory(conninfo(), settings.REGION)
+    proxy = Proxy(chosen, directory, identity)
+    # Without the directory the proxy is of no use: if that fails, both end.
+    async with asyncio.TaskGroup() as tasks:
+        knowing = tasks.create_task(directory.run(proxy.drop))
+        try:
+            await directory.ready()
+            await asyncio.to_thread(refuse_anothers_region)
+            await proxy.serve(listeners)
+        finally:
+            knowing.cancel()
+
+
+def refuse_anothers_region() -> None:
+    """Another host's computes are not to be reached from here. Raises SystemExit."""
+    try:
+        own_region()
+    except RegionTaken as error:
+        log.critical("cannot serve", extra={"error": str(error)})
+        raise SystemExit(REFUSED) from error
+    finally:
+        close_old_connections()
 
 
 def proxy_settings() -> ProxySettings:
@@ -63,6 +94,15 @@ def proxy_settings() -> ProxySettings:
         plain_connections=PlainConnections(settings.PROXY_PLAIN_CONNECTIONS),
         wake_timeout=settings.WAKE_TIMEOUT,
     )
+
+
+def peer_groups(count: int) -> list[PeerGroup | None]:
+    """Each process's place among its peers; one alone has none. Raises OSError."""
+    if count == 1:
+        return [None]
+    # By port, as another proxy may serve the same state directory beside this one.
+    directory = own_directory(settings.PROXY_SOCKET_DIR) / str(settings.PROXY_PORT)
+    return [PeerGroup(number, count, own_directory(directory)) for number in range(count)]
 
 
 def tls_identity() -> TlsIdentity:

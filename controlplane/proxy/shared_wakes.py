@@ -12,7 +12,7 @@ class _Flight:
     waiting: int = 0
 
 
-class Waker:
+class SharedWakes:
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
         self._flights: dict[tuple[str, bool], _Flight] = {}

@@ -1,0 +1,121 @@
+"""The proxy's queries: who may connect to an endpoint, and whether its compute can be used.
+
+psycopg's own asynchronous connections, not the ORM: the proxy asks from its event loop, which
+the ORM would block. Each connection must be in autocommit mode; psycopg.Error goes through.
+"""
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from psycopg import AsyncConnection
+from psycopg.rows import class_row
+
+Connection = AsyncConnection[Any]
+
+# Where the triggers of migration 0003 tell of each endpoint that changed, by its id.
+CHANGES = "perch_endpoints"
+
+ROUTE = """
+SELECT e.id AS endpoint_id, p.account_id, e.disabled, e.pooler_enabled, r.verifier
+FROM controlplane_endpoint e
+JOIN controlplane_project p ON p.id = e.project_id
+LEFT JOIN controlplane_role r
+    ON r.branch_id = e.branch_id AND r.name = %(role)s
+    AND r.deleted_at IS NULL AND NOT r.no_login
+WHERE e.id = %(endpoint)s AND e.deleted_at IS NULL AND p.deleted_at IS NULL
+    AND p.region_id = %(region)s
+"""
+# One statement, so that the state and the operations are of the same moment.
+STATE = """
+SELECT e.branch_id, e.disabled, e.current_state, e.started_at,
+    coalesce((
+        SELECT jsonb_agg(
+            jsonb_build_object('action', o.action, 'details', o.details) ORDER BY o.created_at)
+        FROM controlplane_operation o
+        WHERE o.endpoint_id = e.id AND o.project_id = e.project_id
+            AND o.status IN ('scheduling', 'running')
+    ), '[]') AS unfinished
+FROM controlplane_endpoint e
+WHERE e.id = %(endpoint)s AND e.deleted_at IS NULL
+"""
+FAILURE = """
+SELECT error FROM controlplane_operation
+WHERE id = ANY(%(ids)s) AND action = %(action)s AND status = 'failed'
+ORDER BY created_at DESC LIMIT 1
+"""
+ALIVE = "UPDATE controlplane_region SET proxy_seen_at = now() WHERE id = %(region)s"
+# The id alone is locked, so that two proxies' reports never wait for each other in a circle.
+USED = """
+UPDATE controlplane_endpoint SET last_active = greatest(last_active, to_timestamp(%(at)s))
+WHERE id = %(endpoint)s
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RouteRow:
+    """An endpoint as one role sees it; `verifier` is None where the role may not log in."""
+
+    endpoint_id: str
+    account_id: int
+    disabled: bool
+    pooler_enabled: bool
+    verifier: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedOperation:
+    action: str
+    details: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StateRow:
+    """An endpoint and what is under way for it, oldest first, at one moment."""
+
+    branch_id: str
+    disabled: bool
+    current_state: str
+    # Of the last start; None before the first.
+    started_at: datetime | None
+    unfinished: Sequence[UnfinishedOperation]
+
+    def __post_init__(self) -> None:
+        operations = [UnfinishedOperation(**row) for row in self.unfinished]  # type: ignore[arg-type]
+        object.__setattr__(self, "unfinished", operations)
+
+
+async def find_route(
+    connection: Connection, *, endpoint_id: str, role: str, region: str
+) -> RouteRow | None:
+    """None where the region has no such endpoint."""
+    cursor = connection.cursor(row_factory=class_row(RouteRow))
+    await cursor.execute(ROUTE, {"endpoint": endpoint_id, "role": role, "region": region})
+    return await cursor.fetchone()
+
+
+async def find_state(connection: Connection, endpoint_id: str) -> StateRow | None:
+    """None where no endpoint has this id, or has it any more."""
+    cursor = connection.cursor(row_factory=class_row(StateRow))
+    await cursor.execute(STATE, {"endpoint": endpoint_id})
+    return await cursor.fetchone()
+
+
+async def find_failure(
+    connection: Connection, operations: Sequence[uuid.UUID], *, action: str
+) -> str | None:
+    """Why the newest of these operations failed that have this action; None if none did."""
+    cursor = await connection.execute(FAILURE, {"ids": list(operations), "action": action})
+    row = await cursor.fetchone()
+    return str(row[0]) if row else None
+
+
+async def report_alive(connection: Connection, *, region: str) -> None:
+    await connection.execute(ALIVE, {"region": region})
+
+
+async def report_used(connection: Connection, endpoint_id: str, *, at: float) -> None:
+    """Note that a client came to the endpoint `at` this time, in seconds since 1970."""
+    await connection.execute(USED, {"endpoint": endpoint_id, "at": at})

@@ -1,0 +1,74 @@
+"""Whether an endpoint's compute can be used now, or will be: what its row and its unfinished
+operations mean to a client."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from controlplane.models import Action, EndpointState
+from controlplane.models.connecting import StateRow, UnfinishedOperation, find_state
+from controlplane.operations.actions import ACTIONS, details_of
+from controlplane.proxy.control_database import ControlDatabase
+from controlplane.proxy.errors import WakeFailed
+from controlplane.proxy.memory import Memory
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeState:
+    branch_id: str
+    disabled: bool
+    # Tells one run of the compute from the next; None while it cannot be used.
+    run: str | None
+    # Whether what is unfinished leads to an active endpoint. Where it does not, and `run` is
+    # None, nothing will change before somebody asks for a start.
+    is_coming: bool
+
+
+class ComputeStates:
+    def __init__(self, database: ControlDatabase) -> None:
+        self._database = database
+        self.memory: Memory[ComputeState] = Memory(is_silent=lambda: database.is_silent)
+
+    async def find(self, endpoint_id: str) -> ComputeState:
+        """Raises WakeFailed where there is no such endpoint, ControlPlaneSilent."""
+        return await self.memory.read(
+            endpoint_id,
+            "",
+            partial(self._ask, endpoint_id),
+            lasts=lambda state: state.run is not None,
+        )
+
+    async def look(self, endpoint_id: str) -> ComputeState:
+        """As `find`, but never what was known before."""
+        self.memory.forget(endpoint_id)
+        return await self.find(endpoint_id)
+
+    async def _ask(self, endpoint_id: str) -> ComputeState:
+        row = await self._database.ask(partial(find_state, endpoint_id=endpoint_id))
+        if row is None:
+            raise WakeFailed("endpoint cannot be found")
+        return _state_of(row)
+
+
+def _state_of(row: StateRow) -> ComputeState:
+    heading_for = _state_after(row.unfinished) or row.current_state
+    usable = row.current_state == EndpointState.ACTIVE and not any(map(_leaves, row.unfinished))
+    return ComputeState(
+        branch_id=row.branch_id,
+        disabled=row.disabled,
+        run=row.started_at.isoformat() if usable and row.started_at else None,
+        is_coming=heading_for == EndpointState.ACTIVE,
+    )
+
+
+def _leaves(operation: UnfinishedOperation) -> bool:
+    """Whether a compute that runs is of no use to a client: it is about to be suspended, to be
+    restarted for new settings or to come up elsewhere."""
+    details = details_of(operation.action, operation.details)
+    return ACTIONS[Action(operation.action)].keeps_clients_out(details)
+
+
+def _state_after(unfinished: Sequence[UnfinishedOperation]) -> str | None:
+    """The endpoint's state once all of them, oldest first, are done; None where they keep it."""
+    states = [ACTIONS[Action(one.action)].endpoint_after for one in unfinished]
+    return next((state for state in reversed(states) if state), None)

@@ -1,0 +1,144 @@
+"""The control plane's database as the proxy asks it: never waited for longer than a bound, however
+the server hangs. Used by the parts of `database_directory`."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import psycopg
+
+from controlplane.proxy.errors import ControlPlaneSilent
+
+log = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
+Connection = psycopg.AsyncConnection[Any]
+
+# From the question to the answer, a new connection included; in seconds.
+ANSWER_WITHIN = 3.0
+# How much later whoever waits goes on where hanging up has not helped.
+_GRACE = 0.2
+_CONNECT_WITHIN = 2  # seconds; libpq takes no less
+_MOST_CONNECTIONS = 8
+
+
+class ControlDatabase:
+    """Must be used within one event loop. `is_silent` says whether it failed us last time."""
+
+    def __init__(self, conninfo: str) -> None:
+        self._conninfo = conninfo
+        self._idle: list[Connection] = []
+        self._slots = asyncio.Semaphore(_MOST_CONNECTIONS)
+        self._asking: set[asyncio.Task[object]] = set()
+        self.is_silent = False
+
+    async def ask(self, question: Callable[[Connection], Awaitable[Answer]]) -> Answer:
+        """What `question` returns; it may be called twice, so it must do no harm if it is.
+
+        Whoever is cancelled here leaves the question to its end, bounded as it is: to cancel a
+        query takes another connection, and longer than the query. Raises ControlPlaneSilent.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + ANSWER_WITHIN
+        asking = loop.create_task(self._answer(question, deadline))
+        self._asking.add(asking)
+        asking.add_done_callback(self._settle)
+        try:
+            async with asyncio.timeout_at(deadline + 2 * _GRACE):
+                answer = await asyncio.shield(asking)
+        except (TimeoutError, psycopg.Error) as error:
+            log.error("database silent", extra={"error": str(error) or type(error).__name__})
+            self.is_silent = True
+            raise ControlPlaneSilent from error
+        self.is_silent = False
+        return answer
+
+    async def connect(self, *, deadline: float | None = None) -> Connection:
+        """A connection of the caller's own. Raises TimeoutError, psycopg.Error."""
+        if deadline is None:
+            deadline = asyncio.get_running_loop().time() + ANSWER_WITHIN
+        try:
+            async with asyncio.timeout_at(deadline):
+                connection = await psycopg.AsyncConnection.connect(
+                    self._conninfo, autocommit=True, connect_timeout=_CONNECT_WITHIN
+                )
+        except (TimeoutError, psycopg.Error):
+            self.is_silent = True
+            raise
+        self.is_silent = False
+        return connection
+
+    async def close(self) -> None:
+        """Nothing may be asked any more; waits for what is being asked."""
+        await asyncio.gather(*self._asking, return_exceptions=True)
+        await self._close_idle()
+
+    async def _answer(
+        self, question: Callable[[Connection], Awaitable[Answer]], deadline: float
+    ) -> Answer:
+        async with asyncio.timeout_at(deadline):
+            await self._slots.acquire()
+        try:
+            try:
+                return await self._put(question, deadline)
+            except psycopg.OperationalError:
+                # The server may have been restarted: then no connection is of use that was
+                # made before. Where it hangs instead, the deadline has passed by now.
+                if asyncio.get_running_loop().time() >= deadline:
+                    raise
+                await self._close_idle()
+                return await self._put(question, deadline)
+        finally:
+            self._slots.release()
+
+    async def _put(
+        self, question: Callable[[Connection], Awaitable[Answer]], deadline: float
+    ) -> Answer:
+        connection = self._idle.pop() if self._idle else await self.connect(deadline=deadline)
+        try:
+            answer = await bounded(connection, question(connection), deadline=deadline)
+        except BaseException:
+            await connection.close()
+            raise
+        self._idle.append(connection)
+        return answer
+
+    async def _close_idle(self) -> None:
+        while self._idle:
+            await self._idle.pop().close()
+
+    def _settle(self, asking: "asyncio.Task[object]") -> None:
+        self._asking.discard(asking)
+        if not asking.cancelled():
+            asking.exception()  # nobody may be left who asks how it ended
+
+
+async def bounded(
+    connection: Connection, answer: Awaitable[Answer], *, deadline: float | None = None
+) -> Answer:
+    """The connection's answer. Past the deadline its socket is shut down, as if the server had
+    ended it: psycopg, when merely cancelled, goes on to wait for the server.
+
+    Raises psycopg.OperationalError, or TimeoutError where even that goes unnoticed.
+    """
+    loop = asyncio.get_running_loop()
+    if deadline is None:
+        deadline = loop.time() + ANSWER_WITHIN
+    alarm = loop.call_at(deadline, _hang_up, connection)
+    try:
+        async with asyncio.timeout_at(deadline + _GRACE):
+            return await answer
+    finally:
+        alarm.cancel()
+
+
+def _hang_up(connection: Connection) -> None:
+    with (
+        contextlib.suppress(OSError, psycopg.Error),
+        socket.socket(fileno=os.dup(connection.fileno())) as line,
+    ):
+        line.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,37 @@
+"""Tells the control plane that the proxy is alive, and which endpoints clients came to."""
+
+import asyncio
+import time
+from functools import partial
+
+from controlplane.models.connecting import report_alive, report_used
+from controlplane.proxy.control_database import ControlDatabase
+from controlplane.proxy.errors import ControlPlaneSilent
+
+_REPORT_EVERY = 2.0  # seconds
+
+
+class Reports:
+    def __init__(self, database: ControlDatabase, region: str) -> None:
+        self._database = database
+        self._region = region
+        # When a client last came to each endpoint, in seconds since 1970.
+        self._used: dict[str, float] = {}
+
+    def note_use(self, endpoint_id: str) -> None:
+        self._used[endpoint_id] = time.time()
+
+    async def run(self) -> None:
+        """Report until cancelled; what the database does not take is told it later."""
+        while True:
+            used, self._used = self._used, {}
+            try:
+                await self._database.ask(partial(report_alive, region=self._region))
+                # One by one: a statement that holds one row cannot wait in a circle.
+                for endpoint_id in list(used):
+                    at = used[endpoint_id]
+                    await self._database.ask(partial(report_used, endpoint_id=endpoint_id, at=at))
+                    del used[endpoint_id]
+            except ControlPlaneSilent:
+                self._used = {**used, **self._used}
+            await asyncio.sleep(_REPORT_EVERY)

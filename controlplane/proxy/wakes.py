@@ -1,0 +1,144 @@
+"""Has computes started, and poolers beside them, for clients that wait."""
+
+import asyncio
+import contextlib
+import logging
+import uuid
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from controlplane.compute import compute
+from controlplane.compute.filesystem import LockTimeout, lock_branches
+from controlplane.compute.pooler import PoolerUnavailable, ensure_pooler, pooler_socket
+from controlplane.models import Action, Role
+from controlplane.models.connecting import find_failure
+from controlplane.proxy.changes import Changes
+from controlplane.proxy.compute_states import ComputeState, ComputeStates
+from controlplane.proxy.control_database import ControlDatabase
+from controlplane.proxy.directory import ComputeAddress
+from controlplane.proxy.errors import DisabledEndpointRefused, WakeFailed
+from controlplane.proxy.service_calls import ServiceCalls
+from controlplane.services import waking
+from controlplane.services.errors import EndpointDisabled, ServiceError
+
+log = logging.getLogger(__name__)
+
+# A notification may be lost with its connection; whoever waits looks again by itself. Seconds.
+_LOOK_AGAIN = 1.0
+# Bounds on the calls below, in seconds. A start is only asked for in its call, not awaited.
+_ASK_WITHIN = 4.0
+_POOLER_LOCK_WITHIN = 10.0
+_POOLER_WITHIN = 16.0
+_DEATH_WITHIN = 10.0
+
+
+class Wakes:
+    def __init__(self, database: ControlDatabase, states: ComputeStates, changes: Changes) -> None:
+        self._database = database
+        self._states = states
+        self._changes = changes
+        self._calls = ServiceCalls()
+        # The run of each endpoint's compute that has a pooler beside it.
+        self._pooled: dict[str, str] = {}
+
+    def close(self) -> None:
+        self._calls.close()
+
+    async def wake(
+        self, endpoint_id: str, *, pooled: bool, refused: ComputeAddress | None = None
+    ) -> ComputeAddress:
+        """See `Directory.wake`."""
+        state = await self._states.find(endpoint_id)
+        if state.run is not None and refused is not None and refused.run == state.run:
+            state = await self._after_death(endpoint_id)
+        if pooled:
+            state = await self._with_living_compute(endpoint_id, state)
+        if state.run is None:
+            state = await self._start(endpoint_id)
+        if state.disabled:
+            raise DisabledEndpointRefused
+        # Before the address is given away: whoever hears of a change after this drops them.
+        self._changes.let_in(endpoint_id, state.branch_id)
+        return await self._address(endpoint_id, state, pooled=pooled)
+
+    async def _start(self, endpoint_id: str) -> ComputeState:
+        """Have the endpoint started, and wait until it runs.
+
+        What is waited for may end well and be of no use: a suspend or a reassignment may have
+        been asked for behind it. So nothing is waited for that does not lead to an active
+        endpoint: a start is asked for again, behind whatever came meanwhile.
+        """
+        asked: Sequence[uuid.UUID] = ()
+        while True:
+            changed = self._changes.next_of(endpoint_id)
+            state = await self._states.look(endpoint_id)
+            if state.run is not None:
+                return state
+            if state.disabled:
+                raise DisabledEndpointRefused
+            if state.is_coming:
+                await self._wait_for(changed)
+                continue
+            failure = partial(find_failure, operations=asked, action=Action.START_COMPUTE)
+            if asked and (reason := await self._database.ask(failure)):
+                raise WakeFailed(f"endpoint could not start: {reason}")
+            asked = await self._ask_for_start(endpoint_id)
+
+    async def _ask_for_start(self, endpoint_id: str) -> Sequence[uuid.UUID]:
+        """The operations that lead there."""
+        try:
+            return await self._calls.call(waking.start_for_client, endpoint_id, within=_ASK_WITHIN)
+        except EndpointDisabled as error:
+            raise DisabledEndpointRefused from error
+        except ServiceError as error:
+            raise WakeFailed(error.message) from error
+
+    async def _with_living_compute(self, endpoint_id: str, state: ComputeState) -> ComputeState:
+        """The state once it no longer says of a dead compute that it runs.
+
+        A pooler outlives its compute until somebody has noticed, and lets clients in meanwhile:
+        their first query would be their last. So here it is the compute that is looked for.
+        """
+        while state.run and compute.running_endpoint(state.branch_id) != endpoint_id:
+            changed = self._changes.next_of(endpoint_id)
+            seen, state = state, await self._after_death(endpoint_id)
+            if state == seen:
+                # An operation is at work on the branch, which will say what has become of it.
+                await self._wait_for(changed)
+        return state
+
+    async def _after_death(self, endpoint_id: str) -> ComputeState:
+        """The endpoint's state once it is known that its compute does not answer."""
+        self._pooled.pop(endpoint_id, None)
+        try:
+            await self._calls.call(waking.notice_death, endpoint_id, within=_DEATH_WITHIN)
+        except LockTimeout:
+            log.info("compute silent, branch busy", extra={"endpoint": endpoint_id})
+        return await self._states.look(endpoint_id)
+
+    async def _wait_for(self, changed: asyncio.Event) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(changed.wait(), _LOOK_AGAIN)
+
+    async def _address(
+        self, endpoint_id: str, state: ComputeState, *, pooled: bool
+    ) -> ComputeAddress:
+        run = state.run or ""
+        directory = compute.socket_dir(endpoint_id)
+        if not pooled:
+            return ComputeAddress(directory / ".s.PGSQL.5432", run)
+        if self._pooled.get(endpoint_id) != run:
+            start = partial(_start_pooler, directory)
+            try:
+                await self._calls.call(start, state.branch_id, within=_POOLER_WITHIN)
+            except (PoolerUnavailable, LockTimeout) as error:
+                raise WakeFailed(str(error)) from error
+            self._pooled[endpoint_id] = run
+        return ComputeAddress(pooler_socket(directory), run)
+
+
+def _start_pooler(directory: Path, branch_id: str) -> None:
+    # The roles are read under the lock, so that an older list never replaces a newer one.
+    with lock_branches(branch_id, timeout=_POOLER_LOCK_WITHIN):
+        ensure_pooler(branch_id, directory, roles=Role.that_may_connect(branch_id))

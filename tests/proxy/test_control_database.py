@@ -1,0 +1,112 @@
+"""Asking a database that may hang, die and come back."""
+
+import asyncio
+import time
+from typing import Any
+
+import psutil
+import psycopg
+import pytest
+import uvloop
+
+from controlplane.proxy import control_database
+from controlplane.proxy.control_database import ControlDatabase
+from controlplane.proxy.errors import ControlPlaneSilent
+from tests.support.bare_postgres import BarePostgres
+
+
+@pytest.fixture(autouse=True)
+def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_database, "ANSWER_WITHIN", 0.4)
+
+
+async def pid_of(connection: psycopg.AsyncConnection[Any]) -> int:
+    row = await (await connection.execute("SELECT pg_backend_pid()")).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def database_on(postgres: BarePostgres) -> ControlDatabase:
+    return ControlDatabase(f"host={postgres.directory} user=postgres dbname=postgres")
+
+
+def test_a_connection_is_used_again(postgres: BarePostgres) -> None:
+    async def go() -> None:
+        database = database_on(postgres)
+        assert await database.ask(pid_of) == await database.ask(pid_of)
+        await database.close()
+
+    uvloop.run(go())
+
+
+def test_a_server_that_hangs_is_waited_for_no_longer_than_is_bearable(
+    mortal_postgres: BarePostgres,
+) -> None:
+    """By nobody of many, whether they have a connection or are still to make one."""
+    mortal_postgres.start()
+
+    async def go() -> None:
+        database = database_on(mortal_postgres)
+        before = await database.ask(pid_of)
+        processes = [psutil.Process(mortal_postgres.pid), psutil.Process(before)]
+        for process in processes:
+            process.suspend()
+        try:
+            began = time.monotonic()
+            answers = await asyncio.gather(
+                *[database.ask(pid_of) for _ in range(30)], return_exceptions=True
+            )
+            assert time.monotonic() - began < 2
+        finally:
+            for process in processes:
+                process.resume()
+        assert {type(answer) for answer in answers} == {ControlPlaneSilent}
+        assert database.is_silent
+        assert await database.ask(pid_of) != before
+        assert not database.is_silent
+        await database.close()
+
+    uvloop.run(go())
+
+
+def test_a_server_that_was_restarted_answers_the_first_question(
+    mortal_postgres: BarePostgres,
+) -> None:
+    mortal_postgres.start()
+
+    async def go() -> None:
+        database = database_on(mortal_postgres)
+        await asyncio.gather(*[database.ask(pid_of) for _ in range(5)])
+        mortal_postgres.stop()
+        with pytest.raises(ControlPlaneSilent):
+            await database.ask(pid_of)
+        mortal_postgres.start()
+        assert await database.ask(pid_of)
+        await database.close()
+
+    uvloop.run(go())
+
+
+def test_the_question_of_whoever_stops_waiting_costs_no_connection(
+    postgres: BarePostgres,
+) -> None:
+    async def go() -> None:
+        database = database_on(postgres)
+        before = await database.ask(pid_of)
+        asked, answered = asyncio.Event(), asyncio.Event()
+
+        async def ask(connection: psycopg.AsyncConnection[Any]) -> None:
+            asked.set()
+            await pid_of(connection)
+            answered.set()
+
+        leaving = asyncio.create_task(database.ask(ask))
+        await asked.wait()
+        leaving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+        await asyncio.wait_for(answered.wait(), 5)
+        assert await database.ask(pid_of) == before
+        await database.close()
+
+    uvloop.run(go())
