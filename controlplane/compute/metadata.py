@@ -9,6 +9,7 @@ from psycopg import sql
 
 from controlplane.compute.binaries import as_compute_account, own_directory, postgres_bin
 from controlplane.compute.filesystem import remove_tree, sync_tree
+from controlplane.compute.process import clear_stale_pid_file
 
 USER = DATABASE = "perch"
 
@@ -22,6 +23,7 @@ def create_metadata_cluster() -> None:
     data = _data_dir()
     own_directory(metadata_socket_dir())
     if data.exists():
+        clear_stale_pid_file(data, sockets=metadata_socket_dir())
         return
     staging = own_directory(data.with_name(".metadata"))
     remove_tree(staging)

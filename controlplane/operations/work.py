@@ -137,14 +137,12 @@ def check_availability(attempt: Attempt) -> None:
 
 
 def delete_timeline(attempt: Attempt) -> None:
-    compute.stop(attempt.branch.id)
-    branch_data.remove(attempt.branch.id)
+    compute.remove(attempt.branch.id)
 
 
 def delete_tenant(attempt: Attempt) -> None:
     for branch in Branch.objects.filter(project_id=attempt.operation.project_id):
-        compute.stop(branch.id)
-        branch_data.remove(branch.id)
+        compute.remove(branch.id)
 
 
 def compute_spec(endpoint: Endpoint) -> ComputeSpec:

@@ -2,13 +2,16 @@
 
 import os
 import signal
-from contextlib import AbstractContextManager, suppress
+import subprocess
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 import requests
 
+from controlplane.compute.binaries import as_compute_account
 from tests.controlplane.project import Project
 from tests.stack import Client, Stack, running_stack, wait_for
 
@@ -138,6 +141,18 @@ def is_alive(process: psutil.Process) -> bool:
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
+
+
+@contextmanager
+def stranger() -> Iterator[psutil.Process]:
+    """A living process of the computes' account that is no compute's; nobody may end it."""
+    child = subprocess.Popen(["sleep", "600"], **as_compute_account())
+    try:
+        yield psutil.Process(child.pid)
+        assert child.poll() is None, "a stranger was ended"
+    finally:
+        child.kill()
+        child.wait()
 
 
 def same_client(client: Client) -> Client:

@@ -1,0 +1,65 @@
+"""Files in the directories of a compute's account.
+
+In place of each there may be anything: a link to a file of ours, a pipe that nobody writes to,
+a file without end. So what is read is a regular file and bounded, and what is written is new.
+"""
+
+import errno
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+from controlplane.compute.binaries import give_to_account
+
+# What opening says of a missing file, and of a link or a socket that stands in for it.
+ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO}
+
+
+def read_regular(path: Path, limit: int, *, from_end: bool = False) -> bytes:
+    """At most `limit` bytes of a regular file: its first, or its last.
+
+    Empty where there is none; a link or a pipe is none.
+    """
+    try:
+        # Without waiting for whoever may write to a pipe.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno in ABSENT:
+            return b""
+        raise
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            return b""
+        if from_end:
+            file.seek(max(0, found.st_size - limit))
+        return file.read(limit)
+
+
+def replace_file(path: Path, content: str | bytes) -> None:
+    """Put a new file of the compute account in place of what is at `path`, whole or not at all."""
+    draft = path.with_name(f".{path.name}")
+    draft.unlink(missing_ok=True)
+    # Exclusive, it follows no link and opens no pipe.
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+        give_to_account(descriptor)
+    draft.replace(path)
+
+
+def remove_from(directory: Path, *names: str) -> None:
+    """Remove these files from `directory`, where they are there; a link to another is none."""
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY)
+    except OSError as error:
+        if error.errno in ABSENT:
+            return
+        raise
+    try:
+        for name in names:
+            with suppress(FileNotFoundError, IsADirectoryError):
+                os.unlink(name, dir_fd=descriptor)
+    finally:
+        os.close(descriptor)
