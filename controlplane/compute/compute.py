@@ -159,6 +159,21 @@ def answers(endpoint_id: str) -> bool:
         return False
 
 
+def is_silent(endpoint_id: str) -> bool:
+    """Whether the endpoint's Postgres, which is said to run, answers nobody."""
+    try:
+        with session(socket_dir(endpoint_id), bound=ANSWER_BOUND) as connection:
+            connection.execute("SELECT 1")
+    except psycopg.Error as error:
+        return is_silence(error)
+    return False
+
+
+def is_silence(error: psycopg.Error) -> bool:
+    """Whether a session failed for want of any answer, be it a refusal."""
+    return error.sqlstate is None and "FATAL:" not in str(error)
+
+
 def last_activity(endpoint_id: str) -> datetime | None:
     """When a client last did something on the running compute; None if none ever did.
 

@@ -13,6 +13,7 @@ from controlplane.models import Action, EndpointState, Operation
 from controlplane.operations import work
 from controlplane.operations.details import (
     ApplyConfigDetails,
+    CheckAvailabilityDetails,
     Details,
     SuspendComputeDetails,
 )
@@ -62,7 +63,9 @@ ACTIONS: Mapping[Action, ActionRule] = {
     Action.APPLY_CONFIG: ActionRule(
         work.apply_config, details=ApplyConfigDetails, endpoint_after=EndpointState.ACTIVE
     ),
-    Action.CHECK_AVAILABILITY: ActionRule(work.check_availability),
+    Action.CHECK_AVAILABILITY: ActionRule(
+        work.check_availability, details=CheckAvailabilityDetails
+    ),
     Action.DELETE_TIMELINE: ActionRule(work.delete_timeline),
     Action.DELETE_TENANT: ActionRule(work.delete_tenant),
 }

@@ -13,10 +13,11 @@ from controlplane.compute import compute
 from controlplane.models import UNFINISHED, Action, Endpoint, EndpointState, Operation, Region
 from controlplane.operations.details import SuspendComputeDetails
 from controlplane.operations.engine import Step, locked_project, schedule
+from controlplane.operations.silence import check_silent, is_silent, listening
 
 log = logging.getLogger(__name__)
 
-LONGEST_BETWEEN_LOOKS = 15.0  # seconds
+LONGEST_BETWEEN_LOOKS = 10.0  # seconds
 LOOKS_AT_ONCE = 8
 
 # When this worker last asked each endpoint's compute; asking costs it a connection.
@@ -35,17 +36,21 @@ def suspend_idle_endpoints(region: Region) -> None:
         del _looked_at[gone]
     due = [endpoint for endpoint in active if _is_due(endpoint, now)]
     _looked_at.update((endpoint.id, now) for endpoint in due)
+    listen = listening(compute.last_activity)
     # Side by side: a compute that hangs must not hold up the look at all the others.
     with ThreadPoolExecutor(LOOKS_AT_ONCE) as threads:
-        looks = [(row, threads.submit(compute.last_activity, row.id)) for row in due]
+        looks = [(row, threads.submit(listen, row.id)) for row in due]
         for endpoint, look in looks:
             try:
                 _take_in(endpoint, look.result())
             except psycopg.Error as error:
                 log.info("endpoint=%s activity=unknown error=%r", endpoint.id, str(error))
+    check_silent(active)
 
 
 def _is_due(endpoint: Endpoint, now: datetime) -> bool:
+    if is_silent(endpoint.id):
+        return True
     timeout = _timeout_of(endpoint)
     between = min(timeout / 3, LONGEST_BETWEEN_LOOKS) if timeout > 0 else LONGEST_BETWEEN_LOOKS
     looked_at = _looked_at.get(endpoint.id)
