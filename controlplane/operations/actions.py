@@ -71,6 +71,8 @@ ACTIONS: Mapping[Action, ActionRule] = {
 }
 
 STARTS = [action for action, rule in ACTIONS.items() if rule.is_start]
+# Those that leave no compute running.
+ENDS = [Action.SUSPEND_COMPUTE, Action.DELETE_TIMELINE, Action.DELETE_TENANT]
 MAKES_BRANCH = [action for action, rule in ACTIONS.items() if rule.makes_branch]
 
 

@@ -206,6 +206,22 @@ class TestFailingStarts:
         project.start()
         assert project.sql("SELECT 1") == [(1,)]
 
+    def test_whoever_suspends_the_endpoint_does_not_wait_for_all_attempts(
+        self, project: Project
+    ) -> None:
+        project.suspend()
+        control = project.stack.data_dir(project.branch_id) / "global" / "pg_control"
+        kept = control.rename(control.with_name("pg_control.kept"))
+        start = project.client.post(project.endpoint_path(rest="/start"))
+        (operation_id,) = [operation["id"] for operation in start["operations"]]
+        wait_for(lambda: project.operation(operation_id)["failures_count"], "a failed attempt")
+        project.suspend()
+        operation = project.operation(operation_id)
+        assert operation["status"] == "failed"
+        assert operation["failures_count"] < 5
+        kept.rename(control)
+        project.start()
+
     def test_one_that_is_mended_meanwhile_succeeds(self, project: Project) -> None:
         project.suspend()
         control = project.stack.data_dir(project.branch_id) / "global" / "pg_control"
