@@ -36,7 +36,7 @@ from controlplane.models import (
     OperationStatus,
     Project,
 )
-from controlplane.operations.actions import ACTIONS, STARTS, details_of, rule_of
+from controlplane.operations.actions import ACTIONS, ENDS, STARTS, details_of, rule_of
 from controlplane.operations.details import Details
 from controlplane.operations.effects import settle_compute, settle_rows, take_effect
 from controlplane.operations.locks import locked_project
@@ -298,6 +298,19 @@ def _is_awaited(operation: Operation) -> bool:
     ).exists()
 
 
+def _is_in_the_way(operation: Operation) -> bool:
+    """Whether somebody has asked meanwhile for the end of what this operation works for: a
+    suspend or a deletion waits for the attempt under way, and not for another one."""
+    later = Operation.objects.filter(
+        project_id=operation.project_id,
+        resources__overlap=[*operation.resources, operation.project_id],
+        action__in=ENDS,
+        status__in=UNFINISHED,
+        created_at__gt=operation.created_at,
+    )
+    return later.exclude(chain=operation.chain).exists()
+
+
 def _finish(operation: Operation) -> None:
     with locked_project(operation.project_id) as project:
         if _end(operation, OperationStatus.FINISHED):
@@ -314,7 +327,7 @@ def _words_of(error: Exception) -> str:
 
 def _retry_or_fail(operation: Operation, reason: str) -> None:
     pauses = rule_of(operation).retry_pauses
-    if operation.failures_count >= len(pauses):
+    if operation.failures_count >= len(pauses) or _is_in_the_way(operation):
         _fail(operation, reason, attempt_failed=True)
         return
     pause = timedelta(seconds=pauses[operation.failures_count])
