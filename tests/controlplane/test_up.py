@@ -238,11 +238,7 @@ def python_for(environment: Path, account: dict[str, Any]) -> Path:
     for base in (os.path.realpath(sys.executable), f"/usr/bin/{version}"):
         try:
             subprocess.run(
-                [
-                    base,
-                    "-c",
-                    f"import sys, psycopg; assert sys.version_info[:2] == {sys.version_info[:2]}",
-                ],
+                [base, "-c", check],
                 env={"PYTHONPATH": packages},
                 check=True,
                 capture_output=True,
