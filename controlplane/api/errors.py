@@ -18,6 +18,7 @@ from controlplane.services.errors import (
     Locked,
     NotFound,
     PasswordNotStored,
+    RegionFull,
     ServiceError,
     Unprocessable,
 )
@@ -32,6 +33,7 @@ STATUS_OF: Mapping[type[ServiceError], int] = {
     PasswordNotStored: 412,
     Unprocessable: 422,
     Locked: 423,
+    RegionFull: 503,
 }
 # One wording for a missing, a wrong and a revoked key: which it was is nobody's business.
 UNAUTHENTICATED = "supplied credentials do not pass authentication"

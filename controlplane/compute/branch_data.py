@@ -13,6 +13,8 @@ import os
 import re
 import subprocess
 import threading
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from django.conf import settings
@@ -31,7 +33,15 @@ from controlplane.compute.configuration import PLATFORM_ROLE
 from controlplane.compute.filesystem import lock_branches, remove_tree, sync_tree
 from controlplane.compute.process import socket_dir_of
 from controlplane.compute.session import session
-from controlplane.compute.tree import NEW_FILE, clone_file, clone_tree, open_directory
+from controlplane.compute.space import require, telling_of_full_disk
+from controlplane.compute.tree import (
+    NEW_FILE,
+    clone_file,
+    clone_tree,
+    open_directory,
+    shares_blocks,
+    tree_size,
+)
 
 # What belongs to the running process, not to the data: the documentation of Postgres's
 # low-level backup says to leave these out.
@@ -45,6 +55,8 @@ OF_THE_RUNNING = (
 # Seconds: beginning a backup of a running parent makes it write all its dirty pages.
 CHECKPOINT_BOUND = 600.0
 INITDB_BOUND = 120.0
+# Bytes that a new branch takes in any case: its first segment of the log, and the directories.
+LEAST = 20 << 20
 
 
 class NoSuchBranchData(Exception):
@@ -62,14 +74,14 @@ def data_dir(branch_id: str) -> Path:
 def create_from_template(branch_id: str) -> None:
     """Make the branch's directory as a fresh cluster. Does nothing where it is already.
 
-    Raises AccountUnusable, OSError.
+    Raises AccountUnusable, NotEnoughSpace, OSError.
     """
     if branch_dir(branch_id).exists():
         return
     template = _template()
-    staging, account = _staging(branch_id)
-    clone_tree(template, staging / "data", owner=account)
-    _put_in_place(staging, branch_id, account)
+    with _new_branch(branch_id) as (staging, account):
+        _require_space(template, staging)
+        clone_tree(template, staging / "data", owner=account)
 
 
 def create_from_parent(branch_id: str, parent_id: str) -> None:
@@ -77,27 +89,30 @@ def create_from_parent(branch_id: str, parent_id: str) -> None:
 
     The parent may run; then Postgres's backup functions make the copy consistent. Does
     nothing where the directory is already. Raises NoSuchBranchData, AccountUnusable,
-    TreeUntrusted, psycopg.Error, OSError.
+    NotEnoughSpace, TreeUntrusted, psycopg.Error, OSError.
     """
     if branch_dir(branch_id).exists():
         return
     parent = data_dir(parent_id)
     if not parent.exists():
         raise NoSuchBranchData(f"the parent branch {parent_id} has no data")
-    staging, account = _staging(branch_id)
-    if socket_dir := socket_dir_of(parent):
-        _back_up(parent, socket_dir, staging / "data", account)
-    else:
-        clone_tree(parent, staging / "data", owner=account, skip=OF_THE_PROCESS)
-    _put_in_place(staging, branch_id, account)
+    with _new_branch(branch_id) as (staging, account):
+        if socket_dir := socket_dir_of(parent):
+            _require_space(parent, staging, skip=OF_THE_RUNNING)
+            _back_up(parent, socket_dir, staging / "data", account)
+        else:
+            _require_space(parent, staging, skip=OF_THE_PROCESS)
+            clone_tree(parent, staging / "data", owner=account, skip=OF_THE_PROCESS)
 
 
 def remove(branch_id: str) -> None:
     """Remove the branch's directory, at once as far as anyone can see."""
-    place = branch_dir(branch_id)
+    place, doomed = branch_dir(branch_id), _staging_place(branch_id)
+    remove_tree(doomed)
     if place.exists():
-        place.rename(_empty_staging(branch_id) / "removed")
-    remove_tree(_staging_place(branch_id))
+        # Makes nothing new: on a full disk it is by removing that there comes to be room.
+        place.rename(doomed)
+        remove_tree(doomed)
 
 
 def write_for(branch_id: str, name: str, text: str) -> Path:
@@ -184,6 +199,26 @@ def _copy_log(parent: Path, target: Path, *, first: str, last: str, account: Acc
         for name in os.listdir(log):
             if re.fullmatch("[0-9A-F]{24}", name) and first <= name <= last:
                 clone_file(name, source=log, target=copy, owner=account)
+
+
+@contextmanager
+def _new_branch(branch_id: str) -> Iterator[tuple[Path, Account]]:
+    """A directory to make the branch in, and its account; put in place at the end, and removed
+    at once where that is not reached."""
+    staging, account = _staging(branch_id)
+    try:
+        with telling_of_full_disk("the branch"):
+            yield staging, account
+            _put_in_place(staging, branch_id, account)
+    except BaseException:
+        remove_tree(staging)
+        raise
+
+
+def _require_space(source: Path, staging: Path, *, skip: Collection[str] = ()) -> None:
+    """Raises NotEnoughSpace where a copy of `source` would not fit."""
+    size = 0 if shares_blocks(source, staging) else tree_size(source, skip=skip)
+    require(max(size, LEAST), at=staging, what="the branch")
 
 
 def _staging(branch_id: str) -> tuple[Path, Account]:

@@ -211,6 +211,8 @@ def _finish(operation: Operation) -> None:
 
 def _words_of(error: Exception) -> str:
     """Why an attempt failed, for the user: what Postgres or the host said, not our own slips."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror  # without the path, which is the host's own
     if isinstance(error, TELLING) and str(error):
         return str(error)
     return f"internal error ({type(error).__name__}); the worker's log has the details"

@@ -14,6 +14,7 @@ from controlplane.compute import compute
 from controlplane.compute.binaries import postgres_version
 from controlplane.compute.logs import trim_logs
 from controlplane.compute.pooler import pgbouncer
+from controlplane.compute.space import host_space
 from controlplane.models import (
     UNFINISHED,
     Action,
@@ -23,6 +24,7 @@ from controlplane.models import (
     Operation,
     Region,
 )
+from controlplane.operations.disk import guard_disk
 from controlplane.operations.engine import Step, locked_project, schedule
 from controlplane.operations.idleness import suspend_idle_endpoints
 from controlplane.operations.reconcile import reconcile_host, redispatch_lost_operations
@@ -57,11 +59,14 @@ def own_region() -> Region:
 
 def publish(region: Region) -> None:
     """Say that the worker is alive, and what its host can do."""
+    space = host_space()
     Region.objects.filter(id=region.id).update(
         worker_seen_at=timezone.now(),
         pooling_available=pgbouncer() is not None,
         pg_version=int(postgres_version().split(".")[0]),
         port=settings.PROXY_PORT,
+        disk_free_bytes=space.free,
+        disk_reserve_bytes=space.reserve,
     )
 
 
@@ -132,6 +137,7 @@ def _pause(endpoint: Endpoint) -> timedelta:
 
 ROUNDS: Sequence[Round] = (
     Round(0.5, suspend_idle_endpoints),
+    Round(0.5, guard_disk),
     Round(2, reconcile_host),
     Round(5, publish),
     Round(10, redispatch_lost_operations),

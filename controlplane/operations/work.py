@@ -27,15 +27,19 @@ from controlplane.compute.compute import ConfigurationRefused
 from controlplane.compute.configuration import ComputeSpec
 from controlplane.compute.integrity import check_data
 from controlplane.compute.pooler import admit_roles
+from controlplane.compute.space import NotEnoughSpace
 from controlplane.models import (
+    Action,
     Branch,
     BranchState,
     Database,
     Endpoint,
     Operation,
+    OperationStatus,
     Role,
 )
 from controlplane.operations.details import ApplyConfigDetails, Details, SuspendComputeDetails
+from controlplane.operations.disk import why_stopped
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +78,10 @@ class Attempt:
 
 
 def create_timeline(attempt: Attempt) -> None:
-    branch_data.create_from_template(attempt.branch.id)
+    try:
+        branch_data.create_from_template(attempt.branch.id)
+    except NotEnoughSpace as error:
+        raise Refused(str(error)) from error
 
 
 def create_branch(attempt: Attempt) -> None:
@@ -83,12 +90,14 @@ def create_branch(attempt: Attempt) -> None:
         raise Refused("the branch has no parent")
     try:
         branch_data.create_from_parent(branch.id, branch.parent.id)
-    except NoSuchBranchData as error:
+    except (NoSuchBranchData, NotEnoughSpace) as error:
         raise Refused(str(error)) from error
-    # The data came with the parent's roles and databases as they were last applied there.
+    # The data came with the parent's roles and databases as they were last applied there. Where
+    # an earlier creation has failed, both branches may have counted changes since: the numbers
+    # would compare what differs, and all is applied anew.
+    revision = 0 if _failed_before(branch) else branch.parent.applied_catalog_revision
     Branch.objects.filter(id=branch.id).update(
-        applied_catalog_revision=branch.parent.applied_catalog_revision,
-        logical_size=branch.parent.logical_size,
+        applied_catalog_revision=revision, logical_size=branch.parent.logical_size
     )
 
 
@@ -157,6 +166,12 @@ def compute_spec(endpoint: Endpoint) -> ComputeSpec:
     )
 
 
+def _failed_before(branch: Branch) -> bool:
+    return Operation.objects.filter(
+        branch=branch, action=Action.CREATE_BRANCH, status=OperationStatus.FAILED
+    ).exists()
+
+
 def _was_used(endpoint: Endpoint) -> bool:
     """Whether a client has come since the endpoint was found idle."""
     try:
@@ -169,6 +184,8 @@ def _was_used(endpoint: Endpoint) -> bool:
 def _bring_up(endpoint: Endpoint, bring_up: Callable[[ComputeSpec], None]) -> None:
     if endpoint.branch.current_state != BranchState.READY:
         raise Refused(f"the branch {endpoint.branch_id} was not created")
+    if reason := why_stopped(endpoint.branch_id):
+        raise Refused(reason)
     try:
         bring_up(compute_spec(endpoint))
     except (ConfigurationRefused, NoSuchBranchData) as error:
