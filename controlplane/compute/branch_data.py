@@ -1,9 +1,9 @@
 """A branch on disk: its directory, made from the template or from its parent.
 
 `<state-dir>/branches/<branch_id>/` holds `data` (Postgres's own), `run` (where a pooler may
-write), `postgresql.conf` and `postgres.log`. As root it is root's, and its group is the branch's
-account, which may pass through it and read, but write only below `data` and `run`: so none of
-the names in it can be put in the way of what root does there.
+write), `postgresql.conf`, and `postgres.log` with the pipe that it comes through. As root it is
+root's, and its group is the branch's account, which may pass through it and read, but write only
+below `data` and `run`: so none of the names in it can be put in the way of what root does there.
 
 It is made beside its place, where only we can look in, and renamed into it, so that it is there
 as a whole or not at all. Callers hold the branch's lock.

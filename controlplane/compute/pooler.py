@@ -5,6 +5,7 @@ the compute goes. Callers hold the branch's lock.
 """
 
 import functools
+import os
 import re
 import shutil
 import signal
@@ -19,6 +20,7 @@ from django.conf import settings
 
 from controlplane.compute import branch_data
 from controlplane.compute.accounts import account_of, running_as
+from controlplane.compute.logs import flush_log, open_log
 from controlplane.compute.process import is_alive, reap, wait_until
 
 PORT = 6432  # of the socket's name alone
@@ -100,8 +102,9 @@ def ensure_pooler(branch_id: str, socket_dir: Path, *, roles: Collection[str]) -
     )
     # What a pooler that was killed has left would pass for the new one's.
     pooler_socket(socket_dir).unlink(missing_ok=True)
-    # Opened here, not by its name there: the pooler's account owns no directory of ours.
-    with log_file.open("wb") as log:
+    log_file.unlink(missing_ok=True)
+    log = open_log(log_file)
+    try:
         child = subprocess.Popen(
             [program, config],
             stdin=subprocess.DEVNULL,
@@ -110,6 +113,8 @@ def ensure_pooler(branch_id: str, socket_dir: Path, *, roles: Collection[str]) -
             start_new_session=True,
             **running_as(account_of(branch_data.branch_dir(branch_id))),
         )
+    finally:
+        os.close(log)
     deadline = time.monotonic() + START_TIMEOUT
     while not pooler_socket(socket_dir).exists():
         if child.poll() is not None or time.monotonic() > deadline:
@@ -173,6 +178,7 @@ def _process(branch_id: str) -> psutil.Process | None:
 
 
 def _last_line(log_file: Path) -> str:
+    flush_log(log_file)
     try:
         return log_file.read_text(errors="replace").strip().splitlines()[-1]
     except (OSError, IndexError):

@@ -19,6 +19,7 @@ import psutil
 
 from controlplane.compute.accounts import account_of, running_as
 from controlplane.compute.binaries import postgres_bin
+from controlplane.compute.logs import flush_log, open_log
 
 POLL_INTERVAL = 0.001  # seconds
 
@@ -128,6 +129,7 @@ def check_configuration(data_dir: Path, config_file: Path) -> str | None:
 
 def last_words(log_file: Path) -> str:
     """What Postgres complained of at the end of `log_file`, in its own words."""
+    flush_log(log_file)
     try:
         with log_file.open("rb") as file:
             file.seek(max(0, log_file.stat().st_size - 8192))
@@ -156,7 +158,7 @@ def reap(child: "subprocess.Popen[bytes]") -> None:
 
 
 def _spawn(data_dir: Path, config_file: Path, log_file: Path) -> "subprocess.Popen[bytes]":
-    log = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    log = open_log(log_file)
     try:
         return subprocess.Popen(
             [postgres_bin() / "postgres", "-D", data_dir, "-c", f"config_file={config_file}"],

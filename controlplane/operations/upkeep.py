@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from controlplane.compute import compute
 from controlplane.compute.binaries import postgres_version
-from controlplane.compute.logs import trim_logs
+from controlplane.compute.logs import follow_logs
 from controlplane.compute.pooler import pgbouncer
 from controlplane.compute.space import host_space
 from controlplane.models import (
@@ -120,9 +120,9 @@ def measure_sizes(region: Region) -> None:
         Branch.objects.filter(id=endpoint.branch_id).update(logical_size=size)
 
 
-def trim_compute_logs(region: Region) -> None:
-    """Cut what the computes of this host have logged, whosever they are."""
-    trim_logs()
+def follow_compute_logs(region: Region) -> None:
+    """Read what the computes of this host log, whoever has started them."""
+    follow_logs()
 
 
 def _pause(endpoint: Endpoint) -> timedelta:
@@ -143,5 +143,5 @@ ROUNDS: Sequence[Round] = (
     Round(10, redispatch_lost_operations),
     Round(5, check_availability),
     Round(30, measure_sizes),
-    Round(60, trim_compute_logs),
+    Round(5, follow_compute_logs),
 )
