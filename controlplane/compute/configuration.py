@@ -41,6 +41,8 @@ class ComputeSpec:
     min_cu: float
     max_cu: float
     pg_settings: Mapping[str, str] = field(default_factory=dict)
+    # Whether transactions that do not say otherwise may only read.
+    read_only: bool = False
 
 
 def render_configuration(spec: ComputeSpec, *, socket_dir: Path, hba_file: Path) -> str:
@@ -76,6 +78,8 @@ def render_configuration(spec: ComputeSpec, *, socket_dir: Path, hba_file: Path)
         "archive_mode": "off",
         "restart_after_crash": "on",
     }
+    if spec.read_only:
+        reserved["default_transaction_read_only"] = "on"
     lines = ["# Written by Perch at every start; changes here are lost."]
     for settings in (defaults, spec.pg_settings, reserved):
         lines += [f"{name} = {_quoted(value)}" for name, value in settings.items()]

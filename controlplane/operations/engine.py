@@ -286,9 +286,9 @@ def _end(operation: Operation, status: OperationStatus, *, error: str | None = N
 
 
 def _load(operation_id: uuid.UUID) -> Operation:
-    return Operation.objects.select_related("project__region", "branch", "endpoint__branch").get(
-        id=operation_id
-    )
+    return Operation.objects.select_related(
+        "project__region", "branch__project__account", "endpoint__branch"
+    ).get(id=operation_id)
 
 
 def _stands_behind(operation: Operation, held: set[str]) -> bool:

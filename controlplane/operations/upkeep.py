@@ -5,12 +5,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-import psycopg
 from django.conf import settings
 from django.db.models import OuterRef, Q, Subquery
 from django.utils import timezone
 
-from controlplane.compute import compute
 from controlplane.compute.binaries import postgres_version
 from controlplane.compute.logs import follow_logs
 from controlplane.compute.pooler import pgbouncer
@@ -18,9 +16,7 @@ from controlplane.compute.space import host_space
 from controlplane.models import (
     UNFINISHED,
     Action,
-    Branch,
     Endpoint,
-    EndpointState,
     Operation,
     Region,
 )
@@ -28,6 +24,7 @@ from controlplane.operations.disk import guard_disk
 from controlplane.operations.engine import Step, locked_project, schedule
 from controlplane.operations.idleness import suspend_idle_endpoints
 from controlplane.operations.reconcile import reconcile_host, redispatch_lost_operations
+from controlplane.operations.sizes import measure_nearly_full, measure_sizes
 
 log = logging.getLogger(__name__)
 
@@ -107,19 +104,6 @@ def check_availability(region: Region) -> None:
                 )
 
 
-def measure_sizes(region: Region) -> None:
-    """Note how large the branches of the active endpoints are."""
-    for endpoint in Endpoint.objects.filter(
-        project__region=region, deleted_at=None, current_state=EndpointState.ACTIVE
-    ):
-        try:
-            size = compute.logical_size(endpoint.id)
-        except psycopg.Error as error:
-            log.info("size unknown", extra={"endpoint": endpoint.id, "error": str(error)})
-            continue
-        Branch.objects.filter(id=endpoint.branch_id).update(logical_size=size)
-
-
 def follow_compute_logs(region: Region) -> None:
     """Read what the computes of this host log, whoever has started them."""
     follow_logs()
@@ -143,5 +127,6 @@ ROUNDS: Sequence[Round] = (
     Round(10, redispatch_lost_operations),
     Round(5, check_availability),
     Round(30, measure_sizes),
+    Round(2, measure_nearly_full),
     Round(5, follow_compute_logs),
 )

@@ -109,6 +109,7 @@ def start_compute(attempt: Attempt) -> None:
     except psycopg.Error as error:
         # One role that cannot be made must not keep everyone out; the next start tries again.
         log.error("catalog not applied", extra={"endpoint": endpoint.id, "error": str(error)})
+    _hold_to_limit(endpoint)
 
 
 def suspend_compute(attempt: Attempt) -> None:
@@ -163,6 +164,7 @@ def compute_spec(endpoint: Endpoint) -> ComputeSpec:
         min_cu=endpoint.autoscaling_limit_min_cu,
         max_cu=endpoint.autoscaling_limit_max_cu,
         pg_settings=endpoint.settings.get("pg_settings", {}),
+        read_only=endpoint.branch.is_over_limit,
     )
 
 
@@ -190,6 +192,22 @@ def _bring_up(endpoint: Endpoint, bring_up: Callable[[ComputeSpec], None]) -> No
         bring_up(compute_spec(endpoint))
     except (ConfigurationRefused, NoSuchBranchData) as error:
         raise Refused(str(error)) from error
+
+
+def _hold_to_limit(endpoint: Endpoint) -> None:
+    """Measure a branch whose size is limited; since it was last, it may have grown beyond."""
+    branch = endpoint.branch
+    if branch.project.account.branch_size_limit is None:
+        return
+    try:
+        size = compute.logical_size(endpoint.id)
+    except psycopg.Error as error:
+        log.info("size unknown", extra={"endpoint": endpoint.id, "error": str(error)})
+        return
+    was_over, branch.logical_size = branch.is_over_limit, size
+    Branch.objects.filter(id=branch.id).update(logical_size=size)
+    if branch.is_over_limit != was_over:
+        _bring_up(endpoint, compute.reconfigure)
 
 
 def _apply_catalog(endpoint: Endpoint) -> None:
