@@ -71,14 +71,24 @@ TLS_KEY = envstr("PERCH_TLS_KEY", "")
 # Seconds that a client waits for its compute.
 WAKE_TIMEOUT = envint("PERCH_WAKE_TIMEOUT", 30)
 
-WORKER_CONCURRENCY = envint("PERCH_WORKER_CONCURRENCY", 32)
+# How many clients' wakes the worker has under way at once, and as many requests.
+WORKER_CONCURRENCY = max(2, envint("PERCH_WORKER_CONCURRENCY", 32))
+# The slots of each lane (`models.Lane`): a thread each, and at times a database connection.
+LANE_SLOTS = {
+    "wakes": WORKER_CONCURRENCY,
+    "requests": WORKER_CONCURRENCY,
+    "upkeep": max(2, WORKER_CONCURRENCY // 4),
+}
 # An endpoint whose suspend_timeout_seconds is 0 sleeps after this many seconds.
 DEFAULT_SUSPEND_TIMEOUT = envint("PERCH_DEFAULT_SUSPEND_TIMEOUT", 300)
+
+# Days that the rows of what was deleted are kept.
+DELETED_RETENTION = envint("PERCH_DELETED_RETENTION", 30)
 
 DATABASES = {
     "default": postgres_database(
         envstr("DATABASE_URL", f"postgresql:///perch?user=perch&host={quote(METADATA_SOCKET)}"),
-        pool_size=WORKER_CONCURRENCY + 4,
+        pool_size=sum(LANE_SLOTS.values()) + 12,
     )
 }
 

@@ -18,6 +18,7 @@ from controlplane.services.errors import (
     Locked,
     NotFound,
     PasswordNotStored,
+    RegionAway,
     RegionFull,
     ServiceError,
     Unprocessable,
@@ -90,6 +91,10 @@ def install_error_handlers(api: NinjaAPI) -> None:
     @api.exception_handler(ServiceError)
     def refused(request: HttpRequest, error: ServiceError) -> HttpResponse:
         return error_response(request, STATUS_OF[type(error)], error.message, code=error.code)
+
+    @api.exception_handler(RegionAway)
+    def away(request: HttpRequest, error: RegionAway) -> HttpResponse:
+        return error_response(request, 503, str(error))
 
     @api.exception_handler(AuthenticationError)
     def unauthenticated(request: HttpRequest, error: AuthenticationError) -> HttpResponse:

@@ -57,6 +57,8 @@ CHECKPOINT_BOUND = 600.0
 INITDB_BOUND = 120.0
 # Bytes that a new branch takes in any case: its first segment of the log, and the directories.
 LEAST = 20 << 20
+# Bytes, copied in some tenths of a second.
+QUICKLY_COPIED = 128 << 20
 
 
 class NoSuchBranchData(Exception):
@@ -78,10 +80,10 @@ def create_from_template(branch_id: str) -> None:
     """
     if branch_dir(branch_id).exists():
         return
-    template = _template()
+    source = template()
     with _new_branch(branch_id) as (staging, account):
-        _require_space(template, staging)
-        clone_tree(template, staging / "data", owner=account)
+        _require_space(source, staging)
+        clone_tree(source, staging / "data", owner=account)
 
 
 def create_from_parent(branch_id: str, parent_id: str) -> None:
@@ -103,6 +105,14 @@ def create_from_parent(branch_id: str, parent_id: str) -> None:
         else:
             _require_space(parent, staging, skip=OF_THE_PROCESS)
             clone_tree(parent, staging / "data", owner=account, skip=OF_THE_PROCESS)
+
+
+def takes_long_to_copy(branch_id: str) -> bool:
+    """Whether a copy of the branch takes so long that a client would notice: its blocks cannot
+    be shared, and there are many."""
+    if shares_blocks(data_dir(branch_id).parent.parent):
+        return False
+    return tree_size(data_dir(branch_id), skip=OF_THE_PROCESS) > QUICKLY_COPIED
 
 
 def remove(branch_id: str) -> None:
@@ -129,16 +139,16 @@ def write_for(branch_id: str, name: str, text: str) -> Path:
     return path
 
 
-def _template() -> Path:
+def template() -> Path:
     """The cluster that new projects are cloned from, made by the first caller; root's, as all
     that is made of it trusts it."""
-    template: Path = settings.STATE_DIR / "templates" / postgres_version()
-    if template.exists():
-        return template
+    place: Path = settings.STATE_DIR / "templates" / postgres_version()
+    if place.exists():
+        return place
     with lock_branches("template"):
-        if template.exists():
-            return template
-        staging = template.with_name(f".{template.name}")
+        if place.exists():
+            return place
+        staging = place.with_name(f".{place.name}")
         remove_tree(staging)
         staging.mkdir(mode=0o700)
         give(staging, service_account())
@@ -157,13 +167,13 @@ def _template() -> Path:
         if done.returncode:
             raise RuntimeError(f"initdb failed: {done.stderr.strip()}")
         # A copy of our own: whoever could write to the original can do so no more.
-        owned = template.with_name(f".{template.name}.owned")
+        owned = place.with_name(f".{place.name}.owned")
         remove_tree(owned)
         clone_tree(staging, owned, owner=own_account())
         remove_tree(staging)
         sync_tree(owned)
-        owned.rename(template)
-    return template
+        owned.rename(place)
+    return place
 
 
 def _back_up(parent: Path, socket_dir: Path, target: Path, account: Account) -> None:
@@ -217,7 +227,8 @@ def _new_branch(branch_id: str) -> Iterator[tuple[Path, Account]]:
 
 def _require_space(source: Path, staging: Path, *, skip: Collection[str] = ()) -> None:
     """Raises NotEnoughSpace where a copy of `source` would not fit."""
-    size = 0 if shares_blocks(source, staging) else tree_size(source, skip=skip)
+    together = source.lstat().st_dev == staging.lstat().st_dev
+    size = 0 if together and shares_blocks(staging) else tree_size(source, skip=skip)
     require(max(size, LEAST), at=staging, what="the branch")
 
 

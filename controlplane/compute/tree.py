@@ -8,10 +8,12 @@ without following links and without waiting, and is looked at before it is read.
 
 import errno
 import fcntl
+import functools
 import os
 import re
 import stat
 import struct
+import tempfile
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -79,35 +81,26 @@ def tree_size(source: Path, *, skip: Collection[str] = ()) -> int:
         return _size_of(reading, "", skip)
 
 
-def shares_blocks(source: Path, target: Path) -> bool:
-    """Whether a copy of what is in `source` to the directory `target`, ours alone, would take no
-    room of its own. Tried on a file without a name: only the filesystem knows."""
-    if source.lstat().st_dev != target.lstat().st_dev:
-        return False
-    try:
-        with _nameless(target) as original, _nameless(target) as copy:
-            os.write(original, bytes(4096))
-            fcntl.ioctl(copy, FICLONE, original)
-    except OSError as error:
-        if error.errno not in NO_REFLINK | {errno.EISDIR}:
-            raise
-        return False
-    return True
-
-
-@contextmanager
-def _nameless(directory: Path) -> Iterator[int]:
-    descriptor = os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
 def clone_file(name: str, *, source: int, target: int, owner: Account) -> None:
     """Copy the file `name` of the directory `source` into the directory `target`. Raises as
     clone_tree does."""
     _Clone(os.fstat(source).st_uid, owner, ()).file(name, source, target, "")
+
+
+@functools.cache
+def shares_blocks(directory: Path) -> bool:
+    """Whether copies within the directory, which is ours, share their blocks."""
+    with (
+        tempfile.TemporaryFile(dir=directory) as source,
+        tempfile.TemporaryFile(dir=directory) as target,
+    ):
+        source.write(bytes(4096))
+        source.flush()
+        try:
+            fcntl.ioctl(target.fileno(), FICLONE, source.fileno())
+        except OSError:
+            return False
+    return True
 
 
 class _Clone:

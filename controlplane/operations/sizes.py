@@ -7,7 +7,6 @@ time that is seen; nobody is kept from starting it again, to look at the data or
 
 import logging
 
-import psycopg
 from django.db.models import QuerySet
 
 from controlplane.compute import compute
@@ -17,9 +16,12 @@ from controlplane.models import (
     Branch,
     Endpoint,
     EndpointState,
+    Lane,
     Region,
 )
-from controlplane.operations.engine import Step, locked_project, schedule, unfinished
+from controlplane.operations.engine import Step, schedule, unfinished
+from controlplane.operations.locks import locked_project
+from controlplane.operations.looks import look_into
 
 log = logging.getLogger(__name__)
 
@@ -31,19 +33,17 @@ SLACK = 0.01
 
 def measure_sizes(region: Region) -> None:
     """Note how large the branches of the active endpoints are."""
-    for endpoint in _active_endpoints(region):
-        _measure(endpoint)
+    _measure(_active_endpoints(region))
 
 
 def measure_nearly_full(region: Region) -> None:
     """The same for those that are near their limits or beyond."""
-    if BRANCH_SIZE_LIMITS:
-        least = min(BRANCH_SIZE_LIMITS.values()) * NEAR
-        limited = _active_endpoints(region).filter(
-            project__account__plan__in=BRANCH_SIZE_LIMITS, branch__logical_size__gt=least
+    for plan, limit in BRANCH_SIZE_LIMITS.items():
+        _measure(
+            _active_endpoints(region).filter(
+                project__account__plan=plan, branch__logical_size__gt=limit * NEAR
+            )
         )
-        for endpoint in limited:
-            _measure(endpoint)
 
 
 def _active_endpoints(region: Region) -> QuerySet[Endpoint]:
@@ -52,18 +52,14 @@ def _active_endpoints(region: Region) -> QuerySet[Endpoint]:
     )
 
 
-def _measure(endpoint: Endpoint) -> None:
-    try:
-        size = compute.logical_size(endpoint.id)
-    except psycopg.Error as error:
-        log.info("size unknown", extra={"endpoint": endpoint.id, "error": str(error)})
-        return
-    if size == endpoint.branch.logical_size:
-        return
-    if endpoint.project.account.branch_size_limit is None:
-        Branch.objects.filter(id=endpoint.branch_id).update(logical_size=size)
-    else:
-        _hold_to_limit(endpoint, size)
+def _measure(endpoints: QuerySet[Endpoint]) -> None:
+    for endpoint, size in look_into(endpoints, compute.logical_size, at="size"):
+        if size == endpoint.branch.logical_size:
+            continue
+        if endpoint.project.account.branch_size_limit is None:
+            Branch.objects.filter(id=endpoint.branch_id).update(logical_size=size)
+        else:
+            _hold_to_limit(endpoint, size)
 
 
 def _hold_to_limit(endpoint: Endpoint, size: int) -> None:
@@ -82,7 +78,8 @@ def _hold_to_limit(endpoint: Endpoint, size: int) -> None:
         if action:
             fields = {"endpoint": still.id, "branch": still.branch_id, "bytes": size}
             log.warning(f"size of a branch leads to {action}", extra=fields)
-            schedule(project, [Step(action, branch=still.branch, endpoint=still)])
+            step = Step(action, branch=still.branch, endpoint=still)
+            schedule(project, [step], lane=Lane.UPKEEP)
 
 
 def _consequence(branch: Branch, size: int) -> Action | None:

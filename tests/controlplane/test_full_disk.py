@@ -90,12 +90,12 @@ def test_a_branch_that_does_not_fit_is_refused_and_made_once_it_does(
 
 def test_a_copy_stops_at_the_reserve_and_leaves_nothing(small: Stack, place: Place) -> None:
     """Somebody else takes the room that the copy was promised."""
-    take_room(place, 300 * MIB)
+    take_room(place, 400 * MIB)
     place.suspend()
     before = names(small.state_dir / "branches")
     made = place.client.post(f"{place.path}/branches", {"branch": {}})
     staging = small.state_dir / "branches" / f".{made['branch']['id']}"
-    wait_for(staging.exists, "the copy to begin")
+    wait_for((staging / "data").exists, "the copy to begin")
     with filled(small.state_dir, leaving=RESERVE - 50 * MIB):
         (creation,) = place.client.finish(made)
         assert creation["status"] == "failed"

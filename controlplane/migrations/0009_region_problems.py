@@ -4,18 +4,18 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('controlplane', '0005_operation_request_id'),
+        ('controlplane', '0008_lanes'),
     ]
 
     operations = [
         migrations.AddField(
             model_name='region',
-            name='disk_free_bytes',
-            field=models.BigIntegerField(null=True),
+            name='draining',
+            field=models.BooleanField(db_default=False, default=False),
         ),
         migrations.AddField(
             model_name='region',
-            name='disk_reserve_bytes',
-            field=models.BigIntegerField(null=True),
+            name='problems',
+            field=models.JSONField(db_default=[], default=list),
         ),
     ]
