@@ -110,9 +110,10 @@ def create_from_parent(branch_id: str, parent_id: str) -> None:
 def takes_long_to_copy(branch_id: str) -> bool:
     """Whether a copy of the branch takes so long that a client would notice: its blocks cannot
     be shared, and there are many."""
-    if shares_blocks(data_dir(branch_id).parent.parent):
+    data = data_dir(branch_id)
+    if not data.exists() or shares_blocks(data.parent.parent):
         return False
-    return tree_size(data_dir(branch_id), skip=OF_THE_PROCESS) > QUICKLY_COPIED
+    return tree_size(data, skip=OF_THE_PROCESS) > QUICKLY_COPIED
 
 
 def remove(branch_id: str) -> None:

@@ -10,8 +10,9 @@ from controlplane.models.endpoint import (
     PoolerMode,
 )
 from controlplane.models.operation import UNFINISHED, Action, Lane, Operation, OperationStatus
+from controlplane.models.postgres_settings import PostgresSettings
 from controlplane.models.project import Project
-from controlplane.models.region import PostgresSettings, Region
+from controlplane.models.region import Region
 from controlplane.models.role import Database, Role
 
 __all__ = [

@@ -1,7 +1,6 @@
 """A region: the host name its endpoints share, and the queues its worker takes jobs from."""
 
 from datetime import datetime, timedelta
-from typing import Any
 
 from django.db import models
 from django.utils import timezone
@@ -66,27 +65,6 @@ class Region(models.Model):
     def queue(self, lane: str) -> str:
         """The Procrastinate queue of one of this region's lanes (`models.Lane`)."""
         return f"region-{self.id}-{lane}"
-
-
-class PostgresSettings(models.Model):
-    """What the Postgres of a region's host knows of its settings; published by the worker."""
-
-    region = models.OneToOneField(
-        Region, primary_key=True, on_delete=models.CASCADE, related_name="postgres_settings"
-    )
-    # As "18.1".
-    version = models.CharField(max_length=32)
-    # {name: {vartype, unit, min, max, values}}; see `compute.postgres_settings`.
-    known = models.JSONField()
-
-    def __str__(self) -> str:
-        return f"{self.region_id}: {self.version}"
-
-    @classmethod
-    def known_in(cls, region_id: str) -> dict[str, Any]:
-        """`known` of a region; nothing where its worker has not come up yet."""
-        row = cls.objects.filter(region=region_id).first()
-        return dict(row.known) if row else {}
 
 
 def _is_older(at: datetime | None, age: timedelta) -> bool:

@@ -178,7 +178,7 @@ def _keep_errors(operation: Operation, rows: _Rows, failed: Failures) -> list[It
     for item, of_item in rows.by_item.items():
         words = failed[item].words if item in failed else ""
         if words:
-            fields = {"branch": operation.branch_id, "item": _named(item), "error": words}
+            fields = {"branch": of_item[0].branch_id, "item": _named(item), "error": words}
             log.warning("catalog item not applied", extra=fields)
         for row in of_item:
             # What was changed after the operation was asked for has one of its own to come.

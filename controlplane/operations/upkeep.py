@@ -1,6 +1,7 @@
 """Work that nobody asks for, repeated by the worker: see `ROUNDS` for what and how often."""
 
 import logging
+import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -32,9 +33,26 @@ class Round:
     do: Callable[[Region], None]
 
 
+def publish_settings(region: Region) -> None:
+    """Have the services know what may be set, where another Postgres is in use than before.
+
+    Where it does not tell, they judge by names alone, and Postgres by itself.
+    """
+    version = postgres_version()
+    if PostgresSettings.objects.filter(region=region, version=version).exists():
+        return
+    try:
+        known = ask_postgres()
+    except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+        log.error("settings unknown", extra={"region": region.id, "error": repr(error)})
+        return
+    PostgresSettings.objects.update_or_create(
+        region=region, defaults={"version": version, "known": known}
+    )
+
+
 def publish(region: Region) -> None:
     """Say that the worker is alive, how it fares, and what its host can do."""
-    _publish_settings(region)
     space = host_space()
     Region.objects.filter(id=region.id).update(
         worker_seen_at=timezone.now(),
@@ -47,15 +65,6 @@ def publish(region: Region) -> None:
         disk_free_bytes=space.free,
         disk_reserve_bytes=space.reserve,
     )
-
-
-def _publish_settings(region: Region) -> None:
-    """Have the services know what may be set, where another Postgres is in use than before."""
-    version = postgres_version()
-    if not PostgresSettings.objects.filter(region=region, version=version).exists():
-        PostgresSettings.objects.update_or_create(
-            region=region, defaults={"version": version, "known": ask_postgres()}
-        )
 
 
 def follow_compute_logs(region: Region) -> None:

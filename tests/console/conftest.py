@@ -1,9 +1,13 @@
 """People with accounts at the running API, and their browsers at the console."""
 
+import atexit
 import contextlib
 import http.server
 import json
+import shutil
+import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -19,6 +23,8 @@ from tests.support.stack import Stack, new_state_dir, running_stack
 # For good: while a test ends, the settings may not be without one either.
 django_settings.SECRET_KEY = "a secret of the tests"
 django_settings.ALLOWED_HOSTS = ["testserver"]
+django_settings.STATE_DIR = tempfile.mkdtemp(prefix="perch-tests-")
+atexit.register(shutil.rmtree, django_settings.STATE_DIR, ignore_errors=True)
 
 
 @dataclass
@@ -166,6 +172,8 @@ class Misbehaving:
     # Held until set; already set unless a test clears it.
     may_answer: threading.Event = field(default_factory=threading.Event)
     asked: list[str] = field(default_factory=list)
+    # Seconds between any two bytes of the body, and two headers.
+    pause: float = 0.0
 
     def refuse(self, status: int, message: str = "", **headers: str) -> None:
         self.status = status
@@ -187,12 +195,23 @@ def misbehaving(settings: Any) -> Iterator[Misbehaving]:
             behaviour.asked.append(f"{self.command} {self.path}")
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
             behaviour.may_answer.wait(30)
+            # Who asked may have had enough.
+            with contextlib.suppress(ConnectionError):
+                self.send()
+
+        def send(self) -> None:
             self.send_response(behaviour.status)
             for name, value in behaviour.headers.items():
                 self.send_header(name, value)
+                if behaviour.pause:
+                    self.flush_headers()
+                    time.sleep(behaviour.pause)
             self.send_header("Content-Length", str(len(behaviour.body)))
             self.end_headers()
-            self.wfile.write(behaviour.body)
+            at_once = 1 if behaviour.pause else len(behaviour.body) or 1
+            for start in range(0, len(behaviour.body), at_once):
+                self.wfile.write(behaviour.body[start : start + at_once])
+                time.sleep(behaviour.pause)
 
         def log_message(self, *args: Any) -> None:
             pass

@@ -90,7 +90,7 @@ def test_a_branch_that_does_not_fit_is_refused_and_made_once_it_does(
 
 def test_a_copy_stops_at_the_reserve_and_leaves_nothing(small: Stack, place: Place) -> None:
     """Somebody else takes the room that the copy was promised."""
-    take_room(place, 400 * MIB)
+    take_room(place, 300 * MIB)
     place.suspend()
     before = names(small.state_dir / "branches")
     made = place.client.post(f"{place.path}/branches", {"branch": {}})

@@ -194,6 +194,7 @@ Ctrl-C stops everything; the next `up` finds it as it was."""
                 "PERCH_SECRET_KEY_FILE": str(self._secret_key_file()),
                 "PERCH_HOST": host,
                 "PERCH_PROXY_PORT": str(ports["proxy"]),
+                "PERCH_CONSOLE_STATE_DIR": str(settings.STATE_DIR / "console"),
                 "MANAGEMENT_API_URL": f"http://{_reachable(host)}:{ports['api']}/api/v2",
                 "HOST": host,
                 "PORT": str(ports["console"]),
@@ -262,7 +263,8 @@ def _wait(condition: Callable[[], bool], stopped: threading.Event) -> bool:
 
 def _answers(url: str) -> bool:
     try:
-        return requests.get(url, timeout=5).ok
+        # It is ours: no proxy of the environment is on the way.
+        return requests.get(url, timeout=5, proxies={"http": ""}).ok
     except requests.RequestException:
         return False
 

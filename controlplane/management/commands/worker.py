@@ -28,7 +28,7 @@ from controlplane.models import Lane, Region
 from controlplane.operations import engine, vitals
 from controlplane.operations.lane_jobs import LaneJobs
 from controlplane.operations.own_region import RegionTaken, own_region
-from controlplane.operations.upkeep import ROUNDS, Round, publish
+from controlplane.operations.upkeep import ROUNDS, Round, publish, publish_settings
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +48,7 @@ class Command(BaseCommand):
         except RegionTaken as error:
             log.critical("cannot serve", extra={"error": str(error)})
             raise SystemExit(1) from error
+        publish_settings(region)
         publish(region)
         connector = django_app.connector
         assert isinstance(connector, DjangoConnector)
