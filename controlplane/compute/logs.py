@@ -10,6 +10,7 @@ the pipe by its name, with what was logged last still in it. Nobody but us may o
 files: they lie in a directory that is ours.
 """
 
+import functools
 import os
 import select
 import stat
@@ -39,20 +40,20 @@ def open_log(log_file: Path) -> int:
     pipe.unlink(missing_ok=True)
     os.mkfifo(pipe, 0o600)
     descriptor = os.open(pipe, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    _reader.follow(pipe)
+    _reader().follow(pipe)
     return descriptor
 
 
 def flush_log(log_file: Path) -> None:
     """See that `log_file` holds what was logged so far."""
-    _reader.flush(log_file)
+    _reader().flush(log_file)
 
 
 def follow_logs() -> None:
     """Take in also what those computes log that another worker has started."""
     for pipe in (Path(settings.STATE_DIR) / "branches").glob(f"*/*{PIPE}"):
         with suppress(OSError):  # a branch that goes, a pipe that is just being made
-            _reader.follow(pipe)
+            _reader().follow(pipe)
 
 
 class _Reader:
@@ -129,4 +130,8 @@ def _append(log_file: Path, text: bytes) -> None:
         os.close(descriptor)
 
 
-_reader = _Reader()
+@functools.cache
+def _reader() -> _Reader:
+    """Made by the first who starts or follows a compute: the API, whose threads are gevent's and
+    which has no epoll, does neither."""
+    return _Reader()
