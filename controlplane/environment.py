@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import secrets
 import tempfile
 from pathlib import Path
@@ -30,11 +31,25 @@ def envbool(name: str, default: bool) -> bool:
     return envstr(name, str(default)).lower() in {"1", "true", "yes", "on"}
 
 
+def envbytes(name: str) -> int | None:
+    """A number of bytes, which may end in one of K, M, G, T (of 1,024 each); None where unset.
+
+    Raises ValueError.
+    """
+    text = envstr(name, "")
+    found = re.fullmatch(r"([0-9]+)\s*([KMGT]?)(iB|B)?", text)
+    if found is None:
+        if text:
+            raise ValueError(f'{name} must be a number of bytes, as "20G"; got "{text}"')
+        return None
+    return int(found[1]) << (10 * " KMGT".index(found[2] or " "))
+
+
 def envsecret(name: str, path: Path) -> str:
     """The variable `name`, else what the file that `<name>_FILE` names holds, else what the
     0600 file at `path` holds, made on the first call.
 
-    A process that may not read or make the file gets a passing secret: commands that
+    A process that may not or cannot read or make the file gets a passing secret: commands that
     need none, `--help` among them, work anywhere.
     """
     if value := os.environ.get(name):
@@ -50,8 +65,13 @@ def envsecret(name: str, path: Path) -> str:
     except OSError:
         return secrets.token_urlsafe(48)
     else:
-        with os.fdopen(descriptor, "w") as file:
-            file.write(secrets.token_urlsafe(48))
+        try:
+            with os.fdopen(descriptor, "w") as file:
+                file.write(secrets.token_urlsafe(48))
+        except OSError:
+            # On a full disk: an empty key must not be what the next process finds.
+            path.unlink()
+            return secrets.token_urlsafe(48)
     try:
         return path.read_text()
     except OSError:

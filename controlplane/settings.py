@@ -12,6 +12,7 @@ from controlplane import logs
 from controlplane.environment import (
     default_state_dir,
     envbool,
+    envbytes,
     envint,
     envsecret,
     envstr,
@@ -48,6 +49,9 @@ PGBOUNCER = os.environ.get("PERCH_PGBOUNCER")
 # under that one account.
 COMPUTE_UIDS = envstr("PERCH_COMPUTE_UIDS", "50000-59999")
 COMPUTE_ACCOUNT = envstr("PERCH_COMPUTE_ACCOUNT", "")
+
+# Bytes of the disk that are kept back from branches; None for a part of it (compute.space).
+DISK_RESERVE = envbytes("PERCH_DISK_RESERVE")
 
 # The region this host serves: its worker's queue, and the host names of its endpoints.
 REGION = envstr("PERCH_REGION", "local")

@@ -20,6 +20,7 @@ from controlplane.services.errors import (
     NotFound,
     PasswordNotStored,
     RegionAway,
+    RegionFull,
     ServiceError,
     Unprocessable,
 )
@@ -34,6 +35,7 @@ STATUS_OF: Mapping[type[ServiceError], int] = {
     PasswordNotStored: 412,
     Unprocessable: 422,
     Locked: 423,
+    RegionFull: 503,
 }
 # One wording for a missing, a wrong and a revoked key: which it was is nobody's business.
 UNAUTHENTICATED = "supplied credentials do not pass authentication"

@@ -14,7 +14,7 @@ from pydantic import Field
 from controlplane.api.fields import Timestamp
 from controlplane.models import Account, Branch, Endpoint, Operation, Plan, Project
 
-# What a data directory may hold is limited by the host's disk alone.
+# Where no plan limits what a branch may hold: more than any host's disk.
 UNLIMITED_MEBIBYTES = 1 << 30
 
 
@@ -138,8 +138,8 @@ class ProjectListItemOut(Schema):
     settings: dict[str, Any]
     pg_version: int
     proxy_host: str
-    branch_logical_size_limit: int = UNLIMITED_MEBIBYTES
-    branch_logical_size_limit_bytes: int = UNLIMITED_MEBIBYTES << 20
+    branch_logical_size_limit: int
+    branch_logical_size_limit_bytes: int
     store_passwords: bool
     active_time: int
     cpu_used_sec: int
@@ -151,6 +151,14 @@ class ProjectListItemOut(Schema):
     @staticmethod
     def resolve_proxy_host(project: Project) -> str:
         return project.region.host
+
+    @staticmethod
+    def resolve_branch_logical_size_limit(project: Project) -> int:
+        return _size_limit(project) >> 20
+
+    @staticmethod
+    def resolve_branch_logical_size_limit_bytes(project: Project) -> int:
+        return _size_limit(project)
 
     @staticmethod
     def resolve_active_time(project: Project) -> int:
@@ -334,6 +342,11 @@ class DatabaseAndOperations(OneDatabase, OperationsOut):
 
 class ConnectionUri(Schema):
     uri: str
+
+
+def _size_limit(project: Project) -> int:
+    limit = project.account.branch_size_limit
+    return UNLIMITED_MEBIBYTES << 20 if limit is None else limit
 
 
 def subscription_type(account: Account) -> str:

@@ -1,9 +1,9 @@
 """A branch on disk: its directory, made from the template or from its parent.
 
 `<state-dir>/branches/<branch_id>/` holds `data` (Postgres's own), `run` (where a pooler may
-write), `postgresql.conf` and `postgres.log`. As root it is root's, and its group is the branch's
-account, which may pass through it and read, but write only below `data` and `run`: so none of
-the names in it can be put in the way of what root does there.
+write), `postgresql.conf`, and `postgres.log` with the pipe that it comes through. As root it is
+root's, and its group is the branch's account, which may pass through it and read, but write only
+below `data` and `run`: so none of the names in it can be put in the way of what root does there.
 
 It is made beside its place, where only we can look in, and renamed into it, so that it is there
 as a whole or not at all. Callers hold the branch's lock.
@@ -13,7 +13,8 @@ import os
 import re
 import subprocess
 import threading
-from itertools import accumulate
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from django.conf import settings
@@ -32,12 +33,14 @@ from controlplane.compute.configuration import PLATFORM_ROLE
 from controlplane.compute.filesystem import lock_branches, remove_tree, sync_tree
 from controlplane.compute.process import socket_dir_of
 from controlplane.compute.session import session
+from controlplane.compute.space import require, telling_of_full_disk
 from controlplane.compute.tree import (
     NEW_FILE,
     clone_file,
     clone_tree,
     open_directory,
     shares_blocks,
+    tree_size,
 )
 
 # What belongs to the running process, not to the data: the documentation of Postgres's
@@ -52,6 +55,8 @@ OF_THE_RUNNING = (
 # Seconds: beginning a backup of a running parent makes it write all its dirty pages.
 CHECKPOINT_BOUND = 600.0
 INITDB_BOUND = 120.0
+# Bytes that a new branch takes in any case: its first segment of the log, and the directories.
+LEAST = 20 << 20
 # Bytes, copied in some tenths of a second.
 QUICKLY_COPIED = 128 << 20
 
@@ -71,14 +76,14 @@ def data_dir(branch_id: str) -> Path:
 def create_from_template(branch_id: str) -> None:
     """Make the branch's directory as a fresh cluster. Does nothing where it is already.
 
-    Raises AccountUnusable, OSError.
+    Raises AccountUnusable, NotEnoughSpace, OSError.
     """
     if branch_dir(branch_id).exists():
         return
     source = template()
-    staging, account = _staging(branch_id)
-    clone_tree(source, staging / "data", owner=account)
-    _put_in_place(staging, branch_id, account)
+    with _new_branch(branch_id) as (staging, account):
+        _require_space(source, staging)
+        clone_tree(source, staging / "data", owner=account)
 
 
 def create_from_parent(branch_id: str, parent_id: str) -> None:
@@ -86,43 +91,39 @@ def create_from_parent(branch_id: str, parent_id: str) -> None:
 
     The parent may run; then Postgres's backup functions make the copy consistent. Does
     nothing where the directory is already. Raises NoSuchBranchData, AccountUnusable,
-    TreeUntrusted, psycopg.Error, OSError.
+    NotEnoughSpace, TreeUntrusted, psycopg.Error, OSError.
     """
     if branch_dir(branch_id).exists():
         return
     parent = data_dir(parent_id)
     if not parent.exists():
         raise NoSuchBranchData(f"the parent branch {parent_id} has no data")
-    staging, account = _staging(branch_id)
-    if socket_dir := socket_dir_of(parent):
-        _back_up(parent, socket_dir, staging / "data", account)
-    else:
-        clone_tree(parent, staging / "data", owner=account, skip=OF_THE_PROCESS)
-    _put_in_place(staging, branch_id, account)
+    with _new_branch(branch_id) as (staging, account):
+        if socket_dir := socket_dir_of(parent):
+            _require_space(parent, staging, skip=OF_THE_RUNNING)
+            _back_up(parent, socket_dir, staging / "data", account)
+        else:
+            _require_space(parent, staging, skip=OF_THE_PROCESS)
+            clone_tree(parent, staging / "data", owner=account, skip=OF_THE_PROCESS)
 
 
 def takes_long_to_copy(branch_id: str) -> bool:
     """Whether a copy of the branch takes so long that a client would notice: its blocks cannot
     be shared, and there are many."""
-    if shares_blocks(data_dir(branch_id).parent.parent):
+    data = data_dir(branch_id)
+    if not data.exists() or shares_blocks(data.parent.parent):
         return False
-    files = (entry for entry in data_dir(branch_id).rglob("*") if entry.is_file())
-    return any(total > QUICKLY_COPIED for total in accumulate(map(_size_of, files)))
-
-
-def _size_of(path: Path) -> int:
-    try:
-        return path.lstat().st_size
-    except FileNotFoundError:
-        return 0
+    return tree_size(data, skip=OF_THE_PROCESS) > QUICKLY_COPIED
 
 
 def remove(branch_id: str) -> None:
     """Remove the branch's directory, at once as far as anyone can see."""
-    place = branch_dir(branch_id)
+    place, doomed = branch_dir(branch_id), _staging_place(branch_id)
+    remove_tree(doomed)
     if place.exists():
-        place.rename(_empty_staging(branch_id) / "removed")
-    remove_tree(_staging_place(branch_id))
+        # Makes nothing new: on a full disk it is by removing that there comes to be room.
+        place.rename(doomed)
+        remove_tree(doomed)
 
 
 def write_for(branch_id: str, name: str, text: str) -> Path:
@@ -209,6 +210,27 @@ def _copy_log(parent: Path, target: Path, *, first: str, last: str, account: Acc
         for name in os.listdir(log):
             if re.fullmatch("[0-9A-F]{24}", name) and first <= name <= last:
                 clone_file(name, source=log, target=copy, owner=account)
+
+
+@contextmanager
+def _new_branch(branch_id: str) -> Iterator[tuple[Path, Account]]:
+    """A directory to make the branch in, and its account; put in place at the end, and removed
+    at once where that is not reached."""
+    staging, account = _staging(branch_id)
+    try:
+        with telling_of_full_disk("the branch"):
+            yield staging, account
+            _put_in_place(staging, branch_id, account)
+    except BaseException:
+        remove_tree(staging)
+        raise
+
+
+def _require_space(source: Path, staging: Path, *, skip: Collection[str] = ()) -> None:
+    """Raises NotEnoughSpace where a copy of `source` would not fit."""
+    together = source.lstat().st_dev == staging.lstat().st_dev
+    size = 0 if together and shares_blocks(staging) else tree_size(source, skip=skip)
+    require(max(size, LEAST), at=staging, what="the branch")
 
 
 def _staging(branch_id: str) -> tuple[Path, Account]:

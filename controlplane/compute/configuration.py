@@ -22,6 +22,8 @@ class ComputeSpec:
     max_cu: float
     # What may be set, and only that: see `postgres_settings`.
     pg_settings: Mapping[str, str] = field(default_factory=dict)
+    # Whether transactions that do not say otherwise may only read.
+    read_only: bool = False
 
 
 def render_configuration(spec: ComputeSpec, *, socket_dir: Path, hba_file: Path) -> str:
@@ -59,6 +61,8 @@ def render_configuration(spec: ComputeSpec, *, socket_dir: Path, hba_file: Path)
         # The platform's own: its sessions get in when users' have taken all the others.
         "superuser_reserved_connections": "7",
     }
+    if spec.read_only:
+        reserved["default_transaction_read_only"] = "on"
     lines = ["# Written by Perch at every start; changes here are lost."]
     for settings in (defaults, spec.pg_settings, reserved):
         lines += [f"{name} = {_quoted(value)}" for name, value in settings.items()]

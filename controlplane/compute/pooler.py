@@ -5,6 +5,7 @@ the compute goes. Callers hold the branch's lock.
 """
 
 import functools
+import os
 import re
 import shutil
 import signal
@@ -21,6 +22,7 @@ from django.conf import settings
 from controlplane.compute import branch_data
 from controlplane.compute.accounts import account_of, running_as
 from controlplane.compute.foreign_files import read_regular, remove_from
+from controlplane.compute.logs import flush_log, open_log
 from controlplane.compute.occupants import (
     StopFailed,
     end_processes_in,
@@ -125,8 +127,10 @@ def _configure(branch_id: str, socket_dir: Path, program: str) -> None:
 
 def _start(branch_id: str, socket_dir: Path, program: str, inherited: int) -> None:
     """Returns once it listens; raises PoolerUnavailable, and then nothing of it is left."""
-    # Opened here, not by its name there: the pooler's account owns no directory of ours.
-    with _log_file(branch_id).open("wb") as log:
+    log_file = _log_file(branch_id)
+    log_file.unlink(missing_ok=True)
+    log = open_log(log_file)
+    try:
         child = subprocess.Popen(
             [program, _config_file(branch_id)],
             stdin=subprocess.DEVNULL,
@@ -136,6 +140,8 @@ def _start(branch_id: str, socket_dir: Path, program: str, inherited: int) -> No
             pass_fds=[inherited],
             **running_as(account_of(branch_data.branch_dir(branch_id))),
         )
+    finally:
+        os.close(log)
     reap(child)
     deadline = time.monotonic() + START_TIMEOUT
     while not _listens(pooler_socket(socket_dir)):
@@ -219,5 +225,6 @@ def _process(branch_id: str) -> psutil.Process | None:
 
 
 def _last_line(branch_id: str) -> str:
+    flush_log(_log_file(branch_id))
     lines = read_regular(_log_file(branch_id), 4096, from_end=True).splitlines()
     return lines[-1].decode(errors="replace") if lines else "it left no log"

@@ -21,6 +21,7 @@ import psutil
 from controlplane.compute.accounts import account_of, running_as
 from controlplane.compute.binaries import postgres_bin
 from controlplane.compute.foreign_files import read_regular, remove_from
+from controlplane.compute.logs import flush_log, open_log
 from controlplane.compute.occupants import StopFailed as StopFailed
 from controlplane.compute.occupants import end_processes_in, is_alive, occupant
 from controlplane.compute.patience import remaining
@@ -164,6 +165,7 @@ def check_configuration(data_dir: Path, config_file: Path) -> str | None:
 
 def last_words(log_file: Path) -> str:
     """What Postgres complained of at the end of `log_file`, in its own words."""
+    flush_log(log_file)
     text = read_regular(log_file, 8192, from_end=True).decode(errors="replace")
     return _complaints(text) or "Postgres ended without a word"
 
@@ -189,10 +191,7 @@ def reap(child: "subprocess.Popen[bytes]") -> None:
 def _spawn(
     data_dir: Path, config_file: Path, log_file: Path, lease: int | None
 ) -> "subprocess.Popen[bytes]":
-    # The one before was moved away; what has come in its place is not ours to write to.
-    log_file.unlink(missing_ok=True)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
-    log = os.open(log_file, flags, 0o600)
+    log = open_log(log_file)
     try:
         return subprocess.Popen(
             [postgres_bin() / "postgres", "-D", data_dir, "-c", f"config_file={config_file}"],

@@ -20,10 +20,11 @@ from pathlib import Path
 
 from controlplane.compute.accounts import Account, give
 from controlplane.compute.patience import progressed
+from controlplane.compute.space import require_reserve
 
 FICLONE = 0x40049409  # linux/fs.h: share the source's extents, copying on write
 NO_REFLINK = {errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.ENOSYS}
-# Bytes copied between two signs of life.
+# Bytes copied between two signs of life, and between two looks at the room on the disk.
 CHUNK = 64 << 20
 # No cluster's directories lie deeper; what does was not made by Postgres.
 DEEPEST = 8
@@ -58,11 +59,18 @@ def clone_tree(source: Path, target: Path, *, owner: Account, skip: Collection[s
     Copies share their blocks where the disk can. `skip` names paths relative to `source`; a
     skipped directory is made, but left empty. What is neither a file nor a directory is left
     out, and so is what vanishes meanwhile: a running Postgres may drop files, and its log,
-    replayed on the copy, drops them there as well. Raises TreeUntrusted, OSError.
+    replayed on the copy, drops them there as well. Raises TreeUntrusted, NotEnoughSpace, OSError.
     """
     os.mkdir(target, 0o700)
     with open_directory(source) as reading, open_directory(target) as writing:
         _Clone(os.fstat(reading).st_uid, owner, skip).directory(reading, writing, "")
+
+
+def tree_size(source: Path, *, skip: Collection[str] = ()) -> int:
+    """Bytes that clone_tree would write, could the copy share no blocks. Raises TreeUntrusted,
+    OSError."""
+    with open_directory(source) as reading:
+        return _size_of(reading, "", skip)
 
 
 def clone_file(name: str, *, source: int, target: int, owner: Account) -> None:
@@ -92,6 +100,8 @@ class _Clone:
         self.source_uid = source_uid
         self.owner = owner
         self.skip = skip
+        # Bytes since the room on the disk was last looked at.
+        self.unlooked = 0
 
     def directory(self, reading: int, writing: int, place: str) -> None:
         give(writing, self.owner)
@@ -124,11 +134,27 @@ class _Clone:
                 raise TreeUntrusted(f'"{name}" belongs to another account')
             target = os.open(name, NEW_FILE, 0o600, dir_fd=writing)
             try:
-                _copy(source, target, found.st_size)
+                self.content(source, target, found.st_size)
                 give(target, self.owner)
             finally:
                 os.close(target)
         progressed()
+
+    def content(self, source: int, target: int, size: int) -> None:
+        """Copy the first `size` bytes: what a running Postgres appends meanwhile its log
+        repeats."""
+        try:
+            fcntl.ioctl(target, FICLONE, source)
+        except OSError as error:
+            if error.errno not in NO_REFLINK:
+                raise
+            while size > 0 and (copied := os.copy_file_range(source, target, min(CHUNK, size))):
+                size -= copied
+                progressed()
+                self.unlooked += copied
+                if self.unlooked >= CHUNK:
+                    self.unlooked = 0
+                    require_reserve(target)
 
 
 @contextmanager
@@ -159,13 +185,26 @@ def _is_recycled(name: str, segment: int) -> bool:
     return bool(address != (int(name[8:16], 16) << 32) + int(name[16:], 16) * SEGMENT_SIZE)
 
 
-def _copy(source: int, target: int, size: int) -> None:
-    """Copy the first `size` bytes: what a running Postgres appends meanwhile its log repeats."""
-    try:
-        fcntl.ioctl(target, FICLONE, source)
-    except OSError as error:
-        if error.errno not in NO_REFLINK:
-            raise
-        while size > 0 and (copied := os.copy_file_range(source, target, min(CHUNK, size))):
-            size -= copied
-            progressed()
+def _size_of(directory: int, place: str, skip: Collection[str]) -> int:
+    if place.count("/") >= DEEPEST:
+        raise TreeUntrusted(f"{place} lies deeper than Postgres puts anything")
+    size = 0
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):
+                size += _size_of_entry(entry, directory, place, skip)
+    return size
+
+
+def _size_of_entry(
+    entry: "os.DirEntry[str]", directory: int, place: str, skip: Collection[str]
+) -> int:
+    if f"{place}{entry.name}" in skip:
+        return 0
+    if entry.is_dir(follow_symlinks=False):
+        with open_directory(entry.name, within=directory) as inner:
+            return _size_of(inner, f"{place}{entry.name}/", skip)
+    if place == WAL:
+        with _regular(entry.name, within=directory) as (segment, found):
+            return 0 if _is_recycled(entry.name, segment) else found.st_size
+    return entry.stat(follow_symlinks=False).st_size

@@ -1,6 +1,6 @@
 """What Perch knows: the rows that the API shows and the engine works on."""
 
-from controlplane.models.account import Account, ApiKey, Plan
+from controlplane.models.account import BRANCH_SIZE_LIMITS, Account, ApiKey, Plan
 from controlplane.models.branch import Branch, BranchState
 from controlplane.models.endpoint import (
     Configuration,
@@ -16,6 +16,7 @@ from controlplane.models.region import Region
 from controlplane.models.role import Database, Role
 
 __all__ = [
+    "BRANCH_SIZE_LIMITS",
     "UNFINISHED",
     "Account",
     "Action",

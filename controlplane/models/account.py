@@ -2,6 +2,7 @@
 
 import hashlib
 import secrets
+from collections.abc import Mapping
 
 from django.db import models
 from django.utils import timezone
@@ -10,6 +11,10 @@ from django.utils import timezone
 class Plan(models.TextChoices):
     FREE = "free", "At most 1 compute unit per endpoint (specification, section 8)"
     UNLIMITED = "unlimited", "No limit but the host's"
+
+
+# Bytes that the databases of one branch may have, by plan; where none is named, any number.
+BRANCH_SIZE_LIMITS: Mapping[str, int] = {Plan.FREE: 512 << 20}
 
 
 class Account(models.Model):
@@ -31,6 +36,11 @@ class Account(models.Model):
     def largest_compute(self) -> float:
         """The most compute units one endpoint of this account may have."""
         return 1.0 if self.plan == Plan.FREE else 56.0
+
+    @property
+    def branch_size_limit(self) -> int | None:
+        """Bytes that the databases of one branch may have; None for any number."""
+        return BRANCH_SIZE_LIMITS.get(self.plan)
 
 
 class ApiKey(models.Model):

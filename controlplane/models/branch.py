@@ -60,3 +60,9 @@ class Branch(models.Model):
 
     def __str__(self) -> str:
         return self.id
+
+    @property
+    def is_over_limit(self) -> bool:
+        """Whether it was larger, when last measured, than its account's plan allows."""
+        limit = self.project.account.branch_size_limit
+        return limit is not None and (self.logical_size or 0) > limit

@@ -25,6 +25,9 @@ class Region(models.Model):
     # Published by the region's worker: what its host has.
     pooling_available = models.BooleanField(default=False)
     pg_version = models.PositiveSmallIntegerField(null=True)
+    # Published by its worker: the room on its disk, and what of it is kept back.
+    disk_free_bytes = models.BigIntegerField(null=True)
+    disk_reserve_bytes = models.BigIntegerField(null=True)
     # Published by the region's proxy and worker while they run; /healthz reads them.
     worker_seen_at = models.DateTimeField(null=True)
     proxy_seen_at = models.DateTimeField(null=True)
@@ -42,6 +45,12 @@ class Region(models.Model):
 
     def __str__(self) -> str:
         return self.id
+
+    @property
+    def is_full(self) -> bool:
+        """Whether its host has no room for new branches."""
+        free, reserve = self.disk_free_bytes, self.disk_reserve_bytes
+        return free is not None and reserve is not None and free < reserve
 
     @property
     def is_away(self) -> bool:

@@ -260,6 +260,8 @@ def _finish(operation: Operation) -> None:
 
 def _words_of(error: Exception) -> str:
     """Why an attempt failed, for the user: what Postgres or the host said, not our own slips."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror  # without the path, which is the host's own
     if isinstance(error, TELLING) and str(error):
         return str(error)
     return f"internal error ({type(error).__name__}); the worker's log has the details"
@@ -333,9 +335,9 @@ def _end(operation: Operation, status: OperationStatus, *, error: str | None = N
 
 
 def _load(operation_id: uuid.UUID) -> Operation:
-    return Operation.objects.select_related("project__region", "branch", "endpoint__branch").get(
-        id=operation_id
-    )
+    return Operation.objects.select_related(
+        "project__region", "branch__project__account", "endpoint__branch"
+    ).get(id=operation_id)
 
 
 def _stands_behind(operation: Operation, held: set[str]) -> bool:

@@ -8,18 +8,19 @@ from dataclasses import dataclass
 from django.conf import settings
 from django.utils import timezone
 
-from controlplane.compute import compute
 from controlplane.compute.binaries import postgres_version
 from controlplane.compute.known_settings import ask_postgres
-from controlplane.compute.logs import trim_logs
+from controlplane.compute.logs import follow_logs
 from controlplane.compute.pooler import pgbouncer
-from controlplane.models import Branch, Endpoint, EndpointState, PostgresSettings, Region
+from controlplane.compute.space import host_space
+from controlplane.models import PostgresSettings, Region
 from controlplane.operations import vitals
 from controlplane.operations.availability import check_availability
+from controlplane.operations.disk import guard_disk
 from controlplane.operations.idleness import suspend_idle_endpoints
-from controlplane.operations.looks import look_into
 from controlplane.operations.reconcile import reconcile_host, redispatch_lost_operations
 from controlplane.operations.retention import forget_deleted
+from controlplane.operations.sizes import measure_nearly_full, measure_sizes
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +53,7 @@ def publish_settings(region: Region) -> None:
 
 def publish(region: Region) -> None:
     """Say that the worker is alive, how it fares, and what its host can do."""
+    space = host_space()
     Region.objects.filter(id=region.id).update(
         worker_seen_at=timezone.now(),
         pooling_available=pgbouncer() is not None,
@@ -60,30 +62,25 @@ def publish(region: Region) -> None:
         host=settings.REGION_HOST,
         port=settings.PROXY_PORT,
         problems=vitals.problems(),
+        disk_free_bytes=space.free,
+        disk_reserve_bytes=space.reserve,
     )
 
 
-def measure_sizes(region: Region) -> None:
-    """Note how large the branches of the active endpoints are."""
-    active = Endpoint.objects.filter(
-        project__region=region, deleted_at=None, current_state=EndpointState.ACTIVE
-    )
-    for endpoint, size in look_into(active, compute.logical_size, at="size"):
-        Branch.objects.filter(id=endpoint.branch_id).update(logical_size=size)
-
-
-def trim_compute_logs(region: Region) -> None:
-    """Cut what the computes of this host have logged, whosever they are."""
-    trim_logs()
+def follow_compute_logs(region: Region) -> None:
+    """Read what the computes of this host log, whoever has started them."""
+    follow_logs()
 
 
 ROUNDS: Sequence[Round] = (
     Round(0.5, suspend_idle_endpoints),
+    Round(0.5, guard_disk),
     Round(2, reconcile_host),
     Round(2, publish),
     Round(10, redispatch_lost_operations),
     Round(5, check_availability),
     Round(30, measure_sizes),
-    Round(60, trim_compute_logs),
+    Round(2, measure_nearly_full),
+    Round(5, follow_compute_logs),
     Round(600, forget_deleted),
 )

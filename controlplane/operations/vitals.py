@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+from controlplane.compute.space import disk_problem
 from controlplane.operations.under_way import hanging
 
 log = logging.getLogger(__name__)
@@ -71,7 +72,12 @@ def hanging_operations() -> list[Problem]:
     ]
 
 
-CHECKS: Sequence[Callable[[], list[Problem]]] = (rounds.problems, hanging_operations)
+def full_disk() -> list[Problem]:
+    found = disk_problem()
+    return [Problem("disk_nearly_full", found)] if found else []
+
+
+CHECKS: Sequence[Callable[[], list[Problem]]] = (rounds.problems, hanging_operations, full_disk)
 
 
 def problems() -> list[Mapping[str, str]]:

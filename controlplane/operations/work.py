@@ -21,12 +21,15 @@ from controlplane.compute.configuration import ComputeSpec
 from controlplane.compute.integrity import check_data
 from controlplane.compute.postgres_settings import complaint, from_json
 from controlplane.compute.process import StartFailed
+from controlplane.compute.space import NotEnoughSpace
 from controlplane.models import (
+    Action,
     Branch,
     BranchState,
     Endpoint,
     EndpointState,
     Operation,
+    OperationStatus,
     PostgresSettings,
 )
 from controlplane.operations.catalog import NotApplied, bring_to_catalog
@@ -36,6 +39,7 @@ from controlplane.operations.details import (
     Details,
     SuspendComputeDetails,
 )
+from controlplane.operations.disk import why_stopped
 from controlplane.operations.locks import locked_project
 
 log = logging.getLogger(__name__)
@@ -75,7 +79,10 @@ class Attempt:
 
 
 def create_timeline(attempt: Attempt) -> None:
-    branch_data.create_from_template(attempt.branch.id)
+    try:
+        branch_data.create_from_template(attempt.branch.id)
+    except NotEnoughSpace as error:
+        raise Refused(str(error)) from error
 
 
 def create_branch(attempt: Attempt) -> None:
@@ -85,12 +92,14 @@ def create_branch(attempt: Attempt) -> None:
     _wake_for_a_long_copy(attempt.operation, branch.parent)
     try:
         branch_data.create_from_parent(branch.id, branch.parent.id)
-    except NoSuchBranchData as error:
+    except (NoSuchBranchData, NotEnoughSpace) as error:
         raise Refused(str(error)) from error
-    # The data came with the parent's roles and databases as they were last applied there.
+    # The data came with the parent's roles and databases as they were last applied there. Where
+    # an earlier creation has failed, both branches may have counted changes since: the numbers
+    # would compare what differs, and all is applied anew.
+    revision = 0 if _failed_before(branch) else branch.parent.applied_catalog_revision
     Branch.objects.filter(id=branch.id).update(
-        applied_catalog_revision=branch.parent.applied_catalog_revision,
-        logical_size=branch.parent.logical_size,
+        applied_catalog_revision=revision, logical_size=branch.parent.logical_size
     )
 
 
@@ -130,6 +139,7 @@ def _start(operation: Operation, endpoint: Endpoint) -> None:
     except Exception as error:
         # One role that cannot be made must not keep everyone out; the next start tries again.
         log.error("catalog not applied", extra={"endpoint": endpoint.id, "error": repr(error)})
+    _hold_to_limit(endpoint)
 
 
 def suspend_compute(attempt: Attempt) -> None:
@@ -191,6 +201,7 @@ def compute_spec(endpoint: Endpoint) -> ComputeSpec:
         min_cu=endpoint.autoscaling_limit_min_cu,
         max_cu=endpoint.autoscaling_limit_max_cu,
         pg_settings=_allowed_settings(endpoint),
+        read_only=endpoint.branch.is_over_limit,
     )
 
 
@@ -207,6 +218,12 @@ def _allowed_settings(endpoint: Endpoint) -> dict[str, str]:
         else:
             allowed[name] = value
     return allowed
+
+
+def _failed_before(branch: Branch) -> bool:
+    return Operation.objects.filter(
+        branch=branch, action=Action.CREATE_BRANCH, status=OperationStatus.FAILED
+    ).exists()
 
 
 def _was_used(endpoint: Endpoint) -> bool:
@@ -232,7 +249,25 @@ def _end_if_silent(endpoint: Endpoint) -> None:
 def _bring_up(endpoint: Endpoint, bring_up: Callable[[ComputeSpec], None]) -> None:
     if endpoint.branch.current_state != BranchState.READY:
         raise Refused(f"the branch {endpoint.branch_id} was not created")
+    if reason := why_stopped(endpoint.branch_id):
+        raise Refused(reason)
     try:
         bring_up(compute_spec(endpoint))
     except (ConfigurationRefused, NoSuchBranchData) as error:
         raise Refused(str(error)) from error
+
+
+def _hold_to_limit(endpoint: Endpoint) -> None:
+    """Measure a branch whose size is limited; since it was last, it may have grown beyond."""
+    branch = endpoint.branch
+    if branch.project.account.branch_size_limit is None:
+        return
+    try:
+        size = compute.logical_size(endpoint.id)
+    except psycopg.Error as error:
+        log.info("size unknown", extra={"endpoint": endpoint.id, "error": str(error)})
+        return
+    was_over, branch.logical_size = branch.is_over_limit, size
+    Branch.objects.filter(id=branch.id).update(logical_size=size)
+    if branch.is_over_limit != was_over:
+        _bring_up(endpoint, compute.reconfigure)

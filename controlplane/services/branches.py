@@ -20,7 +20,7 @@ from controlplane.models import (
 )
 from controlplane.operations.actions import MAKES_BRANCH
 from controlplane.operations.engine import Step, schedule, unfinished
-from controlplane.services.creation import make_branch, make_endpoint
+from controlplane.services.creation import creation_again, make_branch, make_endpoint
 from controlplane.services.endpoint_attributes import EndpointAttributes
 from controlplane.services.errors import Conflict, Locked, NotFound, Unprocessable
 from controlplane.services.projects import changing_project, find_project
@@ -92,7 +92,8 @@ def create_branch(account: Account, project_id: str, spec: BranchSpec) -> NewBra
         raise Unprocessable("a branch has at most one read_write endpoint")
     with changing_project(account, project_id) as project:
         parent = find_branch(project, spec.parent_id) if spec.parent_id else default_branch(project)
-        refuse_while_deleting(parent, unfinished(project.id))
+        earlier = unfinished(project.id)
+        refuse_while_deleting(parent, earlier)
         if spec.name:
             refuse_taken_name(project, spec.name)
         # Rows that wait to be dropped come too: the data may hold what they stand for.
@@ -106,7 +107,7 @@ def create_branch(account: Account, project_id: str, spec: BranchSpec) -> NewBra
             roles=roles,
             databases=databases,
         )
-        endpoints, steps = [], [creation]
+        endpoints, steps = [], [*creation_again(parent, earlier), creation]
         for asked in spec.endpoints:
             endpoint, start = make_endpoint(project, branch, asked)
             endpoints.append(endpoint)

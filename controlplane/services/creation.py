@@ -6,6 +6,7 @@ project's lock, or has made the project in the same transaction, and schedules t
 
 from collections.abc import Sequence
 
+from controlplane.compute.space import in_words
 from controlplane.models import (
     Action,
     Branch,
@@ -13,9 +14,12 @@ from controlplane.models import (
     Database,
     Endpoint,
     EndpointState,
+    Operation,
     Project,
+    Region,
     Role,
 )
+from controlplane.operations.actions import MAKES_BRANCH
 from controlplane.operations.engine import Step
 from controlplane.services.endpoint_attributes import (
     ATTRIBUTES,
@@ -24,6 +28,7 @@ from controlplane.services.endpoint_attributes import (
     check_endpoint,
     defaults_of,
 )
+from controlplane.services.errors import RegionFull
 
 
 def make_branch(
@@ -38,8 +43,9 @@ def make_branch(
     """A branch with these roles and databases, unsaved as yet; without a parent, the
     project's first and its default.
 
-    The caller has made sure that the name is free and that the parent stays.
+    The caller has made sure that the name is free and that the parent stays. Raises RegionFull.
     """
+    _refuse_without_room(project.region)
     branch = Branch(
         project=project,
         name=name,
@@ -56,9 +62,38 @@ def make_branch(
     Role.objects.bulk_create(roles)
     Database.objects.bulk_create(databases)
     branch.pending_state = BranchState.READY
-    if parent is None:
-        return branch, Step(Action.CREATE_TIMELINE, branch=branch)
-    return branch, Step(Action.CREATE_BRANCH, branch=branch, also_holds=[parent])
+    return branch, _creation_of(branch)
+
+
+def creation_again(branch: Branch, operations: Sequence[Operation]) -> list[Step]:
+    """The steps that make a branch, and those it descends from, whose creation has failed; none
+    where it is there, or on its way by the project's unfinished `operations`.
+
+    The caller holds the project's lock, and schedules them before whatever needs the branch.
+    """
+    under_way = {row.branch_id for row in operations if row.action in MAKES_BRANCH}
+    steps: list[Step] = []
+    missing: Branch | None = branch
+    while missing and missing.current_state != BranchState.READY and missing.id not in under_way:
+        steps.insert(0, _creation_of(missing))
+        missing = missing.parent
+    return steps
+
+
+def _refuse_without_room(region: Region) -> None:
+    """Raises RegionFull, by what the region's worker has published."""
+    if region.is_full:
+        raise RegionFull(
+            f'the region "{region.id}" has no room for new branches: its disk has '
+            f"{in_words(region.disk_free_bytes or 0)} free, less than the reserve of "
+            f"{in_words(region.disk_reserve_bytes or 0)}; delete what is not needed, or try later"
+        )
+
+
+def _creation_of(branch: Branch) -> Step:
+    if branch.parent is None:
+        return Step(Action.CREATE_TIMELINE, branch=branch)
+    return Step(Action.CREATE_BRANCH, branch=branch, also_holds=[branch.parent])
 
 
 def make_endpoint(

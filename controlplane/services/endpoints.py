@@ -21,7 +21,7 @@ from controlplane.operations.effects import pending_state
 from controlplane.operations.engine import Step, cancel, hurry, schedule, unfinished
 from controlplane.operations.queue import enqueue_reconciliation
 from controlplane.services.branches import find_branch, refuse_while_deleting
-from controlplane.services.creation import make_endpoint
+from controlplane.services.creation import creation_again, make_endpoint
 from controlplane.services.endpoint_attributes import (
     EndpointAttributes,
     assign_attributes,
@@ -81,9 +81,11 @@ def create_endpoint(
     Raises NotFound, Conflict, Locked, Invalid, Unprocessable.
     """
     with changing_project(account, project_id) as project:
-        branch = _free_branch(project, branch_id, unfinished(project.id))
+        earlier = unfinished(project.id)
+        branch = _free_branch(project, branch_id, earlier)
         endpoint, steps = make_endpoint(project, branch, asked)
-        return EndpointChange(endpoint, schedule(project, steps) if steps else [])
+        operations = schedule(project, [*creation_again(branch, earlier), *steps]) if steps else []
+        return EndpointChange(endpoint, operations)
 
 
 def update_endpoint(
@@ -248,6 +250,11 @@ def _scheduled(
 
     The caller holds the project's lock since before it read those: they are still as they were.
     """
+    again = creation_again(endpoint.branch, earlier)
+    if again and any(step.action != Action.SUSPEND_COMPUTE for step in steps):
+        # A branch whose creation has failed is made now that somebody asks for it. Nobody else's
+        # wake waits for the copy.
+        steps, lane = [*again, *steps], None
     operations = schedule(project, steps, lane=lane) if steps else []
     endpoint.pending_state = pending_state(endpoint, [*earlier, *operations])
     return EndpointChange(endpoint, operations)

@@ -48,5 +48,9 @@ class Locked(ServiceError):
         super().__init__(message)
 
 
+class RegionFull(ServiceError):
+    """The region's host has no room for anything new. Trying again later is safe."""
+
+
 class PasswordNotStored(ServiceError):
     """The project keeps no passwords, so none can be revealed."""

@@ -51,10 +51,10 @@ def test_a_postgres_that_belongs_to_nothing_is_stopped(project: Project) -> None
     project.suspend()
     branch = project.stack.data_dir(project.branch_id).parent
     stray = branch.with_name("br-stray-dog-123456")
-    shutil.copytree(branch, stray)
-    for path in [branch, *branch.rglob("*")]:
+    shutil.copytree(branch, stray, ignore=shutil.ignore_patterns("*.pipe"))
+    for copy in [stray, *stray.rglob("*")]:
         # What is the compute's is the compute's, and what is the service's the service's.
-        owner, copy = path.stat(), stray / path.relative_to(branch)
+        owner = (branch / copy.relative_to(stray)).stat()
         os.chown(copy, owner.st_uid, owner.st_gid)
     process = start_by_hand(project.stack, stray.name, project.endpoint_id)
     wait_for(lambda: not psutil.pid_exists(process), "the end of the stray Postgres")

@@ -309,3 +309,33 @@ def test_an_ordinary_user_can_run_it(state_dir: Path) -> None:
     finally:
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
+
+
+def test_too_few_open_files_are_said_at_the_start(state_dir: Path) -> None:
+    port = free_port()
+    program = [sys.executable, str(ROOT / "manage.py"), "up", "--state-dir", str(state_dir)]
+    with occupied(port):
+        done = subprocess.run(
+            ["prlimit", "--nofile=500:1000", *program, "--console-port", str(port)],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            timeout=60,
+        )
+    assert "lets a process open 1000 files only: about 350 clients" in done.stdout
+    assert "ulimit -Hn" in done.stdout
+
+
+def test_all_the_files_that_the_host_allows_may_be_opened() -> None:
+    code = (
+        "import resource; from controlplane.management.host_resources import raise_file_limit;"
+        "print(raise_file_limit(), *resource.getrlimit(resource.RLIMIT_NOFILE))"
+    )
+    done = subprocess.run(
+        ["prlimit", "--nofile=500:5000", sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=60,
+    )
+    assert done.stdout == "None 5000 5000\n", done.stderr

@@ -26,6 +26,7 @@ from controlplane.compute import compute, metadata
 from controlplane.compute.accounts import AccountUnusable, service_account
 from controlplane.compute.binaries import PostgresUnusable, postgres_bin
 from controlplane.compute.state_directory import StateDirectoryUnusable, prepare_state_directory
+from controlplane.management.host_resources import raise_file_limit, room_on_disk
 from controlplane.management.supervision import (
     MARK,
     Program,
@@ -68,11 +69,14 @@ class Command(BaseCommand):
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stopped.set())
         try:
-            prepare_state_directory()
-            postgres_bin()
+            with room_on_disk():
+                prepare_state_directory()
+                postgres_bin()
         except (StateDirectoryUnusable, AccountUnusable, PostgresUnusable, OSError) as error:
             raise CommandError(str(error)) from error
-        with self._only_one():
+        if warning := raise_file_limit():
+            self._say(warning)
+        with self._only_one(), room_on_disk():
             if ended := end_leftovers(settings.STATE_DIR):
                 self._say(f"Ended {len(ended)} processes that an earlier run had left behind.")
             host = options["host"]

@@ -1,0 +1,154 @@
+"""The room on this host's disk: what is left, what is kept back, and what to give up when it ends.
+
+Computes of strangers fill the same disk that Perch's own database lives on. So a reserve is kept:
+below it nothing new is made, below half of it whoever writes most is stopped (`operations.disk`).
+And a file of no use, the ballast, holds the very last of it: given back on a full disk, it lets
+the metadata write again until there is room.
+"""
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from django.conf import settings
+
+BALLAST = "ballast"
+BALLAST_SIZE = 128 << 20  # bytes
+# Of a small disk no more than this part is ballast.
+BALLAST_PART = 1 / 50
+# Bytes with which the metadata can still write; with less, the ballast is given back.
+LAST = 16 << 20
+
+FULL = {errno.ENOSPC, errno.EDQUOT}
+
+
+class NotEnoughSpace(Exception):
+    """What was to be written does not fit; the message says how much is left and needed."""
+
+
+@dataclass(frozen=True)
+class Space:
+    """The room on one filesystem, in bytes."""
+
+    total: int
+    # What an ordinary account can still write.
+    free: int
+    reserve: int
+
+    @property
+    def left(self) -> int:
+        """Beyond the reserve; never negative."""
+        return max(0, self.free - self.reserve)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether nothing new may be made."""
+        return self.free < self.reserve
+
+    @property
+    def is_critical(self) -> bool:
+        """Whether whoever fills the disk must be stopped."""
+        return self.free < self.reserve // 2
+
+
+def space_at(place: Path | int) -> Space:
+    """The room on the filesystem of the directory or the open descriptor. Raises OSError."""
+    found = os.statvfs(place)
+    total = found.f_blocks * found.f_frsize
+    return Space(total, found.f_bavail * found.f_frsize, _reserve_of(total))
+
+
+def host_space() -> Space:
+    """The room where it is tightest: the branches may have a filesystem of their own."""
+    state = Path(settings.STATE_DIR)
+    branches = state / "branches"
+    found = [space_at(place) for place in (state, branches) if place.exists()]
+    return min(found, key=lambda space: space.free - space.reserve)
+
+
+def disk_problem() -> str | None:
+    """What is wrong with this host's disk, for whoever watches it; None where nothing is."""
+    space = host_space()
+    if not space.is_short:
+        return None
+    return (
+        f"the disk is nearly full: {in_words(space.free)} free of {in_words(space.total)}, "
+        f"less than the reserve of {in_words(space.reserve)}"
+    )
+
+
+def require(needed: int, *, at: Path, what: str) -> None:
+    """See that `needed` bytes fit beside the reserve. Raises NotEnoughSpace."""
+    space = space_at(at)
+    if needed > space.left:
+        raise NotEnoughSpace(
+            f"this host has {in_words(space.left)} left beyond its reserve, "
+            f"and {what} needs {in_words(needed)}"
+        )
+
+
+def require_reserve(at: int) -> None:
+    """See that what is being written has not come to the reserve. Raises NotEnoughSpace."""
+    if space_at(at).is_short:
+        raise NotEnoughSpace("this host's disk has filled up to its reserve meanwhile")
+
+
+@contextmanager
+def telling_of_full_disk(what: str) -> Iterator[None]:
+    """Turn the system's word for a full disk, which names a path, into NotEnoughSpace."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise NotEnoughSpace(f"this host's disk is full: {what} does not fit") from error
+
+
+def in_words(size: int) -> str:
+    """Bytes as people say them."""
+    for unit, bytes_of in (("GB", 10**9), ("MB", 10**6)):
+        if size >= bytes_of:
+            return (
+                f"{size / bytes_of:.3g} {unit}"
+                if size < 100 * bytes_of
+                else (f"{size / bytes_of:.0f} {unit}")
+            )
+    return f"{size / 1000:.0f} kB"
+
+
+def make_room() -> None:
+    """Give the ballast back where the metadata could not write otherwise, and hold it where there
+    is room for it beside the reserve. Raises OSError."""
+    ballast = Path(settings.STATE_DIR) / BALLAST
+    space = space_at(ballast.parent)
+    if space.free < LAST:
+        ballast.unlink(missing_ok=True)
+        return
+    size = min(BALLAST_SIZE, round(space.total * BALLAST_PART))
+    if space.left >= 2 * size and not _has(ballast, size):
+        _hold(ballast, size)
+
+
+def _has(ballast: Path, size: int) -> bool:
+    with suppress(FileNotFoundError):
+        return ballast.stat().st_blocks * 512 >= size
+    return False
+
+
+def _hold(ballast: Path, size: int) -> None:
+    descriptor = os.open(ballast, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+    finally:
+        os.close(descriptor)
+
+
+def _reserve_of(total: int) -> int:
+    """As PERCH_DISK_RESERVE says, else a twentieth of the disk: 1 to 20 GiB, but never more than
+    a quarter of a small one."""
+    if settings.DISK_RESERVE is not None:
+        return int(settings.DISK_RESERVE)
+    return min(max(total // 20, 1 << 30), 20 << 30, total // 4)

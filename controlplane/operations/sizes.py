@@ -1,0 +1,93 @@
+"""Measures the branches of running computes, and holds them to what their account's plan allows.
+
+A branch that is larger becomes read-only for transactions that do not say otherwise: its owner
+can still delete. One of more than LENIENCY times the limit that goes on growing is suspended, each
+time that is seen; nobody is kept from starting it again, to look at the data or to free space.
+"""
+
+import logging
+
+from django.db.models import QuerySet
+
+from controlplane.compute import compute
+from controlplane.models import (
+    BRANCH_SIZE_LIMITS,
+    Action,
+    Branch,
+    Endpoint,
+    EndpointState,
+    Lane,
+    Region,
+)
+from controlplane.operations.engine import Step, schedule, unfinished
+from controlplane.operations.locks import locked_project
+from controlplane.operations.looks import look_into
+
+log = logging.getLogger(__name__)
+
+# Of a limit: from here on a branch is measured more often, and from here on it is suspended.
+NEAR, LENIENCY = 0.8, 1.2
+# Of a limit: growth that deleting and vacuuming may cause.
+SLACK = 0.01
+
+
+def measure_sizes(region: Region) -> None:
+    """Note how large the branches of the active endpoints are."""
+    _measure(_active_endpoints(region))
+
+
+def measure_nearly_full(region: Region) -> None:
+    """The same for those that are near their limits or beyond."""
+    for plan, limit in BRANCH_SIZE_LIMITS.items():
+        _measure(
+            _active_endpoints(region).filter(
+                project__account__plan=plan, branch__logical_size__gt=limit * NEAR
+            )
+        )
+
+
+def _active_endpoints(region: Region) -> QuerySet[Endpoint]:
+    return Endpoint.objects.select_related("branch__project__account", "project__account").filter(
+        project__region=region, deleted_at=None, current_state=EndpointState.ACTIVE
+    )
+
+
+def _measure(endpoints: QuerySet[Endpoint]) -> None:
+    for endpoint, size in look_into(endpoints, compute.logical_size, at="size"):
+        if size == endpoint.branch.logical_size:
+            continue
+        if endpoint.project.account.branch_size_limit is None:
+            Branch.objects.filter(id=endpoint.branch_id).update(logical_size=size)
+        else:
+            _hold_to_limit(endpoint, size)
+
+
+def _hold_to_limit(endpoint: Endpoint, size: int) -> None:
+    """Note the size and, in the same transaction, schedule what follows from it.
+
+    Not while the endpoint has unfinished operations: a configuration applied after a suspend
+    would start it again. It is measured again soon, against the size that was noted.
+    """
+    with locked_project(endpoint.project_id) as project:
+        still = _active_endpoints(project.region).filter(id=endpoint.id).first()
+        under_way = any(row.endpoint_id == endpoint.id for row in unfinished(project.id))
+        if still is None or still.branch_id != endpoint.branch_id or under_way:
+            return
+        action = _consequence(still.branch, size)
+        Branch.objects.filter(id=still.branch_id).update(logical_size=size)
+        if action:
+            fields = {"endpoint": still.id, "branch": still.branch_id, "bytes": size}
+            log.warning(f"size of a branch leads to {action}", extra=fields)
+            step = Step(action, branch=still.branch, endpoint=still)
+            schedule(project, [step], lane=Lane.UPKEEP)
+
+
+def _consequence(branch: Branch, size: int) -> Action | None:
+    limit = branch.project.account.branch_size_limit
+    assert limit is not None
+    before = branch.logical_size or 0
+    if size > limit * LENIENCY and size > before + limit * SLACK:
+        return Action.SUSPEND_COMPUTE
+    if (size > limit) != (before > limit):
+        return Action.APPLY_CONFIG
+    return None

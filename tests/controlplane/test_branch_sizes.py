@@ -1,0 +1,86 @@
+"""How large a branch may be by its account's plan, and what happens to one that is larger."""
+
+import os
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from controlplane.models import BRANCH_SIZE_LIMITS, Plan
+from tests.support.place import Place
+from tests.support.stack import Stack
+from tests.support.waiting import wait_for
+
+LIMIT = BRANCH_SIZE_LIMITS[Plan.FREE]
+
+
+@pytest.fixture
+def place(stack: Stack) -> Iterator[Place]:
+    """A project of the free plan."""
+    client = stack.client(plan="free")
+    made = Place(stack, client, client.new_project())
+    yield made
+    made.client.call("DELETE", made.path)
+
+
+def grow(place: Place, size: int) -> None:
+    """Have the branch's database be that large: by a file without content, in no time."""
+    data = place.stack.data_dir(place.branch_id)
+    ((oid,),) = place.sql("SELECT oid FROM pg_database WHERE datname = current_database()")
+    path = data / "base" / str(oid) / "bulk"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+    os.truncate(descriptor, size)
+    os.close(descriptor)
+    os.chown(path, data.stat().st_uid, data.stat().st_gid)
+
+
+def is_read_only(place: Place) -> bool:
+    return bool(place.query("SHOW default_transaction_read_only") == ("on",))
+
+
+def suspensions(place: Place) -> int:
+    return len(place.endpoint_operations("suspend_compute"))
+
+
+def test_the_limit_is_the_plans(stack: Stack, place: Place) -> None:
+    project = place.client.get(place.path)["project"]
+    assert project["branch_logical_size_limit"] == 512
+    assert project["branch_logical_size_limit_bytes"] == 512 << 20
+    unlimited = stack.client()
+    made = unlimited.new_project(wait=False)["project"]
+    assert made["branch_logical_size_limit"] == 1 << 30
+
+
+def test_a_branch_over_its_limit_is_read_only_until_it_is_smaller(place: Place) -> None:
+    with place.connect() as connection:
+        connection.execute("CREATE TABLE kept (i int)")
+    grow(place, LIMIT)
+    place.suspend()
+    # Measured as it starts.
+    assert is_read_only(place)
+    with place.connect() as connection:
+        with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+            connection.execute("INSERT INTO kept VALUES (1)")
+        connection.execute("SET default_transaction_read_only = off")
+        connection.execute("INSERT INTO kept VALUES (1)")
+        connection.execute("DELETE FROM kept")
+        connection.execute("VACUUM kept")
+    grow(place, 0)
+    wait_for(lambda: not is_read_only(place), "the end of read-only")
+    assert suspensions(place) == 1
+
+
+def test_a_branch_far_over_its_limit_is_suspended_when_it_grows_on(place: Place) -> None:
+    grow(place, LIMIT)
+    place.suspend()
+    assert is_read_only(place)
+    with place.connect() as connection:
+        grow(place, round(LIMIT * 1.3))
+        wait_for(lambda: suspensions(place) == 2, "the endpoint to be suspended")
+        place.settle()
+        with pytest.raises(psycopg.OperationalError):
+            connection.execute("SELECT 1")
+    # What was measured is no growth any more: the owner may look, and free space.
+    assert is_read_only(place)
+    assert place.query("SELECT 1") == (1,)
+    assert suspensions(place) == 2

@@ -1,0 +1,95 @@
+"""What a compute logs is kept, and cannot fill the disk."""
+
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import psycopg
+import pytest
+
+from controlplane.compute.logs import LONGEST, flush_log, open_log
+from tests.support.processes import processes_of
+from tests.support.project import Project
+from tests.support.stack import Stack
+from tests.support.waiting import wait_for
+
+LOG_WITHOUT_END = "DO $$ BEGIN LOOP RAISE LOG '%', repeat('x', 1000); END LOOP; END $$"
+
+
+def logged(project: Project) -> int:
+    """Bytes of what the branch's compute has logged, as far as it is kept."""
+    place = project.stack.data_dir(project.branch_id).parent
+    return sum(path.stat().st_size for path in place.glob("postgres.log*"))
+
+
+def test_a_role_that_logs_without_end_takes_no_disk_and_harms_nobody(project: Project) -> None:
+    began = time.monotonic()
+    before = logged(project)
+    with project.compute() as connection:
+        connection.execute("SET statement_timeout = '2s'")
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            connection.execute(LOG_WITHOUT_END)
+    # At most 64 KiB every 50 ms; a file would have some hundreds of megabytes.
+    allowed = (time.monotonic() - began) / 0.05 * 65536
+    assert 1 << 20 < logged(project) - before < allowed
+    log_file = project.stack.data_dir(project.branch_id).parent / "postgres.log"
+    say(project, "after the flood")
+    wait_for(lambda: "after the flood" in log_file.read_text(), "the line to be logged")
+
+
+def test_what_is_logged_while_no_worker_runs_is_not_lost(stack: Stack, project: Project) -> None:
+    log_file = stack.data_dir(project.branch_id).parent / "postgres.log"
+    worker = processes_of(stack, "worker")[0]
+    worker.suspend()
+    try:
+        say(project, "while nobody reads")
+        assert "while nobody reads" not in log_file.read_text()
+    finally:
+        worker.kill()
+    wait_for(lambda: "while nobody reads" in log_file.read_text(), "the line to be logged")
+
+
+def say(project: Project, words: str) -> None:
+    with project.compute() as connection:
+        connection.execute(f"DO $$ BEGIN RAISE LOG '{words}'; END $$".encode())
+
+
+def test_a_log_is_put_aside_and_the_one_before_it_goes(tmp_path: Path) -> None:
+    log_file = tmp_path / "postgres.log"
+    descriptor = open_log(log_file)
+    lines = 3 * LONGEST // 60_000
+    for number in range(lines):
+        assert os.write(descriptor, f"line {number} ".encode().ljust(60_000, b".")) == 60_000
+        flush_log(log_file)
+    os.close(descriptor)
+    sizes = {path.name: path.stat().st_size for path in tmp_path.iterdir() if path.is_file()}
+    assert set(sizes) == {"postgres.log", "postgres.log.1"}
+    assert max(sizes.values()) <= LONGEST
+    assert f"line {lines - 1} ".encode() in log_file.read_bytes()
+
+
+def test_a_pipe_that_nobody_reads_keeps_nobody_waiting(tmp_path: Path) -> None:
+    descriptor = open_log(tmp_path / "postgres.log")
+    with suppress(BlockingIOError):
+        for _ in range(1000):
+            os.write(descriptor, bytes(65536))
+        raise AssertionError("somebody reads faster than the pipe is filled")
+    os.close(descriptor)
+
+
+def test_pipes_of_what_has_ended_are_closed(tmp_path: Path) -> None:
+    us = psutil.Process()
+    before = us.num_fds()
+    descriptors = []
+    for number in range(50):
+        place = tmp_path / str(number)
+        place.mkdir()
+        descriptors.append(open_log(place / "postgres.log"))
+    assert us.num_fds() >= before + 50
+    for descriptor in descriptors:
+        os.write(descriptor, b"last words")
+        os.close(descriptor)
+    wait_for(lambda: us.num_fds() <= before, "the pipes to be closed")
+    assert all((tmp_path / str(n) / "postgres.log").read_text() == "last words" for n in range(50))

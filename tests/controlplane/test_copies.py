@@ -1,0 +1,127 @@
+"""What a branch's copy of its parent takes of the disk, and that it holds all rows even so."""
+
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from controlplane.compute import branch_data, compute
+from controlplane.compute.configuration import PLATFORM_ROLE, ComputeSpec
+from controlplane.compute.state_directory import prepare_state_directory
+from controlplane.compute.tree import shares_blocks, tree_size
+from tests.support.filesystems import free_bytes, mounted
+
+MIB = 1 << 20
+Session = psycopg.Connection[tuple[object, ...]]
+PARENT, CHILD = "br-parent", "br-child"
+
+
+@pytest.fixture
+def state_dir(settings: object) -> Iterator[Callable[[Path], None]]:
+    """Has this process keep its branches in the directory that it is called with."""
+
+    def use(place: Path) -> None:
+        settings.STATE_DIR = place  # type: ignore[attr-defined]
+        settings.SOCKET_DIR = place / "sockets"  # type: ignore[attr-defined]
+        prepare_state_directory()
+
+    yield use
+    for branch_id in (PARENT, CHILD):
+        compute.stop(branch_id)
+
+
+@contextmanager
+def running(branch_id: str, **pg_settings: str) -> Iterator[Session]:
+    """A session in the branch's Postgres, which is started and stopped."""
+    endpoint_id = branch_id.replace("br-", "ep-")
+    compute.start(ComputeSpec(endpoint_id, branch_id, 0.25, 0.25, pg_settings))
+    try:
+        with psycopg.connect(
+            host=str(compute.socket_dir(endpoint_id)),
+            user=PLATFORM_ROLE,
+            dbname="postgres",
+            autocommit=True,
+        ) as connection:
+            yield connection
+    finally:
+        compute.stop(branch_id)
+
+
+def one(connection: Session, query: str) -> object:
+    row = connection.execute(query.encode()).fetchone()
+    assert row is not None
+    return row[0]
+
+
+def test_where_the_disk_can_a_copy_shares_its_parents_blocks(
+    state_dir: Callable[[Path], None],
+) -> None:
+    with mounted("xfs", size=1500 * MIB) as place:
+        state_dir(place)
+        assert shares_blocks(place / "branches")
+        branch_data.create_from_template(PARENT)
+        with running(PARENT) as connection:
+            connection.execute(
+                "CREATE TABLE kept AS SELECT i, repeat('x', 1000) AS words"
+                " FROM generate_series(1, 180_000) i"
+            )
+            path = one(connection, "SELECT pg_relation_filepath('kept')")
+        assert tree_size(branch_data.data_dir(PARENT)) > 200 * MIB
+        subprocess.run(["sync", "--file-system", place], check=True)
+        free = free_bytes(place)
+        began = time.monotonic()
+        branch_data.create_from_parent(CHILD, PARENT)
+        took = time.monotonic() - began
+        assert free - free_bytes(place) < 30 * MIB
+        extents = subprocess.run(
+            ["filefrag", "-v", branch_data.data_dir(CHILD) / str(path)],
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        assert "shared" in extents
+        print(f"copied in {took * 1000:.0f} ms, {(free - free_bytes(place)) / MIB:.1f} MiB")
+        with running(PARENT) as connection:
+            connection.execute("UPDATE kept SET words = 'changed' WHERE i % 1000 = 0")
+            connection.execute("INSERT INTO kept SELECT 0, 'new'")
+        with running(CHILD) as connection:
+            assert one(connection, "SELECT count(*) FROM kept") == 180_000
+            assert (
+                one(connection, "SELECT count(*) FROM kept WHERE words <> repeat('x', 1000)") == 0
+            )
+
+
+def test_a_copy_leaves_out_the_log_that_waits_to_be_written_anew(
+    state_dir: Callable[[Path], None],
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="perch-") as scratch:
+        Path(scratch).chmod(0o711)
+        state_dir(Path(scratch))
+        branch_data.create_from_template(PARENT)
+        with running(PARENT, min_wal_size="160MB") as connection:
+            connection.execute("CREATE TABLE kept (i int)")
+            for i in range(8):
+                connection.execute("INSERT INTO kept VALUES (%s)", [i])
+                connection.execute("SELECT pg_switch_wal()")
+            connection.execute("CHECKPOINT")
+            connection.execute("INSERT INTO kept VALUES (8)")
+            newest = str(one(connection, "SELECT pg_walfile_name(pg_current_wal_lsn())"))
+        recycled = {name for name in segments(PARENT) if name > newest}
+        assert len(recycled) >= 3
+        expected = tree_size(branch_data.data_dir(PARENT), skip=branch_data.OF_THE_PROCESS)
+        branch_data.create_from_parent(CHILD, PARENT)
+        assert segments(CHILD) == segments(PARENT) - recycled
+        assert tree_size(branch_data.data_dir(CHILD)) == expected
+        with running(CHILD) as connection:
+            assert one(connection, "SELECT count(*) FROM kept") == 9
+            connection.execute("INSERT INTO kept VALUES (9)")
+
+
+def segments(branch_id: str) -> set[str]:
+    log = branch_data.data_dir(branch_id) / "pg_wal"
+    return {path.name for path in log.iterdir() if len(path.name) == 24}
