@@ -14,12 +14,13 @@ from typing import Any
 import uvloop
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
-from django.db import connection
+from django.db import close_old_connections, connection
 from psycopg.conninfo import make_conninfo
 
+from controlplane.operations.own_region import RegionTaken, own_region
 from controlplane.proxy.database_directory import DatabaseDirectory
 from controlplane.proxy.peers import PeerGroup, own_directory
-from controlplane.proxy.processes import run_processes
+from controlplane.proxy.processes import REFUSED, run_processes
 from controlplane.proxy.server import Proxy, open_listeners
 from controlplane.proxy.settings import PlainConnections, ProxySettings
 from controlplane.proxy.tls import TlsIdentity, load_identity, load_or_create_identity
@@ -67,9 +68,21 @@ async def serve_when_ready(
         knowing = tasks.create_task(directory.run(proxy.drop))
         try:
             await directory.ready()
+            await asyncio.to_thread(refuse_anothers_region)
             await proxy.serve(listeners)
         finally:
             knowing.cancel()
+
+
+def refuse_anothers_region() -> None:
+    """Another host's computes are not to be reached from here. Raises SystemExit."""
+    try:
+        own_region()
+    except RegionTaken as error:
+        log.critical("cannot serve", extra={"error": str(error)})
+        raise SystemExit(REFUSED) from error
+    finally:
+        close_old_connections()
 
 
 def proxy_settings() -> ProxySettings:
