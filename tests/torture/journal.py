@@ -16,6 +16,8 @@ ID = re.compile(
     r"|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})\b"
 )
 MOST_BREAKS = 50
+# Of what is printed, in characters; the journal has all of it.
+LONGEST_LINE = 500
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class Journal:
             self._known.add((invariant, detail))
             self.breaks.append(Break(now(), invariant, detail))
         self.note("invariants", "broken", invariant=invariant, detail=detail)
-        print(f"BROKEN {self.breaks[-1]}", flush=True)
+        print(f"BROKEN {str(self.breaks[-1])[:LONGEST_LINE]}", flush=True)
 
     def total(self, kind: str) -> int:
         with self._lock:

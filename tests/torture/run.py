@@ -9,7 +9,7 @@ from tests.support.service import Service
 from tests.torture.actor import Actor
 from tests.torture.chaos import Chaos, bring_up
 from tests.torture.clients import Reader, Writer
-from tests.torture.journal import Journal
+from tests.torture.journal import LONGEST_LINE, Journal
 from tests.torture.tracebacks import Excuses, tracebacks
 from tests.torture.users import User
 from tests.torture.verdict import Verdict
@@ -108,7 +108,9 @@ def tell(world: World, seconds: float) -> None:
 def summary(journal: Journal) -> str:
     kinds = ("requests", "rows", "reads", "branches read", "client errors", "blows", "looks")
     lines = [f"{kind}: {journal.counts(kind)}" for kind in kinds]
-    lines += [f"broken: {one}" for one in journal.breaks] or ["no invariant broke"]
+    lines += [f"broken: {str(one)[:LONGEST_LINE]}" for one in journal.breaks] or [
+        "no invariant broke"
+    ]
     return "\n".join(lines)
 
 

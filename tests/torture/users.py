@@ -15,7 +15,6 @@ class User(Actor):
         super().__init__(world, name)
         self.key = key
         self.api = CheckedApi(self, key)
-        self.visits = 0
 
     def act(self) -> None:
         mine = [one for one, key in self.world.known_projects().items() if key == self.key]
