@@ -6,7 +6,7 @@ from tests.torture.run import summary, torture
 from tests.torture.world import Size
 
 SEED = 7
-SECONDS = 12.0
+SECONDS = 20.0
 SIZE = Size(
     accounts=2,
     projects=1,
@@ -14,7 +14,7 @@ SIZE = Size(
     users=1,
     writers=3,
     readers=1,
-    blows=(0.2, 1.2),
+    blows=(0.3, 2.0),
     blows_per_restart=12,
 )
 

@@ -23,6 +23,8 @@ class Chaos(Actor):
 
     def act(self) -> None:
         self.rest(*self.world.size.blows)
+        if not self.world.journal.total("rows"):
+            return  # nothing is at stake yet
         if self.world.over.is_set():
             return
         blows, weights = zip(*self._blows(), strict=True)

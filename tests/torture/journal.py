@@ -47,6 +47,10 @@ class Journal:
         self._lock = threading.Lock()
         self._file = path.open("w", buffering=1)
 
+    def close(self) -> None:
+        """What is counted can be read after this, and no more be written."""
+        self._file.close()
+
     def note(self, actor: str, action: str, **fields: Any) -> None:
         """One thing that was done, or came of it."""
         line = json.dumps({"time": now(), "actor": actor, "action": action, **fields}, default=str)

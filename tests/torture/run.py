@@ -39,6 +39,7 @@ def torture(seed: int, seconds: float, size: Size, *, state_dir: Path, directory
     for complaint in tracebacks(state_dir, Excuses(journal)):
         journal.broken("no log holds a traceback", complaint)
     _keep_evidence(world, directory)
+    journal.close()
     return journal
 
 
