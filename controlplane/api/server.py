@@ -12,7 +12,7 @@ from gunicorn.glogging import Logger
 from gunicorn.http.errors import LimitRequestHeaders, LimitRequestLine, ParseException
 
 from controlplane import logs
-from webserver.worker import BufferingWorker, RequestTooSlow
+from controlplane.api.buffering_worker import BufferingWorker, RequestTooSlow
 
 STATUS_OF = {
     LimitRequestLine: HTTPStatus.REQUEST_URI_TOO_LONG,

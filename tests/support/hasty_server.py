@@ -1,10 +1,10 @@
-"""A web server as the console's and the API's, in a hurry: what they wait for half a minute, it
+"""A web server as the API's, in a hurry: what they wait for half a minute, it
 waits for half a second. Run by gunicorn; it answers with what it was sent."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from webserver.worker import BufferingWorker
+from controlplane.api.buffering_worker import BufferingWorker
 
 LARGE = b"x" * (32 << 20)
 

@@ -1,5 +1,5 @@
-"""The gunicorn worker of the console and of the API: a connection costs a greenlet, no thread,
-and the application gets a request once the whole of it is here.
+"""The API's gunicorn worker: a connection costs a greenlet, no thread, and the application gets
+a request once the whole of it is here.
 
 Greenlets, as a request waits most of its time for a database, another server or its client,
 and thousands may do so side by side. Who sends or reads slowly holds a socket and a buffer, and
