@@ -6,7 +6,7 @@ from tests.torture.run import summary, torture
 from tests.torture.world import Size
 
 SEED = 7
-SECONDS = 20.0
+SECONDS = 15.0
 SIZE = Size(
     accounts=2,
     projects=1,

@@ -9,8 +9,8 @@ from tests.support.service import Service
 from tests.torture.actor import Actor
 from tests.torture.chaos import Chaos, bring_up
 from tests.torture.clients import Reader, Writer
+from tests.torture.complaints import complaints
 from tests.torture.journal import LONGEST_LINE, Journal
-from tests.torture.tracebacks import Excuses, tracebacks
 from tests.torture.users import User
 from tests.torture.verdict import Verdict
 from tests.torture.watch import Watch
@@ -36,8 +36,8 @@ def torture(seed: int, seconds: float, size: Size, *, state_dir: Path, directory
     finally:
         _bring_down(world)
     Verdict(world).down()
-    for complaint in tracebacks(state_dir, Excuses(journal)):
-        journal.broken("no log holds a traceback", complaint)
+    for invariant, detail in complaints(state_dir, journal):
+        journal.broken(invariant, detail)
     _keep_evidence(world, directory)
     journal.close()
     return journal

@@ -23,7 +23,7 @@ class Size:
     writers: int = 6
     readers: int = 2
     # Seconds between two blows to the service: at least, at most.
-    blows: tuple[float, float] = (1.0, 8.0)
+    blows: tuple[float, float] = (0.5, 5.0)
     # How many blows come between two that hit the whole of it, about.
     blows_per_restart: int = 25
 
