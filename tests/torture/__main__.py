@@ -1,0 +1,40 @@
+"""`python -m tests.torture --seed N --minutes M`: whether the service can be trusted.
+
+A service of its own is used by many at once while its processes are killed and stopped at
+random. The seed decides what each of them does, though not what comes of it: threads and
+processes go their own ways.
+"""
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.support.stack import new_state_dir
+from tests.torture.run import summary, torture
+from tests.torture.world import Size
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.torture")
+    parser.add_argument("--seed", type=int, default=1, help="decides what everybody does")
+    parser.add_argument("--minutes", type=float, default=60, help="how long the service is struck")
+    options = parser.parse_args()
+    directory = Path(tempfile.mkdtemp(prefix=f"perch-torture-{options.seed}-", dir="/tmp"))
+    print(f"seed {options.seed}; the journal is written to {directory}/journal.jsonl", flush=True)
+    with new_state_dir() as state_dir:
+        journal = torture(
+            options.seed,
+            options.minutes * 60,
+            Size(),
+            state_dir=state_dir,
+            directory=directory,
+        )
+    print(summary(journal))
+    if journal.breaks:
+        print(f"what the logs say of it: {directory}/evidence.txt")
+    return 1 if journal.breaks else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

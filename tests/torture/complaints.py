@@ -1,0 +1,102 @@
+"""What the service's logs complain of, and which of it is no mistake."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Collection
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from tests.torture.journal import Journal
+
+TIME = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z")
+# What was at work, and what it met: the end of a trace names the exception.
+LOGGER, MESSAGE = re.compile(r" logger=(\S+)"), re.compile(r' message="?([^"(<\\]*)')
+EXCEPTION = re.compile(r"\\n([\w.]+(?:Error|Exception|[A-Z]\w+))(?:: [^\"]*)?\\?\"[^\"]*$")
+
+
+TAKEN_FOR_DEAD = "worker of a job dead, job retried"
+
+
+def complaints(state_dir: Path, journal: Journal) -> list[tuple[str, str]]:
+    """Each invariant that broke by the logs, and by what."""
+    excuses = Excuses(journal)
+    tracebacks, accusations = Kinds(), Kinds()
+    for path in (*sorted(state_dir.glob("log/*.log*")), state_dir / "up.log"):
+        for line in path.read_text(errors="replace").splitlines():
+            if "Traceback" in line and not excuses.of_trace(line):
+                tracebacks.add(path, line)
+            if TAKEN_FOR_DEAD in line and not excuses.of_silence(line):
+                accusations.add(path, line)
+    return [
+        *(("no log holds a traceback", told) for told in tracebacks.told()),
+        *(("no living worker is taken for dead", told) for told in accusations.told()),
+    ]
+
+
+class Kinds:
+    """Lines by their kind: how many, and the first of each."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._examples: dict[str, str] = {}
+
+    def add(self, path: Path, line: str) -> None:
+        kind = f"{path.name}: {_kind_of(line)}"
+        self._counts[kind] += 1
+        self._examples.setdefault(kind, f"{line[:250]} … {line[-600:]}")
+
+    def told(self) -> list[str]:
+        return [
+            f"{kind}, {count} times: {self._examples[kind]}"
+            for kind, count in self._counts.most_common()
+        ]
+
+
+def _kind_of(line: str) -> str:
+    found = (pattern.search(line) for pattern in (LOGGER, MESSAGE, EXCEPTION))
+    return " ".join(match[1].strip() for match in found if match)
+
+
+class Excuses:
+    """What a blow explains, for some seconds after it."""
+
+    # Who asked the metadata database while it was struck says what it met, and tries again.
+    _OF_METADATA = re.compile(r"\b(OperationalError|InterfaceError|PoolTimeout|ConnectorException)")
+    # So does who worked on a compute that was struck.
+    _OF_COMPUTE = re.compile(
+        r'message="attempt failed".*\\n'
+        r"(psycopg\.[\w.]+|[\w.]*\.(StartFailed|StopFailed|OutOfPatience|LockTimeout)): "
+    )
+    # Within so long the metadata is up again, and a worker's heartbeat heard.
+    _METADATA_BACK, _WORKER_HEARD = timedelta(seconds=30), timedelta(seconds=25)
+
+    def __init__(self, journal: Journal) -> None:
+        self._blows = [
+            (datetime.fromisoformat(note["time"]), note["action"], note["what"])
+            for note in map(json.loads, journal.path.read_text().splitlines())
+            if note["actor"] == "chaos" and "what" in note
+        ]
+
+    def of_trace(self, line: str) -> bool:
+        if self._OF_COMPUTE.search(line):
+            return True
+        return bool(self._OF_METADATA.search(line)) and self._follows(
+            line, {"metadata"}, within=self._METADATA_BACK
+        )
+
+    def of_silence(self, line: str) -> bool:
+        parts = {"worker", "metadata", "supervisor"}
+        return self._follows(line, parts, within=self._WORKER_HEARD)
+
+    def _follows(self, line: str, parts: Collection[str], *, within: timedelta) -> bool:
+        """Whether one of the parts, or the whole, was struck shortly before."""
+        found = TIME.search(line)
+        if found is None:
+            return False
+        time = datetime.fromisoformat(found[0])
+        return any(
+            at <= time <= at + within
+            for at, action, what in self._blows
+            if what in parts or action == "restart"
+        )

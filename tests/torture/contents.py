@@ -1,0 +1,114 @@
+"""What a branch holds once all is quiet, against what the ledger and the API say of it."""
+
+from typing import Any
+
+import psycopg
+
+from tests.torture.actor import Actor
+from tests.torture.checked_api import CheckedApi
+from tests.torture.clients import OWNER, Connection, Target, one_row, read
+
+# What broke an invariant: the invariant, and by what.
+Fault = tuple[str, str]
+
+
+class Reading:
+    """One branch's, by an endpoint of its own; one is made where it has none."""
+
+    def __init__(self, actor: Actor, key: str, project_id: str, branch: Any) -> None:
+        self.world = actor.world
+        self.api = CheckedApi(actor, key)
+        self.project_id = project_id
+        self.path = f"/projects/{project_id}"
+        self.branch = branch
+        self.branch_id: str = branch["id"]
+
+    def faults(self) -> list[Fault]:
+        if self.branch["current_state"] != "ready":
+            return self._without_data()
+        endpoint = self._open_endpoint()
+        role = f"{self.path}/branches/{self.branch_id}/roles/{OWNER}"
+        revealed = self.api.get(f"{role}/reveal_password")
+        if endpoint is None or revealed is None:
+            return [("every branch can be reached", f"{self.branch_id}: see the journal")]
+        target = Target(self.project_id, endpoint["id"], revealed["password"])
+        try:
+            with target.connect(self.world.service.stack.proxy_port) as connection:
+                return [*self._of_rows(connection, target), *self._of_description(target)]
+        except psycopg.Error as error:
+            told = f"{self.branch_id} by {target.endpoint_id}: {error}"
+            return [("every branch can be reached", told)]
+
+    def _without_data(self) -> list[Fault]:
+        """Its creation failed: nobody can have written to it."""
+        self.world.journal.count("branches read", "without data")
+        rows = self.world.ledger.written_on(self.branch_id)
+        told = f"{self.branch_id}: its creation failed, and {rows} rows were acknowledged"
+        return [("an acknowledged row is there", told)] if rows else []
+
+    def _open_endpoint(self) -> Any:
+        """The branch's endpoint, which may be connected to, if it can be had."""
+        endpoints = (self.api.get(f"{self.path}/endpoints") or {"endpoints": []})["endpoints"]
+        mine = [one["id"] for one in endpoints if one["branch_id"] == self.branch_id]
+        body: Any = {"suspend_timeout_seconds": -1, "disabled": False}
+        if mine:
+            answer = self.api.call("PATCH", f"{self.path}/endpoints/{mine[0]}", {"endpoint": body})
+        else:
+            body |= {"branch_id": self.branch_id, "type": "read_write"}
+            answer = self.api.call("POST", f"{self.path}/endpoints", {"endpoint": body})
+        return answer.body["endpoint"] if answer and answer.ok else None
+
+    def _of_rows(self, connection: Connection, target: Target) -> list[Fault]:
+        told = f"{self.branch_id} by {target.endpoint_id}"
+        here, rows = read(connection)
+        self.world.journal.count("branches read", "with rows" if rows else "empty")
+        must = self.world.ledger.must_hold(self.branch_id)
+        missing = sorted(must - rows)
+        strangers = self.world.ledger.strangers(self.project_id, rows)
+        faults = {
+            "an endpoint leads to its branch": here != self.branch_id and f"led to {here}",
+            "an acknowledged row is there": missing
+            and f"{len(missing)} of {len(must)} missing: {missing[:20]}",
+            "nobody's rows go astray": strangers and f"{strangers[:20]} were written elsewhere",
+        }
+        return [(invariant, f"{told}: {what}") for invariant, what in faults.items() if what]
+
+    def _of_description(self, target: Target) -> list[Fault]:
+        """Roles, databases and settings of the running compute, and as the API has them."""
+        said = self._said(target.endpoint_id)
+        with self.world.service.stack.compute(target.endpoint_id, "postgres") as compute:
+            has = {
+                "roles": _names(
+                    compute,
+                    "SELECT rolname FROM pg_roles WHERE oid > 16383 AND rolname !~ '^perch_'",
+                ),
+                "databases": _names(compute, "SELECT datname FROM pg_database WHERE oid > 16383"),
+                "settings": {
+                    f"{name}={one_row(compute, f'SHOW {name}')[0]}"
+                    for name in said["names of settings"]
+                },
+            }
+        return [
+            (
+                f"{kind} are as the API says",
+                f"{self.branch_id} by {target.endpoint_id} has {sorted(has[kind])},"
+                f" and is said to have {sorted(said[kind])}",
+            )
+            for kind in has
+            if has[kind] != said[kind]
+        ]
+
+    def _said(self, endpoint_id: str) -> dict[str, set[str]]:
+        of_branch = f"{self.path}/branches/{self.branch_id}"
+        catalog = {
+            kind: {row["name"] for row in (self.api.get(f"{of_branch}/{kind}") or {kind: []})[kind]}
+            for kind in ("roles", "databases")
+        }
+        endpoint = (self.api.get(f"{self.path}/endpoints/{endpoint_id}") or {})["endpoint"]
+        settings = endpoint["settings"].get("pg_settings", {})
+        pairs = {f"{name}={value}" for name, value in settings.items()}
+        return {**catalog, "settings": pairs, "names of settings": set(settings)}
+
+
+def _names(connection: Connection, query: str) -> set[str]:
+    return {str(name) for (name,) in connection.execute(query.encode())}

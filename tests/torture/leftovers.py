@@ -1,0 +1,70 @@
+"""What lies or runs on the host for what is there no more."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.support.stack import Stack
+from tests.torture import processes
+
+CGROUPS = ("/sys/fs/cgroup", "/sys/fs/cgroup/cpu", "/sys/fs/cgroup/memory")
+# Locks that are no branch's; and what the name of a running compute's ends with.
+OWN_LOCKS = {"template", "accounts"}
+OF_RUNNING = ".running"
+
+
+class Leftovers:
+    """Of one service: each look names what should not be there."""
+
+    def __init__(self, stack: Stack) -> None:
+        self.stack = stack
+        self.state_dir = stack.state_dir
+
+    def looks(self) -> dict[str, Callable[[], list[str]]]:
+        """The looks, by the invariant that they are about."""
+        return {
+            "data of what was deleted is gone": self.data,
+            "sockets of what was deleted are gone": self.sockets,
+            "locks of what was deleted are gone": self.locks,
+            "control groups of what was deleted are gone": self.groups,
+            "processes of what was deleted are gone": self.homeless,
+        }
+
+    def data(self) -> list[str]:
+        return self._but("branches/*", self._living("branch"))
+
+    def sockets(self) -> list[str]:
+        return self._but("sockets/ep-*", self._living("endpoint"))
+
+    def locks(self) -> list[str]:
+        return self._but("locks/*", self._living("branch") | OWN_LOCKS)
+
+    def groups(self) -> list[str]:
+        """Another service's may stand beside ours."""
+        gone = self._ids("SELECT id FROM controlplane_endpoint") - self._living("endpoint")
+        groups = [path for root in CGROUPS for path in Path(root, "perch").glob("ep-*")]
+        return [str(path) for path in groups if path.name in gone]
+
+    def homeless(self) -> list[str]:
+        """Processes in a branch's directory that belong to no Postgres that serves one."""
+        known: set[int] = set()
+        for some in processes.postmasters(self.state_dir).values():
+            known.update(process.pid for process in some)
+            known.update(child.pid for process in some for child in process.children())
+        at_work = processes.at_work_in(self.state_dir / "branches")
+        return [f"{pid}: {line}" for pid, line in at_work.items() if pid not in known]
+
+    def _but(self, pattern: str, expected: set[str]) -> list[str]:
+        found = self.state_dir.glob(pattern)
+        return sorted(
+            str(path) for path in found if path.name.removesuffix(OF_RUNNING) not in expected
+        )
+
+    def _living(self, table: str) -> set[str]:
+        return self._ids(
+            f"SELECT one.id FROM controlplane_{table} one JOIN controlplane_project p"
+            " ON p.id = project_id WHERE one.deleted_at IS NULL AND p.deleted_at IS NULL"
+        )
+
+    def _ids(self, query: str) -> set[str]:
+        with self.stack.database() as connection:
+            return {str(row[0]) for row in connection.execute(query.encode())}

@@ -1,0 +1,86 @@
+"""Users of the API: they create, change and delete at random, and mind no refusal."""
+
+from tests.torture.actor import Actor
+from tests.torture.checked_api import TERMINAL, Answer, CheckedApi
+from tests.torture.visits import WISHES, Visit
+from tests.torture.world import World
+
+WAITS_AT_MOST = 20.0  # seconds; what takes longer is seen at the end
+
+
+class User(Actor):
+    """One of an account's users, who share its projects."""
+
+    def __init__(self, world: World, name: str, key: str) -> None:
+        super().__init__(world, name)
+        self.key = key
+        self.api = CheckedApi(self, key)
+
+    def act(self) -> None:
+        mine = [one for one, key in self.world.known_projects().items() if key == self.key]
+        if len(mine) < self.world.size.projects and (not mine or self.chance.random() < 0.1):
+            self._create_project()
+            return
+        project_id = self.chance.choice(mine)
+        visit = self._visit(project_id)
+        if visit is None:
+            self.rest(0.2, 1.0)
+            return
+        wishes, weights = zip(*WISHES.items(), strict=True)
+        answer = self.chance.choices(wishes, weights)[0](visit)
+        if answer and answer.ok and self.chance.random() < 0.4:
+            self._await(project_id, answer)
+        self.rest(0.05, 1.5)
+
+    def _create_project(self) -> None:
+        name = f"project of {self.name}"
+        answer = self.api.call("POST", "/projects", {"project": {"name": name}})
+        if answer and answer.ok:
+            self.world.projects[answer.body["project"]["id"]] = self.key
+            self._await(answer.body["project"]["id"], answer)
+            return
+        # Made it may be, and its answer lost.
+        self._learn_projects()
+        self.rest(0.2, 1.0)
+
+    def _learn_projects(self) -> None:
+        for project in (self.api.get("/projects?limit=400") or {"projects": ()})["projects"]:
+            if project["id"] not in self.world.doomed:
+                self.world.projects[project["id"]] = self.key
+
+    def _visit(self, project_id: str) -> Visit | None:
+        """What the project has now; None where that cannot be had."""
+        branches = self.api.call("GET", f"/projects/{project_id}/branches")
+        endpoints = self.api.call("GET", f"/projects/{project_id}/endpoints")
+        for answer in (branches, endpoints):
+            if answer and answer.status == 404:
+                self._forget(project_id)
+        if not (branches and branches.ok and endpoints and endpoints.ok):
+            return None
+        visit = Visit(
+            self.world,
+            self.api,
+            self.chance,
+            project_id,
+            branches.body["branches"],
+            endpoints.body["endpoints"],
+        )
+        visit.learn()
+        return visit
+
+    def _forget(self, project_id: str) -> None:
+        if project_id not in self.world.doomed:
+            self.world.journal.broken("what nobody deleted is there", f"project {project_id}")
+        self.world.projects.pop(project_id, None)
+
+    def _await(self, project_id: str, answer: Answer) -> None:
+        """Poll as clients do, for a while."""
+        waited = 0.0
+        for operation in answer.body.get("operations", ()):
+            path = f"/projects/{project_id}/operations/{operation['id']}"
+            while waited < WAITS_AT_MOST and not self.world.over.is_set():
+                told = self.api.get(path)
+                if told and told["operation"]["status"] in TERMINAL:
+                    break
+                self.world.over.wait(0.25)
+                waited += 0.25

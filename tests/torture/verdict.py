@@ -1,0 +1,168 @@
+"""What must be so once nobody strikes any more, and what must be gone at the end."""
+
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import psutil
+import psycopg
+
+from tests.torture import processes
+from tests.torture.actor import Actor
+from tests.torture.checked_api import CheckedApi
+from tests.torture.contents import Reading
+from tests.torture.leftovers import Leftovers
+from tests.torture.world import World
+
+# Seconds within which each must be so.
+WELL_WITHIN, ENDED_WITHIN, TRUE_WITHIN, GONE_WITHIN = 90.0, 240.0, 30.0, 30.0
+READ_AT_ONCE = 3
+# Of what breaks one invariant.
+MOST_TOLD = 20
+
+
+class Verdict(Actor):
+    """Not run as a thread: `settled`, `complete`, `cleared` and, once `up` has ended, `down`
+    are called in this order."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world, "verdict")
+        self.apis = {key: CheckedApi(self, key) for key in world.keys}
+
+    def settled(self) -> None:
+        """By itself, everything has ended and is as it is said to be."""
+        self.insist("the service is well", self.ailing, within=WELL_WITHIN)
+        self.insist("every operation ends", self.unfinished, within=ENDED_WITHIN)
+        self.insist("what failed says why", self.without_reason, within=0)
+        self.insist("states are true and nothing is pending", self.untrue, within=TRUE_WITHIN)
+        self.nothing_left_over()
+
+    def complete(self) -> None:
+        """Every branch can be reached, holds its rows, and is as the API describes it."""
+        readings = [
+            Reading(self, key, project["id"], branch)
+            for key, api in self.apis.items()
+            for project in self.projects(api)
+            for branch in self.listed(api, project["id"], "branches")
+        ]
+        for reading in readings:
+            self.world.ledger.born(reading.branch_id, reading.branch["name"].split()[0])
+        living = {reading.branch_id for reading in readings}
+        self.insist("what nobody deleted is there", lambda: self.vanished(living), within=0)
+        self.does("read every branch")
+        with ThreadPoolExecutor(READ_AT_ONCE) as threads:
+            for faults in threads.map(Reading.faults, readings):
+                for invariant, detail in faults:
+                    self.world.journal.broken(invariant, detail)
+
+    def cleared(self) -> None:
+        """All is deleted, and nothing of it left."""
+        for api in self.apis.values():
+            for project in self.projects(api):
+                self.world.doomed.add(project["id"])
+                api.call("DELETE", f"/projects/{project['id']}")
+        self.insist("every operation ends", self.unfinished, within=ENDED_WITHIN)
+        self.nothing_left_over()
+
+    def down(self) -> None:
+        """After `up` has ended."""
+
+        def left() -> list[str]:
+            return [f"{pid}: {line}" for pid, line in processes.of(self.world.state_dir).items()]
+
+        self.insist("no process is left over", left, within=5)
+
+    def nothing_left_over(self) -> None:
+        for invariant, look in Leftovers(self.world.service.stack).looks().items():
+            self.insist(invariant, look, within=GONE_WITHIN)
+
+    def insist(self, invariant: str, find: Callable[[], list[str]], *, within: float) -> None:
+        """Wait until `find` finds nothing that breaks the invariant, for so many seconds."""
+        self.does(invariant)
+        began = time.monotonic()
+        while True:
+            try:
+                found = find()
+            except psycopg.OperationalError as error:
+                found = [f"cannot be seen: {error}"]
+            waited = time.monotonic() - began
+            if not found or waited > within:
+                break
+            time.sleep(0.2)
+        self.note("insist", invariant=invariant, seconds=round(waited, 1), found=found)
+        if found:
+            more = f"; and {len(found) - MOST_TOLD} more" if len(found) > MOST_TOLD else ""
+            told = "; ".join(found[:MOST_TOLD])
+            self.world.journal.broken(invariant, f"after {waited:.0f} s: {told}{more}")
+
+    # what the API says
+
+    def projects(self, api: CheckedApi) -> list[Any]:
+        return list((api.get("/projects?limit=400") or {"projects": []})["projects"])
+
+    def listed(self, api: CheckedApi, project_id: str, kind: str) -> list[Any]:
+        return list((api.get(f"/projects/{project_id}/{kind}") or {kind: []})[kind])
+
+    def ailing(self) -> list[str]:
+        return [] if self.world.service.answers() else ["/healthz does not answer 200"]
+
+    def untrue(self) -> list[str]:
+        """Endpoints and branches that are not as the API says, or on their way."""
+        found = []
+        runs = processes.postmasters(self.world.state_dir)
+        places = set()
+        for api in self.apis.values():
+            for project in self.projects(api):
+                for listed in self.listed(api, project["id"], "endpoints"):
+                    told = api.get(f"/projects/{project['id']}/endpoints/{listed['id']}")
+                    endpoint = told["endpoint"] if told else {**listed, "pending_state": "unknown"}
+                    found += self.lies(endpoint, runs)
+                    places.add(endpoint["branch_id"])
+                for branch in self.listed(api, project["id"], "branches"):
+                    if branch.get("pending_state"):
+                        found.append(f"{branch['id']} is pending {branch['pending_state']}")
+        return found + [f"{one} has no endpoint, and runs" for one in runs.keys() - places]
+
+    def lies(self, endpoint: Any, runs: Mapping[str, list[psutil.Process]]) -> list[str]:
+        place = f"{endpoint['id']} on {endpoint['branch_id']}"
+        state, processes_there = endpoint["current_state"], runs.get(endpoint["branch_id"], [])
+        if endpoint.get("pending_state"):
+            return [f"{place} is pending {endpoint['pending_state']}"]
+        if state != "active":
+            return [f"{place} is {state} and {one.pid} runs" for one in processes_there]
+        if not processes_there or not self.world.service.stack.is_running(endpoint["id"]):
+            pids = [one.pid for one in processes_there]
+            return [f"{place} is active and does not answer; its processes: {pids}"]
+        return []
+
+    def vanished(self, living: set[str]) -> list[str]:
+        """Branches with rows that are gone, though neither they nor their projects were to be."""
+        projects = dict(self.query("SELECT id, project_id FROM controlplane_branch"))
+        doomed = self.world.doomed
+        return [
+            f"{branch_id} with {self.world.ledger.written_on(branch_id)} rows"
+            for branch_id in self.world.ledger.branches() - living - doomed
+            if projects.get(branch_id) not in doomed
+        ]
+
+    # what the rows say
+
+    def unfinished(self) -> list[str]:
+        rows = self.query(
+            "SELECT id::text, action, status, endpoint_id, branch_id, failures_count, error,"
+            " created_at::text FROM controlplane_operation"
+            " WHERE status NOT IN ('finished', 'failed') ORDER BY created_at"
+        )
+        return [" ".join(map(str, row)) for row in rows]
+
+    def without_reason(self) -> list[str]:
+        rows = self.query(
+            "SELECT id::text, action, status, error FROM controlplane_operation"
+            " WHERE (status = 'failed') <> (coalesce(error, '') <> '')"
+        )
+        return [" ".join(map(str, row)) for row in rows]
+
+    def query(self, statement: str) -> list[Any]:
+        with self.world.service.stack.database() as connection:
+            return connection.execute(statement.encode()).fetchall()
