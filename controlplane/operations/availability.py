@@ -6,8 +6,8 @@ from typing import Any
 from django.db import connection
 
 from controlplane.models import UNFINISHED, Action, Endpoint, Region
-from controlplane.operations.engine import Step, schedule
 from controlplane.operations.locks import locked_project
+from controlplane.operations.scheduling import Step, schedule
 
 FIRST_CHECK = timedelta(hours=2)
 LONGEST_PAUSE = timedelta(days=1)

@@ -11,9 +11,9 @@ from django.utils import timezone
 from controlplane.compute import compute
 from controlplane.models import UNFINISHED, Action, Endpoint, EndpointState, Lane, Operation, Region
 from controlplane.operations.details import SuspendComputeDetails
-from controlplane.operations.engine import Step, schedule
 from controlplane.operations.locks import locked_project
 from controlplane.operations.looks import look_into
+from controlplane.operations.scheduling import Step, schedule
 from controlplane.operations.silence import check_silent, is_silent, listening
 
 log = logging.getLogger(__name__)

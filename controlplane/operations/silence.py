@@ -12,8 +12,8 @@ import psycopg
 from controlplane.compute import compute
 from controlplane.models import UNFINISHED, Action, Endpoint, EndpointState, Operation
 from controlplane.operations.details import CheckAvailabilityDetails
-from controlplane.operations.engine import Step, schedule
 from controlplane.operations.locks import locked_project
+from controlplane.operations.scheduling import Step, schedule
 
 log = logging.getLogger(__name__)
 

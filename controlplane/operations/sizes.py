@@ -19,9 +19,9 @@ from controlplane.models import (
     Lane,
     Region,
 )
-from controlplane.operations.engine import Step, schedule, unfinished
 from controlplane.operations.locks import locked_project
 from controlplane.operations.looks import look_into
+from controlplane.operations.scheduling import Step, schedule, unfinished
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from controlplane.models import (
     Role,
 )
 from controlplane.operations.actions import MAKES_BRANCH
-from controlplane.operations.engine import Step, schedule, unfinished
+from controlplane.operations.scheduling import Step, schedule, unfinished
 from controlplane.services.creation import creation_again, make_branch, make_endpoint
 from controlplane.services.endpoint_attributes import EndpointAttributes
 from controlplane.services.errors import Conflict, Locked, NotFound, Unprocessable

@@ -18,7 +18,7 @@ from controlplane.models import (
     Role,
 )
 from controlplane.operations.effects import pending_state
-from controlplane.operations.engine import Step, schedule, unfinished
+from controlplane.operations.scheduling import Step, schedule, unfinished
 from controlplane.services.branches import find_branch, refuse_while_deleting
 from controlplane.services.errors import Conflict, NotFound, PasswordNotStored, Unprocessable
 from controlplane.services.passwords import decrypt, encrypt, new_password, scram_verifier

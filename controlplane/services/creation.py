@@ -20,7 +20,7 @@ from controlplane.models import (
     Role,
 )
 from controlplane.operations.actions import MAKES_BRANCH
-from controlplane.operations.engine import Step
+from controlplane.operations.scheduling import Step
 from controlplane.services.endpoint_attributes import (
     ATTRIBUTES,
     EndpointAttributes,

@@ -18,8 +18,9 @@ from controlplane.models import (
 )
 from controlplane.operations.details import ApplyConfigDetails
 from controlplane.operations.effects import pending_state
-from controlplane.operations.engine import Step, cancel, hurry, schedule, unfinished
+from controlplane.operations.engine import cancel
 from controlplane.operations.queue import enqueue_reconciliation
+from controlplane.operations.scheduling import Step, hurry, schedule, unfinished
 from controlplane.services.branches import find_branch, refuse_while_deleting
 from controlplane.services.creation import creation_again, make_endpoint
 from controlplane.services.endpoint_attributes import (

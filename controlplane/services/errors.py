@@ -1,7 +1,7 @@
 """Why a request cannot be served, in words that its caller reads."""
 
 # Raised below, where work is scheduled; a reason like the others to those above.
-from controlplane.operations.engine import RegionAway as RegionAway
+from controlplane.operations.scheduling import RegionAway as RegionAway
 
 
 class ServiceError(Exception):

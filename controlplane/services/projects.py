@@ -22,7 +22,8 @@ from controlplane.models import (
     Region,
     Role,
 )
-from controlplane.operations.engine import Step, cancel, schedule
+from controlplane.operations.engine import cancel
+from controlplane.operations.scheduling import Step, schedule
 from controlplane.services.creation import make_branch, make_endpoint
 from controlplane.services.endpoint_attributes import (
     EndpointAttributes,

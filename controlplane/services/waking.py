@@ -7,9 +7,9 @@ from django.utils import timezone
 
 from controlplane.models import Action, Endpoint, EndpointState, Lane, Operation, OperationStatus
 from controlplane.operations.actions import STARTS
-from controlplane.operations.engine import RegionAway
 from controlplane.operations.locks import locked_project
 from controlplane.operations.reconcile import reconcile_branch
+from controlplane.operations.scheduling import RegionAway
 from controlplane.services.endpoints import head_for
 from controlplane.services.errors import EndpointDisabled, NotFound, ServiceError
 

@@ -1,11 +1,13 @@
 """The table of actions: complete, and what is stored comes back as it was."""
 
 import pytest
+from django.conf import settings
 
 from controlplane.models import Action, Branch, Configuration, Endpoint, EndpointState
 from controlplane.operations.actions import ACTIONS, MAKES_BRANCH, STARTS, details_of
 from controlplane.operations.details import ApplyConfigDetails, Details, SuspendComputeDetails
-from controlplane.operations.engine import Step
+from controlplane.operations.scheduling import Step
+from controlplane.operations.words import without_paths
 
 BEFORE = Configuration(
     settings={"pg_settings": {"work_mem": "9MB"}},
@@ -67,3 +69,15 @@ def test_which_operations_keep_clients_out(
     action: Action, details: Details, kept_out: bool
 ) -> None:
     assert ACTIONS[action].keeps_clients_out(details) is kept_out
+
+
+def test_errors_name_no_path_of_the_host() -> None:
+    state, sockets = settings.STATE_DIR, settings.SOCKET_DIR
+    told = (
+        f'could not open file "{state}/branches/br-a/data/global/pg_control": No such file, '
+        f"see {sockets}/ep-a/.s.PGSQL.5432 and {state}"
+    )
+    assert without_paths(told) == (
+        'could not open file "pg_control": No such file, see .s.PGSQL.5432 and ' + state.name
+    )
+    assert without_paths("SELECT '/home/alice/x'") == "SELECT '/home/alice/x'"

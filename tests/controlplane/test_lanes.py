@@ -21,10 +21,10 @@ from controlplane.models import (
     Region,
 )
 from controlplane.models import Project as ProjectRow
-from controlplane.operations import engine
+from controlplane.operations import scheduling
 from controlplane.operations.details import SuspendComputeDetails
-from controlplane.operations.engine import Step
 from controlplane.operations.locks import locked_project
+from controlplane.operations.scheduling import Step
 from controlplane.services.waking import start_for_client
 from tests.controlplane.hanging import crowd
 from tests.controlplane.rows import make_project
@@ -132,7 +132,7 @@ def schedule(endpoint: Endpoint, action: Action, **how: Any) -> Operation:
     details = how.pop("details", None)
     with locked_project(endpoint.project_id) as project:
         step = Step(action, branch=endpoint.branch, endpoint=endpoint, details=details)
-        (operation,) = engine.schedule(project, [step], **how)
+        (operation,) = scheduling.schedule(project, [step], **how)
     return operation
 
 
@@ -180,7 +180,7 @@ class TestLanes:
                 Step(action, branch=endpoints[0].branch, endpoint=endpoints[0])
                 for action in (Action.SUSPEND_COMPUTE, Action.START_COMPUTE)
             ]
-            chain = engine.schedule(project, steps, lane=Lane.WAKES)
+            chain = scheduling.schedule(project, steps, lane=Lane.WAKES)
         assert [operation.lane for operation in chain] == [Lane.WAKES] * 2
 
     def test_a_client_has_its_own(self, endpoints: Sequence[Endpoint]) -> None:
@@ -211,7 +211,7 @@ class TestMovingAhead:
         first = schedule(endpoint, Action.CHECK_AVAILABILITY)
         # Holds the endpoint's branch and another one, which is why it waits for this as well.
         with locked_project(endpoint.project_id) as project:
-            (second,) = engine.schedule(
+            (second,) = scheduling.schedule(
                 project,
                 [
                     Step(
@@ -252,8 +252,8 @@ class TestShareOfAProject:
     ) -> None:
         operations = [schedule(endpoint, Action.START_COMPUTE) for endpoint in endpoints]
         assert [operation.status for operation in operations] == [
-            *["running"] * engine.MOST_OF_A_PROJECT,
-            *["scheduling"] * (len(endpoints) - engine.MOST_OF_A_PROJECT),
+            *["running"] * scheduling.MOST_OF_A_PROJECT,
+            *["scheduling"] * (len(endpoints) - scheduling.MOST_OF_A_PROJECT),
         ]
         # Another lane is another share.
         assert Counter(lane_of_job(operation) for operation in operations)[Lane.REQUESTS] == 8
@@ -263,7 +263,7 @@ class TestShareOfAProject:
         ended, *_ = operations
         with locked_project(ended.project_id) as project:
             Operation.objects.filter(id=ended.id).update(status="finished")
-            handed_over = engine.dispatch(project)
+            handed_over = scheduling.dispatch(project)
         assert [operation.id for operation in handed_over] == [operations[8].id]
 
     def test_a_project_has_its_own(

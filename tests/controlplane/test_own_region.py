@@ -10,6 +10,7 @@ import pytest
 
 from controlplane.models import Region
 from controlplane.operations.own_region import RegionTaken, adopt_region, own_region
+from controlplane.operations.upkeep import publish
 from tests.support.stack import ROOT, Stack, free_port
 
 
@@ -66,3 +67,14 @@ def test_no_process_serves_anothers_region(stack: Stack, tmp_path: Path, command
     assert "is served from another state directory" in done.stderr
     assert "manage.py regions adopt local" in done.stderr
     assert stack.answers()
+
+
+def test_a_host_that_was_renamed_says_so_everywhere(
+    db: None, tmp_path: Path, settings: Any
+) -> None:
+    settings.STATE_DIR = tmp_path
+    region = own_region()
+    settings.REGION_HOST, settings.PROXY_PORT = "db.example.com", 6543
+    publish(region)
+    region.refresh_from_db()
+    assert (region.host, region.port) == ("db.example.com", 6543)
