@@ -23,7 +23,7 @@ from controlplane.compute.catalog import (
     database_names,
     drop_databases,
 )
-from controlplane.compute.compute import ConfigurationRefused
+from controlplane.compute.compute import ConfigurationRefused, OtherMajorVersion
 from controlplane.compute.configuration import ComputeSpec
 from controlplane.compute.integrity import check_data
 from controlplane.compute.pooler import admit_roles
@@ -171,7 +171,7 @@ def _bring_up(endpoint: Endpoint, bring_up: Callable[[ComputeSpec], None]) -> No
         raise Refused(f"the branch {endpoint.branch_id} was not created")
     try:
         bring_up(compute_spec(endpoint))
-    except (ConfigurationRefused, NoSuchBranchData) as error:
+    except (ConfigurationRefused, NoSuchBranchData, OtherMajorVersion) as error:
         raise Refused(str(error)) from error
 
 

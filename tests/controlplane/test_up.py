@@ -194,6 +194,14 @@ def test_a_very_deep_directory_is_no_problem(state_dir: Path) -> None:
         assert [o["status"] for o in client.finish(created)] == ["finished", "finished"]
 
 
+def test_metadata_of_another_postgres_is_left_alone(state_dir: Path) -> None:
+    (state_dir / "metadata").mkdir()
+    (state_dir / "metadata" / "PG_VERSION").write_text("15\n")
+    output = refused(state_dir, *ports())
+    assert f"{state_dir}/metadata is of Postgres 15, and the programs here are" in output
+    assert "PERCH_POSTGRES_BIN" in output
+
+
 class TestCreateApiKey:
     @staticmethod
     def command(state_dir: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":

@@ -14,9 +14,8 @@ from typing import Any
 import uvloop
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
-from django.db import connection
-from psycopg.conninfo import make_conninfo
 
+from controlplane.database import OtherVersion, conninfo, refuse_other_version
 from controlplane.proxy.database_directory import DatabaseDirectory
 from controlplane.proxy.peers import PeerGroup, own_directory
 from controlplane.proxy.processes import run_processes
@@ -34,6 +33,10 @@ class Command(BaseCommand):
         count = settings.PROXY_PROCESSES
         if count < 1:
             raise CommandError(f"PERCH_PROXY_PROCESSES must be at least 1, and is {count}")
+        try:
+            refuse_other_version(may_be_away=True)
+        except OtherVersion as error:
+            raise CommandError(str(error)) from error
         try:
             chosen, identity = proxy_settings(), tls_identity()
             listeners = open_listeners(chosen)
@@ -97,11 +100,3 @@ def tls_identity() -> TlsIdentity:
     if settings.TLS_CERTIFICATE:
         return load_identity(Path(settings.TLS_CERTIFICATE), Path(settings.TLS_KEY))
     return load_or_create_identity(settings.STATE_DIR / "tls", settings.REGION_HOST)
-
-
-def conninfo() -> str:
-    """Django's database, as libpq writes it."""
-    parameters = connection.get_connection_params()
-    for ours in ("context", "cursor_factory", "pool", "prepare_threshold"):
-        parameters.pop(ours, None)
-    return make_conninfo(**parameters)

@@ -25,6 +25,7 @@ from controlplane.compute import compute, metadata
 from controlplane.compute.accounts import AccountUnusable, service_account
 from controlplane.compute.binaries import PostgresUnusable, postgres_bin
 from controlplane.compute.state_directory import StateDirectoryUnusable, prepare_state_directory
+from controlplane.database import OtherVersion, refuse_newer
 from controlplane.management.supervision import (
     MARK,
     Program,
@@ -43,6 +44,8 @@ READY_WITHIN = 60.0  # seconds
 class Command(BaseCommand):
     help = "Runs the whole service: console, API, worker and proxy, with a Postgres of its own."
     requires_system_checks = ()
+    # Once the database was found, or made, to be of this version.
+    may_use_database = False
 
     def add_arguments(self, parser: CommandParser) -> None:
         state_dir = str(settings.STATE_DIR).replace("%", "%%")
@@ -90,7 +93,10 @@ class Command(BaseCommand):
     ) -> None:
         """Bring everything up, say so, and keep it up until `stopped`."""
         if "DATABASE_URL" not in os.environ:
-            metadata.create_metadata_cluster()
+            try:
+                metadata.create_metadata_cluster()
+            except PostgresUnusable as error:
+                raise CommandError(str(error)) from error
         elif complaint := metadata.why_unreachable(os.environ["DATABASE_URL"]):
             raise CommandError(f"the database of DATABASE_URL does not answer: {complaint}")
         greeted = False
@@ -114,7 +120,12 @@ class Command(BaseCommand):
             if stopped.is_set():
                 return
             raise CommandError(f"Postgres does not come up; see {supervisor.log_dir}")
+        try:
+            refuse_newer()
+        except OtherVersion as error:
+            raise CommandError(str(error)) from error
         call_command("migrate", verbosity=0)
+        self.may_use_database = True
         self._make_local_account()
         # What an earlier run reported says nothing of this one.
         Region.objects.update(worker_seen_at=None, proxy_seen_at=None)
@@ -149,6 +160,9 @@ Ctrl-C stops everything; the next `up` finds it as it was."""
         if not supervisor.is_running():
             return
         self._say("Stopping …")
+        if not self.may_use_database:
+            supervisor.stop()
+            return
         with ThreadPoolExecutor() as threads:
             names = [program.name for program in supervisor.programs if not program.autostart]
             list(threads.map(supervisor.stop_program, names))

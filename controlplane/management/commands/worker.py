@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand
+from django.core.management.base import BaseCommand, CommandError
 from django.db import close_old_connections
 from procrastinate import App
 from procrastinate.contrib.django import app as django_app
@@ -18,6 +18,7 @@ from procrastinate.exceptions import ConnectorException
 
 from controlplane.compute.binaries import postgres_bin
 from controlplane.compute.state_directory import prepare_state_directory
+from controlplane.database import OtherVersion, refuse_other_version
 from controlplane.logs import context
 from controlplane.models import Region
 from controlplane.operations.upkeep import ROUNDS, Round, own_region, publish
@@ -35,6 +36,10 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         prepare_state_directory()
         postgres_bin()
+        try:
+            refuse_other_version()
+        except OtherVersion as error:
+            raise CommandError(str(error)) from error
         region = own_region()
         publish(region)
         connector = django_app.connector
