@@ -67,8 +67,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         stopped = threading.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: stopped.set())
+        stop_by_signals(stopped)
         try:
             prepare_state_directory()
             postgres_bin()
@@ -250,8 +249,22 @@ Ctrl-C stops everything; the next `up` finds it as it was."""
         return lock
 
     def _say(self, text: str) -> None:
-        self.stdout.write(text)
-        self.stdout.flush()
+        try:
+            self.stdout.write(text)
+            self.stdout.flush()
+        except OSError:
+            # The terminal is gone; what is to be stopped is stopped all the same.
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, sys.stdout.fileno())
+            os.close(nowhere)
+
+
+def stop_by_signals(stopped: threading.Event) -> None:
+    """Have Ctrl-C, SIGTERM and a terminal that is closed set `stopped`. Under nohup the terminal
+    may go: that signal is ignored already, and stays so."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda *_: stopped.set())
 
 
 def _wait(condition: Callable[[], bool], stopped: threading.Event) -> bool:
