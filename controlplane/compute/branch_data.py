@@ -13,6 +13,7 @@ import os
 import re
 import subprocess
 import threading
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from django.conf import settings
@@ -86,9 +87,19 @@ def create_from_parent(branch_id: str, parent_id: str) -> None:
         raise NoSuchBranchData(f"the parent branch {parent_id} has no data")
     staging, account = _staging(branch_id)
     if socket_dir := socket_dir_of(parent):
-        _back_up(parent, socket_dir, staging / "data", account)
+        back_up(parent, socket_dir, staging / "data", account)
     else:
         clone_tree(parent, staging / "data", owner=account, skip=OF_THE_PROCESS)
+    _put_in_place(staging, branch_id, account)
+
+
+def create_from_copy(branch_id: str, copy: Path) -> None:
+    """Make the branch's directory of a copy of its data that a backup holds.
+
+    Raises AccountUnusable, TreeUntrusted, OSError.
+    """
+    staging, account = _staging(branch_id)
+    clone_tree(copy, staging / "data", owner=account)
     _put_in_place(staging, branch_id, account)
 
 
@@ -151,8 +162,20 @@ def _template() -> Path:
     return template
 
 
-def _back_up(parent: Path, socket_dir: Path, target: Path, account: Account) -> None:
-    """A low-level base backup of the running `parent`, in one session as it must be."""
+def back_up(
+    parent: Path,
+    socket_dir: Path,
+    target: Path,
+    account: Account,
+    *,
+    at_end: AbstractContextManager[object] | None = None,
+) -> None:
+    """A low-level base backup of the running `parent`, in one session as it must be: where the
+    Postgres ends meanwhile, the backup fails.
+
+    The copy is of the moment of its end: what was committed before is in it. `at_end` is held
+    around that moment. Raises TreeUntrusted, psycopg.Error, OSError, and what `at_end` raises.
+    """
     with session(socket_dir, bound=CHECKPOINT_BOUND) as connection:
         # The slot keeps the log we need from being recycled; it goes with the session.
         connection.execute(
@@ -160,9 +183,11 @@ def _back_up(parent: Path, socket_dir: Path, target: Path, account: Account) -> 
         )
         connection.execute("SELECT pg_backup_start('branch', fast => true)")
         clone_tree(parent, target, owner=account, skip=OF_THE_RUNNING)
-        row = connection.execute(
-            "SELECT labelfile, pg_walfile_name(lsn) FROM pg_backup_stop(wait_for_archive => false)"
-        ).fetchone()
+        with at_end or nullcontext():
+            row = connection.execute(
+                "SELECT labelfile, pg_walfile_name(lsn)"
+                " FROM pg_backup_stop(wait_for_archive => false)"
+            ).fetchone()
         assert row is not None
         label, last = str(row[0]), str(row[1])
         found = re.search(r"START WAL LOCATION: \S+ \(file ([0-9A-F]{24})\)", label)

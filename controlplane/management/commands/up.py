@@ -1,6 +1,5 @@
 """`manage.py up`: the whole service on this machine, with one command."""
 
-import fcntl
 import os
 import secrets
 import shlex
@@ -13,7 +12,7 @@ from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import requests
 from django.conf import settings
@@ -24,7 +23,11 @@ from django.db import connections
 from controlplane.compute import compute, metadata
 from controlplane.compute.accounts import AccountUnusable, service_account
 from controlplane.compute.binaries import PostgresUnusable, postgres_bin
-from controlplane.compute.state_directory import StateDirectoryUnusable, prepare_state_directory
+from controlplane.compute.state_directory import (
+    StateDirectoryUnusable,
+    hold_state_directory,
+    prepare_state_directory,
+)
 from controlplane.database import OtherVersion, refuse_newer
 from controlplane.management.supervision import (
     MARK,
@@ -71,9 +74,10 @@ class Command(BaseCommand):
         try:
             prepare_state_directory()
             postgres_bin()
+            only_one = hold_state_directory()
         except (StateDirectoryUnusable, AccountUnusable, PostgresUnusable, OSError) as error:
             raise CommandError(str(error)) from error
-        with self._only_one():
+        with only_one:
             if ended := end_leftovers(settings.STATE_DIR):
                 self._say(f"Ended {len(ended)} processes that an earlier run had left behind.")
             host = options["host"]
@@ -239,14 +243,6 @@ Ctrl-C stops everything; the next `up` finds it as it was."""
         if port != default:
             self._say(f"Port {default} is taken; the {name} takes {port}.")
         return port
-
-    def _only_one(self) -> IO[str]:
-        lock = (settings.STATE_DIR / "up.lock").open("w")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise CommandError(f"Perch is already up on {settings.STATE_DIR}") from None
-        return lock
 
     def _say(self, text: str) -> None:
         try:
