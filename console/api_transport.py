@@ -1,5 +1,6 @@
 """Carries the management API's calls over HTTP, and tells its failures apart."""
 
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from http.cookiejar import DefaultCookiePolicy
@@ -8,14 +9,17 @@ from urllib.parse import quote
 
 import requests
 from django.conf import settings
-from requests.adapters import HTTPAdapter
 from requests.auth import AuthBase
 
 from console import logs
 from console.api_errors import APIError, NonsenseAnswer, TooSlow, Unreachable, error_class
 from console.api_results import text
+from console.bounded_http import BoundedAdapter, TooLong, proxies_for, read_whole
 
 log = logging.getLogger(__name__)
+
+# What json.loads raises; the second for what is nested too deep.
+NOT_JSON = (ValueError, RecursionError)
 
 
 class Transport:
@@ -66,7 +70,14 @@ class Transport:
                 headers={"Accept": "application/json", "X-Request-ID": request_id},
                 timeout=(min(5, settings.MANAGEMENT_API_TIMEOUT), settings.MANAGEMENT_API_TIMEOUT),
                 allow_redirects=False,
+                proxies=proxies_for(url),
+                stream=True,
             )
+            with answer:
+                content = read_whole(answer)
+        except TooLong as error:
+            log.warning("API talks too much", extra={"method": method, "url": url})
+            raise NonsenseAnswer(f"The answer is {error}.", status=answer.status_code) from error
         except requests.Timeout as error:
             log.warning("API too slow", extra={"method": method, "url": url})
             seconds = settings.MANAGEMENT_API_TIMEOUT
@@ -79,8 +90,8 @@ class Transport:
             log.warning("API unreachable", extra=fields)
             raise Unreachable(f"No connection to {settings.MANAGEMENT_API_URL}.") from error
         if answer.ok and answer.status_code < 300:
-            return _json(answer)
-        raise _refusal(answer)
+            return _json(answer, content)
+        raise _refusal(answer, content)
 
 
 class _Bearer(AuthBase):
@@ -98,7 +109,7 @@ def _session() -> requests.Session:
     session = requests.Session()
     # Sessions are shared by users: nothing of one may reach the other.
     session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
-    adapter = HTTPAdapter(pool_connections=4, pool_maxsize=32)
+    adapter = BoundedAdapter(pool_connections=4, pool_maxsize=32)
     session.mount("http://", adapter)
     session.mount("https://", adapter)
     return session
@@ -107,23 +118,23 @@ def _session() -> requests.Session:
 _pooled = _session()
 
 
-def _json(answer: requests.Response) -> object:
+def _json(answer: requests.Response, content: bytes) -> object:
     if answer.status_code == 204:
         # Newer servers say so when what was to be deleted is already gone.
         return None
     try:
-        data: object = answer.json()
-    except ValueError as error:
+        data: object = json.loads(content)
+    except NOT_JSON as error:
         url = answer.url.partition("?")[0]
         log.warning("API talks nonsense", extra={"url": url, "status": answer.status_code})
         raise NonsenseAnswer("The answer is not JSON.", status=answer.status_code) from error
     return data
 
 
-def _refusal(answer: requests.Response) -> APIError:
+def _refusal(answer: requests.Response, content: bytes) -> APIError:
     try:
-        body = answer.json()
-    except ValueError:
+        body = json.loads(content)
+    except NOT_JSON:
         body = None
     data: Mapping[str, Any] = body if isinstance(body, Mapping) else {}
     message = text(data, "message") or f"The answer was {answer.status_code} {answer.reason}."

@@ -2,6 +2,8 @@
 
 import base64
 import json
+import logging
+import secrets
 from typing import Any
 
 from cryptography.fernet import Fernet, InvalidToken
@@ -9,9 +11,17 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from django.conf import settings
 from django.contrib.sessions.backends.base import SessionBase
+from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest
+from django.middleware.csrf import rotate_token
 
+from console import ended_sessions
 from console.api_results import User
+
+log = logging.getLogger(__name__)
+
+# In a session's content: what it is known by after its end.
+ID = "id"
 
 
 class SessionStore(SessionBase):
@@ -24,8 +34,8 @@ class SessionStore(SessionBase):
             data = json.loads(text)
         except (InvalidToken, ValueError):
             data = None
-        if not isinstance(data, dict):
-            # Too old, or not of our making: begin afresh.
+        if not isinstance(data, dict) or _is_over(data):
+            # Too old, signed out of, or not of our making: begin afresh.
             self.create()
             return {}
         return data
@@ -55,12 +65,34 @@ class SessionStore(SessionBase):
 
 
 def sign_in(request: HttpRequest, *, key: str, user: User) -> None:
+    _end(request)
+    request.session[ID] = secrets.token_urlsafe(16)
     request.session["api_key"] = key
     request.session["account"] = {"name": user.shown_name, "plan": user.plan}
+    # What a form was given before belongs to whoever sat here before.
+    rotate_token(request)
 
 
 def sign_out(request: HttpRequest) -> None:
+    """Also for copies of the cookie, wherever they are."""
+    _end(request)
     request.session.flush()
+    rotate_token(request)
+
+
+def _is_over(data: dict[str, Any]) -> bool:
+    """Signed out of, or a key without an id, which could not be."""
+    return ended_sessions.has_ended(data[ID]) if ID in data else "api_key" in data
+
+
+def _end(request: HttpRequest) -> None:
+    if ID not in request.session:
+        return
+    try:
+        ended_sessions.end(request.session[ID])
+    except (OSError, ImproperlyConfigured):
+        # This browser is signed out all the same.
+        log.exception("a copy of the session's cookie can still be used")
 
 
 def api_key(request: HttpRequest) -> str:

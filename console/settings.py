@@ -1,6 +1,7 @@
 """Settings of the console. It owns no data: everything it shows comes from the management API."""
 
 import os
+import tempfile
 from pathlib import Path
 
 from csp.constants import NONE, SELF
@@ -44,8 +45,16 @@ ALLOWED_HOSTS = envlist("PERCH_ALLOWED_HOSTS", ".localhost,127.0.0.1,[::1]," + e
 CSRF_TRUSTED_ORIGINS = envlist("PERCH_TRUSTED_ORIGINS")
 
 MANAGEMENT_API_URL = env("MANAGEMENT_API_URL", "http://127.0.0.1:8001/api/v2").rstrip("/")
-# Seconds to wait for the API to begin its answer.
+# Seconds to wait for the API's whole answer.
 MANAGEMENT_API_TIMEOUT = envfloat("MANAGEMENT_API_TIMEOUT", 15)
+
+# For the sessions that have ended; shared by the processes of one console, private to them.
+STATE_DIR = env(
+    "PERCH_CONSOLE_STATE_DIR", str(Path(tempfile.gettempdir()) / f"perch-console-{os.geteuid()}")
+)
+
+# Of a form, in bytes; the web server keeps no longer one.
+DATA_UPLOAD_MAX_MEMORY_SIZE = 1 << 20
 
 ROOT_URLCONF = "console.urls"
 WSGI_APPLICATION = "console.wsgi.application"

@@ -5,7 +5,7 @@ import os
 from django.core.exceptions import ImproperlyConfigured
 from django.core.wsgi import get_wsgi_application
 
-from console import settings
+from console import ended_sessions, settings
 
 if not settings.SECRET_KEY:
     raise ImproperlyConfigured(
@@ -17,3 +17,6 @@ if not settings.SECRET_KEY:
 os.environ["DJANGO_SETTINGS_MODULE"] = "console.settings"
 
 application = get_wsgi_application()
+
+# What is wrong with it is told now, not to whoever signs out first.
+ended_sessions.prepare()

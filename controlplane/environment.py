@@ -9,8 +9,13 @@ from typing import Any
 
 from psycopg.conninfo import conninfo_to_dict
 
+from controlplane.database.base import BoundedConnection
+
 # sockaddr_un.sun_path holds 108 bytes with its closing NUL, on Linux.
 LONGEST_SOCKET_PATH = 107
+# libpq's, for every connection to a database: seconds to connect, and until a silent network
+# (the last in milliseconds) counts as a broken connection.
+NETWORK_BOUNDS = {"connect_timeout": 3, "keepalives_idle": 30, "tcp_user_timeout": 30_000}
 
 
 def envstr(name: str, default: str) -> str:
@@ -79,19 +84,33 @@ def private_directory(state_dir: Path, name: str, *, longest_child: int) -> Path
     return Path(tempfile.gettempdir()) / f"perch-{os.geteuid()}-{digest}"
 
 
-def postgres_database(url: str, *, pool_size: int) -> dict[str, Any]:
-    """Django's description of the database that the libpq URL or key-value string names."""
-    options: dict[str, Any] = dict(conninfo_to_dict(url))
+def postgres_database(
+    url: str, *, pool_size: int, pool_timeout: float, statement_timeout: float
+) -> dict[str, Any]:
+    """Django's description of the database that the libpq URL or key-value string names.
+
+    `pool_timeout` is how many seconds to wait for a connection of the pool, and
+    `statement_timeout` for the answer to a statement; 0 waits without a bound.
+    """
+    options: dict[str, Any] = {**NETWORK_BOUNDS, **conninfo_to_dict(url)}
     return {
-        "ENGINE": "django.db.backends.postgresql",
+        "ENGINE": "controlplane.database",
         "NAME": options.pop("dbname", "perch"),
         "USER": options.pop("user", ""),
         "PASSWORD": options.pop("password", ""),
         "HOST": options.pop("host", ""),
         "PORT": options.pop("port", ""),
         "CONN_HEALTH_CHECKS": True,
+        "STATEMENT_TIMEOUT": statement_timeout,
         "OPTIONS": {
             **options,
-            "pool": {"min_size": 1, "max_size": pool_size, "timeout": 10},
+            "pool": {
+                "connection_class": BoundedConnection,
+                "min_size": 1,
+                "max_size": pool_size,
+                "timeout": pool_timeout,
+                # After a few failures the next request tries at once, no growing pause first.
+                "reconnect_timeout": 3,
+            },
         },
     }

@@ -67,18 +67,35 @@ TLS_KEY = envstr("PERCH_TLS_KEY", "")
 # Seconds that a client waits for its compute.
 WAKE_TIMEOUT = envint("PERCH_WAKE_TIMEOUT", 30)
 
-WORKER_CONCURRENCY = envint("PERCH_WORKER_CONCURRENCY", 32)
+# How many clients' wakes the worker has under way at once, and as many requests.
+WORKER_CONCURRENCY = max(2, envint("PERCH_WORKER_CONCURRENCY", 32))
+# The slots of each lane (`models.Lane`): a thread each, and at times a database connection.
+LANE_SLOTS = {
+    "wakes": WORKER_CONCURRENCY,
+    "requests": WORKER_CONCURRENCY,
+    "upkeep": max(2, WORKER_CONCURRENCY // 4),
+}
 # An endpoint whose suspend_timeout_seconds is 0 sleeps after this many seconds.
 DEFAULT_SUSPEND_TIMEOUT = envint("PERCH_DEFAULT_SUSPEND_TIMEOUT", 300)
 
+# Days that the rows of what was deleted are kept.
+DELETED_RETENTION = envint("PERCH_DELETED_RETENTION", 30)
+
+# Seconds for the answer to a statement, 0 for no bound. The API's callers wait for theirs:
+# with a connection that is not to be had or is no longer good, it still comes within 5 seconds.
+DATABASE_TIMEOUT = envint("PERCH_DATABASE_TIMEOUT", 4 if PROCESS == "api" else 30)
 DATABASES = {
     "default": postgres_database(
         envstr("DATABASE_URL", f"postgresql:///perch?user=perch&host={quote(METADATA_SOCKET)}"),
-        pool_size=WORKER_CONCURRENCY + 4,
+        pool_size=sum(LANE_SLOTS.values()) + 12,
+        pool_timeout=3 if PROCESS == "api" else 10,
+        statement_timeout=DATABASE_TIMEOUT,
     )
 }
 
 DEBUG = envbool("DEBUG", False)
+# Of one account, at once, in each process of the API.
+REQUESTS_PER_ACCOUNT = envint("PERCH_API_REQUESTS_PER_ACCOUNT", 16)
 # Keys travel in a header and nothing here is built from the Host header.
 ALLOWED_HOSTS = ["*"]
 # Of a request's body, in bytes; what callers send is a few hundred.
@@ -87,6 +104,7 @@ INSTALLED_APPS = ["procrastinate.contrib.django", "controlplane"]
 MIDDLEWARE = [
     "controlplane.api.request_log.RequestLogMiddleware",
     "controlplane.api.errors.JsonErrorsMiddleware",
+    "controlplane.api.fair_shares.FairShareMiddleware",
 ]
 ROOT_URLCONF = "controlplane.urls"
 WSGI_APPLICATION = "controlplane.wsgi.application"

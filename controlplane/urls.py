@@ -2,7 +2,11 @@
 
 from django.urls import path
 
-from controlplane.api.health import healthz
+from controlplane.api.health import healthz, healthz_details
 from controlplane.api.router import api
 
-urlpatterns = [path("api/v2/", api.urls), path("healthz", healthz)]
+urlpatterns = [
+    path("api/v2/", api.urls),
+    path("healthz", healthz),
+    path("healthz/details", healthz_details),
+]

@@ -9,7 +9,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
 
 application = get_wsgi_application()
 
-from controlplane.database import OtherVersion, refuse_other_version  # noqa: E402
+from controlplane.database.version import OtherVersion, refuse_other_version  # noqa: E402
 
 try:
     # While the database is away the API says so; once it is back it is the one of before.

@@ -3,7 +3,8 @@
 from django.http import HttpRequest
 from ninja.security import HttpBearer
 
-from controlplane.models import Account
+from controlplane.api.fair_shares import WAIT_FOR_SHARE, take_share
+from controlplane.models import Account, ApiKey
 from controlplane.services import accounts
 
 
@@ -15,4 +16,9 @@ class AuthenticatedRequest(HttpRequest):
 
 class ApiKeyAuth(HttpBearer):
     def authenticate(self, request: HttpRequest, token: str) -> Account | None:
-        return accounts.authenticate(token, address=request.META.get("REMOTE_ADDR", ""))
+        # The key's own share first: a flood of one key, good or bad, does not reach the database.
+        take_share(request, f"key {ApiKey.digest_of(token)}", within=WAIT_FOR_SHARE)
+        account = accounts.authenticate(token, address=request.META.get("REMOTE_ADDR", ""))
+        if account is not None:
+            take_share(request, f"account {account.id}")
+        return account

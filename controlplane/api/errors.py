@@ -10,6 +10,7 @@ from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from ninja import NinjaAPI
 from ninja.errors import AuthenticationError, HttpError, ValidationError
 
+from controlplane.api.fair_shares import TooManyRequests
 from controlplane.api.request_log import request_id
 from controlplane.services.errors import (
     Conflict,
@@ -18,6 +19,7 @@ from controlplane.services.errors import (
     Locked,
     NotFound,
     PasswordNotStored,
+    RegionAway,
     ServiceError,
     Unprocessable,
 )
@@ -35,8 +37,6 @@ STATUS_OF: Mapping[type[ServiceError], int] = {
 }
 # One wording for a missing, a wrong and a revoked key: which it was is nobody's business.
 UNAUTHENTICATED = "supplied credentials do not pass authentication"
-# Of a body that is too long, in bytes.
-MOST_DRAINED, DRAINED_AT_ONCE = 64 << 20, 1 << 16
 # Of a request that is wrong all over: an answer that is not longer than it helps.
 MOST_COMPLAINTS, LONGEST_FIELD = 10, 200
 
@@ -89,9 +89,21 @@ def install_error_handlers(api: NinjaAPI) -> None:
     def refused(request: HttpRequest, error: ServiceError) -> HttpResponse:
         return error_response(request, STATUS_OF[type(error)], error.message, code=error.code)
 
+    @api.exception_handler(RegionAway)
+    def away(request: HttpRequest, error: RegionAway) -> HttpResponse:
+        return error_response(request, 503, str(error))
+
     @api.exception_handler(AuthenticationError)
     def unauthenticated(request: HttpRequest, error: AuthenticationError) -> HttpResponse:
         return error_response(request, 401, UNAUTHENTICATED)
+
+    @api.exception_handler(TooManyRequests)
+    def too_many(request: HttpRequest, error: TooManyRequests) -> HttpResponse:
+        most = settings.REQUESTS_PER_ACCOUNT
+        message = f"an account may have {most} requests at once; try again when others have ended"
+        response = error_response(request, 429, message)
+        response.headers["Retry-After"] = "1"
+        return response
 
     @api.exception_handler(ValidationError)
     def undecodable(request: HttpRequest, error: ValidationError) -> HttpResponse:
@@ -107,11 +119,6 @@ def install_error_handlers(api: NinjaAPI) -> None:
     @api.exception_handler(RequestDataTooBig)
     def too_big(request: HttpRequest, error: RequestDataTooBig) -> HttpResponse:
         longest = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
-        # Read to its end, within reason: with the rest of it on the wire, the connection
-        # could carry no other request.
-        for _ in range(MOST_DRAINED // DRAINED_AT_ONCE):
-            if not request.read(DRAINED_AT_ONCE):
-                break
         return error_response(request, 413, f"a body may have at most {longest} bytes")
 
     @api.exception_handler(Exception)

@@ -1,34 +1,48 @@
-"""`/healthz`: whether the service can do its work, for whoever watches it."""
+"""`/healthz`: whether the service can do its work, for machines; `/healthz/details`: the same
+for operators, with what is wrong in words."""
 
-from datetime import timedelta
+from concurrent.futures import ThreadPoolExecutor
 
-from django.db import Error
+from django.db import Error, close_old_connections
 from django.http import HttpRequest, JsonResponse
-from django.utils import timezone
 
-from controlplane.services.regions import list_regions
+from controlplane.services.health import Health, examine
 
-# The worker and the proxy say every few seconds that they are there.
-SILENT_AFTER = timedelta(seconds=15)
+# Seconds for the database to answer. One that hangs, as on a stopped Postgres, ends by no timeout
+# of a connection's own, so that it is asked in a thread.
+ANSWERS_WITHIN = 3.0
+_threads = ThreadPoolExecutor(4, thread_name_prefix="health")
 
 
 def healthz(request: HttpRequest) -> JsonResponse:
-    """200 once the database, and every region's worker and proxy answer; else 503, naming
-    what does not."""
-    missing = []
+    """200 while the database answers and this host's worker and proxy say that they are there,
+    with what else is wrong by name; 503 naming what is missing."""
+    health = _health()
+    body: dict[str, object] = {"status": health.status}
+    if health.missing:
+        body["missing"] = health.missing
+    if health.problems:
+        body["problems"] = health.problems
+    return JsonResponse(body, status=503 if health.missing else 200)
+
+
+def healthz_details(request: HttpRequest) -> JsonResponse:
+    health = _health()
+    body = {"status": health.status, "missing": health.missing, **health.details}
+    return JsonResponse(body, status=503 if health.missing else 200)
+
+
+def _health() -> Health:
+    answer = _threads.submit(_examine)
     try:
-        regions = list_regions()
-    except Error:
-        regions, missing = [], ["database"]
-    else:
-        heard_since = timezone.now() - SILENT_AFTER
-        seen = {
-            "worker": [region.worker_seen_at for region in regions],
-            "proxy": [region.proxy_seen_at for region in regions],
-        }
-        for process, times in seen.items():
-            if not times or any(time is None or time < heard_since for time in times):
-                missing.append(process)
-    if missing:
-        return JsonResponse({"status": "unavailable", "missing": missing}, status=503)
-    return JsonResponse({"status": "ok"})
+        return answer.result(ANSWERS_WITHIN)
+    except (Error, TimeoutError):
+        answer.cancel()
+        return Health(["database"])
+
+
+def _examine() -> Health:
+    try:
+        return examine()
+    finally:
+        close_old_connections()

@@ -10,13 +10,14 @@ from typing import Any
 from gunicorn import util
 from gunicorn.glogging import Logger
 from gunicorn.http.errors import LimitRequestHeaders, LimitRequestLine, ParseException
-from gunicorn.workers.gthread import ThreadWorker
 
 from controlplane import logs
+from controlplane.api.buffering_worker import BufferingWorker, RequestTooSlow
 
 STATUS_OF = {
     LimitRequestLine: HTTPStatus.REQUEST_URI_TOO_LONG,
     LimitRequestHeaders: HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+    RequestTooSlow: HTTPStatus.REQUEST_TIMEOUT,
 }
 
 
@@ -31,8 +32,8 @@ class GunicornLogger(Logger):  # type: ignore[misc] # gunicorn has no types
         logs.begin(logs.configuration("api"))
 
 
-class JsonErrorsWorker(ThreadWorker):  # type: ignore[misc] # gunicorn has no types
-    def handle_error(self, req: Any, client: Any, addr: Any, exc: Exception) -> None:
+class JsonErrorsWorker(BufferingWorker):
+    def handle_error(self, req: Any, client: Any, addr: Any, exc: BaseException) -> None:
         """Answer a request that could not be parsed, or that no handler has answered."""
         request_id = str(uuid.uuid4())
         status, message = HTTPStatus.INTERNAL_SERVER_ERROR, "internal error"
@@ -60,7 +61,7 @@ class JsonErrorsWorker(ThreadWorker):  # type: ignore[misc] # gunicorn has no ty
         status: HTTPStatus,
         *,
         error: str | None = None,
-        exc_info: Exception | None = None,
+        exc_info: BaseException | None = None,
     ) -> None:
         client = address[0] if isinstance(address, tuple) else str(address)
         fields = {"status": status.value, "client": client, "error": error}

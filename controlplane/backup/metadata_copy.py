@@ -17,7 +17,7 @@ from controlplane.compute.accounts import running_as, service_account
 from controlplane.compute.binaries import postgres_bin
 from controlplane.compute.process import last_words, wait_until
 from controlplane.compute.state_directory import hold_state_directory
-from controlplane.database import conninfo
+from controlplane.database.version import conninfo
 
 READY_WITHIN = 60.0  # seconds
 WHAT_TO_DO = (

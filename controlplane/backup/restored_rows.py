@@ -21,8 +21,10 @@ from controlplane.models import (
     EndpointState,
     Operation,
     Project,
+    Region,
     Role,
 )
+from controlplane.operations.own_region import adopt_region
 
 
 @transaction.atomic
@@ -33,43 +35,56 @@ def settle_rows(manifest: Manifest) -> None:
     ):
         # It ran until then: what it ran is counted, what it lay in the backup is not.
         endpoint.enter(EndpointState.IDLE, now=manifest.rows_at)
+    # First those that are still to be made of a parent: the parent's rows are as they were.
+    for branch in Branch.objects.filter(
+        current_state=BranchState.INIT, parent__in=manifest.branches
+    ):
+        _expect_catalog_of_parent(branch, manifest.branches[str(branch.parent_id)])
     for branch_id, copy in manifest.branches.items():
-        _expect_catalog(branch_id, copy)
+        _expect_catalog(branch_id, copy.databases, copy)
+        Branch.objects.filter(id=branch_id, catalog_revision=0).update(catalog_revision=1)
+        Branch.objects.filter(id=branch_id).update(applied_catalog_revision=0)
     Branch.objects.filter(id__in=manifest.not_copied).update(current_state=BranchState.INIT)
     _forget_younger({*manifest.branches, *manifest.not_copied})
+    # The rows remember the state directory that they were copied from.
+    adopt_region(Region.objects.get(id=settings.REGION))
 
 
-def _expect_catalog(branch_id: str, copy: BranchCopy) -> None:
-    """Have the first start compare every role and database with the data, as it was copied."""
-    Branch.objects.filter(id=branch_id).update(applied_catalog_revision=0)
-    Branch.objects.filter(id=branch_id, catalog_revision=0).update(catalog_revision=1)
-    for database in Database.objects.filter(branch_id=branch_id):
-        database.applied_name = copy.databases.get(str(database.id))
-        database.save(update_fields=["applied_name"])
-    _drop_databases(branch_id, copy.databases)
-    _drop_roles(branch_id, copy.roles)
+def _expect_catalog(branch_id: str, databases: Mapping[str, str], copy: BranchCopy) -> None:
+    """Have the first start bring every role and database of the data to the rows.
 
-
-def _drop_databases(branch_id: str, copied: Mapping[str, str]) -> None:
-    """Those that are in the data, and whose rows were gone later, are to be dropped there too."""
+    `databases` says by row what each is called in the data. What is there and has no row any
+    more gets one, to be dropped.
+    """
     rows = Database.objects.filter(branch_id=branch_id)
-    known = set(map(str, rows.values_list("id", flat=True)))
+    for row in rows:
+        row.applied_name = databases.get(str(row.id))
+        row.save(update_fields=["applied_name"])
     now = timezone.now()
+    expected = set(rows.exclude(applied_name=None).values_list("applied_name", flat=True))
     Database.objects.bulk_create(
         Database(branch_id=branch_id, name=name, applied_name=name, owner_name="", deleted_at=now)
-        for row, name in copied.items()
-        if row not in known
+        for name in copy.databases.values()
+        if name not in expected
     )
-
-
-def _drop_roles(branch_id: str, copied: Collection[str]) -> None:
-    known = set(Role.objects.filter(branch_id=branch_id).values_list("name", flat=True))
-    now = timezone.now()
+    roles = set(Role.objects.filter(branch_id=branch_id).values_list("name", flat=True))
     Role.objects.bulk_create(
         Role(branch_id=branch_id, name=name, verifier="", no_login=True, deleted_at=now)
-        for name in copied
-        if name not in known
+        for name in copy.roles
+        if name not in roles
     )
+
+
+def _expect_catalog_of_parent(branch: Branch, copy: BranchCopy) -> None:
+    """Its data will be the parent's, as that was copied; its rows are of the parent's later."""
+    of_parent = Database.objects.filter(branch_id=branch.parent_id).exclude(applied_name=None)
+    in_data = {row.applied_name: copy.databases.get(str(row.id)) for row in of_parent}
+    databases = {
+        str(row.id): name
+        for row in Database.objects.filter(branch=branch)
+        if (name := in_data.get(row.applied_name)) is not None
+    }
+    _expect_catalog(branch.id, databases, copy)
 
 
 def _forget_younger(kept: Collection[str]) -> None:

@@ -28,7 +28,7 @@ from controlplane.compute.state_directory import (
     hold_state_directory,
     prepare_state_directory,
 )
-from controlplane.database import known_migrations
+from controlplane.database.version import known_migrations
 
 # The settings make it wherever a command is run.
 HARMLESS = {"secret-key"}

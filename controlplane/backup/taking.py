@@ -28,7 +28,7 @@ from controlplane.backup.room import require_room
 from controlplane.compute.binaries import postgres_version
 from controlplane.compute.branch_data import NoSuchBranchData, data_dir
 from controlplane.compute.filesystem import LockTimeout, lock_branches, remove_tree, sync_tree
-from controlplane.database import applied_migrations
+from controlplane.database.version import applied_migrations
 from controlplane.models import UNFINISHED, Action, Branch, BranchState, Operation, Role
 from controlplane.services.passwords import decrypt
 

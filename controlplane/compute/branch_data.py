@@ -14,6 +14,7 @@ import re
 import subprocess
 import threading
 from contextlib import AbstractContextManager, nullcontext
+from itertools import accumulate
 from pathlib import Path
 
 from django.conf import settings
@@ -32,7 +33,13 @@ from controlplane.compute.configuration import PLATFORM_ROLE
 from controlplane.compute.filesystem import lock_branches, remove_tree, sync_tree
 from controlplane.compute.process import socket_dir_of
 from controlplane.compute.session import session
-from controlplane.compute.tree import NEW_FILE, clone_file, clone_tree, open_directory
+from controlplane.compute.tree import (
+    NEW_FILE,
+    clone_file,
+    clone_tree,
+    open_directory,
+    shares_blocks,
+)
 
 # What belongs to the running process, not to the data: the documentation of Postgres's
 # low-level backup says to leave these out.
@@ -46,6 +53,8 @@ OF_THE_RUNNING = (
 # Seconds: beginning a backup of a running parent makes it write all its dirty pages.
 CHECKPOINT_BOUND = 600.0
 INITDB_BOUND = 120.0
+# Bytes, copied in some tenths of a second.
+QUICKLY_COPIED = 128 << 20
 
 
 class NoSuchBranchData(Exception):
@@ -67,9 +76,9 @@ def create_from_template(branch_id: str) -> None:
     """
     if branch_dir(branch_id).exists():
         return
-    template = _template()
+    source = template()
     staging, account = _staging(branch_id)
-    clone_tree(template, staging / "data", owner=account)
+    clone_tree(source, staging / "data", owner=account)
     _put_in_place(staging, branch_id, account)
 
 
@@ -103,6 +112,22 @@ def create_from_copy(branch_id: str, copy: Path) -> None:
     _put_in_place(staging, branch_id, account)
 
 
+def takes_long_to_copy(branch_id: str) -> bool:
+    """Whether a copy of the branch takes so long that a client would notice: its blocks cannot
+    be shared, and there are many."""
+    if shares_blocks(data_dir(branch_id).parent.parent):
+        return False
+    files = (entry for entry in data_dir(branch_id).rglob("*") if entry.is_file())
+    return any(total > QUICKLY_COPIED for total in accumulate(map(_size_of, files)))
+
+
+def _size_of(path: Path) -> int:
+    try:
+        return path.lstat().st_size
+    except FileNotFoundError:
+        return 0
+
+
 def remove(branch_id: str) -> None:
     """Remove the branch's directory, at once as far as anyone can see."""
     place = branch_dir(branch_id)
@@ -125,16 +150,16 @@ def write_for(branch_id: str, name: str, text: str) -> Path:
     return path
 
 
-def _template() -> Path:
+def template() -> Path:
     """The cluster that new projects are cloned from, made by the first caller; root's, as all
     that is made of it trusts it."""
-    template: Path = settings.STATE_DIR / "templates" / postgres_version()
-    if template.exists():
-        return template
+    place: Path = settings.STATE_DIR / "templates" / postgres_version()
+    if place.exists():
+        return place
     with lock_branches("template"):
-        if template.exists():
-            return template
-        staging = template.with_name(f".{template.name}")
+        if place.exists():
+            return place
+        staging = place.with_name(f".{place.name}")
         remove_tree(staging)
         staging.mkdir(mode=0o700)
         give(staging, service_account())
@@ -153,13 +178,13 @@ def _template() -> Path:
         if done.returncode:
             raise RuntimeError(f"initdb failed: {done.stderr.strip()}")
         # A copy of our own: whoever could write to the original can do so no more.
-        owned = template.with_name(f".{template.name}.owned")
+        owned = place.with_name(f".{place.name}.owned")
         remove_tree(owned)
         clone_tree(staging, owned, owner=own_account())
         remove_tree(staging)
         sync_tree(owned)
-        owned.rename(template)
-    return template
+        owned.rename(place)
+    return place
 
 
 def back_up(

@@ -1,17 +1,24 @@
 """Makes a compute's roles and databases be what the metadata says they are.
 
 Every step asks first what is there, so applying twice changes nothing, and a crash
-half-way is mended by applying again.
+half-way is mended by applying again. Each role and each database is applied on its own: what
+its owner has set or holds in its way fails that one alone (`Failures`).
+
+A role gets no password: the proxy has checked the client's before anything reaches the
+compute, so neither the password nor its verifier can be found in one.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import LiteralString
+from typing import LiteralString, TypeVar
 
+import psycopg
 from psycopg import sql
 
-from controlplane.compute.session import Session, session
+from controlplane.compute.patience import progressed
+from controlplane.compute.removal import drop_database, drop_role
+from controlplane.compute.session import Session, name_of, session
 
 # Every role made through the API is a member: what they share is granted to it.
 GROUP = "perch_superuser"
@@ -23,7 +30,6 @@ DATABASE: LiteralString = "SELECT 1 FROM pg_database WHERE datname = %s"
 @dataclass(frozen=True)
 class RoleSpec:
     name: str
-    verifier: str  # SCRAM-SHA-256$…, as Postgres stores it
     login: bool
 
 
@@ -36,43 +42,113 @@ class DatabaseSpec:
 
 
 @dataclass(frozen=True)
+class DroppedRole:
+    name: str
+
+
+@dataclass(frozen=True)
+class DroppedDatabase:
+    # The one that the compute knows it by.
+    name: str
+
+
+Item = RoleSpec | DatabaseSpec | DroppedRole | DroppedDatabase
+Some = TypeVar("Some", bound=Item)
+# Classes of errors that say the same however often one tries: what was asked for is not
+# possible, as things stand. Of the others something may pass: a lock, a shortage.
+FINAL = ("0A", "0L", "0P", "22", "28", "2F", "42")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why something could not be applied, in Postgres's words."""
+
+    words: str
+    is_final: bool = False
+
+
+Failures = dict[Item, Failure]
+
+
+@dataclass(frozen=True)
 class CatalogSpec:
     roles: Sequence[RoleSpec]
     databases: Sequence[DatabaseSpec]
-    dropped_roles: Sequence[str]
+    dropped_roles: Sequence[DroppedRole] = ()
+    dropped_databases: Sequence[DroppedDatabase] = ()
 
 
-def drop_databases(socket_dir: Path, names: Sequence[str]) -> None:
-    """Drop those that are there, with their clients. Raises psycopg.Error."""
-    with session(socket_dir) as connection:
-        for name in names:
-            if _exists(connection, DATABASE, name):
-                _run(connection, "ALTER DATABASE {} IS_TEMPLATE false", name)
-                _run(connection, "DROP DATABASE {} WITH (FORCE)", name)
+def drop_databases(socket_dir: Path, names: Iterable[DroppedDatabase]) -> Failures:
+    """Drop those that are there, with their clients. Raises psycopg.Error where the compute
+    cannot be asked at all."""
+    one_by_one = _OneByOne(socket_dir)
+    one_by_one.do(names, lambda _, gone: drop_database(socket_dir, gone.name))
+    return one_by_one.failures
 
 
-def apply_catalog(socket_dir: Path, spec: CatalogSpec) -> None:
-    """Bring the catalog of the compute in `socket_dir` to `spec`. Raises psycopg.Error."""
+def apply_catalog(socket_dir: Path, spec: CatalogSpec, items: Collection[Item]) -> Failures:
+    """Bring what `items` names of `spec` to what that says; databases are dropped before.
+
+    Raises psycopg.Error where the compute cannot be asked at all.
+    """
+    one_by_one = _OneByOne(socket_dir)
     with session(socket_dir) as connection:
         _create_group(connection)
-        for role in spec.roles:
-            _apply_role(connection, role)
-        # Before any is made: a new one may take the name that another gives up.
-        _rename_databases(connection, spec.databases)
-        for database in spec.databases:
-            _apply_database(connection, database)
+    one_by_one.do((row for row in spec.roles if row in items), _apply_role)
+    databases = [row for row in spec.databases if row in items]
+    # Before any is made: a new one may take the name that another gives up.
+    names = {database.name for database in spec.databases}
+    one_by_one.do(databases, lambda found, row: _rename_database(found, row, names))
+    one_by_one.do(databases, _apply_database)
     living = {role.name for role in spec.roles}
-    for name in spec.dropped_roles:
+    heirs = {database.name: database.owner for database in spec.databases}
+    one_by_one.do(
         # One that was made again meanwhile is the new one already.
-        if name not in living:
-            _drop_role(socket_dir, name, spec)
+        (row for row in spec.dropped_roles if row in items and row.name not in living),
+        lambda _, role: drop_role(socket_dir, role.name, heirs=heirs, otherwise=GROUP),
+    )
+    return one_by_one.failures
 
 
 def database_names(socket_dir: Path) -> set[str]:
     """The databases that are there. Raises psycopg.Error."""
     with session(socket_dir) as connection:
-        rows = connection.execute("SELECT datname FROM pg_database").fetchall()
-    return {str(name) for (name,) in rows}
+        rows = connection.execute("SELECT namesend(datname) FROM pg_database").fetchall()
+    return {name_of(name) for (name,) in rows}
+
+
+@dataclass
+class _OneByOne:
+    """Does something with one item after another, and keeps what fails out of the rest."""
+
+    socket_dir: Path
+    failures: Failures = field(default_factory=dict)
+
+    def do(self, items: Iterable[Some], work: Callable[[Session, Some], object]) -> None:
+        """Work on each item that has not failed yet.
+
+        Raises psycopg.Error where there is no session to be had for the next one.
+        """
+        rest = [item for item in reversed(list(items)) if item not in self.failures]
+        while rest:
+            with session(self.socket_dir) as connection:
+                while rest:
+                    item = rest.pop()
+                    try:
+                        work(connection, item)
+                        progressed()
+                    except (psycopg.Error, UnicodeError) as error:
+                        self.failures[item] = _failure(error)
+                        break  # a session that did not answer in time is of no more use
+
+
+def _failure(error: psycopg.Error | UnicodeError) -> Failure:
+    """Without Postgres's advice: that is for somebody who can type SQL there."""
+    if isinstance(error, UnicodeError):
+        return Failure("there is a name that is not UTF-8")
+    said = (error.diag.message_primary, error.diag.message_detail)
+    words = ": ".join(filter(None, said)) or str(error)
+    return Failure(words, is_final=(error.sqlstate or "").startswith(FINAL))
 
 
 def _create_group(connection: Session) -> None:
@@ -89,28 +165,22 @@ def _apply_role(connection: Session, role: RoleSpec) -> None:
     if not _exists(connection, ROLE, role.name):
         verb = "CREATE"
     login: LiteralString = "LOGIN" if role.login else "NOLOGIN"
-    statement = sql.SQL("{} ROLE {} {} CREATEDB CREATEROLE BYPASSRLS PASSWORD {}")
-    connection.execute(
-        statement.format(
-            sql.SQL(verb), sql.Identifier(role.name), sql.SQL(login), sql.Literal(role.verifier)
-        )
-    )
+    statement = sql.SQL("{} ROLE {} {} CREATEDB CREATEROLE BYPASSRLS PASSWORD NULL")
+    connection.execute(statement.format(sql.SQL(verb), sql.Identifier(role.name), sql.SQL(login)))
     _run(connection, "GRANT {} TO {}", GROUP, role.name)
 
 
-def _rename_databases(connection: Session, databases: Sequence[DatabaseSpec]) -> None:
-    names = {database.name for database in databases}
-    for database in databases:
-        before, name = database.applied_name, database.name
-        if before in (None, name) or not _exists(connection, DATABASE, str(before)):
-            continue
-        # Renamed already, before a crash: what has the old name now is another one, made since.
-        if before in names and _exists(connection, DATABASE, name):
-            continue
-        connection.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [before]
-        )
-        _run(connection, "ALTER DATABASE {} RENAME TO {}", str(before), name)
+def _rename_database(connection: Session, database: DatabaseSpec, names: Collection[str]) -> None:
+    before, name = database.applied_name, database.name
+    if before in (None, name) or not _exists(connection, DATABASE, str(before)):
+        return
+    # Renamed already, before a crash: what has the old name now is another one, made since.
+    if before in names and _exists(connection, DATABASE, name):
+        return
+    connection.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [before]
+    )
+    _run(connection, "ALTER DATABASE {} RENAME TO {}", str(before), name)
 
 
 def _apply_database(connection: Session, database: DatabaseSpec) -> None:
@@ -120,30 +190,6 @@ def _apply_database(connection: Session, database: DatabaseSpec) -> None:
     # Nobody can be connected to template0, and so stand in the way of a copy of it.
     statement: LiteralString = "CREATE DATABASE {} OWNER {} TEMPLATE template0"
     _run(connection, statement, database.name, database.owner)
-
-
-def _drop_role(socket_dir: Path, name: str, spec: CatalogSpec) -> None:
-    """Drop a role; what it owns goes to the owner of the database that holds it.
-
-    In a database that somebody made by SQL it goes to the group. Never to the platform: a
-    function that runs with its owner's rights would then have a superuser's.
-    """
-    owners = {database.name: database.owner for database in spec.databases}
-    with session(socket_dir) as connection:
-        if not _exists(connection, ROLE, name):
-            return
-        connection.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", [name]
-        )
-        rows = connection.execute("SELECT datname FROM pg_database WHERE datallowconn").fetchall()
-    # Ownership is kept in each database on its own.
-    for (database,) in rows:
-        heir = owners.get(str(database), GROUP)
-        with session(socket_dir, str(database)) as connection:
-            _run(connection, "REASSIGN OWNED BY {} TO {}", name, heir)
-            _run(connection, "DROP OWNED BY {}", name)
-    with session(socket_dir) as connection:
-        _run(connection, "DROP ROLE {}", name)
 
 
 def _exists(connection: Session, query: LiteralString, name: str) -> bool:

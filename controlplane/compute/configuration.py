@@ -11,26 +11,6 @@ PLATFORM_ROLE = "perch_platform"
 
 SETTING_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*(\.[A-Za-z_][A-Za-z0-9_$]*)*")
 
-# What keeps a compute on its socket, in its directory and away from the host's programs
-# and files. These are the platform's alone: a request that names one is refused.
-RESERVED_SETTINGS = frozenset(
-    """
-    allow_alter_system allow_system_table_mods archive_cleanup_command archive_command
-    archive_library archive_mode bonjour bonjour_name cluster_name config_file data_directory
-    dynamic_library_path event_source extension_control_path external_pid_file hba_file
-    huge_pages ident_file include include_dir include_if_exists io_method jit_provider
-    krb_server_keyfile listen_addresses local_preload_libraries log_destination log_directory
-    log_file_mode log_filename logging_collector oauth_validator_libraries port
-    post_auth_delay pre_auth_delay primary_conninfo recovery_end_command recovery_target
-    recovery_target_action
-    restart_after_crash restore_command session_preload_libraries shared_preload_libraries ssl
-    ssl_ca_file ssl_cert_file ssl_crl_dir ssl_crl_file ssl_key_file ssl_passphrase_command
-    superuser_reserved_connections syslog_facility syslog_ident unix_socket_directories
-    unix_socket_group unix_socket_permissions wal_level zero_damaged_pages
-    ignore_system_indexes ignore_checksum_failure ignore_invalid_pages full_page_writes fsync
-    """.split()
-)
-
 
 @dataclass(frozen=True)
 class ComputeSpec:
@@ -40,6 +20,7 @@ class ComputeSpec:
     branch_id: str
     min_cu: float
     max_cu: float
+    # What may be set, and only that: see `postgres_settings`.
     pg_settings: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -50,7 +31,7 @@ def render_configuration(spec: ComputeSpec, *, socket_dir: Path, hba_file: Path)
         "shared_buffers": f"{max(16, round(memory / 8))}MB",
         "effective_cache_size": f"{round(memory * 3 / 4)}MB",
         "maintenance_work_mem": f"{max(16, round(memory / 16))}MB",
-        "max_connections": str(_max_connections(spec.max_cu)),
+        "max_connections": str(max_connections(spec.max_cu)),
         "max_wal_size": "1GB",
         "min_wal_size": "32MB",
         "max_replication_slots": "10",
@@ -75,6 +56,8 @@ def render_configuration(spec: ComputeSpec, *, socket_dir: Path, hba_file: Path)
         "allow_alter_system": "off",
         "archive_mode": "off",
         "restart_after_crash": "on",
+        # The platform's own: its sessions get in when users' have taken all the others.
+        "superuser_reserved_connections": "7",
     }
     lines = ["# Written by Perch at every start; changes here are lost."]
     for settings in (defaults, spec.pg_settings, reserved):
@@ -82,7 +65,7 @@ def render_configuration(spec: ComputeSpec, *, socket_dir: Path, hba_file: Path)
     return "\n".join(lines) + "\n"
 
 
-def _max_connections(max_cu: float) -> int:
+def max_connections(max_cu: float) -> int:
     """As published for this API's compute sizes: 112 at 0.25, 450 at 1, at most 4000."""
     return min(4000, round(450 * max_cu)) if max_cu != 0.25 else 112
 

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from controlplane.compute.session import session
+from controlplane.compute.patience import progressed
+from controlplane.compute.session import is_utf8, name_of, session
 
 
 class DataDamaged(Exception):
@@ -12,14 +13,20 @@ class DataDamaged(Exception):
 def check_data(socket_dir: Path) -> None:
     """Read the catalog of every database and ask for checksum failures.
 
-    Raises DataDamaged, psycopg.Error.
+    Not of those that let nobody in, or that cannot be named: their owner wants it so. Raises
+    DataDamaged, psycopg.Error.
     """
     with session(socket_dir) as connection:
         rows = connection.execute(
-            "SELECT datname FROM pg_database WHERE datallowconn AND NOT datistemplate"
+            "SELECT namesend(datname) FROM pg_database"
+            " WHERE datallowconn AND NOT datistemplate AND datconnlimit <> -2"
         ).fetchall()
-    for (name,) in rows:
-        with session(socket_dir, str(name)) as connection:
+    for (sent,) in rows:
+        name = name_of(sent)
+        if not is_utf8(name):
+            continue
+        # No conversion: not every encoding has one, and only numbers are asked for.
+        with session(socket_dir, name, client_encoding="SQL_ASCII") as connection:
             # Reads pg_class and pg_attribute whole: every page's checksum is verified.
             connection.execute(
                 "SELECT count(*), count(attname) FROM pg_class JOIN pg_attribute"
@@ -31,3 +38,4 @@ def check_data(socket_dir: Path) -> None:
             ).fetchone()
         if row and row[0]:
             raise DataDamaged(f'database "{name}": {row[0]} pages with a wrong checksum')
+        progressed()

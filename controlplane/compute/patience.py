@@ -23,21 +23,22 @@ class OutOfPatience(Exception):
 
 
 @dataclass
-class _Patience:
+class Patience:
     bound: float
     deadline: float
 
 
-_current: ContextVar[_Patience | None] = ContextVar("patience", default=None)
+_current: ContextVar[Patience | None] = ContextVar("patience", default=None)
 _look: ContextVar[Callable[[], object] | None] = ContextVar("look", default=None)
 
 
 @contextmanager
-def patience(seconds: float) -> Iterator[None]:
+def patience(seconds: float) -> Iterator[Patience]:
     """Give what runs inside `seconds` without progress."""
-    token = _current.set(_Patience(seconds, time.monotonic() + seconds))
+    held = Patience(seconds, time.monotonic() + seconds)
+    token = _current.set(held)
     try:
-        yield
+        yield held
     finally:
         _current.reset(token)
 

@@ -60,7 +60,10 @@ PINNED = {
     "log_min_duration_statement": "-1",
     "log_min_duration_sample": "-1",
     "log_transaction_sample_rate": "0",
+    "log_min_messages": "warning",
     "log_min_error_statement": "panic",
+    "log_parameter_max_length": "0",
+    "log_parameter_max_length_on_error": "0",
     "debug_print_parse": "off",
     "debug_print_rewritten": "off",
     "debug_print_plan": "off",
@@ -71,6 +74,9 @@ PINNED = {
     "idle_in_transaction_session_timeout": "0",
     "lock_timeout": "10s",
     "deadlock_timeout": "1s",
+    "temp_file_limit": "-1",
+    "max_parallel_workers_per_gather": "0",
+    "exit_on_error": "off",
 }
 # Known since these major versions.
 PINNED_SINCE = {17: {"transaction_timeout": "0", "event_triggers": "off"}}
@@ -106,8 +112,10 @@ def session(
     """A session in the compute that listens in `socket_dir`, in autocommit, closed at the end.
 
     Connecting and every statement may each take `bound` seconds, and less where the work under
-    way has less left; the server ends a statement that takes longer. Raises
-    psycopg.OperationalError, SessionTimedOut among them; what is run in it raises psycopg.Error.
+    way has less left; the server ends a statement that takes longer. `SQL_ASCII` as the
+    encoding has nothing converted: text comes as bytes, and a database whose encoding knows no
+    conversion lets us in. Raises psycopg.OperationalError, SessionTimedOut among them; what is
+    run in it raises psycopg.Error.
     """
     connection = _BoundedConnection.connect(
         host=str(socket_dir),
@@ -129,6 +137,18 @@ def session(
     finally:
         # Not `with connection`: leaving that after a timeout would wait for a rollback.
         connection.close()
+
+
+def name_of(sent: object) -> str:
+    """A name as `namesend` gives it. The catalog keeps names as the bytes that came, in the
+    encoding of whichever database they came through: ours are UTF-8, a user's may not be."""
+    assert isinstance(sent, bytes)
+    return sent.decode(errors="surrogateescape")
+
+
+def is_utf8(name: str) -> bool:
+    """Whether a name that `name_of` gave can be said; otherwise using it raises UnicodeError."""
+    return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
 def _options(bound: float) -> str:

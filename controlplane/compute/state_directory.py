@@ -7,6 +7,9 @@ an account of a Postgres may write to lies one level below a directory of root's
 import fcntl
 import os
 import stat
+import threading
+import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -78,6 +81,19 @@ def hold_state_directory() -> IO[str]:
         lock.close()
         raise StateDirectoryUnusable(f"Perch is already up on {settings.STATE_DIR}") from None
     return lock
+
+
+def identity() -> str:
+    """Which state directory this is, wherever it is moved; made on the first call."""
+    path = Path(settings.STATE_DIR) / "identity"
+    if not path.exists():
+        draft = path.with_name(f".identity.{os.getpid()}.{threading.get_ident()}")
+        draft.write_text(f"{uuid.uuid4()}\n")
+        # Of two that come at once, the second finds the first's.
+        with suppress(FileExistsError):
+            os.link(draft, path)
+        draft.unlink()
+    return path.read_text().strip()
 
 
 def _check_reachable(state: Path) -> None:

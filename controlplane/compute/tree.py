@@ -8,10 +8,12 @@ without following links and without waiting, and is looked at before it is read.
 
 import errno
 import fcntl
+import functools
 import os
 import re
 import stat
 import struct
+import tempfile
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -75,6 +77,22 @@ def clone_file(name: str, *, source: int, target: int, owner: Account) -> None:
     """Copy the file `name` of the directory `source` into the directory `target`. Raises as
     clone_tree does."""
     _Clone(os.fstat(source).st_uid, owner, ()).file(name, source, target, "")
+
+
+@functools.cache
+def shares_blocks(directory: Path) -> bool:
+    """Whether copies within the directory, which is ours, share their blocks."""
+    with (
+        tempfile.TemporaryFile(dir=directory) as source,
+        tempfile.TemporaryFile(dir=directory) as target,
+    ):
+        source.write(bytes(4096))
+        source.flush()
+        try:
+            fcntl.ioctl(target.fileno(), FICLONE, source.fileno())
+        except OSError:
+            return False
+    return True
 
 
 class _Clone:

@@ -9,7 +9,8 @@ from controlplane.models.endpoint import (
     EndpointType,
     PoolerMode,
 )
-from controlplane.models.operation import UNFINISHED, Action, Operation, OperationStatus
+from controlplane.models.operation import UNFINISHED, Action, Lane, Operation, OperationStatus
+from controlplane.models.postgres_settings import PostgresSettings
 from controlplane.models.project import Project
 from controlplane.models.region import Region
 from controlplane.models.role import Database, Role
@@ -26,10 +27,12 @@ __all__ = [
     "Endpoint",
     "EndpointState",
     "EndpointType",
+    "Lane",
     "Operation",
     "OperationStatus",
     "Plan",
     "PoolerMode",
+    "PostgresSettings",
     "Project",
     "Region",
     "Role",

@@ -30,6 +30,18 @@ class OperationStatus(models.TextChoices):
     FAILED = "failed", "Given up; `error` says why"
 
 
+class Lane(models.TextChoices):
+    """Who waits for an operation, the most urgent first. Each lane has slots of its own."""
+
+    WAKES = "wakes", "A client that wants to connect"
+    REQUESTS = "requests", "Whoever sent a request"
+    UPKEEP = "upkeep", "Nobody: checks, idle suspends, the removal of what was deleted"
+
+    def is_ahead_of(self, other: "Lane | str") -> bool:
+        order = list(Lane)
+        return order.index(self) < order.index(Lane(other))
+
+
 UNFINISHED = (OperationStatus.SCHEDULING, OperationStatus.RUNNING)
 
 
@@ -49,6 +61,11 @@ class Operation(models.Model):
     # The id, in the log, of the request or the client's connection that scheduled it; "" for
     # what nobody asked for. The default is the database's too: others may write rows.
     request_id = models.CharField(max_length=64, default="", db_default="")
+    # Which slots it runs in. It moves ahead when something more urgent comes to wait for it.
+    # The default is the database's too: others may write rows.
+    lane = models.CharField(
+        max_length=8, choices=Lane.choices, default=Lane.REQUESTS, db_default=Lane.REQUESTS
+    )
     # Ids of what it holds: endpoints and branches, or its project for all of them.
     resources = ArrayField(models.CharField(max_length=60))
     # What the action needs beyond the rows; read through `operations.details` alone.
@@ -69,6 +86,9 @@ class Operation(models.Model):
             models.CheckConstraint(
                 name="operation_status_is_known",
                 condition=models.Q(status__in=OperationStatus.values),
+            ),
+            models.CheckConstraint(
+                name="operation_lane_is_known", condition=models.Q(lane__in=Lane.values)
             ),
             # The cursor of the list is created_at alone, so no two may share one.
             models.UniqueConstraint(

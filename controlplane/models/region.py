@@ -1,6 +1,14 @@
-"""A region: the host name its endpoints share, and the queue its worker takes jobs from."""
+"""A region: the host name its endpoints share, and the queues its worker takes jobs from."""
+
+from datetime import datetime, timedelta
 
 from django.db import models
+from django.utils import timezone
+
+# The worker and the proxy say every other second that they are there.
+SILENT_AFTER = timedelta(seconds=5)
+# A worker may be started again meanwhile; after this nothing more is left for it to do.
+AWAY_AFTER = timedelta(seconds=15)
 
 
 class Region(models.Model):
@@ -11,12 +19,19 @@ class Region(models.Model):
     # Where its proxy listens; connection strings leave out Postgres's own 5432.
     port = models.PositiveIntegerField(default=5432)
     default = models.BooleanField(default=False)
+    # Of the state directory that it is served from (`compute.state_directory.identity`): two
+    # that believe to be the same would each take the other's computes for dead.
+    state_id = models.CharField(max_length=36, null=True)
     # Published by the region's worker: what its host has.
     pooling_available = models.BooleanField(default=False)
     pg_version = models.PositiveSmallIntegerField(null=True)
     # Published by the region's proxy and worker while they run; /healthz reads them.
     worker_seen_at = models.DateTimeField(null=True)
     proxy_seen_at = models.DateTimeField(null=True)
+    # Published by its worker: what does not go well there, as [{name, detail}].
+    problems = models.JSONField(default=list, db_default=[])
+    # Set by `manage.py regions drain`: no new projects come here.
+    draining = models.BooleanField(default=False, db_default=False)
 
     class Meta:
         constraints = (
@@ -29,6 +44,19 @@ class Region(models.Model):
         return self.id
 
     @property
-    def queue(self) -> str:
-        """The Procrastinate queue of this region's worker."""
-        return f"region-{self.id}"
+    def is_away(self) -> bool:
+        """Whether nobody is there who would run an operation."""
+        return _is_older(self.worker_seen_at, AWAY_AFTER)
+
+    def silent_processes(self) -> list[str]:
+        """Those of its processes that should say that they are there, and do not."""
+        seen = {"worker": self.worker_seen_at, "proxy": self.proxy_seen_at}
+        return [name for name, at in seen.items() if _is_older(at, SILENT_AFTER)]
+
+    def queue(self, lane: str) -> str:
+        """The Procrastinate queue of one of this region's lanes (`models.Lane`)."""
+        return f"region-{self.id}-{lane}"
+
+
+def _is_older(at: datetime | None, age: timedelta) -> bool:
+    return at is None or timezone.now() - at > age

@@ -6,7 +6,24 @@ from django.utils import timezone
 from controlplane.models.branch import Branch
 
 
-class Role(models.Model):
+class CatalogRow(models.Model):
+    """What stands for something in the compute's catalog."""
+
+    created_at = models.DateTimeField(default=timezone.now)
+    # Of its last change, deletion included: that is what the compute is to take in.
+    updated_at = models.DateTimeField(default=timezone.now)
+    # Kept until the compute has dropped it from the catalog.
+    deleted_at = models.DateTimeField(null=True)
+    # Why the compute does not hold it as it stands here, in Postgres's words, and the
+    # `created_at` of the operation that has failed for it.
+    catalog_error = models.TextField(default="")
+    catalog_error_of = models.DateTimeField(null=True)
+
+    class Meta:
+        abstract = True
+
+
+class Role(CatalogRow):
     branch = models.ForeignKey(Branch, on_delete=models.CASCADE, related_name="roles")
     name = models.CharField(max_length=63)
     # What the proxy authenticates against: SCRAM-SHA-256$<iterations>:<salt>$<keys>.
@@ -15,10 +32,6 @@ class Role(models.Model):
     encrypted_password = models.TextField(default="")
     protected = models.BooleanField(default=False)
     no_login = models.BooleanField(default=False)
-    created_at = models.DateTimeField(default=timezone.now)
-    updated_at = models.DateTimeField(default=timezone.now)
-    # Kept until the compute has dropped it from the catalog.
-    deleted_at = models.DateTimeField(null=True)
 
     # In clear only in the answer to the request that made it.
     password: str | None = None
@@ -42,15 +55,12 @@ class Role(models.Model):
         return list(roles.values_list("name", flat=True))
 
 
-class Database(models.Model):
+class Database(CatalogRow):
     branch = models.ForeignKey(Branch, on_delete=models.CASCADE, related_name="databases")
     name = models.CharField(max_length=63)
     # The name the catalog still knows it by, while a rename waits to be applied.
     applied_name = models.CharField(max_length=63, null=True)
     owner_name = models.CharField(max_length=63)
-    created_at = models.DateTimeField(default=timezone.now)
-    updated_at = models.DateTimeField(default=timezone.now)
-    deleted_at = models.DateTimeField(null=True)
 
     class Meta:
         constraints = (

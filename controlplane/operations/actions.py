@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.models import Action, EndpointState, Operation
+from controlplane.models import Action, EndpointState, Lane, Operation
 from controlplane.operations import work
 from controlplane.operations.details import (
     ApplyConfigDetails,
@@ -37,6 +37,8 @@ class ActionRule:
     is_start: bool = False
     # Whether the branch's data is there once it has finished.
     makes_branch: bool = False
+    # Who waits for it, unless whoever schedules it knows better.
+    lane: Lane = Lane.REQUESTS
     # Seconds that an attempt may stand still before it is given up.
     bound: float = 60.0
     # Seconds before each further attempt.
@@ -62,9 +64,9 @@ ACTIONS: Mapping[Action, ActionRule] = {
     Action.APPLY_CONFIG: ActionRule(
         work.apply_config, details=ApplyConfigDetails, endpoint_after=EndpointState.ACTIVE
     ),
-    Action.CHECK_AVAILABILITY: ActionRule(work.check_availability),
-    Action.DELETE_TIMELINE: ActionRule(work.delete_timeline),
-    Action.DELETE_TENANT: ActionRule(work.delete_tenant),
+    Action.CHECK_AVAILABILITY: ActionRule(work.check_availability, lane=Lane.UPKEEP),
+    Action.DELETE_TIMELINE: ActionRule(work.delete_timeline, lane=Lane.UPKEEP),
+    Action.DELETE_TENANT: ActionRule(work.delete_tenant, lane=Lane.UPKEEP),
 }
 
 STARTS = [action for action, rule in ACTIONS.items() if rule.is_start]

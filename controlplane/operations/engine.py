@@ -7,16 +7,18 @@ commits; different projects never wait for each other.
 """
 
 import logging
+import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
 import psycopg
-from django.db import InterfaceError, OperationalError, transaction
+from django.db import InterfaceError, OperationalError
 from django.utils import timezone
 
 from controlplane.compute.filesystem import LockTimeout, lock_branches
@@ -29,6 +31,7 @@ from controlplane.models import (
     Action,
     Branch,
     Endpoint,
+    Lane,
     Operation,
     OperationStatus,
     Project,
@@ -36,16 +39,36 @@ from controlplane.models import (
 from controlplane.operations.actions import ACTIONS, STARTS, details_of, rule_of
 from controlplane.operations.details import Details
 from controlplane.operations.effects import settle_compute, settle_rows, take_effect
-from controlplane.operations.queue import enqueue_operation
+from controlplane.operations.locks import locked_project
+from controlplane.operations.queue import enqueue_operation, move_job
+from controlplane.operations.under_way import noted
 from controlplane.operations.work import Attempt, Refused
 
 log = logging.getLogger(__name__)
+
+# How many of a project's operations are handed over at once, in each lane. The others stay
+# `scheduling`, and follow in order as these end.
+MOST_OF_A_PROJECT = 8
+
+# Seconds that an attempt waits for its branches, and after which it looks up from that.
+LOCK_WAIT, LOOK_UP = 60.0, 0.5
+
+# Set once the worker is to end.
+ending = threading.Event()
 
 # Exceptions whose words mean something to the user of the endpoint.
 TELLING = (
     *(StartFailed, StopFailed, DataDamaged, LockTimeout, OutOfPatience),
     *(psycopg.Error, OSError),
 )
+
+
+class HandedBack(Exception):
+    """The attempt has not begun, as the worker ends; the job is another worker's to do."""
+
+
+class RegionAway(Exception):
+    """Nobody is there who would run the operations. Nothing was written: to try again is safe."""
 
 
 @dataclass(frozen=True)
@@ -71,26 +94,25 @@ class Step:
         return [row.id for row in held if row is not None]
 
 
-@contextmanager
-def locked_project(project_id: str) -> Iterator[Project]:
-    """A transaction that holds the project's row; raises Project.DoesNotExist."""
-    with transaction.atomic():
-        # No key update: rows that refer to the project may be written meanwhile.
-        yield (
-            Project.objects.select_for_update(no_key=True, of=("self",))
-            .select_related("region", "account")
-            .get(id=project_id)
-        )
-
-
-def schedule(project: Project, steps: Sequence[Step]) -> list[Operation]:
+def schedule(
+    project: Project, steps: Sequence[Step], *, lane: Lane | None = None
+) -> list[Operation]:
     """Write the steps as a chain of operations and dispatch what can run.
+
+    All of a chain is of one lane: `lane`, else the least urgent that the table of actions has
+    for its steps.
 
     The caller holds the project's lock. The first is `running` unless an earlier
     unfinished operation holds what it needs; the rest are `scheduling` (specification,
-    section 4, rules 1, 2 and 7).
+    section 4, rules 1, 2 and 7). Raises RegionAway.
     """
+    if project.region.is_away:
+        raise RegionAway(
+            f'the region "{project.region_id}" does not answer, so nothing can be done there now; '
+            "try again"
+        )
     chain = uuid.uuid4()
+    lane = lane or max((ACTIONS[step.action].lane for step in steps), key=list(Lane).index)
     created_at = _next_created_at(project)
     operations = [
         Operation(
@@ -100,6 +122,7 @@ def schedule(project: Project, steps: Sequence[Step]) -> list[Operation]:
             action=step.action,
             status=OperationStatus.SCHEDULING,
             chain=chain,
+            lane=lane,
             resources=[project.id] if step.holds_project else step.resources,
             details=step.details.as_json() if step.details else {},
             request_id=current("request"),
@@ -114,23 +137,71 @@ def schedule(project: Project, steps: Sequence[Step]) -> list[Operation]:
 
 
 def dispatch(project: Project) -> list[Operation]:
-    """Hand over every operation that no earlier unfinished one stands in the way of.
+    """Hand over every operation that no earlier unfinished one stands in the way of, as far as
+    the project's share of its lane allows.
 
     The caller holds the project's lock. Returns what was handed over.
     """
+    operations = unfinished(project.id)
+    _move_ahead(project, operations)
+    under_way = Counter(
+        operation.lane for operation in operations if operation.status == OperationStatus.RUNNING
+    )
     held: set[str] = set()
     handed_over = []
     now = timezone.now()
-    for operation in unfinished(project.id):
-        if operation.status == OperationStatus.SCHEDULING and not _stands_behind(operation, held):
+    for operation in operations:
+        if (
+            operation.status == OperationStatus.SCHEDULING
+            and not _stands_behind(operation, held)
+            and under_way[operation.lane] < MOST_OF_A_PROJECT
+        ):
             operation.status = OperationStatus.RUNNING
             operation.dispatched_at = now
             operation.updated_at = max(now, operation.updated_at)
             operation.save(update_fields=["status", "dispatched_at", "updated_at"])
-            enqueue_operation(operation.id, queue=project.region.queue)
+            enqueue_operation(operation, project)
+            under_way[operation.lane] += 1
             handed_over.append(operation)
         held.update(operation.resources)
     return handed_over
+
+
+def hurry(project: Project, operations: Sequence[Operation], lane: Lane) -> None:
+    """Have the unfinished operations, and what they stand behind, run in `lane` at least: they
+    are what somebody in it has come to wait for. The caller holds the project's lock."""
+    behind = [operation for operation in operations if lane.is_ahead_of(operation.lane)]
+    for operation in behind:
+        _enter_lane(project, operation, lane)
+    if behind:
+        dispatch(project)
+
+
+def _move_ahead(project: Project, operations: Sequence[Operation]) -> None:
+    """Give each of the project's unfinished operations, oldest first, the lane of the most
+    urgent one that stands behind it, so that nobody waits for a lane that is not his own."""
+    # By resource, the lane of the most urgent operation so far that holds it; under the
+    # project's id, that of the most urgent that holds all.
+    wanted: dict[str, Lane] = {}
+    for operation in reversed(operations):
+        holds_all = project.id in operation.resources
+        held = wanted.keys() if holds_all else {project.id, *operation.resources}
+        lane = min(
+            (Lane(operation.lane), *(wanted[one] for one in held if one in wanted)),
+            key=list(Lane).index,
+        )
+        if lane != operation.lane:
+            _enter_lane(project, operation, lane)
+        for one in operation.resources:
+            wanted[one] = lane
+
+
+def _enter_lane(project: Project, operation: Operation, lane: Lane) -> None:
+    """One that a worker has begun goes on where it is; only its next attempt is moved."""
+    operation.lane = lane
+    operation.save(update_fields=["lane"])
+    if operation.status == OperationStatus.RUNNING:
+        move_job(operation, project)
 
 
 def unfinished(project_id: str) -> Sequence[Operation]:
@@ -146,8 +217,8 @@ def run(operation_id: uuid.UUID) -> None:
     """Carry out an operation that was handed over; called by the job, again after a crash.
 
     What fails is tried again after a pause, as a job of its own, until the operation has
-    failed for good. Raises only where the metadata database fails us: then the job engine
-    calls again.
+    failed for good. Raises only where the metadata database fails us, or where the worker ends
+    before the work has begun: then the job engine calls again.
     """
     operation = _load(operation_id)
     if operation.is_finished:
@@ -159,16 +230,19 @@ def run(operation_id: uuid.UUID) -> None:
 def _attempt(operation: Operation) -> None:
     began = time.monotonic()
     try:
-        # The lock's holder may have been this same operation, taken for dead too early.
-        with lock_branches(*_branches_of(operation)):
+        with (
+            noted(operation, lock_wait=LOCK_WAIT) as attempt,
+            _holding_branches(operation),
+        ):
+            # The lock's holder may have been this same operation, taken for dead too early.
             operation = _load(operation.id)
             if operation.is_finished:
                 return
             rule = rule_of(operation)
-            with patience(rule.bound):
+            with patience(rule.bound) as attempt.patience:
                 rule.run(_attempt_at(operation))
             _finish(operation)
-    except (OperationalError, InterfaceError):
+    except (OperationalError, InterfaceError, HandedBack):
         raise
     except Refused as refusal:
         _fail(operation, str(refusal))
@@ -183,6 +257,28 @@ def _attempt(operation: Operation) -> None:
 def _described(operation: Operation) -> dict[str, str | None]:
     """What a line of the log says of it, beside its id and its request's."""
     return {"action": operation.action, "endpoint": operation.endpoint_id}
+
+
+@contextmanager
+def _holding_branches(operation: Operation) -> Iterator[None]:
+    """Hold the operation's branches, as `lock_branches` does.
+
+    Raises LockTimeout after LOCK_WAIT, HandedBack once the worker is to end: what waits here has
+    not begun, and must not keep the worker from its end.
+    """
+    branches = _branches_of(operation)
+    deadline = time.monotonic() + LOCK_WAIT
+    with ExitStack() as held:
+        while not ending.is_set():
+            try:
+                held.enter_context(lock_branches(*branches, timeout=LOOK_UP))
+            except LockTimeout:
+                if time.monotonic() >= deadline:
+                    raise
+                continue
+            yield
+            return
+    raise HandedBack
 
 
 def _attempt_at(operation: Operation) -> Attempt:
@@ -232,7 +328,7 @@ def _retry_or_fail(operation: Operation, reason: str) -> None:
         fresh.retry_at = now + pause
         fresh.updated_at = max(now, fresh.updated_at)
         fresh.save(update_fields=["failures_count", "error", "retry_at", "updated_at"])
-        enqueue_operation(fresh.id, queue=project.region.queue, at=fresh.retry_at)
+        enqueue_operation(fresh, project, at=fresh.retry_at)
 
 
 def _fail(operation: Operation, reason: str, *, attempt_failed: bool = False) -> None:

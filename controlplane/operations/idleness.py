@@ -1,23 +1,23 @@
 """Suspends endpoints that nobody uses (specification, section 2.1: activity)."""
 
 import logging
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-import psycopg
 from django.conf import settings
-from django.db.models import Exists, OuterRef, QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.utils import timezone
 
 from controlplane.compute import compute
-from controlplane.models import UNFINISHED, Action, Endpoint, EndpointState, Operation, Region
+from controlplane.models import UNFINISHED, Action, Endpoint, EndpointState, Lane, Operation, Region
 from controlplane.operations.details import SuspendComputeDetails
-from controlplane.operations.engine import Step, locked_project, schedule
+from controlplane.operations.engine import Step, schedule
+from controlplane.operations.locks import locked_project
+from controlplane.operations.looks import look_into
 
 log = logging.getLogger(__name__)
 
 LONGEST_BETWEEN_LOOKS = 15.0  # seconds
-LOOKS_AT_ONCE = 8
 
 # When this worker last asked each endpoint's compute; asking costs it a connection.
 _looked_at: dict[str, datetime] = {}
@@ -30,36 +30,35 @@ def suspend_idle_endpoints(region: Region) -> None:
     LONGEST_BETWEEN_LOOKS.
     """
     now = timezone.now()
-    active = _active_endpoints(region)
-    for gone in _looked_at.keys() - {endpoint.id for endpoint in active}:
+    # Asked twice a second, of all there are: so no more of them than this. The rest is read of
+    # the few that are due.
+    timeouts = dict(_active_endpoints(region).values_list("id", "suspend_timeout_seconds"))
+    for gone in _looked_at.keys() - timeouts.keys():
         del _looked_at[gone]
-    due = [endpoint for endpoint in active if _is_due(endpoint, now)]
-    _looked_at.update((endpoint.id, now) for endpoint in due)
-    # Side by side: a compute that hangs must not hold up the look at all the others.
-    with ThreadPoolExecutor(LOOKS_AT_ONCE) as threads:
-        looks = [(row, threads.submit(compute.last_activity, row.id)) for row in due]
-        for endpoint, look in looks:
-            try:
-                _take_in(endpoint, look.result())
-            except psycopg.Error as error:
-                log.info("activity unknown", extra={"endpoint": endpoint.id, "error": str(error)})
+    ids = [endpoint_id for endpoint_id in timeouts if _is_due(endpoint_id, timeouts, now)]
+    if not ids:
+        return
+    _looked_at.update((endpoint_id, now) for endpoint_id in ids)
+    due = Endpoint.objects.select_related("branch").filter(id__in=ids)
+    for endpoint, activity in look_into(due, compute.last_activity, at="activity"):
+        _take_in(endpoint, activity)
 
 
-def _is_due(endpoint: Endpoint, now: datetime) -> bool:
-    timeout = _timeout_of(endpoint)
+def _is_due(endpoint_id: str, timeouts: Mapping[str, int], now: datetime) -> bool:
+    timeout = _timeout_of(timeouts[endpoint_id])
     between = min(timeout / 3, LONGEST_BETWEEN_LOOKS) if timeout > 0 else LONGEST_BETWEEN_LOOKS
-    looked_at = _looked_at.get(endpoint.id)
+    looked_at = _looked_at.get(endpoint_id)
     return looked_at is None or now - looked_at >= timedelta(seconds=between)
 
 
-def _timeout_of(endpoint: Endpoint) -> int:
+def _timeout_of(suspend_timeout_seconds: int) -> int:
     """In seconds; -1 for never."""
-    return endpoint.suspend_timeout_seconds or int(settings.DEFAULT_SUSPEND_TIMEOUT)
+    return suspend_timeout_seconds or int(settings.DEFAULT_SUSPEND_TIMEOUT)
 
 
 def _take_in(endpoint: Endpoint, activity: datetime | None) -> None:
     """Note the endpoint's activity; suspend it once its timeout has passed without."""
-    timeout = _timeout_of(endpoint)
+    timeout = _timeout_of(endpoint.suspend_timeout_seconds)
     last = max(filter(None, (activity, endpoint.last_active, endpoint.started_at)), default=None)
     if last is None:
         return
@@ -71,7 +70,12 @@ def _take_in(endpoint: Endpoint, activity: datetime | None) -> None:
 
 def _suspend(endpoint: Endpoint, last: datetime) -> None:
     with locked_project(endpoint.project_id) as project:
-        still = _active_endpoints(project.region).filter(id=endpoint.id).first()
+        still = (
+            _active_endpoints(project.region)
+            .select_related("branch")
+            .filter(id=endpoint.id)
+            .first()
+        )
         # The proxy notes connections as they come: one may just have.
         if still is None or (still.last_active and still.last_active > last):
             return
@@ -85,12 +89,19 @@ def _suspend(endpoint: Endpoint, last: datetime) -> None:
                     details=SuspendComputeDetails(if_idle=True),
                 )
             ],
+            lane=Lane.UPKEEP,
         )
 
 
 def _active_endpoints(region: Region) -> QuerySet[Endpoint]:
-    unfinished = Operation.objects.filter(endpoint=OuterRef("id"), status__in=UNFINISHED)
-    return Endpoint.objects.select_related("branch").filter(
+    # Of its branch as well: a suspend that has to wait for a long copy of it would keep clients
+    # out for as long.
+    unfinished = Operation.objects.filter(
+        Q(endpoint=OuterRef("id")) | Q(resources__contains=[OuterRef("branch_id")]),
+        project=OuterRef("project"),
+        status__in=UNFINISHED,
+    )
+    return Endpoint.objects.filter(
         ~Exists(unfinished),
         project__region=region,
         deleted_at=None,

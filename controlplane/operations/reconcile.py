@@ -20,7 +20,7 @@ from controlplane.models import (
     OperationStatus,
     Region,
 )
-from controlplane.operations.engine import locked_project
+from controlplane.operations.locks import locked_project
 from controlplane.operations.queue import enqueue_operation
 
 log = logging.getLogger(__name__)
@@ -98,7 +98,11 @@ def redispatch_lost_operations(region: Region) -> None:
         present = {row[0] for row in cursor.fetchall()}
     for operation_id in running:
         if str(operation_id) not in present:
-            still = Operation.objects.filter(id=operation_id, status=OperationStatus.RUNNING)
-            if still.exists():
+            still = (
+                Operation.objects.select_related("project__region")
+                .filter(id=operation_id, status=OperationStatus.RUNNING)
+                .first()
+            )
+            if still is not None:
                 log.warning("job lost, enqueued again", extra={"operation": str(operation_id)})
-                enqueue_operation(operation_id, queue=region.queue)
+                enqueue_operation(still, still.project)

@@ -1,5 +1,8 @@
 """The queue's jobs. A job that raises is tried again: its own work never gives up here,
-as an operation that cannot be done ends as `failed` in its row."""
+as an operation that cannot be done ends as `failed` in its row.
+
+`account` says whose slots a job takes (`lane_jobs`); jobs of an earlier version have none.
+"""
 
 import uuid
 
@@ -12,10 +15,10 @@ AGAIN = RetryStrategy(wait=1)  # seconds
 
 
 @app.task(name="controlplane.run_operation", retry=AGAIN)
-def run_operation(operation_id: str) -> None:
+def run_operation(operation_id: str, account: int | None = None) -> None:
     engine.run(uuid.UUID(operation_id))
 
 
 @app.task(name="controlplane.reconcile_branch", retry=AGAIN)
-def reconcile_branch(branch_id: str) -> None:
+def reconcile_branch(branch_id: str, account: int | None = None) -> None:
     reconcile.reconcile_branch(branch_id)

@@ -1,36 +1,27 @@
 """Work that nobody asks for, repeated by the worker: see `ROUNDS` for what and how often."""
 
 import logging
+import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 
-import psycopg
 from django.conf import settings
-from django.db.models import OuterRef, Q, Subquery
 from django.utils import timezone
 
 from controlplane.compute import compute
 from controlplane.compute.binaries import postgres_version
+from controlplane.compute.known_settings import ask_postgres
 from controlplane.compute.logs import trim_logs
 from controlplane.compute.pooler import pgbouncer
-from controlplane.models import (
-    UNFINISHED,
-    Action,
-    Branch,
-    Endpoint,
-    EndpointState,
-    Operation,
-    Region,
-)
-from controlplane.operations.engine import Step, locked_project, schedule
+from controlplane.models import Branch, Endpoint, EndpointState, PostgresSettings, Region
+from controlplane.operations import vitals
+from controlplane.operations.availability import check_availability
 from controlplane.operations.idleness import suspend_idle_endpoints
+from controlplane.operations.looks import look_into
 from controlplane.operations.reconcile import reconcile_host, redispatch_lost_operations
+from controlplane.operations.retention import forget_deleted
 
 log = logging.getLogger(__name__)
-
-FIRST_CHECK = timedelta(hours=2)
-LONGEST_PAUSE = timedelta(days=1)
 
 
 @dataclass(frozen=True)
@@ -41,77 +32,43 @@ class Round:
     do: Callable[[Region], None]
 
 
-def own_region() -> Region:
-    """The region this host serves, made on the first call; the first region is the default."""
-    region, _ = Region.objects.get_or_create(
-        id=settings.REGION,
-        defaults={
-            "name": settings.REGION,
-            "host": settings.REGION_HOST,
-            "port": settings.PROXY_PORT,
-            "default": not Region.objects.filter(default=True).exists(),
-        },
+def publish_settings(region: Region) -> None:
+    """Have the services know what may be set, where another Postgres is in use than before.
+
+    Where it does not tell, they judge by names alone, and Postgres by itself.
+    """
+    version = postgres_version()
+    if PostgresSettings.objects.filter(region=region, version=version).exists():
+        return
+    try:
+        known = ask_postgres()
+    except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+        log.error("settings unknown", extra={"region": region.id, "error": repr(error)})
+        return
+    PostgresSettings.objects.update_or_create(
+        region=region, defaults={"version": version, "known": known}
     )
-    return region
 
 
 def publish(region: Region) -> None:
-    """Say that the worker is alive, and what its host can do."""
+    """Say that the worker is alive, how it fares, and what its host can do."""
     Region.objects.filter(id=region.id).update(
         worker_seen_at=timezone.now(),
         pooling_available=pgbouncer() is not None,
         pg_version=int(postgres_version().split(".")[0]),
+        # A host that was renamed says so in every connection string from now on.
+        host=settings.REGION_HOST,
         port=settings.PROXY_PORT,
+        problems=vitals.problems(),
     )
-
-
-def check_availability(region: Region) -> None:
-    """Schedule the checks that are due.
-
-    The first comes two hours after the endpoint was created; then the pause doubles with
-    each, up to a day, and begins again at two hours once the endpoint has been used.
-    """
-    now = timezone.now()
-    last = Operation.objects.filter(
-        endpoint=OuterRef("id"), action=Action.CHECK_AVAILABILITY
-    ).order_by("-created_at")
-    busy = Operation.objects.filter(status__in=UNFINISHED, endpoint=OuterRef("id"))
-    candidates = (
-        Endpoint.objects.filter(
-            project__region=region, project__deleted_at=None, deleted_at=None, disabled=False
-        )
-        .exclude(Q(id__in=busy.values("endpoint")))
-        .annotate(checked_at=Subquery(last.values("created_at")[:1]))
-        .filter(
-            Q(checked_at=None, created_at__lt=now - FIRST_CHECK)
-            | Q(checked_at__lt=now - FIRST_CHECK)
-        )
-    )
-    for endpoint in candidates:
-        if endpoint.checked_at is None or now - endpoint.checked_at >= _pause(endpoint):
-            with locked_project(endpoint.project_id) as project:
-                schedule(
-                    project,
-                    [
-                        Step(
-                            Action.CHECK_AVAILABILITY,
-                            branch=endpoint.branch,
-                            endpoint=endpoint,
-                        )
-                    ],
-                )
 
 
 def measure_sizes(region: Region) -> None:
     """Note how large the branches of the active endpoints are."""
-    for endpoint in Endpoint.objects.filter(
+    active = Endpoint.objects.filter(
         project__region=region, deleted_at=None, current_state=EndpointState.ACTIVE
-    ):
-        try:
-            size = compute.logical_size(endpoint.id)
-        except psycopg.Error as error:
-            log.info("size unknown", extra={"endpoint": endpoint.id, "error": str(error)})
-            continue
+    )
+    for endpoint, size in look_into(active, compute.logical_size, at="size"):
         Branch.objects.filter(id=endpoint.branch_id).update(logical_size=size)
 
 
@@ -120,22 +77,13 @@ def trim_compute_logs(region: Region) -> None:
     trim_logs()
 
 
-def _pause(endpoint: Endpoint) -> timedelta:
-    """The time between checks: twice as long for each check since the endpoint was used."""
-    since = endpoint.last_active or endpoint.created_at
-    checks = Operation.objects.filter(
-        endpoint=endpoint, action=Action.CHECK_AVAILABILITY, created_at__gt=since
-    ).count()
-    doublings = max(0, min(checks, 10) - 1)
-    return min(FIRST_CHECK * (1 << doublings), LONGEST_PAUSE)
-
-
 ROUNDS: Sequence[Round] = (
     Round(0.5, suspend_idle_endpoints),
     Round(2, reconcile_host),
-    Round(5, publish),
+    Round(2, publish),
     Round(10, redispatch_lost_operations),
     Round(5, check_availability),
     Round(30, measure_sizes),
     Round(60, trim_compute_logs),
+    Round(600, forget_deleted),
 )

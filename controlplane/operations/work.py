@@ -7,35 +7,31 @@ stands in `effects`.
 """
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import psycopg
+from django.db import DatabaseError, InterfaceError
+from django.utils import timezone
 
 from controlplane.compute import branch_data, compute
 from controlplane.compute.branch_data import NoSuchBranchData
-from controlplane.compute.catalog import (
-    CatalogSpec,
-    DatabaseSpec,
-    RoleSpec,
-    apply_catalog,
-    database_names,
-    drop_databases,
-)
 from controlplane.compute.compute import ConfigurationRefused, OtherMajorVersion
 from controlplane.compute.configuration import ComputeSpec
 from controlplane.compute.integrity import check_data
-from controlplane.compute.pooler import admit_roles
+from controlplane.compute.postgres_settings import complaint, from_json
+from controlplane.compute.process import StartFailed
 from controlplane.models import (
     Branch,
     BranchState,
-    Database,
     Endpoint,
+    EndpointState,
     Operation,
-    Role,
+    PostgresSettings,
 )
+from controlplane.operations.catalog import NotApplied, bring_to_catalog
 from controlplane.operations.details import ApplyConfigDetails, Details, SuspendComputeDetails
+from controlplane.operations.locks import locked_project
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +77,7 @@ def create_branch(attempt: Attempt) -> None:
     branch = attempt.branch
     if branch.parent is None:
         raise Refused("the branch has no parent")
+    _wake_for_a_long_copy(attempt.operation, branch.parent)
     try:
         branch_data.create_from_parent(branch.id, branch.parent.id)
     except NoSuchBranchData as error:
@@ -92,14 +89,42 @@ def create_branch(attempt: Attempt) -> None:
     )
 
 
+def _wake_for_a_long_copy(operation: Operation, parent: Branch) -> None:
+    """Have the parent's endpoint run while it is copied, where that takes long.
+
+    Who comes to a sleeping parent would have to wait for the copy's end. One that runs is copied
+    as it runs, and serves its clients meanwhile; when nobody comes it sleeps again by itself.
+    """
+    endpoint = parent.endpoints.filter(deleted_at=None, disabled=False).first()
+    if endpoint is None or endpoint.current_state == EndpointState.ACTIVE:
+        return
+    if not branch_data.takes_long_to_copy(parent.id):
+        return
+    try:
+        _start(operation, endpoint)
+    except (Refused, StartFailed) as error:
+        # Nobody else could use it either: it is copied as it lies.
+        log.warning("parent not started", extra={"endpoint": endpoint.id, "error": str(error)})
+        return
+    with locked_project(parent.project_id):
+        living = Endpoint.objects.filter(id=endpoint.id, deleted_at=None).first()
+        if living is not None:
+            living.enter(EndpointState.ACTIVE, now=timezone.now())
+
+
 def start_compute(attempt: Attempt) -> None:
-    endpoint = attempt.endpoint
+    _start(attempt.operation, attempt.endpoint)
+
+
+def _start(operation: Operation, endpoint: Endpoint) -> None:
     _bring_up(endpoint, compute.start)
     try:
-        _apply_catalog(endpoint)
-    except psycopg.Error as error:
+        bring_to_catalog(operation, endpoint)
+    except (DatabaseError, InterfaceError):
+        raise  # our own database's
+    except Exception as error:
         # One role that cannot be made must not keep everyone out; the next start tries again.
-        log.error("catalog not applied", extra={"endpoint": endpoint.id, "error": str(error)})
+        log.error("catalog not applied", extra={"endpoint": endpoint.id, "error": repr(error)})
 
 
 def suspend_compute(attempt: Attempt) -> None:
@@ -121,7 +146,12 @@ def apply_config(attempt: Attempt) -> None:
     if left and compute.running_endpoint(left) == endpoint.id:
         compute.stop(left)
     _bring_up(endpoint, compute.reconfigure)
-    _apply_catalog(endpoint)
+    try:
+        bring_to_catalog(attempt.operation, endpoint)
+    except NotApplied as error:
+        if error.is_final:
+            raise Refused(str(error)) from error
+        raise
 
 
 def check_availability(attempt: Attempt) -> None:
@@ -153,8 +183,23 @@ def compute_spec(endpoint: Endpoint) -> ComputeSpec:
         branch_id=endpoint.branch_id,
         min_cu=endpoint.autoscaling_limit_min_cu,
         max_cu=endpoint.autoscaling_limit_max_cu,
-        pg_settings=endpoint.settings.get("pg_settings", {}),
+        pg_settings=_allowed_settings(endpoint),
     )
+
+
+def _allowed_settings(endpoint: Endpoint) -> dict[str, str]:
+    """The endpoint's settings, but for those that were stored before a rule that forbids them,
+    or before a Postgres that does not know them: they keep no endpoint from starting."""
+    stored = endpoint.settings.get("pg_settings", {})
+    known = from_json(PostgresSettings.known_in(endpoint.project.region_id) if stored else {})
+    allowed = {}
+    for name, value in stored.items():
+        if words := complaint(name, value, max_cu=endpoint.autoscaling_limit_max_cu, known=known):
+            fields = {"endpoint": endpoint.id, "setting": name, "error": words}
+            log.warning("setting left out", extra=fields)
+        else:
+            allowed[name] = value
+    return allowed
 
 
 def _was_used(endpoint: Endpoint) -> bool:
@@ -173,55 +218,3 @@ def _bring_up(endpoint: Endpoint, bring_up: Callable[[ComputeSpec], None]) -> No
         bring_up(compute_spec(endpoint))
     except (ConfigurationRefused, NoSuchBranchData, OtherMajorVersion) as error:
         raise Refused(str(error)) from error
-
-
-def _apply_catalog(endpoint: Endpoint) -> None:
-    """Have the compute hold the branch's roles and databases, where they have changed."""
-    branch = endpoint.branch
-    if branch.applied_catalog_revision == branch.catalog_revision:
-        return
-    socket_dir = compute.socket_dir(endpoint.id)
-    _forget_dropped_by_sql(branch, socket_dir)
-    databases = list(branch.databases.filter(deleted_at=None))
-    roles = list(branch.roles.all())
-    _drop_databases(branch, socket_dir, kept={row.applied_name for row in databases})
-    apply_catalog(
-        socket_dir,
-        CatalogSpec(
-            roles=[
-                RoleSpec(role.name, role.verifier, login=not role.no_login)
-                for role in roles
-                if role.deleted_at is None
-            ],
-            databases=[
-                DatabaseSpec(database.name, database.owner_name, database.applied_name)
-                for database in databases
-            ],
-            dropped_roles=[role.name for role in roles if role.deleted_at],
-        ),
-    )
-    for database in databases:
-        Database.objects.filter(id=database.id).update(applied_name=database.name)
-    branch.roles.filter(id__in=[role.id for role in roles if role.deleted_at]).delete()
-    admit_roles(branch.id, Role.that_may_connect(branch.id))
-    Branch.objects.filter(id=branch.id).update(applied_catalog_revision=branch.catalog_revision)
-
-
-def _forget_dropped_by_sql(branch: Branch, socket_dir: Path) -> None:
-    """A database that was made once and is there no more was dropped by its owner: so be it."""
-    present = database_names(socket_dir)
-    for row in branch.databases.filter(deleted_at=None).exclude(applied_name=None):
-        if present.isdisjoint({row.name, row.applied_name}):
-            row.delete()
-
-
-def _drop_databases(branch: Branch, socket_dir: Path, *, kept: Collection[str | None]) -> None:
-    """Drop what was deleted, but none of those that a living row is still `kept` under.
-
-    The rows go before anything is made: after a crash from then on, a new database that has
-    the name of an old one must not be dropped in its place.
-    """
-    gone = list(branch.databases.exclude(deleted_at=None))
-    names = [row.applied_name or row.name for row in gone]
-    drop_databases(socket_dir, [name for name in names if name not in kept])
-    branch.databases.filter(id__in=[row.id for row in gone]).delete()

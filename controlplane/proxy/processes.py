@@ -21,6 +21,10 @@ _SHORT_LIFE = 5.0
 _RESTART_PAUSE = 1.0
 
 
+# The exit status of a process that may not serve, however often it is started: all end with it.
+REFUSED = os.EX_CONFIG
+
+
 def run_processes(count: int, run: Callable[[int], None]) -> None:
     """Calls `run` with each number below `count`, each in a process of its own, until SIGTERM or
     SIGINT, which every one of them gets too. One that dies is started again, and harms no other's
@@ -45,6 +49,7 @@ class _Family:
         self._run = run
         self._children: dict[int, _Child] = {}
         self._stopping = False
+        self._refused = False
         # Nobody writes to it: it ends when we do, however that happens.
         self._lifeline, self._end_of_lifeline = os.pipe()
 
@@ -58,6 +63,9 @@ class _Family:
             child = self._children.pop(pid, None)
             if child is None:
                 continue  # one that our own process had before it became this program
+            if os.waitstatus_to_exitcode(status) == REFUSED:
+                self._refused = True
+                self._stop(signal.SIGTERM, None)
             if not self._stopping:
                 extra = {"pid": pid, "number": child.number, "status": status}
                 log.error("proxy process died", extra=extra)
@@ -65,6 +73,8 @@ class _Family:
             # A signal during the pause has told only those who were there.
             if not self._stopping:
                 self._start(child.number)
+        if self._refused:
+            raise SystemExit(1)
 
     def _start(self, number: int) -> None:
         # No signal may come before the child has its own handlers, or before we know of it:
@@ -90,6 +100,8 @@ class _Family:
             threading.Thread(target=self._follow_parent, daemon=True).start()
             self._run(number)
             status = 0
+        except SystemExit as ending:
+            status = REFUSED if ending.code == REFUSED else 1
         except BaseException:
             log.exception("proxy process failed", extra={"number": number})
         finally:

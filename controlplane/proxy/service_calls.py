@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from functools import partial
 from typing import TypeVar
 
 from django.db import InterfaceError, OperationalError, close_old_connections
@@ -30,7 +32,9 @@ class ServiceCalls:
         Raises what the function raises, ControlPlaneSilent for what the database does.
         """
         loop = asyncio.get_running_loop()
-        called = loop.run_in_executor(self._threads, _freeing, function, argument)
+        # With the context, so that what it logs and schedules carries the client's id.
+        run = partial(copy_context().run, _freeing, function, argument)
+        called = loop.run_in_executor(self._threads, run)
         try:
             async with asyncio.timeout(within):
                 return await called

@@ -14,6 +14,7 @@ from controlplane.services.endpoint_settings import (
     check_json_size,
     check_limits,
     check_pg_settings,
+    check_settings_fit,
     merged_settings,
     refuse_pgbouncer_settings,
 )
@@ -108,7 +109,9 @@ def check_endpoint(endpoint: Endpoint, changed: Collection[str]) -> None:
         )
     if "settings" in changed:
         check_json_size("settings", endpoint.settings)
-        check_pg_settings(endpoint.settings["pg_settings"])
+        check_pg_settings(endpoint)
+    elif "autoscaling_limit_max_cu" in changed:
+        check_settings_fit(endpoint)
     if (
         "pooler_enabled" in changed
         and endpoint.pooler_enabled

@@ -1,12 +1,13 @@
 """The rules that an endpoint's size and settings keep, and how new settings join the old."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.compute.configuration import RESERVED_SETTINGS, SETTING_NAME
-from controlplane.models import Account
+from controlplane.compute.configuration import SETTING_NAME
+from controlplane.compute.postgres_settings import complaint, exceeds_size, from_json
+from controlplane.models import Account, Endpoint, PostgresSettings
 from controlplane.services.errors import Invalid, Unprocessable
 
 # Of one object that is stored as JSON, as UTF-8 without spaces: every answer carries it.
@@ -62,11 +63,12 @@ def check_limits(account: Account, min_cu: float, max_cu: float) -> None:
         )
 
 
-def check_pg_settings(pg_settings: Mapping[str, str]) -> None:
-    """Only so many, and only names that may be set at all; Postgres itself judges the values.
+def check_pg_settings(endpoint: Endpoint) -> None:
+    """Only so many, and only what an endpoint of this size may be given (`postgres_settings`).
 
     Raises Invalid, Unprocessable.
     """
+    pg_settings = endpoint.settings["pg_settings"]
     if len(pg_settings) > MOST_PG_SETTINGS:
         raise Unprocessable(
             f"pg_settings may hold at most {MOST_PG_SETTINGS} settings, got {len(pg_settings)}"
@@ -74,8 +76,6 @@ def check_pg_settings(pg_settings: Mapping[str, str]) -> None:
     for name, value in pg_settings.items():
         if not SETTING_NAME.fullmatch(name):
             raise Invalid(f'"{name}" is not the name of a Postgres setting')
-        if name.lower() in RESERVED_SETTINGS:
-            raise Unprocessable(f'the setting "{name}" belongs to the platform')
         if len(value) > MOST_PG_SETTING_CHARACTERS:
             raise Unprocessable(
                 f'the value of "{name}" may have at most {MOST_PG_SETTING_CHARACTERS} '
@@ -83,6 +83,23 @@ def check_pg_settings(pg_settings: Mapping[str, str]) -> None:
             )
         if "\0" in value:
             raise Invalid(f'the value of "{name}" holds a NUL character')
+    _refuse_by(complaint, endpoint)
+
+
+def check_settings_fit(endpoint: Endpoint) -> None:
+    """Whether the endpoint's settings fit another size that it is given. Raises Unprocessable."""
+    _refuse_by(exceeds_size, endpoint)
+
+
+def _refuse_by(judge: Callable[..., str | None], endpoint: Endpoint) -> None:
+    pg_settings = endpoint.settings.get("pg_settings", {})
+    if not pg_settings:
+        return
+    known = from_json(PostgresSettings.known_in(endpoint.project.region_id))
+    for name, value in pg_settings.items():
+        words = judge(name, value, max_cu=endpoint.autoscaling_limit_max_cu, known=known)
+        if words:
+            raise Unprocessable(f"settings.pg_settings.{name}: {words}")
 
 
 def check_json_size(name: str, value: Mapping[str, Any]) -> None:

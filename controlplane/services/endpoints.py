@@ -12,12 +12,13 @@ from controlplane.models import (
     Configuration,
     Endpoint,
     EndpointState,
+    Lane,
     Operation,
     Project,
 )
 from controlplane.operations.details import ApplyConfigDetails
 from controlplane.operations.effects import pending_state
-from controlplane.operations.engine import Step, cancel, schedule, unfinished
+from controlplane.operations.engine import Step, cancel, hurry, schedule, unfinished
 from controlplane.operations.queue import enqueue_reconciliation
 from controlplane.services.branches import find_branch, refuse_while_deleting
 from controlplane.services.creation import make_endpoint
@@ -200,7 +201,7 @@ def delete_endpoint(account: Account, project_id: str, endpoint_id: str) -> Endp
         # Counts the time it ran; the caller still gets it as it was.
         Endpoint.objects.get(id=endpoint.id).enter(EndpointState.IDLE, now=now)
         Endpoint.objects.filter(id=endpoint.id).update(deleted_at=now)
-        enqueue_reconciliation(endpoint.branch_id, queue=project.region.queue)
+        enqueue_reconciliation(endpoint.branch_id, project)
     return endpoint
 
 
@@ -215,18 +216,24 @@ def refuse_occupied(branch: Branch) -> None:
 
 
 def head_for(
-    project: Project, endpoint: Endpoint, state: EndpointState, action: Action
+    project: Project,
+    endpoint: Endpoint,
+    state: EndpointState,
+    action: Action,
+    *,
+    lane: Lane = Lane.REQUESTS,
 ) -> EndpointChange:
-    """Schedule `action` unless the endpoint is in `state`, or under way to it."""
+    """Schedule `action` in the `lane` unless the endpoint is in `state`, or under way to it."""
     operations = unfinished(project.id)
     pending = pending_state(endpoint, operations)
     if (pending or endpoint.current_state) == state:
         under_way = [row for row in operations if row.endpoint_id == endpoint.id]
+        hurry(project, under_way, lane)
         endpoint.pending_state = pending
         return EndpointChange(endpoint, under_way)
     refuse_while_deleting(endpoint.branch, operations)
     step = Step(action, branch=endpoint.branch, endpoint=endpoint)
-    return _scheduled(project, endpoint, operations, [step])
+    return _scheduled(project, endpoint, operations, [step], lane=lane)
 
 
 def _scheduled(
@@ -234,12 +241,14 @@ def _scheduled(
     endpoint: Endpoint,
     earlier: Sequence[Operation],
     steps: Sequence[Step],
+    *,
+    lane: Lane | None = None,
 ) -> EndpointChange:
     """The change with its steps scheduled behind the project's `earlier` unfinished operations.
 
     The caller holds the project's lock since before it read those: they are still as they were.
     """
-    operations = schedule(project, steps) if steps else []
+    operations = schedule(project, steps, lane=lane) if steps else []
     endpoint.pending_state = pending_state(endpoint, [*earlier, *operations])
     return EndpointChange(endpoint, operations)
 

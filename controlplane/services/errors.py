@@ -1,5 +1,8 @@
 """Why a request cannot be served, in words that its caller reads."""
 
+# Raised below, where work is scheduled; a reason like the others to those above.
+from controlplane.operations.engine import RegionAway as RegionAway
+
 
 class ServiceError(Exception):
     """A request that is refused; nothing was changed. `code` is for programs, often ""."""

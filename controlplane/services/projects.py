@@ -258,6 +258,8 @@ def _find_region(region_id: str | None) -> Region:
     if region is None:
         known = ", ".join(Region.objects.order_by("id").values_list("id", flat=True))
         raise Unprocessable(f'region "{region_id}" does not exist; use one of: {known}')
+    if region.draining:
+        raise Unprocessable(f'region "{region.id}" takes no new projects')
     return region
 
 

@@ -5,9 +5,10 @@ from datetime import timedelta
 
 from django.utils import timezone
 
-from controlplane.models import Action, Endpoint, EndpointState, Operation, OperationStatus
+from controlplane.models import Action, Endpoint, EndpointState, Lane, Operation, OperationStatus
 from controlplane.operations.actions import STARTS
-from controlplane.operations.engine import locked_project
+from controlplane.operations.engine import RegionAway
+from controlplane.operations.locks import locked_project
 from controlplane.operations.reconcile import reconcile_branch
 from controlplane.services.endpoints import head_for
 from controlplane.services.errors import EndpointDisabled, NotFound, ServiceError
@@ -16,7 +17,8 @@ LONGEST_PAUSE = 300  # seconds
 
 
 class WakePostponed(ServiceError):
-    """The endpoint failed to start lately, and it is too early to try again."""
+    """The endpoint cannot be started now, but may be later: its last start failed lately, or
+    nobody is there to start it."""
 
 
 def start_for_client(endpoint_id: str) -> list[uuid.UUID]:
@@ -40,7 +42,12 @@ def start_for_client(endpoint_id: str) -> list[uuid.UUID]:
             raise EndpointDisabled("endpoint is disabled")
         if endpoint.current_state != EndpointState.ACTIVE:
             _refuse_too_early(endpoint)
-        change = head_for(project, endpoint, EndpointState.ACTIVE, Action.START_COMPUTE)
+        try:
+            change = head_for(
+                project, endpoint, EndpointState.ACTIVE, Action.START_COMPUTE, lane=Lane.WAKES
+            )
+        except RegionAway as error:
+            raise WakePostponed(str(error)) from error
     return [operation.id for operation in change.operations]
 
 

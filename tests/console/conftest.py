@@ -1,12 +1,16 @@
 """People with accounts at the running API, and their browsers at the console."""
 
+import atexit
 import contextlib
 import http.server
 import json
+import shutil
+import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from django.conf import settings as django_settings
@@ -19,6 +23,8 @@ from tests.support.stack import Stack, new_state_dir, running_stack
 # For good: while a test ends, the settings may not be without one either.
 django_settings.SECRET_KEY = "a secret of the tests"
 django_settings.ALLOWED_HOSTS = ["testserver"]
+django_settings.STATE_DIR = tempfile.mkdtemp(prefix="perch-tests-")
+atexit.register(shutil.rmtree, django_settings.STATE_DIR, ignore_errors=True)
 
 
 @dataclass
@@ -49,58 +55,10 @@ def _htmx(target: str, at: str) -> dict[str, str]:
     }
 
 
-@pytest.fixture(scope="session")
-def stack() -> Iterator[Stack]:
-    """A running service, and the console in this process is one to it."""
-    with new_state_dir() as state_dir, running_stack(state_dir) as running:
-        django_settings.MANAGEMENT_API_URL = running.api_url
-        yield running
-
-
-def _signed_in(api: Client) -> Person:
-    person = Person(Browser(), api)
-    answer = person.post("/sign-in", {"key": api.key})
-    assert answer.status_code == 302, answer.content.decode()
-    return person
-
-
-@contextlib.contextmanager
-def _person(stack: Stack) -> Iterator[Person]:
-    person = _signed_in(stack.client())
-    yield person
-    # A Postgres runs for each: too many would slow down the tests that follow.
-    for project in person.api.get("/projects")["projects"]:
-        person.api.call("DELETE", f"/projects/{project['id']}")
-
-
-@pytest.fixture
-def alice(stack: Stack) -> Iterator[Person]:
-    with _person(stack) as person:
-        yield person
-
-
-@pytest.fixture
-def bob(stack: Stack) -> Iterator[Person]:
-    with _person(stack) as person:
-        yield person
-
-
-@pytest.fixture(scope="session")
-def carol(stack: Stack) -> Iterator[Person]:
-    """Whose project is only ever looked at."""
-    with _person(stack) as person:
-        yield person
-
-
-@pytest.fixture
-def visitor() -> Browser:
-    """Somebody who has not signed in, at a console that may have no API to ask."""
-    return Browser()
-
-
 class Shop(Project):
     """Alice's project at the console: main has the endpoint, dev has none."""
 
+    branches_as_new: ClassVar = {"main": True, "dev": False}
     dev_id: str
 
     @property
@@ -116,9 +74,79 @@ class Shop(Project):
         return f"{self.url}/endpoints/{self.endpoint_id}"
 
 
+@pytest.fixture(scope="session")
+def stack() -> Iterator[Stack]:
+    """A running service, and the console in this process is one to it."""
+    with new_state_dir() as state_dir, running_stack(state_dir) as running:
+        django_settings.MANAGEMENT_API_URL = running.api_url
+        yield running
+
+
+def _signed_in(api: Client) -> Person:
+    person = Person(Browser(), api)
+    answer = person.post("/sign-in", {"key": api.key})
+    assert answer.status_code == 302, answer.content.decode()
+    return person
+
+
+@pytest.fixture(scope="session")
+def left_as_new() -> list[Shop]:
+    """Shops that the tests before have left as they found them."""
+    return []
+
+
+def _delete_all_of(api: Client) -> None:
+    for project in api.get("/projects")["projects"]:
+        api.call("DELETE", f"/projects/{project['id']}")
+
+
+@contextlib.contextmanager
+def _person(api: Client) -> Iterator[Person]:
+    person = _signed_in(api)
+    yield person
+    # A Postgres runs for each: too many would slow down the tests that follow.
+    _delete_all_of(person.api)
+
+
 @pytest.fixture
-def shop(stack: Stack, alice: Person) -> Shop:
-    return _shop(stack, alice)
+def alice(
+    request: pytest.FixtureRequest, stack: Stack, left_as_new: list[Shop]
+) -> Iterator[Person]:
+    if "shop" not in request.fixturenames:
+        with _person(stack.client()) as person:
+            yield person
+    else:
+        # Whose shop it is; the shop itself sees to its end.
+        yield _signed_in(left_as_new[-1].client if left_as_new else stack.client())
+
+
+@pytest.fixture
+def bob(stack: Stack) -> Iterator[Person]:
+    with _person(stack.client()) as person:
+        yield person
+
+
+@pytest.fixture(scope="session")
+def carol(stack: Stack) -> Iterator[Person]:
+    """Whose project is only ever looked at."""
+    with _person(stack.client()) as person:
+        yield person
+
+
+@pytest.fixture
+def visitor() -> Browser:
+    """Somebody who has not signed in, at a console that may have no API to ask."""
+    return Browser()
+
+
+@pytest.fixture
+def shop(stack: Stack, alice: Person, left_as_new: list[Shop]) -> Iterator[Shop]:
+    made = left_as_new.pop() if left_as_new else _shop(stack, alice)
+    yield made
+    if made.is_as_new():
+        left_as_new.append(made)
+    else:
+        _delete_all_of(alice.api)
 
 
 @pytest.fixture(scope="session")
@@ -144,6 +172,8 @@ class Misbehaving:
     # Held until set; already set unless a test clears it.
     may_answer: threading.Event = field(default_factory=threading.Event)
     asked: list[str] = field(default_factory=list)
+    # Seconds between any two bytes of the body, and two headers.
+    pause: float = 0.0
 
     def refuse(self, status: int, message: str = "", **headers: str) -> None:
         self.status = status
@@ -165,12 +195,23 @@ def misbehaving(settings: Any) -> Iterator[Misbehaving]:
             behaviour.asked.append(f"{self.command} {self.path}")
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
             behaviour.may_answer.wait(30)
+            # Who asked may have had enough.
+            with contextlib.suppress(ConnectionError):
+                self.send()
+
+        def send(self) -> None:
             self.send_response(behaviour.status)
             for name, value in behaviour.headers.items():
                 self.send_header(name, value)
+                if behaviour.pause:
+                    self.flush_headers()
+                    time.sleep(behaviour.pause)
             self.send_header("Content-Length", str(len(behaviour.body)))
             self.end_headers()
-            self.wfile.write(behaviour.body)
+            at_once = 1 if behaviour.pause else len(behaviour.body) or 1
+            for start in range(0, len(behaviour.body), at_once):
+                self.wfile.write(behaviour.body[start : start + at_once])
+                time.sleep(behaviour.pause)
 
         def log_message(self, *args: Any) -> None:
             pass

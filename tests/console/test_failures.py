@@ -1,6 +1,8 @@
 """What the console says when the API refuses, fails, is slow, is away, or talks nonsense."""
 
+import gzip
 import socket
+import time
 from typing import Any
 
 import pytest
@@ -142,10 +144,58 @@ def test_an_api_that_is_slow(dave: Person, bad_api: Misbehaving, settings: Any) 
     assert bad_api.asked == ["POST /api/v2/projects/p/branches"]
 
 
+def test_an_api_that_drips_its_answer(dave: Person, bad_api: Misbehaving, settings: Any) -> None:
+    """Each byte comes soon enough, but the answer does not end."""
+    settings.MANAGEMENT_API_TIMEOUT = 0.5
+    bad_api.pause = 0.1
+    for bad_api.body, bad_api.headers in (
+        (b" " * 100, {}),
+        (b"{}", {f"X-{number}": "slow" for number in range(50)}),
+    ):
+        began = time.monotonic()
+        assert dave.get("/api-keys").status_code == 504
+        assert time.monotonic() - began < 3
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_an_api_that_talks_without_end(
+    dave: Person, bad_api: Misbehaving, monkeypatch: pytest.MonkeyPatch, packed: bool
+) -> None:
+    monkeypatch.setattr("console.bounded_http.LONGEST_ANSWER", 1 << 20)
+    bad_api.body = b"[" + b" " * (1 << 20) + b"]"
+    if packed:
+        bad_api.body = gzip.compress(bad_api.body)
+        bad_api.headers = {"Content-Encoding": "gzip"}
+    answer = dave.get("/api-keys")
+    assert answer.status_code == 502
+    assert "The answer is longer than 1 MiB" in Page(answer).text
+
+
+def test_the_key_goes_to_no_proxy_on_the_way_to_this_host(
+    dave: Person, misbehaving: Misbehaving, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.setenv(name, misbehaving.url.removesuffix("/api/v2"))
+    monkeypatch.setenv("no_proxy", "")
+    misbehaving.body = b"[]"
+    assert dave.get("/api-keys").status_code == 200
+    # Asked directly: of a proxy one wants whole addresses.
+    assert misbehaving.asked == ["GET /api/v2/api_keys"]
+    misbehaving.asked.clear()
+    for host in ("localhost", "api.localhost", "127.8.9.10", "[::1]", "0.0.0.0"):
+        settings.MANAGEMENT_API_URL = f"http://{host}:9"
+        assert dave.get("/api-keys").status_code == 503
+    assert misbehaving.asked == []
+    settings.MANAGEMENT_API_URL = "http://api.example/api/v2"
+    assert dave.get("/api-keys").status_code == 200
+    assert misbehaving.asked == ["GET http://api.example/api/v2/api_keys"]
+
+
 @pytest.mark.parametrize(
     "body",
     [
         b"",
+        b"[" * 100_000,
         b"<html>hello</html>",
         b"{",
         b"null",

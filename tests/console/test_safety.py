@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.conf import settings as django_settings
 from django.test import Client as Browser
 
 from tests.console.conftest import Person, Shop
@@ -105,6 +106,7 @@ def test_a_bug_is_a_page_without_a_trace(alice: Person, monkeypatch: pytest.Monk
 
 def start(**environment: str) -> "subprocess.CompletedProcess[str]":
     known = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    known["PERCH_CONSOLE_STATE_DIR"] = django_settings.STATE_DIR
     return subprocess.run(
         [sys.executable, "-c", "import console.wsgi"],
         cwd=ROOT,

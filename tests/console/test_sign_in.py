@@ -1,10 +1,16 @@
 """Signing in and out."""
 
+import os
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
+from django.core.exceptions import ImproperlyConfigured
 from django.test import Client as Browser
 
+from console import ended_sessions
 from tests.console.conftest import Misbehaving, Person
 from tests.console.pages import Page
 from tests.support.stack import Stack
@@ -84,6 +90,72 @@ def test_signing_out_leaves_nothing_behind(alice: Person) -> None:
     alice.post("/sign-out")
     assert alice.get("/").status_code == 302
     assert alice.api.key not in str(alice.browser.cookies)
+
+
+def test_a_copy_of_the_cookie_ends_with_the_session(alice: Person, visitor: Browser) -> None:
+    visitor.cookies["perch_session"] = alice.browser.cookies["perch_session"].value
+    assert visitor.get("/").status_code == 200
+    alice.post("/sign-out")
+    assert visitor.get("/").status_code == 302
+    assert visitor.post("/api-keys/new", {"name": "mine"}).status_code == 302
+    # Who signs in again begins another session, and that one goes on.
+    alice.post("/sign-in", {"key": alice.api.key})
+    assert alice.get("/").status_code == 200
+
+
+def test_signing_in_again_ends_the_session_before(alice: Person, visitor: Browser) -> None:
+    visitor.cookies["perch_session"] = alice.browser.cookies["perch_session"].value
+    alice.post("/sign-in", {"key": alice.api.key})
+    assert alice.get("/").status_code == 200
+    assert visitor.get("/").status_code == 302
+
+
+def test_every_process_of_the_console_knows_it(stack: Stack, alice: Person, settings: Any) -> None:
+    """The one of this test and that of the service, with the same secret and directory."""
+    settings.SECRET_KEY = (stack.state_dir / "secret-key").read_text().strip()
+    settings.STATE_DIR = str(stack.state_dir / "console")
+    alice.post("/sign-in", {"key": alice.api.key})
+    cookies = {"perch_session": alice.browser.cookies["perch_session"].value}
+
+    def status() -> int:
+        answer = requests.get(stack.console_url, cookies=cookies, allow_redirects=False, timeout=10)
+        return answer.status_code
+
+    assert status() == 200
+    alice.post("/sign-out")
+    assert status() == 302
+
+
+def test_the_forms_secret_turns_with_the_session(visitor: Browser, stack: Stack) -> None:
+    secrets = [visitor.get("/sign-in").cookies["perch_csrf"].value]
+    for path, form in (("/sign-in", {"key": stack.new_key()}), ("/sign-out", {})):
+        secrets.append(visitor.post(path, form).cookies["perch_csrf"].value)
+    assert len(set(secrets)) == 3
+
+
+def test_ended_sessions_are_forgotten_with_their_cookies(settings: Any, tmp_path: Path) -> None:
+    settings.STATE_DIR = str(tmp_path / "console")
+    ended_sessions.end("old")
+    (file,) = (tmp_path / "console").iterdir()
+    week_ago = time.time() - settings.SESSION_COOKIE_AGE - 1
+    os.utime(file, (week_ago, week_ago))
+    ended_sessions.end("new")
+    assert ended_sessions.has_ended("new")
+    assert not ended_sessions.has_ended("old")
+    assert len(list((tmp_path / "console").iterdir())) == 1
+
+
+@pytest.mark.parametrize("kind", ["link", "open to all"])
+def test_a_directory_of_others_is_refused(settings: Any, tmp_path: Path, kind: str) -> None:
+    place = tmp_path / "place"
+    if kind == "link":
+        place.symlink_to(tmp_path)
+    else:
+        place.mkdir()
+        place.chmod(0o777)
+    settings.STATE_DIR = str(place)
+    with pytest.raises(ImproperlyConfigured, match="PERCH_CONSOLE_STATE_DIR"):
+        ended_sessions.prepare()
 
 
 def test_when_the_api_fails_the_key_is_kept(

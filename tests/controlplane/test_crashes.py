@@ -4,7 +4,8 @@ import random
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import psutil
@@ -116,6 +117,43 @@ def test_the_metadata_database(service: Service) -> None:
     project.done(restarted)
     assert project.sql("SELECT 1") == [(1,)]
     service.settle()
+
+
+def test_a_metadata_database_that_hangs(service: Service) -> None:
+    project = service.project()
+    health = service.stack.api_url.replace("/api/v2", "/healthz")
+    key = {"Authorization": f"Bearer {project.client.key}"}
+    asked = [project.client.api_url + project.path] * 4 + [health]
+    with hanging(service, "metadata"), ThreadPoolExecutor(len(asked)) as threads:
+        # Twice: with the connections there were, and when all of them are known to be dead.
+        for _ in range(2):
+            answers = list(
+                threads.map(lambda url: requests.get(url, headers=key, timeout=30), asked)
+            )
+            assert [answer.status_code for answer in answers] == [503] * len(asked)
+            assert max(answer.elapsed.total_seconds() for answer in answers) < 5
+            assert "the database does not answer" in answers[0].json()["message"]
+            assert answers[-1].json()["missing"] == ["database"]
+    wait_for(service.answers, "the API")
+    project.done(project.client.post(project.endpoint_path(rest="/restart")))
+    service.settle()
+
+
+@contextmanager
+def hanging(service: Service, part: str) -> Iterator[None]:
+    """Every process of the part stands still inside the block."""
+    stopped = service.processes(part)
+    for root in list(stopped):
+        stopped += [child for child in root.children(recursive=True) if child not in stopped]
+    try:
+        for process in stopped:
+            with suppress(psutil.NoSuchProcess):
+                process.suspend()
+        yield
+    finally:
+        for process in stopped:
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
 
 
 def test_the_proxy_and_the_console(service: Service) -> None:

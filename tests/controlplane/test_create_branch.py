@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from controlplane.compute.tree import shares_blocks
 from tests.controlplane import fields
 from tests.controlplane.fields import assert_fields
 from tests.support.project import Project, refusal
@@ -185,3 +186,27 @@ def test_a_failed_creation_says_why_and_leaves_nothing_but_a_row(project: Projec
     assert not data.parent.with_name(f".{branch_id}").exists()
     project.done(project.client.delete(project.branch_path(branch_id)))
     kept.rename(data)
+
+
+def test_a_long_copy_keeps_nobody_from_the_parent(project: Project) -> None:
+    """A parent that sleeps is woken for it, and serves its clients meanwhile."""
+    if shares_blocks(project.stack.state_dir / "branches"):
+        pytest.skip("copies share their blocks here, and take no time")
+    project.sql("CREATE TABLE heavy (words text STORAGE EXTERNAL)")
+    project.sql("INSERT INTO heavy SELECT repeat('x', 6400) FROM generate_series(1, 30000)")
+    project.suspend()
+    project.new_branch(name="copy")
+    # Nobody has asked for its start, and yet whoever comes finds it awake.
+    actions = [operation["action"] for operation in project.operations()[:2]]
+    assert actions == ["create_branch", "suspend_compute"]
+    assert project.endpoint()["current_state"] == "active"
+    assert project.sql("SELECT count(*) FROM heavy") == [(30_000,)]
+    copy = project.client.get(project.path + "/branches", search="copy")["branches"][0]["id"]
+    made = project.create_endpoint(copy)["endpoint"]["id"]
+    assert project.sql("SELECT count(*) FROM heavy", endpoint_id=made) == [(30_000,)]
+
+
+def test_a_short_copy_wakes_nobody(project: Project) -> None:
+    project.suspend()
+    project.new_branch()
+    assert project.endpoint()["current_state"] == "idle"

@@ -49,13 +49,13 @@ def test_a_start_just_after_a_crash_does_not_trip_over_what_is_left(project: Pro
 def test_a_postgres_that_belongs_to_nothing_is_stopped(project: Project) -> None:
     """As one is that was started while the metadata came back from a backup."""
     project.suspend()
-    data = project.stack.data_dir(project.branch_id)
-    stray = data.parent.with_name("br-stray-dog-123456")
-    shutil.copytree(data.parent, stray)
-    if os.geteuid() == 0:
-        owner = data.stat()
-        for path in [stray, *stray.rglob("*")]:
-            os.chown(path, owner.st_uid, owner.st_gid)
+    branch = project.stack.data_dir(project.branch_id).parent
+    stray = branch.with_name("br-stray-dog-123456")
+    shutil.copytree(branch, stray)
+    for path in [branch, *branch.rglob("*")]:
+        # What is the compute's is the compute's, and what is the service's the service's.
+        owner, copy = path.stat(), stray / path.relative_to(branch)
+        os.chown(copy, owner.st_uid, owner.st_gid)
     process = start_by_hand(project.stack, stray.name)
     wait_for(lambda: not psutil.pid_exists(process), "the end of the stray Postgres")
     shutil.rmtree(stray)
@@ -155,7 +155,8 @@ def look_now(stack: Stack) -> None:
     program = (
         "import django\n"
         "django.setup()\n"
-        "from controlplane.operations.upkeep import check_availability, own_region\n"
+        "from controlplane.operations.own_region import own_region\n"
+        "from controlplane.operations.upkeep import check_availability\n"
         "check_availability(own_region())\n"
     )
     subprocess.run(

@@ -9,7 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from controlplane.database import refuse_other_version
+from controlplane.database.version import refuse_other_version
 from tests.support.project import Project
 from tests.support.stack import ROOT, Stack, free_port
 

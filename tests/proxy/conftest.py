@@ -20,12 +20,6 @@ ENDPOINT = "ep-calm-river-000001"
 PASSWORDS = {"alice": "alice's secret", "bob": "bob's secret"}
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """A proxy whose thread dies fails the test, which might not notice otherwise."""
-    for kind in ("UnhandledThreadException", "UnraisableException"):
-        config.addinivalue_line("filterwarnings", f"error::pytest.Pytest{kind}Warning")
-
-
 @pytest.fixture(scope="session")
 def identity(tmp_path_factory: pytest.TempPathFactory) -> TlsIdentity:
     return load_or_create_identity(tmp_path_factory.mktemp("tls"), REGION_HOST)

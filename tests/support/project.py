@@ -4,7 +4,7 @@ import contextlib
 import fcntl
 import os
 from collections.abc import Iterator
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import psutil
 import psycopg
@@ -18,6 +18,9 @@ from tests.support.waiting import wait_for
 
 class Project:
     """A project that was created through the API, with its first branch and endpoint."""
+
+    # Which it has at first, and whether each is the default one.
+    branches_as_new: ClassVar = {"main": True}
 
     def __init__(self, stack: Stack, client: Client, created: Any) -> None:
         self.stack = stack
@@ -91,11 +94,13 @@ class Project:
         """Whether the next test would not notice this one; wakes the endpoint if it sleeps."""
         if not self.client.call("GET", self.path).ok:
             return False
+        name = self.client.get(self.path)["project"]["name"]
         branches = self.client.get(self.path + "/branches")["branches"]
-        was, is_now = self.created["endpoints"][0], self.endpoints()[:1]
+        was, is_now = self.created["endpoints"][0], self.endpoints()
         kept = was.keys() - {"current_state", "pending_state", "updated_at"}
         alike = [
-            [branch["name"] for branch in branches] == ["main"],
+            name == self.created["project"]["name"],
+            {branch["name"]: branch["default"] for branch in branches} == self.branches_as_new,
             [{name: one.get(name) for name in kept} for one in is_now]
             == [{name: was[name] for name in kept}],
             {operation["status"] for operation in self.operations()} <= {"finished", "failed"},

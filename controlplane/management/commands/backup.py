@@ -16,7 +16,7 @@ from controlplane.backup.taking import BackupRefused, take_backup
 from controlplane.compute.accounts import AccountUnusable
 from controlplane.compute.binaries import PostgresUnusable
 from controlplane.compute.state_directory import StateDirectoryUnusable, check_ours
-from controlplane.database import OtherVersion, refuse_other_version
+from controlplane.database.version import OtherVersion, refuse_other_version
 from controlplane.management.supervision import MARK
 
 REFUSALS = (

@@ -14,11 +14,13 @@ from typing import Any
 import uvloop
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
+from django.db import close_old_connections
 
-from controlplane.database import OtherVersion, conninfo, refuse_other_version
+from controlplane.database.version import OtherVersion, conninfo, refuse_other_version
+from controlplane.operations.own_region import RegionTaken, own_region
 from controlplane.proxy.database_directory import DatabaseDirectory
 from controlplane.proxy.peers import PeerGroup, own_directory
-from controlplane.proxy.processes import run_processes
+from controlplane.proxy.processes import REFUSED, run_processes
 from controlplane.proxy.server import Proxy, open_listeners
 from controlplane.proxy.settings import PlainConnections, ProxySettings
 from controlplane.proxy.tls import TlsIdentity, load_identity, load_or_create_identity
@@ -33,10 +35,6 @@ class Command(BaseCommand):
         count = settings.PROXY_PROCESSES
         if count < 1:
             raise CommandError(f"PERCH_PROXY_PROCESSES must be at least 1, and is {count}")
-        try:
-            refuse_other_version(may_be_away=True)
-        except OtherVersion as error:
-            raise CommandError(str(error)) from error
         try:
             chosen, identity = proxy_settings(), tls_identity()
             listeners = open_listeners(chosen)
@@ -70,9 +68,23 @@ async def serve_when_ready(
         knowing = tasks.create_task(directory.run(proxy.drop))
         try:
             await directory.ready()
+            await asyncio.to_thread(refuse_what_is_anothers)
             await proxy.serve(listeners)
         finally:
             knowing.cancel()
+
+
+def refuse_what_is_anothers() -> None:
+    """The database may be of another version, and another host's computes are not to be reached
+    from here. Raises SystemExit."""
+    try:
+        refuse_other_version()
+        own_region()
+    except (OtherVersion, RegionTaken) as error:
+        log.critical("cannot serve", extra={"error": str(error)})
+        raise SystemExit(REFUSED) from error
+    finally:
+        close_old_connections()
 
 
 def proxy_settings() -> ProxySettings:

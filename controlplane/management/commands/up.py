@@ -1,5 +1,6 @@
 """`manage.py up`: the whole service on this machine, with one command."""
 
+import contextlib
 import os
 import secrets
 import shlex
@@ -28,7 +29,7 @@ from controlplane.compute.state_directory import (
     hold_state_directory,
     prepare_state_directory,
 )
-from controlplane.database import OtherVersion, refuse_newer
+from controlplane.database.version import OtherVersion, refuse_newer
 from controlplane.management.supervision import (
     MARK,
     Program,
@@ -37,8 +38,8 @@ from controlplane.management.supervision import (
     programs_of,
 )
 from controlplane.models import Account, ApiKey, Region
+from controlplane.operations.own_region import RegionTaken, own_region
 from controlplane.operations.reconcile import reconcile_host
-from controlplane.operations.upkeep import own_region
 
 DEFAULT_PORTS = {"console": 8000, "api": 8001, "proxy": 5432}
 READY_WITHIN = 60.0  # seconds
@@ -130,8 +131,12 @@ class Command(BaseCommand):
         call_command("migrate", verbosity=0)
         self.may_use_database = True
         self._make_local_account()
-        # What an earlier run reported says nothing of this one.
-        Region.objects.update(worker_seen_at=None, proxy_seen_at=None)
+        # What an earlier run reported says nothing of this one. Other hosts' regions are theirs.
+        try:
+            region = own_region()
+        except RegionTaken as error:
+            raise CommandError(str(error)) from error
+        Region.objects.filter(id=region.id).update(worker_seen_at=None, proxy_seen_at=None)
         connections.close_all()
         for program in supervisor.programs:
             if not program.autostart and not stopped.is_set():
@@ -171,7 +176,9 @@ Ctrl-C stops everything; the next `up` finds it as it was."""
             list(threads.map(supervisor.stop_program, names))
             list(threads.map(compute.stop, compute.running_branches()))
         try:
-            reconcile_host(own_region())
+            # Where the region is another's, nothing was started that would have to be noted.
+            with contextlib.suppress(RegionTaken):
+                reconcile_host(own_region())
         finally:
             connections.close_all()
             supervisor.stop()
@@ -200,6 +207,7 @@ Ctrl-C stops everything; the next `up` finds it as it was."""
                 "PERCH_SECRET_KEY_FILE": str(self._secret_key_file()),
                 "PERCH_HOST": host,
                 "PERCH_PROXY_PORT": str(ports["proxy"]),
+                "PERCH_CONSOLE_STATE_DIR": str(settings.STATE_DIR / "console"),
                 "MANAGEMENT_API_URL": f"http://{_reachable(host)}:{ports['api']}/api/v2",
                 "HOST": host,
                 "PORT": str(ports["console"]),
@@ -274,7 +282,8 @@ def _wait(condition: Callable[[], bool], stopped: threading.Event) -> bool:
 
 def _answers(url: str) -> bool:
     try:
-        return requests.get(url, timeout=5).ok
+        # It is ours: no proxy of the environment is on the way.
+        return requests.get(url, timeout=5, proxies={"http": ""}).ok
     except requests.RequestException:
         return False
 

@@ -1,15 +1,20 @@
-"""`manage.py worker`: takes jobs of this host's region and looks after its computes."""
+"""`manage.py worker`: takes jobs of this host's region and looks after its computes.
+
+Each lane has a Procrastinate worker of its own, with its own slots: what hangs in one lane, or
+comes in masses, delays nothing in another.
+"""
 
 import asyncio
 import fcntl
 import logging
+import signal
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import BaseCommand
 from django.db import close_old_connections
 from procrastinate import App
 from procrastinate.contrib.django import app as django_app
@@ -18,10 +23,13 @@ from procrastinate.exceptions import ConnectorException
 
 from controlplane.compute.binaries import postgres_bin
 from controlplane.compute.state_directory import prepare_state_directory
-from controlplane.database import OtherVersion, refuse_other_version
+from controlplane.database.version import OtherVersion, refuse_other_version
 from controlplane.logs import context
-from controlplane.models import Region
-from controlplane.operations.upkeep import ROUNDS, Round, own_region, publish
+from controlplane.models import Lane, Region
+from controlplane.operations import engine, vitals
+from controlplane.operations.lane_jobs import LaneJobs
+from controlplane.operations.own_region import RegionTaken, own_region
+from controlplane.operations.upkeep import ROUNDS, Round, publish, publish_settings
 
 log = logging.getLogger(__name__)
 
@@ -38,9 +46,11 @@ class Command(BaseCommand):
         postgres_bin()
         try:
             refuse_other_version()
-        except OtherVersion as error:
-            raise CommandError(str(error)) from error
-        region = own_region()
+            region = own_region()
+        except (OtherVersion, RegionTaken) as error:
+            log.critical("cannot serve", extra={"error": str(error)})
+            raise SystemExit(1) from error
+        publish_settings(region)
         publish(region)
         connector = django_app.connector
         assert isinstance(connector, DjangoConnector)
@@ -51,7 +61,9 @@ class Command(BaseCommand):
 
 async def work(app: App, region: Region) -> None:
     """Run jobs until a signal ends us; the rounds go on beside."""
-    threads = ThreadPoolExecutor(settings.WORKER_CONCURRENCY + len(ROUNDS))
+    # As many as can be busy at once, so that none ever waits for another's: a job takes its
+    # thread only once it has a slot of its lane.
+    threads = ThreadPoolExecutor(sum(settings.LANE_SLOTS.values()) + len(ROUNDS))
     asyncio.get_running_loop().set_default_executor(threads)
     async with app.open_async(), only_one() as alone:
         if alone:
@@ -59,28 +71,64 @@ async def work(app: App, region: Region) -> None:
         beside = [asyncio.create_task(repeat(one, region)) for one in ROUNDS]
         beside.append(asyncio.create_task(revive_stalled_jobs(app, region)))
         try:
-            await app.run_worker_async(
-                queues=[region.queue],
-                concurrency=settings.WORKER_CONCURRENCY,
-                delete_jobs="always",
-                fetch_job_polling_interval=0.5,
-                update_heartbeat_interval=HEARTBEAT,
-                stalled_worker_timeout=DEAD_AFTER,
-                shutdown_graceful_timeout=60,
-            )
+            await run_lanes(app, region)
         finally:
             for task in beside:
                 task.cancel()
 
 
+async def run_lanes(app: App, region: Region) -> None:
+    """Run the jobs of all lanes until a signal ends us, or one of them fails.
+
+    What no lane has taken by then is a row of the queue still: the next worker finds it there.
+    What was taken and has begun is waited for.
+    """
+    stopped = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    lanes = [asyncio.create_task(run_lane(app, region, lane)) for lane in Lane]
+    until = asyncio.create_task(stopped.wait())
+    await asyncio.wait([*lanes, until], return_when=asyncio.FIRST_COMPLETED)
+    # A worker that is cancelled takes no more jobs, and ends once its last one has. What waits
+    # for its branches only is given up before it begins.
+    engine.ending.set()
+    for task in (*lanes, until):
+        task.cancel()
+    for ended in await asyncio.gather(*lanes, return_exceptions=True):
+        if isinstance(ended, Exception):
+            raise ended
+
+
+async def run_lane(app: App, region: Region, lane: Lane) -> None:
+    slots = settings.LANE_SLOTS[lane]
+    of_lane = app.with_connector(app.connector)
+    of_lane.job_manager = LaneJobs(app.connector, slots=slots)
+    await of_lane.run_worker_async(
+        queues=[region.queue(lane)],
+        name=lane,
+        concurrency=slots,
+        delete_jobs="always",
+        fetch_job_polling_interval=0.5,
+        update_heartbeat_interval=HEARTBEAT,
+        stalled_worker_timeout=DEAD_AFTER,
+        shutdown_graceful_timeout=60,
+        install_signal_handlers=False,
+    )
+
+
 async def repeat(one: Round, region: Region) -> None:
     """Do the round every interval; what goes wrong is logged and tried again."""
-    with context(round=one.do.__name__):
+    name = one.do.__name__
+    vitals.rounds.begin(name, one.interval)
+    with context(round=name):
         while True:
             try:
                 await asyncio.to_thread(_with_connections, one, region)
-            except Exception:
+            except Exception as error:
                 log.exception("round failed")
+                vitals.rounds.end(name, error=error)
+            else:
+                vitals.rounds.end(name)
             await asyncio.sleep(one.interval)
 
 
@@ -111,13 +159,14 @@ async def revive_stalled_jobs(app: App, region: Region) -> None:
 
 async def revive_jobs(app: App, region: Region, *, silent_for: float) -> None:
     """Put back the jobs that are being done by a worker that has been `silent_for` seconds."""
-    stalled = await app.job_manager.get_stalled_jobs(
-        queue=region.queue, seconds_since_heartbeat=silent_for
-    )
-    for job in stalled:
-        fields = {"job": job.id, **job.task_kwargs}
-        log.warning("worker of a job dead, job retried", extra=fields)
-        await app.job_manager.retry_job(job)
+    for lane in Lane:
+        stalled = await app.job_manager.get_stalled_jobs(
+            queue=region.queue(lane), seconds_since_heartbeat=silent_for
+        )
+        for job in stalled:
+            fields = {"job": job.id, **job.task_kwargs}
+            log.warning("worker of a job dead, job retried", extra=fields)
+            await app.job_manager.retry_job(job)
 
 
 def _with_connections(one: Round, region: Region) -> None:

@@ -1,0 +1,123 @@
+"""HTTP answers bounded as they come in: `requests` knows only a bound between two bytes, so that
+a server that drips holds its caller for as long as it likes, and none of length."""
+
+import http.client
+import io
+import ipaddress
+import socket
+import time
+from typing import Any
+from urllib.parse import urlsplit
+
+import requests
+from requests.adapters import HTTPAdapter
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+from urllib3.exceptions import ReadTimeoutError
+
+LONGEST_ANSWER = 32 << 20  # bytes, of what may have been compressed
+READ_AT_ONCE = 1 << 16
+
+
+class TooLong(requests.RequestException):
+    """The answer has more than LONGEST_ANSWER bytes."""
+
+
+def read_whole(answer: requests.Response) -> bytes:
+    """The body of an answer that was asked for with `stream=True`.
+
+    Raises TooLong, and what `requests` raises, requests.Timeout once its time is over.
+    """
+    body = bytearray()
+    try:
+        for piece in answer.iter_content(READ_AT_ONCE):
+            body += piece
+            if len(body) > LONGEST_ANSWER:
+                raise TooLong(f"longer than {LONGEST_ANSWER >> 20} MiB")
+    except requests.ConnectionError as error:
+        if isinstance(error.args[0], ReadTimeoutError):
+            raise requests.ReadTimeout(str(error)) from error
+        raise
+    return bytes(body)
+
+
+def proxies_for(url: str) -> dict[str, str] | None:
+    """What to give to `requests`: no proxy of the environment is for this host's own addresses."""
+    return {"http": "", "https": ""} if _is_loopback(urlsplit(url).hostname or "") else None
+
+
+def _is_loopback(host: str) -> bool:
+    name = host.rstrip(".")
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        address = ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    if isinstance(address, ipaddress.IPv6Address):
+        address = address.ipv4_mapped or address
+    return address.is_loopback or address.is_unspecified
+
+
+class BoundedAdapter(HTTPAdapter):
+    """The `timeout` of a request also bounds the time from its sending to its answer's end."""
+
+    def init_poolmanager(self, *args: Any, **named: Any) -> None:
+        super().init_poolmanager(*args, **named)
+        self.poolmanager.pool_classes_by_scheme = POOLS
+
+    def proxy_manager_for(self, proxy: str, **named: Any) -> Any:
+        found = super().proxy_manager_for(proxy, **named)
+        found.pool_classes_by_scheme = POOLS
+        return found
+
+
+class _Before(io.RawIOBase):
+    """What comes from a socket before `deadline`, a moment of time.monotonic()."""
+
+    def __init__(self, source: io.RawIOBase, connection: socket.socket, deadline: float) -> None:
+        self._source = source
+        self._connection = connection
+        self._deadline = deadline
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("timed out")
+        self._connection.settimeout(left)
+        return self._source.readinto(buffer)
+
+    def close(self) -> None:
+        self._source.close()
+        super().close()
+
+
+class _Response(http.client.HTTPResponse):
+    def __init__(self, sock: socket.socket, *args: Any, **named: Any) -> None:
+        super().__init__(sock, *args, **named)
+        seconds = sock.gettimeout()
+        if seconds is not None:
+            source = self.fp.detach()
+            self.fp = io.BufferedReader(_Before(source, sock, time.monotonic() + seconds))
+
+
+class _Connection(HTTPConnection):
+    response_class = _Response
+
+
+class _SecureConnection(HTTPSConnection):
+    response_class = _Response
+
+
+class _Pool(HTTPConnectionPool):
+    ConnectionCls = _Connection
+
+
+class _SecurePool(HTTPSConnectionPool):
+    ConnectionCls = _SecureConnection
+
+
+POOLS = {"http": _Pool, "https": _SecurePool}

@@ -1,0 +1,49 @@
+"""Asks this host's Postgres what it knows of its settings; the worker publishes the answer."""
+
+import json
+import re
+import subprocess
+from typing import Any
+
+from django.conf import settings
+
+from controlplane.compute.accounts import running_as, service_account
+from controlplane.compute.binaries import postgres_bin
+from controlplane.compute.branch_data import template
+from controlplane.compute.filesystem import remove_tree
+from controlplane.compute.tree import clone_tree
+
+# One line, as a Postgres without a postmaster reads it.
+QUERY = (
+    "SELECT jsonb_object_agg(lower(name), jsonb_strip_nulls(jsonb_build_object('vartype', vartype,"
+    " 'unit', unit, 'min', min_val, 'max', max_val, 'values', enumvals))) AS known"
+    " FROM pg_settings\n"
+)
+BOUND = 60.0  # seconds
+
+
+def ask_postgres() -> dict[str, Any]:
+    """{name: {vartype, unit, min, max, values}} for every setting, in lower case.
+
+    The very programs answer that run the computes, on a copy of the template that nobody else
+    uses. Raises RuntimeError, AccountUnusable, OSError, subprocess.SubprocessError.
+    """
+    directory = settings.STATE_DIR / "templates" / ".asked"
+    remove_tree(directory)
+    clone_tree(template(), directory, owner=service_account())
+    try:
+        done = subprocess.run(
+            [postgres_bin() / "postgres", "--single", "-F", "-D", directory, "postgres"],
+            input=QUERY,
+            capture_output=True,
+            text=True,
+            timeout=BOUND,
+            **running_as(service_account()),
+        )
+    finally:
+        remove_tree(directory)
+    found = re.search(r'known = "(\{.*\})"\t', done.stdout)
+    if found is None:
+        raise RuntimeError(f"Postgres does not tell its settings: {done.stderr.strip()[-400:]}")
+    known: dict[str, Any] = json.loads(found[1])
+    return known

@@ -1,0 +1,174 @@
+"""Removes a role or a database from a compute, whatever their owners have set, hold or leave
+unread. Called by `catalog`; every function may be called again after a crash at any point.
+"""
+
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+from psycopg import sql
+
+from controlplane.compute.session import Session, name_of, session
+
+log = logging.getLogger(__name__)
+
+# What Postgres says, every five seconds, while it waits for another backend to let go of a
+# database's files.
+WAITING_FOR = re.compile(r"still waiting for backend with PID (\d+) to accept ProcSignalBarrier")
+GIVE_AWAY = """DO $$ BEGIN
+    EXECUTE 'REASSIGN OWNED BY ' || {role}::oid::regrole || ' TO ' || {heir}::oid::regrole;
+    EXECUTE 'DROP OWNED BY ' || {role}::oid::regrole;
+END $$"""
+# Seconds: it is one transaction, however much there is to give away.
+GIVE_AWAY_BOUND = 55.0
+# Postgres marks a database whose DROP was broken off so; nothing but another DROP is possible.
+INVALID = -2
+
+
+@dataclass(frozen=True)
+class _Database:
+    """A database as the compute knows it."""
+
+    name: str
+    allows_connections: bool
+    connection_limit: int
+
+
+def drop_database(socket_dir: Path, name: str) -> None:
+    """Drop a database if it is there, with its clients and their prepared transactions.
+
+    Postgres waits for every backend of the compute, of other databases too, to let go of the
+    files. One whose client does not read what it asked for cannot; it is ended. Raises
+    psycopg.Error.
+    """
+    with session(socket_dir) as connection:
+        found = connection.execute(
+            "SELECT datistemplate FROM pg_database WHERE datname = %s", [name]
+        ).fetchone()
+        if found is None:
+            return
+        _roll_back_prepared(socket_dir, connection, "database", name)
+        if found[0]:
+            _run(connection, "ALTER DATABASE {} IS_TEMPLATE false", name)
+        connection.execute("SET client_min_messages = log")
+        connection.add_notice_handler(lambda notice: _end_waited_for(socket_dir, notice))
+        _run(connection, "DROP DATABASE {} WITH (FORCE)", name)
+
+
+def drop_role(socket_dir: Path, name: str, *, heirs: Mapping[str, str], otherwise: str) -> None:
+    """Drop a role; what it owns in a database goes to the heir that `heirs` names for it.
+
+    In a database that somebody made by SQL it goes to `otherwise`. Never to the platform: a
+    function that runs with its owner's rights would then have a superuser's. Whatever stands
+    in the way afterwards, the role can connect no more. Raises psycopg.Error.
+    """
+    with session(socket_dir) as connection:
+        role = _oid_of(connection, name)
+        if role is None:
+            return
+        _run(connection, "ALTER ROLE {} NOLOGIN PASSWORD NULL", name)
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", [name]
+        )
+        _roll_back_prepared(socket_dir, connection, "owner", name)
+        for database in _databases_that_know(connection, role):
+            heir = _oid_of(connection, heirs.get(database.name, otherwise))
+            _give_away(
+                socket_dir, connection, database, role, heir or _oid_of(connection, otherwise)
+            )
+        # What belongs to no database: databases themselves, and rights to them.
+        _run(connection, "REASSIGN OWNED BY {} TO {}", name, otherwise)
+        _run(connection, "DROP OWNED BY {}", name)
+        _run(connection, "DROP ROLE {}", name)
+
+
+def _give_away(
+    socket_dir: Path, connection: Session, database: _Database, role: int, heir: int | None
+) -> None:
+    """In one database, have `heir` own what `role` does; its other rights there go.
+
+    Ownership is kept in each database on its own. Roles are named by their numbers: their
+    names are stored in UTF-8, which the database's own encoding may not be.
+    """
+    if database.connection_limit == INVALID:
+        _run(connection, "DROP DATABASE {}", database.name)
+        return
+    with _entered(socket_dir, connection, database) as inside:
+        inside.execute(GIVE_AWAY.format(role=role, heir=heir).encode())
+
+
+@contextmanager
+def _entered(socket_dir: Path, connection: Session, database: _Database) -> Iterator[Session]:
+    """A session in a user's database.
+
+    One that allows no connections has to for the moment. Its limit of 0 keeps everybody out
+    but the platform, also should we crash before it is closed again.
+    """
+    if not database.allows_connections:
+        statement = "ALTER DATABASE {} WITH ALLOW_CONNECTIONS true CONNECTION LIMIT 0"
+        _run(connection, statement, database.name)
+    try:
+        # No conversion: not every encoding has one, and nothing but ASCII is said there.
+        with session(
+            socket_dir, database.name, bound=GIVE_AWAY_BOUND, client_encoding="SQL_ASCII"
+        ) as inside:
+            yield inside
+    finally:
+        if not database.allows_connections:
+            statement = "ALTER DATABASE {} WITH ALLOW_CONNECTIONS false CONNECTION LIMIT "
+            _run(connection, statement + str(database.connection_limit), database.name)
+
+
+def _databases_that_know(connection: Session, role: int) -> list[_Database]:
+    """Those in which the role owns something or has rights to something."""
+    rows = connection.execute(
+        "SELECT DISTINCT namesend(datname), datallowconn, datconnlimit"
+        " FROM pg_shdepend JOIN pg_database ON pg_database.oid = dbid"
+        " WHERE refclassid = 'pg_authid'::regclass AND refobjid = %s",
+        [role],
+    ).fetchall()
+    return [_database(*row) for row in rows]
+
+
+def _roll_back_prepared(socket_dir: Path, connection: Session, column: str, name: str) -> None:
+    """Roll back the transactions that somebody has prepared and left: they hold their locks
+    for as long as the data lives. It can be done only in the database of each."""
+    rows = connection.execute(
+        sql.SQL(
+            "SELECT textsend(gid), namesend(datname), datallowconn, datconnlimit"
+            " FROM pg_prepared_xacts JOIN pg_database ON datname = database WHERE {} = %s"
+        ).format(sql.Identifier(column)),
+        [name],
+    ).fetchall()
+    for gid, *database in rows:
+        assert isinstance(gid, bytes)
+        with _entered(socket_dir, connection, _database(*database)) as inside:
+            # As bytes: they are of that database's encoding, whichever that is.
+            inside.execute(b"ROLLBACK PREPARED '" + gid.replace(b"'", b"''") + b"'")
+
+
+def _database(name: object, allows_connections: object, connection_limit: object) -> _Database:
+    return _Database(name_of(name), bool(allows_connections), int(str(connection_limit)))
+
+
+def _end_waited_for(socket_dir: Path, notice: psycopg.errors.Diagnostic) -> None:
+    found = WAITING_FOR.search(notice.message_primary or "")
+    if found:
+        fields = {"endpoint": socket_dir.name, "backend": found[1]}
+        log.warning("ended a backend whose client reads nothing", extra=fields)
+        with session(socket_dir) as connection:
+            connection.execute("SELECT pg_terminate_backend(%s)", [int(found[1])])
+
+
+def _oid_of(connection: Session, role: str) -> int | None:
+    row = connection.execute("SELECT oid FROM pg_roles WHERE rolname = %s", [role]).fetchone()
+    return int(str(row[0])) if row else None
+
+
+def _run(connection: Session, statement: str, *names: str) -> None:
+    """`statement` is of our own making; only the names are others'."""
+    connection.execute(sql.SQL(statement).format(*map(sql.Identifier, names)))

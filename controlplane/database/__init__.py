@@ -1,0 +1,1 @@
+"""Perch's own database, as Django reaches it: `controlplane.settings` names this as the ENGINE."""

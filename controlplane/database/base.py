@@ -1,0 +1,104 @@
+"""Django's PostgreSQL with a bound on every wait. Django fixes this module's name, and its class's.
+
+A database that hangs (a stopped process, a network that swallows packets) neither answers nor
+closes: who waits for it would wait for ever. So the client gives up by itself, closes the
+connection and raises OperationalError. A server that does answer ends the statement shortly
+before, so that nothing goes on for nobody.
+"""
+
+import math
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import psycopg
+from django.db import Error
+from django.db.backends.postgresql import base
+from django.db.backends.postgresql.schema import DatabaseSchemaEditor
+from psycopg.abc import PQGen
+
+Result = TypeVar("Result")
+
+# Seconds for what is no statement of the application's: to make a connection ready, to look
+# whether one from the pool is still good. So short that a second look fits into a request.
+LOOK_WITHIN = 1.0
+# Seconds by which the server's end of a statement comes first.
+SERVER_FIRST = 0.5
+
+
+class BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
+    """Waits for no answer longer than `bound` seconds; raises psycopg.OperationalError then."""
+
+    bound = LOOK_WITHIN
+
+    def wait(
+        self, gen: PQGen[Result], interval: float = 0.1, timeout: float | None = None
+    ) -> Result:
+        allowed = self.bound if timeout is None else min(self.bound, timeout)
+        try:
+            return super().wait(gen, interval, None if math.isinf(allowed) else allowed)
+        except psycopg.errors._WaitTimeout as error:
+            # What may still come answers a question that nobody asks any more.
+            self.pgconn.finish()
+            raise psycopg.OperationalError(f"no answer within {allowed:g} seconds") from error
+
+
+class SchemaEditor(DatabaseSchemaEditor):
+    """Without a bound: a migration of many rows takes its time."""
+
+    connection: "DatabaseWrapper"
+
+    def __enter__(self) -> "SchemaEditor":
+        self.connection.ensure_connection()
+        self.connection.bound_statements(math.inf)
+        super().__enter__()
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        try:
+            super().__exit__(*raised)
+        finally:
+            # A connection that is closed, or in a transaction that failed, is of no more use.
+            with suppress(Error):
+                self.connection.bound_statements(self.connection.bound)
+
+
+class DatabaseWrapper(base.DatabaseWrapper):
+    SchemaEditorClass = SchemaEditor
+
+    @property
+    def bound(self) -> float:
+        """Seconds for one statement; infinite without a bound."""
+        return self.settings_dict["STATEMENT_TIMEOUT"] or math.inf
+
+    def get_new_connection(self, conn_params: dict[str, Any]) -> BoundedConnection:
+        connection: BoundedConnection
+        if self.pool:
+            connection = super().get_new_connection(conn_params)
+        else:
+            self.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+            connection = BoundedConnection.connect(**conn_params)
+        connection.bound = self.bound
+        return connection
+
+    def bound_statements(self, seconds: float) -> None:
+        """Change the bound for the connection in use. Raises django.db.Error."""
+        with self.cursor() as cursor:
+            cursor.execute(statement_timeout(seconds))
+        self.connection.bound = seconds
+
+    def _configure_connection(self, connection: BoundedConnection) -> bool:
+        super()._configure_connection(connection)  # type: ignore[misc] # not in django-stubs
+        connection.execute(statement_timeout(self.bound))
+        return True
+
+    def _close(self) -> None:
+        if self.connection is not None:
+            # In the pool it is only looked at.
+            self.connection.bound = LOOK_WITHIN
+        super()._close()  # type: ignore[misc] # not in django-stubs
+
+
+def statement_timeout(bound: float) -> str:
+    """Sets the server's end of a statement; `bound` is the client's, in seconds."""
+    milliseconds = 0 if math.isinf(bound) else max(1, round((bound - SERVER_FIRST) * 1000))
+    return f"SET statement_timeout = {milliseconds}"

@@ -1,0 +1,202 @@
+"""Has a branch's compute hold its roles and databases, for the actions (see `work`).
+
+Each row is applied on its own. A row that cannot be keeps the reason (`catalog_error`), and an
+operation fails for it once: for those rows alone that were changed since the last operation
+answered for them, and no later than it was asked for itself. So nothing that a user has put in
+the way of one role or database fails a later change of another, and what could not be done is
+tried again with each of them.
+"""
+
+import logging
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+
+from controlplane.compute import compute
+from controlplane.compute.catalog import (
+    CatalogSpec,
+    DatabaseSpec,
+    DroppedDatabase,
+    DroppedRole,
+    Failure,
+    Failures,
+    Item,
+    RoleSpec,
+    apply_catalog,
+    database_names,
+    drop_databases,
+)
+from controlplane.compute.patience import OutOfPatience, patience
+from controlplane.compute.pooler import admit_roles
+from controlplane.models import Branch, Database, Endpoint, Operation, Role
+
+log = logging.getLogger(__name__)
+
+# Seconds for another try of all that has failed an earlier operation already.
+RETRIED_BOUND = 10.0
+
+Row = Role | Database
+
+
+class NotApplied(psycopg.DatabaseError):
+    """The compute refused rows of this operation's; the message names each, and why."""
+
+    def __init__(self, failures: Failures) -> None:
+        super().__init__(
+            "; ".join(f"{_named(item)}: {failure.words}" for item, failure in failures.items())
+        )
+        # Whether it would say the same however often one tried.
+        self.is_final = all(failure.is_final for failure in failures.values())
+
+
+def bring_to_catalog(operation: Operation, endpoint: Endpoint) -> None:
+    """Have the compute hold the branch's roles and databases, where they have changed.
+
+    Raises NotApplied once everything that could be applied was, psycopg.Error where the
+    compute cannot be asked at all.
+    """
+    branch = endpoint.branch
+    if branch.applied_catalog_revision == branch.catalog_revision:
+        return
+    socket_dir = compute.socket_dir(endpoint.id)
+    _forget_dropped_by_sql(branch, socket_dir)
+    rows = _Rows.of(branch)
+    old = {item for item in rows.by_item if _was_answered_for(rows.by_item[item], operation)}
+    failed = _apply(branch, socket_dir, rows, rows.by_item.keys() - old)
+    failed |= _retry(branch, socket_dir, rows, old)
+    told = _keep_errors(operation, rows, failed)
+    admit_roles(branch.id, Role.that_may_connect(branch.id))
+    if told:
+        raise NotApplied({item: failed[item] for item in told})
+    # What was changed since `branch` was read has an operation of its own to come.
+    Branch.objects.filter(id=branch.id).update(applied_catalog_revision=branch.catalog_revision)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The branch's rows, and what they ask of the compute."""
+
+    spec: CatalogSpec
+    # Two databases of one name may both wait to be dropped.
+    by_item: Mapping[Item, Sequence[Row]]
+
+    @classmethod
+    def of(cls, branch: Branch) -> "_Rows":
+        by_item: dict[Item, list[Row]] = defaultdict(list)
+        rows: list[Row] = [*branch.roles.order_by("id"), *branch.databases.order_by("id")]
+        for row in rows:
+            by_item[_item_of(row)].append(row)
+        return cls(
+            CatalogSpec(
+                roles=[item for item in by_item if isinstance(item, RoleSpec)],
+                databases=[item for item in by_item if isinstance(item, DatabaseSpec)],
+                dropped_roles=[item for item in by_item if isinstance(item, DroppedRole)],
+                dropped_databases=[item for item in by_item if isinstance(item, DroppedDatabase)],
+            ),
+            by_item,
+        )
+
+
+def _item_of(row: Row) -> Item:
+    if isinstance(row, Role):
+        if row.deleted_at:
+            return DroppedRole(row.name)
+        return RoleSpec(row.name, login=not row.no_login)
+    if row.deleted_at:
+        return DroppedDatabase(row.applied_name or row.name)
+    return DatabaseSpec(row.name, row.owner_name, row.applied_name)
+
+
+def _named(item: Item) -> str:
+    kind = "role" if isinstance(item, RoleSpec | DroppedRole) else "database"
+    return f'{kind} "{item.name}"'
+
+
+def _apply(branch: Branch, socket_dir: Path, rows: _Rows, items: Collection[Item]) -> Failures:
+    """Apply these and keep that they were; returns what failed."""
+    spec = rows.spec
+    living = {row.applied_name for row in spec.databases}
+    # None of those that a living row is still known by.
+    gone = [row for row in spec.dropped_databases if row in items and row.name not in living]
+    failed = drop_databases(socket_dir, gone)
+    # The rows go before anything is made: after a crash from then on, a new database that has
+    # the name of an old one must not be dropped in its place.
+    for dropped in spec.dropped_databases:
+        if dropped in items and dropped not in failed:
+            branch.databases.filter(id__in=[row.pk for row in rows.by_item[dropped]]).delete()
+    failed |= _behind_the_old(branch, spec, items)
+    failed |= apply_catalog(socket_dir, spec, [item for item in items if item not in failed])
+    for item in items:
+        if item not in failed:
+            _keep_applied(branch, item, rows.by_item[item])
+    return failed
+
+
+def _behind_the_old(branch: Branch, spec: CatalogSpec, items: Collection[Item]) -> Failures:
+    """Databases whose name is still an old one's, which could not be dropped."""
+    kept = {row.applied_name or row.name for row in branch.databases.exclude(deleted_at=None)}
+    return {
+        row: Failure("the deleted database of this name could not be dropped yet")
+        for row in spec.databases
+        if row in items and row.applied_name is None and row.name in kept
+    }
+
+
+def _keep_applied(branch: Branch, item: Item, rows: Sequence[Row]) -> None:
+    if isinstance(item, DroppedRole):
+        branch.roles.filter(id__in=[row.pk for row in rows]).delete()
+    elif isinstance(item, DatabaseSpec) and item.applied_name != item.name:
+        branch.databases.filter(id__in=[row.pk for row in rows]).update(applied_name=item.name)
+
+
+def _retry(branch: Branch, socket_dir: Path, rows: _Rows, items: Collection[Item]) -> Failures:
+    """Try again what has failed an earlier operation; it fails none but its own time."""
+    if not items:
+        return {}
+    try:
+        with patience(RETRIED_BOUND):
+            return _apply(branch, socket_dir, rows, items)
+    except OutOfPatience:
+        return {item: Failure(rows.by_item[item][0].catalog_error) for item in items}
+
+
+def _was_answered_for(rows: Sequence[Row], operation: Operation) -> bool:
+    """Whether earlier operations have failed for the rows as they stand."""
+    return all(
+        row.catalog_error_of is not None
+        and row.updated_at <= row.catalog_error_of < operation.created_at
+        for row in rows
+    )
+
+
+def _keep_errors(operation: Operation, rows: _Rows, failed: Failures) -> list[Item]:
+    """Note on each row why it could not be applied; returns what this operation fails for."""
+    told = []
+    for item, of_item in rows.by_item.items():
+        words = failed[item].words if item in failed else ""
+        if words:
+            fields = {"branch": of_item[0].branch_id, "item": _named(item), "error": words}
+            log.warning("catalog item not applied", extra=fields)
+        for row in of_item:
+            # What was changed after the operation was asked for has one of its own to come.
+            is_ours = row.updated_at <= operation.created_at
+            changes: dict[str, object] = {"catalog_error": words}
+            if not words:
+                changes["catalog_error_of"] = None
+            elif is_ours and not _was_answered_for([row], operation):
+                changes["catalog_error_of"] = operation.created_at
+                told.append(item)
+            if any(getattr(row, name) != value for name, value in changes.items()):
+                type(row)._default_manager.filter(id=row.pk).update(**changes)
+    return told
+
+
+def _forget_dropped_by_sql(branch: Branch, socket_dir: Path) -> None:
+    """A database that was made once and is there no more was dropped by its owner: so be it."""
+    present = database_names(socket_dir)
+    for row in branch.databases.filter(deleted_at=None).exclude(applied_name=None):
+        if present.isdisjoint({row.name, row.applied_name}):
+            row.delete()

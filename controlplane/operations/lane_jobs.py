@@ -1,0 +1,114 @@
+"""Hands out the jobs of one lane so that no account ever has all its slots.
+
+The share is kept where a worker takes a job, not where an operation is scheduled. There every
+transaction of an account would have to wait for one lock, and the end of an operation would
+have to look for the account's next one in other projects. Here the worker, which takes the jobs
+of a lane one after the other, knows without asking what it has under way; a job that has to
+wait costs nothing but its row.
+
+The rule: an account takes another slot only while it has fewer than are free, or fewer than
+two. The first account so gets half of the lane, one that comes next half of the rest: however
+many operations of some accounts hang, slots are left for the next one. Among the jobs that may
+be taken the oldest goes first, and an account that has nothing under way always may; so none
+waits for ever.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from datetime import datetime
+
+from procrastinate.connector import BaseConnector
+from procrastinate.exceptions import ConnectorException
+from procrastinate.jobs import Job, Status
+from procrastinate.manager import JobManager
+
+LEAST_SHARE = 2  # slots
+# The account of a job that names none.
+NOBODY = 0
+
+# As procrastinate_fetch_job_v2, but for the accounts that have their share. Two jobs of one
+# operation are kept apart by their lock.
+TAKE = """
+UPDATE procrastinate_jobs SET status = 'doing', worker_id = %(worker)s
+WHERE id = (
+    SELECT id FROM procrastinate_jobs AS waiting
+    WHERE status = 'todo' AND queue_name = ANY(%(queues)s)
+        AND (scheduled_at IS NULL OR scheduled_at <= now())
+        AND NOT coalesce((args->>'account')::bigint, 0) = ANY(%(full)s::bigint[])
+        AND NOT EXISTS (
+            SELECT FROM procrastinate_jobs AS taken
+            WHERE taken.status = 'doing' AND taken.lock = waiting.lock
+        )
+    ORDER BY priority DESC, id
+    LIMIT 1 FOR UPDATE SKIP LOCKED
+)
+RETURNING id, status, task_name, priority, lock, queueing_lock, args, scheduled_at, queue_name,
+    attempts, worker_id
+"""
+# What Procrastinate's own triggers say when a job comes into a queue.
+LOOK_AGAIN = """
+SELECT pg_notify('procrastinate_queue_v1#' || %(queue)s, '{"type": "job_inserted", "job_id": 0}')
+"""
+
+
+class LaneJobs(JobManager):
+    """The queue of a lane with so many `slots`, as its one worker sees it."""
+
+    def __init__(self, connector: BaseConnector, *, slots: int) -> None:
+        super().__init__(connector)
+        self._slots = slots
+        # The account of each job under way, by the job's id.
+        self._under_way: dict[int, int] = {}
+        # Whether jobs may wait for nothing but the end of another one of their account.
+        self._passed_over = False
+
+    async def fetch_job(self, queues: Iterable[str] | None, worker_id: int) -> Job | None:
+        full = self._accounts_with_their_share()
+        rows = await self.connector.execute_query_all_async(
+            TAKE, queues=list(queues or ()), worker=worker_id, full=full
+        )
+        self._passed_over = bool(full) and not rows
+        if not rows:
+            return None
+        job = Job.from_row(rows[0])
+        assert job.id is not None
+        account = job.task_kwargs.get("account")
+        self._under_way[job.id] = account if isinstance(account, int) else NOBODY
+        return job
+
+    async def finish_job(self, job: Job, status: Status, delete_job: bool) -> None:
+        self._end(job)
+        await super().finish_job(job, status, delete_job)
+        await self._look_again(job)
+
+    async def retry_job(
+        self,
+        job: Job,
+        retry_at: datetime | None = None,
+        priority: int | None = None,
+        queue: str | None = None,
+        lock: str | None = None,
+    ) -> None:
+        self._end(job)
+        await super().retry_job(job, retry_at, priority, queue, lock)
+        await self._look_again(job)
+
+    def _accounts_with_their_share(self) -> list[int]:
+        share = max(LEAST_SHARE, self._slots - len(self._under_way))
+        held = Counter(self._under_way.values())
+        return [who for who, slots in held.items() if who != NOBODY and slots >= share]
+
+    def _end(self, job: Job) -> None:
+        assert job.id is not None
+        self._under_way.pop(job.id, None)
+
+    async def _look_again(self, job: Job) -> None:
+        """Have the worker ask for jobs that it passed over: nothing else would tell it before
+        it looks by itself."""
+        if not self._passed_over:
+            return
+        try:
+            await self.connector.execute_query_async(LOOK_AGAIN, queue=job.queue)
+        except ConnectorException:
+            # The job's end is written; the worker looks by itself soon.
+            return

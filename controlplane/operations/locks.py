@@ -1,0 +1,24 @@
+"""The lock that every transaction which changes a project begins with."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from django.db import transaction
+
+from controlplane.models import Project
+
+
+@contextmanager
+def locked_project(project_id: str) -> Iterator[Project]:
+    """A transaction that holds the project's row; raises Project.DoesNotExist.
+
+    Who also needs branches on disk locks those before (`compute.filesystem.lock_branches`), and
+    nobody holds two projects.
+    """
+    with transaction.atomic():
+        # No key update: rows that refer to the project may be written meanwhile.
+        yield (
+            Project.objects.select_for_update(no_key=True, of=("self",))
+            .select_related("region", "account")
+            .get(id=project_id)
+        )

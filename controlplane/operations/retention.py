@@ -1,0 +1,66 @@
+"""Forgets what was deleted long ago: its rows, its passwords and its operations.
+
+A deleted project, branch or endpoint stays as a row for a while, as the operations' history
+refers to it and a second DELETE is answered. After the retention nobody asks any more.
+"""
+
+import logging
+from datetime import datetime, timedelta
+
+from django.conf import settings
+from django.db.models import Exists, OuterRef, Q
+from django.utils import timezone
+
+from controlplane.models import UNFINISHED, Branch, Endpoint, Operation, Project, Region
+from controlplane.operations.locks import locked_project
+
+log = logging.getLogger(__name__)
+
+# Projects that one round looks after; the next one goes on.
+AT_ONCE = 200
+
+
+def forget_deleted(region: Region) -> None:
+    """Delete the rows of what was deleted before the retention, project by project."""
+    before = timezone.now() - timedelta(days=settings.DELETED_RETENTION)
+    unfinished = Operation.objects.filter(project=OuterRef("id"), status__in=UNFINISHED)
+    old = Q(deleted_at__lt=before)
+    concerned = Project.objects.filter(
+        old
+        | Exists(Endpoint.objects.filter(old, project=OuterRef("id")))
+        | Exists(Branch.objects.filter(old, project=OuterRef("id"))),
+        ~Exists(unfinished),
+        region=region,
+    )
+    for project_id in concerned.values_list("id", flat=True)[:AT_ONCE]:
+        _forget_in(project_id, before)
+
+
+def _forget_in(project_id: str, before: datetime) -> None:
+    with locked_project(project_id) as project:
+        if Operation.objects.filter(project=project, status__in=UNFINISHED).exists():
+            return
+        if project.deleted_at is not None and project.deleted_at < before:
+            forget_projects([project_id])
+            log.info("project forgotten", extra={"project": project_id})
+            return
+        endpoints = Endpoint.objects.filter(project=project, deleted_at__lt=before)
+        branches = Branch.objects.filter(project=project, deleted_at__lt=before)
+        # An endpoint that lives on has operations on branches that do not; they go as well.
+        Operation.objects.filter(Q(endpoint__in=endpoints) | Q(branch__in=branches)).delete()
+        endpoints.delete()
+        # A branch with a living child is never deleted; deleted children may outlast it here.
+        Branch.objects.filter(project=project, parent__in=branches).update(parent=None)
+        # Endpoints that were deleted later than their branch keep its row a little longer.
+        branches.exclude(Exists(Endpoint.objects.filter(branch=OuterRef("id")))).delete()
+
+
+def forget_projects(project_ids: list[str]) -> None:
+    """Delete all rows of the projects, their roles and passwords included."""
+    projects = Project.objects.filter(id__in=project_ids)
+    branches = Branch.objects.filter(project__in=projects)
+    Operation.objects.filter(project__in=projects).delete()
+    Endpoint.objects.filter(project__in=projects).delete()
+    branches.update(parent=None)
+    branches.delete()
+    projects.delete()

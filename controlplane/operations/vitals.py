@@ -1,0 +1,86 @@
+"""How this host's worker fares: what does not go well, published with its every sign of life.
+
+A new thing to watch is a new function in CHECKS.
+"""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from controlplane.operations.under_way import hanging
+
+log = logging.getLogger(__name__)
+
+# A round is late once it has not ended for so many of its intervals, and so many seconds.
+LATE_AFTER_INTERVALS, LATE_AFTER = 3, 5.0
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something that an operator must know of. `name` is for programs; `detail` is words, with
+    nothing in them that is an account's own."""
+
+    name: str
+    detail: str
+
+
+@dataclass
+class RoundRecord:
+    """How a round went, and when it last ended."""
+
+    interval: float
+    ended: float
+    error: str | None = None
+
+
+class Rounds:
+    """What became of the worker's rounds, by their names. Each name has one writer."""
+
+    def __init__(self) -> None:
+        self._records: dict[str, RoundRecord] = {}
+
+    def begin(self, name: str, interval: float) -> None:
+        self._records[name] = RoundRecord(interval, time.monotonic())
+
+    def end(self, name: str, *, error: BaseException | None = None) -> None:
+        record = self._records[name]
+        record.ended = time.monotonic()
+        record.error = type(error).__name__ if error else None
+
+    def problems(self) -> list[Problem]:
+        found = []
+        for name, record in list(self._records.items()):
+            since = time.monotonic() - record.ended
+            if record.error:
+                found.append(Problem("round_fails", f"{name} fails: {record.error}"))
+            elif since > max(LATE_AFTER, LATE_AFTER_INTERVALS * record.interval):
+                found.append(Problem("round_late", f"{name} has not ended for {since:.0f} s"))
+        return found
+
+
+rounds = Rounds()
+
+
+def hanging_operations() -> list[Problem]:
+    actions = Counter(attempt.operation.action for attempt in hanging())
+    return [
+        Problem("operations_hang", f"{action}: {count} longer than they may")
+        for action, count in sorted(actions.items())
+    ]
+
+
+CHECKS: Sequence[Callable[[], list[Problem]]] = (rounds.problems, hanging_operations)
+
+
+def problems() -> list[Mapping[str, str]]:
+    """All that the checks find, as JSON. A check that fails is a problem itself."""
+    found: list[Problem] = []
+    for check in CHECKS:
+        try:
+            found += check()
+        except Exception as error:
+            log.exception("check=%s failed", check.__qualname__)
+            found.append(Problem("check_fails", f"{check.__qualname__}: {type(error).__name__}"))
+    return [asdict(problem) for problem in found]

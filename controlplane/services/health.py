@@ -1,0 +1,116 @@
+"""Whether the service can do its work, for whoever watches it.
+
+Health is this host's: what another region's host lacks is shown, but says nothing of this one.
+A host that runs the API alone speaks of the region it is set to, else of the default one.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.conf import settings
+from django.db import connection
+from django.utils import timezone
+
+from controlplane.models import Lane, Region
+
+# Seconds that the oldest job of a lane may wait for a slot before that is worth a word.
+MOST_WAIT = {Lane.WAKES: 5, Lane.REQUESTS: 30, Lane.UPKEEP: 600}
+
+# A job's last event but its start is when it came to wait, at the latest when it is scheduled.
+LANES = """
+SELECT j.queue_name, count(*) FILTER (WHERE j.status = 'todo'),
+    count(*) FILTER (WHERE j.status = 'doing'),
+    coalesce(extract(epoch FROM now() - min(greatest(waits.since, j.scheduled_at))
+        FILTER (WHERE j.status = 'todo' AND coalesce(j.scheduled_at, now()) <= now())), 0)
+FROM procrastinate_jobs j
+CROSS JOIN LATERAL (
+    SELECT max(e.at) AS since FROM procrastinate_events e
+    WHERE e.job_id = j.id AND e.type <> 'started'
+) AS waits
+WHERE j.queue_name = ANY(%s) AND j.status IN ('todo', 'doing')
+GROUP BY j.queue_name
+"""
+
+
+@dataclass(frozen=True)
+class Health:
+    # The processes that do not say that they are there; without one, something cannot be done.
+    missing: list[str]
+    # The names of what does not go well; each may concern a few endpoints only.
+    problems: list[str] = field(default_factory=list)
+    # For operators: words and counts, nothing of any account.
+    details: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def status(self) -> str:
+        if self.missing:
+            return "unavailable"
+        return "degraded" if self.problems else "ok"
+
+
+def examine() -> Health:
+    """Read how this host's region fares, and the others. Raises what the database raises."""
+    regions = list(Region.objects.order_by("id"))
+    own = _own(regions)
+    if own is None:
+        return Health(["worker", "proxy"])
+    missing = own.silent_processes()
+    lanes = _lanes(own)
+    found = [_slow(lane) for lane in lanes if lane["oldest_seconds"] > MOST_WAIT[lane["lane"]]]
+    if "worker" not in missing:
+        found += own.problems  # else it is old news
+    return Health(
+        missing,
+        sorted({problem["name"] for problem in found}),
+        {
+            "region": own.id,
+            "problems": found,
+            "lanes": lanes,
+            "regions": [_described(region) for region in regions],
+        },
+    )
+
+
+def _own(regions: list[Region]) -> Region | None:
+    for region in regions:
+        if region.id == settings.REGION:
+            return region
+    return next((region for region in regions if region.default), None)
+
+
+def _lanes(region: Region) -> list[dict[str, Any]]:
+    """The jobs of each lane, and how long the oldest that could begin has waited."""
+    with connection.cursor() as cursor:
+        cursor.execute(LANES, [[region.queue(lane) for lane in Lane]])
+        rows = {row[0]: row[1:] for row in cursor.fetchall()}
+    lanes = []
+    for lane in Lane:
+        waiting, under_way, oldest = rows.get(region.queue(lane), (0, 0, 0))
+        lanes.append(
+            {
+                "lane": lane.value,
+                "waiting": waiting,
+                "under_way": under_way,
+                "oldest_seconds": round(float(oldest), 1),
+            }
+        )
+    return lanes
+
+
+def _slow(lane: dict[str, Any]) -> dict[str, str]:
+    detail = f"a job of the lane {lane['lane']} waits since {lane['oldest_seconds']:.0f} s"
+    return {"name": "lane_waits", "detail": detail}
+
+
+def _described(region: Region) -> dict[str, Any]:
+    now = timezone.now()
+    seen = {"worker": region.worker_seen_at, "proxy": region.proxy_seen_at}
+    return {
+        "id": region.id,
+        "host": region.host,
+        "draining": region.draining,
+        "missing": region.silent_processes(),
+        "seen_seconds_ago": {
+            name: round((now - at).total_seconds(), 1) if at else None for name, at in seen.items()
+        },
+    }

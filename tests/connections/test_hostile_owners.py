@@ -1,0 +1,270 @@
+"""Whatever the owner of a database sets, holds or leaves unread, the platform's own sessions
+get on, and what he puts in the way of one role or database is in nobody else's."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.support.place import Connection, Place, last_words
+from tests.support.waiting import wait_for
+
+# Settings that change what a session sees or keep it from getting in at all.
+BENDING = (
+    "datestyle = 'German'",
+    "client_encoding = 'SQL_ASCII'",
+    "local_preload_libraries = 'nonexistent'",
+    "search_path = pg_temp",
+    "bytea_output = 'escape'",
+    "default_transaction_isolation = 'serializable'",
+    "default_transaction_read_only = on",
+    "lock_timeout = 1",
+    "statement_timeout = 1",
+)
+
+
+def finish(place: Place, answer: Any) -> None:
+    for row in place.client.finish(answer):
+        assert (row["status"], row.get("error")) == ("finished", None), row
+
+
+def new_database(place: Place, name: str) -> None:
+    body = {"database": {"name": name, "owner_name": place.role}}
+    finish(place, place.client.post(f"{place.branch_path()}/databases", body))
+
+
+def drop(place: Place, kind: str, name: str) -> None:
+    finish(place, place.client.delete(place.of_catalog(kind, name)))
+
+
+def failing(place: Place, answer: Any, words: str) -> None:
+    """Wait until all that was asked for has failed for this reason."""
+    for row in place.client.finish(answer, timeout=120):
+        assert (row["status"], words in row["error"]) == ("failed", True), row
+
+
+def run(place: Place, *statements: str, **connection: Any) -> None:
+    with place.connect(**connection) as session:
+        for statement in statements:
+            session.execute(statement.encode())
+
+
+@contextmanager
+def reading_nothing(place: Place, dbname: str) -> Iterator[Connection]:
+    """A client that asks for much and reads none of it, until the compute waits for it."""
+    with place.connect(dbname=dbname) as client, place.stack.compute(place.endpoint_id) as platform:
+        client.pgconn.send_query(b"SELECT repeat('x', 100000) FROM generate_series(1, 100000)")
+        client.pgconn.flush()
+        waits = b"SELECT 1 FROM pg_stat_activity WHERE wait_event = 'ClientWrite'"
+        wait_for(lambda: platform.execute(waits).fetchone(), "a full socket")
+        yield client
+        client.close()
+
+
+@pytest.mark.parametrize("reads_in", ["doomed", "neondb"])
+def test_a_client_that_reads_nothing_keeps_no_database_from_going(
+    shop: Place, reads_in: str
+) -> None:
+    """Postgres waits for every backend of the compute, also for those of other databases."""
+    new_database(shop, "doomed")
+    with reading_nothing(shop, reads_in):
+        began = time.monotonic()
+        drop(shop, "databases", "doomed")
+        assert time.monotonic() - began < 20
+    shop.new_role(f"after {reads_in}")
+    assert "does not exist" in str(shop.refusal(dbname="doomed"))
+
+
+def test_a_drop_that_was_broken_off_is_carried_on(shop: Place) -> None:
+    new_database(shop, "half gone")
+    with shop.stack.compute(shop.endpoint_id) as platform:
+        # As Postgres leaves it: nothing but another DROP is possible then.
+        platform.execute("UPDATE pg_database SET datconnlimit = -2 WHERE datname = 'half gone'")
+    drop(shop, "databases", "half gone")
+    new_database(shop, "half gone")
+
+
+def test_prepared_transactions_keep_nothing_from_going(place: Place) -> None:
+    place.change(settings={"pg_settings": {"max_prepared_transactions": "3"}})
+    new_database(place, "doomed")
+    bob: dict[str, Any] = {"user": "bob", "password": place.new_role("bob")}
+    run(place, "GRANT CREATE ON SCHEMA public TO bob")
+    run(place, "BEGIN", "CREATE TABLE t ()", "PREPARE TRANSACTION 'it''s'", dbname="doomed")
+    run(place, "BEGIN", "CREATE TABLE t ()", "PREPARE TRANSACTION 'b'", **bob)
+    drop(place, "databases", "doomed")
+    drop(place, "roles", "bob")
+
+
+def test_a_standby_that_does_not_exist_holds_nothing_up(place: Place) -> None:
+    configured = place.stack.data_dir(place.branch_id) / "postgresql.auto.conf"
+    configured.write_text("synchronous_standby_names = 'nobody'\n")
+    with place.stack.compute(place.endpoint_id) as platform:
+        platform.execute("SELECT pg_reload_conf()")
+        asked = b"SHOW synchronous_standby_names"
+        wait_for(lambda: platform.execute(asked).fetchone() == ("nobody",), "the new setting")
+    place.new_role("bob")
+    drop(place, "roles", "bob")
+
+
+def test_settings_of_databases_bend_none_of_the_platforms_sessions(place: Place) -> None:
+    new_database(place, "bent")
+    password = place.new_role("bob")
+    run(place, "GRANT ALL ON DATABASE bent TO bob")
+    run(place, "CREATE SCHEMA bobs", dbname="bent", user="bob", password=password)
+    for database in ("bent", "neondb"):
+        settings = (f"ALTER DATABASE {database} SET {setting}" for setting in BENDING)
+        run(place, *settings, f"ALTER DATABASE {database} SET role = bob", dbname="template1")
+    drop(place, "roles", "bob")
+    new_database(place, "bent as well")
+    place.make_older(hours=3)
+    assert place.await_operation("check_availability")["failures_count"] == 0
+
+
+def test_settings_of_a_compute_keep_nobody_awake(place: Place) -> None:
+    place.change(
+        settings={
+            "pg_settings": {
+                "datestyle": "German",
+                "timezone": "Antarctica/Troll",
+                "client_encoding": "SQL_ASCII",
+                "intervalstyle": "sql_standard",
+                "statement_timeout": "1ms",
+                "default_transaction_read_only": "on",
+                "search_path": "pg_temp",
+            }
+        },
+        suspend_timeout_seconds=1,
+    )
+    wait_for(lambda: place.state() == "idle", "the endpoint to sleep", timeout=15)
+    new_database(place, "nächste")
+    listed = place.client.get(f"{place.branch_path()}/databases")["databases"]
+    assert [row["name"] for row in listed] == ["neondb", "nächste"]
+
+
+ENCODINGS = {"MULE_INTERNAL": "SQL_ASCII", "SQL_ASCII": "UTF8", "LATIN1": "UTF8"}
+
+
+@pytest.mark.parametrize(("encoding", "client"), ENCODINGS.items())
+def test_a_database_of_another_encoding_locks_nobody_out(
+    shop: Place, encoding: str, client: str
+) -> None:
+    name = f"in {encoding}"
+    password = shop.new_role("müller")
+    run(
+        shop,
+        f"CREATE DATABASE \"{name}\" ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0",
+        f'GRANT ALL ON DATABASE "{name}" TO "müller"',
+    )
+    strange: dict[str, Any] = {"dbname": name, "client_encoding": client}
+    run(shop, "CREATE SCHEMA s; CREATE TABLE s.t ()", user="müller", password=password, **strange)
+    drop(shop, "roles", "müller")
+    with shop.stack.compute(shop.endpoint_id, "postgres") as platform:
+        asked = "SELECT datdba::regrole::text FROM pg_database WHERE datname = %s"
+        assert platform.execute(asked, [name]).fetchone() == (shop.role,)
+
+
+def test_names_in_another_encoding_concern_nobody_else(place: Place) -> None:
+    """The catalog keeps their bytes as they came, and they are no UTF-8."""
+    run(place, "CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
+    run(place, 'CREATE DATABASE "é"', 'CREATE ROLE "ü"', dbname="latin")
+    place.new_role("ünïcödé")
+    new_database(place, "ünïcödé")
+    branch = place.new_branch_id(name="child")
+    place.change(branch_id=branch)
+    assert place.query("SELECT 1", dbname="ünïcödé") == (1,)
+    place.branch_id = branch
+    drop(place, "roles", "ünïcödé")
+    place.make_older(hours=3)
+    assert place.await_operation("check_availability")["failures_count"] == 0
+
+
+@pytest.mark.parametrize(
+    "closed",
+    ["ALLOW_CONNECTIONS false", "CONNECTION LIMIT 0", "IS_TEMPLATE true"],
+)
+def test_a_role_goes_from_a_database_that_is_closed(shop: Place, closed: str) -> None:
+    name = f"closed by {closed}"
+    bob: dict[str, Any] = {"user": "bob", "password": shop.new_role("bob")}
+    run(shop, f'CREATE DATABASE "{name}"', f'GRANT ALL ON DATABASE "{name}" TO bob')
+    run(shop, "CREATE SCHEMA bobs", dbname=name, **bob)
+    run(shop, f'ALTER DATABASE "{name}" WITH {closed}')
+    asked = (
+        "SELECT datallowconn, datconnlimit, datistemplate FROM pg_database"
+        f" WHERE datname = '{name}'"
+    )
+    before = shop.query(asked)
+    drop(shop, "roles", "bob")
+    assert shop.query(asked) == before
+    run(shop, f'ALTER DATABASE "{name}" WITH ALLOW_CONNECTIONS true CONNECTION LIMIT -1')
+    owner = "SELECT nspowner::regrole::text FROM pg_namespace WHERE nspname = 'bobs'"
+    assert shop.query(owner, dbname=name) == ("perch_superuser",)
+
+
+def test_what_cannot_be_applied_fails_once_and_nothing_else(place: Place) -> None:
+    """A role that is a group of all the others' group cannot become its member."""
+    run(place, "CREATE ROLE carol", "GRANT carol TO perch_superuser")
+    made = place.client.post(f"{place.branch_path()}/roles", {"role": {"name": "carol"}})
+    failing(place, made, 'role "carol": role "perch_superuser" is a member of role "carol"')
+    # Other changes are made, and so is a start.
+    password = place.new_role("dave")
+    new_database(place, "daves")
+    place.suspend()
+    assert place.query("SELECT current_user", user="dave", password=password) == ("dave",)
+    # It fails again for whoever changes it himself, and is mended with the next change.
+    reset = place.client.post(place.of_catalog("roles", "carol") + "/reset_password")
+    failing(place, reset, 'role "carol"')
+    run(place, "REVOKE carol FROM perch_superuser")
+    place.new_role("erin")
+    carol = {"user": "carol", "password": reset["role"]["password"]}
+    assert place.query("SELECT pg_has_role('perch_superuser', 'MEMBER')", **carol) == (True,)
+
+
+def test_a_database_made_again_does_not_take_over_one_that_stayed(place: Place) -> None:
+    new_database(place, "books")
+    with place.stack.compute(place.endpoint_id, "books") as platform:
+        platform.execute("CREATE TABLE old ()")
+        # Nobody but the platform can keep a database so, and it would not.
+        platform.execute("CREATE SUBSCRIPTION s CONNECTION '' PUBLICATION p WITH (connect = false)")
+    place.client.delete(place.endpoint_path())
+    place.client.delete(place.of_catalog("databases", "books"))
+    body = {"database": {"name": "books", "owner_name": place.role}}
+    place.client.post(f"{place.branch_path()}/databases", body)
+    endpoint = {"endpoint": {"branch_id": place.branch_id, "type": "read_write"}}
+    started = place.client.post(f"{place.path}/endpoints", endpoint)
+    finish(place, started)
+    place.endpoint_id = started["endpoint"]["id"]
+    with place.stack.compute(place.endpoint_id, "books") as platform:
+        assert platform.execute("SELECT to_regclass('old')").fetchone() == ("old",)
+        platform.execute("ALTER SUBSCRIPTION s SET (slot_name = NONE)")
+        platform.execute("DROP SUBSCRIPTION s")
+    new_database(place, "plays")
+    assert place.query("SELECT to_regclass('old')", dbname="books") == (None,)
+
+
+def test_a_role_that_is_held_fast_can_connect_no_more(shop: Place) -> None:
+    bob: dict[str, Any] = {"user": "bob", "password": shop.new_role("bob")}
+    run(shop, "GRANT CREATE ON SCHEMA public TO bob")
+    run(shop, "CREATE TABLE held ()", **bob)
+    with shop.connect(**bob) as his, shop.connect() as owner:
+        with owner.transaction():
+            owner.execute("LOCK TABLE held")
+            deleted = shop.client.delete(shop.of_catalog("roles", "bob"))
+            assert last_words(his) == "57P01"
+            asked = "SELECT rolcanlogin FROM pg_roles WHERE rolname = 'bob'"
+            assert owner.execute(asked).fetchone() == (False,)
+        finish(shop, deleted)
+
+
+def test_the_platform_gets_in_when_every_connection_is_taken(place: Place) -> None:
+    place.change(settings={"pg_settings": {"max_connections": "12"}})
+    taken: list[Connection] = []
+    with suppress(psycopg.OperationalError):
+        while len(taken) < 12:
+            taken.append(place.connect())
+    assert len(taken) < 12
+    place.new_role("bob")
+    for connection in taken:
+        connection.close()

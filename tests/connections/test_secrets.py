@@ -1,0 +1,78 @@
+"""Passwords of roles, and what they are checked against, stay with the platform."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tests.support.place import Place
+
+# All that has Postgres write statements down.
+TALKATIVE = {
+    "log_statement": "all",
+    "log_min_duration_statement": "0",
+    "log_duration": "on",
+    "log_min_messages": "debug5",
+    "log_min_error_statement": "debug5",
+    "log_error_verbosity": "verbose",
+}
+
+
+@contextmanager
+def watched(place: Place, seen: set[str]) -> Iterator[None]:
+    """Collect what a member of pg_monitor sees the platform's sessions do meanwhile."""
+    over = threading.Event()
+
+    def watch() -> None:
+        with place.connect() as connection:
+            while not over.is_set():
+                rows = connection.execute(
+                    "SELECT query FROM pg_stat_activity WHERE usename = 'perch_platform'"
+                ).fetchall()
+                seen.update(str(query) for (query,) in rows)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+
+
+def secrets_of(place: Place, name: str) -> list[str]:
+    """The role's password, and its verifier whole and in parts."""
+    password = place.client.get(place.of_catalog("roles", name) + "/reveal_password")["password"]
+    with place.stack.database() as database:
+        row = database.execute(
+            "SELECT verifier FROM controlplane_role WHERE branch_id = %s AND name = %s",
+            [place.branch_id, name],
+        ).fetchone()
+    assert row is not None
+    return [password, row[0], *row[0].split("$")[1:], *row[0].split(":")]
+
+
+def test_no_password_reaches_the_log_or_those_who_watch(place: Place) -> None:
+    place.change(settings={"pg_settings": TALKATIVE})
+    with place.connect() as connection:
+        # Its second creation fails, and with it the statement.
+        connection.execute("CREATE ROLE bob")
+        connection.execute("GRANT bob TO perch_superuser")
+    seen: set[str] = set()
+    with watched(place, seen):
+        place.new_role("ann")
+        path = place.of_catalog("roles", "ann")
+        place.done(place.client.post(f"{path}/reset_password"))
+        made = place.client.post(place.branch_path(rest="/roles"), {"role": {"name": "bob"}})
+        assert [row["status"] for row in place.client.finish(made)] == ["failed"]
+    log = place.stack.state_dir / "branches" / place.branch_id / "postgres.log"
+    logged = log.read_text(errors="replace")
+    assert "CREATE ROLE bob" in logged
+    for name in (place.role, "ann", "bob"):
+        for secret in secrets_of(place, name):
+            assert secret not in logged
+            assert not any(secret in query for query in seen)
+    assert "BYPASSRLS" not in logged
+    assert "SCRAM-SHA-256$" not in logged
+    assert not any("ROLE" in query for query in seen)
+    # Not even in Postgres's own catalog, which an owner reads.
+    assert place.query("SELECT count(rolpassword) FROM pg_authid") == (0,)

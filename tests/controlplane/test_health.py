@@ -1,0 +1,168 @@
+"""`/healthz` tells the truth, of this host, within five seconds."""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import psutil
+import pytest
+import requests
+from django.db import connection
+from django.utils import timezone
+
+from controlplane.models import Account, Endpoint, Operation, Region
+from controlplane.operations import vitals
+from controlplane.operations.under_way import noted
+from controlplane.operations.upkeep import publish
+from controlplane.operations.vitals import Problem, Rounds
+from controlplane.services.health import examine
+from controlplane.services.waking import start_for_client
+from tests.controlplane.rows import make_project
+from tests.support.processes import SIGNS
+from tests.support.stack import Stack
+from tests.support.waiting import wait_for
+
+
+@pytest.fixture
+def healthy(region: Region) -> Region:
+    region.worker_seen_at = region.proxy_seen_at = timezone.now()
+    region.save()
+    return region
+
+
+def ago(seconds: float) -> Any:
+    return timezone.now() - timedelta(seconds=seconds)
+
+
+class TestMissing:
+    def test_nothing(self, healthy: Region) -> None:
+        health = examine()
+        assert (health.status, health.missing, health.problems) == ("ok", [], [])
+
+    @pytest.mark.parametrize("process", ["worker", "proxy"])
+    def test_a_process_that_is_silent(self, healthy: Region, process: str) -> None:
+        for seconds, missing in ((4, []), (6, [process])):
+            Region.objects.update(**{f"{process}_seen_at": ago(seconds)})
+            assert examine().missing == missing
+        assert examine().status == "unavailable"
+
+    def test_another_regions_processes_are_its_own(self, healthy: Region) -> None:
+        Region.objects.create(id="dead", name="dead", host="dead.example.com")
+        health = examine()
+        assert health.status == "ok"
+        described = {region["id"]: region["missing"] for region in health.details["regions"]}
+        assert described == {"dead": ["worker", "proxy"], "local": []}
+
+    def test_a_host_without_a_region_speaks_of_the_default_one(
+        self, healthy: Region, settings: Any
+    ) -> None:
+        settings.REGION = "api-only"
+        assert examine().details["region"] == "local"
+        Region.objects.update(worker_seen_at=ago(6))
+        assert examine().missing == ["worker"]
+
+    def test_no_region_at_all(self, db: None) -> None:
+        assert examine().missing == ["worker", "proxy"]
+
+
+class TestProblems:
+    def test_the_workers_own(self, healthy: Region) -> None:
+        problem = {"name": "disk_full", "detail": "3 % of the disk are left"}
+        Region.objects.update(problems=[problem])
+        health = examine()
+        assert (health.status, health.problems) == ("degraded", ["disk_full"])
+        assert health.details["problems"] == [problem]
+        Region.objects.update(worker_seen_at=ago(6))
+        assert examine().problems == []  # it is old, and who knows
+
+    def test_a_job_that_waits(self, healthy: Region, account: Account) -> None:
+        project = make_project(account, healthy)
+        start_for_client(Endpoint.objects.get(project=project).id)
+        assert examine().problems == []
+        with connection.cursor() as cursor:
+            cursor.execute("UPDATE procrastinate_events SET at = at - interval '20 s'")
+        health = examine()
+        assert health.problems == ["lane_waits"]
+        wakes = health.details["lanes"][0]
+        assert 20 <= wakes.pop("oldest_seconds") < 25
+        assert wakes == {"lane": "wakes", "waiting": 1, "under_way": 0}
+
+    def test_an_operation_that_hangs(self, healthy: Region, account: Account) -> None:
+        make_project(account, healthy)
+        operation = Operation.objects.get()
+        with noted(operation, lock_wait=0):
+            assert vitals.problems() == []
+        with noted(operation, lock_wait=-10) as attempt:
+            publish(healthy)
+            assert attempt.hangs
+        assert examine().details["problems"] == [
+            {"name": "operations_hang", "detail": "start_compute: 1 longer than they may"}
+        ]
+        publish(healthy)
+        assert examine().problems == []
+
+    def test_rounds_that_fail_or_are_late(self) -> None:
+        rounds = Rounds()
+        rounds.begin("quick", 0.5)
+        rounds.begin("slow", 30)
+        for record in rounds._records.values():
+            record.ended -= 10
+        (late,) = rounds.problems()
+        assert late == Problem("round_late", "quick has not ended for 10 s")
+        rounds.end("quick", error=ValueError("of no concern to others"))
+        assert rounds.problems() == [Problem("round_fails", "quick fails: ValueError")]
+        rounds.end("quick")
+        assert rounds.problems() == []
+
+    def test_a_check_that_fails(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def space() -> list[Problem]:
+            raise OSError("gone")
+
+        monkeypatch.setattr(vitals, "CHECKS", (space, lambda: [Problem("other", "one")]))
+        assert [problem["name"] for problem in vitals.problems()] == ["check_fails", "other"]
+
+
+class TestRunningService:
+    @staticmethod
+    def ask(stack: Stack, rest: str = "") -> requests.Response:
+        return requests.get(stack.api_url.replace("/api/v2", "/healthz") + rest, timeout=10)
+
+    def test_details(self, stack: Stack) -> None:
+        wait_for(lambda: self.ask(stack).json() == {"status": "ok"}, "all to be well")
+        details = self.ask(stack, "/details").json()
+        assert details["status"] == "ok"
+        assert [lane["lane"] for lane in details["lanes"]] == ["wakes", "requests", "upkeep"]
+        (region,) = details["regions"]
+        assert region["id"] == "local"
+        assert max(region["seen_seconds_ago"].values()) < 5
+
+    def test_a_database_that_hangs(self, stack: Stack) -> None:
+        with frozen_metadata(stack):
+            began = time.monotonic()
+            answer = self.ask(stack)
+            assert time.monotonic() - began < 5
+        assert (answer.status_code, answer.json()["missing"]) == (503, ["database"])
+        wait_for(lambda: self.ask(stack).status_code == 200, "all to be well again")
+
+
+@contextlib.contextmanager
+def frozen_metadata(stack: Stack) -> Iterator[None]:
+    """Stop the service's own Postgres, all its processes, as SIGSTOP does."""
+    frozen = []
+    for process in psutil.Process(stack.process.pid).children(recursive=True):
+        if SIGNS["metadata"] in " ".join(process.cmdline()) + " ":
+            frozen += [process, *process.children(recursive=True)]
+    assert frozen
+    try:
+        for process in frozen:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                os.kill(process.pid, signal.SIGSTOP)
+        yield
+    finally:
+        for process in frozen:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGCONT)

@@ -1,0 +1,257 @@
+"""Nobody's operations keep anybody else's from running: lanes, and shares of each."""
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import psutil
+import psycopg
+import pytest
+from django.db import connection
+
+from controlplane.models import (
+    Account,
+    Action,
+    Endpoint,
+    EndpointState,
+    Lane,
+    Operation,
+    Region,
+)
+from controlplane.models import Project as ProjectRow
+from controlplane.operations import engine
+from controlplane.operations.details import SuspendComputeDetails
+from controlplane.operations.engine import Step
+from controlplane.operations.locks import locked_project
+from controlplane.services.waking import start_for_client
+from tests.controlplane.hanging import crowd
+from tests.controlplane.rows import make_project
+from tests.support.processes import SIGNS
+from tests.support.project import Project
+from tests.support.waiting import wait_for
+
+# What a stranger may notice, in seconds; most of it is the start of a Postgres.
+UNNOTICED = 2.5
+
+
+def wake(project: Project) -> float:
+    """Connect through the proxy; the seconds it took."""
+    uri = project.created["connection_uris"][0]["connection_uri"]
+    began = time.monotonic()
+    with psycopg.connect(uri, hostaddr="127.0.0.1", connect_timeout=60) as client:
+        client.execute("SELECT 1")
+    return time.monotonic() - began
+
+
+def under_way(project: Project) -> int:
+    """How many jobs the worker has taken."""
+    with project.stack.database() as database:
+        jobs = database.execute("SELECT id FROM procrastinate_jobs WHERE status = 'doing'")
+        return len(jobs.fetchall())
+
+
+class TestStrangers:
+    def test_they_do_not_notice_that_an_accounts_operations_hang(self, project: Project) -> None:
+        project.suspend()
+        with crowd(project, 40) as hanging:
+            hanging.start()
+            # Half of the lane's slots, and no more.
+            wait_for(lambda: under_way(project) == 16, "the crowd to be at work")
+            assert wake(project) < UNNOTICED
+            began = time.monotonic()
+            project.suspend()
+            assert time.monotonic() - began < UNNOTICED
+            assert under_way(project) == 16
+
+    def test_what_waited_for_its_accounts_share_follows_at_once(self, project: Project) -> None:
+        """By word of the one before it, not because the worker looks again by itself."""
+        with crowd(project, 24) as hanging:
+            ids = hanging.start()
+            wait_for(lambda: under_way(project) == 16, "the crowd to be at work")
+        with project.stack.database() as database:
+            ended = [
+                row[0]
+                for row in database.execute(
+                    "SELECT updated_at FROM controlplane_operation WHERE id = ANY(%s::uuid[])"
+                    " ORDER BY updated_at",
+                    [ids],
+                )
+            ]
+        assert len(ended) == 24
+        assert (ended[-1] - ended[0]).total_seconds() < 5
+
+
+def test_a_worker_that_is_stopped_hands_back_what_has_not_begun(project: Project) -> None:
+    def worker() -> psutil.Process | None:
+        for process in psutil.Process(project.stack.process.pid).children(recursive=True):
+            if SIGNS["worker"] in " ".join(process.cmdline()):
+                return process
+        return None
+
+    with crowd(project, 4) as hanging:
+        hanging.start()
+        wait_for(lambda: under_way(project) == 4, "the crowd to be at work")
+        stopped = worker()
+        assert stopped is not None
+        stopped.terminate()
+        stopped.wait(10)  # though what they wait for does not come
+        assert under_way(project) == 0
+        wait_for(lambda: under_way(project) == 4, "the next worker")
+
+
+@pytest.fixture
+def endpoints(account: Account, region: Region) -> Sequence[Endpoint]:
+    """Idle ones, of one project in which nothing runs, in a database without a worker."""
+    project = make_project(account, region, size=12)
+    return list(Endpoint.objects.filter(project=project).select_related("branch", "project"))
+
+
+def schedule(endpoint: Endpoint, action: Action, **how: Any) -> Operation:
+    details = how.pop("details", None)
+    with locked_project(endpoint.project_id) as project:
+        step = Step(action, branch=endpoint.branch, endpoint=endpoint, details=details)
+        (operation,) = engine.schedule(project, [step], **how)
+    return operation
+
+
+def lane_of_job(operation: Operation) -> str | None:
+    """The lane whose queue the operation's only job waits in."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT queue_name FROM procrastinate_jobs WHERE args->>'operation_id' = %s",
+            [str(operation.id)],
+        )
+        rows = cursor.fetchall()
+    assert len(rows) <= 1
+    return rows[0][0].removeprefix("region-local-") if rows else None
+
+
+def take(operation: Operation) -> None:
+    """As a worker does."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE procrastinate_jobs SET status = 'doing' WHERE args->>'operation_id' = %s",
+            [str(operation.id)],
+        )
+
+
+class TestLanes:
+    @pytest.mark.parametrize(
+        ("action", "lane"),
+        [
+            (Action.START_COMPUTE, Lane.REQUESTS),
+            (Action.SUSPEND_COMPUTE, Lane.REQUESTS),
+            (Action.APPLY_CONFIG, Lane.REQUESTS),
+            (Action.CHECK_AVAILABILITY, Lane.UPKEEP),
+            (Action.DELETE_TIMELINE, Lane.UPKEEP),
+        ],
+    )
+    def test_an_operation_has_its_actions(
+        self, endpoints: Sequence[Endpoint], action: Action, lane: Lane
+    ) -> None:
+        operation = schedule(endpoints[0], action)
+        assert (operation.lane, lane_of_job(operation)) == (lane, lane)
+
+    def test_a_chain_keeps_to_one(self, endpoints: Sequence[Endpoint]) -> None:
+        with locked_project(endpoints[0].project_id) as project:
+            steps = [
+                Step(action, branch=endpoints[0].branch, endpoint=endpoints[0])
+                for action in (Action.SUSPEND_COMPUTE, Action.START_COMPUTE)
+            ]
+            chain = engine.schedule(project, steps, lane=Lane.WAKES)
+        assert [operation.lane for operation in chain] == [Lane.WAKES] * 2
+
+    def test_a_client_has_its_own(self, endpoints: Sequence[Endpoint]) -> None:
+        (operation_id,) = start_for_client(endpoints[0].id)
+        assert lane_of_job(Operation.objects.get(id=operation_id)) == Lane.WAKES
+
+
+class TestMovingAhead:
+    """What a client waits for does not wait in a lane behind the client's own."""
+
+    def test_a_check_that_has_not_begun(self, endpoints: Sequence[Endpoint]) -> None:
+        check = schedule(endpoints[0], Action.CHECK_AVAILABILITY)
+        other = schedule(endpoints[1], Action.CHECK_AVAILABILITY)
+        start_for_client(endpoints[0].id)
+        assert lane_of_job(check) == Lane.WAKES
+        assert lane_of_job(other) == Lane.UPKEEP
+
+    def test_one_that_has_begun_is_left_alone(self, endpoints: Sequence[Endpoint]) -> None:
+        check = schedule(endpoints[0], Action.CHECK_AVAILABILITY)
+        take(check)
+        start_for_client(endpoints[0].id)
+        assert lane_of_job(check) == Lane.UPKEEP
+        check.refresh_from_db()
+        assert check.lane == Lane.WAKES  # its next attempt, if there is to be one
+
+    def test_all_that_stand_in_its_way(self, endpoints: Sequence[Endpoint]) -> None:
+        endpoint, *_ = endpoints
+        first = schedule(endpoint, Action.CHECK_AVAILABILITY)
+        # Holds the endpoint's branch and another one, which is why it waits for this as well.
+        with locked_project(endpoint.project_id) as project:
+            (second,) = engine.schedule(
+                project,
+                [
+                    Step(
+                        Action.CHECK_AVAILABILITY,
+                        branch=endpoints[1].branch,
+                        also_holds=[endpoint.branch],
+                    )
+                ],
+            )
+        start_for_client(endpoints[1].id)
+        lanes = Operation.objects.in_bulk([first.id, second.id])
+        assert [row.lane for row in lanes.values()] == [Lane.WAKES] * 2
+        assert lane_of_job(first) == Lane.WAKES
+        assert lane_of_job(second) is None  # not handed over yet
+
+    def test_a_start_that_somebody_asked_for_already(self, endpoints: Sequence[Endpoint]) -> None:
+        start = schedule(endpoints[0], Action.START_COMPUTE)
+        assert start_for_client(endpoints[0].id) == [start.id]
+        assert lane_of_job(start) == Lane.WAKES
+
+    def test_an_idle_suspend(self, endpoints: Sequence[Endpoint]) -> None:
+        endpoint, *_ = endpoints
+        Endpoint.objects.filter(id=endpoint.id).update(current_state=EndpointState.ACTIVE)
+        suspend = schedule(
+            endpoint,
+            Action.SUSPEND_COMPUTE,
+            details=SuspendComputeDetails(if_idle=True),
+            lane=Lane.UPKEEP,
+        )
+        assert lane_of_job(suspend) == Lane.UPKEEP
+        start_for_client(endpoint.id)
+        assert lane_of_job(suspend) == Lane.WAKES
+
+
+class TestShareOfAProject:
+    def test_so_many_are_handed_over_at_once_and_the_rest_in_order(
+        self, endpoints: Sequence[Endpoint]
+    ) -> None:
+        operations = [schedule(endpoint, Action.START_COMPUTE) for endpoint in endpoints]
+        assert [operation.status for operation in operations] == [
+            *["running"] * engine.MOST_OF_A_PROJECT,
+            *["scheduling"] * (len(endpoints) - engine.MOST_OF_A_PROJECT),
+        ]
+        # Another lane is another share.
+        assert Counter(lane_of_job(operation) for operation in operations)[Lane.REQUESTS] == 8
+        (wake_id,) = start_for_client(endpoints[-1].id)
+        assert lane_of_job(Operation.objects.get(id=wake_id)) == Lane.WAKES
+
+        ended, *_ = operations
+        with locked_project(ended.project_id) as project:
+            Operation.objects.filter(id=ended.id).update(status="finished")
+            handed_over = engine.dispatch(project)
+        assert [operation.id for operation in handed_over] == [operations[8].id]
+
+    def test_a_project_has_its_own(
+        self, endpoints: Sequence[Endpoint], account: Account, region: Region
+    ) -> None:
+        for endpoint in endpoints:
+            schedule(endpoint, Action.START_COMPUTE)
+        other: ProjectRow = make_project(account, region)
+        operation = schedule(
+            Endpoint.objects.select_related("branch").get(project=other), Action.START_COMPUTE
+        )
+        assert operation.status == "running"

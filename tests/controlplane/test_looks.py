@@ -1,0 +1,38 @@
+"""A look at a compute that fails, however it does, concerns that compute's endpoint alone."""
+
+from typing import Any
+
+import psycopg
+import pytest
+
+from controlplane.models import Endpoint
+from controlplane.operations.looks import LOOKS_AT_ONCE, look_into
+
+ANYTHING = (
+    psycopg.OperationalError("gone"),
+    psycopg.DataError("can't parse timestamp with DateStyle 'German'"),
+    UnicodeDecodeError("utf-8", b"\xe9", 0, 1, "invalid"),
+    NotImplementedError(),
+    KeyError("nobody thought of it"),
+    RecursionError(),
+    MemoryError(),
+)
+
+
+@pytest.mark.parametrize("error", ANYTHING, ids=lambda error: type(error).__name__)
+def test_a_look_that_fails_is_unknown_and_the_others_are_not(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    endpoints = [Endpoint(id=f"ep-{number}") for number in range(3 * LOOKS_AT_ONCE)]
+    failing = {endpoint.id for endpoint in endpoints[::2]}
+
+    def look(endpoint_id: str) -> Any:
+        if endpoint_id in failing:
+            raise error
+        return endpoint_id.upper()
+
+    with caplog.at_level("INFO", logger="controlplane.operations.looks"):
+        found = {endpoint.id: seen for endpoint, seen in look_into(endpoints, look, at="size")}
+    assert found == {e.id: e.id.upper() for e in endpoints if e.id not in failing}
+    told = {record.__dict__["endpoint"]: record.__dict__["unknown"] for record in caplog.records}
+    assert told == dict.fromkeys(failing, "size")

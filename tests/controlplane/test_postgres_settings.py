@@ -1,0 +1,187 @@
+"""Which Postgres settings an endpoint may be given: judged before anything is scheduled, by what
+the Postgres in use says of them and by the endpoint's size."""
+
+from typing import Any
+
+import pytest
+from psycopg import sql
+
+from controlplane.compute.configuration import ComputeSpec, max_connections, render_configuration
+from controlplane.compute.postgres_settings import (
+    ALLOWED,
+    SIZED,
+    KnownSettings,
+    complaint,
+    exceeds_size,
+    from_json,
+)
+from tests.support.project import Project, refusal
+from tests.support.stack import Stack
+
+SIZES = (0.25, 0.5, 1, 2, 7, 8, 16, 56)
+
+
+@pytest.fixture(scope="module")
+def known(stack: Stack) -> KnownSettings:
+    """What the running service's Postgres says, as the worker has published it."""
+    with stack.database() as database:
+        row = database.execute("SELECT known FROM controlplane_postgressettings").fetchone()
+    assert row is not None
+    return from_json(row[0])
+
+
+def test_postgres_knows_all_that_is_allowed(known: KnownSettings) -> None:
+    assert ALLOWED.keys() - known.keys() == set()
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_what_a_size_allows_is_allowed(known: KnownSettings, size: float) -> None:
+    for name, bounds in SIZED.items():
+        assert complaint(name, bounds.most(size), max_cu=size, known=known) is None, name
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_an_endpoints_own_defaults_are_within_its_bounds(
+    known: KnownSettings, size: float, tmp_path: Any
+) -> None:
+    spec = ComputeSpec("ep-a-b-123456", "br-a-b-123456", min_cu=size, max_cu=size)
+    text = render_configuration(spec, socket_dir=tmp_path, hba_file=tmp_path)
+    given = dict(line.replace("'", "").split(" = ") for line in text.splitlines()[1:])
+    for name in given.keys() & SIZED.keys():
+        assert complaint(name, given[name], max_cu=size, known=known) is None, (name, given[name])
+    assert given["max_connections"] == str(max_connections(size))
+
+
+REFUSED = {
+    ("shared_buffers", "6GB", 0.25): "must be from 128kB to 410MB on an endpoint of at most 0.25 "
+    'compute units, got "6GB"',
+    ("work_mem", "257MB", 0.25): "to 256MB on an endpoint",
+    ("WORK_MEM", "1kB", 4): "must be from 64kB to 4GB on an endpoint of at most 4 compute units, "
+    'got "1kB"',
+    ("work_mem", "plenty", 1): "must be a number with one of the units B, kB, MB, GB, TB",
+    ("work_mem", "1mb", 1): "must be a number with one of the units",
+    ("work_mem", "1s", 1): "must be a number with one of the units",
+    ("work_mem", "", 1): "must be a number",
+    ("max_connections", "113", 0.25): "must be from 1 to 112 on an endpoint",
+    ("max_connections", "1kB", 0.25): "must be a whole number",
+    ("max_wal_size", "31MB", 1): "must be from 32MB to 4GB",
+    ("max_locks_per_transaction", "2000", 1): "must be from 10 to 1024",
+    ("statement_timeout", "25d", 1): "must be from 0 to 2147483647ms",
+    ("statement_timeout", "-1", 1): "must be from 0",
+    ("random_page_cost", "-1", 1): "must be from 0 to",
+    ("random_page_cost", "cheap", 1): "must be a number",
+    ("enable_seqscan", "maybe", 1): "must be on or off",
+    ("enable_seqscan", "o", 1): "must be on or off",
+    ("bytea_output", "base64", 1): "must be one of escape, hex",
+    ("synchronous_commit", "perhaps", 1): "must be one of local, remote_write, remote_apply, on",
+    ("no_such_setting", "1", 1): "Postgres knows no such setting",
+    ("synchronous_standby_names", "nobody", 1): "belongs to the platform",
+    ("shared_preload_libraries", "x", 1): "belongs to the platform",
+    ("track_activities", "off", 1): "belongs to the platform",
+    ("allow_alter_system", "on", 1): "belongs to the platform",
+    ("ssl_passphrase_command", "id", 1): "belongs to the platform",
+    ("plperl.on_init", "x", 1): "of extensions, only the settings of these can be set: auto_ex",
+    ("postgis.gdal_enabled_drivers", "ENABLE_ALL", 1): "of extensions, only",
+}
+
+
+@pytest.mark.parametrize(("name", "value", "size"), REFUSED)
+def test_refused(known: KnownSettings, name: str, value: str, size: float) -> None:
+    words = complaint(name, value, max_cu=size, known=known)
+    assert words is not None
+    assert REFUSED[name, value, size] in words
+
+
+# Ways to write values, right and wrong; Postgres decides which.
+WRITTEN = {
+    "work_mem": "64 64kB 63 1MB 1.5MB .5MB 1e3kB 0x100 0100 +99 '64 kB' 1GB 1gb 1KB 66000B 64kB.",
+    "statement_timeout": "0 1 1ms 1us 1s 1min 1h 1d 24d 25d 1.5s 1e3 -1 1m 7e-1s 0x7fffffff",
+    "random_page_cost": "0 1 1.1 .5 1e2 -1 1kB 0x10 NaN inf 1,5",
+    "vacuum_cost_delay": "0 1 1.5ms 100us 1s 101ms 0.1s",
+    "geqo_seed": "0 1 0.5 1.0001",
+    "enable_seqscan": "on off of o t f tr TRUE no ye yes n 1 0 2 00 true1",
+    "bytea_output": "hex HEX escape he on",
+    "synchronous_commit": "on off true no local LOCAL 1 remote_write maybe",
+    "backslash_quote": "safe_encoding on off true 0 safe",
+    "extra_float_digits": "-15 3 -16 4 1.4 1.6",
+    "temp_buffers": "100 99 800kB 799kB 8MB",
+    "default_statistics_target": "1 10000 10001 0",
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_value_is_read_as_postgres_reads_it(
+    standing: Project, known: KnownSettings, name: str
+) -> None:
+    differ = []
+    with standing.compute() as connection:
+        for value in WRITTEN[name].split():
+            value = value.replace("'", "")
+            try:
+                statement = sql.SQL("SET {} = {}").format(sql.Identifier(name), sql.Literal(value))
+                connection.execute(statement)
+                taken = True
+            except Exception:
+                taken = False
+            words = complaint(name, value, max_cu=56, known=known)
+            if taken != (words is None):
+                differ.append((value, taken, words))
+    assert differ == []
+
+
+def test_where_nothing_is_known_yet_names_alone_are_judged() -> None:
+    assert complaint("work_mem", "plenty", max_cu=1, known={}) is None
+    assert complaint("fsync", "off", max_cu=1, known={}) is not None
+
+
+def test_another_size_is_refused_for_what_it_bounds_alone(known: KnownSettings) -> None:
+    assert exceeds_size("shared_buffers", "1GB", max_cu=0.25, known=known) is not None
+    assert exceeds_size("fsync", "off", max_cu=0.25, known=known) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("work_mem", "plenty", 'must be a number with one of the units B, kB, MB, GB, TB, got "pl'),
+        ("shared_buffers", "6GB", "must be from 128kB to 1638MB on an endpoint of at most 1 "),
+        ("no_such_setting", "1", "Postgres knows no such setting"),
+    ],
+)
+def test_nothing_is_scheduled_for_what_is_refused(
+    standing: Project, name: str, value: str, words: str
+) -> None:
+    before, operations = standing.endpoint(), standing.operations()
+    body = {"endpoint": {"settings": {"pg_settings": {name: value}}}}
+    response = standing.client.call("PATCH", standing.endpoint_path(), json=body)
+    status, message = refusal(response)
+    assert (status, message.startswith(f"settings.pg_settings.{name}: {words}")) == (422, True)
+    assert (standing.endpoint(), standing.operations()) == (before, operations)
+
+
+def test_a_size_is_refused_that_the_settings_do_not_fit(project: Project) -> None:
+    project.change(settings={"pg_settings": {"work_mem": "600MB"}})
+    body = {"endpoint": {"autoscaling_limit_min_cu": 0.25, "autoscaling_limit_max_cu": 0.5}}
+    response = project.client.call("PATCH", project.endpoint_path(), json=body)
+    assert refusal(response) == (
+        422,
+        "settings.pg_settings.work_mem: must be from 64kB to 512MB on an endpoint of at most 0.5 "
+        'compute units, got "600MB"',
+    )
+
+
+def test_what_was_stored_before_it_was_forbidden_keeps_nothing_from_starting(
+    project: Project,
+) -> None:
+    project.suspend()
+    with project.stack.database() as database:
+        database.execute(
+            "UPDATE controlplane_endpoint SET settings = %s WHERE id = %s",
+            [
+                '{"pg_settings": {"fsync": "off", "shared_buffers": "7TB", "gone": "1",'
+                ' "work_mem": "9MB", "synchronous_standby_names": "nobody"}}',
+                project.endpoint_id,
+            ],
+        )
+    project.start()
+    asked = "SELECT current_setting('fsync'), current_setting('work_mem')"
+    assert project.sql(asked) == [("on", "9MB")]

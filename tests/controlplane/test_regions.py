@@ -1,0 +1,163 @@
+"""Regions whose worker is away, that are drained, or removed."""
+
+import io
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import connection
+from django.test import Client as DjangoClient
+from django.utils import timezone
+
+from controlplane.models import (
+    Account,
+    Branch,
+    Endpoint,
+    EndpointState,
+    Operation,
+    Project,
+    Region,
+)
+from controlplane.services.waking import WakePostponed, start_for_client
+from tests.controlplane.rows import make_project
+
+
+@pytest.fixture
+def project(account: Account, region: Region) -> Project:
+    return make_project(account, region)
+
+
+@pytest.fixture
+def path(project: Project) -> str:
+    return f"/api/v2/projects/{project.id}"
+
+
+def leave(region: Region, *, seconds: float = 16) -> None:
+    """Have the region's worker be silent for so long."""
+    seen = timezone.now() - timedelta(seconds=seconds)
+    Region.objects.filter(id=region.id).update(worker_seen_at=seen)
+
+
+def send(api: DjangoClient, method: str, path: str, body: Any = None) -> Any:
+    return api.generic(method, path, json.dumps(body or {}), "application/json")
+
+
+def regions(*arguments: str) -> str:
+    out = io.StringIO()
+    call_command("regions", *arguments, stdout=out)
+    return out.getvalue()
+
+
+class TestWorkerAway:
+    @pytest.mark.parametrize(
+        ("method", "rest", "body"),
+        [
+            ("POST", "/endpoints/{endpoint}/start", None),
+            ("POST", "/endpoints/{endpoint}/restart", None),
+            ("POST", "/branches", {"endpoints": [{"type": "read_write"}]}),
+            ("POST", "/branches/{branch}/roles", {"role": {"name": "reader"}}),
+            ("DELETE", "", None),
+        ],
+    )
+    def test_work_is_refused_with_the_reason(
+        self, api: DjangoClient, region: Region, path: str, method: str, rest: str, body: Any
+    ) -> None:
+        leave(region)
+        names = {"endpoint": Endpoint.objects.get().id, "branch": Branch.objects.get().id}
+        answer = send(api, method, path + rest.format(**names), body)
+        assert answer.status_code == 503
+        assert 'the region "local" does not answer' in answer.json()["message"]
+        # Nothing was done.
+        assert Operation.objects.exclude(status="finished").count() == 0
+        assert Branch.objects.count() == 1
+        assert Project.objects.filter(deleted_at=None).count() == 1
+
+    def test_so_is_a_new_project(self, api: DjangoClient, region: Region) -> None:
+        leave(region)
+        answer = send(api, "POST", "/api/v2/projects", {"project": {}})
+        assert answer.status_code == 503
+        assert Project.objects.count() == 0
+
+    def test_a_client_is_told(self, region: Region, project: Project) -> None:
+        leave(region)
+        with pytest.raises(WakePostponed, match='the region "local" does not answer'):
+            start_for_client(Endpoint.objects.get().id)
+
+    def test_what_needs_no_worker_is_done(
+        self, api: DjangoClient, region: Region, path: str
+    ) -> None:
+        leave(region)
+        assert send(api, "GET", path + "/endpoints").status_code == 200
+        renamed = send(api, "PATCH", path, {"project": {"name": "other"}})
+        assert (renamed.status_code, renamed.json()["project"]["name"]) == (200, "other")
+        endpoint = path + f"/endpoints/{Endpoint.objects.get().id}"
+        assert send(api, "DELETE", endpoint).status_code == 200
+        assert send(api, "GET", endpoint).status_code == 404
+
+    def test_one_that_is_started_again_is_not_away(
+        self, api: DjangoClient, region: Region, path: str
+    ) -> None:
+        leave(region, seconds=10)
+        endpoint = path + f"/endpoints/{Endpoint.objects.get().id}"
+        assert send(api, "POST", endpoint + "/start").status_code == 200
+
+
+class TestCommand:
+    def test_it_lists(self, region: Region, project: Project) -> None:
+        leave(region, seconds=7)
+        Endpoint.objects.update(current_state=EndpointState.ACTIVE)
+        Region.objects.create(id="far-east", name="far-east", host="far.example.com")
+        start_for_client(Endpoint.objects.get().id)
+        heading, local, far = regions().splitlines()
+        assert (
+            heading.split() == "region address worker seen proxy seen projects active jobs".split()
+        )
+        assert local.split() == "local localhost:5432 7 s ago never 1 1 0 default".split()
+        assert far.split() == "far-east far.example.com:5432 never never 0 0 0".split()
+
+    def test_jobs_that_wait_are_counted(self, region: Region, project: Project) -> None:
+        start_for_client(Endpoint.objects.get().id)
+        assert regions("list").splitlines()[1].split()[-2:] == ["1", "default"]
+
+    def test_a_drained_one_takes_no_new_projects(
+        self, api: DjangoClient, region: Region, project: Project
+    ) -> None:
+        assert "takes no new projects. Left there: 1 project." in regions("drain", "local")
+        answer = send(api, "POST", "/api/v2/projects", {"project": {}})
+        assert answer.status_code == 422
+        assert answer.json()["message"] == 'region "local" takes no new projects'
+        start = f"/api/v2/projects/{project.id}/endpoints/{Endpoint.objects.get().id}/start"
+        assert send(api, "POST", start).status_code == 200
+        assert "draining" in regions()
+        regions("resume", "local")
+        assert send(api, "POST", "/api/v2/projects", {"project": {}}).status_code == 201
+
+    def test_an_empty_one_is_removed(self, region: Region, project: Project) -> None:
+        project.deleted_at = timezone.now()
+        project.save()
+        leave(region)
+        assert regions("remove", "local") == "local is removed.\n"
+        assert (Region.objects.count(), Project.objects.count()) == (0, 0)
+
+    def test_one_with_projects_is_not_but_by_force(self, region: Region, project: Project) -> None:
+        start_for_client(Endpoint.objects.get().id)
+        leave(region)
+        with pytest.raises(CommandError, match="1 project, 1 unfinished operation"):
+            regions("remove", "local")
+        regions("remove", "local", "--force")
+        rows = (Region, Project, Branch, Endpoint, Operation)
+        assert [row.objects.count() for row in rows] == [0] * 5
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT FROM procrastinate_jobs")
+            assert cursor.rowcount == 0
+
+    def test_one_whose_worker_runs_is_not(self, region: Region) -> None:
+        for force in ([], ["--force"]):
+            with pytest.raises(CommandError, match="the worker of local still runs"):
+                regions("remove", "local", *force)
+
+    def test_one_that_is_not_there(self, region: Region) -> None:
+        with pytest.raises(CommandError, match='no region "moon"; there are: local'):
+            regions("drain", "moon")

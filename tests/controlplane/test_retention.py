@@ -1,0 +1,78 @@
+"""What was deleted long ago is forgotten, with its passwords and its history; nothing else is."""
+
+import uuid
+from datetime import datetime, timedelta
+
+import pytest
+from django.utils import timezone
+
+from controlplane.models import Account, Branch, Endpoint, Operation, Project, Region, Role
+from controlplane.operations.retention import forget_deleted
+from tests.controlplane.rows import make_project
+
+LONG_AGO = timezone.now() - timedelta(days=31)
+LATELY = timezone.now() - timedelta(days=29)
+
+
+def counts() -> list[int]:
+    return [model.objects.count() for model in (Project, Branch, Endpoint, Operation)]
+
+
+@pytest.mark.parametrize(("deleted_at", "left"), [(LONG_AGO, 0), (LATELY, 1), (None, 1)])
+def test_a_project(
+    account: Account, region: Region, deleted_at: datetime | None, left: int
+) -> None:
+    project = make_project(account, region, size=3)
+    branch = Branch.objects.filter(project=project)[0]
+    Role.objects.create(branch=branch, name="alice", verifier="", encrypted_password="secret")
+    Branch.objects.exclude(id=branch.id).update(parent=branch)
+    Project.objects.filter(id=project.id).update(deleted_at=deleted_at)
+    forget_deleted(region)
+    assert counts() == [left, 3 * left, 3 * left, 3 * left]
+    assert Role.objects.count() == left
+
+
+def test_one_with_work_left_is_kept(account: Account, region: Region) -> None:
+    project = make_project(account, region)
+    Project.objects.update(deleted_at=LONG_AGO)
+    Operation.objects.create(
+        project=project,
+        action="delete_tenant",
+        status="running",
+        chain=uuid.uuid4(),
+        resources=[project.id],
+    )
+    forget_deleted(region)
+    assert Project.objects.count() == 1
+
+
+def test_branches_and_endpoints_of_a_project_that_lives_on(
+    account: Account, region: Region
+) -> None:
+    project = make_project(account, region, size=3)
+    kept, parent, child = Branch.objects.filter(project=project).order_by("name")
+    Branch.objects.filter(id=child.id).update(parent=parent)
+    for branch in (parent, child):
+        Branch.objects.filter(id=branch.id).update(deleted_at=LONG_AGO)
+        Endpoint.objects.filter(branch=branch).update(deleted_at=LONG_AGO)
+    forget_deleted(region)
+    assert counts() == [1, 1, 1, 1]
+    assert Branch.objects.get().id == Endpoint.objects.get().branch_id == kept.id
+
+
+def test_an_endpoint_that_was_deleted_lately_keeps_its_branch(
+    account: Account, region: Region
+) -> None:
+    make_project(account, region)
+    Branch.objects.update(deleted_at=LONG_AGO)
+    Endpoint.objects.update(deleted_at=LATELY)
+    forget_deleted(region)
+    assert counts() == [1, 1, 1, 0]
+
+
+def test_another_hosts_projects_are_its_own(account: Account, region: Region) -> None:
+    other = Region.objects.create(id="other", name="other", host="other.example.com")
+    make_project(account, other)
+    Project.objects.update(deleted_at=LONG_AGO)
+    forget_deleted(region)
+    assert Project.objects.count() == 1

@@ -1,0 +1,144 @@
+"""What the worker repeats costs the same number of queries however many endpoints there are."""
+
+import uuid
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from controlplane.models import (
+    Account,
+    Action,
+    Branch,
+    Endpoint,
+    EndpointState,
+    Operation,
+    Project,
+    Region,
+)
+from controlplane.operations import idleness
+from controlplane.operations.availability import check_availability
+from controlplane.operations.idleness import suspend_idle_endpoints
+from tests.controlplane.rows import make_project
+
+MANY = 300
+HOUR = timedelta(hours=1)
+
+
+def cost(call: Callable[[Region], None], region: Region) -> int:
+    """How many queries the round makes."""
+    with CaptureQueriesContext(connection) as captured:
+        call(region)
+    return len(captured)
+
+
+def checked(project: Project, *, hours_ago: float, times: int = 1) -> None:
+    """Have all of the project's endpoints checked `times` in a row, an hour apart, last so long
+    ago, and created before that."""
+    last = timezone.now() - hours_ago * HOUR
+    endpoints = list(Endpoint.objects.filter(project=project).select_related("branch"))
+    Endpoint.objects.filter(project=project).update(created_at=last - 100 * HOUR)
+    Operation.objects.bulk_create(
+        Operation(
+            project=project,
+            branch=endpoint.branch,
+            endpoint=endpoint,
+            action=Action.CHECK_AVAILABILITY,
+            status="finished",
+            chain=uuid.uuid4(),
+            resources=[],
+            created_at=last - number * HOUR + timedelta(microseconds=place),
+            updated_at=last,
+        )
+        for place, endpoint in enumerate(endpoints)
+        for number in range(times)
+    )
+
+
+def scheduled() -> int:
+    return Operation.objects.filter(
+        action=Action.CHECK_AVAILABILITY, status__in=("scheduling", "running")
+    ).count()
+
+
+class TestCheckAvailability:
+    def test_many_endpoints_are_one_query(self, account: Account, region: Region) -> None:
+        project = make_project(account, region, size=MANY)
+        checked(project, hours_ago=3, times=2)
+        queries = cost(check_availability, region)
+        assert (queries, scheduled()) == (1, 0)
+
+    @pytest.mark.parametrize(
+        ("times", "hours_ago", "due"),
+        [
+            (1, 1.9, False),
+            (1, 2.1, True),
+            (2, 3.9, False),
+            (2, 4.1, True),
+            (4, 15.9, False),
+            (4, 16.1, True),
+            (9, 23.9, False),
+            (9, 24.1, True),
+        ],
+    )
+    def test_the_pause_doubles_up_to_a_day(
+        self, account: Account, region: Region, times: int, hours_ago: float, due: bool
+    ) -> None:
+        checked(make_project(account, region), hours_ago=hours_ago, times=times)
+        check_availability(region)
+        assert scheduled() == due
+
+    @pytest.mark.parametrize(("age", "due"), [(1.9, False), (2.1, True)])
+    def test_the_first_comes_after_two_hours(
+        self, account: Account, region: Region, age: float, due: bool
+    ) -> None:
+        project = make_project(account, region)
+        Endpoint.objects.filter(project=project).update(created_at=timezone.now() - age * HOUR)
+        check_availability(region)
+        assert scheduled() == due
+
+    def test_an_endpoint_that_was_used_is_checked_soon(
+        self, account: Account, region: Region
+    ) -> None:
+        project = make_project(account, region)
+        checked(project, hours_ago=3, times=5)
+        Endpoint.objects.filter(project=project).update(last_active=timezone.now() - HOUR)
+        check_availability(region)
+        assert scheduled() == 1
+
+    def test_those_that_are_due_at_once_come_a_few_at_a_time(
+        self, account: Account, region: Region
+    ) -> None:
+        """An account gets half of what the region does at once, the longest due first."""
+        checked(make_project(account, region, size=6), hours_ago=30)
+        for _ in range(3):
+            check_availability(region)
+        assert scheduled() == 2
+        for name in ("bob", "charlie"):
+            other = Account.objects.create(name=name)
+            checked(make_project(other, region, size=6), hours_ago=40)
+            check_availability(region)
+            assert scheduled() == 4
+        Operation.objects.filter(status="running").update(status="finished")
+        check_availability(region)
+        waiting = Operation.objects.filter(status="running").select_related("project__account")
+        assert sorted(row.project.account.name for row in waiting) == [
+            *("bob", "bob", "charlie", "charlie")
+        ]
+
+
+class TestSuspendIdleEndpoints:
+    def test_many_endpoints_are_one_query(
+        self, account: Account, region: Region, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        project = make_project(account, region, size=MANY)
+        Endpoint.objects.filter(project=project).update(current_state=EndpointState.ACTIVE)
+        now = timezone.now()
+        ids = Endpoint.objects.values_list("id", flat=True)
+        monkeypatch.setattr(idleness, "_looked_at", dict.fromkeys(ids, now))
+        queries = cost(suspend_idle_endpoints, region)
+        assert queries == 1
+        assert Branch.objects.count() == MANY
