@@ -39,7 +39,7 @@ LOCK_BOUND = 3600.0
 BETWEEN_LOOKS = 0.05
 # Seconds between two notes that a running compute is in use: its copy must come to its end
 # before it is suspended for being idle.
-BETWEEN_NOTES = 10.0
+BETWEEN_NOTES = 2.0
 # Seconds that a wanted branch is left to who wants it.
 GIVEN_UP_FOR = 60.0
 # What goes wrong with the backup's own place concerns every branch.

@@ -41,7 +41,7 @@ class BranchCopy:
 @dataclass(frozen=True)
 class Manifest:
     perch: str
-    postgres: str  # as "18.1"
+    postgres: str  # the major version that the branches' data is of, as "18"
     region: str
     began_at: datetime
     # The moment of the rows: what the API said then is what it says after the restore.

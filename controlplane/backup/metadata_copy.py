@@ -99,12 +99,16 @@ def dump(target: Path, *, snapshot: str) -> None:
     )
 
 
-def load(source: Path) -> None:
-    """Fill the empty database. Raises DumpFailed."""
+def check_empty() -> None:
+    """Raises DumpFailed where the database has tables."""
     with connection.cursor() as cursor:
         if connection.introspection.table_names(cursor):
             raise DumpFailed("the database of DATABASE_URL is not empty: name an empty one")
     connections.close_all()
+
+
+def load(source: Path) -> None:
+    """Fill the empty database. Raises DumpFailed."""
     _run(
         "pg_restore",
         "--no-owner",

@@ -15,7 +15,7 @@ from controlplane.backup.manifest import (
     read_manifest,
     verify,
 )
-from controlplane.backup.metadata_copy import load, metadata_cluster
+from controlplane.backup.metadata_copy import check_empty, load, metadata_cluster
 from controlplane.backup.restored_rows import settle_rows
 from controlplane.backup.room import require_room
 from controlplane.backup.taking import KEPT
@@ -67,14 +67,14 @@ def restore(backup: Path, say: Callable[[str], object], *, mark: str) -> Manifes
 
 
 def _check_fits(manifest: Manifest) -> None:
-    """Raises RestoreRefused where this Perch could not run what would be restored."""
+    """Raises RestoreRefused, DumpFailed where this Perch could not run what would be restored."""
     if newer := set(manifest.migrations) - known_migrations():
         raise RestoreRefused(
             f"the backup is of a newer Perch, {manifest.perch} (it knows {min(newer)}): restore "
             "it with that version"
         )
     ours = postgres_version()
-    if manifest.postgres.split(".")[0] != ours.split(".")[0]:
+    if manifest.branches and manifest.postgres != ours.split(".")[0]:
         raise RestoreRefused(
             f"the branches are of Postgres {manifest.postgres}, and the programs here are "
             f"{ours}: name those of the same major version in PERCH_POSTGRES_BIN"
@@ -84,10 +84,10 @@ def _check_fits(manifest: Manifest) -> None:
             f'the backup is of the region "{manifest.region}": set PERCH_REGION to that, for this '
             "command and for `up`"
         )
-    if "DATABASE_URL" in os.environ and (
-        complaint := metadata.why_unreachable(os.environ["DATABASE_URL"])
-    ):
-        raise RestoreRefused(f"the database of DATABASE_URL does not answer: {complaint}")
+    if "DATABASE_URL" in os.environ:
+        if complaint := metadata.why_unreachable(os.environ["DATABASE_URL"]):
+            raise RestoreRefused(f"the database of DATABASE_URL does not answer: {complaint}")
+        check_empty()
 
 
 def _check_place() -> None:

@@ -3,7 +3,7 @@
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -104,7 +104,7 @@ def _copy_rows(
         doomed = _being_deleted()
         manifest = Manifest(
             perch=perch_version(),
-            postgres=postgres_version(),
+            postgres=_major_of(staging, copies),
             region=settings.REGION,
             began_at=began,
             rows_at=timezone.now(),
@@ -116,6 +116,13 @@ def _copy_rows(
         )
         dump(staging / METADATA_DUMP, snapshot=seen)
     return manifest
+
+
+def _major_of(staging: Path, copies: Collection[str]) -> str:
+    """Of the data: the programs that this command uses may be others, for the database's sake."""
+    for branch_id in copies:
+        return (branch_copy(staging, branch_id) / "PG_VERSION").read_text().strip()
+    return postgres_version().split(".")[0]
 
 
 def _ready_branches() -> list[str]:

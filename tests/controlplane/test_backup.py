@@ -237,6 +237,8 @@ def see_all(state_dir: Path, shop: Shop, writer: Writer, coming: Any, manifest: 
         assert Place.create(restored.stack, alice).is_served()
     finally:
         restored.down()
+    again = ran("backup", state_dir.parent / "again", "--state-dir", state_dir)
+    assert f"holds {len(found) + 1} branches" in again, "a service that is stopped"
 
 
 def see_catalog(place: Place, shop: Shop) -> None:
@@ -317,7 +319,7 @@ def test_a_branch_that_is_being_deleted_needs_no_copy(account: Account, region: 
 
 def manifest_of(copied: list[str], not_copied: dict[str, str], rows_at: datetime) -> Manifest:
     copies = {name: BranchCopy(rows_at, False, 0, {}, []) for name in copied}
-    return Manifest("1", "18.1", "local", rows_at, rows_at, [], copies, not_copied)
+    return Manifest("1", "18", "local", rows_at, rows_at, [], copies, not_copied)
 
 
 @pytest.mark.parametrize("place", ["a file", "full", "link", "nowhere/backup", "state/backup"])
