@@ -17,6 +17,7 @@ from time import monotonic, sleep
 from django.utils import timezone
 
 from controlplane.backup.manifest import BranchCopy, size_of
+from controlplane.compute import compute
 from controlplane.compute.accounts import own_account
 from controlplane.compute.branch_data import (
     OF_THE_PROCESS,
@@ -25,8 +26,8 @@ from controlplane.compute.branch_data import (
     data_dir,
 )
 from controlplane.compute.filesystem import lock_branches, remove_tree
+from controlplane.compute.occupants import is_leased
 from controlplane.compute.patience import looking
-from controlplane.compute.process import socket_dir_of
 from controlplane.compute.tree import clone_tree
 from controlplane.models import Branch, Endpoint, Operation, OperationStatus
 
@@ -86,8 +87,11 @@ def _attempt(branch_id: str, target: Path, *, gives_way: bool) -> BranchCopy:
         held.enter_context(lock_branches(branch_id, timeout=LOCK_BOUND))
         if not data.exists():
             raise NoSuchBranchData(f"the branch {branch_id} has no data")
-        socket_dir = socket_dir_of(data)
-        if socket_dir is None:
+        endpoint_id = compute.running_endpoint(branch_id)
+        if endpoint_id is None:
+            # What a Postgres that was killed has left may write still.
+            if is_leased(branch_id):
+                compute.stop(branch_id)
             with looking(_GivingWay(branch_id)) if gives_way else nullcontext():
                 clone_tree(data, target, owner=own_account(), skip=OF_THE_PROCESS)
             databases, roles = _catalog_of(branch_id)
@@ -96,11 +100,12 @@ def _attempt(branch_id: str, target: Path, *, gives_way: bool) -> BranchCopy:
                 held.close()
             at_end = _AtEnd(branch_id, locks=gives_way)
             with looking(_KeepingAwake(branch_id)):
+                socket_dir = compute.socket_dir(endpoint_id)
                 back_up(data, socket_dir, target, own_account(), at_end=at_end.held())
             databases, roles = at_end.catalog
     return BranchCopy(
         taken_at=began,
-        was_running=socket_dir is not None,
+        was_running=endpoint_id is not None,
         size=size_of(target),
         databases=databases,
         roles=roles,

@@ -15,7 +15,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from controlplane.compute import metadata
 from controlplane.compute.accounts import running_as, service_account
 from controlplane.compute.binaries import postgres_bin
-from controlplane.compute.process import last_words, wait_until
+from controlplane.compute.process import last_words
 from controlplane.compute.state_directory import hold_state_directory
 from controlplane.database.version import conninfo
 
@@ -63,14 +63,11 @@ def metadata_cluster(*, mark: str) -> Iterator[None]:
                 **running_as(service_account()),
             )
         try:
-            if (
-                not wait_until(
-                    lambda: metadata.create_metadata_database() or process.poll() is not None,
-                    time.monotonic() + READY_WITHIN,
-                )
-                or process.poll() is not None
-            ):
-                raise DumpFailed(f"Perch's own Postgres does not start: {last_words(log_file)}")
+            deadline = time.monotonic() + READY_WITHIN
+            while not metadata.create_metadata_database():
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise DumpFailed(f"Perch's own Postgres does not start: {last_words(log_file)}")
+                time.sleep(0.02)
             yield
         finally:
             connections.close_all()

@@ -15,7 +15,7 @@ from pathlib import Path
 from django.conf import settings
 
 from controlplane.compute.accounts import running_as, service_account
-from controlplane.compute.tree import read_regular
+from controlplane.compute.foreign_files import read_regular
 
 
 class PostgresUnusable(Exception):
@@ -64,11 +64,9 @@ def postgres_version() -> str:
 def other_major_of(data_dir: Path) -> str | None:
     """The major version of Postgres whose data lies in `data_dir`, where that is another one
     than that of our programs; None where they can work on it."""
-    try:
-        found = read_regular(data_dir / "PG_VERSION", limit=16).decode(errors="replace").strip()
-    except FileNotFoundError:
-        return None  # Postgres's own words say best what is missing
-    return None if found == postgres_version().split(".")[0] else found
+    found = read_regular(data_dir / "PG_VERSION", 16).decode(errors="replace").strip()
+    # Of a file that is missing Postgres's own words tell best.
+    return found if found not in ("", postgres_version().split(".")[0]) else None
 
 
 def _why_unusable(bin_dir: Path) -> str | None:

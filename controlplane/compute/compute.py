@@ -5,6 +5,8 @@ then ends in the same state. Callers hold the branch's lock (`lock_branches`).
 """
 
 import logging
+import os
+import re
 from datetime import datetime
 from pathlib import Path
 from typing import cast
@@ -15,14 +17,23 @@ from django.conf import settings
 from controlplane.compute import branch_data
 from controlplane.compute.accounts import account_of, give
 from controlplane.compute.binaries import other_major_of, postgres_version
-from controlplane.compute.branch_data import data_dir
+from controlplane.compute.branch_data import branch_dir, data_dir
 from controlplane.compute.configuration import ComputeSpec, render_configuration
-from controlplane.compute.filesystem import remove_tree
+from controlplane.compute.filesystem import forget_lock, remove_tree
 from controlplane.compute.limits import forget_limits, limit_compute
+from controlplane.compute.occupants import (
+    end_lease,
+    end_processes_in,
+    is_leased,
+    lease,
+    leased_branches,
+    wait_for_lease,
+)
 from controlplane.compute.pooler import stop_pooler
 from controlplane.compute.process import (
     StartFailed,
     check_configuration,
+    clear_stale_pid_file,
     reload_postgres,
     socket_dir_of,
     start_postgres,
@@ -37,6 +48,7 @@ log = logging.getLogger(__name__)
 LOOK_BOUND = 2.0
 # Seconds that a compute which is to serve clients may take to show that it does.
 ANSWER_BOUND = 5.0
+ENDPOINT_ID = re.compile("ep-[a-z0-9-]+")
 
 
 class OtherMajorVersion(Exception):
@@ -69,14 +81,8 @@ def start(spec: ComputeSpec) -> None:
         )
     stop(spec.branch_id)
     config = _write_configuration(spec, _config_file(spec.branch_id).name)
-    _make_socket_dir(spec)
     try:
-        start_postgres(
-            data,
-            config,
-            _log_file(spec.branch_id),
-            on_spawn=lambda pid: limit_compute(spec.endpoint_id, pid, max_cu=spec.max_cu),
-        )
+        _launch(spec)
     except StartFailed as error:
         # Only now, as it costs time: is it the settings that Postgres minds?
         if complaint := check_configuration(data, config):
@@ -85,12 +91,32 @@ def start(spec: ComputeSpec) -> None:
 
 
 def stop(branch_id: str) -> None:
-    """Stop whatever runs on the branch. Its clients see 57P01. Raises process.StopFailed."""
+    """End whatever works in the branch's directory. Its clients see 57P01.
+
+    Raises process.StopFailed, patience.OutOfPatience.
+    """
     endpoint_id = running_endpoint(branch_id)
     stop_pooler(branch_id)
     stop_postgres(data_dir(branch_id))
+    _end_leftovers(branch_id)
     if endpoint_id:
-        forget_limits(endpoint_id)
+        forget_endpoint(endpoint_id)
+
+
+def remove(branch_id: str) -> None:
+    """End whatever works on the branch and remove all that it has on this host.
+
+    Raises as `stop` does.
+    """
+    stop(branch_id)
+    branch_data.remove(branch_id)
+    forget_lock(branch_id)
+
+
+def forget_endpoint(endpoint_id: str) -> None:
+    """Remove what an endpoint's compute leaves beside the branch, once it has ended."""
+    forget_limits(endpoint_id)
+    remove_tree(socket_dir(endpoint_id))
 
 
 def reconfigure(spec: ComputeSpec) -> None:
@@ -108,23 +134,26 @@ def reconfigure(spec: ComputeSpec) -> None:
         raise ConfigurationRefused(complaint)
     # A copy: were it a rename, a crash right after it would leave no configuration at all.
     previous = branch_data.write_for(spec.branch_id, "previous.conf", current.read_text())
-    proposed.rename(current)
+    proposed.replace(current)
     reload_postgres(data)
     if not _needs_restart(spec):
         return
-    stop_postgres(data)
+    stop(spec.branch_id)
     try:
         start(spec)
     except (StartFailed, ConfigurationRefused) as error:
-        previous.rename(current)
-        start_postgres(data, current, _log_file(spec.branch_id))
+        previous.replace(current)
+        _launch(spec)
         raise ConfigurationRefused(str(error)) from error
 
 
 def running_endpoint(branch_id: str) -> str | None:
     """The id of the endpoint that the Postgres of this branch runs for, if one runs."""
     found = socket_dir_of(data_dir(branch_id))
-    return found.name if found else None
+    # The compute's own words: no path but that of an endpoint's sockets is taken from them.
+    if found is None or found.parent != Path(settings.SOCKET_DIR):
+        return None
+    return found.name if ENDPOINT_ID.fullmatch(found.name) else None
 
 
 def answers(endpoint_id: str) -> bool:
@@ -134,6 +163,21 @@ def answers(endpoint_id: str) -> bool:
             return connection.execute("SELECT 1").fetchone() == (1,)
     except psycopg.Error:
         return False
+
+
+def is_silent(endpoint_id: str) -> bool:
+    """Whether the endpoint's Postgres, which is said to run, answers nobody."""
+    try:
+        with session(socket_dir(endpoint_id), bound=ANSWER_BOUND) as connection:
+            connection.execute("SELECT 1")
+    except psycopg.Error as error:
+        return is_silence(error)
+    return False
+
+
+def is_silence(error: psycopg.Error) -> bool:
+    """Whether a session failed for want of any answer, be it a refusal."""
+    return error.sqlstate is None and "FATAL:" not in str(error)
 
 
 def last_activity(endpoint_id: str) -> datetime | None:
@@ -162,13 +206,47 @@ def logical_size(endpoint_id: str) -> int:
     return cast("int", row and row[0]) or 0
 
 
-def running_branches() -> dict[str, str]:
-    """Every Postgres on this host, as branch id to the id of the endpoint it runs for."""
-    found = {}
+def running_branches() -> dict[str, str | None]:
+    """Every branch of this host on which any process works, and the endpoint that its Postgres
+    runs for; None where all that works is what a dead Postgres, or a start, has left."""
+    found: dict[str, str | None] = dict.fromkeys(leased_branches())
     for directory in (Path(settings.STATE_DIR) / "branches").glob("br-*"):
         if endpoint_id := running_endpoint(directory.name):
             found[directory.name] = endpoint_id
     return found
+
+
+def endpoints_with_sockets() -> set[str]:
+    """The endpoints of which something is left on this host, whether they run or not."""
+    return {directory.name for directory in Path(settings.SOCKET_DIR).glob("ep-*")}
+
+
+def _launch(spec: ComputeSpec) -> None:
+    """Start the branch's Postgres with the configuration that stands there."""
+    data = data_dir(spec.branch_id)
+    clear_stale_pid_file(data, sockets=_make_socket_dir(spec))
+    with lease(spec.branch_id) as inherited:
+        start_postgres(
+            data,
+            _config_file(spec.branch_id),
+            _log_file(spec.branch_id),
+            on_spawn=lambda pid: limit_compute(spec.endpoint_id, pid, max_cu=spec.max_cu),
+            lease=inherited,
+        )
+
+
+def _end_leftovers(branch_id: str) -> None:
+    """End what works on the branch although no Postgres runs: what a killed one has left, and
+    starts that got nowhere.
+
+    Nobody does where the lease is free and no file speaks of a Postgres: then this is quick.
+    """
+    if is_leased(branch_id) or os.path.lexists(data_dir(branch_id) / "postmaster.pid"):
+        end_processes_in(branch_dir(branch_id))
+        clear_stale_pid_file(data_dir(branch_id))
+    if not wait_for_lease(branch_id):
+        log.warning("lease held by no process", extra={"branch": branch_id})
+    end_lease(branch_id)
 
 
 def _needs_restart(spec: ComputeSpec) -> bool:
@@ -193,16 +271,17 @@ def _write_configuration(spec: ComputeSpec, name: str) -> Path:
     return branch_data.write_for(spec.branch_id, name, text)
 
 
-def _make_socket_dir(spec: ComputeSpec) -> None:
+def _make_socket_dir(spec: ComputeSpec) -> Path:
     """Where the compute listens: its account's alone. The account is another one after a
     reassignment."""
-    account = account_of(branch_data.branch_dir(spec.branch_id))
+    account = account_of(branch_dir(spec.branch_id))
     place = socket_dir(spec.endpoint_id)
     if place.exists() and place.lstat().st_uid != account.uid:
         remove_tree(place)
     if not place.exists():
         place.mkdir(mode=0o700)
         give(place, account)
+    return place
 
 
 def _config_file(branch_id: str) -> Path:

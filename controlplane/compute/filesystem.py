@@ -12,6 +12,8 @@ from typing import Any
 
 from django.conf import settings
 
+from controlplane.compute.patience import remaining
+
 
 class LockTimeout(Exception):
     """Somebody else holds the branch's lock."""
@@ -56,7 +58,7 @@ def lock_branches(*branch_ids: str, timeout: float = 60.0) -> Iterator[None]:
     The kernel lets go when the holder dies, so a lock never outlives its work, and work
     that was wrongly taken for dead is not done twice at once. `timeout` is in seconds.
 
-    Raises LockTimeout.
+    Raises LockTimeout, patience.OutOfPatience.
     """
     deadline = time.monotonic() + timeout
     directory = settings.STATE_DIR / "locks"
@@ -67,18 +69,40 @@ def lock_branches(*branch_ids: str, timeout: float = 60.0) -> Iterator[None]:
         yield
 
 
+def forget_lock(branch_id: str) -> None:
+    """Remove the lock file of a branch that is gone. The caller holds its lock."""
+    (settings.STATE_DIR / "locks" / branch_id).unlink(missing_ok=True)
+
+
 @contextmanager
 def _lock_file(path: Path, deadline: float) -> Iterator[None]:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            _wait_for_lock(descriptor, path.name, deadline)
+            # Its last holder may have removed the file: whoever comes next locks a new one.
+            if _is_at(path, descriptor):
+                yield
+                return
+        finally:
+            os.close(descriptor)
+
+
+def _wait_for_lock(descriptor: int, name: str, deadline: float) -> None:
+    """Raises LockTimeout, patience.OutOfPatience."""
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            remaining()
+            if time.monotonic() >= deadline:
+                raise LockTimeout(f"{name} is busy with other work") from None
+            time.sleep(0.01)
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
     try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    raise LockTimeout(f"{path.name} is busy with other work") from None
-                time.sleep(0.01)
-        yield
-    finally:
-        os.close(descriptor)
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False

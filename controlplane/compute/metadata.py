@@ -17,6 +17,7 @@ from controlplane.compute.binaries import (
     postgres_version,
 )
 from controlplane.compute.filesystem import remove_tree, sync_tree
+from controlplane.compute.process import clear_stale_pid_file
 
 USER = DATABASE = "perch"
 HBA_FILE, IDENT_FILE = "metadata-hba.conf", "metadata-ident.conf"
@@ -41,6 +42,7 @@ def create_metadata_cluster() -> None:
     _make(metadata_socket_dir())
     _let_us_in()
     if data.exists():
+        clear_stale_pid_file(data, sockets=metadata_socket_dir())
         return
     staging = data.with_name(".metadata")
     remove_tree(staging)

@@ -8,6 +8,7 @@ import functools
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Collection
@@ -19,12 +20,22 @@ from django.conf import settings
 
 from controlplane.compute import branch_data
 from controlplane.compute.accounts import account_of, running_as
-from controlplane.compute.process import is_alive, reap, wait_until
+from controlplane.compute.foreign_files import read_regular, remove_from
+from controlplane.compute.occupants import (
+    StopFailed,
+    end_processes_in,
+    have_ended,
+    kill,
+    lease,
+    occupant,
+)
+from controlplane.compute.process import reap
 
 PORT = 6432  # of the socket's name alone
 MOST_CLIENTS = 10_000
 SERVERS_PER_POOL = 20  # for each pair of database and role
 START_TIMEOUT = 5.0  # seconds
+STOP_TIMEOUT = 1.0  # seconds: it holds nothing but its clients' connections
 
 CONFIGURATION = """\
 [databases]
@@ -76,19 +87,31 @@ def ensure_pooler(branch_id: str, socket_dir: Path, *, roles: Collection[str]) -
     Raises PoolerUnavailable.
     """
     admit_roles(branch_id, roles)
-    if _process(branch_id) is not None:
+    if _is_serving(branch_id, socket_dir):
         return
     program = pgbouncer()
     if program is None:
         raise PoolerUnavailable("pooling is not available: PgBouncer is not installed on this host")
-    config = _config_file(branch_id)
-    log_file = config.with_suffix(".log")
+    # One that hangs, or that was left half started, holds what the new one needs.
+    try:
+        end_processes_in(_config_file(branch_id))
+    except StopFailed as error:
+        raise PoolerUnavailable(str(error)) from error
+    # What a pooler that was killed has left would pass for the new one's.
+    remove_from(socket_dir, pooler_socket(socket_dir).name)
+    remove_from(_pid_file(branch_id).parent, _pid_file(branch_id).name)
+    _configure(branch_id, socket_dir, program)
+    with lease(branch_id) as inherited:
+        _start(branch_id, socket_dir, program, inherited)
+
+
+def _configure(branch_id: str, socket_dir: Path, program: str) -> None:
     text = CONFIGURATION
     if _version(program) >= KEEPS_PREPARED_STATEMENTS:
         text += "max_prepared_statements = 200\n"
     branch_data.write_for(
         branch_id,
-        config.name,
+        _config_file(branch_id).name,
         text.format(
             socket_dir=socket_dir,
             port=PORT,
@@ -98,30 +121,34 @@ def ensure_pooler(branch_id: str, socket_dir: Path, *, roles: Collection[str]) -
             servers=SERVERS_PER_POOL,
         ),
     )
-    # What a pooler that was killed has left would pass for the new one's.
-    pooler_socket(socket_dir).unlink(missing_ok=True)
+
+
+def _start(branch_id: str, socket_dir: Path, program: str, inherited: int) -> None:
+    """Returns once it listens; raises PoolerUnavailable, and then nothing of it is left."""
     # Opened here, not by its name there: the pooler's account owns no directory of ours.
-    with log_file.open("wb") as log:
+    with _log_file(branch_id).open("wb") as log:
         child = subprocess.Popen(
-            [program, config],
+            [program, _config_file(branch_id)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=log,
             start_new_session=True,
+            pass_fds=[inherited],
             **running_as(account_of(branch_data.branch_dir(branch_id))),
         )
+    reap(child)
     deadline = time.monotonic() + START_TIMEOUT
-    while not pooler_socket(socket_dir).exists():
+    while not _listens(pooler_socket(socket_dir)):
         if child.poll() is not None or time.monotonic() > deadline:
             child.kill()
-            raise PoolerUnavailable(f"PgBouncer did not start: {_last_line(log_file)}")
+            raise PoolerUnavailable(f"PgBouncer did not start: {_last_line(branch_id)}")
         time.sleep(0.002)
-    reap(child)
 
 
 @functools.cache
 def _version(program: str) -> tuple[int, int]:
-    said = subprocess.run([program, "--version"], capture_output=True, text=True).stdout
+    asked = [program, "--version"]
+    said = subprocess.run(asked, capture_output=True, text=True, timeout=START_TIMEOUT).stdout
     found = re.search(r"(\d+)\.(\d+)", said)
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
@@ -131,7 +158,8 @@ def admit_roles(branch_id: str, roles: Collection[str]) -> None:
     quoted = ('"' + role.replace('"', '""') + '"' for role in sorted(roles))
     text = "".join(f'{role} ""\n' for role in quoted)
     path = _auth_file(branch_id)
-    if path.exists() and path.read_text() == text:
+    wanted = text.encode()
+    if read_regular(path, len(wanted) + 1) == wanted and path.exists():
         return
     branch_data.write_for(branch_id, path.name, text)
     if process := _process(branch_id):
@@ -143,11 +171,10 @@ def stop_pooler(branch_id: str) -> None:
     process = _process(branch_id)
     if process is None:
         return
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(psutil.Error):
-            process.send_signal(number)
-        if wait_until(lambda: not is_alive(process), time.monotonic() + 3):
-            return
+    with suppress(psutil.NoSuchProcess):
+        process.terminate()
+    if not have_ended([process], within=STOP_TIMEOUT):
+        kill([process])
 
 
 def _config_file(branch_id: str) -> Path:
@@ -162,18 +189,35 @@ def _pid_file(branch_id: str) -> Path:
     return branch_data.branch_dir(branch_id) / "run" / "pgbouncer.pid"
 
 
+def _log_file(branch_id: str) -> Path:
+    return branch_data.branch_dir(branch_id) / "pgbouncer.log"
+
+
+def _is_serving(branch_id: str, socket_dir: Path) -> bool:
+    process = _process(branch_id)
+    if process is None or not pooler_socket(socket_dir).exists():
+        return False
+    with suppress(psutil.NoSuchProcess):
+        return bool(process.status() != psutil.STATUS_STOPPED)
+    return False
+
+
+def _listens(path: Path) -> bool:
+    """Whether connections are taken there; between the socket and this lies a moment."""
+    with socket.socket(socket.AF_UNIX) as client:
+        try:
+            client.connect(str(path))
+        except OSError:
+            return False
+    return True
+
+
 def _process(branch_id: str) -> psutil.Process | None:
-    try:
-        process = psutil.Process(int(_pid_file(branch_id).read_text()))
-        # Process ids come round again: it is ours only if it was started with our file.
-        ours = str(_config_file(branch_id)) in process.cmdline()
-    except (FileNotFoundError, ValueError, psutil.Error):
-        return None
-    return process if ours and is_alive(process) else None
+    found = re.fullmatch(rb"([0-9]{1,10})\s*", read_regular(_pid_file(branch_id), 64))
+    # Process ids come round again: it is ours only if it was started with our file.
+    return occupant(int(found[1]), _config_file(branch_id)) if found else None
 
 
-def _last_line(log_file: Path) -> str:
-    try:
-        return log_file.read_text(errors="replace").strip().splitlines()[-1]
-    except (OSError, IndexError):
-        return "it left no log"
+def _last_line(branch_id: str) -> str:
+    lines = read_regular(_log_file(branch_id), 4096, from_end=True).splitlines()
+    return lines[-1].decode(errors="replace") if lines else "it left no log"

@@ -4,6 +4,7 @@ Everything is read from the data directory's postmaster.pid and from the process
 so any worker finds a Postgres that another worker started.
 """
 
+import logging
 import os
 import re
 import signal
@@ -19,16 +20,32 @@ import psutil
 
 from controlplane.compute.accounts import account_of, running_as
 from controlplane.compute.binaries import postgres_bin
+from controlplane.compute.foreign_files import read_regular, remove_from
+from controlplane.compute.occupants import StopFailed as StopFailed
+from controlplane.compute.occupants import end_processes_in, is_alive, occupant
+from controlplane.compute.patience import remaining
+from controlplane.compute.progress import (
+    Movement,
+    Watch,
+    continue_if_stopped,
+    wait_while_it_gets_on,
+)
+from controlplane.compute.recovery import recovery_progress
 
-POLL_INTERVAL = 0.001  # seconds
+log = logging.getLogger(__name__)
+
+# Seconds that a start may stand still, neither ready nor at work.
+STILL_START = 15.0
+# Seconds that a stop may, with each signal: a fast shutdown, then an immediate one.
+STILL_STOPS = ((signal.SIGINT, 3.0), (signal.SIGQUIT, 2.0))
+CHECK_BOUND = 30.0  # seconds, for a look at a configuration
+TELL_RECOVERY_EVERY = 5.0  # seconds
+LONGEST_PID_FILE = 4096  # bytes
+SOCKET = ".s.PGSQL.5432"
 
 
 class StartFailed(Exception):
     """Postgres did not come up; the message is its own last words."""
-
-
-class StopFailed(Exception):
-    """Postgres could not even be killed."""
 
 
 def socket_dir_of(data_dir: Path) -> Path | None:
@@ -44,63 +61,75 @@ def start_postgres(
     config_file: Path,
     log_file: Path,
     *,
-    timeout: float = 60.0,
     on_spawn: Callable[[int], object] = lambda pid: None,
+    lease: int | None = None,
 ) -> None:
     """Start Postgres on `data_dir` and return once it accepts connections.
 
-    `timeout` is in seconds and covers crash recovery. The log is begun anew; the one
-    before it stays beside it. `on_spawn` gets the process id before Postgres has any
-    children. Raises StartFailed.
+    It has all the time it needs for as long as it gets on, to redo its log after a crash. Nothing
+    else may run in the directory. The log is begun anew; the one before it stays beside it.
+    `on_spawn` gets the process id before Postgres has any children; `lease` is a descriptor that
+    it inherits. Raises StartFailed, StopFailed and patience.OutOfPatience; then nothing of it
+    is left running.
     """
-    deadline = time.monotonic() + timeout
-    if log_file.exists():
+    with suppress(FileNotFoundError):
         log_file.replace(log_file.with_suffix(".log.1"))
-    while True:
-        child = _spawn(data_dir, config_file, log_file)
+    child = _spawn(data_dir, config_file, log_file, lease)
+    try:
         on_spawn(child.pid)
-        if wait_until(partial(_is_ready_or_over, data_dir, child), deadline):
-            if child.poll() is None:
-                reap(child)
-                return
-            words = last_words(log_file)
-            # The backends of a postmaster that was killed go by themselves, soon.
-            if "shared memory block" in words and time.monotonic() < deadline:
-                time.sleep(0.05)
-                continue
-            raise StartFailed(words)
-        stop_postgres(data_dir, timeout=5)
-        raise StartFailed(f"Postgres was not ready after {timeout:.0f} s: {last_words(log_file)}")
+        is_over = partial(_is_ready_or_over, data_dir, child)
+        in_time = wait_while_it_gets_on(is_over, _telling(data_dir, child.pid), still=STILL_START)
+    except BaseException:
+        _give_up(child, data_dir)
+        raise
+    if in_time and child.poll() is None:
+        reap(child)
+        return
+    _give_up(child, data_dir)
+    words = last_words(log_file)
+    if not in_time:
+        words = f"Postgres did nothing for {STILL_START:.0f} s as it started: {words}"
+    raise StartFailed(words)
 
 
-def stop_postgres(data_dir: Path, *, timeout: float = 30.0) -> None:
+def stop_postgres(data_dir: Path) -> None:
     """Stop the Postgres of `data_dir` if one runs, dropping its connections (57P01).
 
-    A fast shutdown first; after `timeout` seconds an immediate one, then SIGKILL.
-    Raises StopFailed.
+    A fast shutdown, which has all the time it needs for as long as it gets on; one that stands
+    still is followed by an immediate one, then by SIGKILL for every process. Raises StopFailed,
+    patience.OutOfPatience.
     """
-    process = _postmaster(data_dir)
-    if process is None:
+    postmaster = _postmaster(data_dir)
+    if postmaster is None:
         return
-    children: list[psutil.Process] = []
-    for number, seconds in (
-        (signal.SIGINT, timeout),
-        (signal.SIGQUIT, 5.0),
-        (signal.SIGKILL, 5.0),
-    ):
+    look = Watch(postmaster.pid).look
+    for number, still in STILL_STOPS:
         with suppress(psutil.NoSuchProcess):
-            if number == signal.SIGKILL:
-                children = process.children(recursive=True)
-            process.send_signal(number)
-        if wait_until(lambda: not is_alive(process), time.monotonic() + seconds):
-            break
-    else:
-        raise StopFailed(f"process {process.pid} of {data_dir} does not end")
-    # After a kill the backends are still there; none may write to the directory any more.
-    for child in children:
-        with suppress(psutil.NoSuchProcess):
-            child.kill()
-    wait_until(lambda: not any(map(is_alive, children)), time.monotonic() + 5)
+            postmaster.send_signal(number)
+            # Stopped by a signal, it would hear of no other.
+            continue_if_stopped(postmaster.pid)
+        if wait_while_it_gets_on(lambda: not is_alive(postmaster), look, still=still):
+            return
+        fields = {"pid": postmaster.pid, "signal": number.name, "still_seconds": still}
+        log.warning("Postgres does not end", extra=fields)
+    end_processes_in(data_dir)
+
+
+def clear_stale_pid_file(data_dir: Path, *, sockets: Path | None = None) -> None:
+    """Remove a postmaster.pid that names no Postgres of this directory, and the lock file that
+    the one which wrote it left in its directory of `sockets`.
+
+    Postgres itself takes any living process of its account, which has come by that process id
+    since a power cut, for another Postgres, and would not start. Raises StopFailed.
+    """
+    if _postmaster(data_dir) is not None:
+        return
+    if os.path.lexists(data_dir / "postmaster.pid"):
+        # The file is all that keeps a new Postgres from what a killed one has left at work.
+        end_processes_in(data_dir)
+        remove_from(data_dir, "postmaster.pid")
+    if sockets is not None:
+        remove_from(sockets, SOCKET, f"{SOCKET}.lock")
 
 
 def reload_postgres(data_dir: Path) -> None:
@@ -110,30 +139,32 @@ def reload_postgres(data_dir: Path) -> None:
 
 
 def check_configuration(data_dir: Path, config_file: Path) -> str | None:
-    """What Postgres says against `config_file`, or None where it accepts it."""
-    done = subprocess.run(
-        [
-            postgres_bin() / "postgres",
-            *("-D", data_dir, "-c", f"config_file={config_file}"),
-            *("-c", "log_line_prefix=", "-C", "cluster_name"),
-        ],
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=30,
-        **running_as(account_of(data_dir.parent)),
-    )
+    """What Postgres says against `config_file`, or None where it accepts it.
+
+    Raises StartFailed where it says nothing in time.
+    """
+    bound = min(CHECK_BOUND, remaining())
+    try:
+        done = subprocess.run(
+            [
+                postgres_bin() / "postgres",
+                *("-D", data_dir, "-c", f"config_file={config_file}"),
+                *("-c", "log_line_prefix=", "-C", "cluster_name"),
+            ],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=bound,
+            **running_as(account_of(data_dir.parent)),
+        )
+    except subprocess.TimeoutExpired as error:
+        raise StartFailed(f"Postgres did not read its settings within {bound:.0f} s") from error
     return None if done.returncode == 0 else _complaints(done.stderr)
 
 
 def last_words(log_file: Path) -> str:
     """What Postgres complained of at the end of `log_file`, in its own words."""
-    try:
-        with log_file.open("rb") as file:
-            file.seek(max(0, log_file.stat().st_size - 8192))
-            text = file.read().decode(errors="replace")
-    except FileNotFoundError:
-        return "Postgres left no log"
+    text = read_regular(log_file, 8192, from_end=True).decode(errors="replace")
     return _complaints(text) or "Postgres ended without a word"
 
 
@@ -155,8 +186,13 @@ def reap(child: "subprocess.Popen[bytes]") -> None:
     threading.Thread(target=child.wait, daemon=True, name=f"reap-{child.pid}").start()
 
 
-def _spawn(data_dir: Path, config_file: Path, log_file: Path) -> "subprocess.Popen[bytes]":
-    log = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+def _spawn(
+    data_dir: Path, config_file: Path, log_file: Path, lease: int | None
+) -> "subprocess.Popen[bytes]":
+    # The one before was moved away; what has come in its place is not ours to write to.
+    log_file.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
+    log = os.open(log_file, flags, 0o600)
     try:
         return subprocess.Popen(
             [postgres_bin() / "postgres", "-D", data_dir, "-c", f"config_file={config_file}"],
@@ -165,39 +201,46 @@ def _spawn(data_dir: Path, config_file: Path, log_file: Path) -> "subprocess.Pop
             stderr=log,
             # Of its own session: it must survive the worker and its terminal.
             start_new_session=True,
+            pass_fds=[] if lease is None else [lease],
             **running_as(account_of(data_dir.parent)),
         )
     finally:
         os.close(log)
 
 
+def _give_up(child: "subprocess.Popen[bytes]", data_dir: Path) -> None:
+    """End a Postgres that does not come up, and all that it has forked."""
+    child.kill()
+    child.wait()
+    end_processes_in(data_dir)
+
+
+def _telling(data_dir: Path, pid: int) -> Callable[[], Movement]:
+    """A look at a Postgres that starts, which logs now and then how far it is."""
+    watch = Watch(pid)
+    told_at = time.monotonic()
+
+    def look() -> Movement:
+        nonlocal told_at
+        if time.monotonic() - told_at >= TELL_RECOVERY_EVERY:
+            told_at = time.monotonic()
+            fields = {"branch": data_dir.parent.name, "progress": recovery_progress(data_dir)}
+            log.info("recovering", extra=fields)
+        return watch.look()
+
+    return look
+
+
 def _pid_file(data_dir: Path) -> list[str]:
-    try:
-        return (data_dir / "postmaster.pid").read_text().splitlines()
-    except FileNotFoundError:
-        return []
+    text = read_regular(data_dir / "postmaster.pid", LONGEST_PID_FILE)
+    return text.decode(errors="replace").splitlines()
 
 
 def _postmaster(data_dir: Path) -> psutil.Process | None:
     lines = _pid_file(data_dir)
-    if not lines or not lines[0].lstrip("-").isdigit():
+    if not lines or not re.fullmatch("[0-9]{1,10}", lines[0]):
         return None
-    try:
-        process = psutil.Process(abs(int(lines[0])))
-        # Process ids come round again: it is ours only if it works in our directory.
-        if is_alive(process) and Path(process.cwd()) == data_dir.resolve():
-            return process
-    except (psutil.NoSuchProcess, psutil.AccessDenied):
-        pass
-    return None
-
-
-def is_alive(process: psutil.Process) -> bool:
-    """Whether the process runs; one that has ended but was not waited for does not."""
-    try:
-        return bool(process.is_running()) and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+    return occupant(int(lines[0]), data_dir)
 
 
 def _is_ready(data_dir: Path, pid: int) -> bool:
@@ -207,12 +250,3 @@ def _is_ready(data_dir: Path, pid: int) -> bool:
 
 def _is_ready_or_over(data_dir: Path, child: "subprocess.Popen[bytes]") -> bool:
     return _is_ready(data_dir, child.pid) or child.poll() is not None
-
-
-def wait_until(condition: Callable[[], bool], deadline: float) -> bool:
-    """Wait until `condition` holds; False if `deadline` (monotonic seconds) came first."""
-    while not condition():
-        if time.monotonic() >= deadline:
-            return False
-        time.sleep(POLL_INTERVAL)
-    return True

@@ -52,14 +52,6 @@ def open_directory(path: Path | str, *, within: int | None = None) -> Iterator[i
         os.close(descriptor)
 
 
-def read_regular(path: Path | str, *, limit: int, within: int | None = None) -> bytes:
-    """The file's last `limit` bytes. Raises FileNotFoundError also for what is not a regular
-    file; other OSErrors."""
-    with _regular(path, within=within) as (descriptor, found):
-        os.lseek(descriptor, max(0, found.st_size - limit), os.SEEK_SET)
-        return os.read(descriptor, limit)
-
-
 def clone_tree(source: Path, target: Path, *, owner: Account, skip: Collection[str] = ()) -> None:
     """Copy the directory `source`, all of it one account's, to the new path `target`, for `owner`.
 

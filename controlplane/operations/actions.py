@@ -13,6 +13,7 @@ from controlplane.models import Action, EndpointState, Lane, Operation
 from controlplane.operations import work
 from controlplane.operations.details import (
     ApplyConfigDetails,
+    CheckAvailabilityDetails,
     Details,
     SuspendComputeDetails,
 )
@@ -64,12 +65,16 @@ ACTIONS: Mapping[Action, ActionRule] = {
     Action.APPLY_CONFIG: ActionRule(
         work.apply_config, details=ApplyConfigDetails, endpoint_after=EndpointState.ACTIVE
     ),
-    Action.CHECK_AVAILABILITY: ActionRule(work.check_availability, lane=Lane.UPKEEP),
+    Action.CHECK_AVAILABILITY: ActionRule(
+        work.check_availability, details=CheckAvailabilityDetails, lane=Lane.UPKEEP
+    ),
     Action.DELETE_TIMELINE: ActionRule(work.delete_timeline, lane=Lane.UPKEEP),
     Action.DELETE_TENANT: ActionRule(work.delete_tenant, lane=Lane.UPKEEP),
 }
 
 STARTS = [action for action, rule in ACTIONS.items() if rule.is_start]
+# Those that leave no compute running.
+ENDS = [Action.SUSPEND_COMPUTE, Action.DELETE_TIMELINE, Action.DELETE_TENANT]
 MAKES_BRANCH = [action for action, rule in ACTIONS.items() if rule.makes_branch]
 
 

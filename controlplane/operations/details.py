@@ -50,3 +50,9 @@ class ApplyConfigDetails(Details):
 class SuspendComputeDetails(Details):
     # Only where nobody has come since the endpoint was found idle.
     if_idle: bool = False
+
+
+@dataclass(frozen=True)
+class CheckAvailabilityDetails(Details):
+    # Only whether the compute, which answered no look, answers now; one that does not is ended.
+    was_silent: bool = False

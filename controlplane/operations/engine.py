@@ -7,12 +7,10 @@ commits; different projects never wait for each other.
 """
 
 import logging
-import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -36,12 +34,13 @@ from controlplane.models import (
     OperationStatus,
     Project,
 )
-from controlplane.operations.actions import ACTIONS, STARTS, details_of, rule_of
+from controlplane.operations.actions import ACTIONS, ENDS, STARTS, details_of, rule_of
 from controlplane.operations.details import Details
 from controlplane.operations.effects import settle_compute, settle_rows, take_effect
+from controlplane.operations.lanes import enter_lane, move_ahead
 from controlplane.operations.locks import locked_project
-from controlplane.operations.queue import enqueue_operation, move_job
-from controlplane.operations.under_way import noted
+from controlplane.operations.queue import enqueue_operation
+from controlplane.operations.under_way import HandedBack, holding_branches, noted
 from controlplane.operations.work import Attempt, Refused
 
 log = logging.getLogger(__name__)
@@ -50,21 +49,11 @@ log = logging.getLogger(__name__)
 # `scheduling`, and follow in order as these end.
 MOST_OF_A_PROJECT = 8
 
-# Seconds that an attempt waits for its branches, and after which it looks up from that.
-LOCK_WAIT, LOOK_UP = 60.0, 0.5
-
-# Set once the worker is to end.
-ending = threading.Event()
-
 # Exceptions whose words mean something to the user of the endpoint.
 TELLING = (
     *(StartFailed, StopFailed, DataDamaged, LockTimeout, OutOfPatience),
     *(psycopg.Error, OSError),
 )
-
-
-class HandedBack(Exception):
-    """The attempt has not begun, as the worker ends; the job is another worker's to do."""
 
 
 class RegionAway(Exception):
@@ -143,7 +132,7 @@ def dispatch(project: Project) -> list[Operation]:
     The caller holds the project's lock. Returns what was handed over.
     """
     operations = unfinished(project.id)
-    _move_ahead(project, operations)
+    move_ahead(project, operations)
     under_way = Counter(
         operation.lane for operation in operations if operation.status == OperationStatus.RUNNING
     )
@@ -172,36 +161,9 @@ def hurry(project: Project, operations: Sequence[Operation], lane: Lane) -> None
     are what somebody in it has come to wait for. The caller holds the project's lock."""
     behind = [operation for operation in operations if lane.is_ahead_of(operation.lane)]
     for operation in behind:
-        _enter_lane(project, operation, lane)
+        enter_lane(project, operation, lane)
     if behind:
         dispatch(project)
-
-
-def _move_ahead(project: Project, operations: Sequence[Operation]) -> None:
-    """Give each of the project's unfinished operations, oldest first, the lane of the most
-    urgent one that stands behind it, so that nobody waits for a lane that is not his own."""
-    # By resource, the lane of the most urgent operation so far that holds it; under the
-    # project's id, that of the most urgent that holds all.
-    wanted: dict[str, Lane] = {}
-    for operation in reversed(operations):
-        holds_all = project.id in operation.resources
-        held = wanted.keys() if holds_all else {project.id, *operation.resources}
-        lane = min(
-            (Lane(operation.lane), *(wanted[one] for one in held if one in wanted)),
-            key=list(Lane).index,
-        )
-        if lane != operation.lane:
-            _enter_lane(project, operation, lane)
-        for one in operation.resources:
-            wanted[one] = lane
-
-
-def _enter_lane(project: Project, operation: Operation, lane: Lane) -> None:
-    """One that a worker has begun goes on where it is; only its next attempt is moved."""
-    operation.lane = lane
-    operation.save(update_fields=["lane"])
-    if operation.status == OperationStatus.RUNNING:
-        move_job(operation, project)
 
 
 def unfinished(project_id: str) -> Sequence[Operation]:
@@ -231,8 +193,8 @@ def _attempt(operation: Operation) -> None:
     began = time.monotonic()
     try:
         with (
-            noted(operation, lock_wait=LOCK_WAIT) as attempt,
-            _holding_branches(operation),
+            noted(operation) as attempt,
+            holding_branches(_branches_of(operation)),
         ):
             # The lock's holder may have been this same operation, taken for dead too early.
             operation = _load(operation.id)
@@ -259,28 +221,6 @@ def _described(operation: Operation) -> dict[str, str | None]:
     return {"action": operation.action, "endpoint": operation.endpoint_id}
 
 
-@contextmanager
-def _holding_branches(operation: Operation) -> Iterator[None]:
-    """Hold the operation's branches, as `lock_branches` does.
-
-    Raises LockTimeout after LOCK_WAIT, HandedBack once the worker is to end: what waits here has
-    not begun, and must not keep the worker from its end.
-    """
-    branches = _branches_of(operation)
-    deadline = time.monotonic() + LOCK_WAIT
-    with ExitStack() as held:
-        while not ending.is_set():
-            try:
-                held.enter_context(lock_branches(*branches, timeout=LOOK_UP))
-            except LockTimeout:
-                if time.monotonic() >= deadline:
-                    raise
-                continue
-            yield
-            return
-    raise HandedBack
-
-
 def _attempt_at(operation: Operation) -> Attempt:
     return Attempt(
         operation,
@@ -296,6 +236,19 @@ def _is_awaited(operation: Operation) -> bool:
         status__in=UNFINISHED,
         created_at__gt=operation.created_at,
     ).exists()
+
+
+def _is_in_the_way(operation: Operation) -> bool:
+    """Whether somebody has asked meanwhile for the end of what this operation works for: a
+    suspend or a deletion waits for the attempt under way, and not for another one."""
+    later = Operation.objects.filter(
+        project_id=operation.project_id,
+        resources__overlap=[*operation.resources, operation.project_id],
+        action__in=ENDS,
+        status__in=UNFINISHED,
+        created_at__gt=operation.created_at,
+    )
+    return later.exclude(chain=operation.chain).exists()
 
 
 def _finish(operation: Operation) -> None:
@@ -314,7 +267,7 @@ def _words_of(error: Exception) -> str:
 
 def _retry_or_fail(operation: Operation, reason: str) -> None:
     pauses = rule_of(operation).retry_pauses
-    if operation.failures_count >= len(pauses):
+    if operation.failures_count >= len(pauses) or _is_in_the_way(operation):
         _fail(operation, reason, attempt_failed=True)
         return
     pause = timedelta(seconds=pauses[operation.failures_count])

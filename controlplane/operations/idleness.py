@@ -14,10 +14,11 @@ from controlplane.operations.details import SuspendComputeDetails
 from controlplane.operations.engine import Step, schedule
 from controlplane.operations.locks import locked_project
 from controlplane.operations.looks import look_into
+from controlplane.operations.silence import check_silent, is_silent, listening
 
 log = logging.getLogger(__name__)
 
-LONGEST_BETWEEN_LOOKS = 15.0  # seconds
+LONGEST_BETWEEN_LOOKS = 10.0  # seconds
 
 # When this worker last asked each endpoint's compute; asking costs it a connection.
 _looked_at: dict[str, datetime] = {}
@@ -39,12 +40,15 @@ def suspend_idle_endpoints(region: Region) -> None:
     if not ids:
         return
     _looked_at.update((endpoint_id, now) for endpoint_id in ids)
-    due = Endpoint.objects.select_related("branch").filter(id__in=ids)
-    for endpoint, activity in look_into(due, compute.last_activity, at="activity"):
+    due = list(Endpoint.objects.select_related("branch").filter(id__in=ids))
+    for endpoint, activity in look_into(due, listening(compute.last_activity), at="activity"):
         _take_in(endpoint, activity)
+    check_silent(due)
 
 
 def _is_due(endpoint_id: str, timeouts: Mapping[str, int], now: datetime) -> bool:
+    if is_silent(endpoint_id):
+        return True
     timeout = _timeout_of(timeouts[endpoint_id])
     between = min(timeout / 3, LONGEST_BETWEEN_LOOKS) if timeout > 0 else LONGEST_BETWEEN_LOOKS
     looked_at = _looked_at.get(endpoint_id)

@@ -5,12 +5,14 @@ operation whose job was lost is handed over again.
 """
 
 import logging
+from collections.abc import Set
 
 from django.db import connection
 from django.utils import timezone
 
 from controlplane.compute import compute
-from controlplane.compute.filesystem import LockTimeout, lock_branches
+from controlplane.compute.filesystem import LockTimeout, forget_lock, lock_branches
+from controlplane.compute.process import StopFailed
 from controlplane.models import (
     UNFINISHED,
     Branch,
@@ -35,11 +37,15 @@ def reconcile_host(region: Region) -> None:
     )
     runs = compute.running_branches()
     for branch_id in says_active.keys() | runs.keys():
-        if says_active.get(branch_id) != runs.get(branch_id):
+        # Where nobody should run, what a dead Postgres left is a difference too.
+        if branch_id not in says_active or says_active[branch_id] != runs.get(branch_id):
             try:
                 reconcile_branch(branch_id, timeout=0)
             except LockTimeout:
                 continue  # an operation works on it; it is looked at again soon
+            except StopFailed as error:
+                log.error("leftovers not ended", extra={"branch": branch_id, "error": str(error)})
+    _forget_deleted(compute.endpoints_with_sockets() - {*says_active.values(), *runs.values()})
 
 
 def reconcile_branch(branch_id: str, *, timeout: float = 60.0) -> None:
@@ -54,6 +60,7 @@ def reconcile_branch(branch_id: str, *, timeout: float = 60.0) -> None:
             # Not of this database: another Perch may share the host, never the directory.
             log.warning("stopping a compute of no branch", extra={"branch": branch_id})
             compute.stop(branch_id)
+            forget_lock(branch_id)
             return
         with locked_project(branch.project_id):
             if Operation.objects.filter(
@@ -73,6 +80,17 @@ def reconcile_branch(branch_id: str, *, timeout: float = 60.0) -> None:
             log.warning("stopping a compute that should not run", extra=fields)
         # Of one that died its pooler is left, and would keep its clients waiting.
         compute.stop(branch_id)
+        if branch.deleted_at is not None:
+            forget_lock(branch_id)
+
+
+def _forget_deleted(endpoint_ids: Set[str]) -> None:
+    """Remove what is left on this host of those of the endpoints that exist no more."""
+    if not endpoint_ids:
+        return
+    living = Endpoint.objects.filter(id__in=endpoint_ids, deleted_at=None)
+    for endpoint_id in endpoint_ids - set(living.values_list("id", flat=True)):
+        compute.forget_endpoint(endpoint_id)
 
 
 def redispatch_lost_operations(region: Region) -> None:

@@ -4,16 +4,27 @@ Every wait of an attempt ends within its patience; one that is still there after
 something that asks nobody, and holds its slot. That is for an operator to see.
 """
 
+import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
+from controlplane.compute.filesystem import LockTimeout, lock_branches
 from controlplane.compute.patience import Patience
 from controlplane.models import Operation
 
+# Seconds that an attempt waits for its branches, and after which it looks up from that.
+LOCK_WAIT, LOOK_UP = 60.0, 0.5
 # Beyond its patience, in seconds: for what no attempt is bounded in, the writing of its end.
 GRACE = 5.0
+
+# Set once the worker is to end.
+ending = threading.Event()
+
+
+class HandedBack(Exception):
+    """The attempt has not begun, as the worker ends; the job is another worker's to do."""
 
 
 @dataclass(eq=False)
@@ -35,9 +46,9 @@ _under_way: set[UnderWay] = set()
 
 
 @contextmanager
-def noted(operation: Operation, *, lock_wait: float) -> Iterator[UnderWay]:
-    """Know of the attempt for as long as it is under way. `lock_wait` is in seconds."""
-    attempt = UnderWay(operation, waits_until=time.monotonic() + lock_wait)
+def noted(operation: Operation) -> Iterator[UnderWay]:
+    """Know of the attempt for as long as it is under way."""
+    attempt = UnderWay(operation, waits_until=time.monotonic() + LOCK_WAIT)
     _under_way.add(attempt)
     try:
         yield attempt
@@ -47,3 +58,24 @@ def noted(operation: Operation, *, lock_wait: float) -> Iterator[UnderWay]:
 
 def hanging() -> list[UnderWay]:
     return [attempt for attempt in _under_way.copy() if attempt.hangs]
+
+
+@contextmanager
+def holding_branches(branches: Collection[str]) -> Iterator[None]:
+    """Hold an operation's branches, as `lock_branches` does.
+
+    Raises LockTimeout after LOCK_WAIT, HandedBack once the worker is to end: what waits here has
+    not begun, and must not keep the worker from its end.
+    """
+    deadline = time.monotonic() + LOCK_WAIT
+    with ExitStack() as held:
+        while not ending.is_set():
+            try:
+                held.enter_context(lock_branches(*branches, timeout=LOOK_UP))
+            except LockTimeout:
+                if time.monotonic() >= deadline:
+                    raise
+                continue
+            yield
+            return
+    raise HandedBack

@@ -81,6 +81,6 @@ def problems() -> list[Mapping[str, str]]:
         try:
             found += check()
         except Exception as error:
-            log.exception("check=%s failed", check.__qualname__)
+            log.exception("check failed", extra={"check": check.__qualname__})
             found.append(Problem("check_fails", f"{check.__qualname__}: {type(error).__name__}"))
     return [asdict(problem) for problem in found]

@@ -30,7 +30,12 @@ from controlplane.models import (
     PostgresSettings,
 )
 from controlplane.operations.catalog import NotApplied, bring_to_catalog
-from controlplane.operations.details import ApplyConfigDetails, Details, SuspendComputeDetails
+from controlplane.operations.details import (
+    ApplyConfigDetails,
+    CheckAvailabilityDetails,
+    Details,
+    SuspendComputeDetails,
+)
 from controlplane.operations.locks import locked_project
 
 log = logging.getLogger(__name__)
@@ -156,7 +161,11 @@ def apply_config(attempt: Attempt) -> None:
 
 def check_availability(attempt: Attempt) -> None:
     """Prove that the branch's data is sound and that the endpoint starts and answers."""
-    endpoint = attempt.endpoint
+    endpoint, details = attempt.endpoint, attempt.details
+    assert isinstance(details, CheckAvailabilityDetails)
+    if details.was_silent:
+        _end_if_silent(endpoint)
+        return
     was_running = compute.running_endpoint(endpoint.branch_id) == endpoint.id
     try:
         _bring_up(endpoint, compute.start)
@@ -167,14 +176,12 @@ def check_availability(attempt: Attempt) -> None:
 
 
 def delete_timeline(attempt: Attempt) -> None:
-    compute.stop(attempt.branch.id)
-    branch_data.remove(attempt.branch.id)
+    compute.remove(attempt.branch.id)
 
 
 def delete_tenant(attempt: Attempt) -> None:
     for branch in Branch.objects.filter(project_id=attempt.operation.project_id):
-        compute.stop(branch.id)
-        branch_data.remove(branch.id)
+        compute.remove(branch.id)
 
 
 def compute_spec(endpoint: Endpoint) -> ComputeSpec:
@@ -209,6 +216,17 @@ def _was_used(endpoint: Endpoint) -> bool:
     except psycopg.Error:
         return False
     return last is not None and (endpoint.last_active is None or last > endpoint.last_active)
+
+
+def _end_if_silent(endpoint: Endpoint) -> None:
+    """Raises Refused where the compute had to be ended: its endpoint then is idle."""
+    if compute.running_endpoint(endpoint.branch_id) != endpoint.id:
+        return
+    if compute.is_silent(endpoint.id):
+        compute.stop(endpoint.branch_id)
+        raise Refused(
+            "the compute ran but answered nobody, and was stopped; the next connection starts it"
+        )
 
 
 def _bring_up(endpoint: Endpoint, bring_up: Callable[[ComputeSpec], None]) -> None:

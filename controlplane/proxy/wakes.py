@@ -69,7 +69,7 @@ class Wakes:
         been asked for behind it. So nothing is waited for that does not lead to an active
         endpoint: a start is asked for again, behind whatever came meanwhile.
         """
-        asked: Sequence[uuid.UUID] = ()
+        asked: Sequence[uuid.UUID] | None = None
         while True:
             changed = self._changes.next_of(endpoint_id)
             state = await self._states.look(endpoint_id)
@@ -77,12 +77,15 @@ class Wakes:
                 return state
             if state.disabled:
                 raise DisabledEndpointRefused
-            if state.is_coming:
+            # Asked once even so: what leads there may wait behind others, and goes first from
+            # now on.
+            if state.is_coming and asked is not None:
                 await self._wait_for(changed)
                 continue
-            failure = partial(find_failure, operations=asked, action=Action.START_COMPUTE)
-            if asked and (reason := await self._database.ask(failure)):
-                raise WakeFailed(f"endpoint could not start: {reason}")
+            if asked:
+                failure = partial(find_failure, operations=asked, action=Action.START_COMPUTE)
+                if reason := await self._database.ask(failure):
+                    raise WakeFailed(f"endpoint could not start: {reason}")
             asked = await self._ask_for_start(endpoint_id)
 
     async def _ask_for_start(self, endpoint_id: str) -> Sequence[uuid.UUID]:

@@ -14,10 +14,10 @@ import requests
 from django.db import connection
 from django.utils import timezone
 
+from controlplane.compute.patience import patience
 from controlplane.models import Account, Endpoint, Operation, Region
 from controlplane.operations import vitals
 from controlplane.operations.under_way import noted
-from controlplane.operations.upkeep import publish
 from controlplane.operations.vitals import Problem, Rounds
 from controlplane.services.health import examine
 from controlplane.services.waking import start_for_client
@@ -94,15 +94,19 @@ class TestProblems:
     def test_an_operation_that_hangs(self, healthy: Region, account: Account) -> None:
         make_project(account, healthy)
         operation = Operation.objects.get()
-        with noted(operation, lock_wait=0):
+        with noted(operation) as attempt:
             assert vitals.problems() == []
-        with noted(operation, lock_wait=-10) as attempt:
-            publish(healthy)
+            attempt.waits_until = time.monotonic() - 10
+            Region.objects.update(problems=vitals.problems())
+        # One that has begun has its patience instead.
+        with noted(operation) as attempt, patience(-1) as attempt.patience:
+            assert not attempt.hangs
+            attempt.patience.deadline -= 10
             assert attempt.hangs
         assert examine().details["problems"] == [
             {"name": "operations_hang", "detail": "start_compute: 1 longer than they may"}
         ]
-        publish(healthy)
+        Region.objects.update(problems=vitals.problems())
         assert examine().problems == []
 
     def test_rounds_that_fail_or_are_late(self) -> None:

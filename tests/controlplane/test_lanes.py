@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psutil
@@ -51,6 +52,14 @@ def under_way(project: Project) -> int:
         return len(jobs.fetchall())
 
 
+def lane_of(project: Project, operation_id: str) -> str:
+    with project.stack.database() as database:
+        query = "SELECT lane FROM controlplane_operation WHERE id = %s"
+        row = database.execute(query, [operation_id]).fetchone()
+    assert row is not None
+    return str(row[0])
+
+
 class TestStrangers:
     def test_they_do_not_notice_that_an_accounts_operations_hang(self, project: Project) -> None:
         project.suspend()
@@ -80,6 +89,18 @@ class TestStrangers:
             ]
         assert len(ended) == 24
         assert (ended[-1] - ended[0]).total_seconds() < 5
+
+
+def test_a_client_hurries_a_start_that_somebody_else_asked_for(project: Project) -> None:
+    project.suspend()
+    with ThreadPoolExecutor(1) as thread:
+        with project.locked():
+            (start,) = project.client.post(project.endpoint_path(rest="/start"))["operations"]
+            client = thread.submit(wake, project)
+            wait_for(lambda: lane_of(project, start["id"]) == Lane.WAKES, "the client's lane")
+            assert not client.done()
+        client.result()
+    assert project.operations()[0]["id"] == start["id"]
 
 
 def test_a_worker_that_is_stopped_hands_back_what_has_not_begun(project: Project) -> None:

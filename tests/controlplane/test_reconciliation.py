@@ -56,31 +56,35 @@ def test_a_postgres_that_belongs_to_nothing_is_stopped(project: Project) -> None
         # What is the compute's is the compute's, and what is the service's the service's.
         owner, copy = path.stat(), stray / path.relative_to(branch)
         os.chown(copy, owner.st_uid, owner.st_gid)
-    process = start_by_hand(project.stack, stray.name)
+    process = start_by_hand(project.stack, stray.name, project.endpoint_id)
     wait_for(lambda: not psutil.pid_exists(process), "the end of the stray Postgres")
     shutil.rmtree(stray)
 
 
 def test_a_postgres_of_a_suspended_endpoint_is_stopped(project: Project) -> None:
     project.suspend()
-    process = start_by_hand(project.stack, project.branch_id)
+    process = start_by_hand(project.stack, project.branch_id, project.endpoint_id)
     wait_for(lambda: not psutil.pid_exists(process), "the end of the Postgres")
     assert project.endpoint()["current_state"] == "idle"
 
 
-def start_by_hand(stack: Stack, branch_id: str) -> int:
-    """Start a Postgres on a branch, past the service; returns its process id."""
+def start_by_hand(stack: Stack, branch_id: str, endpoint_id: str) -> int:
+    """Start a Postgres on a branch as that of an endpoint, past the service; its process id."""
     program = (
         "import sys, django\n"
         "django.setup()\n"
         "from controlplane.compute.branch_data import branch_dir, data_dir\n"
+        "from controlplane.compute.accounts import account_of, give\n"
+        "from controlplane.compute.compute import socket_dir\n"
         "from controlplane.compute.process import start_postgres\n"
-        "place = branch_dir(sys.argv[1])\n"
+        "place, sockets = branch_dir(sys.argv[1]), socket_dir(sys.argv[2])\n"
+        "sockets.mkdir(mode=0o700, exist_ok=True)\n"
+        "give(sockets, account_of(place))\n"
         "start_postgres(place / 'data', place / 'postgresql.conf', place / 'postgres.log')\n"
         "print((place / 'data' / 'postmaster.pid').read_text().splitlines()[0])\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program, branch_id],
+        [sys.executable, "-c", program, branch_id, endpoint_id],
         env={**os.environ, "PERCH_STATE_DIR": str(stack.state_dir)},
         capture_output=True,
         text=True,
@@ -99,8 +103,11 @@ class TestCheckAvailability:
 
     @staticmethod
     def newest(project: Project) -> tuple[str, str]:
-        operation = project.operations()[0]
-        return operation["action"], operation["status"]
+        """Of the project's checks: the worker, which looks by itself, may be the first."""
+        for operation in project.operations():
+            if operation["action"] == "check_availability":
+                return operation["action"], operation["status"]
+        return "", ""
 
     def test_it_leaves_an_idle_endpoint_idle(self, checked: Project) -> None:
         checked.suspend()
@@ -203,6 +210,22 @@ class TestFailingStarts:
         kept.rename(control)
         project.start()
         assert project.sql("SELECT 1") == [(1,)]
+
+    def test_whoever_suspends_the_endpoint_does_not_wait_for_all_attempts(
+        self, project: Project
+    ) -> None:
+        project.suspend()
+        control = project.stack.data_dir(project.branch_id) / "global" / "pg_control"
+        kept = control.rename(control.with_name("pg_control.kept"))
+        start = project.client.post(project.endpoint_path(rest="/start"))
+        (operation_id,) = [operation["id"] for operation in start["operations"]]
+        wait_for(lambda: project.operation(operation_id)["failures_count"], "a failed attempt")
+        project.suspend()
+        operation = project.operation(operation_id)
+        assert operation["status"] == "failed"
+        assert operation["failures_count"] < 5
+        kept.rename(control)
+        project.start()
 
     def test_one_that_is_mended_meanwhile_succeeds(self, project: Project) -> None:
         project.suspend()

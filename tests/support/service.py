@@ -1,12 +1,15 @@
 """A service of a test's own, to be killed in part or as a whole and brought up again."""
 
 import signal
-from contextlib import AbstractContextManager, suppress
+import subprocess
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from controlplane.compute.accounts import Account, own_account, running_as
 from tests.support.processes import is_alive, postmaster_in, processes_of
 from tests.support.project import Project
 from tests.support.stack import Stack, running_stack
@@ -112,3 +115,18 @@ class Service:
                 if endpoint["current_state"] == "active":
                     active.add(endpoint["branch_id"])
         return active
+
+
+@contextmanager
+def stranger(beside: Path) -> Iterator[psutil.Process]:
+    """A living process of the account that `beside` belongs to, and no compute's; nobody may
+    end it."""
+    owner = beside.stat()
+    account = Account(owner.st_uid, owner.st_gid) if owner.st_uid else own_account()
+    child = subprocess.Popen(["sleep", "600"], **running_as(account))
+    try:
+        yield psutil.Process(child.pid)
+        assert child.poll() is None, "a stranger was ended"
+    finally:
+        child.kill()
+        child.wait()

@@ -26,7 +26,7 @@ from controlplane.compute.state_directory import prepare_state_directory
 from controlplane.database.version import OtherVersion, refuse_other_version
 from controlplane.logs import context
 from controlplane.models import Lane, Region
-from controlplane.operations import engine, vitals
+from controlplane.operations import under_way, vitals
 from controlplane.operations.lane_jobs import LaneJobs
 from controlplane.operations.own_region import RegionTaken, own_region
 from controlplane.operations.upkeep import ROUNDS, Round, publish, publish_settings
@@ -91,7 +91,7 @@ async def run_lanes(app: App, region: Region) -> None:
     await asyncio.wait([*lanes, until], return_when=asyncio.FIRST_COMPLETED)
     # A worker that is cancelled takes no more jobs, and ends once its last one has. What waits
     # for its branches only is given up before it begins.
-    engine.ending.set()
+    under_way.ending.set()
     for task in (*lanes, until):
         task.cancel()
     for ended in await asyncio.gather(*lanes, return_exceptions=True):

@@ -1,0 +1,34 @@
+"""Moves operations ahead to the lane of whoever waits for them. The callers hold the project's
+lock (`locks.locked_project`)."""
+
+from collections.abc import Sequence
+
+from controlplane.models import Lane, Operation, OperationStatus, Project
+from controlplane.operations.queue import move_job
+
+
+def move_ahead(project: Project, operations: Sequence[Operation]) -> None:
+    """Give each of the project's unfinished operations, oldest first, the lane of the most
+    urgent one that stands behind it, so that nobody waits for a lane that is not his own."""
+    # By resource, the lane of the most urgent operation so far that holds it; under the
+    # project's id, that of the most urgent that holds all.
+    wanted: dict[str, Lane] = {}
+    for operation in reversed(operations):
+        holds_all = project.id in operation.resources
+        held = wanted.keys() if holds_all else {project.id, *operation.resources}
+        lane = min(
+            (Lane(operation.lane), *(wanted[one] for one in held if one in wanted)),
+            key=list(Lane).index,
+        )
+        if lane != operation.lane:
+            enter_lane(project, operation, lane)
+        for one in operation.resources:
+            wanted[one] = lane
+
+
+def enter_lane(project: Project, operation: Operation, lane: Lane) -> None:
+    """One that a worker has begun goes on where it is; only its next attempt is moved."""
+    operation.lane = lane
+    operation.save(update_fields=["lane"])
+    if operation.status == OperationStatus.RUNNING:
+        move_job(operation, project)

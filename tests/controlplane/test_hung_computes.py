@@ -1,0 +1,116 @@
+"""Computes that hang, and what killed ones leave: noticed by themselves, and ended by whoever
+wants them gone."""
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import psutil
+import psycopg
+import pytest
+
+from tests.support.processes import is_alive
+from tests.support.project import Project
+from tests.support.waiting import wait_for
+
+
+def processes(project: Project) -> list[psutil.Process]:
+    """The project's postmaster and its children."""
+    postmaster = project.postmaster()
+    return [postmaster, *postmaster.children()]
+
+
+@contextmanager
+def committing(project: Project) -> Iterator[psutil.Process]:
+    """A backend that makes and commits row after row, without waiting for anything."""
+    connection = project.compute()
+    connection.execute("CREATE TABLE made (number int)")
+    connection.execute("SET synchronous_commit = off")
+    work = "DO $$ BEGIN LOOP INSERT INTO made VALUES (1); COMMIT; END LOOP; END $$"
+
+    def run() -> None:
+        with suppress(psycopg.Error):
+            connection.execute(work)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield psutil.Process(connection.info.backend_pid)
+    finally:
+        thread.join(30)
+        connection.close()
+
+
+def test_a_compute_that_answers_nobody_is_idle_soon_and_says_why(fresh_project: Project) -> None:
+    project = fresh_project
+    # Looked at three times in each of its timeouts; else this would take longer.
+    project.change(suspend_timeout_seconds=3)
+    hung = processes(project)
+    hung[0].suspend()
+    wait_for(lambda: project.endpoint()["current_state"] == "idle", "idle", timeout=30)
+    newest = project.operations()[0]
+    assert newest["action"] == "check_availability"
+    assert newest["status"] == "failed"
+    assert "answered nobody, and was stopped" in newest["error"]
+    assert not any(map(is_alive, hung))
+    project.start()
+    assert project.sql("SELECT 1") == [(1,)]
+
+
+@pytest.mark.parametrize("which", ["postmaster", "all"])
+def test_a_compute_that_stands_still_is_suspended_soon(project: Project, which: str) -> None:
+    hung = processes(project)
+    for process in hung if which == "all" else hung[:1]:
+        process.suspend()
+    began = time.monotonic()
+    project.suspend()
+    assert time.monotonic() - began < 10
+    assert not any(map(is_alive, hung))
+
+
+def test_what_a_killed_postmaster_leaves_ends_with_the_state_active(project: Project) -> None:
+    with committing(project) as backend:
+        project.postmaster().send_signal(signal.SIGKILL)
+        wait_for(lambda: project.endpoint()["current_state"] == "idle", "idle", timeout=10)
+        wait_for(lambda: not is_alive(backend), "the end of the backend", timeout=5)
+    project.start()
+    assert project.sql("DROP TABLE made") == []
+
+
+@pytest.mark.parametrize("how", ["suspend", "delete"])
+def test_what_a_killed_postmaster_leaves_survives_nothing(project: Project, how: str) -> None:
+    with committing(project) as backend:
+        # Before anybody notices: the operation itself has to find it.
+        with project.locked():
+            project.postmaster().send_signal(signal.SIGKILL)
+            if how == "suspend":
+                answer = project.client.post(project.endpoint_path(rest="/suspend"))
+            else:
+                answer = project.client.delete(project.path)
+        if how == "suspend":
+            project.done(answer)
+        else:
+            place = project.stack.data_dir(project.branch_id).parent
+            wait_for(lambda: not place.exists(), "the end of the branch")
+        wait_for(lambda: not is_alive(backend), "the end of the backend", timeout=5)
+
+
+def test_what_was_deleted_leaves_no_sockets_and_no_locks(project: Project) -> None:
+    made = project.new_branch(endpoint=True)
+    branch_id, endpoint_id = made["branch"]["id"], made["endpoints"][0]["id"]
+    sockets = project.stack.state_dir / "sockets"
+    locks = project.stack.state_dir / "locks"
+    assert (sockets / endpoint_id).exists()
+    project.client.finish(project.client.delete(project.branch_path(branch_id)))
+    wait_for(lambda: not (sockets / endpoint_id).exists(), "the end of the sockets")
+    wait_for(lambda: not list(locks.glob(f"{branch_id}*")), "the end of the locks")
+
+
+def test_a_deleted_endpoint_that_had_crashed_leaves_no_sockets(project: Project) -> None:
+    place = project.stack.state_dir / "sockets" / project.endpoint_id
+    with project.locked():
+        project.postmaster().send_signal(signal.SIGKILL)
+        project.client.delete(project.endpoint_path())
+    wait_for(lambda: not place.exists(), "the end of the sockets")

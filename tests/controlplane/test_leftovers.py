@@ -1,0 +1,497 @@
+"""Whatever works in a branch's directory is found, by proof, and ended before anything else is
+done there; and a file that names a stranger keeps nothing from starting.
+
+The computes here are started in this process, past the service.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+import psycopg
+import pytest
+from django.conf import settings
+
+from controlplane.compute import branch_data, compute, pooler, process
+from controlplane.compute.accounts import account_of, give, running_as
+from controlplane.compute.binaries import postgres_bin
+from controlplane.compute.branch_data import branch_dir, data_dir
+from controlplane.compute.configuration import ComputeSpec
+from controlplane.compute.filesystem import lock_branches
+from controlplane.compute.occupants import (
+    is_alive,
+    is_leased,
+    kill,
+    lease,
+    owner_of,
+    processes_in,
+)
+from controlplane.compute.patience import OutOfPatience, patience
+from controlplane.compute.recovery import recovery_progress
+from controlplane.compute.session import session
+from controlplane.compute.state_directory import prepare_state_directory
+from tests.support.service import stranger
+from tests.support.waiting import wait_for
+
+SPEC = ComputeSpec(
+    endpoint_id="ep-quiet-heron-123456",
+    branch_id="br-quiet-heron-123456",
+    min_cu=0.25,
+    max_cu=1,
+    pg_settings={
+        "fsync": "off",
+        "max_wal_size": "8GB",
+        "shared_buffers": "256MB",
+        "bgwriter_lru_maxpages": "0",
+    },
+)
+BRANCH, ENDPOINT = SPEC.branch_id, SPEC.endpoint_id
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Path]:
+    """The directory of a branch of this process's own state directory."""
+    prepare_state_directory()
+    branch_data.create_from_template(BRANCH)
+    yield branch_dir(BRANCH)
+    compute.remove(BRANCH)
+
+
+@pytest.fixture
+def branch(place: Path) -> Iterator[Path]:
+    """The same, with nothing at work there before and after."""
+    yield place
+    compute.stop(BRANCH)
+    assert processes_in(place) == []
+
+
+def write(path: Path, text: str) -> None:
+    path.write_text(text)
+    give(path, account_of(branch_dir(BRANCH)))
+
+
+def postmaster() -> psutil.Process:
+    return psutil.Process(int((data_dir(BRANCH) / "postmaster.pid").read_text().split()[0]))
+
+
+def serves() -> bool:
+    with session(compute.socket_dir(ENDPOINT)) as connection:
+        return connection.execute("SELECT 1").fetchone() == (1,)
+
+
+@contextmanager
+def busy_backend() -> Iterator[psutil.Process]:
+    """A backend that works for ever, and does not notice that its postmaster has died."""
+    directory = str(compute.socket_dir(ENDPOINT))
+    connection = psycopg.connect(
+        host=directory, user="perch_platform", dbname="postgres", autocommit=True
+    )
+    work = "DO $$ BEGIN LOOP PERFORM 1; END LOOP; END $$"
+
+    def run() -> None:
+        with suppress(psycopg.Error):
+            connection.execute(work)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield psutil.Process(connection.info.backend_pid)
+    finally:
+        thread.join(20)
+        connection.close()
+
+
+class TestProof:
+    def test_every_process_of_a_compute_is_found_and_no_other(self, branch: Path) -> None:
+        compute.start(SPEC)
+        family = {postmaster(), *postmaster().children()}
+        with stranger(branch / "data"):
+            assert family <= set(processes_in(branch)) <= {postmaster(), *postmaster().children()}
+        assert processes_in(branch.with_name("br-quiet-heron-12345")) == []
+
+    def test_a_link_is_no_place_of_a_compute(self, branch: Path, tmp_path: Path) -> None:
+        compute.start(SPEC)
+        link = tmp_path / "br-quiet-heron-123456"
+        link.symlink_to(branch)
+        assert owner_of(link) is None
+        assert processes_in(link) == []
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root could end what is root's")
+    def test_what_is_roots_is_never_ended(self, tmp_path: Path) -> None:
+        program = shutil.copy("/bin/sleep", tmp_path / "postgres")
+        child = subprocess.Popen([program, "600"], cwd=tmp_path)
+        try:
+            assert processes_in(tmp_path) == []
+        finally:
+            child.kill()
+            child.wait()
+
+    def test_the_lease_lasts_as_long_as_the_last_process(self, branch: Path) -> None:
+        assert not is_leased(BRANCH)
+        compute.start(SPEC)
+        assert is_leased(BRANCH)
+        assert compute.running_branches() == {BRANCH: ENDPOINT}
+        with busy_backend() as backend:
+            kill([postmaster()])
+            assert is_leased(BRANCH)
+            assert compute.running_branches() == {BRANCH: None}
+            kill(processes_in(branch))
+            assert not is_alive(backend)
+        assert not is_leased(BRANCH)
+
+
+class TestAKilledPostmaster:
+    def test_what_it_leaves_is_ended_before_the_next_start(self, branch: Path) -> None:
+        compute.start(SPEC)
+        with busy_backend() as backend:
+            kill([postmaster()])
+            assert is_alive(backend)
+            compute.start(SPEC)
+            assert not is_alive(backend)
+        assert serves()
+
+    def test_what_it_leaves_is_ended_by_a_stop(self, branch: Path) -> None:
+        compute.start(SPEC)
+        with busy_backend() as backend:
+            kill([postmaster()])
+            compute.stop(BRANCH)
+            assert not is_alive(backend)
+
+    def test_also_where_its_pid_file_is_gone(self, branch: Path) -> None:
+        compute.start(SPEC)
+        with busy_backend() as backend:
+            kill([postmaster()])
+            (branch / "data" / "postmaster.pid").unlink()
+            compute.stop(BRANCH)
+            assert not is_alive(backend)
+
+
+class TestAStartThatHangs:
+    """Before postmaster.pid is there: Postgres waits for somebody to write its settings."""
+
+    @pytest.fixture
+    def hanging(self, branch: Path) -> Iterator[Path]:
+        settings_file = branch / "data" / "postgresql.auto.conf"
+        kept = settings_file.rename(settings_file.with_name("kept.conf"))
+        os.mkfifo(settings_file)
+        give(settings_file, account_of(branch))
+        yield branch
+        settings_file.unlink()
+        kept.rename(settings_file)
+
+    def test_it_leaves_no_process(self, hanging: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(process, "STILL_START", 0.5)
+        monkeypatch.setattr(process, "CHECK_BOUND", 0.5)
+        with pytest.raises(process.StartFailed, match="did not"):
+            compute.start(SPEC)
+        assert processes_in(hanging) == []
+
+    def test_it_is_given_up_when_its_action_has_no_patience_left(self, hanging: Path) -> None:
+        with pytest.raises(OutOfPatience), patience(1):
+            compute.start(SPEC)
+        assert processes_in(hanging) == []
+
+    def test_one_whose_worker_was_killed_is_ended_by_the_next(self, hanging: Path) -> None:
+        with lease(BRANCH) as inherited:
+            child = subprocess.Popen(
+                [postgres_bin() / "postgres", "-D", hanging / "data"],
+                pass_fds=[inherited],
+                stderr=subprocess.DEVNULL,
+                **running_as(account_of(hanging)),
+            )
+        wait_for(lambda: processes_in(hanging), "the hanging start")
+        assert not (hanging / "data" / "postmaster.pid").exists()
+        compute.stop(BRANCH)
+        assert child.wait(5) == -signal.SIGKILL
+
+
+class TestStops:
+    def test_a_stopped_compute_is_continued_and_shut_down(self, branch: Path) -> None:
+        compute.start(SPEC)
+        for one in [postmaster(), *postmaster().children()]:
+            one.suspend()
+        began = time.monotonic()
+        compute.stop(BRANCH)
+        assert time.monotonic() - began < 5
+        assert _state_of(branch) == "shut down"
+
+    def test_one_that_stands_still_is_killed_soon(self, branch: Path) -> None:
+        """Held by a debugger's stop: a signal does not continue it."""
+        compute.start(SPEC)
+        found = postmaster()
+        with held(found):
+            began = time.monotonic()
+            compute.stop(BRANCH)
+            assert time.monotonic() - began < 10
+        assert not is_alive(found)
+
+    def test_a_long_shutdown_gets_its_time(
+        self, branch: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(process, "STILL_STOPS", ((signal.SIGINT, 0.6), (signal.SIGQUIT, 0.6)))
+        compute.start(SPEC)
+        with session(compute.socket_dir(ENDPOINT)) as connection:
+            connection.execute("CREATE TABLE public.dirty (text text)")
+            connection.execute(
+                "INSERT INTO public.dirty SELECT repeat('x', 900) FROM generate_series(1, 110000)"
+            )
+        with throttled(branch, "checkpointer"), patience(1):
+            began = time.monotonic()
+            compute.stop(BRANCH)
+            took = time.monotonic() - began
+        assert _state_of(branch) == "shut down", f"it was cut short after {took:.1f} s"
+        assert took > 1, "too quick to show anything"
+
+
+class TestRecovery:
+    def test_it_may_take_longer_than_the_bound(
+        self, branch: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(process, "STILL_START", 1.0)
+        compute.start(SPEC)
+        with session(compute.socket_dir(ENDPOINT)) as connection:
+            connection.execute("CREATE TABLE public.kept (number int PRIMARY KEY)")
+            connection.execute("INSERT INTO public.kept SELECT generate_series(1, 200000)")
+        kill(processes_in(branch))
+        told: set[str | None] = set()
+
+        def listen() -> None:
+            while thread_goes_on:
+                told.add(recovery_progress(branch / "data"))
+                time.sleep(0.05)
+
+        thread_goes_on = True
+        thread = threading.Thread(target=listen)
+        thread.start()
+        with throttled(branch, "startup"), patience(1):
+            began = time.monotonic()
+            compute.start(SPEC)
+            took = time.monotonic() - began
+        thread_goes_on = False
+        thread.join()
+        assert took > 1.3, "too quick to show anything"
+        with session(compute.socket_dir(ENDPOINT)) as connection:
+            assert connection.execute("SELECT count(*) FROM public.kept").fetchone() == (200000,)
+        assert any(words and "MB of its log to go" in words for words in told), told
+        assert recovery_progress(branch / "data") is None
+
+
+class TestStalePidFiles:
+    def test_a_postmaster_pid_that_names_a_stranger(self, branch: Path) -> None:
+        compute.start(SPEC)
+        lines = (branch / "data" / "postmaster.pid").read_text().splitlines()
+        sockets = compute.socket_dir(ENDPOINT)
+        kill(processes_in(branch))
+        with stranger(branch / "data") as other:
+            text = "\n".join([str(other.pid), *lines[1:]]) + "\n"
+            write(branch / "data" / "postmaster.pid", text)
+            write(sockets / ".s.PGSQL.5432.lock", text)
+            assert compute.running_endpoint(BRANCH) is None
+            compute.start(SPEC)
+            assert serves()
+            compute.stop(BRANCH)
+
+    def test_one_goes_only_after_all_that_a_killed_postgres_has_left(self, branch: Path) -> None:
+        """Without the file Postgres would start beside them."""
+        compute.start(SPEC)
+        with busy_backend() as backend:
+            kill([postmaster()])
+            process.clear_stale_pid_file(branch / "data")
+            assert not is_alive(backend)
+        assert not (branch / "data" / "postmaster.pid").exists()
+
+    def test_a_pgbouncer_pid_that_names_a_stranger(self, branch: Path) -> None:
+        compute.start(SPEC)
+        with stranger(branch / "data") as other:
+            write(branch / "run" / "pgbouncer.pid", f"{other.pid}\n")
+            pooler.ensure_pooler(BRANCH, compute.socket_dir(ENDPOINT), roles=["perch_platform"])
+            assert pooled()
+            compute.stop(BRANCH)
+
+    @pytest.mark.parametrize(
+        "name", ["data/postmaster.pid", "run/pgbouncer.pid", "postgresql.conf"]
+    )
+    @pytest.mark.parametrize("kind", ["pipe", "link"])
+    def test_a_file_that_is_none_is_neither_read_nor_written(
+        self, branch: Path, tmp_path: Path, name: str, kind: str
+    ) -> None:
+        target = tmp_path / "of-somebody-else"
+        target.write_text(f"{os.getpid()}\n")
+        (branch / name).unlink(missing_ok=True)
+        if kind == "pipe":
+            os.mkfifo(branch / name)
+        else:
+            (branch / name).symlink_to(target)
+        began = time.monotonic()
+        assert compute.running_endpoint(BRANCH) is None
+        compute.start(SPEC)
+        pooler.ensure_pooler(BRANCH, compute.socket_dir(ENDPOINT), roles=["perch_platform"])
+        assert serves()
+        assert time.monotonic() - began < 10
+        assert target.read_text() == f"{os.getpid()}\n"
+
+
+class TestPoolers:
+    def test_one_that_was_stopped_by_a_signal_is_replaced(self, branch: Path) -> None:
+        compute.start(SPEC)
+        sockets = compute.socket_dir(ENDPOINT)
+        pooler.ensure_pooler(BRANCH, sockets, roles=["perch_platform"])
+        first = psutil.Process(int((branch / "run" / "pgbouncer.pid").read_text()))
+        first.suspend()
+        wait_for(lambda: first.status() == psutil.STATUS_STOPPED, "the stop")
+        pooler.ensure_pooler(BRANCH, sockets, roles=["perch_platform"])
+        assert not is_alive(first)
+        assert pooled()
+
+    def test_a_start_that_hangs_leaves_no_process(
+        self, branch: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(pooler, "START_TIMEOUT", 0.5)
+        compute.start(SPEC)
+        sockets = compute.socket_dir(ENDPOINT)
+        with monkeypatch.context() as deaf:
+            deaf.setattr(pooler, "_listens", lambda path: False)
+            with pytest.raises(pooler.PoolerUnavailable, match="did not start"):
+                pooler.ensure_pooler(BRANCH, sockets, roles=["perch_platform"])
+        wait_for(lambda: processes_in(branch / "pgbouncer.ini") == [], "the end of the pooler")
+        pooler.ensure_pooler(BRANCH, sockets, roles=["perch_platform"])
+        assert pooled()
+
+
+class TestWhatIsGoneLeavesNothing:
+    def test_a_suspended_endpoint_has_no_socket_directory(self, branch: Path) -> None:
+        compute.start(SPEC)
+        assert compute.endpoints_with_sockets() == {ENDPOINT}
+        compute.stop(BRANCH)
+        assert compute.endpoints_with_sockets() == set()
+
+    def test_a_removed_branch_has_no_lock(self, branch: Path) -> None:
+        other = "br-other-heron-123456"
+        locks = Path(settings.STATE_DIR) / "locks"
+        with lock_branches(other):
+            branch_data.create_from_template(other)
+            assert (locks / other).exists()
+            compute.remove(other)
+        assert not branch_dir(other).exists()
+        assert not list(locks.glob(f"{other}*"))
+
+    def test_a_lock_that_was_removed_is_taken_anew(self, branch: Path) -> None:
+        """Whoever waited for the removed one must not think that it holds the new one."""
+        held_at_once = []
+        inside: list[int] = []
+
+        def take() -> None:
+            with lock_branches(BRANCH):
+                inside.append(1)
+                held_at_once.append(len(inside))
+                time.sleep(0.01)
+                inside.pop()
+
+        with lock_branches(BRANCH):
+            threads = [threading.Thread(target=take) for _ in range(8)]
+            for thread in threads:
+                thread.start()
+            (Path(settings.STATE_DIR) / "locks" / BRANCH).unlink()
+        for thread in threads:
+            thread.join()
+        assert held_at_once == [1] * 8
+
+    def test_waiting_for_a_lock_ends_with_the_patience(self, branch: Path) -> None:
+        with lock_branches(BRANCH):
+            began = time.monotonic()
+            with pytest.raises(OutOfPatience), patience(0.2), lock_branches(BRANCH):
+                pass
+            assert time.monotonic() - began < 2
+
+
+def pooled() -> bool:
+    with psycopg.connect(
+        host=str(compute.socket_dir(ENDPOINT)),
+        port=pooler.PORT,
+        user="perch_platform",
+        dbname="postgres",
+        autocommit=True,
+    ) as connection:
+        return connection.execute("SELECT 1").fetchone() == (1,)
+
+
+@contextmanager
+def throttled(branch: Path, role: str) -> Iterator[None]:
+    """Slow the Postgres process of that role, now or once it is there: it runs for a small part
+    of the time."""
+    over, holding = threading.Event(), threading.Event()
+
+    def in_that_role() -> list[psutil.Process]:
+        found = []
+        for one in processes_in(branch / "data"):
+            with suppress(psutil.NoSuchProcess):
+                if role in " ".join(one.cmdline()):
+                    found.append(one)
+        return found
+
+    def slow() -> None:
+        while not over.is_set():
+            for one in in_that_role():
+                with suppress(psutil.NoSuchProcess):
+                    hold(one)
+            over.wait(0.001)
+
+    def hold(one: psutil.Process) -> None:
+        while not over.is_set() and is_alive(one):
+            one.suspend()
+            holding.set()
+            over.wait(0.1)
+            one.resume()
+            over.wait(0.001)
+
+    thread = threading.Thread(target=slow)
+    thread.start()
+    try:
+        if in_that_role():
+            holding.wait(10)
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@contextmanager
+def held(found: psutil.Process) -> Iterator[None]:
+    """Stop the process again whenever it was continued."""
+    over = threading.Event()
+
+    def hold() -> None:
+        while not over.is_set():
+            with suppress(psutil.NoSuchProcess):
+                found.suspend()
+            over.wait(0.0005)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _state_of(branch: Path) -> str:
+    """What Postgres's control file says of the cluster."""
+    told: str = subprocess.run(
+        [postgres_bin() / "pg_controldata", "-D", branch / "data"],
+        capture_output=True,
+        text=True,
+        check=True,
+        **running_as(account_of(branch)),
+    ).stdout
+    (line,) = [line for line in told.splitlines() if line.startswith("Database cluster state")]
+    return line.partition(":")[2].strip()
