@@ -15,6 +15,7 @@ from pathlib import Path
 from django.conf import settings
 
 from controlplane.compute.accounts import running_as, service_account
+from controlplane.compute.foreign_files import read_regular
 
 
 class PostgresUnusable(Exception):
@@ -58,6 +59,14 @@ def postgres_version() -> str:
         [postgres_bin() / "postgres", "--version"], capture_output=True, text=True, check=True
     )
     return answer.stdout.split()[2]
+
+
+def other_major_of(data_dir: Path) -> str | None:
+    """The major version of Postgres whose data lies in `data_dir`, where that is another one
+    than that of our programs; None where they can work on it."""
+    found = read_regular(data_dir / "PG_VERSION", 16).decode(errors="replace").strip()
+    # Of a file that is missing Postgres's own words tell best.
+    return found if found not in ("", postgres_version().split(".")[0]) else None
 
 
 def _why_unusable(bin_dir: Path) -> str | None:

@@ -14,7 +14,7 @@ import re
 import subprocess
 import threading
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 from django.conf import settings
@@ -101,10 +101,19 @@ def create_from_parent(branch_id: str, parent_id: str) -> None:
     with _new_branch(branch_id) as (staging, account):
         if socket_dir := socket_dir_of(parent):
             _require_space(parent, staging, skip=OF_THE_RUNNING)
-            _back_up(parent, socket_dir, staging / "data", account)
+            back_up(parent, socket_dir, staging / "data", account)
         else:
             _require_space(parent, staging, skip=OF_THE_PROCESS)
             clone_tree(parent, staging / "data", owner=account, skip=OF_THE_PROCESS)
+
+
+def create_from_copy(branch_id: str, copy: Path) -> None:
+    """Make the branch's directory of a copy of its data that a backup holds.
+
+    Raises AccountUnusable, TreeUntrusted, OSError.
+    """
+    with _new_branch(branch_id) as (staging, account):
+        clone_tree(copy, staging / "data", owner=account)
 
 
 def takes_long_to_copy(branch_id: str) -> bool:
@@ -177,8 +186,20 @@ def template() -> Path:
     return place
 
 
-def _back_up(parent: Path, socket_dir: Path, target: Path, account: Account) -> None:
-    """A low-level base backup of the running `parent`, in one session as it must be."""
+def back_up(
+    parent: Path,
+    socket_dir: Path,
+    target: Path,
+    account: Account,
+    *,
+    at_end: AbstractContextManager[object] | None = None,
+) -> None:
+    """A low-level base backup of the running `parent`, in one session as it must be: where the
+    Postgres ends meanwhile, the backup fails.
+
+    The copy is of the moment of its end: what was committed before is in it. `at_end` is held
+    around that moment. Raises TreeUntrusted, psycopg.Error, OSError, and what `at_end` raises.
+    """
     with session(socket_dir, bound=CHECKPOINT_BOUND) as connection:
         # The slot keeps the log we need from being recycled; it goes with the session.
         connection.execute(
@@ -186,9 +207,11 @@ def _back_up(parent: Path, socket_dir: Path, target: Path, account: Account) -> 
         )
         connection.execute("SELECT pg_backup_start('branch', fast => true)")
         clone_tree(parent, target, owner=account, skip=OF_THE_RUNNING)
-        row = connection.execute(
-            "SELECT labelfile, pg_walfile_name(lsn) FROM pg_backup_stop(wait_for_archive => false)"
-        ).fetchone()
+        with at_end or nullcontext():
+            row = connection.execute(
+                "SELECT labelfile, pg_walfile_name(lsn)"
+                " FROM pg_backup_stop(wait_for_archive => false)"
+            ).fetchone()
         assert row is not None
         label, last = str(row[0]), str(row[1])
         found = re.search(r"START WAL LOCATION: \S+ \(file ([0-9A-F]{24})\)", label)

@@ -16,6 +16,7 @@ from django.conf import settings
 
 from controlplane.compute import branch_data
 from controlplane.compute.accounts import account_of, give
+from controlplane.compute.binaries import other_major_of, postgres_version
 from controlplane.compute.branch_data import branch_dir, data_dir
 from controlplane.compute.configuration import ComputeSpec, render_configuration
 from controlplane.compute.filesystem import forget_lock, remove_tree
@@ -50,6 +51,10 @@ ANSWER_BOUND = 5.0
 ENDPOINT_ID = re.compile("ep-[a-z0-9-]+")
 
 
+class OtherMajorVersion(Exception):
+    """The branch's data is of a Postgres that this host does not have; the message says so."""
+
+
 class ConfigurationRefused(Exception):
     """Postgres does not accept a configuration; the message is Postgres's own."""
 
@@ -61,13 +66,19 @@ def socket_dir(endpoint_id: str) -> Path:
 def start(spec: ComputeSpec) -> None:
     """Have the branch's Postgres run for the endpoint, ready for connections.
 
-    Raises branch_data.NoSuchBranchData, process.StartFailed, ConfigurationRefused.
+    Raises branch_data.NoSuchBranchData, process.StartFailed, ConfigurationRefused,
+    OtherMajorVersion.
     """
     data = data_dir(spec.branch_id)
     if not data.exists():
         raise branch_data.NoSuchBranchData(f"the branch {spec.branch_id} has no data")
     if running_endpoint(spec.branch_id) == spec.endpoint_id and answers(spec.endpoint_id):
         return
+    if major := other_major_of(data):
+        raise OtherMajorVersion(
+            f"the branch's data is of Postgres {major}, and this host runs {postgres_version()}: "
+            f"its operator must run it with Postgres {major}, or bring the data over by pg_dump"
+        )
     stop(spec.branch_id)
     config = _write_configuration(spec, _config_file(spec.branch_id).name)
     try:

@@ -10,7 +10,12 @@ from django.conf import settings
 from psycopg import sql
 
 from controlplane.compute.accounts import ENVIRONMENT, give, running_as, service_account
-from controlplane.compute.binaries import postgres_bin
+from controlplane.compute.binaries import (
+    PostgresUnusable,
+    other_major_of,
+    postgres_bin,
+    postgres_version,
+)
 from controlplane.compute.filesystem import remove_tree, sync_tree
 from controlplane.compute.process import clear_stale_pid_file
 
@@ -23,8 +28,17 @@ def metadata_socket_dir() -> Path:
 
 
 def create_metadata_cluster() -> None:
-    """Make the cluster's directory where it is not there yet, and say who may connect."""
+    """Make the cluster's directory where it is not there yet, and say who may connect.
+
+    Raises PostgresUnusable for one that Postgres of another major version has made.
+    """
     data = _data_dir()
+    if major := other_major_of(data):
+        raise PostgresUnusable(
+            f"{data} is of Postgres {major}, and the programs here are {postgres_version()}: "
+            f"name those of Postgres {major} in PERCH_POSTGRES_BIN; docs/upgrade.md says how to "
+            "change to another major version"
+        )
     _make(metadata_socket_dir())
     _let_us_in()
     if data.exists():

@@ -10,7 +10,7 @@ through every call between the engine and the wait.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -29,6 +29,7 @@ class Patience:
 
 
 _current: ContextVar[Patience | None] = ContextVar("patience", default=None)
+_look: ContextVar[Callable[[], object] | None] = ContextVar("look", default=None)
 
 
 @contextmanager
@@ -53,8 +54,21 @@ def remaining() -> float:
     return left
 
 
+@contextmanager
+def looking(look: Callable[[], object]) -> Iterator[None]:
+    """Call `look` whenever what runs inside says that it got on; what it raises ends the work."""
+    token = _look.set(look)
+    try:
+        yield
+    finally:
+        _look.reset(token)
+
+
 def progressed() -> None:
-    """Say that the work got on: the whole bound begins again. Raises OutOfPatience if late."""
+    """Say that the work got on: the whole bound begins again. Raises OutOfPatience if late, and
+    what whoever is looking raises."""
+    if look := _look.get():
+        look()
     held = _current.get()
     if held is not None:
         remaining()

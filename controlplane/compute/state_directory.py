@@ -4,12 +4,14 @@ As root everything in it is root's, and others may pass through but neither list
 an account of a Postgres may write to lies one level below a directory of root's.
 """
 
+import fcntl
 import os
 import stat
 import threading
 import uuid
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 from django.conf import settings
 
@@ -19,6 +21,8 @@ HBA_FILE = "pg_hba.conf"
 # Nobody reaches a compute's socket but its own account and the proxy, which has authenticated
 # the client before it connects.
 HBA = "local all all trust\n"
+# There while a restore is under way, and after one that was broken off.
+UNFINISHED_RESTORE = "restore-unfinished"
 
 
 class StateDirectoryUnusable(Exception):
@@ -31,6 +35,10 @@ def prepare_state_directory() -> None:
     Raises StateDirectoryUnusable, accounts.AccountUnusable.
     """
     state = Path(settings.STATE_DIR)
+    if (state / UNFINISHED_RESTORE).exists():
+        raise StateDirectoryUnusable(
+            f"a restore into {state} was broken off, or is under way: run `restore` again"
+        )
     state.mkdir(parents=True, exist_ok=True)
     service_account()
     if shared_account() is None:
@@ -47,6 +55,32 @@ def prepare_state_directory() -> None:
     if not hba.exists():
         hba.write_text(HBA)
         hba.chmod(0o644)
+
+
+def check_ours() -> None:
+    """See that the state directory is there, prepared before, and that what is secret in it is
+    ours to read. Raises StateDirectoryUnusable."""
+    state = Path(settings.STATE_DIR)
+    if not (state / "branches").is_dir():
+        raise StateDirectoryUnusable(f"{state} is no state directory: name it by --state-dir")
+    if state.stat().st_uid != os.geteuid():
+        raise StateDirectoryUnusable(
+            f"{state} belongs to the account {state.stat().st_uid}: run this as that account"
+        )
+
+
+def hold_state_directory() -> IO[str]:
+    """Keep every other `up` and `restore` from the state directory until the file is closed.
+
+    Raises StateDirectoryUnusable where one has it.
+    """
+    lock = (Path(settings.STATE_DIR) / "up.lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        raise StateDirectoryUnusable(f"Perch is already up on {settings.STATE_DIR}") from None
+    return lock
 
 
 def identity() -> str:

@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from controlplane.compute import branch_data, compute
 from controlplane.compute.branch_data import NoSuchBranchData
-from controlplane.compute.compute import ConfigurationRefused
+from controlplane.compute.compute import ConfigurationRefused, OtherMajorVersion
 from controlplane.compute.configuration import ComputeSpec
 from controlplane.compute.integrity import check_data
 from controlplane.compute.postgres_settings import complaint, from_json
@@ -253,7 +253,7 @@ def _bring_up(endpoint: Endpoint, bring_up: Callable[[ComputeSpec], None]) -> No
         raise Refused(reason)
     try:
         bring_up(compute_spec(endpoint))
-    except (ConfigurationRefused, NoSuchBranchData) as error:
+    except (ConfigurationRefused, NoSuchBranchData, OtherMajorVersion) as error:
         raise Refused(str(error)) from error
 
 

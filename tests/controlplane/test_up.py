@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import sysconfig
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -20,6 +21,7 @@ import psycopg
 import pytest
 import requests
 
+from controlplane.management.commands.up import stop_by_signals
 from tests.support.client import Client
 from tests.support.processes import is_alive, postmaster_in
 from tests.support.stack import ROOT, Stack, free_port, running_stack
@@ -113,7 +115,8 @@ def test_a_port_that_was_asked_for_and_is_taken_is_an_error(state_dir: Path) -> 
 
 
 def test_it_stops_all_it_started_and_finds_it_again(state_dir: Path) -> None:
-    """Also: default ports that are taken move on; SIGTERM is as good as Ctrl-C."""
+    """Also: default ports that are taken move on; a terminal that is closed is as good as Ctrl-C,
+    although it takes no more words."""
     with ExitStack() as taken:
         for port in (8000, 8001, 5432):
             taken.enter_context(occupied(port))
@@ -139,7 +142,8 @@ def test_it_stops_all_it_started_and_finds_it_again(state_dir: Path) -> None:
             connection.execute("CREATE TABLE kept AS SELECT 7 AS number")
         ours = psutil.Process(process.pid).children(recursive=True)
 
-        process.send_signal(signal.SIGTERM)
+        process.stdout.close()
+        process.send_signal(signal.SIGHUP)
         assert process.wait(60) == 0
         process.stdout.close()
         assert not [process for process in ours if is_alive(process)]
@@ -199,6 +203,29 @@ def test_a_very_deep_directory_is_no_problem(state_dir: Path) -> None:
         client = Client(stack.api_url, (deep / "api-key").read_text().strip())
         created = client.new_project()
         assert [o["status"] for o in client.finish(created)] == ["finished", "finished"]
+
+
+def test_metadata_of_another_postgres_is_left_alone(state_dir: Path) -> None:
+    (state_dir / "metadata").mkdir()
+    (state_dir / "metadata" / "PG_VERSION").write_text("15\n")
+    output = refused(state_dir, *ports())
+    assert f"{state_dir}/metadata is of Postgres 15, and the programs here are" in output
+    assert "PERCH_POSTGRES_BIN" in output
+
+
+def test_under_nohup_a_terminal_that_goes_ends_nothing() -> None:
+    numbers = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in numbers]
+    try:
+        for first, ends in ((signal.SIG_IGN, False), (signal.SIG_DFL, True)):
+            signal.signal(signal.SIGHUP, first)
+            stopped = threading.Event()
+            stop_by_signals(stopped)
+            signal.raise_signal(signal.SIGHUP)
+            assert stopped.is_set() == ends
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
 
 
 class TestCreateApiKey:

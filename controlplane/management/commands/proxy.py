@@ -14,9 +14,9 @@ from typing import Any
 import uvloop
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
-from django.db import close_old_connections, connection
-from psycopg.conninfo import make_conninfo
+from django.db import close_old_connections
 
+from controlplane.database.version import OtherVersion, conninfo, refuse_other_version
 from controlplane.operations.own_region import RegionTaken, own_region
 from controlplane.proxy.database_directory import DatabaseDirectory
 from controlplane.proxy.peers import PeerGroup, own_directory
@@ -68,17 +68,19 @@ async def serve_when_ready(
         knowing = tasks.create_task(directory.run(proxy.drop))
         try:
             await directory.ready()
-            await asyncio.to_thread(refuse_anothers_region)
+            await asyncio.to_thread(refuse_what_is_anothers)
             await proxy.serve(listeners)
         finally:
             knowing.cancel()
 
 
-def refuse_anothers_region() -> None:
-    """Another host's computes are not to be reached from here. Raises SystemExit."""
+def refuse_what_is_anothers() -> None:
+    """The database may be of another version, and another host's computes are not to be reached
+    from here. Raises SystemExit."""
     try:
+        refuse_other_version()
         own_region()
-    except RegionTaken as error:
+    except (OtherVersion, RegionTaken) as error:
         log.critical("cannot serve", extra={"error": str(error)})
         raise SystemExit(REFUSED) from error
     finally:
@@ -110,11 +112,3 @@ def tls_identity() -> TlsIdentity:
     if settings.TLS_CERTIFICATE:
         return load_identity(Path(settings.TLS_CERTIFICATE), Path(settings.TLS_KEY))
     return load_or_create_identity(settings.STATE_DIR / "tls", settings.REGION_HOST)
-
-
-def conninfo() -> str:
-    """Django's database, as libpq writes it."""
-    parameters = connection.get_connection_params()
-    for ours in ("context", "cursor_factory", "pool", "prepare_threshold"):
-        parameters.pop(ours, None)
-    return make_conninfo(**parameters)

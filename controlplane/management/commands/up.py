@@ -1,7 +1,6 @@
 """`manage.py up`: the whole service on this machine, with one command."""
 
 import contextlib
-import fcntl
 import os
 import secrets
 import shlex
@@ -14,7 +13,7 @@ from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import requests
 from django.conf import settings
@@ -25,7 +24,12 @@ from django.db import connections
 from controlplane.compute import compute, metadata
 from controlplane.compute.accounts import AccountUnusable, service_account
 from controlplane.compute.binaries import PostgresUnusable, postgres_bin
-from controlplane.compute.state_directory import StateDirectoryUnusable, prepare_state_directory
+from controlplane.compute.state_directory import (
+    StateDirectoryUnusable,
+    hold_state_directory,
+    prepare_state_directory,
+)
+from controlplane.database.version import OtherVersion, refuse_newer
 from controlplane.management.host_resources import raise_file_limit, room_on_disk
 from controlplane.management.supervision import (
     MARK,
@@ -45,6 +49,8 @@ READY_WITHIN = 60.0  # seconds
 class Command(BaseCommand):
     help = "Runs the whole service: console, API, worker and proxy, with a Postgres of its own."
     requires_system_checks = ()
+    # Once the database was found, or made, to be of this version.
+    may_use_database = False
 
     def add_arguments(self, parser: CommandParser) -> None:
         state_dir = str(settings.STATE_DIR).replace("%", "%%")
@@ -66,17 +72,17 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         stopped = threading.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: stopped.set())
+        stop_by_signals(stopped)
         try:
             with room_on_disk():
                 prepare_state_directory()
                 postgres_bin()
+                only_one = hold_state_directory()
         except (StateDirectoryUnusable, AccountUnusable, PostgresUnusable, OSError) as error:
             raise CommandError(str(error)) from error
         if warning := raise_file_limit():
             self._say(warning)
-        with self._only_one(), room_on_disk():
+        with only_one, room_on_disk():
             if ended := end_leftovers(settings.STATE_DIR):
                 self._say(f"Ended {len(ended)} processes that an earlier run had left behind.")
             host = options["host"]
@@ -95,7 +101,10 @@ class Command(BaseCommand):
     ) -> None:
         """Bring everything up, say so, and keep it up until `stopped`."""
         if "DATABASE_URL" not in os.environ:
-            metadata.create_metadata_cluster()
+            try:
+                metadata.create_metadata_cluster()
+            except PostgresUnusable as error:
+                raise CommandError(str(error)) from error
         elif complaint := metadata.why_unreachable(os.environ["DATABASE_URL"]):
             raise CommandError(f"the database of DATABASE_URL does not answer: {complaint}")
         greeted = False
@@ -119,7 +128,12 @@ class Command(BaseCommand):
             if stopped.is_set():
                 return
             raise CommandError(f"Postgres does not come up; see {supervisor.log_dir}")
+        try:
+            refuse_newer()
+        except OtherVersion as error:
+            raise CommandError(str(error)) from error
         call_command("migrate", verbosity=0)
+        self.may_use_database = True
         self._make_local_account()
         # What an earlier run reported says nothing of this one. Other hosts' regions are theirs.
         try:
@@ -158,6 +172,9 @@ Ctrl-C stops everything; the next `up` finds it as it was."""
         if not supervisor.is_running():
             return
         self._say("Stopping …")
+        if not self.may_use_database:
+            supervisor.stop()
+            return
         with ThreadPoolExecutor() as threads:
             names = [program.name for program in supervisor.programs if not program.autostart]
             list(threads.map(supervisor.stop_program, names))
@@ -239,17 +256,23 @@ Ctrl-C stops everything; the next `up` finds it as it was."""
             self._say(f"Port {default} is taken; the {name} takes {port}.")
         return port
 
-    def _only_one(self) -> IO[str]:
-        lock = (settings.STATE_DIR / "up.lock").open("w")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise CommandError(f"Perch is already up on {settings.STATE_DIR}") from None
-        return lock
-
     def _say(self, text: str) -> None:
-        self.stdout.write(text)
-        self.stdout.flush()
+        try:
+            self.stdout.write(text)
+            self.stdout.flush()
+        except OSError:
+            # The terminal is gone; what is to be stopped is stopped all the same.
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, sys.stdout.fileno())
+            os.close(nowhere)
+
+
+def stop_by_signals(stopped: threading.Event) -> None:
+    """Have Ctrl-C, SIGTERM and a terminal that is closed set `stopped`. Under nohup the terminal
+    may go: that signal is ignored already, and stays so."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda *_: stopped.set())
 
 
 def _wait(condition: Callable[[], bool], stopped: threading.Event) -> bool:

@@ -23,6 +23,7 @@ from procrastinate.exceptions import ConnectorException
 
 from controlplane.compute.binaries import postgres_bin
 from controlplane.compute.state_directory import prepare_state_directory
+from controlplane.database.version import OtherVersion, refuse_other_version
 from controlplane.logs import context
 from controlplane.models import Lane, Region
 from controlplane.operations import under_way, vitals
@@ -44,8 +45,9 @@ class Command(BaseCommand):
         prepare_state_directory()
         postgres_bin()
         try:
+            refuse_other_version()
             region = own_region()
-        except RegionTaken as error:
+        except (OtherVersion, RegionTaken) as error:
             log.critical("cannot serve", extra={"error": str(error)})
             raise SystemExit(1) from error
         publish_settings(region)

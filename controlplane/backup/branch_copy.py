@@ -1,0 +1,183 @@
+"""Copies one branch into a backup, whatever its endpoint does meanwhile.
+
+Nobody waits for the copy. Of a running compute it is made by Postgres's own backup functions,
+beside its clients and without the branch's lock; of an idle one under the lock, which is given
+up as soon as an operation wants the branch. Then, and where a compute ends in the midst of it,
+the copy is begun anew, as from what the branch is by then. Only the last of `ATTEMPTS` lets
+operations wait: an owner who starts and suspends without end delays nobody else's backup.
+"""
+
+import errno
+import logging
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from pathlib import Path
+from time import monotonic, sleep
+
+from django.utils import timezone
+
+from controlplane.backup.manifest import BranchCopy, size_of
+from controlplane.compute import compute
+from controlplane.compute.accounts import own_account
+from controlplane.compute.branch_data import (
+    OF_THE_PROCESS,
+    NoSuchBranchData,
+    back_up,
+    data_dir,
+)
+from controlplane.compute.filesystem import lock_branches, remove_tree
+from controlplane.compute.occupants import is_leased
+from controlplane.compute.patience import looking
+from controlplane.compute.tree import clone_tree
+from controlplane.models import Branch, Endpoint, Operation, OperationStatus
+
+log = logging.getLogger(__name__)
+
+ATTEMPTS = 5
+# Seconds that a copy waits for other work on the branch, which may itself be a long copy.
+LOCK_BOUND = 3600.0
+# Seconds between two looks whether somebody wants the branch that is being copied.
+BETWEEN_LOOKS = 0.05
+# Seconds between two notes that a running compute is in use: its copy must come to its end
+# before it is suspended for being idle.
+BETWEEN_NOTES = 2.0
+# Seconds that a wanted branch is left to who wants it.
+GIVEN_UP_FOR = 60.0
+# What goes wrong with the backup's own place concerns every branch.
+OF_THE_TARGET = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
+
+
+class Wanted(Exception):
+    """An operation waits for the branch that is being copied."""
+
+
+class CopyFailed(Exception):
+    """A branch could not be copied; the message says why."""
+
+
+def copy_branch(branch_id: str, target: Path) -> BranchCopy:
+    """Copy the branch's data to the new directory `target`.
+
+    Raises NoSuchBranchData, CopyFailed; OSError where the target cannot take it.
+    """
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            return _attempt(branch_id, target, gives_way=attempt < ATTEMPTS)
+        except NoSuchBranchData:
+            raise
+        except Wanted:
+            remove_tree(target)
+            _wait_while_wanted(branch_id)
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno in OF_THE_TARGET:
+                raise
+            # Whatever it is, it is this branch's: its compute belongs to strangers.
+            log.warning("copy failed", extra={"branch": branch_id, "error": str(error)})
+            remove_tree(target)
+            if attempt == ATTEMPTS:
+                raise CopyFailed(str(error) or type(error).__name__) from error
+            sleep(0.1 * 2**attempt)
+    raise CopyFailed("it was wanted again and again")
+
+
+def _attempt(branch_id: str, target: Path, *, gives_way: bool) -> BranchCopy:
+    began = timezone.now()
+    data = data_dir(branch_id)
+    with ExitStack() as held:
+        held.enter_context(lock_branches(branch_id, timeout=LOCK_BOUND))
+        if not data.exists():
+            raise NoSuchBranchData(f"the branch {branch_id} has no data")
+        endpoint_id = compute.running_endpoint(branch_id)
+        if endpoint_id is None:
+            # What a Postgres that was killed has left may write still.
+            if is_leased(branch_id):
+                compute.stop(branch_id)
+            with looking(_GivingWay(branch_id)) if gives_way else nullcontext():
+                clone_tree(data, target, owner=own_account(), skip=OF_THE_PROCESS)
+            databases, roles = _catalog_of(branch_id)
+        else:
+            if gives_way:
+                held.close()
+            at_end = _AtEnd(branch_id, locks=gives_way)
+            with looking(_KeepingAwake(branch_id)):
+                socket_dir = compute.socket_dir(endpoint_id)
+                back_up(data, socket_dir, target, own_account(), at_end=at_end.held())
+            databases, roles = at_end.catalog
+    return BranchCopy(
+        taken_at=began,
+        was_running=endpoint_id is not None,
+        size=size_of(target),
+        databases=databases,
+        roles=roles,
+    )
+
+
+class _AtEnd:
+    """Reads which catalog the data holds at the one moment that the copy of a running compute
+    is of. Under the branch's lock, so that no operation changes the one without the other."""
+
+    def __init__(self, branch_id: str, *, locks: bool) -> None:
+        self.branch_id = branch_id
+        self.locks = locks
+        self.catalog: tuple[dict[str, str], list[str]] = {}, []
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        lock = lock_branches(self.branch_id, timeout=LOCK_BOUND) if self.locks else nullcontext()
+        with lock:
+            self.catalog = _catalog_of(self.branch_id)
+            yield
+
+
+class _GivingWay:
+    """Called while an idle branch is copied. Raises Wanted once an operation waits for it."""
+
+    def __init__(self, branch_id: str) -> None:
+        self.branch_id = branch_id
+        self.next_look = 0.0
+
+    def __call__(self) -> None:
+        now = monotonic()
+        if now < self.next_look:
+            return
+        self.next_look = now + BETWEEN_LOOKS
+        if _is_wanted(self.branch_id):
+            raise Wanted
+
+
+class _KeepingAwake:
+    """Called while a running compute is copied: a long copy counts as activity."""
+
+    def __init__(self, branch_id: str) -> None:
+        self.branch_id = branch_id
+        self.next_note = monotonic() + BETWEEN_NOTES
+
+    def __call__(self) -> None:
+        now = monotonic()
+        if now >= self.next_note:
+            self.next_note = now + BETWEEN_NOTES
+            endpoints = Endpoint.objects.filter(branch_id=self.branch_id, deleted_at=None)
+            endpoints.update(last_active=timezone.now())
+
+
+def _catalog_of(branch_id: str) -> tuple[dict[str, str], list[str]]:
+    """The databases that were applied to the branch's data, by row, and its roles."""
+    branch = Branch.objects.get(id=branch_id)
+    databases = branch.databases.exclude(applied_name=None).values_list("id", "applied_name")
+    names = {str(row): name for row, name in databases if name is not None}
+    return names, sorted(set(branch.roles.values_list("name", flat=True)))
+
+
+def _is_wanted(branch_id: str) -> bool:
+    project_id = Branch.objects.values_list("project_id", flat=True).get(id=branch_id)
+    return Operation.objects.filter(
+        project_id=project_id,
+        status=OperationStatus.RUNNING,
+        resources__overlap=[branch_id, project_id],
+    ).exists()
+
+
+def _wait_while_wanted(branch_id: str) -> None:
+    deadline = monotonic() + GIVEN_UP_FOR
+    while monotonic() < deadline and _is_wanted(branch_id):
+        sleep(BETWEEN_LOOKS)

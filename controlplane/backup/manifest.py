@@ -1,0 +1,145 @@
+"""What a backup says of itself, and the proof that it is all there.
+
+`manifest.json` is for Perch, `SHA256SUMS` for whoever wants to know that the copy is whole:
+`sha256sum --check` reads it as well.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+FORMAT = 1
+MANIFEST, SUMS = "manifest.json", "SHA256SUMS"
+METADATA_DUMP = "metadata.dump"
+HASHED_AT_ONCE = 2
+
+
+class NoBackup(Exception):
+    """What was named is no whole backup; the message says why."""
+
+
+@dataclass(frozen=True)
+class BranchCopy:
+    """A branch's data in the backup, and which catalog it holds."""
+
+    taken_at: datetime  # when its copy began: what was committed before is in it
+    was_running: bool
+    size: int  # bytes
+    # By the id of its row, the name that each database has in the data.
+    databases: dict[str, str]
+    # Roles that may be in the data, those about to be dropped among them.
+    roles: list[str]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    perch: str
+    postgres: str  # the major version that the branches' data is of, as "18"
+    region: str
+    began_at: datetime
+    # The moment of the rows: what the API said then is what it says after the restore.
+    rows_at: datetime
+    # Applied to the database, as "controlplane.0001_initial".
+    migrations: list[str]
+    branches: dict[str, BranchCopy]
+    # Branches that the rows call ready and that could not be copied, and why.
+    not_copied: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all branches."""
+        return sum(copy.size for copy in self.branches.values())
+
+
+def perch_version() -> str:
+    try:
+        return metadata.version("perch")
+    except metadata.PackageNotFoundError:  # a bare checkout
+        return "unknown"
+
+
+def branch_copy(backup: Path, branch_id: str) -> Path:
+    """Where a backup holds the branch's data."""
+    return backup / "branches" / branch_id
+
+
+def write_manifest(backup: Path, manifest: Manifest) -> None:
+    text = json.dumps({"format": FORMAT, **asdict(manifest)}, indent=1, default=datetime.isoformat)
+    (backup / MANIFEST).write_text(text + "\n")
+
+
+def read_manifest(backup: Path) -> Manifest:
+    """Raises NoBackup."""
+    try:
+        stored: dict[str, Any] = json.loads((backup / MANIFEST).read_text())
+        if stored.pop("format") != FORMAT:
+            raise NoBackup(f"{backup} was made by another version of Perch, {stored['perch']}")
+        copies = {name: _branch_copy(**copy) for name, copy in stored.pop("branches").items()}
+        for name in ("began_at", "rows_at"):
+            stored[name] = datetime.fromisoformat(stored[name])
+        return Manifest(**stored, branches=copies)
+    except FileNotFoundError:
+        raise NoBackup(
+            f"{backup} is no backup, or one that was broken off: it has no {MANIFEST}"
+        ) from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise NoBackup(f"{backup / MANIFEST} cannot be read: {error}") from error
+
+
+def write_sums(backup: Path) -> None:
+    """List every file with its SHA-256, as `sha256sum` does."""
+    with ThreadPoolExecutor(HASHED_AT_ONCE) as threads:
+        names = sorted(_files_of(backup))
+        sums = threads.map(lambda name: _sum_of(backup / name), names)
+        lines = [f"{digest}  {name}\n" for digest, name in zip(sums, names, strict=True)]
+    (backup / SUMS).write_text("".join(lines))
+
+
+def verify(backup: Path) -> list[str]:
+    """Read the whole backup; returns what is wrong with it. Raises NoBackup."""
+    read_manifest(backup)
+    try:
+        lines = (backup / SUMS).read_text().splitlines()
+    except (OSError, ValueError) as error:
+        raise NoBackup(f"{backup / SUMS} cannot be read: {error}") from error
+    listed = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+    found = set(_files_of(backup))
+    problems = [f"{name} is missing" for name in sorted(listed.keys() - found)]
+    problems += [f"{name} is not of the backup" for name in sorted(found - listed.keys())]
+    both = sorted(listed.keys() & found)
+    with ThreadPoolExecutor(HASHED_AT_ONCE) as threads:
+        sums = threads.map(lambda name: _sum_of(backup / name), both)
+        changed = [name for name, digest in zip(both, sums, strict=True) if digest != listed[name]]
+    return problems + [f"{name} is not as it was written" for name in changed]
+
+
+def size_of(directory: Path) -> int:
+    """Bytes of the files below it."""
+    return sum((directory / name).lstat().st_size for name in _files_of(directory))
+
+
+def _branch_copy(*, taken_at: str, **others: Any) -> BranchCopy:
+    return BranchCopy(taken_at=datetime.fromisoformat(taken_at), **others)
+
+
+def _files_of(directory: Path) -> Iterator[str]:
+    for place, _, names in os.walk(directory):
+        for name in names:
+            found = os.path.relpath(os.path.join(place, name), directory)
+            if found != SUMS:
+                yield found
+
+
+def _sum_of(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        return f"unreadable: {error}"

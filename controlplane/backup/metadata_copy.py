@@ -1,0 +1,136 @@
+"""The rows of a backup: one dump, of one snapshot, by Postgres's own programs."""
+
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from django.db import connection, connections, transaction
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from controlplane.compute import metadata
+from controlplane.compute.accounts import running_as, service_account
+from controlplane.compute.binaries import postgres_bin
+from controlplane.compute.process import last_words
+from controlplane.compute.state_directory import hold_state_directory
+from controlplane.database.version import conninfo
+
+READY_WITHIN = 60.0  # seconds
+WHAT_TO_DO = (
+    "name in PERCH_POSTGRES_BIN, for this command alone, the programs of a Postgres as new as the "
+    "server of DATABASE_URL"
+)
+
+
+class DumpFailed(Exception):
+    """The metadata could not be copied; the message says why, and what to do."""
+
+
+@contextmanager
+def metadata_database(*, mark: str) -> Iterator[None]:
+    """Have the service's database answer: the running service's, else started for as long as
+    this lasts, with `up` kept out. `mark`, NAME=value, tells `up` what to end should we be
+    killed. Raises DumpFailed, StateDirectoryUnusable, PostgresUnusable."""
+    if "DATABASE_URL" in os.environ:
+        if complaint := metadata.why_unreachable(os.environ["DATABASE_URL"]):
+            raise DumpFailed(f"the database of DATABASE_URL does not answer: {complaint}")
+        yield
+        return
+    if metadata.create_metadata_database():
+        yield
+        return
+    with hold_state_directory(), metadata_cluster(mark=mark):
+        yield
+
+
+@contextmanager
+def metadata_cluster(*, mark: str) -> Iterator[None]:
+    """Run the private cluster. The caller holds the state directory. Raises DumpFailed."""
+    metadata.create_metadata_cluster()
+    with tempfile.TemporaryDirectory() as place:
+        log_file = Path(place) / "postgres.log"
+        with log_file.open("wb") as log:
+            process = subprocess.Popen(
+                metadata.metadata_command(mark=mark),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                **running_as(service_account()),
+            )
+        try:
+            deadline = time.monotonic() + READY_WITHIN
+            while not metadata.create_metadata_database():
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise DumpFailed(f"Perch's own Postgres does not start: {last_words(log_file)}")
+                time.sleep(0.02)
+            yield
+        finally:
+            connections.close_all()
+            process.send_signal(signal.SIGINT)
+            process.wait()
+
+
+@contextmanager
+def snapshot() -> Iterator[str]:
+    """A transaction that sees one moment of the rows, and what pg_dump calls it by."""
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        cursor.execute("SELECT pg_export_snapshot()")
+        yield str(cursor.fetchone()[0])
+
+
+def dump(target: Path, *, snapshot: str) -> None:
+    """Raises DumpFailed."""
+    _run(
+        "pg_dump",
+        "--format=custom",
+        "--no-owner",
+        "--no-privileges",
+        f"--snapshot={snapshot}",
+        f"--file={target}",
+    )
+
+
+def check_empty() -> None:
+    """Raises DumpFailed where the database has tables."""
+    with connection.cursor() as cursor:
+        if connection.introspection.table_names(cursor):
+            raise DumpFailed("the database of DATABASE_URL is not empty: name an empty one")
+    connections.close_all()
+
+
+def load(source: Path) -> None:
+    """Fill the empty database. Raises DumpFailed."""
+    _run(
+        "pg_restore",
+        "--no-owner",
+        "--no-privileges",
+        "--exit-on-error",
+        "--single-transaction",
+        str(source),
+    )
+
+
+def _run(program: str, *arguments: str) -> None:
+    parameters = {name: str(value) for name, value in conninfo_to_dict(conninfo()).items()}
+    # Not on the command line, where everybody can read it.
+    password = parameters.pop("password", None)
+    try:
+        done = subprocess.run(
+            [postgres_bin() / program, f"--dbname={make_conninfo(**parameters)}", *arguments],
+            env={**os.environ, **({"PGPASSWORD": password} if password else {})},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+        )
+    except OSError as error:
+        raise DumpFailed(f"{program} cannot be run ({error}): {WHAT_TO_DO}") from error
+    if done.returncode:
+        advice = f": {WHAT_TO_DO}" if "version mismatch" in done.stderr else ""
+        raise DumpFailed(f"{done.stderr.strip()}{advice}")

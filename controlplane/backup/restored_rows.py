@@ -1,0 +1,117 @@
+"""Makes the rows of a restored service say what is true of its data.
+
+The rows are younger than the data of any branch: a role or a database may have been made, renamed
+or dropped between the two moments, or a whole branch made. And nothing runs on the new host yet.
+"""
+
+from collections.abc import Collection, Mapping
+
+from django.conf import settings
+from django.db import transaction
+from django.utils import timezone
+
+from controlplane.backup.manifest import BranchCopy, Manifest
+from controlplane.models import (
+    UNFINISHED,
+    Action,
+    Branch,
+    BranchState,
+    Database,
+    Endpoint,
+    EndpointState,
+    Operation,
+    Project,
+    Region,
+    Role,
+)
+from controlplane.operations.own_region import adopt_region
+
+
+@transaction.atomic
+def settle_rows(manifest: Manifest) -> None:
+    """Bring all rows to what was restored. Nothing else uses the database meanwhile."""
+    for endpoint in Endpoint.objects.filter(
+        project__region_id=settings.REGION, current_state=EndpointState.ACTIVE
+    ):
+        # It ran until then: what it ran is counted, what it lay in the backup is not.
+        endpoint.enter(EndpointState.IDLE, now=manifest.rows_at)
+    # First those that are still to be made of a parent: the parent's rows are as they were.
+    for branch in Branch.objects.filter(
+        current_state=BranchState.INIT, parent__in=manifest.branches
+    ):
+        _expect_catalog_of_parent(branch, manifest.branches[str(branch.parent_id)])
+    for branch_id, copy in manifest.branches.items():
+        _expect_catalog(branch_id, copy.databases, copy)
+        Branch.objects.filter(id=branch_id, catalog_revision=0).update(catalog_revision=1)
+        Branch.objects.filter(id=branch_id).update(applied_catalog_revision=0)
+    Branch.objects.filter(id__in=manifest.not_copied).update(current_state=BranchState.INIT)
+    _forget_younger({*manifest.branches, *manifest.not_copied})
+    # The rows remember the state directory that they were copied from.
+    adopt_region(Region.objects.get(id=settings.REGION))
+
+
+def _expect_catalog(branch_id: str, databases: Mapping[str, str], copy: BranchCopy) -> None:
+    """Have the first start bring every role and database of the data to the rows.
+
+    `databases` says by row what each is called in the data. What is there and has no row any
+    more gets one, to be dropped.
+    """
+    rows = Database.objects.filter(branch_id=branch_id)
+    for row in rows:
+        row.applied_name = databases.get(str(row.id))
+        row.save(update_fields=["applied_name"])
+    now = timezone.now()
+    expected = set(rows.exclude(applied_name=None).values_list("applied_name", flat=True))
+    Database.objects.bulk_create(
+        Database(branch_id=branch_id, name=name, applied_name=name, owner_name="", deleted_at=now)
+        for name in copy.databases.values()
+        if name not in expected
+    )
+    roles = set(Role.objects.filter(branch_id=branch_id).values_list("name", flat=True))
+    Role.objects.bulk_create(
+        Role(branch_id=branch_id, name=name, verifier="", no_login=True, deleted_at=now)
+        for name in copy.roles
+        if name not in roles
+    )
+
+
+def _expect_catalog_of_parent(branch: Branch, copy: BranchCopy) -> None:
+    """Its data will be the parent's, as that was copied; its rows are of the parent's later."""
+    of_parent = Database.objects.filter(branch_id=branch.parent_id).exclude(applied_name=None)
+    in_data = {row.applied_name: copy.databases.get(str(row.id)) for row in of_parent}
+    databases = {
+        str(row.id): name
+        for row in Database.objects.filter(branch=branch)
+        if (name := in_data.get(row.applied_name)) is not None
+    }
+    _expect_catalog(branch.id, databases, copy)
+
+
+def _forget_younger(kept: Collection[str]) -> None:
+    """Branches that were made ready in the last moment, between the last copy and the rows, are
+    not in the backup: they count as deleted, and a project that has no other with them."""
+    doomed = Operation.objects.filter(action=Action.DELETE_TIMELINE, status__in=UNFINISHED)
+    younger = (
+        Branch.objects.filter(
+            project__region_id=settings.REGION,
+            project__deleted_at=None,
+            deleted_at=None,
+            current_state=BranchState.READY,
+        )
+        .exclude(id__in=kept)
+        .exclude(id__in=doomed.values("branch_id"))
+    )
+    ids = list(younger.values_list("id", flat=True))
+    projects = list(Project.objects.filter(branches__in=ids).distinct())
+    now = timezone.now()
+    Endpoint.objects.filter(branch_id__in=ids, deleted_at=None).update(
+        deleted_at=now, updated_at=now
+    )
+    Branch.objects.filter(id__in=ids).update(deleted_at=now, updated_at=now)
+    for project in projects:
+        living = project.branches.filter(deleted_at=None).order_by("created_at")
+        oldest = living.first()
+        if oldest is None:
+            Project.objects.filter(id=project.id).update(deleted_at=now, updated_at=now)
+        elif not living.filter(default=True).exists():
+            Branch.objects.filter(id=oldest.id).update(default=True)

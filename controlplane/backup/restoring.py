@@ -1,0 +1,139 @@
+"""Makes a state directory of a backup, for `manage.py restore`."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from django.conf import settings
+from django.core.management import call_command
+
+from controlplane.backup.manifest import (
+    METADATA_DUMP,
+    Manifest,
+    branch_copy,
+    read_manifest,
+    verify,
+)
+from controlplane.backup.metadata_copy import check_empty, load, metadata_cluster
+from controlplane.backup.restored_rows import settle_rows
+from controlplane.backup.room import require_room
+from controlplane.backup.taking import KEPT
+from controlplane.compute import metadata
+from controlplane.compute.binaries import postgres_version
+from controlplane.compute.branch_data import create_from_copy
+from controlplane.compute.filesystem import remove_tree
+from controlplane.compute.state_directory import (
+    UNFINISHED_RESTORE,
+    hold_state_directory,
+    prepare_state_directory,
+)
+from controlplane.database.version import known_migrations
+
+# The settings make it wherever a command is run.
+HARMLESS = {"secret-key"}
+
+
+class RestoreRefused(Exception):
+    """The backup cannot be restored here; the message says why and what to do."""
+
+
+def restore(backup: Path, say: Callable[[str], object], *, mark: str) -> Manifest:
+    """Make the state directory of the settings from the backup; `up` then runs it.
+
+    Broken off, it leaves a directory that only another restore will use. Raises RestoreRefused,
+    NoBackup, NoRoom, DumpFailed, StateDirectoryUnusable, AccountUnusable, TreeUntrusted, OSError.
+    """
+    manifest = read_manifest(backup)
+    _check_fits(manifest)
+    _check_place()
+    say("Reading the backup …")
+    if problems := verify(backup):
+        raise RestoreRefused(f"{backup} is not whole: {'; '.join(problems[:5])}")
+    _clear_place()
+    prepare_state_directory()
+    with hold_state_directory():
+        unfinished = settings.STATE_DIR / UNFINISHED_RESTORE
+        unfinished.touch(mode=0o600)
+        copies = {name: branch_copy(backup, name) for name in manifest.branches}
+        require_room(copies.values(), at=settings.STATE_DIR / "branches")
+        for number, (branch_id, copy) in enumerate(copies.items(), start=1):
+            create_from_copy(branch_id, copy)
+            say(f"{number:>5}  {branch_id}  {manifest.branches[branch_id].size / 1e6:,.0f} MB")
+        _restore_secrets(backup)
+        _restore_rows(backup, manifest, mark=mark)
+        unfinished.unlink()
+    return manifest
+
+
+def _check_fits(manifest: Manifest) -> None:
+    """Raises RestoreRefused, DumpFailed where this Perch could not run what would be restored."""
+    if newer := set(manifest.migrations) - known_migrations():
+        raise RestoreRefused(
+            f"the backup is of a newer Perch, {manifest.perch} (it knows {min(newer)}): restore "
+            "it with that version"
+        )
+    ours = postgres_version()
+    if manifest.branches and manifest.postgres != ours.split(".")[0]:
+        raise RestoreRefused(
+            f"the branches are of Postgres {manifest.postgres}, and the programs here are "
+            f"{ours}: name those of the same major version in PERCH_POSTGRES_BIN"
+        )
+    if manifest.region != settings.REGION:
+        raise RestoreRefused(
+            f'the backup is of the region "{manifest.region}": set PERCH_REGION to that, for this '
+            "command and for `up`"
+        )
+    if "DATABASE_URL" in os.environ:
+        if complaint := metadata.why_unreachable(os.environ["DATABASE_URL"]):
+            raise RestoreRefused(f"the database of DATABASE_URL does not answer: {complaint}")
+        check_empty()
+
+
+def _check_place() -> None:
+    """Raises RestoreRefused where there is anything but what an earlier restore has left."""
+    place = settings.STATE_DIR
+    found = {path.name for path in place.iterdir()} if place.exists() else set()
+    if found - HARMLESS and UNFINISHED_RESTORE not in found:
+        raise RestoreRefused(f"{place} is not empty: name a directory that is not there yet")
+
+
+def _clear_place() -> None:
+    """Remove what an earlier restore, broken off, has brought."""
+    place = settings.STATE_DIR
+    if not (place / UNFINISHED_RESTORE).exists():
+        return
+    with hold_state_directory():
+        for path in place.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                remove_tree(path)
+            elif path.name not in (UNFINISHED_RESTORE, "up.lock"):
+                path.unlink()
+        (place / UNFINISHED_RESTORE).unlink()
+
+
+def _restore_secrets(backup: Path) -> None:
+    for name in ("secret-key", *KEPT):
+        source, place = backup / name, settings.STATE_DIR / name
+        if source.is_dir():
+            shutil.copytree(source, place)
+        elif source.exists():
+            place.unlink(missing_ok=True)
+            descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(source.read_bytes())
+
+
+def _restore_rows(backup: Path, manifest: Manifest, *, mark: str) -> None:
+    if "DATABASE_URL" in os.environ:
+        _fill(backup, manifest)
+        return
+    with metadata_cluster(mark=mark):
+        _fill(backup, manifest)
+
+
+def _fill(backup: Path, manifest: Manifest) -> None:
+    load(backup / METADATA_DUMP)
+    # An older Perch's rows become ours, before we touch any.
+    call_command("migrate", verbosity=0)
+    settle_rows(manifest)

@@ -1,0 +1,25 @@
+"""Whether a copy will fit, asked before it is begun."""
+
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from controlplane.compute.tree import shares_blocks, tree_size
+
+# Bytes for the rows and the lists, and for what is written while the copy is made.
+BESIDE = 256 << 20
+
+
+class NoRoom(Exception):
+    """The copy does not fit; the message says how much is needed and left."""
+
+
+def require_room(trees: Iterable[Path], *, at: Path) -> None:
+    """See that copies of the trees fit into the directory `at`, ours alone. Raises NoRoom."""
+    trees = list(trees)
+    needed = BESIDE
+    if not (all(tree.stat().st_dev == at.stat().st_dev for tree in trees) and shares_blocks(at)):
+        needed += sum(map(tree_size, trees))
+    free = shutil.disk_usage(at).free
+    if free < needed:
+        raise NoRoom(f"{at.parent} has {free / 1e9:.1f} GB left, and {needed / 1e9:.1f} are needed")

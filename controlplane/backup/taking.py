@@ -1,0 +1,212 @@
+"""Takes a backup of this host's service while it runs, for `manage.py backup`."""
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+from cryptography.fernet import InvalidToken
+from django.conf import settings
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from controlplane.backup.branch_copy import CopyFailed, copy_branch
+from controlplane.backup.manifest import (
+    METADATA_DUMP,
+    BranchCopy,
+    Manifest,
+    branch_copy,
+    perch_version,
+    write_manifest,
+    write_sums,
+)
+from controlplane.backup.metadata_copy import dump, snapshot
+from controlplane.backup.room import require_room
+from controlplane.compute.binaries import postgres_version
+from controlplane.compute.branch_data import NoSuchBranchData, data_dir
+from controlplane.compute.filesystem import LockTimeout, lock_branches, remove_tree, sync_tree
+from controlplane.database.version import applied_migrations
+from controlplane.models import UNFINISHED, Action, Branch, BranchState, Operation, Role
+from controlplane.services.passwords import decrypt
+
+# Rounds over the branches that were made since the last one; each is far shorter.
+MOST_ROUNDS = 10
+# Beside the database, what a restored service cannot do without; each is a secret.
+KEPT = ("tls", "api-key")
+
+
+class BackupRefused(Exception):
+    """No backup can be made; the message says why and what to do."""
+
+
+def take_backup(target: Path, say: Callable[[str], object]) -> Manifest:
+    """Make a backup in the directory `target`, which is absent or empty; it is there as a whole
+    or not at all. `say` is told how far it is.
+
+    The service's database answers. Raises BackupRefused, DumpFailed, OSError.
+    """
+    _check_target(target)
+    _check_secret()
+    with _only_one(), _staging(target) as staging:
+        require_room(map(data_dir, _ready_branches()), at=staging)
+        began = timezone.now()
+        copies, failed = _copy_branches(staging, say)
+        manifest = _copy_rows(staging, began, copies, failed)
+        # Deleted since they were copied.
+        for branch_id in copies.keys() - manifest.branches.keys():
+            remove_tree(branch_copy(staging, branch_id))
+        _copy_secrets(staging)
+        write_manifest(staging, manifest)
+        say("Reading it back …")
+        write_sums(staging)
+        sync_tree(staging)
+        staging.rename(target)
+        _sync_directory(target.parent)
+    return manifest
+
+
+def _copy_branches(
+    staging: Path, say: Callable[[str], object]
+) -> tuple[dict[str, BranchCopy], dict[str, str]]:
+    """Copy every branch that is ready, and what becomes ready meanwhile; returns the copies, and
+    why others have none."""
+    copies: dict[str, BranchCopy] = {}
+    failed: dict[str, str] = {}
+    (staging / "branches").mkdir(mode=0o700)
+    for _ in range(MOST_ROUNDS):
+        new = [ready for ready in _ready_branches() if ready not in {*copies, *failed}]
+        if not new:
+            break
+        for branch_id in new:
+            began = time.monotonic()
+            try:
+                copy = copy_branch(branch_id, branch_copy(staging, branch_id))
+            except (NoSuchBranchData, CopyFailed) as error:
+                failed[branch_id] = str(error)
+                continue
+            copies[branch_id] = copy
+            say(
+                f"{len(copies):>5}  {branch_id}  {copy.size / 1e6:,.0f} MB"
+                f" in {time.monotonic() - began:.1f} s{', running' if copy.was_running else ''}"
+            )
+    return copies, failed
+
+
+def _copy_rows(
+    staging: Path, began: datetime, copies: dict[str, BranchCopy], failed: dict[str, str]
+) -> Manifest:
+    """Dump the rows as they are now, after every branch: what they call ready could be copied."""
+    with snapshot() as seen:
+        ready = _ready_branches()
+        doomed = _being_deleted()
+        manifest = Manifest(
+            perch=perch_version(),
+            postgres=_major_of(staging, copies),
+            region=settings.REGION,
+            began_at=began,
+            rows_at=timezone.now(),
+            migrations=sorted(applied_migrations()),
+            branches={name: copies[name] for name in ready if name in copies},
+            not_copied={
+                name: why for name, why in failed.items() if name in ready and name not in doomed
+            },
+        )
+        dump(staging / METADATA_DUMP, snapshot=seen)
+    return manifest
+
+
+def _major_of(staging: Path, copies: Collection[str]) -> str:
+    """Of the data: the programs that this command uses may be others, for the database's sake."""
+    for branch_id in copies:
+        return (branch_copy(staging, branch_id) / "PG_VERSION").read_text().strip()
+    return postgres_version().split(".")[0]
+
+
+def _ready_branches() -> list[str]:
+    """The branches of this host that have data, oldest first."""
+    found: QuerySet[Branch] = Branch.objects.filter(
+        project__region_id=settings.REGION,
+        project__deleted_at=None,
+        deleted_at=None,
+        current_state=BranchState.READY,
+    )
+    return list(found.order_by("created_at", "id").values_list("id", flat=True))
+
+
+def _being_deleted() -> set[str]:
+    """Branches whose data an operation is removing: their rows say ready to the end."""
+    deletions = Operation.objects.filter(action=Action.DELETE_TIMELINE, status__in=UNFINISHED)
+    return {found for found in deletions.values_list("branch_id", flat=True) if found}
+
+
+def _copy_secrets(staging: Path) -> None:
+    descriptor = os.open(staging / "secret-key", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(settings.SECRET_KEY)
+    for name in KEPT:
+        source = settings.STATE_DIR / name
+        if source.is_dir():
+            shutil.copytree(source, staging / name)
+        elif source.exists():
+            shutil.copy(source, staging / name)
+
+
+def _check_secret() -> None:
+    """See that the key we have is the one that the running service encrypts with."""
+    stored = Role.objects.exclude(encrypted_password="").values_list(
+        "encrypted_password", flat=True
+    )
+    try:
+        for encrypted in stored[:1]:
+            decrypt(encrypted)
+    except InvalidToken:
+        raise BackupRefused(
+            "the secret key here is not the one that the service's passwords are encrypted with: "
+            "give this command PERCH_SECRET_KEY or PERCH_SECRET_KEY_FILE as `up` has it"
+        ) from None
+
+
+def _check_target(target: Path) -> None:
+    if target.is_symlink() or (target.exists() and not target.is_dir()):
+        raise BackupRefused(f"{target} is not a directory")
+    if target.exists() and any(target.iterdir()):
+        raise BackupRefused(f"{target} is not empty: name a directory that is not there yet")
+    if target.is_mount():
+        raise BackupRefused(f"{target} is where a filesystem begins: name a directory below it")
+    if not target.parent.is_dir():
+        raise BackupRefused(f"{target.parent} is not there")
+    if target.resolve().is_relative_to(settings.STATE_DIR):
+        raise BackupRefused("a backup within the state directory would be lost with it")
+
+
+@contextmanager
+def _staging(target: Path) -> Iterator[Path]:
+    """Where the backup is made, beside its place; gone at the end, if it was not put in place.
+    What a killed one has left there is removed."""
+    staging = target.with_name(f".{target.name}.partial")
+    remove_tree(staging)
+    staging.mkdir(mode=0o700)
+    try:
+        yield staging
+    finally:
+        remove_tree(staging)
+
+
+@contextmanager
+def _only_one() -> Iterator[None]:
+    try:
+        with lock_branches("backup", timeout=0):
+            yield
+    except LockTimeout:
+        raise BackupRefused("another backup of this service is being made") from None
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

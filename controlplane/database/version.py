@@ -1,0 +1,86 @@
+"""Perch's own database: how to reach it, and whether it is of this version of Perch. Every process
+asks at its start, `backup` and `restore` as well: none uses what another version has made.
+"""
+
+import psycopg
+from django.db import connection
+from django.db.migrations.loader import MigrationLoader
+from psycopg.conninfo import make_conninfo
+
+CONNECT_BOUND = 10  # seconds
+MOST_NAMED = 3
+
+Migration = tuple[str, str]
+
+
+class OtherVersion(Exception):
+    """The database is of another version of Perch; the message says what to do."""
+
+
+def conninfo() -> str:
+    """Django's database, as libpq writes it."""
+    parameters = connection.get_connection_params()
+    for ours in ("context", "cursor_factory", "pool", "prepare_threshold"):
+        parameters.pop(ours, None)
+    return make_conninfo(**parameters)
+
+
+def known_migrations() -> set[str]:
+    """All that this version may have applied, as "controlplane.0001_initial"."""
+    return set(map(".".join, _known(MigrationLoader(None))))
+
+
+def applied_migrations() -> set[str]:
+    """All that the database has applied. Raises psycopg.OperationalError."""
+    return set(map(".".join, _applied()))
+
+
+def refuse_newer() -> None:
+    """Raises OtherVersion for a database that a newer Perch has migrated."""
+    _refuse_newer(MigrationLoader(None), _applied())
+
+
+def refuse_other_version(*, may_be_away: bool = False) -> None:
+    """Raises OtherVersion for a database that is not just as this version makes it.
+
+    With `may_be_away` a database that does not answer is no reason to refuse, else it raises
+    psycopg.OperationalError. Leaves no connection behind: who asks may go on to fork.
+    """
+    try:
+        applied = _applied()
+    except psycopg.OperationalError:
+        if may_be_away:
+            return
+        raise
+    loader = MigrationLoader(None)
+    _refuse_newer(loader, applied)
+    missing = sorted(map(".".join, loader.graph.nodes.keys() - applied))
+    if missing:
+        raise OtherVersion(
+            f"the database lacks {len(missing)} migrations of this Perch, the first of them "
+            f"{missing[0]}: end every process of the older version, then run `manage.py migrate` "
+            "(`up` does it by itself)"
+        )
+
+
+def _refuse_newer(loader: MigrationLoader, applied: set[Migration]) -> None:
+    unknown = sorted(map(".".join, applied - _known(loader)))
+    if unknown:
+        raise OtherVersion(
+            f"the database is of a newer Perch: it has {', '.join(unknown[:MOST_NAMED])}. Install "
+            "that version, or restore the backup that was made before the upgrade"
+        )
+
+
+def _known(loader: MigrationLoader) -> set[Migration]:
+    replaced = (key for one in loader.disk_migrations.values() for key in one.replaces)
+    return {*loader.disk_migrations, *replaced}
+
+
+def _applied() -> set[Migration]:
+    with psycopg.connect(conninfo(), connect_timeout=CONNECT_BOUND) as session:
+        present = session.execute("SELECT to_regclass('django_migrations')").fetchone()
+        if present == (None,):
+            return set()
+        rows = session.execute("SELECT app, name FROM django_migrations").fetchall()
+    return {(str(app), str(name)) for app, name in rows}

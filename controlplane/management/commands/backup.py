@@ -1,0 +1,79 @@
+"""`manage.py backup TARGET`: a copy of the whole service, taken while it runs."""
+
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from controlplane.backup.manifest import NoBackup, read_manifest, verify
+from controlplane.backup.metadata_copy import DumpFailed, metadata_database
+from controlplane.backup.room import NoRoom
+from controlplane.backup.taking import BackupRefused, take_backup
+from controlplane.compute.accounts import AccountUnusable
+from controlplane.compute.binaries import PostgresUnusable
+from controlplane.compute.state_directory import StateDirectoryUnusable, check_ours
+from controlplane.database.version import OtherVersion, refuse_other_version
+from controlplane.management.supervision import MARK
+
+REFUSALS = (
+    *(BackupRefused, NoRoom, NoBackup, DumpFailed, OtherVersion),
+    *(StateDirectoryUnusable, AccountUnusable, PostgresUnusable, OSError),
+)
+# The exit status of a backup that lacks a branch.
+INCOMPLETE = 2
+
+
+class Command(BaseCommand):
+    help = "Copies the whole service, while it runs, into a directory; restore makes it run again."
+    requires_system_checks = ()
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("target", metavar="TARGET", help="a directory that is not there yet")
+        parser.add_argument(
+            "--verify", action="store_true", help="make none: read the one at TARGET and prove it"
+        )
+        parser.add_argument("--state-dir", metavar="DIR", help="as given to `up`")
+
+    def handle(self, *args: Any, target: str, **options: Any) -> None:
+        # Ends as an exception does: what is half made is removed.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+        place = Path(target).absolute()
+        try:
+            if options["verify"]:
+                self._verify(place)
+            else:
+                self._take(place)
+        except REFUSALS as error:
+            raise CommandError(str(error)) from error
+
+    def _take(self, target: Path) -> None:
+        check_ours()
+        began = time.monotonic()
+        with metadata_database(mark=f"{MARK}={settings.STATE_DIR}"):
+            refuse_other_version()
+            manifest = take_backup(target, self._say)
+        self._say(
+            f"{target} holds {len(manifest.branches)} branches, {manifest.size / 1e6:,.0f} MB, "
+            f"after {time.monotonic() - began:.1f} s.\n"
+            "It holds every password and key of the service: keep it as secret as the service."
+        )
+        if manifest.not_copied:
+            reasons = "".join(f"\n  {name}: {why}" for name, why in manifest.not_copied.items())
+            raise CommandError(f"these branches are not in it:{reasons}", returncode=INCOMPLETE)
+
+    def _verify(self, backup: Path) -> None:
+        if problems := verify(backup):
+            raise CommandError("\n  ".join([f"{backup} is not whole:", *problems]))
+        manifest = read_manifest(backup)
+        self._say(
+            f"{backup} is as it was written at {manifest.rows_at:%Y-%m-%d %H:%M} UTC: "
+            f"{len(manifest.branches)} branches, {manifest.size / 1e6:,.0f} MB."
+        )
+
+    def _say(self, text: str) -> None:
+        self.stdout.write(text)
+        self.stdout.flush()

@@ -1,0 +1,336 @@
+"""`backup` and `restore`: the copy is true, whatever happens while it is made."""
+
+import os
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from controlplane.backup import branch_copy
+from controlplane.backup.branch_copy import copy_branch
+from controlplane.backup.manifest import BranchCopy, Manifest, read_manifest, verify
+from controlplane.backup.restored_rows import settle_rows
+from controlplane.backup.taking import BackupRefused, take_backup
+from controlplane.compute.filesystem import lock_branches
+from controlplane.models import Account, Action, Branch, Operation, Region
+from tests.controlplane.rows import make_project
+from tests.support.client import Client
+from tests.support.place import Place
+from tests.support.project import locked
+from tests.support.service import Service
+from tests.support.stack import ROOT
+from tests.support.waiting import wait_for
+
+
+def begun(command: str, *arguments: str | Path) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, ROOT / "manage.py", command, *arguments],
+        cwd=ROOT,
+        env={name: value for name, value in os.environ.items() if "DJANGO" not in name},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def output_of(process: "subprocess.Popen[str]", *, status: int = 0) -> str:
+    """What the command says, which must end with the status and without a trace."""
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == status, output
+    assert "Traceback" not in output
+    return output
+
+
+def ran(command: str, *arguments: str | Path, status: int = 0) -> str:
+    return output_of(begun(command, *arguments), status=status)
+
+
+def await_line(process: "subprocess.Popen[str]", words: str) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if words in line:
+            return
+    raise AssertionError(f"it ended without {words!r}")
+
+
+class Writer(threading.Thread):
+    """Commits the numbers from 1 on, through the proxy, and remembers when each was done."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__()
+        self.place = place
+        self.done_at: list[datetime] = []
+        self.stopped = threading.Event()
+
+    def run(self) -> None:
+        with self.place.connect() as connection:
+            connection.execute("CREATE TABLE numbers (number int)")
+            while not self.stopped.is_set():
+                number = len(self.done_at) + 1
+                connection.execute("INSERT INTO numbers VALUES (%s)", [number])
+                self.done_at.append(datetime.now(UTC))
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        self.start()
+        wait_for(lambda: len(self.done_at) > 10, "some rows")
+        try:
+            yield
+        finally:
+            self.stopped.set()
+            self.join(30)
+
+
+class Shop:
+    """Two accounts with a branch in every state, and something in each."""
+
+    late_password: str
+
+    def __init__(self, service: Service) -> None:
+        stack = service.stack
+        self.alice, self.bob = service.client, stack.client()
+        self.active = Place.create(stack, self.alice, name="active")
+        for name in ("early", "before"):
+            self.new_database(name, owner=self.active.role)
+        keep(self.active, 5, dbname="before")
+        self.early_password = self.active.new_role("early")
+        self.doomed = self.active.new_branch_id(name="doomed")
+        self.asleep = Place.create(stack, self.bob, name="asleep")
+        keep(self.asleep, 7)
+        self.asleep.suspend()
+        self.disabled = Place.create(stack, self.bob, name="disabled")
+        keep(self.disabled, 9)
+        self.disabled.change(disabled=True)
+        self.numbers = Place.create(stack, self.alice, name="numbers")
+
+    def new_database(self, name: str, *, owner: str) -> None:
+        wanted = {"database": {"name": name, "owner_name": owner}}
+        place = self.active
+        place.done(place.client.post(place.branch_path(rest="/databases"), wanted))
+
+    def change(self) -> None:
+        """What the rows will tell of, which are copied last, and the data does not that was
+        copied before."""
+        place = self.active
+        self.late_password = place.new_role("late")
+        self.new_database("late", owner="late")
+        renamed = {"database": {"name": "after"}}
+        place.done(place.client.patch(place.of_catalog("databases", "before"), renamed))
+        for gone in (
+            place.of_catalog("databases", "early"),
+            place.of_catalog("roles", "early"),
+            place.branch_path(self.doomed),
+        ):
+            place.done(place.client.delete(gone))
+
+
+def keep(place: Place, number: int, **parameters: Any) -> None:
+    with place.connect(**parameters) as connection:
+        connection.execute(f"CREATE TABLE kept AS SELECT {number} AS number".encode())
+
+
+@pytest.fixture
+def service(state_dir: Path) -> Iterator[Service]:
+    place = state_dir / "service"
+    place.mkdir()
+    place.chmod(0o711)
+    running = Service(place)
+    yield running
+    running.down()
+
+
+def test_a_restored_service_has_all_that_was_acknowledged(
+    service: Service, state_dir: Path
+) -> None:
+    shop = Shop(service)
+    writer = Writer(shop.numbers)
+    target, new = state_dir / "backup", state_dir / "new"
+    at = ("--state-dir", service.state_dir)
+    with writer.writing():
+        with locked(service.stack, shop.disabled.branch_id):
+            half = begun("backup", target, *at)
+            await_line(half, shop.asleep.branch_id)
+            assert "another backup" in ran("backup", state_dir / "other", *at, status=1)
+            half.kill()
+            half.communicate()
+        partial = state_dir / ".backup.partial"
+        assert partial.exists()
+        assert not target.exists()
+        assert "was broken off" in ran("restore", partial, "--state-dir", new, status=1)
+
+        with locked(service.stack, "accounts"):  # no branch's creation comes to its end
+            coming = service.client.new_project(wait=False)
+            with locked(service.stack, shop.disabled.branch_id):
+                whole = begun("backup", target, *at)
+                await_line(whole, shop.asleep.branch_id)
+                shop.change()
+            said = output_of(whole)
+    assert "keep it as secret as the service" in said
+    assert not partial.exists()
+    assert stat.filemode(target.stat().st_mode) == "drwx------"
+    service.down()
+    see_damage(target)
+    assert "is the service as of" in ran("restore", target, "--state-dir", new)
+    see_all(new, shop, writer, coming, read_manifest(target))
+
+
+def see_damage(backup: Path) -> None:
+    """One byte is enough, or one file more or less."""
+    assert verify(backup) == []
+    victim = next(backup.glob("branches/*/global/pg_control"))
+    sound = victim.read_bytes()
+    stranger = victim.with_name("stranger")
+    stranger.touch()
+    victim.write_bytes(sound[:100] + bytes([sound[100] ^ 1]) + sound[101:])
+    (backup / "api-key").rename(backup.parent / "api-key")
+    assert verify(backup) == [
+        "api-key is missing",
+        f"{stranger.relative_to(backup)} is not of the backup",
+        f"{victim.relative_to(backup)} is not as it was written",
+    ]
+    unwanted = backup.parent / "unwanted"
+    said = ran("restore", backup, "--state-dir", unwanted, status=1)
+    assert f"{victim.relative_to(backup)} is not as it was written" in said
+    victim.write_bytes(sound)
+    stranger.unlink()
+    (backup.parent / "api-key").rename(backup / "api-key")
+
+
+def see_all(state_dir: Path, shop: Shop, writer: Writer, coming: Any, manifest: Manifest) -> None:
+    restored = Service(state_dir)
+    try:
+        alice = Client(restored.stack.api_url, shop.alice.key)
+        bob = Client(restored.stack.api_url, shop.bob.key)
+        restored.client = alice
+        restored.settle()
+        assert {operation["status"] for operation in restored.operations()} == {"finished"}
+        found = {path.name for path in (state_dir / "branches").iterdir()}
+        assert found == {*manifest.branches, coming["branch"]["id"]}
+        assert shop.doomed not in found
+        accounts = [path.stat().st_gid for path in (state_dir / "branches").iterdir()]
+        assert os.geteuid() != 0 or len(set(accounts)) == len(accounts)
+
+        numbers = Place(restored.stack, alice, writer.place.created)
+        assert numbers.state() == "idle"
+        began = manifest.branches[numbers.branch_id].taken_at
+        acknowledged = sum(done < began for done in writer.done_at)
+        count, last = numbers.query("SELECT count(*), max(number) FROM numbers")
+        assert count == last >= acknowledged > 10
+        see_catalog(Place(restored.stack, alice, shop.active.created), shop)
+
+        asleep = Place(restored.stack, bob, shop.asleep.created)
+        assert asleep.query("SELECT number FROM kept") == (7,)
+        disabled = Place(restored.stack, bob, shop.disabled.created)
+        assert "disabled" in str(disabled.refusal())
+        disabled.change(disabled=False)
+        assert disabled.query("SELECT number FROM kept") == (9,)
+        assert Place(restored.stack, alice, coming).is_served()
+        assert Place.create(restored.stack, alice).is_served()
+    finally:
+        restored.down()
+    again = ran("backup", state_dir.parent / "again", "--state-dir", state_dir)
+    assert f"holds {len(found) + 1} branches" in again, "a service that is stopped"
+
+
+def see_catalog(place: Place, shop: Shop) -> None:
+    """As the rows have it, although the data was copied before the change."""
+    assert place.query("SELECT number FROM kept", dbname="after") == (5,)
+    assert place.is_served(user="late", password=shop.late_password, dbname="late")
+    assert place.refusal(user="early", password=shop.early_password)
+    names = "SELECT datname FROM pg_database WHERE datname IN ('early', 'before')"
+    assert place.sql(names) == []
+    assert place.sql("SELECT rolname FROM pg_roles WHERE rolname = 'early'") == []
+
+
+class TestACopyOfAnIdleBranch:
+    """Its lock is given up to whoever wants the branch."""
+
+    @pytest.fixture
+    def branch(self, account: Account, region: Region, settings: Any, tmp_path: Path) -> Branch:
+        settings.STATE_DIR = tmp_path
+        branch = make_project(account, region).branches.get()
+        data = tmp_path / "branches" / branch.id / "data"
+        data.mkdir(parents=True)
+        (data / "PG_VERSION").write_text("18\n")
+        Operation.objects.update(status="running", resources=[branch.id])
+        return branch
+
+    def test_it_begins_anew_once_nobody_wants_it(
+        self, branch: Branch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def end_operation(seconds: float) -> None:
+            with lock_branches(branch.id, timeout=0):  # as the operation does
+                Operation.objects.update(status="finished")
+
+        monkeypatch.setattr(branch_copy, "sleep", end_operation)
+        copy = copy_branch(branch.id, tmp_path / "copy")
+        assert (copy.was_running, copy.size) == (False, 3)
+        assert (tmp_path / "copy" / "PG_VERSION").read_text() == "18\n"
+
+    def test_who_wants_it_again_and_again_waits_at_last(
+        self, branch: Branch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(branch_copy, "GIVEN_UP_FOR", 0)
+        assert copy_branch(branch.id, tmp_path / "copy").size == 3
+
+
+def test_what_was_never_copied_is_not_said_to_be_there(account: Account, region: Region) -> None:
+    """The rows are brought to what the backup holds."""
+    copied, younger, failed, mixed = (make_project(account, region) for _ in range(4))
+    begun_at = timezone.now() - timedelta(hours=5)
+    rows_at = begun_at + timedelta(seconds=60)
+    endpoint = copied.endpoints.get()
+    copied.endpoints.update(current_state="active", started_at=begun_at)
+    first = mixed.branches.get()
+    mixed.branches.update(default=False)
+    Branch.objects.create(
+        project=mixed, name="new", parent=first, current_state="ready", default=True
+    )
+    kept = [copied.branches.get(), first]
+    settle_rows(manifest_of([row.id for row in kept], {failed.branches.get().id: "why"}, rows_at))
+
+    endpoint.refresh_from_db()
+    assert endpoint.current_state == "idle"
+    assert copied.branches.get().active_seconds == pytest.approx(60)
+    younger.refresh_from_db()
+    assert younger.deleted_at is not None
+    assert not younger.endpoints.filter(deleted_at=None).exists()
+    assert failed.branches.get().current_state == "init"
+    assert list(mixed.branches.filter(deleted_at=None, default=True)) == [first]
+
+
+def test_a_branch_that_is_being_deleted_needs_no_copy(account: Account, region: Region) -> None:
+    project = make_project(account, region)
+    branch = project.branches.get()
+    Operation.objects.update(action=Action.DELETE_TIMELINE, status="running", branch=branch)
+    settle_rows(manifest_of([], {}, timezone.now()))
+    branch.refresh_from_db()
+    assert branch.deleted_at is None
+
+
+def manifest_of(copied: list[str], not_copied: dict[str, str], rows_at: datetime) -> Manifest:
+    copies = {name: BranchCopy(rows_at, False, 0, {}, []) for name in copied}
+    return Manifest("1", "18", "local", rows_at, rows_at, [], copies, not_copied)
+
+
+@pytest.mark.parametrize("place", ["a file", "full", "link", "nowhere/backup", "state/backup"])
+def test_a_backup_overwrites_nothing(place: str, tmp_path: Path, settings: Any) -> None:
+    settings.STATE_DIR = tmp_path / "state"
+    (tmp_path / "state").mkdir()
+    (tmp_path / "a file").touch()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "state")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(BackupRefused):
+        take_backup(tmp_path / place, print)
+    assert sorted(tmp_path.rglob("*")) == before
