@@ -23,5 +23,6 @@ def test_a_clients_id_leads_to_the_start_it_asked_for(stack: Stack, place: Place
 def test_the_name_of_a_role_forges_no_line(stack: Stack, shop: Place) -> None:
     forged = "x\n2026-11-21T16:20:01.123Z level=INFO process=proxy message=connected"
     shop.refusal(user=forged, password="wrong")
-    line = await_line(stack, "proxy", message="connection refused", sqlstate="28P01")
-    assert forged in line["error"]
+    # The whole of it is one value of one line, as the line says it.
+    error = f'password authentication failed for user "{forged}"'
+    await_line(stack, "proxy", message="connection refused", sqlstate="28P01", error=error)
