@@ -4,14 +4,11 @@ import os
 import shutil
 import subprocess
 import tempfile
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-
-from tests.support.waiting import wait_for
 
 MKFS = {"ext4": ("mkfs.ext4", "-q", "-m", "0"), "xfs": ("mkfs.xfs", "-q", "-m", "reflink=1")}
 
@@ -68,35 +65,6 @@ def filled(place: Path, *, leaving: int) -> Iterator[None]:
     finally:
         os.close(descriptor)
         filler.unlink()
-
-
-@contextmanager
-def held_full(place: Path, *, leaving: int) -> Iterator[None]:
-    """The same, for as long as it lasts: what the service's own log takes meanwhile, or gives
-    back, is made up for."""
-    over = threading.Event()
-    path = place.parent / "filler"
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
-
-    def hold() -> None:
-        size = 0
-        while not over.wait(0.02):
-            size = max(0, size + free_bytes(place) - leaving)
-            with suppress(OSError):
-                os.ftruncate(descriptor, size)
-                if size:
-                    os.posix_fallocate(descriptor, 0, size)
-
-    holder = threading.Thread(target=hold)
-    holder.start()
-    try:
-        wait_for(lambda: abs(free_bytes(place) - leaving) < 4 << 20, "the filesystem to be full")
-        yield
-    finally:
-        over.set()
-        holder.join()
-        os.close(descriptor)
-        path.unlink()
 
 
 def run(*command: str) -> str:
