@@ -11,18 +11,28 @@ two. The first account so gets half of the lane, one that comes next half of the
 many operations of some accounts hang, slots are left for the next one. Among the jobs that may
 be taken the oldest goes first, and an account that has nothing under way always may; so none
 waits for ever.
+
+What the worker has to write must come to be written, however often the database fails meanwhile:
+Procrastinate lets go of both the heartbeat and a job's end at the first failure.
 """
 
+import asyncio
+import logging
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
 
+import psycopg
 from procrastinate.connector import BaseConnector
 from procrastinate.exceptions import ConnectorException
 from procrastinate.jobs import Job, Status
 from procrastinate.manager import JobManager
 
+log = logging.getLogger(__name__)
+
 LEAST_SHARE = 2  # slots
+# Seconds before what could not be written is tried again.
+WRITE_PAUSE = 1.0
 # The account of a job that names none.
 NOBODY = 0
 
@@ -78,7 +88,7 @@ class LaneJobs(JobManager):
 
     async def finish_job(self, job: Job, status: Status, delete_job: bool) -> None:
         self._end(job)
-        await super().finish_job(job, status, delete_job)
+        await _until_written(job, lambda: super(LaneJobs, self).finish_job(job, status, delete_job))
         await self._look_again(job)
 
     async def retry_job(
@@ -90,8 +100,19 @@ class LaneJobs(JobManager):
         lock: str | None = None,
     ) -> None:
         self._end(job)
-        await super().retry_job(job, retry_at, priority, queue, lock)
+        await _until_written(
+            job,
+            lambda: super(LaneJobs, self).retry_job(job, retry_at, priority, queue, lock),
+        )
         await self._look_again(job)
+
+    async def update_heartbeat(self, worker_id: int) -> None:
+        """Never raises for want of the database: it would end the worker's heartbeat, and every
+        job of the living worker would be given to it again and again."""
+        try:
+            await super().update_heartbeat(worker_id)
+        except ConnectorException as error:
+            log.warning("heartbeat not written", extra={"error": str(error.__cause__)})
 
     def _accounts_with_their_share(self) -> list[int]:
         share = max(LEAST_SHARE, self._slots - len(self._under_way))
@@ -111,4 +132,24 @@ class LaneJobs(JobManager):
             await self.connector.execute_query_async(LOOK_AGAIN, queue=job.queue)
         except ConnectorException:
             # The job's end is written; the worker looks by itself soon.
+            return
+
+
+async def _until_written(job: Job, write: Callable[[], Awaitable[None]]) -> None:
+    """Have the job's end written. While its worker lives, nobody else would ever take it up."""
+    while True:
+        try:
+            await write()
+        except ConnectorException as error:
+            fields = {"job": job.id, "error": str(error.__cause__)}
+            if isinstance(error.__cause__, psycopg.errors.RaiseException):
+                # The queue knows of no such job under way: the write before has gone through
+                # though its answer was lost, or the job was taken for a dead worker's.
+                log.warning("job ended already", extra=fields)
+                return
+            if not isinstance(error.__cause__, psycopg.OperationalError | psycopg.InterfaceError):
+                raise
+            log.warning("job's end not written, tried again", extra=fields)
+            await asyncio.sleep(WRITE_PAUSE)
+        else:
             return

@@ -1,0 +1,55 @@
+"""The metadata database fails while the worker speaks to it about the queue: nothing is lost."""
+
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.support.project import Project
+from tests.support.stack import Stack
+from tests.support.waiting import wait_for
+
+WAITING = "wait_event_type = 'Lock' AND query LIKE %s"
+
+
+def end_waiting(observer: "psycopg.Connection[Any]", statement: str) -> None:
+    """Have those who wait for somebody's lock with that statement lose their connection."""
+    query = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {WAITING}".encode()
+
+    def found() -> list[Any]:
+        return observer.execute(query, [f"%{statement}%"]).fetchall()
+
+    wait_for(found, f"{statement} to wait")
+
+
+def test_a_heartbeat_that_cannot_be_written_is_not_the_last(stack: Stack) -> None:
+    with stack.database() as holder, stack.database() as observer:
+        with holder.transaction():
+            holder.execute("SELECT FROM procrastinate_workers FOR UPDATE")
+            end_waiting(observer, "procrastinate_update_heartbeat")
+        observer.execute("CREATE TEMP TABLE broken_off AS SELECT clock_timestamp() AS at")
+        silent = "SELECT FROM procrastinate_workers, broken_off WHERE last_heartbeat < at"
+        wait_for(lambda: not observer.execute(silent).fetchall(), "all to be heard", timeout=10)
+
+
+@pytest.mark.parametrize("ending", ["finish_job", "retry_job"])
+def test_a_job_whose_end_cannot_be_written_ends_all_the_same(project: Project, ending: str) -> None:
+    with project.stack.database() as holder, project.stack.database() as observer:
+        with holder.transaction():
+            with project.locked():
+                asked = project.client.post(project.endpoint_path(rest="/restart"))
+                job = (
+                    f"SELECT FROM procrastinate_jobs WHERE lock = '{asked['operations'][0]['id']}'"
+                )
+                taken = f"{job} AND status = 'doing'".encode()
+                wait_for(lambda: observer.execute(taken).fetchall(), "the job to be taken")
+                holder.execute(f"{job} FOR UPDATE".encode())
+                if ending == "retry_job":
+                    row = "SELECT FROM controlplane_project WHERE id = %s FOR UPDATE"
+                    holder.execute(row, [project.id])
+            if ending == "retry_job":
+                # The attempt fails where it would have ended, and so must be made again.
+                end_waiting(observer, 'SELECT "controlplane_project"')
+            end_waiting(observer, f"procrastinate_{ending}")
+        wait_for(lambda: not observer.execute(job.encode()).fetchall(), "the job's end")
+    project.done(asked)
