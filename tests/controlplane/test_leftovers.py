@@ -256,7 +256,7 @@ class TestRecovery:
     def test_it_may_take_longer_than_the_bound(
         self, branch: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(process, "STILL_START", 1.0)
+        monkeypatch.setattr(process, "STILL_START", 0.5)
         compute.start(SPEC)
         with session(compute.socket_dir(ENDPOINT)) as connection:
             connection.execute("CREATE TABLE public.kept (number int PRIMARY KEY)")
@@ -272,13 +272,13 @@ class TestRecovery:
         thread_goes_on = True
         thread = threading.Thread(target=listen)
         thread.start()
-        with throttled(branch, "startup"), patience(1):
+        with throttled(branch, "startup"), patience(0.5):
             began = time.monotonic()
             compute.start(SPEC)
             took = time.monotonic() - began
         thread_goes_on = False
         thread.join()
-        assert took > 1.3, "too quick to show anything"
+        assert took > 0.7, "too quick to show anything"
         with session(compute.socket_dir(ENDPOINT)) as connection:
             assert connection.execute("SELECT count(*) FROM public.kept").fetchone() == (200000,)
         assert any(words and "MB of its log to go" in words for words in told), told

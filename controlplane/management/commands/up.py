@@ -95,6 +95,7 @@ class Command(BaseCommand):
                 self._run(supervisor, host, ports, stopped)
             finally:
                 self._stop(supervisor)
+                drop_what_nobody_reads()
 
     def _run(
         self, supervisor: Supervisor, host: str, ports: dict[str, int], stopped: threading.Event
@@ -257,13 +258,20 @@ Ctrl-C stops everything; the next `up` finds it as it was."""
         return port
 
     def _say(self, text: str) -> None:
-        try:
+        with contextlib.suppress(OSError):
             self.stdout.write(text)
-            self.stdout.flush()
+        drop_what_nobody_reads()
+
+
+def drop_what_nobody_reads() -> None:
+    """Write no more to a terminal that is gone: what is to be stopped is stopped all the same, and
+    words that are left at the end would make it look like a failure."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
         except OSError:
-            # The terminal is gone; what is to be stopped is stopped all the same.
             nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, sys.stdout.fileno())
+            os.dup2(nowhere, stream.fileno())
             os.close(nowhere)
 
 
