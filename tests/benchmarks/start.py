@@ -4,6 +4,7 @@ In turns, on one and the same data directory: a bare `postgres` from spawn to th
 its first query, and POST `start` until GET shows `current_state: active`.
 """
 
+import os
 import statistics
 import subprocess
 import time
@@ -40,6 +41,9 @@ def time_bare(stack: Stack, endpoint: dict[str, str]) -> float:
     data = stack.data_dir(endpoint["branch_id"])
     command = bare_command(data, data.parent / "postgresql.conf")
     owner = data.stat()  # Postgres runs as the directory's
+    sockets = stack.state_dir / "sockets" / endpoint["id"]
+    sockets.mkdir(mode=0o700, exist_ok=True)
+    os.chown(sockets, owner.st_uid, owner.st_gid)
     began = time.perf_counter()
     process = subprocess.Popen(
         command,
@@ -55,6 +59,7 @@ def time_bare(stack: Stack, endpoint: dict[str, str]) -> float:
                 connection.execute("SELECT 1")
             break
         except psycopg.OperationalError:
+            assert process.poll() is None, "the bare Postgres ended"
             time.sleep(0.001)
     took = (time.perf_counter() - began) * 1000
     process.send_signal(2)

@@ -58,7 +58,7 @@ pytestmark = pytest.mark.filterwarnings("error")
 
 
 @pytest.fixture(scope="module")
-def place() -> Iterator[Path]:
+def computes() -> Iterator[Path]:
     """The directory of a branch of this process's own state directory."""
     prepare_state_directory()
     branch_data.create_from_template(BRANCH)
@@ -67,11 +67,11 @@ def place() -> Iterator[Path]:
 
 
 @pytest.fixture
-def branch(place: Path) -> Iterator[Path]:
+def branch(computes: Path) -> Iterator[Path]:
     """The same, with nothing at work there before and after."""
-    yield place
+    yield computes
     compute.stop(BRANCH)
-    assert processes_in(place) == []
+    assert processes_in(computes) == []
 
 
 def write(path: Path, text: str) -> None:
@@ -102,9 +102,13 @@ def busy_backend() -> Iterator[psutil.Process]:
             connection.execute(work)
 
     thread = threading.Thread(target=run)
+    backend = psutil.Process(connection.info.backend_pid)
+    began = backend.cpu_times().user
     thread.start()
     try:
-        yield psutil.Process(connection.info.backend_pid)
+        # One that has not begun yet would notice that its postmaster is gone.
+        wait_for(lambda: backend.cpu_times().user > began + 0.05, "the backend to be busy")
+        yield backend
     finally:
         thread.join(20)
         connection.close()
