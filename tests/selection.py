@@ -8,7 +8,7 @@ import pytest
 # Set in the environment while the fast tests run: nothing may start a service.
 FAST = "PERCH_TESTS_FAST"
 # Who asks for one of these fixtures, through others or itself, waits for a service or a wheel.
-SLOW = frozenset({"stack", "state_dir", "service", "computes", "browser", "wheel"})
+SLOW = frozenset({"stack", "state_dir", "service", "small", "computes", "browser", "wheel"})
 # How many tests `--fast` has left out.
 LEFT_OUT = pytest.StashKey[int]()
 
