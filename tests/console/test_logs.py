@@ -7,6 +7,7 @@ import requests
 from tests.support.client import Client
 from tests.support.log_lines import await_line, read_log
 from tests.support.stack import Stack
+from tests.support.waiting import wait_for
 
 
 def test_a_pages_id_is_that_of_all_it_asked_the_api(stack: Stack) -> None:
@@ -14,16 +15,17 @@ def test_a_pages_id_is_that_of_all_it_asked_the_api(stack: Stack) -> None:
     browser = signed_in(stack, client)
     before = len(read_log(stack.state_dir, "web"))
     assert browser.get(f"{stack.console_url}/?q=hidden", timeout=10).ok
-    shown = read_log(stack.state_dir, "web")[before:]
-    page = next(line for line in shown if line.get("path") == "/")
+
+    def shown() -> list[dict[str, str]]:
+        lines = read_log(stack.state_dir, "web")[before:]
+        return [line for line in lines if line.get("path") == "/"]
+
+    # Supervisor writes what it is told when it comes to it.
+    wait_for(shown, "the page's line")
+    (page,) = shown()
     assert (page["method"], page["status"], page["client"]) == ("GET", "200", "127.0.0.1")
     assert int(page["bytes"]) > 1000
-    asked = [
-        line["path"]
-        for line in read_log(stack.state_dir, "api")
-        if line.get("request") == page["request"]
-    ]
-    assert "/api/v2/projects" in asked
+    await_line(stack, "api", request=page["request"], path="/api/v2/projects")
     log = (stack.state_dir / "log" / "web.log").read_text()
     assert "hidden" not in log
     assert client.key not in log
