@@ -11,6 +11,8 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
+from controlplane.compute.tree import REGULAR, open_directory
+
 # What opening says of a missing file, and of a link or a socket that stands in for it.
 ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO}
 
@@ -21,8 +23,7 @@ def read_regular(path: Path, limit: int, *, from_end: bool = False) -> bytes:
     Empty where there is none; a link or a pipe is none.
     """
     try:
-        # Without waiting for whoever may write to a pipe.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        descriptor = os.open(path, REGULAR)
     except OSError as error:
         if error.errno in ABSENT:
             return b""
@@ -39,14 +40,10 @@ def read_regular(path: Path, limit: int, *, from_end: bool = False) -> bytes:
 def remove_from(directory: Path, *names: str) -> None:
     """Remove these files from `directory`, where they are there; a link to another is none."""
     try:
-        descriptor = os.open(directory, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY)
+        with open_directory(directory) as descriptor:
+            for name in names:
+                with suppress(FileNotFoundError, IsADirectoryError):
+                    os.unlink(name, dir_fd=descriptor)
     except OSError as error:
-        if error.errno in ABSENT:
-            return
-        raise
-    try:
-        for name in names:
-            with suppress(FileNotFoundError, IsADirectoryError):
-                os.unlink(name, dir_fd=descriptor)
-    finally:
-        os.close(descriptor)
+        if error.errno not in ABSENT:
+            raise
