@@ -126,7 +126,7 @@ def _configure(branch_id: str, socket_dir: Path, program: str) -> None:
 
 
 def _start(branch_id: str, socket_dir: Path, program: str, inherited: int) -> None:
-    """Returns once it listens; raises PoolerUnavailable, and then nothing of it is left."""
+    """Returns once it listens and is known; raises PoolerUnavailable, and leaves nothing then."""
     log_file = _log_file(branch_id)
     log_file.unlink(missing_ok=True)
     log = open_log(log_file)
@@ -144,7 +144,9 @@ def _start(branch_id: str, socket_dir: Path, program: str, inherited: int) -> No
         os.close(log)
     reap(child)
     deadline = time.monotonic() + START_TIMEOUT
-    while not _listens(pooler_socket(socket_dir)):
+    # It listens before it has written who it is; until then the next to ask would not know it
+    # and would start another in its place.
+    while not (_listens(pooler_socket(socket_dir)) and _process(branch_id)):
         if child.poll() is not None or time.monotonic() > deadline:
             child.kill()
             raise PoolerUnavailable(f"PgBouncer did not start: {_last_line(branch_id)}")
