@@ -3,7 +3,8 @@
 from django.http import HttpRequest
 from ninja.security import HttpBearer
 
-from controlplane.api.fair_shares import WAIT_FOR_SHARE, take_share
+from controlplane.actors import Actor, ActorType, acting_as
+from controlplane.api.fair_shares import WAIT_FOR_SHARE, take_share, until_answered
 from controlplane.models import Account, ApiKey
 from controlplane.services import accounts
 
@@ -18,7 +19,11 @@ class ApiKeyAuth(HttpBearer):
     def authenticate(self, request: HttpRequest, token: str) -> Account | None:
         # The key's own share first: a flood of one key, good or bad, does not reach the database.
         take_share(request, f"key {ApiKey.digest_of(token)}", within=WAIT_FOR_SHARE)
-        account = accounts.authenticate(token, address=request.META.get("REMOTE_ADDR", ""))
-        if account is not None:
-            take_share(request, f"account {account.id}")
-        return account
+        address = request.META.get("REMOTE_ADDR", "")
+        key = accounts.authenticate(token, address=address)
+        if key is None:
+            return None
+        take_share(request, f"account {key.account_id}")
+        caller = Actor(ActorType.USER, name=key.name, api_key_id=key.id, address=address)
+        until_answered(request).enter_context(acting_as(caller))
+        return key.account

@@ -34,7 +34,13 @@ def take_share(request: HttpRequest, whose: str, *, within: float = 0.0) -> None
 
     Raises TooManyRequests. Who waits should hold no database connection.
     """
-    request.META["perch.held"].enter_context(_share(whose, within=within))
+    until_answered(request).enter_context(_share(whose, within=within))
+
+
+def until_answered(request: HttpRequest) -> ExitStack:
+    """What holds for the request until its answer is made."""
+    held: ExitStack = request.META["perch.held"]
+    return held
 
 
 @dataclass

@@ -11,6 +11,7 @@ from django.utils import timezone
 from ninja import Schema
 from pydantic import Field
 
+from controlplane.actors import ActorType
 from controlplane.api.fields import Timestamp
 from controlplane.models import Account, Branch, Endpoint, Operation, Plan, Project
 
@@ -18,8 +19,16 @@ from controlplane.models import Account, Branch, Endpoint, Operation, Plan, Proj
 UNLIMITED_MEBIBYTES = 1 << 30
 
 
+class InitiatorOut(Schema):
+    type: str
+    name: str
+
+
 class OperationOut(Schema):
     id: UUID
+    chain_id: UUID
+    initiator: InitiatorOut
+    retry_of: UUID | None = None
     project_id: str
     branch_id: str | None = None
     endpoint_id: str | None = None
@@ -31,6 +40,20 @@ class OperationOut(Schema):
     created_at: Timestamp
     updated_at: Timestamp
     total_duration_ms: int
+
+    @staticmethod
+    def resolve_chain_id(operation: Operation) -> UUID:
+        return operation.chain
+
+    @staticmethod
+    def resolve_retry_of(operation: Operation) -> UUID | None:
+        return operation.retry_of_id
+
+    @staticmethod
+    def resolve_initiator(operation: Operation) -> dict[str, str]:
+        by = operation.initiator
+        is_client = by.type == ActorType.CLIENT
+        return {"type": by.type, "name": f"{by.address} {by.name}" if is_client else by.name}
 
     @staticmethod
     def resolve_total_duration_ms(operation: Operation) -> int:

@@ -9,6 +9,7 @@ from controlplane.models.endpoint import (
     EndpointType,
     PoolerMode,
 )
+from controlplane.models.event import Event
 from controlplane.models.operation import UNFINISHED, Action, Lane, Operation, OperationStatus
 from controlplane.models.postgres_settings import PostgresSettings
 from controlplane.models.project import Project
@@ -28,6 +29,7 @@ __all__ = [
     "Endpoint",
     "EndpointState",
     "EndpointType",
+    "Event",
     "Lane",
     "Operation",
     "OperationStatus",

@@ -7,6 +7,7 @@ from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.utils import timezone
 
+from controlplane.actors import Actor, ActorType
 from controlplane.models.branch import Branch
 from controlplane.models.endpoint import Endpoint
 from controlplane.models.project import Project
@@ -26,8 +27,10 @@ class Action(models.TextChoices):
 class OperationStatus(models.TextChoices):
     SCHEDULING = "scheduling", "Waits for an earlier operation"
     RUNNING = "running", "Handed to the engine"
+    CANCELLING = "cancelling", "Being brought to a safe end, as somebody has asked for"
     FINISHED = "finished", "Done"
     FAILED = "failed", "Given up; `error` says why"
+    CANCELLED = "cancelled", "Ended before it was done, as somebody has asked for"
 
 
 class Lane(models.TextChoices):
@@ -42,7 +45,7 @@ class Lane(models.TextChoices):
         return order.index(self) < order.index(Lane(other))
 
 
-UNFINISHED = (OperationStatus.SCHEDULING, OperationStatus.RUNNING)
+UNFINISHED = (OperationStatus.SCHEDULING, OperationStatus.RUNNING, OperationStatus.CANCELLING)
 
 
 class Operation(models.Model):
@@ -58,6 +61,19 @@ class Operation(models.Model):
     status = models.CharField(max_length=16, choices=OperationStatus.choices)
     # The operations of one request share this; when one fails, those after it fail with it.
     chain = models.UUIDField()
+    # Who began it (`controlplane.actors`). For a client `initiator_name` is its address and role.
+    # The defaults are the database's too: others may write rows.
+    initiator_type = models.CharField(
+        max_length=16, default=ActorType.PLATFORM.value, db_default=ActorType.PLATFORM.value
+    )
+    initiator_name = models.CharField(max_length=200, default="", db_default="")
+    initiator_key_id = models.BigIntegerField(null=True)
+    initiator_address = models.CharField(max_length=64, default="", db_default="")
+    # The failed or cancelled operation whose work this one does anew.
+    retry_of = models.ForeignKey("self", null=True, on_delete=models.SET_NULL, related_name="+")
+    # What has become of it so far: objects of {name, started_at, finished_at, detail}, oldest
+    # first. Read and written through `operations.story` alone.
+    steps = models.JSONField(default=list, db_default=models.Value([], models.JSONField()))
     # The id, in the log, of the request or the client's connection that scheduled it; "" for
     # what nobody asked for. The default is the database's too: others may write rows.
     request_id = models.CharField(max_length=64, default="", db_default="")
@@ -88,6 +104,10 @@ class Operation(models.Model):
                 condition=models.Q(status__in=OperationStatus.values),
             ),
             models.CheckConstraint(
+                name="operation_initiator_is_known",
+                condition=models.Q(initiator_type__in=[str(one) for one in ActorType]),
+            ),
+            models.CheckConstraint(
                 name="operation_lane_is_known", condition=models.Q(lane__in=Lane.values)
             ),
             # The cursor of the list is created_at alone, so no two may share one.
@@ -112,6 +132,15 @@ class Operation(models.Model):
     @property
     def is_finished(self) -> bool:
         return self.status not in UNFINISHED
+
+    @property
+    def initiator(self) -> Actor:
+        return Actor(
+            ActorType(self.initiator_type),
+            name=self.initiator_name,
+            api_key_id=self.initiator_key_id,
+            address=self.initiator_address,
+        )
 
     def duration_ms(self, now: datetime) -> int:
         """Milliseconds from the hand-over to the engine until its end, or until `now`."""

@@ -5,6 +5,7 @@ from typing import Any
 
 from django.db import connection
 
+from controlplane.actors import CHECK, acting_as
 from controlplane.models import UNFINISHED, Action, Endpoint, Region
 from controlplane.operations.locks import locked_project
 from controlplane.operations.scheduling import Step, schedule
@@ -77,6 +78,6 @@ def check_availability(region: Region) -> None:
         cursor.execute(DUE, values)
         due = [row[0] for row in cursor.fetchall()]
     for endpoint in Endpoint.objects.select_related("branch").filter(id__in=due):
-        with locked_project(endpoint.project_id) as project:
+        with acting_as(CHECK), locked_project(endpoint.project_id) as project:
             step = Step(Action.CHECK_AVAILABILITY, branch=endpoint.branch, endpoint=endpoint)
             schedule(project, [step])

@@ -14,6 +14,7 @@ from functools import partial
 from django.db import InterfaceError, OperationalError
 from django.utils import timezone
 
+from controlplane.actors import acting_as
 from controlplane.compute.filesystem import lock_branches
 from controlplane.compute.patience import patience
 from controlplane.logs import context
@@ -45,7 +46,10 @@ def run(operation_id: uuid.UUID) -> None:
     operation = _load(operation_id)
     if operation.is_finished:
         return
-    with context(request=operation.request_id, operation=str(operation.id)):
+    with (
+        context(request=operation.request_id, operation=str(operation.id)),
+        acting_as(operation.initiator),
+    ):
         _attempt(operation)
 
 

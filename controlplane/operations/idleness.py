@@ -8,6 +8,7 @@ from django.conf import settings
 from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.utils import timezone
 
+from controlplane.actors import IDLENESS, acting_as
 from controlplane.compute import compute
 from controlplane.models import UNFINISHED, Action, Endpoint, EndpointState, Lane, Operation, Region
 from controlplane.operations.details import SuspendComputeDetails
@@ -73,7 +74,7 @@ def _take_in(endpoint: Endpoint, activity: datetime | None) -> None:
 
 
 def _suspend(endpoint: Endpoint, last: datetime) -> None:
-    with locked_project(endpoint.project_id) as project:
+    with acting_as(IDLENESS), locked_project(endpoint.project_id) as project:
         still = (
             _active_endpoints(project.region)
             .select_related("branch")

@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 
 from django.utils import timezone
 
+from controlplane.actors import current_actor
 from controlplane.logs import current
 from controlplane.models import (
     UNFINISHED,
@@ -80,6 +81,7 @@ def schedule(
             "try again"
         )
     chain = uuid.uuid4()
+    initiator = current_actor()
     lane = lane or max((ACTIONS[step.action].lane for step in steps), key=list(Lane).index)
     created_at = _next_created_at(project)
     operations = [
@@ -93,6 +95,10 @@ def schedule(
             lane=lane,
             resources=[project.id] if step.holds_project else step.resources,
             details=step.details.as_json() if step.details else {},
+            initiator_type=initiator.type,
+            initiator_name=initiator.name,
+            initiator_key_id=initiator.api_key_id,
+            initiator_address=initiator.address,
             request_id=current("request"),
             created_at=created_at + timedelta(microseconds=position),
             updated_at=created_at + timedelta(microseconds=position),

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import psycopg
 
+from controlplane.actors import CHECK, acting_as
 from controlplane.compute import compute
 from controlplane.models import UNFINISHED, Action, Endpoint, EndpointState, Operation
 from controlplane.operations.details import CheckAvailabilityDetails
@@ -67,7 +68,7 @@ def check_silent(endpoints: Iterable[Endpoint]) -> None:
 
 
 def _check(endpoint: Endpoint) -> None:
-    with locked_project(endpoint.project_id) as project:
+    with acting_as(CHECK), locked_project(endpoint.project_id) as project:
         # An operation may have come meanwhile; whatever it is, it has to do with the compute.
         if Operation.objects.filter(endpoint=endpoint, status__in=UNFINISHED).exists():
             return

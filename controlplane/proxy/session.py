@@ -9,6 +9,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from controlplane.actors import Actor, ActorType, acting_as
 from controlplane.logs import context
 from controlplane.proxy import compute, messages, scram, startup
 from controlplane.proxy.authentication import authenticate
@@ -130,7 +131,8 @@ class Session:
                 return
             destination, sasl_final = await self._admit(request)
         admitted = time.monotonic()
-        connection = await self._reach_compute(destination)
+        with acting_as(Actor(ActorType.CLIENT, name=request.role, address=self._client_address)):
+            connection = await self._reach_compute(destination)
         fields = {
             "client": self._client_address,
             "endpoint": destination.endpoint_id,

@@ -11,8 +11,8 @@ from controlplane.services.errors import Invalid, NotFound
 LAST_USED_PRECISION = timedelta(minutes=1)
 
 
-def authenticate(key: str, *, address: str) -> Account | None:
-    """The account that `key` speaks for; None where it is unknown or revoked."""
+def authenticate(key: str, *, address: str) -> ApiKey | None:
+    """The key's row, with its account; None where it is unknown or revoked."""
     row = (
         ApiKey.objects.select_related("account")
         .filter(digest=ApiKey.digest_of(key), revoked_at=None)
@@ -23,7 +23,7 @@ def authenticate(key: str, *, address: str) -> Account | None:
     now = timezone.now()
     if row.last_used_at is None or now - row.last_used_at > LAST_USED_PRECISION:
         ApiKey.objects.filter(id=row.id).update(last_used_at=now, last_used_from_addr=address)
-    return row.account
+    return row
 
 
 def list_keys(account: Account) -> list[ApiKey]:

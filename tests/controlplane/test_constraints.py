@@ -114,7 +114,7 @@ class TestOperations:
         ("values", "constraint"),
         [
             ({"action": "stop_compute"}, "operation_action_is_known"),
-            ({"status": "cancelled"}, "operation_status_is_known"),
+            ({"status": "unheard"}, "operation_status_is_known"),
         ],
     )
     def test_unknown_values(

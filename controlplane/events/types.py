@@ -1,0 +1,47 @@
+"""The types of events there are: what was changed, and how. Read by who writes, filters and
+subscribes; a new type is a new line here."""
+
+from enum import StrEnum
+
+
+class EventType(StrEnum):
+    PROJECT_CREATED = "project.created"
+    PROJECT_UPDATED = "project.updated"
+    PROJECT_DELETED = "project.deleted"
+    BRANCH_CREATED = "branch.created"
+    BRANCH_UPDATED = "branch.updated"
+    BRANCH_DELETED = "branch.deleted"
+    BRANCH_EXPIRED = "branch.expired"
+    ENDPOINT_CREATED = "endpoint.created"
+    ENDPOINT_UPDATED = "endpoint.updated"
+    ENDPOINT_DELETED = "endpoint.deleted"
+    # Somebody asked for it; whether it came to that, the next two and the operations say.
+    ENDPOINT_START_REQUESTED = "endpoint.start_requested"
+    ENDPOINT_SUSPEND_REQUESTED = "endpoint.suspend_requested"
+    ENDPOINT_RESTART_REQUESTED = "endpoint.restart_requested"
+    ENDPOINT_ACTIVE = "endpoint.active"
+    ENDPOINT_IDLE = "endpoint.idle"
+    ROLE_CREATED = "role.created"
+    ROLE_DELETED = "role.deleted"
+    ROLE_PASSWORD_RESET = "role.password_reset"  # noqa: S105 # a name
+    ROLE_PASSWORD_REVEALED = "role.password_revealed"  # noqa: S105
+    DATABASE_CREATED = "database.created"
+    DATABASE_UPDATED = "database.updated"
+    DATABASE_DELETED = "database.deleted"
+    OPERATION_FINISHED = "operation.finished"
+    OPERATION_FAILED = "operation.failed"
+    OPERATION_CANCELLED = "operation.cancelled"
+    OPERATION_CANCEL_REQUESTED = "operation.cancel_requested"
+    OPERATION_RETRIED = "operation.retried"
+    API_KEY_CREATED = "api_key.created"
+    API_KEY_REVOKED = "api_key.revoked"
+    # Gathered: one event for many (`events.refusals`).
+    API_KEY_REFUSED = "api_key.refused"
+    CONNECTION_REFUSED = "connection.refused"
+    ACCOUNT_CREATED = "account.created"
+    WEBHOOK_CREATED = "webhook.created"
+    WEBHOOK_UPDATED = "webhook.updated"
+    WEBHOOK_DELETED = "webhook.deleted"
+    WEBHOOK_DISABLED = "webhook.disabled"
+    # Sent where somebody asks to test a webhook; never in a list.
+    WEBHOOK_TEST = "webhook.test"

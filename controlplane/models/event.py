@@ -1,0 +1,68 @@
+"""An event: something that somebody, or the platform, has changed."""
+
+from typing import Any
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.utils import timezone
+
+from controlplane.actors import ActorType
+from controlplane.models.account import Account
+
+
+class TransactionId(models.Field):  # type: ignore[type-arg] # generic for mypy alone
+    """Postgres's xid8: the number of a transaction, which is never used again."""
+
+    def db_type(self, connection: Any) -> str:
+        return "xid8"
+
+    def from_db_value(self, value: Any, expression: Any, connection: Any) -> int | None:
+        return None if value is None else int(value)
+
+
+class Event(models.Model):
+    """Written in the transaction of the change that it tells of; never changed.
+
+    Without foreign keys to what it is about: it outlives that. Numbers are given out when rows
+    are written and seen when they are committed, so a smaller one may come to be seen later. In
+    the order of (transaction, id) no row comes to be seen before one whose transaction is older
+    than all that are under way: that is what readers who go on where they were rely on.
+    """
+
+    # None for what concerns no account that is known: a key that nobody has.
+    account = models.ForeignKey(Account, null=True, on_delete=models.CASCADE, related_name="+")
+    transaction = TransactionId(
+        db_default=models.Func(function="pg_current_xact_id"), editable=False
+    )
+    type = models.CharField(max_length=48)
+    project_id = models.CharField(max_length=60, null=True)
+    branch_id = models.CharField(max_length=60, null=True)
+    endpoint_id = models.CharField(max_length=60, null=True)
+    operation_ids = ArrayField(models.UUIDField(), default=list)
+    actor_type = models.CharField(max_length=16)
+    actor_name = models.CharField(max_length=200, default="")
+    api_key_id = models.BigIntegerField(null=True)
+    # Of the actor; "" where none is known.
+    address = models.CharField(max_length=64, default="")
+    at = models.DateTimeField(default=timezone.now)
+    # One sentence, for people; never with a secret in it.
+    summary = models.TextField()
+    # By field, {"from": …, "to": …}; of secrets at most that they changed.
+    changes = models.JSONField(default=dict)
+
+    class Meta:
+        constraints = (
+            models.CheckConstraint(
+                name="event_actor_is_known",
+                condition=models.Q(actor_type__in=[str(one) for one in ActorType]),
+            ),
+        )
+        indexes = (
+            models.Index(name="events_of_an_account", fields=["account", "-id"]),
+            models.Index(name="events_of_a_project", fields=["project_id", "-id"]),
+            models.Index(name="events_in_order", fields=["transaction", "id"]),
+            models.Index(name="events_by_time", fields=["at"]),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.id}"
