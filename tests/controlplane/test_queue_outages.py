@@ -5,6 +5,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.support.processes import processes_of
 from tests.support.project import Project
 from tests.support.stack import Stack
 from tests.support.waiting import wait_for
@@ -61,3 +62,13 @@ def test_a_job_whose_end_cannot_be_written_ends_all_the_same(project: Project, e
             end_waiting(observer, f"procrastinate_{ending}")
         wait_for(lambda: not observer.execute(job.encode()).fetchall(), "the job's end")
     project.done(asked)
+
+
+def test_a_lane_that_is_broken_off_begins_again_by_itself(project: Project) -> None:
+    worker = processes_of(project.stack, "worker")
+    database = project.stack.database
+    with database() as holder, database() as observer, holder.transaction():
+        holder.execute("LOCK TABLE procrastinate_jobs IN EXCLUSIVE MODE")
+        end_waiting(observer, "SET status = 'doing'")
+    project.done(project.client.post(project.endpoint_path(rest="/restart")))
+    assert processes_of(project.stack, "worker") == worker

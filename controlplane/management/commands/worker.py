@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 HEARTBEAT = 2.0  # seconds
 # A worker without a heartbeat for this long is dead; its jobs are run again.
 DEAD_AFTER = 8.0
+# Seconds before a lane that was broken off begins again.
+LANE_PAUSE = 0.5
 
 
 class Command(BaseCommand):
@@ -78,7 +80,7 @@ async def work(app: App, region: Region) -> None:
 
 
 async def run_lanes(app: App, region: Region) -> None:
-    """Run the jobs of all lanes until a signal ends us, or one of them fails.
+    """Run the jobs of all lanes until a signal ends us.
 
     What no lane has taken by then is a row of the queue still: the next worker finds it there.
     What was taken and has begun is waited for.
@@ -100,6 +102,20 @@ async def run_lanes(app: App, region: Region) -> None:
 
 
 async def run_lane(app: App, region: Region, lane: Lane) -> None:
+    """Run the jobs of the lane until cancelled.
+
+    Procrastinate's worker ends where the database fails it; what it had begun is waited for
+    then. Another one begins in its place, and no other lane knows of it.
+    """
+    while True:
+        try:
+            await run_jobs(app, region, lane)
+        except ConnectorException as error:
+            log.warning("lane broken off", extra={"lane": lane, "error": str(error.__cause__)})
+        await asyncio.sleep(LANE_PAUSE)
+
+
+async def run_jobs(app: App, region: Region, lane: Lane) -> None:
     slots = settings.LANE_SLOTS[lane]
     of_lane = app.with_connector(app.connector)
     of_lane.job_manager = LaneJobs(app.connector, slots=slots)
