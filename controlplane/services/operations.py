@@ -3,7 +3,9 @@
 import uuid
 from datetime import UTC, datetime
 
+from controlplane.compute.steps import Step as Step
 from controlplane.models import Account, Operation
+from controlplane.operations.story import steps_of as steps_of
 from controlplane.services.errors import Invalid, NotFound
 from controlplane.services.projects import find_project
 
