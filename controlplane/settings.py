@@ -100,6 +100,8 @@ DATABASES = {
 DEBUG = envbool("DEBUG", False)
 # Of one account, at once, in each process of the API.
 REQUESTS_PER_ACCOUNT = envint("PERCH_API_REQUESTS_PER_ACCOUNT", 16)
+# Likewise, of requests that wait for an operation's end and hold nothing meanwhile.
+WAITS_PER_ACCOUNT = envint("PERCH_API_WAITS_PER_ACCOUNT", 1000)
 # Keys travel in a header and nothing here is built from the Host header.
 ALLOWED_HOSTS = ["*"]
 # Of a request's body, in bytes; what callers send is a few hundred.

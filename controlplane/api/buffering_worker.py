@@ -77,11 +77,16 @@ class BufferingWorker(GeventWorker):  # type: ignore[misc] # gunicorn has no typ
             gevent.sleep(LOOK_EVERY)
         for server in servers:
             server.close()
+        self.end_waits()
         gevent.killall(list(self.idle), block=False)
         with gevent.Timeout(self.cfg.graceful_timeout, False):
             while not pool.join(timeout=LOOK_EVERY):
                 self.notify()
         pool.kill(timeout=1)
+
+    def end_waits(self) -> None:
+        """Have the requests that wait for something, and do no work, end at once. Called when
+        the worker is to stop."""
 
     def handle(self, listener: Any, client: Any, addr: Any) -> None:
         """Serve the requests of one connection, one after the other."""

@@ -101,9 +101,7 @@ def install_error_handlers(api: NinjaAPI) -> None:
 
     @api.exception_handler(TooManyRequests)
     def too_many(request: HttpRequest, error: TooManyRequests) -> HttpResponse:
-        most = settings.REQUESTS_PER_ACCOUNT
-        message = f"an account may have {most} requests at once; try again when others have ended"
-        response = error_response(request, 429, message)
+        response = error_response(request, 429, f"{error}; try again when others have ended")
         response.headers["Retry-After"] = "1"
         return response
 

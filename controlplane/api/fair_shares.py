@@ -1,5 +1,6 @@
 """At most so many requests of one account at once, so that its slow ones leave database
-connections to everybody else. Counted in each process of the API by itself."""
+connections to everybody else. Those that only wait for something hold neither: they count by
+themselves. Counted in each process of the API by itself."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -7,14 +8,18 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from django.conf import settings
+from django.db import connection
 from django.http import HttpRequest, HttpResponse
 
 # Seconds. A burst, as a page of the console is one, is served in a row; only what lasts is refused.
 WAIT_FOR_SHARE = 1.0
+# Of one that goes on after it has waited: many may have waited for the same.
+GO_ON_WITHIN = 10.0
 
 
 class TooManyRequests(Exception):
-    """There are as many requests under way for the same account as it may have."""
+    """There are as many requests under way for the same account as it may have; the message
+    says how many."""
 
 
 class FairShareMiddleware:
@@ -34,7 +39,32 @@ def take_share(request: HttpRequest, whose: str, *, within: float = 0.0) -> None
 
     Raises TooManyRequests. Who waits should hold no database connection.
     """
-    until_answered(request).enter_context(_share(whose, within=within))
+    share = until_answered(request).enter_context(ExitStack())
+    share.enter_context(_share(whose, settings.REQUESTS_PER_ACCOUNT, within=within))
+    _shares_of(request)[whose] = share
+
+
+@contextmanager
+def only_waiting(request: HttpRequest, whose: str, *, most: int) -> Iterator[None]:
+    """Within the block the request waits: it holds no database connection and nothing of its
+    shares, and counts as one of at most `most` requests that wait for `whose`.
+
+    Raises TooManyRequests; at the block's end too, where the shares are not to be had again.
+    """
+    with _share(f"waiting {whose}", most, named="requests that wait"):
+        for share in _shares_of(request).values():
+            share.close()
+        if not connection.in_atomic_block:
+            connection.close()
+        yield
+    for name, share in _shares_of(request).items():
+        share.enter_context(_share(name, settings.REQUESTS_PER_ACCOUNT, within=GO_ON_WITHIN))
+
+
+def _shares_of(request: HttpRequest) -> dict[str, ExitStack]:
+    """What the request holds of shares, by whose they are."""
+    shares: dict[str, ExitStack] = request.META.setdefault("perch.shares", {})
+    return shares
 
 
 def until_answered(request: HttpRequest) -> ExitStack:
@@ -55,15 +85,17 @@ _lock = threading.Lock()
 
 
 @contextmanager
-def _share(whose: str, *, within: float) -> Iterator[None]:
+def _share(
+    whose: str, most: int, *, within: float = 0.0, named: str = "requests"
+) -> Iterator[None]:
     with _lock:
         share = _shares.get(whose)
         if share is None:
-            share = _shares[whose] = _Share(threading.Semaphore(settings.REQUESTS_PER_ACCOUNT))
+            share = _shares[whose] = _Share(threading.Semaphore(most))
         share.requests += 1
     try:
         if not share.free.acquire(timeout=within):
-            raise TooManyRequests
+            raise TooManyRequests(f"an account may have {most} {named} at once")
         try:
             yield
         finally:

@@ -62,6 +62,10 @@ def _in_seconds(time: datetime) -> str:
     return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def _in_microseconds(time: datetime) -> str:
+    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
 Text = Annotated[str, AfterValidator(_storable)]
 JsonObject = Annotated[dict[str, Any], AfterValidator(_storable_json)]
 Name = Annotated[
@@ -97,3 +101,5 @@ HistoryRetention = Annotated[Integer, Field(ge=0, le=2592000)]
 PgVersion = Annotated[Integer, Field(ge=1, le=1000)]
 # Printed in seconds, UTC, with Z (specification, section 2).
 Timestamp = Annotated[datetime, PlainSerializer(_in_seconds, return_type=str)]
+# Printed in microseconds, likewise.
+Moment = Annotated[datetime, PlainSerializer(_in_microseconds, return_type=str)]

@@ -1,23 +1,35 @@
 """`/projects/{project_id}/operations`: list and fetch (specification, section 4, calls 5, 6)."""
 
+import time
 from typing import Any
 
+from django.conf import settings
 from ninja import Query, Router
 
 from controlplane.api.auth import AuthenticatedRequest
-from controlplane.api.pagination import OperationsQuery
+from controlplane.api.fair_shares import only_waiting
+from controlplane.api.listening import OPERATIONS, Waiter, waiting_for
+from controlplane.api.pagination import OperationQuery, OperationsQuery
 from controlplane.api.responses import OneOperation, OperationsPage
+from controlplane.models import Operation
 from controlplane.services import operations
 
 router = Router(tags=["operations"])
 
 
-@router.get("/projects/{project_id}/operations", response=OperationsPage, exclude_none=True)
+@router.get(
+    "/projects/{project_id}/operations",
+    response=OperationsPage,
+    exclude_none=True,
+    summary="List a project's operations",
+    description="The newest first, by cursor. Filters may be joined; an unknown value is refused "
+    "with those there are. The steps come with a single operation alone.",
+)
 def list_operations(
     request: AuthenticatedRequest, project_id: str, query: Query[OperationsQuery]
 ) -> dict[str, Any]:
     page = operations.list_operations(
-        request.auth, project_id, cursor=query.cursor, limit=query.limit
+        request.auth, project_id, wanted=query.wanted(), cursor=query.cursor, limit=query.limit
     )
     answer: dict[str, Any] = {"operations": page}
     if page:
@@ -26,9 +38,39 @@ def list_operations(
 
 
 @router.get(
-    "/projects/{project_id}/operations/{operation_id}", response=OneOperation, exclude_none=True
+    "/projects/{project_id}/operations/{operation_id}",
+    response=OneOperation,
+    exclude_none=True,
+    summary="Get an operation with its steps",
+    description="With `wait` the answer comes as soon as the operation has ended, and as it is "
+    "after so many seconds otherwise. The operations of one request end one after the other, so "
+    "whoever waits for all of them waits for the last.",
 )
 def get_operation(
-    request: AuthenticatedRequest, project_id: str, operation_id: str
+    request: AuthenticatedRequest, project_id: str, operation_id: str, query: Query[OperationQuery]
 ) -> dict[str, Any]:
-    return {"operation": operations.get_operation(request.auth, project_id, operation_id)}
+    deadline = time.monotonic() + query.wait
+    operation = operations.get_operation(request.auth, project_id, operation_id)
+    if query.wait and not operation.is_finished:
+        with waiting_for(OPERATIONS, str(operation.id)) as waiter:
+            operation = _once_ended(request, operation, waiter, deadline)
+    return {"operation": operation}
+
+
+def _once_ended(
+    request: AuthenticatedRequest, operation: Operation, waiter: Waiter, deadline: float
+) -> Operation:
+    """The operation as it is at its end, or at the deadline. Raises TooManyRequests."""
+    account, is_over = request.auth, False
+
+    def look() -> Operation:
+        return operations.get_operation(account, operation.project_id, str(operation.id))
+
+    # What has ended since the operation was read, and before the waiter was there, is told to
+    # nobody.
+    fresh = look()
+    while not fresh.is_finished and not is_over:
+        with only_waiting(request, f"account {account.id}", most=settings.WAITS_PER_ACCOUNT):
+            is_over = not waiter.wait(deadline - time.monotonic())
+        fresh = look()
+    return fresh

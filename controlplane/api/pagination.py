@@ -3,6 +3,8 @@
 from ninja import Field, Schema
 
 from controlplane.api.fields import Text
+from controlplane.models.operation_pages import OperationFilter
+from controlplane.services.operation_filters import filter_of
 
 
 class ProjectsQuery(Schema):
@@ -12,9 +14,28 @@ class ProjectsQuery(Schema):
 
 
 class OperationsQuery(Schema):
-    cursor: Text | None = None
+    """Several values of one filter are separated by commas; what is asked for has one of each."""
+
+    cursor: Text | None = Field(None, description="The cursor of the page before.")
     # Without a limit a caller means all of them, as far as one page may go.
-    limit: int = Field(1000, ge=1, le=1000)
+    limit: int = Field(1000, ge=1, le=1000, description="At most so many operations.")
+    action: Text = Field("", description="As `start_compute,suspend_compute`.")
+    status: Text = Field("", description="As `failed,cancelled`.")
+    initiator: Text = Field("", description="Types of who began it, as `user,client`.")
+    endpoint_id: Text = Field("", description="At most 20 endpoints.")
+    branch_id: Text = Field("", description="At most 20 branches.")
+    chain_id: Text = Field("", description="At most 20 chains: the operations of one request.")
+    since: Text = Field("", description="Created then or later: a timestamp with its zone.")
+    until: Text = Field("", description="Created before then: a timestamp with its zone.")
+
+    def wanted(self) -> OperationFilter:
+        return filter_of(**self.dict(exclude={"cursor", "limit"}))
+
+
+class OperationQuery(Schema):
+    wait: int = Field(
+        0, ge=0, le=60, description="Answer once it has ended, after so many seconds at the latest."
+    )
 
 
 class ConnectionQuery(Schema):

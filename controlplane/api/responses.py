@@ -9,11 +9,12 @@ from uuid import UUID
 
 from django.utils import timezone
 from ninja import Schema
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from controlplane.actors import ActorType
-from controlplane.api.fields import Timestamp
+from controlplane.api.fields import Moment, Timestamp
 from controlplane.models import Account, Branch, Endpoint, Operation, Plan, Project
+from controlplane.services.operations import Step, steps_of
 
 # Where no plan limits what a branch may hold: more than any host's disk.
 UNLIMITED_MEBIBYTES = 1 << 30
@@ -58,6 +59,35 @@ class OperationOut(Schema):
     @staticmethod
     def resolve_total_duration_ms(operation: Operation) -> int:
         return operation.duration_ms(timezone.now())
+
+
+class StepOut(Schema):
+    """A step of an operation; `detail` holds what there is to say of it."""
+
+    name: str
+    started_at: Moment
+    finished_at: Moment | None
+    duration_ms: int | None
+    detail: dict[str, Any]
+
+    @staticmethod
+    def resolve_duration_ms(step: Step) -> int | None:
+        return step.duration_ms
+
+    @model_serializer(mode="wrap")
+    # Without the type of what it returns the OpenAPI document has the model's own.
+    def with_null(self, serialized: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]
+        """What is under way has its end too, which is null."""
+        told = serialized(self)
+        return {name: told.get(name) for name in type(self).model_fields}
+
+
+class OperationWithStepsOut(OperationOut):
+    steps: list[StepOut]
+
+    @staticmethod
+    def resolve_steps(operation: Operation) -> list[Step]:
+        return steps_of(operation)
 
 
 class EndpointOut(Schema):
@@ -278,7 +308,7 @@ class OperationsPage(OperationsOut):
 
 
 class OneOperation(Schema):
-    operation: OperationOut
+    operation: OperationWithStepsOut
 
 
 class OneEndpoint(Schema):

@@ -13,9 +13,10 @@ import os
 import re
 import subprocess
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from types import MappingProxyType
 
 from django.conf import settings
 
@@ -34,6 +35,7 @@ from controlplane.compute.filesystem import lock_branches, remove_tree, sync_tre
 from controlplane.compute.process import socket_dir_of
 from controlplane.compute.session import session
 from controlplane.compute.space import require, telling_of_full_disk
+from controlplane.compute.steps import step
 from controlplane.compute.tree import (
     NEW_FILE,
     clone_file,
@@ -82,8 +84,9 @@ def create_from_template(branch_id: str) -> None:
         return
     source = template()
     with _new_branch(branch_id) as (staging, account):
-        _require_space(source, staging)
-        clone_tree(source, staging / "data", owner=account)
+        to_copy = _require_space(source, staging)
+        with step("copying", **to_copy):
+            clone_tree(source, staging / "data", owner=account)
 
 
 def create_from_parent(branch_id: str, parent_id: str) -> None:
@@ -100,11 +103,11 @@ def create_from_parent(branch_id: str, parent_id: str) -> None:
         raise NoSuchBranchData(f"the parent branch {parent_id} has no data")
     with _new_branch(branch_id) as (staging, account):
         if socket_dir := socket_dir_of(parent):
-            _require_space(parent, staging, skip=OF_THE_RUNNING)
-            back_up(parent, socket_dir, staging / "data", account)
+            to_copy = _require_space(parent, staging, skip=OF_THE_RUNNING)
+            back_up(parent, socket_dir, staging / "data", account, to_copy=to_copy)
         else:
-            _require_space(parent, staging, skip=OF_THE_PROCESS)
-            clone_tree(parent, staging / "data", owner=account, skip=OF_THE_PROCESS)
+            with step("copying", **_require_space(parent, staging, skip=OF_THE_PROCESS)):
+                clone_tree(parent, staging / "data", owner=account, skip=OF_THE_PROCESS)
 
 
 def create_from_copy(branch_id: str, copy: Path) -> None:
@@ -130,9 +133,10 @@ def remove(branch_id: str) -> None:
     place, doomed = branch_dir(branch_id), _staging_place(branch_id)
     remove_tree(doomed)
     if place.exists():
-        # Makes nothing new: on a full disk it is by removing that there comes to be room.
-        place.rename(doomed)
-        remove_tree(doomed)
+        with step("removing"):
+            # Makes nothing new: on a full disk it is by removing that there comes to be room.
+            place.rename(doomed)
+            remove_tree(doomed)
 
 
 def write_for(branch_id: str, name: str, text: str) -> Path:
@@ -193,30 +197,36 @@ def back_up(
     account: Account,
     *,
     at_end: AbstractContextManager[object] | None = None,
+    to_copy: Mapping[str, int] = MappingProxyType({}),
 ) -> None:
     """A low-level base backup of the running `parent`, in one session as it must be: where the
     Postgres ends meanwhile, the backup fails.
 
     The copy is of the moment of its end: what was committed before is in it. `at_end` is held
-    around that moment. Raises TreeUntrusted, psycopg.Error, OSError, and what `at_end` raises.
+    around that moment, and `to_copy` told of the copy's step. Raises TreeUntrusted,
+    psycopg.Error, OSError, and what `at_end` raises.
     """
     with session(socket_dir, bound=CHECKPOINT_BOUND) as connection:
-        # The slot keeps the log we need from being recycled; it goes with the session.
-        connection.execute(
-            "SELECT pg_create_physical_replication_slot('perch_' || pg_backend_pid(), true, true)"
-        )
-        connection.execute("SELECT pg_backup_start('branch', fast => true)")
-        clone_tree(parent, target, owner=account, skip=OF_THE_RUNNING)
-        with at_end or nullcontext():
-            row = connection.execute(
-                "SELECT labelfile, pg_walfile_name(lsn)"
-                " FROM pg_backup_stop(wait_for_archive => false)"
-            ).fetchone()
+        with step("writing_checkpoint"):
+            # The slot keeps the log we need from being recycled; it goes with the session.
+            connection.execute(
+                "SELECT pg_create_physical_replication_slot("
+                "'perch_' || pg_backend_pid(), true, true)"
+            )
+            connection.execute("SELECT pg_backup_start('branch', fast => true)")
+        with step("copying", **to_copy):
+            clone_tree(parent, target, owner=account, skip=OF_THE_RUNNING)
+            with at_end or nullcontext():
+                row = connection.execute(
+                    "SELECT labelfile, pg_walfile_name(lsn)"
+                    " FROM pg_backup_stop(wait_for_archive => false)"
+                ).fetchone()
         assert row is not None
         label, last = str(row[0]), str(row[1])
         found = re.search(r"START WAL LOCATION: \S+ \(file ([0-9A-F]{24})\)", label)
         assert found is not None
-        _copy_log(parent, target, first=found[1], last=last, account=account)
+        with step("copying_log"):
+            _copy_log(parent, target, first=found[1], last=last, account=account)
     descriptor = os.open(target / "backup_label", NEW_FILE, 0o600)
     with os.fdopen(descriptor, "w") as file:
         file.write(label)
@@ -249,11 +259,13 @@ def _new_branch(branch_id: str) -> Iterator[tuple[Path, Account]]:
         raise
 
 
-def _require_space(source: Path, staging: Path, *, skip: Collection[str] = ()) -> None:
-    """Raises NotEnoughSpace where a copy of `source` would not fit."""
+def _require_space(source: Path, staging: Path, *, skip: Collection[str] = ()) -> dict[str, int]:
+    """Raises NotEnoughSpace where a copy of `source` would not fit. Returns how many bytes are
+    to be copied, for the copy's step; {} where the copy shares its blocks."""
     together = source.lstat().st_dev == staging.lstat().st_dev
     size = 0 if together and shares_blocks(staging) else tree_size(source, skip=skip)
     require(max(size, LEAST), at=staging, what="the branch")
+    return {"of_bytes": size} if size else {}
 
 
 def _staging(branch_id: str) -> tuple[Path, Account]:
@@ -282,7 +294,8 @@ def _put_in_place(staging: Path, branch_id: str, account: Account) -> None:
     run = staging / "run"
     run.mkdir(mode=0o700)
     give(run, account)
-    sync_tree(staging)
+    with step("syncing"):
+        sync_tree(staging)
     _show(staging, account)
     staging.rename(branch_dir(branch_id))
 

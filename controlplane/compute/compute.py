@@ -41,6 +41,7 @@ from controlplane.compute.process import (
 )
 from controlplane.compute.session import session
 from controlplane.compute.state_directory import HBA_FILE
+from controlplane.compute.steps import step
 
 log = logging.getLogger(__name__)
 
@@ -129,14 +130,16 @@ def reconfigure(spec: ComputeSpec) -> None:
         start(spec)
         return
     data, current = data_dir(spec.branch_id), _config_file(spec.branch_id)
-    proposed = _write_configuration(spec, "proposed.conf")
-    if complaint := check_configuration(data, proposed):
-        raise ConfigurationRefused(complaint)
-    # A copy: were it a rename, a crash right after it would leave no configuration at all.
-    previous = branch_data.write_for(spec.branch_id, "previous.conf", current.read_text())
-    proposed.replace(current)
-    reload_postgres(data)
-    if not _needs_restart(spec):
+    with step("configuring") as part:
+        proposed = _write_configuration(spec, "proposed.conf")
+        if complaint := check_configuration(data, proposed):
+            raise ConfigurationRefused(complaint)
+        # A copy: were it a rename, a crash right after it would leave no configuration at all.
+        previous = branch_data.write_for(spec.branch_id, "previous.conf", current.read_text())
+        proposed.replace(current)
+        reload_postgres(data)
+        part.detail["restart"] = _needs_restart(spec)
+    if not part.detail["restart"]:
         return
     stop(spec.branch_id)
     try:

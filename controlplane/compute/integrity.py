@@ -1,9 +1,11 @@
 """Asks a running compute whether its data is sound, for check_availability."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from controlplane.compute.patience import progressed
 from controlplane.compute.session import is_utf8, name_of, session
+from controlplane.compute.steps import step
 
 
 class DataDamaged(Exception):
@@ -16,15 +18,18 @@ def check_data(socket_dir: Path) -> None:
     Not of those that let nobody in, or that cannot be named: their owner wants it so. Raises
     DataDamaged, psycopg.Error.
     """
-    with session(socket_dir) as connection:
+    with step("checking_data") as part, session(socket_dir) as connection:
         rows = connection.execute(
             "SELECT namesend(datname) FROM pg_database"
             " WHERE datallowconn AND NOT datistemplate AND datconnlimit <> -2"
         ).fetchall()
-    for (sent,) in rows:
-        name = name_of(sent)
-        if not is_utf8(name):
-            continue
+        names = [name for (sent,) in rows if is_utf8(name := name_of(sent))]
+        part.detail["databases"] = len(names)
+        _check(socket_dir, names)
+
+
+def _check(socket_dir: Path, names: Sequence[str]) -> None:
+    for name in names:
         # No conversion: not every encoding has one, and only numbers are asked for.
         with session(socket_dir, name, client_encoding="SQL_ASCII") as connection:
             # Reads pg_class and pg_attribute whole: every page's checksum is verified.

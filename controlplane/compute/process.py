@@ -12,8 +12,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from functools import partial
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import psutil
@@ -31,7 +30,8 @@ from controlplane.compute.progress import (
     continue_if_stopped,
     wait_while_it_gets_on,
 )
-from controlplane.compute.recovery import recovery_progress
+from controlplane.compute.recovery import bytes_to_redo, is_to_recover
+from controlplane.compute.steps import Step, reached, step
 
 log = logging.getLogger(__name__)
 
@@ -75,22 +75,25 @@ def start_postgres(
     """
     with suppress(FileNotFoundError):
         log_file.replace(log_file.with_suffix(".log.1"))
-    child = _spawn(data_dir, config_file, log_file, lease)
-    try:
-        on_spawn(child.pid)
-        is_over = partial(_is_ready_or_over, data_dir, child)
-        in_time = wait_while_it_gets_on(is_over, _telling(data_dir, child.pid), still=STILL_START)
-    except BaseException:
-        _give_up(child, data_dir)
-        raise
-    if in_time and child.poll() is None:
-        reap(child)
-        return
-    _give_up(child, data_dir)
-    words = last_words(log_file)
-    if not in_time:
-        words = f"Postgres did nothing for {STILL_START:.0f} s as it started: {words}"
-    raise StartFailed(words)
+    recovers = is_to_recover(data_dir)
+    with ExitStack() as parts:
+        parts.enter_context(step("starting"))
+        child = _spawn(data_dir, config_file, log_file, lease)
+        try:
+            on_spawn(child.pid)
+            start = _Start(data_dir, child, parts, recovers=recovers)
+            in_time = wait_while_it_gets_on(start.is_over, start.look, still=STILL_START)
+        except BaseException:
+            _give_up(child, data_dir)
+            raise
+        if not in_time or child.poll() is not None:
+            _give_up(child, data_dir)
+            words = last_words(log_file)
+            if not in_time:
+                words = f"Postgres did nothing for {STILL_START:.0f} s as it started: {words}"
+            raise StartFailed(words)
+    reached("ready")
+    reap(child)
 
 
 def stop_postgres(data_dir: Path) -> None:
@@ -104,16 +107,17 @@ def stop_postgres(data_dir: Path) -> None:
     if postmaster is None:
         return
     look = Watch(postmaster.pid).look
-    for number, still in STILL_STOPS:
-        with suppress(psutil.NoSuchProcess):
-            postmaster.send_signal(number)
-            # Stopped by a signal, it would hear of no other.
-            continue_if_stopped(postmaster.pid)
-        if wait_while_it_gets_on(lambda: not is_alive(postmaster), look, still=still):
-            return
-        fields = {"pid": postmaster.pid, "signal": number.name, "still_seconds": still}
-        log.warning("Postgres does not end", extra=fields)
-    end_processes_in(data_dir)
+    with step("stopping"):
+        for number, still in STILL_STOPS:
+            with suppress(psutil.NoSuchProcess):
+                postmaster.send_signal(number)
+                # Stopped by a signal, it would hear of no other.
+                continue_if_stopped(postmaster.pid)
+            if wait_while_it_gets_on(lambda: not is_alive(postmaster), look, still=still):
+                return
+            fields = {"pid": postmaster.pid, "signal": number.name, "still_seconds": still}
+            log.warning("Postgres does not end", extra=fields)
+        end_processes_in(data_dir)
 
 
 def clear_stale_pid_file(data_dir: Path, *, sockets: Path | None = None) -> None:
@@ -214,20 +218,46 @@ def _give_up(child: "subprocess.Popen[bytes]", data_dir: Path) -> None:
     end_processes_in(data_dir)
 
 
-def _telling(data_dir: Path, pid: int) -> Callable[[], Movement]:
-    """A look at a Postgres that starts, which logs now and then how far it is."""
-    watch = Watch(pid)
-    told_at = time.monotonic()
+class _Start:
+    """A Postgres that starts, as it is waited for: which part it is in, and how far."""
 
-    def look() -> Movement:
-        nonlocal told_at
-        if time.monotonic() - told_at >= TELL_RECOVERY_EVERY:
-            told_at = time.monotonic()
-            fields = {"branch": data_dir.parent.name, "progress": recovery_progress(data_dir)}
-            log.info("recovering", extra=fields)
-        return watch.look()
+    def __init__(
+        self,
+        data_dir: Path,
+        child: "subprocess.Popen[bytes]",
+        parts: ExitStack,
+        *,
+        recovers: bool,
+    ) -> None:
+        self._data_dir, self._child = data_dir, child
+        self._watch = Watch(child.pid)
+        # Holds the part under way.
+        self._parts = parts
+        self._is_to_recover = recovers
+        self._recovering: Step | None = None
+        self._told_at = -TELL_RECOVERY_EVERY
 
-    return look
+    def is_over(self) -> bool:
+        """Whether it is ready, or has ended."""
+        lines = _pid_file(self._data_dir)
+        if len(lines) > 7 and lines[0] == str(self._child.pid):
+            if lines[7].strip() == "ready":
+                return True
+            if self._is_to_recover and self._recovering is None:
+                # It has its memory and its sockets, and comes to its log.
+                self._parts.close()
+                self._recovering = self._parts.enter_context(step("recovering"))
+        return self._child.poll() is not None
+
+    def look(self) -> Movement:
+        if self._recovering and time.monotonic() - self._told_at >= TELL_RECOVERY_EVERY:
+            self._told_at = time.monotonic()
+            if (left := bytes_to_redo(self._data_dir)) is not None:
+                self._recovering.detail.setdefault("bytes", left)
+                self._recovering.detail["bytes_left"] = left
+                fields = {"branch": self._data_dir.parent.name, "bytes_left": left}
+                log.info("recovering", extra=fields)
+        return self._watch.look()
 
 
 def _pid_file(data_dir: Path) -> list[str]:
@@ -240,12 +270,3 @@ def _postmaster(data_dir: Path) -> psutil.Process | None:
     if not lines or not re.fullmatch("[0-9]{1,10}", lines[0]):
         return None
     return occupant(int(lines[0]), data_dir)
-
-
-def _is_ready(data_dir: Path, pid: int) -> bool:
-    lines = _pid_file(data_dir)
-    return len(lines) > 7 and lines[0] == str(pid) and lines[7].strip() == "ready"
-
-
-def _is_ready_or_over(data_dir: Path, child: "subprocess.Popen[bytes]") -> bool:
-    return _is_ready(data_dir, child.pid) or child.poll() is not None

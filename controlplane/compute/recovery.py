@@ -1,5 +1,6 @@
 """How far a Postgres is that redoes its log after a crash, seen from outside: it answers nobody."""
 
+import os
 import re
 from contextlib import suppress
 from pathlib import Path
@@ -13,19 +14,27 @@ TITLE = re.compile(r"postgres: (\S+: )?startup recovering ([0-9A-F]{24})")
 SEGMENT = re.compile("[0-9A-F]{24}")
 # Of a segment's first page: 4 bytes of magic and flags, 4 of the timeline, 8 of its place.
 PLACE = slice(8, 16)
+# Of pg_control, whose first fields every version has: 8 bytes of identity, 8 of versions, then
+# the state, in which a shutdown in order leaves it.
+STATE, SHUT_DOWN = slice(16, 20), (1).to_bytes(4, "little")
 
 
-def recovery_progress(data_dir: Path) -> str | None:
-    """How much the Postgres that starts on `data_dir` still has to redo, in words.
-
-    None where it redoes nothing now.
-    """
+def bytes_to_redo(data_dir: Path) -> int | None:
+    """How many bytes of its log the Postgres that starts on `data_dir` still has to redo; None
+    where it redoes nothing now."""
     for process in processes_in(data_dir):
         with suppress(psutil.NoSuchProcess):
             if found := TITLE.match(" ".join(process.cmdline())):
-                megabytes = _bytes_from(data_dir / "pg_wal", found[2]) >> 20
-                return f"the compute is recovering: about {megabytes} MB of its log to go"
+                return _bytes_from(data_dir / "pg_wal", found[2])
     return None
+
+
+def is_to_recover(data_dir: Path) -> bool:
+    """Whether a Postgres that is started on `data_dir` redoes its log first: it was not shut down,
+    or its data is a copy of one that ran."""
+    if os.path.lexists(data_dir / "backup_label"):
+        return True
+    return read_regular(data_dir / "global/pg_control", STATE.stop)[STATE] != SHUT_DOWN
 
 
 def _bytes_from(directory: Path, current: str) -> int:

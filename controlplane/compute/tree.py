@@ -21,6 +21,7 @@ from pathlib import Path
 from controlplane.compute.accounts import Account, give
 from controlplane.compute.patience import progressed
 from controlplane.compute.space import require_reserve
+from controlplane.compute.steps import add_bytes
 
 FICLONE = 0x40049409  # linux/fs.h: share the source's extents, copying on write
 NO_REFLINK = {errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.ENOSYS}
@@ -145,11 +146,13 @@ class _Clone:
         repeats."""
         try:
             fcntl.ioctl(target, FICLONE, source)
+            add_bytes(size)
         except OSError as error:
             if error.errno not in NO_REFLINK:
                 raise
             while size > 0 and (copied := os.copy_file_range(source, target, min(CHUNK, size))):
                 size -= copied
+                add_bytes(copied)
                 progressed()
                 self.unlooked += copied
                 if self.unlooked >= CHUNK:

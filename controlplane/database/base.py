@@ -26,20 +26,24 @@ SERVER_FIRST = 0.5
 
 
 class BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
-    """Waits for no answer longer than `bound` seconds; raises psycopg.OperationalError then."""
+    """Waits for no answer longer than `bound` seconds; raises psycopg.OperationalError then.
+
+    Only for notifications, which answer nothing, a wait lasts as long as `notifies` is told.
+    """
 
     bound = LOOK_WITHIN
 
     def wait(
         self, gen: PQGen[Result], interval: float = 0.1, timeout: float | None = None
     ) -> Result:
-        allowed = self.bound if timeout is None else min(self.bound, timeout)
+        if timeout is not None:
+            return super().wait(gen, interval, timeout)
         try:
-            return super().wait(gen, interval, None if math.isinf(allowed) else allowed)
+            return super().wait(gen, interval, None if math.isinf(self.bound) else self.bound)
         except psycopg.errors._WaitTimeout as error:
             # What may still come answers a question that nobody asks any more.
             self.pgconn.finish()
-            raise psycopg.OperationalError(f"no answer within {allowed:g} seconds") from error
+            raise psycopg.OperationalError(f"no answer within {self.bound:g} seconds") from error
 
 
 class SchemaEditor(DatabaseSchemaEditor):

@@ -45,17 +45,22 @@ class Lane(models.TextChoices):
         return order.index(self) < order.index(Lane(other))
 
 
+# What makes two operations alike to whoever looks for some.
+KIND = ("action", "status", "initiator_type")
 UNFINISHED = (OperationStatus.SCHEDULING, OperationStatus.RUNNING, OperationStatus.CANCELLING)
 
 
 class Operation(models.Model):
     id = models.UUIDField(primary_key=True, default=uuid.uuid4)
-    project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="operations")
+    # Of these three, indexes below begin with each.
+    project = models.ForeignKey(
+        Project, on_delete=models.PROTECT, related_name="operations", db_index=False
+    )
     branch = models.ForeignKey(
-        Branch, null=True, on_delete=models.PROTECT, related_name="operations"
+        Branch, null=True, on_delete=models.PROTECT, related_name="operations", db_index=False
     )
     endpoint = models.ForeignKey(
-        Endpoint, null=True, on_delete=models.PROTECT, related_name="operations"
+        Endpoint, null=True, on_delete=models.PROTECT, related_name="operations", db_index=False
     )
     action = models.CharField(max_length=32, choices=Action.choices)
     status = models.CharField(max_length=16, choices=OperationStatus.choices)
@@ -124,6 +129,12 @@ class Operation(models.Model):
             models.Index(
                 name="operations_of_an_endpoint", fields=["endpoint", "action", "-created_at"]
             ),
+            # What `operation_pages` reads: of a place and a kind, or of a place alone.
+            models.Index(name="operations_of_a_kind", fields=["project", *KIND, "-created_at"]),
+            models.Index(name="kinds_of_an_endpoint", fields=["endpoint", *KIND, "-created_at"]),
+            models.Index(name="kinds_of_a_branch", fields=["branch", *KIND, "-created_at"]),
+            models.Index(name="operations_of_a_branch", fields=["branch", "-created_at"]),
+            models.Index(name="operations_of_a_chain", fields=["chain"]),
         )
 
     def __str__(self) -> str:

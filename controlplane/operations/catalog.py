@@ -31,6 +31,7 @@ from controlplane.compute.catalog import (
 )
 from controlplane.compute.patience import OutOfPatience, patience
 from controlplane.compute.pooler import admit_roles
+from controlplane.compute.steps import step
 from controlplane.models import Branch, Database, Endpoint, Operation, Role
 
 log = logging.getLogger(__name__)
@@ -61,18 +62,25 @@ def bring_to_catalog(operation: Operation, endpoint: Endpoint) -> None:
     branch = endpoint.branch
     if branch.applied_catalog_revision == branch.catalog_revision:
         return
-    socket_dir = compute.socket_dir(endpoint.id)
+    with step("applying_catalog") as part:
+        rows, failed = _bring(operation, branch, compute.socket_dir(endpoint.id))
+        part.detail |= {"roles_and_databases": len(rows.by_item), "refused": len(failed)}
+        told = _keep_errors(operation, rows, failed)
+        admit_roles(branch.id, Role.that_may_connect(branch.id))
+        if told:
+            raise NotApplied({item: failed[item] for item in told})
+    # What was changed since `branch` was read has an operation of its own to come.
+    Branch.objects.filter(id=branch.id).update(applied_catalog_revision=branch.catalog_revision)
+
+
+def _bring(operation: Operation, branch: Branch, socket_dir: Path) -> "tuple[_Rows, Failures]":
+    """Apply all that can be; returns what there was, and what failed of it."""
     _forget_dropped_by_sql(branch, socket_dir)
     rows = _Rows.of(branch)
     old = {item for item in rows.by_item if _was_answered_for(rows.by_item[item], operation)}
     failed = _apply(branch, socket_dir, rows, rows.by_item.keys() - old)
     failed |= _retry(branch, socket_dir, rows, old)
-    told = _keep_errors(operation, rows, failed)
-    admit_roles(branch.id, Role.that_may_connect(branch.id))
-    if told:
-        raise NotApplied({item: failed[item] for item in told})
-    # What was changed since `branch` was read has an operation of its own to come.
-    Branch.objects.filter(id=branch.id).update(applied_catalog_revision=branch.catalog_revision)
+    return rows, failed
 
 
 @dataclass(frozen=True)

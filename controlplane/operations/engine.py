@@ -7,7 +7,8 @@ Called by the jobs, in a worker. Every transaction here begins by locking the pr
 import logging
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from functools import partial
 
@@ -17,6 +18,7 @@ from django.utils import timezone
 from controlplane.actors import acting_as
 from controlplane.compute.filesystem import lock_branches
 from controlplane.compute.patience import patience
+from controlplane.compute.steps import step
 from controlplane.logs import context
 from controlplane.models import (
     UNFINISHED,
@@ -24,10 +26,11 @@ from controlplane.models import (
     Operation,
     OperationStatus,
 )
+from controlplane.operations import story
 from controlplane.operations.actions import ENDS, STARTS, details_of, rule_of
 from controlplane.operations.effects import settle_compute, settle_rows, take_effect
 from controlplane.operations.locks import locked_project
-from controlplane.operations.queue import enqueue_operation
+from controlplane.operations.queue import Run, enqueue_operation
 from controlplane.operations.scheduling import dispatch
 from controlplane.operations.under_way import HandedBack, holding_branches, noted
 from controlplane.operations.words import without_paths, words_of
@@ -36,8 +39,9 @@ from controlplane.operations.work import Attempt, Refused
 log = logging.getLogger(__name__)
 
 
-def run(operation_id: uuid.UUID) -> None:
-    """Carry out an operation that was handed over; called by the job, again after a crash.
+def run(operation_id: uuid.UUID, *, runs: Sequence[Run] = ()) -> None:
+    """Carry out an operation that was handed over; called by the job, again after a crash. `runs`
+    are those of the job that were cut off before.
 
     What fails is tried again after a pause, as a job of its own, until the operation has
     failed for good. Raises only where the metadata database fails us, or where the worker ends
@@ -49,6 +53,7 @@ def run(operation_id: uuid.UUID) -> None:
     with (
         context(request=operation.request_id, operation=str(operation.id)),
         acting_as(operation.initiator),
+        story.telling(operation, runs),
     ):
         _attempt(operation)
 
@@ -58,12 +63,13 @@ def _attempt(operation: Operation) -> None:
     try:
         with (
             noted(operation) as attempt,
-            holding_branches(_branches_of(operation)),
+            _holding_branches_of(operation),
         ):
             # The lock's holder may have been this same operation, taken for dead too early.
             operation = _load(operation.id)
             if operation.is_finished:
                 return
+            story.go_on_from(operation)
             rule = rule_of(operation)
             with patience(rule.bound) as attempt.patience:
                 rule.run(_attempt_at(operation))
@@ -78,6 +84,15 @@ def _attempt(operation: Operation) -> None:
     else:
         ms = round((time.monotonic() - began) * 1000)
         log.info("operation finished", extra={**_described(operation), "ms": ms})
+
+
+@contextmanager
+def _holding_branches_of(operation: Operation) -> Iterator[None]:
+    """Hold its branches; while that is waited for, it is a step of its story."""
+    with ExitStack() as held:
+        with step(story.LOCKING):
+            held.enter_context(holding_branches(_branches_of(operation)))
+        yield
 
 
 def _described(operation: Operation) -> dict[str, str | None]:
@@ -116,7 +131,8 @@ def _is_in_the_way(operation: Operation) -> bool:
 
 
 def _finish(operation: Operation) -> None:
-    with locked_project(operation.project_id) as project:
+    # The proxy, and whoever else waits, hears of it with the end of this transaction.
+    with step("publishing"), locked_project(operation.project_id) as project:
         if _end(operation, OperationStatus.FINISHED):
             take_effect(operation)
             dispatch(project)
@@ -137,13 +153,16 @@ def _retry_or_fail(operation: Operation, reason: str) -> None:
         fresh.error = without_paths(reason)
         fresh.retry_at = now + pause
         fresh.updated_at = max(now, fresh.updated_at)
-        fresh.save(update_fields=["failures_count", "error", "retry_at", "updated_at"])
+        story.failed(operation, reason)
+        fresh.steps = story.paused(operation, now, until=fresh.retry_at)
+        fresh.save(update_fields=["failures_count", "error", "retry_at", "updated_at", "steps"])
         enqueue_operation(fresh, project, at=fresh.retry_at)
 
 
 def _fail(operation: Operation, reason: str, *, attempt_failed: bool = False) -> None:
     """End the operation as failed, and what comes after it in its chain with it."""
     log.warning("operation failed", extra={**_described(operation), "error": reason})
+    story.failed(operation, reason)
     with lock_branches(*_branches_of(operation)):
         rest = list(
             Operation.objects.filter(
@@ -159,7 +178,8 @@ def _fail(operation: Operation, reason: str, *, attempt_failed: bool = False) ->
                 _end(
                     later,
                     OperationStatus.FAILED,
-                    error=f"not run: {operation.action} before it failed: {reason}",
+                    error=f"not run: the operation {operation.id} ({operation.action}) before it "
+                    f"failed: {reason}",
                 )
             for one in (operation, *rest):
                 settle_rows(one)
@@ -185,6 +205,7 @@ def _end(operation: Operation, status: OperationStatus, *, error: str | None = N
         failures_count=operation.failures_count,
         retry_at=None,
         updated_at=max(now, operation.updated_at),
+        steps=story.ended(operation, now),
     )
     return changed == 1
 

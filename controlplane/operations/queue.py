@@ -4,10 +4,13 @@ A job that waits is a row of the queue and nothing else: it holds no thread and 
 still be moved. One that a worker has taken has begun.
 """
 
+import uuid
+from dataclasses import dataclass
 from datetime import datetime
 
 from django.db import connection
 from procrastinate.contrib.django import app
+from procrastinate.jobs import Job
 
 from controlplane.models import Lane, Operation, Project
 
@@ -16,6 +19,23 @@ DELETE FROM procrastinate_jobs
 WHERE status = 'todo' AND task_name = 'controlplane.run_operation' AND lock = %s
 RETURNING scheduled_at
 """
+RUNS = """
+SELECT type, at FROM procrastinate_events
+WHERE job_id = %s AND type IN ('started', 'deferred_for_retry') ORDER BY id
+"""
+STARTED = """
+SELECT max(event.at) FROM procrastinate_jobs job
+JOIN procrastinate_events event ON event.job_id = job.id AND event.type = 'started'
+WHERE job.lock = %s AND job.status = 'doing'
+"""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of a job that did not end it: its worker died, or the database failed it."""
+
+    picked_up_at: datetime
+    put_back_at: datetime
 
 
 def enqueue_operation(
@@ -41,6 +61,31 @@ def move_job(operation: Operation, project: Project) -> None:
         waiting = cursor.fetchall()
     for (scheduled_at,) in waiting:
         enqueue_operation(operation, project, at=scheduled_at)
+
+
+def earlier_runs(job: Job) -> list[Run]:
+    """The runs of a job under way before this one, the oldest first."""
+    if not job.attempts:
+        return []
+    with connection.cursor() as cursor:
+        cursor.execute(RUNS, [job.id])
+        events = cursor.fetchall()
+    runs, began = [], None
+    for kind, at in events:
+        if kind == "started":
+            began = at
+        elif began is not None:
+            runs.append(Run(began, at))
+            began = None
+    return runs
+
+
+def picked_up_at(operation_id: uuid.UUID) -> datetime | None:
+    """When the worker that works on the operation now has taken its job; None while nobody does."""
+    with connection.cursor() as cursor:
+        cursor.execute(STARTED, [str(operation_id)])
+        row = cursor.fetchone()
+    return row[0] if row else None
 
 
 def enqueue_reconciliation(branch_id: str, project: Project) -> None:

@@ -8,7 +8,7 @@ commits; different projects never wait for each other.
 
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -26,6 +26,7 @@ from controlplane.models import (
     OperationStatus,
     Project,
 )
+from controlplane.operations import story
 from controlplane.operations.actions import ACTIONS
 from controlplane.operations.details import Details
 from controlplane.operations.lanes import enter_lane, move_ahead
@@ -105,40 +106,54 @@ def schedule(
         )
         for position, step in enumerate(steps)
     ]
-    Operation.objects.bulk_create(operations)
-    dispatched = {operation.id: operation for operation in dispatch(project)}
-    return [dispatched.get(operation.id, operation) for operation in operations]
+    dispatch(project, new=operations)
+    return operations
 
 
-def dispatch(project: Project) -> list[Operation]:
+def dispatch(project: Project, *, new: Sequence[Operation] = ()) -> None:
     """Hand over every operation that no earlier unfinished one stands in the way of, as far as
-    the project's share of its lane allows.
+    the project's share of its lane allows, and note what each of the others waits for.
 
-    The caller holds the project's lock. Returns what was handed over.
+    The caller holds the project's lock. `new` are the newest, and are written here.
     """
-    operations = unfinished(project.id)
+    operations = [*unfinished(project.id), *new]
     move_ahead(project, operations)
     under_way = Counter(
         operation.lane for operation in operations if operation.status == OperationStatus.RUNNING
     )
-    held: set[str] = set()
-    handed_over = []
+    # Of each resource, the last operation so far that holds it, by its place in the list.
+    held: dict[str, int] = {}
+    changed, handed_over = [], []
+    for place, operation in enumerate(operations):
+        if operation.status == OperationStatus.SCHEDULING:
+            behind = _stands_behind(operation, held)
+            if behind is not None:
+                is_news = story.wait(operation, operation_id=str(operations[behind].id))
+            elif under_way[operation.lane] >= MOST_OF_A_PROJECT:
+                is_news = story.wait(operation, operations_at_once=MOST_OF_A_PROJECT)
+            else:
+                _hand_over(operation)
+                under_way[operation.lane] += 1
+                handed_over.append(operation)
+                is_news = True
+            if is_news:
+                changed.append(operation)
+        held.update(dict.fromkeys(operation.resources, place))
+    Operation.objects.bulk_create(new)
+    written = {operation.id for operation in new}
+    for operation in changed:
+        if operation.id not in written:
+            operation.save(update_fields=["status", "dispatched_at", "updated_at", "steps"])
+    for operation in handed_over:
+        enqueue_operation(operation, project)
+
+
+def _hand_over(operation: Operation) -> None:
     now = timezone.now()
-    for operation in operations:
-        if (
-            operation.status == OperationStatus.SCHEDULING
-            and not _stands_behind(operation, held)
-            and under_way[operation.lane] < MOST_OF_A_PROJECT
-        ):
-            operation.status = OperationStatus.RUNNING
-            operation.dispatched_at = now
-            operation.updated_at = max(now, operation.updated_at)
-            operation.save(update_fields=["status", "dispatched_at", "updated_at"])
-            enqueue_operation(operation, project)
-            under_way[operation.lane] += 1
-            handed_over.append(operation)
-        held.update(operation.resources)
-    return handed_over
+    operation.status = OperationStatus.RUNNING
+    operation.dispatched_at = now
+    operation.updated_at = max(now, operation.updated_at)
+    story.end_wait(operation, now)
 
 
 def hurry(project: Project, operations: Sequence[Operation], lane: Lane) -> None:
@@ -160,13 +175,12 @@ def unfinished(project_id: str) -> Sequence[Operation]:
     )
 
 
-def _stands_behind(operation: Operation, held: set[str]) -> bool:
-    """Whether an earlier operation holds something of this one's."""
-    if operation.project_id in held:
-        return True
+def _stands_behind(operation: Operation, held: Mapping[str, int]) -> int | None:
+    """The place of the last earlier operation that holds something of this one's."""
     if operation.project_id in operation.resources:
-        return bool(held)
-    return not held.isdisjoint(operation.resources)
+        return max(held.values(), default=None)
+    wanted = (operation.project_id, *operation.resources)
+    return max((held[one] for one in wanted if one in held), default=None)
 
 
 def _next_created_at(project: Project) -> datetime:

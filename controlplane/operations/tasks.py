@@ -6,17 +6,18 @@ as an operation that cannot be done ends as `failed` in its row.
 
 import uuid
 
-from procrastinate import RetryStrategy
+from procrastinate import JobContext, RetryStrategy
 from procrastinate.contrib.django import app
 
 from controlplane.operations import engine, reconcile
+from controlplane.operations.queue import earlier_runs
 
 AGAIN = RetryStrategy(wait=1)  # seconds
 
 
-@app.task(name="controlplane.run_operation", retry=AGAIN)
-def run_operation(operation_id: str, account: int | None = None) -> None:
-    engine.run(uuid.UUID(operation_id))
+@app.task(name="controlplane.run_operation", retry=AGAIN, pass_context=True)
+def run_operation(context: JobContext, operation_id: str, account: int | None = None) -> None:
+    engine.run(uuid.UUID(operation_id), runs=earlier_runs(context.job))
 
 
 @app.task(name="controlplane.reconcile_branch", retry=AGAIN)

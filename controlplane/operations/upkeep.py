@@ -21,6 +21,7 @@ from controlplane.operations.idleness import suspend_idle_endpoints
 from controlplane.operations.reconcile import reconcile_host, redispatch_lost_operations
 from controlplane.operations.retention import forget_deleted
 from controlplane.operations.sizes import measure_nearly_full, measure_sizes
+from controlplane.operations.story import write_lasting
 
 log = logging.getLogger(__name__)
 
@@ -82,5 +83,6 @@ ROUNDS: Sequence[Round] = (
     Round(30, measure_sizes),
     Round(2, measure_nearly_full),
     Round(5, follow_compute_logs),
+    Round(1, write_lasting),
     Round(600, forget_deleted),
 )

@@ -1,34 +1,59 @@
-"""What an operation's `error` says: words for the user of the endpoint, no path of this host."""
+"""What an operation's `error` says: what has happened and what to do, in words for the user of the
+endpoint; no path of this host."""
 
 import functools
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import psycopg
 from django.conf import settings
 
 from controlplane.compute.accounts import AccountUnusable
+from controlplane.compute.branch_data import NoSuchBranchData
+from controlplane.compute.compute import ConfigurationRefused, OtherMajorVersion
 from controlplane.compute.filesystem import LockTimeout
 from controlplane.compute.integrity import DataDamaged
 from controlplane.compute.patience import OutOfPatience
 from controlplane.compute.process import StartFailed, StopFailed
+from controlplane.compute.space import NotEnoughSpace
 from controlplane.compute.tree import TreeUntrusted
+from controlplane.operations.catalog import NotApplied
 
-# Exceptions whose words mean something to the user of the endpoint.
-TELLING = (
-    *(StartFailed, StopFailed, DataDamaged, LockTimeout, OutOfPatience),
-    *(AccountUnusable, TreeUntrusted, psycopg.Error),
-)
+# Where hosts keep what Postgres may speak of, beside the directories that are set.
+HOSTS_OWN = ("/dev/shm", "/etc", "/proc", "/usr/lib/postgresql", "/usr/share/postgresql")  # noqa: S108
+OPERATOR = "if it stays so, tell this host's operator"
+# What to do about each exception whose own words mean something to the user of the endpoint; ""
+# where those say it already. Of two that fit, the first.
+ADVICE: Mapping[type[Exception], str] = {
+    StartFailed: f"the next start tries again; {OPERATOR}",
+    StopFailed: "tell this host's operator",
+    ConfigurationRefused: "change the endpoint's settings",
+    OtherMajorVersion: "",
+    NoSuchBranchData: "have this host's operator restore it from a backup, or delete the branch",
+    NotEnoughSpace: "delete branches that are of no use any more, or ask the operator for room",
+    DataDamaged: "have this host's operator restore the branch from a backup",
+    LockTimeout: "try again once that has ended",
+    OutOfPatience: f"try again; {OPERATOR}",
+    AccountUnusable: "that is for this host's operator to do",
+    TreeUntrusted: "remove from the branch what Postgres itself has not put there",
+    NotApplied: "change what stands in its way, in the database itself if need be",
+    psycopg.Error: f"try again; {OPERATOR}",
+}
 
 
 def words_of(error: Exception) -> str:
-    """Why an attempt failed: what Postgres or the host said, not our own slips."""
+    """Why an attempt failed: what Postgres or the host said, not our own slips; and what to do."""
+    for kind, advice in ADVICE.items():
+        if isinstance(error, kind) and str(error):
+            return "; ".join(filter(None, (str(error), advice)))
     if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    if isinstance(error, TELLING) and str(error):
-        return str(error)
-    return f"internal error ({type(error).__name__}); the worker's log has the details"
+        return f"this host says: {error.strerror}; try again; {OPERATOR}"
+    return (
+        f"internal error ({type(error).__name__}); try again; {OPERATOR}: the worker's log has "
+        "the details under the operation's id"
+    )
 
 
 def without_paths(text: str) -> str:
@@ -39,7 +64,7 @@ def without_paths(text: str) -> str:
 
 @functools.cache
 def _host_paths() -> re.Pattern[str]:
-    places = {str(settings.STATE_DIR), str(settings.SOCKET_DIR), sys.prefix}
+    places = {str(settings.STATE_DIR), str(settings.SOCKET_DIR), sys.prefix, *HOSTS_OWN}
     if settings.POSTGRES_BIN:
         places.add(str(settings.POSTGRES_BIN))
     either = "|".join(map(re.escape, sorted(places, key=len, reverse=True)))

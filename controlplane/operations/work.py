@@ -22,6 +22,7 @@ from controlplane.compute.integrity import check_data
 from controlplane.compute.postgres_settings import complaint, from_json
 from controlplane.compute.process import StartFailed
 from controlplane.compute.space import NotEnoughSpace
+from controlplane.compute.steps import step
 from controlplane.models import (
     Action,
     Branch,
@@ -41,6 +42,7 @@ from controlplane.operations.details import (
 )
 from controlplane.operations.disk import why_stopped
 from controlplane.operations.locks import locked_project
+from controlplane.operations.words import words_of
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +84,7 @@ def create_timeline(attempt: Attempt) -> None:
     try:
         branch_data.create_from_template(attempt.branch.id)
     except NotEnoughSpace as error:
-        raise Refused(str(error)) from error
+        raise Refused(words_of(error)) from error
 
 
 def create_branch(attempt: Attempt) -> None:
@@ -93,7 +95,7 @@ def create_branch(attempt: Attempt) -> None:
     try:
         branch_data.create_from_parent(branch.id, branch.parent.id)
     except (NoSuchBranchData, NotEnoughSpace) as error:
-        raise Refused(str(error)) from error
+        raise Refused(words_of(error)) from error
     # The data came with the parent's roles and databases as they were last applied there. Where
     # an earlier creation has failed, both branches may have counted changes since: the numbers
     # would compare what differs, and all is applied anew.
@@ -165,7 +167,7 @@ def apply_config(attempt: Attempt) -> None:
         bring_to_catalog(attempt.operation, endpoint)
     except NotApplied as error:
         if error.is_final:
-            raise Refused(str(error)) from error
+            raise Refused(words_of(error)) from error
         raise
 
 
@@ -239,7 +241,9 @@ def _end_if_silent(endpoint: Endpoint) -> None:
     """Raises Refused where the compute had to be ended: its endpoint then is idle."""
     if compute.running_endpoint(endpoint.branch_id) != endpoint.id:
         return
-    if compute.is_silent(endpoint.id):
+    with step("asking"):
+        is_silent = compute.is_silent(endpoint.id)
+    if is_silent:
         compute.stop(endpoint.branch_id)
         raise Refused(
             "the compute ran but answered nobody, and was stopped; the next connection starts it"
@@ -248,13 +252,16 @@ def _end_if_silent(endpoint: Endpoint) -> None:
 
 def _bring_up(endpoint: Endpoint, bring_up: Callable[[ComputeSpec], None]) -> None:
     if endpoint.branch.current_state != BranchState.READY:
-        raise Refused(f"the branch {endpoint.branch_id} was not created")
+        raise Refused(
+            f"the branch {endpoint.branch_id} was not created: retry the operation that was to "
+            "create it, or delete the branch"
+        )
     if reason := why_stopped(endpoint.branch_id):
         raise Refused(reason)
     try:
         bring_up(compute_spec(endpoint))
     except (ConfigurationRefused, NoSuchBranchData, OtherMajorVersion) as error:
-        raise Refused(str(error)) from error
+        raise Refused(words_of(error)) from error
 
 
 def _hold_to_limit(endpoint: Endpoint) -> None:
@@ -263,7 +270,8 @@ def _hold_to_limit(endpoint: Endpoint) -> None:
     if branch.project.account.branch_size_limit is None:
         return
     try:
-        size = compute.logical_size(endpoint.id)
+        with step("measuring"):
+            size = compute.logical_size(endpoint.id)
     except psycopg.Error as error:
         log.info("size unknown", extra={"endpoint": endpoint.id, "error": str(error)})
         return

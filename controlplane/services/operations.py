@@ -1,25 +1,34 @@
 """Operations as callers see them: listed by cursor, fetched one by one (rules 5 and 6)."""
 
 import uuid
-from datetime import UTC, datetime
+from datetime import UTC
 
+from controlplane.compute.steps import Step as Step
 from controlplane.models import Account, Operation
-from controlplane.services.errors import Invalid, NotFound
+from controlplane.models.operation_pages import OperationFilter, page_of
+from controlplane.operations.story import steps_of as steps_of
+from controlplane.services.errors import NotFound
+from controlplane.services.operation_filters import time_of
 from controlplane.services.projects import find_project
 
 
 def list_operations(
-    account: Account, project_id: str, *, cursor: str | None, limit: int
+    account: Account,
+    project_id: str,
+    *,
+    wanted: OperationFilter,
+    cursor: str | None,
+    limit: int,
 ) -> list[Operation]:
-    """At most `limit` operations, newest first, all older than `cursor`.
+    """At most `limit` operations of those wanted, newest first, all older than `cursor`; without
+    their steps.
 
     Raises NotFound, Invalid for a cursor that no page ever carried.
     """
     project = find_project(account, project_id)
-    operations = Operation.objects.filter(project=project)
     if cursor is not None:
-        operations = operations.filter(created_at__lt=_time_of(cursor))
-    return list(operations.order_by("-created_at")[:limit])
+        wanted = wanted.before(time_of(cursor, "cursor"))
+    return page_of(project.id, wanted, limit=limit)
 
 
 def get_operation(account: Account, project_id: str, operation_id: str) -> Operation:
@@ -42,16 +51,3 @@ def cursor_of(operation: Operation) -> str:
     """
     text = operation.created_at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")
     return text.rstrip("0").rstrip(".") + "Z"
-
-
-def _time_of(cursor: str) -> datetime:
-    try:
-        time = datetime.fromisoformat(cursor)
-    except ValueError:
-        raise Invalid("invalid cursor: not a timestamp of an earlier page") from None
-    if time.tzinfo is None:
-        raise Invalid("invalid cursor: the time zone is missing")
-    try:
-        return time.astimezone(UTC)
-    except OverflowError:
-        raise Invalid("invalid cursor: out of range") from None

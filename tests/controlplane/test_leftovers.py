@@ -34,9 +34,10 @@ from controlplane.compute.occupants import (
     processes_in,
 )
 from controlplane.compute.patience import OutOfPatience, patience
-from controlplane.compute.recovery import recovery_progress
+from controlplane.compute.recovery import bytes_to_redo
 from controlplane.compute.session import session
 from controlplane.compute.state_directory import prepare_state_directory
+from controlplane.compute.steps import Step, recording
 from tests.support.service import stranger
 from tests.support.waiting import wait_for
 
@@ -266,27 +267,17 @@ class TestRecovery:
             connection.execute("CREATE TABLE public.kept (number int PRIMARY KEY)")
             connection.execute("INSERT INTO public.kept SELECT generate_series(1, 200000)")
         kill(processes_in(branch))
-        told: set[str | None] = set()
-
-        def listen() -> None:
-            while thread_goes_on:
-                told.add(recovery_progress(branch / "data"))
-                time.sleep(0.05)
-
-        thread_goes_on = True
-        thread = threading.Thread(target=listen)
-        thread.start()
-        with throttled(branch, "startup"), patience(0.5):
+        parts: list[Step] = []
+        with throttled(branch, "startup"), patience(0.5), recording(parts):
             began = time.monotonic()
             compute.start(SPEC)
             took = time.monotonic() - began
-        thread_goes_on = False
-        thread.join()
         assert took > 0.7, "too quick to show anything"
         with session(compute.socket_dir(ENDPOINT)) as connection:
             assert connection.execute("SELECT count(*) FROM public.kept").fetchone() == (200000,)
-        assert any(words and "MB of its log to go" in words for words in told), told
-        assert recovery_progress(branch / "data") is None
+        assert [part.name for part in parts] == ["starting", "recovering", "ready"]
+        assert 1 << 20 < parts[1].detail["bytes_left"] <= parts[1].detail["bytes"]
+        assert bytes_to_redo(branch / "data") is None
 
 
 class TestStalePidFiles:

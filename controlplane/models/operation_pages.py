@@ -1,0 +1,149 @@
+"""The pages of a project's operations: the newest first that are of the kinds asked for.
+
+Every index behind them (see `Operation.Meta`) names all of a kind (an action, a status and who
+began it), then the time. So the newest of one kind are read in order, however many operations
+there are; and those of several kinds are merged from the newest of each. A kind of which something
+was left open is as many kinds as there are values. The keys are read from the indexes alone;
+rows are fetched for the page only.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from controlplane.actors import ActorType
+from controlplane.models.operation import Action, Operation, OperationStatus
+
+TABLE = Operation._meta.db_table
+# The column of each filter.
+COLUMNS: Mapping[str, str] = {
+    "endpoint_ids": "endpoint_id",
+    "branch_ids": "branch_id",
+    "chain_ids": "chain",
+    "actions": "action",
+    "statuses": "status",
+    "initiators": "initiator_type",
+}
+KINDS: Mapping[str, Sequence[str]] = {
+    "actions": Action.values,
+    "statuses": OperationStatus.values,
+    "initiators": [str(one) for one in ActorType],
+}
+PAGE = """
+SELECT {columns} FROM {table} o
+WHERE o.project_id = %(project)s AND {wanted}
+    AND o.created_at IN (
+        SELECT one.created_at FROM {kinds}
+        CROSS JOIN LATERAL (
+            SELECT key.created_at FROM {table} key WHERE {of_kind} AND {in_time}
+            ORDER BY key.created_at DESC LIMIT %(limit)s
+        ) one
+        ORDER BY one.created_at DESC LIMIT %(limit)s
+    )
+ORDER BY o.created_at DESC LIMIT %(limit)s
+"""
+# A chain is a request's: its operations are few.
+OF_CHAINS = """
+WITH o AS MATERIALIZED (SELECT {columns} FROM {table} o WHERE o.chain = ANY(%(chain_ids)s))
+SELECT {columns} FROM o
+WHERE o.project_id = %(project)s AND {wanted} AND {in_time}
+ORDER BY o.created_at DESC LIMIT %(limit)s
+"""
+
+
+@dataclass(frozen=True)
+class OperationFilter:
+    """Which operations are asked for: of any of the values of each; all where there are none.
+
+    `since` is the first moment of their creation, `until` the first that is too late.
+    """
+
+    actions: Collection[str] = ()
+    statuses: Collection[str] = ()
+    initiators: Collection[str] = ()
+    endpoint_ids: Collection[str] = ()
+    branch_ids: Collection[str] = ()
+    chain_ids: Collection[UUID] = ()
+    since: datetime | None = None
+    until: datetime | None = None
+
+    def before(self, moment: datetime) -> "OperationFilter":
+        """The same, and older than that."""
+        return replace(self, until=min(moment, self.until or moment))
+
+    @property
+    def given(self) -> dict[str, list[Any]]:
+        """The values asked for, by their filter's name."""
+        return {name: list(values) for name in COLUMNS if (values := getattr(self, name))}
+
+
+def page_of(project_id: str, wanted: OperationFilter, *, limit: int) -> list[Operation]:
+    """At most `limit` of the project's operations, the newest first, without their steps."""
+    given = wanted.given
+    if not given:
+        return _plain_page(project_id, wanted, limit)
+    values: dict[str, Any] = {
+        **KINDS,
+        **given,
+        "project": project_id,
+        "limit": limit,
+        "since": wanted.since,
+        "until": wanted.until,
+    }
+    sql = (OF_CHAINS if wanted.chain_ids else PAGE).format(
+        table=TABLE,
+        columns=", ".join(
+            f"o.{field.column}"
+            for field in Operation._meta.concrete_fields
+            if field.name != "steps"
+        ),
+        wanted=" AND ".join(f"o.{COLUMNS[name]} = ANY(%({name})s)" for name in given),
+        in_time=_in_time(wanted, "o" if wanted.chain_ids else "key"),
+        **_kinds(given),
+    )
+    return list(Operation.objects.raw(sql, values))
+
+
+def _plain_page(project_id: str, wanted: OperationFilter, limit: int) -> list[Operation]:
+    operations = Operation.objects.filter(project_id=project_id).defer("steps")
+    if wanted.since is not None:
+        operations = operations.filter(created_at__gte=wanted.since)
+    if wanted.until is not None:
+        operations = operations.filter(created_at__lt=wanted.until)
+    return list(operations.order_by("-created_at")[:limit])
+
+
+def _kinds(given: Mapping[str, Sequence[Any]]) -> dict[str, str]:
+    """What to merge, and what each of it is, so that an index has it in order."""
+    of_kind = []
+    if "endpoint_ids" in given:
+        merged, place = ["endpoint_ids"], "endpoint_ids"
+    elif "branch_ids" in given:
+        merged, place = ["branch_ids"], "branch_ids"
+    else:
+        merged, place = [], ""
+        of_kind.append("key.project_id = %(project)s")
+    if given.keys() & KINDS.keys():
+        merged += KINDS
+    elif place == "endpoint_ids":
+        merged.append("actions")
+    if {"endpoint_ids", "branch_ids"} <= given.keys():
+        of_kind.append("key.branch_id = ANY(%(branch_ids)s)")
+    of_kind += [f"key.{COLUMNS[name]} = {name}.value" for name in merged]
+    return {
+        "kinds": " CROSS JOIN ".join(
+            f"unnest(%({name})s::text[]) {name}(value)" for name in merged
+        ),
+        "of_kind": " AND ".join(of_kind),
+    }
+
+
+def _in_time(wanted: OperationFilter, row: str) -> str:
+    bounds = ["true"]
+    if wanted.since is not None:
+        bounds.append(f"{row}.created_at >= %(since)s")
+    if wanted.until is not None:
+        bounds.append(f"{row}.created_at < %(until)s")
+    return " AND ".join(bounds)

@@ -1,0 +1,260 @@
+"""What becomes of an operation, in steps: nobody else reads or writes `Operation.steps`.
+
+Its row holds them as {name, started_at, finished_at, detail}, the oldest first: what it waited
+for, then, of each attempt, its time in the queue, when it was picked up, and its parts
+(`compute.steps`). The parts of an attempt under way are in memory. The statement that ends the
+attempt writes them, so that they cost none of their own; those of one that lasts, `write_lasting`
+does as well, again and again.
+
+Each attempt tells also of those that were cut off before it and could not tell of themselves.
+"""
+
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from controlplane.compute.steps import Step, now, recording
+from controlplane.models import UNFINISHED, Operation, Region
+from controlplane.operations.queue import Run, picked_up_at
+from controlplane.operations.words import without_paths, words_of
+
+# The steps that are no part of the work; a wait for the branch's data is told if it was one.
+WAITING, QUEUED, PICKED_UP, PAUSING = "waiting", "queued", "picked_up", "pausing"
+LOCKING, SHORT_WAIT = "locking", timedelta(milliseconds=50)
+CUT_OFF = "cut off: its worker ended, or the service's database did not answer"
+# Seconds after which an attempt is one that lasts.
+LASTING = 1.0
+# By how much the clocks of this host and of the database may differ.
+CLOCKS = timedelta(seconds=1)
+
+Stored = dict[str, Any]
+
+
+# Before the work
+
+
+def wait(operation: Operation, **reason: Any) -> bool:
+    """Note what the operation waits for, from now on; whether that is news. The caller writes
+    the row."""
+    steps: list[Stored] = operation.steps
+    if steps and steps[-1]["finished_at"] is None:
+        if steps[-1]["detail"] == reason:
+            return False
+        began = now()
+        steps[-1]["finished_at"] = began.isoformat()
+    else:
+        began = operation.created_at
+    steps.append(_stored(Step(WAITING, began, detail=reason)))
+    return True
+
+
+def end_wait(operation: Operation, at: datetime) -> None:
+    """The operation is handed over. The caller writes the row."""
+    _close(operation.steps, at)
+
+
+# During it
+
+
+@dataclass(eq=False)
+class _Attempt:
+    """What there is to tell of an attempt under way."""
+
+    operation_id: uuid.UUID
+    failures_before: int
+    runs: Sequence[Run]
+    # What was there before it.
+    before: list[Stored] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    began: float = field(default_factory=time.monotonic)
+    written: list[Stored] = field(default_factory=list)
+
+    def so_far(self) -> list[Stored]:
+        # Copied: the thread that works may add to it at any time.
+        steps = self.steps.copy()
+        return [*self.before, *(_stored(step) for step in steps if not _was_no_wait(step))]
+
+
+_attempt: ContextVar[_Attempt | None] = ContextVar("attempt", default=None)
+# Those of this process; a set's own operations are atomic.
+_under_way: set[_Attempt] = set()
+
+
+@contextmanager
+def telling(operation: Operation, runs: Sequence[Run] = ()) -> Iterator[None]:
+    """Tell what runs inside as an attempt at the operation, which was picked up just now.
+
+    `runs` are those of the same attempt that were cut off.
+    """
+    attempt = _Attempt(operation.id, operation.failures_count, runs)
+    number = operation.failures_count + 1
+    attempt.steps.append(_moment(PICKED_UP, now(), attempt=number))
+    token = _attempt.set(attempt)
+    go_on_from(operation)
+    _under_way.add(attempt)
+    try:
+        with recording(attempt.steps):
+            yield
+    finally:
+        _under_way.discard(attempt)
+        _attempt.reset(token)
+
+
+def go_on_from(operation: Operation) -> None:
+    """The attempt follows on what the row, read just now, tells."""
+    attempt = _attempt.get()
+    assert attempt is not None
+    before = [dict(step) for step in operation.steps]
+    picked_up = attempt.steps[0]
+    if any(step["started_at"] == picked_up.started_at.isoformat() for step in before):
+        return  # what this attempt itself has written meanwhile
+    queued_at = operation.retry_at or operation.dispatched_at or operation.created_at
+    for run in attempt.runs:
+        if not _is_told(run, before):
+            number = operation.failures_count + 1
+            before.append(_stored(Step(QUEUED, queued_at, max(queued_at, run.picked_up_at))))
+            before.append(_stored(_moment(PICKED_UP, run.picked_up_at, attempt=number)))
+            before[-1]["finished_at"] = None
+        queued_at = run.put_back_at
+        _cut_off(before, queued_at)
+    _cut_off(before, picked_up.started_at)
+    before.append(_stored(Step(QUEUED, min(queued_at, picked_up.started_at), picked_up.started_at)))
+    attempt.before = before
+
+
+def failed(operation: Operation, reason: str) -> None:
+    """The attempt has failed: say so of the part that it broke off in."""
+    attempt = _attempt_at(operation)
+    if attempt is not None:
+        last = attempt.steps[-1]
+        broken_off = last if last.error is not None else attempt.steps[0]
+        broken_off.detail["error"] = without_paths(reason)
+
+
+def write_lasting(region: Region) -> None:
+    """Write what there is to tell of the attempts that last."""
+    for attempt in _under_way.copy():
+        steps = attempt.so_far()
+        if time.monotonic() - attempt.began < LASTING or steps == attempt.written:
+            continue
+        # An attempt that has ended meanwhile has written all; then the row is not such a one.
+        Operation.objects.filter(
+            id=attempt.operation_id,
+            status__in=UNFINISHED,
+            failures_count=attempt.failures_before,
+        ).update(steps=steps)
+        attempt.written = steps
+
+
+# At its end
+
+
+def ended(operation: Operation, at: datetime) -> list[Stored]:
+    """What the row of an operation that has ended is to tell."""
+    attempt = _attempt_at(operation)
+    steps = attempt.so_far() if attempt else [dict(step) for step in operation.steps]
+    _close(steps, at)
+    return steps
+
+
+def paused(operation: Operation, at: datetime, *, until: datetime) -> list[Stored]:
+    """What the row is to tell of an operation that is tried again after a pause."""
+    return [*ended(operation, at), _stored(Step(PAUSING, at, until))]
+
+
+# For whoever asks
+
+
+def steps_of(operation: Operation) -> list[Step]:
+    """The steps of an operation that was read just now, the oldest first; what is under way has
+    no end. An attempt tells at its end, and after a second if it lasts."""
+    at = now()
+    steps = [_read(stored) for stored in operation.steps]
+    last = steps[-1] if steps else None
+    if last and last.finished_at and last.finished_at > at:
+        last.finished_at = None
+    is_handed_over = operation.status in UNFINISHED and operation.dispatched_at is not None
+    if not is_handed_over or (last and last.finished_at is None):
+        return steps
+    queued_at = last.finished_at if last and last.name == PAUSING else operation.dispatched_at
+    if queued_at is not None and (last is None or last.name in (WAITING, PAUSING)):
+        # Nothing is written yet of an attempt that has just begun.
+        picked_up = picked_up_at(operation.id)
+        steps.append(Step(QUEUED, queued_at, picked_up and max(picked_up, queued_at)))
+        if picked_up:
+            number = operation.failures_count + 1
+            steps.append(_moment(PICKED_UP, picked_up, attempt=number))
+    return steps
+
+
+def _attempt_at(operation: Operation) -> _Attempt | None:
+    """The attempt under way in this thread, where it is one at the operation."""
+    attempt = _attempt.get()
+    return attempt if attempt and attempt.operation_id == operation.id else None
+
+
+def _was_no_wait(step: Step) -> bool:
+    return (
+        step.name == LOCKING
+        and step.finished_at is not None
+        and step.finished_at - step.started_at < SHORT_WAIT
+    )
+
+
+def _is_told(run: Run, steps: Sequence[Stored]) -> bool:
+    """Whether a run that was cut off has come to write that it had begun."""
+    return any(
+        step["name"] == PICKED_UP
+        and run.picked_up_at - CLOCKS <= datetime.fromisoformat(step["started_at"])
+        and datetime.fromisoformat(step["started_at"]) <= run.put_back_at
+        for step in steps
+    )
+
+
+def _cut_off(steps: list[Stored], at: datetime) -> None:
+    """End what was under way in a run that was cut off, at the time that this was found."""
+    for step in steps:
+        began = datetime.fromisoformat(step["started_at"])
+        if step["finished_at"] is None and began <= at:
+            step["finished_at"] = at.isoformat()
+            step["detail"] = {**step["detail"], "error": CUT_OFF}
+
+
+def _close(steps: list[Stored], at: datetime) -> None:
+    """End what is under way, and pauses that need not be waited out."""
+    for step in steps:
+        end = step["finished_at"]
+        if end is None or datetime.fromisoformat(end) > at:
+            step["finished_at"] = max(at, datetime.fromisoformat(step["started_at"])).isoformat()
+
+
+def _moment(name: str, at: datetime, **detail: Any) -> Step:
+    return Step(name, at, at, detail)
+
+
+def _stored(step: Step) -> Stored:
+    detail = dict(step.detail)
+    if isinstance(step.error, Exception):
+        detail.setdefault("error", without_paths(words_of(step.error)))
+    end = step.finished_at
+    return {
+        "name": step.name,
+        "started_at": step.started_at.isoformat(),
+        "finished_at": end and end.isoformat(),
+        "detail": detail,
+    }
+
+
+def _read(stored: Stored) -> Step:
+    end = stored["finished_at"]
+    return Step(
+        stored["name"],
+        datetime.fromisoformat(stored["started_at"]),
+        end and datetime.fromisoformat(end),
+        stored["detail"],
+    )

@@ -1,0 +1,157 @@
+"""Lists of operations by what they are: filters, their pages and what is refused."""
+
+import itertools
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.client import Client
+from tests.support.project import Project, refusal
+from tests.support.stack import Stack
+
+# Rows of every kind, their times mixed, on two endpoints of two branches.
+ROWS = """
+INSERT INTO controlplane_operation (id, project_id, branch_id, endpoint_id, action, status, chain,
+    initiator_type, resources, details, failures_count, created_at, updated_at)
+SELECT gen_random_uuid(), %(project)s,
+    (%(branches)s::text[])[1 + n %% 2], (%(endpoints)s::text[])[1 + n %% 2],
+    (ARRAY['start_compute', 'suspend_compute', 'apply_config'])[1 + n %% 3],
+    (ARRAY['finished', 'finished', 'finished', 'failed', 'cancelled'])[1 + n %% 5],
+    (ARRAY[%(one)s, %(other)s]::uuid[])[1 + (n %% 7 > 3)::int],
+    (ARRAY['user', 'client', 'idleness', 'user'])[1 + n %% 4],
+    '{}', '{}', 0, at, at
+FROM (
+    SELECT n, '2026-01-02T00:00:00Z'::timestamptz + n * interval '1 second' AS at
+    FROM generate_series(0, 209) n
+) times
+"""
+
+
+@pytest.fixture(scope="module")
+def full(stack: Stack) -> Iterator[tuple[Project, dict[str, Any]]]:
+    client = stack.client()
+    project = Project.create(stack, client)
+    made = project.new_branch(endpoint=True)
+    values = {
+        "project": project.id,
+        "branches": [project.branch_id, made["branch"]["id"]],
+        "endpoints": [project.endpoint_id, made["endpoints"][0]["id"]],
+        "one": uuid.uuid4(),
+        "other": uuid.uuid4(),
+    }
+    with stack.database() as connection:
+        connection.execute("DELETE FROM controlplane_operation WHERE project_id = %s", [project.id])
+        connection.execute(ROWS, values)
+    yield project, values
+    client.call("DELETE", project.path)
+
+
+def listed(project: Project, **query: Any) -> list[dict[str, Any]]:
+    """All pages of seven."""
+    found: list[dict[str, Any]] = []
+    while True:
+        page = project.client.get(project.path + "/operations", limit=7, **query)
+        found += page["operations"]
+        if not page["operations"]:
+            return found
+        query["cursor"] = page["pagination"]["cursor"]
+
+
+FILTERS: list[dict[str, list[str]]] = [
+    {"action": ["start_compute"]},
+    {"action": ["start_compute", "apply_config"]},
+    {"status": ["failed"]},
+    {"status": ["failed", "cancelled", "running"]},
+    {"initiator": ["client", "check"]},
+    {"endpoint_id": ["endpoints"]},
+    {"branch_id": ["branches"]},
+    {"chain_id": ["one"]},
+    {"action": ["suspend_compute"], "status": ["failed"], "initiator": ["user"]},
+    {"endpoint_id": ["endpoints"], "status": ["cancelled", "failed"]},
+    {"branch_id": ["branches"], "action": ["apply_config"]},
+    {"branch_id": ["branches"], "endpoint_id": ["endpoints"], "initiator": ["user"]},
+    {"chain_id": ["one"], "status": ["failed"]},
+    {"status": ["scheduling"]},
+]
+
+
+@pytest.mark.parametrize("wanted", FILTERS, ids=lambda wanted: "-".join(wanted))
+def test_it_finds_what_is_of_the_kind_and_nothing_else(
+    full: tuple[Project, dict[str, Any]], wanted: dict[str, list[str]]
+) -> None:
+    project, values = full
+
+    def asked(name: str) -> list[str]:
+        given = wanted[name]
+        if given[0] in values:
+            found = values[given[0]]
+            return [str(found[1])] if isinstance(found, list) else [str(found)]
+        return given
+
+    def value(operation: dict[str, Any], name: str) -> str:
+        return str(operation["initiator"]["type"] if name == "initiator" else operation[name])
+
+    every = listed(project)
+    assert len(every) == 210
+    expected = [one for one in every if all(value(one, name) in asked(name) for name in wanted)]
+    assert expected or wanted == {"status": ["scheduling"]}
+    assert listed(project, **{name: ",".join(asked(name)) for name in wanted}) == expected
+
+
+def test_times_are_from_and_before(full: tuple[Project, dict[str, Any]]) -> None:
+    project, _ = full
+    times = {"since": "2026-01-02T00:00:10Z", "until": "2026-01-02T02:00:20+02:00"}
+    inside = listed(project, **times)
+    assert [one["created_at"][-3:-1] for one in inside] == [str(n) for n in range(19, 9, -1)]
+    failed = listed(project, status="failed", **times)
+    assert failed == [one for one in inside if one["status"] == "failed"]
+    assert len(failed) == 2
+
+
+def test_many_values_and_empty_ones(full: tuple[Project, dict[str, Any]]) -> None:
+    project, values = full
+    both = listed(project, endpoint_id=",".join(values["endpoints"]), status=" ,failed,failed,")
+    assert both == listed(project, status="failed")
+    assert listed(project, status="", sort_by="newest", nonsense="1") == listed(project)
+    for one, another in itertools.pairwise(both):
+        assert one["created_at"] > another["created_at"]
+
+
+def test_another_projects_endpoint_finds_nothing(
+    full: tuple[Project, dict[str, Any]], standing: Project
+) -> None:
+    _, values = full
+    for name, value in (("endpoint_id", values["endpoints"][0]), ("chain_id", values["one"])):
+        page = standing.client.get(standing.path + "/operations", **{name: value})
+        assert page == {"operations": []}
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("action=start", 'action: there is no "start"; there are: create_timeline, '),
+        ("status=failed,done", 'status: there is no "done"; there are: scheduling, running, '),
+        ("initiator=me", 'initiator: there is no "me"; there are: user, client, idleness, '),
+        ("endpoint_id=br-quiet-heron-123456", "endpoint_id: not such an id"),
+        ("endpoint_id=ep-%27;", "endpoint_id: not such an id"),
+        ("branch_id=main", "branch_id: not such an id"),
+        ("chain_id=1", "chain_id: not such an id"),
+        ("chain_id=" + ",".join(str(uuid.uuid4()) for _ in range(21)), "chain_id: at most 20"),
+        ("since=yesterday", "invalid since: not a timestamp"),
+        ("until=2026-01-02T03:04:05", "invalid until: the time zone is missing"),
+        ("until=0001-01-01T00:00:00%2B14:00", "invalid until: out of range"),
+        ("status=%FF", "status: there is no "),
+        ("status=%0A", "invalid request: decode query: invalid: status ("),
+    ],
+)
+def test_a_value_that_there_is_not(standing: Project, query: str, words: str) -> None:
+    response = standing.client.call("GET", f"{standing.path}/operations?{query}")
+    status, message = refusal(response)
+    assert (status, message.startswith(words)) == (400, True), message
+
+
+def test_of_another_account(standing: Project, alice: Client) -> None:
+    response = alice.call("GET", standing.path + "/operations?status=failed")
+    assert refusal(response) == (404, "project not found")

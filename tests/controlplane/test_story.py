@@ -1,0 +1,187 @@
+"""The steps of an operation, as its users are told of them."""
+
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from django.test import Client as DjangoClient
+
+from controlplane.models import Account, Operation, Region
+from tests.controlplane.rows import make_project
+from tests.support.project import Project
+from tests.support.service import Service
+from tests.support.waiting import wait_for
+
+FROM_THE_QUEUE = ["queued", "picked_up"]
+
+
+def steps(project: Project, operation_id: str) -> list[dict[str, Any]]:
+    told: list[dict[str, Any]] = project.operation(operation_id)["steps"]
+    return told
+
+
+def names(told: list[dict[str, Any]]) -> list[str]:
+    return [step["name"] for step in told]
+
+
+def work(told: list[dict[str, Any]]) -> list[str]:
+    """Without a wait for the end of other work on the branch, which may come at any time."""
+    return [name for name in names(told) if name != "locking"]
+
+
+def assert_in_order(told: list[dict[str, Any]]) -> None:
+    """Every step has its fields, and none begins before the one before it has ended."""
+    ended = ""
+    for step in told:
+        assert list(step) == ["name", "started_at", "finished_at", "duration_ms", "detail"]
+        assert ended <= step["started_at"], told
+        if step["finished_at"] is None:
+            assert step["duration_ms"] is None
+            assert step is told[-1]
+            return
+        took = moment(step["finished_at"]) - moment(step["started_at"])
+        assert step["duration_ms"] == round(took.total_seconds() * 1000) >= 0
+        ended = step["finished_at"]
+
+
+def moment(text: str) -> datetime:
+    assert len(text) == len("2026-01-02T03:04:05.678901Z"), text
+    return datetime.fromisoformat(text)
+
+
+def test_a_wake_tells_its_story(project: Project) -> None:
+    project.suspend()
+    uri = project.created["connection_uris"][0]["connection_uri"]
+    with psycopg.connect(uri, hostaddr="127.0.0.1") as connection:
+        connection.execute("SELECT 1")
+    wake = project.operation(project.operations()[0]["id"])
+    told = wake["steps"]
+    assert work(told) == [*FROM_THE_QUEUE, "starting", "ready", "publishing"]
+    assert_in_order(told)
+    assert told[1]["detail"] == {"attempt": 1}
+    assert wake["initiator"]["type"] == "client"
+    assert abs(sum(step["duration_ms"] for step in told) - wake["total_duration_ms"]) < 100
+
+
+def test_a_projects_creation_tells_what_was_copied_and_waited_for(fresh_project: Project) -> None:
+    created, started = fresh_project.created["operations"]
+    told = steps(fresh_project, created["id"])
+    assert work(told) == [*FROM_THE_QUEUE, "copying", "syncing", "publishing"]
+    assert told[2]["detail"]["bytes"] > 1 << 20
+    told = steps(fresh_project, started["id"])
+    started_work = ["starting", "ready", "applying_catalog", "publishing"]
+    assert work(told) == ["waiting", *FROM_THE_QUEUE, *started_work]
+    assert_in_order(told)
+    assert told[0]["detail"] == {"operation_id": created["id"]}
+    assert "steps" not in fresh_project.operations()[0]
+
+
+def test_a_copy_of_a_running_branch_redoes_its_log(project: Project) -> None:
+    made = project.new_branch(endpoint=True)
+    copied, started = (steps(project, operation["id"]) for operation in made["operations"])
+    copy = ["writing_checkpoint", "copying", "copying_log", "syncing"]
+    assert work(copied) == [*FROM_THE_QUEUE, *copy, "publishing"]
+    assert work(started)[3:6] == ["starting", "recovering", "ready"]
+    assert_in_order(copied)
+    assert_in_order(started)
+
+
+def test_while_it_lasts_it_is_told_how_far_it_is(project: Project) -> None:
+    with project.locked():
+        suspended = project.client.post(project.endpoint_path(rest="/suspend"))["operations"][0]
+        started = project.client.post(project.endpoint_path(rest="/start"))["operations"][0]
+        waits = steps(project, started["id"])
+        assert names(waits) == ["waiting"]
+        assert waits[0]["finished_at"] is None
+        assert waits[0]["detail"] == {"operation_id": suspended["id"]}
+        # Whether or not it was written yet, and whoever holds the branch.
+        wait_for(lambda: names(steps(project, suspended["id"]))[1:] != [], "the worker")
+        assert names(steps(project, suspended["id"]))[:2] == FROM_THE_QUEUE
+        wait_for(lambda: names(steps(project, suspended["id"]))[2:] != [], "a step that lasts")
+        told = steps(project, suspended["id"])
+        assert names(told) == [*FROM_THE_QUEUE, "locking"]
+        assert_in_order(told)
+        assert told[-1]["finished_at"] is None
+    for operation in (suspended, started):
+        project.client.ended(project.id, operation["id"])
+        told = steps(project, operation["id"])
+        assert_in_order(told)
+        assert told[-1]["finished_at"] is not None
+    assert told[0]["duration_ms"] > 500
+
+
+def test_a_failed_attempt_says_where_it_broke_off(project: Project) -> None:
+    project.suspend()
+    control = project.stack.data_dir(project.branch_id) / "global/pg_control"
+    control.rename(control.with_suffix(".away"))
+    started = project.client.post(project.endpoint_path(rest="/start"))["operations"][0]
+    wait_for(lambda: "pausing" in names(steps(project, started["id"])), "the first pause")
+    control.with_suffix(".away").rename(control)
+    ended = project.client.ended(project.id, started["id"])
+    told = steps(project, started["id"])
+    assert ended["status"] == "finished"
+    first = told[: names(told).index("pausing") + 1]
+    assert work(first) == [*FROM_THE_QUEUE, "starting", "pausing"]
+    assert "could not find the database system" in first[2]["detail"]["error"]
+    assert str(project.stack.state_dir) not in str(told)
+    assert 400 < first[3]["duration_ms"] < 700
+    assert work(told)[-5:] == [*FROM_THE_QUEUE, "starting", "ready", "publishing"]
+    assert told[-4]["detail"] == {"attempt": 1 + ended["failures_count"]}
+    assert_in_order(told)
+
+
+def test_what_is_beyond_the_projects_share_says_so(
+    api: DjangoClient, account: Account, region: Region
+) -> None:
+    project = make_project(account, region, size=9)
+    endpoints = project.endpoints.values_list("id", flat=True)
+    for endpoint_id in endpoints:
+        path = f"/api/v2/projects/{project.id}/endpoints/{endpoint_id}/start"
+        assert api.post(path).status_code == 200
+    newest = Operation.objects.filter(project=project).order_by("-created_at")[0]
+    answer = api.get(f"/api/v2/projects/{project.id}/operations/{newest.id}")
+    (told,) = answer.json()["operation"]["steps"]
+    assert (told["name"], told["detail"]) == ("waiting", {"operations_at_once": 8})
+
+
+@pytest.fixture
+def service(state_dir: Path) -> Any:
+    made = Service(state_dir)
+    yield made
+    made.down()
+
+
+def test_an_attempt_that_was_cut_off_is_told_by_the_next(service: Service) -> None:
+    project = service.project()
+
+    def is_picked_up() -> bool:
+        with service.stack.database() as connection:
+            row = connection.execute(
+                "SELECT count(*) FROM procrastinate_jobs"
+                " WHERE status = 'doing' AND task_name = 'controlplane.run_operation'"
+            ).fetchone()
+        return row == (1,)
+
+    def told() -> list[dict[str, Any]]:
+        return steps(project, suspended["id"])
+
+    with project.locked():
+        suspended = project.client.post(project.endpoint_path(rest="/suspend"))["operations"][0]
+        # At once: nothing of this attempt can have been written.
+        wait_for(is_picked_up, "the first attempt")
+        service.kill("worker")
+        again = [*FROM_THE_QUEUE, *FROM_THE_QUEUE, "locking"]
+        wait_for(lambda: names(told()) == again, "the second attempt", timeout=60)
+        service.kill("worker")
+        again += [*FROM_THE_QUEUE, "locking"]
+        wait_for(lambda: names(told()) == again, "the third attempt", timeout=60)
+    ended = project.client.ended(project.id, suspended["id"])
+    assert (ended["status"], ended["failures_count"]) == ("finished", 0)
+    story = told()
+    assert names(story) == [*again, "stopping", "publishing"]
+    assert_in_order(story)
+    cut_off = [place for place, step in enumerate(story) if "error" in step["detail"]]
+    assert cut_off == [1, 4]
+    assert all("cut off" in story[place]["detail"]["error"] for place in cut_off)
