@@ -46,6 +46,12 @@ class Lane(models.TextChoices):
 
 
 UNFINISHED = (OperationStatus.SCHEDULING, OperationStatus.RUNNING, OperationStatus.CANCELLING)
+# Those that a job of the queue stands for.
+HANDED_OVER = (OperationStatus.RUNNING, OperationStatus.CANCELLING)
+# Those that may still come to what was asked for.
+HOPEFUL = (OperationStatus.SCHEDULING, OperationStatus.RUNNING)
+# Those that have ended without that.
+GIVEN_UP = (OperationStatus.FAILED, OperationStatus.CANCELLED)
 
 
 class Operation(models.Model):

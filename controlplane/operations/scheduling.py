@@ -17,6 +17,7 @@ from django.utils import timezone
 from controlplane.actors import current_actor
 from controlplane.logs import current
 from controlplane.models import (
+    HANDED_OVER,
     UNFINISHED,
     Action,
     Branch,
@@ -52,6 +53,8 @@ class Step:
     holds_project: bool = False
     # Of the class that the table of actions names; None is as good as its defaults.
     details: Details | None = None
+    # The operation whose work this does anew.
+    retry_of: Operation | None = None
 
     def __post_init__(self) -> None:
         expected = ACTIONS[self.action].details
@@ -100,6 +103,7 @@ def schedule(
             initiator_key_id=initiator.api_key_id,
             initiator_address=initiator.address,
             request_id=current("request"),
+            retry_of=step.retry_of,
             created_at=created_at + timedelta(microseconds=position),
             updated_at=created_at + timedelta(microseconds=position),
         )
@@ -119,7 +123,7 @@ def dispatch(project: Project) -> list[Operation]:
     operations = unfinished(project.id)
     move_ahead(project, operations)
     under_way = Counter(
-        operation.lane for operation in operations if operation.status == OperationStatus.RUNNING
+        operation.lane for operation in operations if operation.status in HANDED_OVER
     )
     held: set[str] = set()
     handed_over = []
