@@ -21,9 +21,8 @@ def refused(project: Project, operation: Any) -> tuple[int, str]:
     return refusal(project.client.call("POST", steering_path(project, operation, "retry")))
 
 
-def cancelled(project: Project, answer: Any, *, on: str | None = None) -> list[Any]:
-    """The answer's operations, which were asked for while the branch was held, once all of them
-    are cancelled."""
+def cancelled(project: Project, answer: Any) -> list[Any]:
+    """The answer's operations, of which those that have not ended are cancelled."""
     first = answer["operations"][0]
     project.client.post(chain_path(project, first, "cancel"))
     return list(answer["operations"])
@@ -122,10 +121,10 @@ def test_the_creation_of_a_project(project: Project) -> None:
     project.client.delete(path)
 
 
-def test_settings_that_postgres_refused(project: Project) -> None:
-    """What was wanted is not lost: here it is good once its rival is gone."""
+def test_settings_that_could_not_be_applied(project: Project) -> None:
+    """What was wanted is not lost when the endpoint goes back to what it had."""
     project.suspend()
-    settings = {"pg_settings": {"max_wal_senders": "5"}}
+    settings = {"pg_settings": {"max_prepared_transactions": "3"}}
     with missing_data(project):
         body = {"endpoint": {"settings": settings, "autoscaling_limit_max_cu": 2}}
         failed, suspend = project.client.patch(project.endpoint_path(), body)["operations"]
@@ -139,7 +138,7 @@ def test_settings_that_postgres_refused(project: Project) -> None:
     endpoint = project.endpoint()
     assert (endpoint["settings"], endpoint["autoscaling_limit_max_cu"]) == (settings, 2)
     project.start()
-    assert project.sql("SHOW max_wal_senders") == [("5",)]
+    assert project.sql("SHOW max_prepared_transactions") == [("3",)]
 
 
 def test_settings_of_an_endpoint_that_runs_by_now(project: Project) -> None:
@@ -167,35 +166,33 @@ def test_settings_that_were_changed_since(project: Project) -> None:
     assert project.endpoint()["settings"]["pg_settings"] == {"work_mem": "10MB"}
 
 
-def test_a_role_that_could_not_be_made(project: Project) -> None:
-    """It fails again for the same reason, until that is mended."""
-    project.sql("CREATE ROLE taken SUPERUSER")
-    project.sql("DROP ROLE taken")
+def test_a_role_that_nobody_has_made_yet(project: Project) -> None:
     with project.locked():
         body = {"role": {"name": "late"}}
         (apply,) = cancelled(project, project.client.post(project.branch_path(rest="/roles"), body))
     ended(project, apply)
-    assert project.sql("SELECT 1 FROM pg_roles WHERE rolname = 'late'") == []
+    missing = "SELECT 1 FROM pg_roles WHERE rolname = 'late'"
+    assert project.sql(missing) == []
     (again,) = retry(project, apply)
     assert ended(project, again)["status"] == "finished"
-    assert project.sql("SELECT 1 FROM pg_roles WHERE rolname = 'late'") == [(1,)]
+    assert project.sql(missing) == [(1,)]
+    assert refused(project, apply)[0] == 409
 
 
-def test_a_database_that_still_cannot_be_made(project: Project) -> None:
-    """Nobody says that it is there because an earlier operation has failed for it already."""
-    path = project.branch_path(rest="/databases")
-    body = {"database": {"name": "blocked", "owner_name": "neondb_owner"}}
-    project.sql("CREATE ROLE neondb_owner_kept")
-    project.sql("ALTER ROLE neondb_owner RENAME TO away")
-    try:
-        (failed,) = project.client.post(path, body)["operations"]
-        first = ended(project, failed)
-        if first["status"] == "failed":
-            (again,) = retry(project, failed)
-            assert ended(project, again)["status"] == "failed"
-    finally:
-        project.sql("DROP ROLE IF EXISTS neondb_owner")
-        project.sql("ALTER ROLE away RENAME TO neondb_owner")
+def test_a_role_that_cannot_be_made(project: Project) -> None:
+    """It fails again for the same reason, until that is mended."""
+    # Of a group that all roles are to be members of.
+    project.sql("CREATE ROLE carol")
+    project.sql("GRANT carol TO perch_superuser")
+    body = {"role": {"name": "carol"}}
+    (first,) = project.client.post(project.branch_path(rest="/roles"), body)["operations"]
+    failed = ended(project, first)
+    assert (failed["status"], 'role "carol"' in failed["error"]) == ("failed", True)
+    (second,) = retry(project, first)
+    assert ended(project, second)["error"] == failed["error"]
+    project.sql("REVOKE carol FROM perch_superuser")
+    (third,) = retry(project, second)
+    assert ended(project, third)["status"] == "finished"
 
 
 def test_a_reassignment(project: Project) -> None:
