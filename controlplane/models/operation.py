@@ -46,7 +46,7 @@ class Lane(models.TextChoices):
 
 
 UNFINISHED = (OperationStatus.SCHEDULING, OperationStatus.RUNNING, OperationStatus.CANCELLING)
-# Those that a job of the queue stands for.
+# Those that a job of the queue stands for, once they were dispatched.
 HANDED_OVER = (OperationStatus.RUNNING, OperationStatus.CANCELLING)
 # Those that may still come to what was asked for.
 HOPEFUL = (OperationStatus.SCHEDULING, OperationStatus.RUNNING)
@@ -138,6 +138,13 @@ class Operation(models.Model):
     @property
     def is_finished(self) -> bool:
         return self.status not in UNFINISHED
+
+    @property
+    def waits_to_be_handed_over(self) -> bool:
+        """Also one that was cancelled before, where the engine has something to settle even so."""
+        return self.status == OperationStatus.SCHEDULING or (
+            self.status == OperationStatus.CANCELLING and self.dispatched_at is None
+        )
 
     @property
     def initiator(self) -> Actor:

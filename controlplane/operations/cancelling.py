@@ -7,10 +7,12 @@ on they say what its end will leave. The callers hold the project's lock.
 
 from collections.abc import Sequence
 
+from django.db.models import Q
 from django.utils import timezone
 
 from controlplane.actors import ActorType, current_actor
 from controlplane.models import (
+    HANDED_OVER,
     HOPEFUL,
     Action,
     Branch,
@@ -65,7 +67,8 @@ def _who() -> str:
 
 
 def _end_or_have_it_end(project: Project, operation: Operation, words: str) -> None:
-    if operation.status == OperationStatus.SCHEDULING or not has_begun(operation):
+    waits = operation.status == OperationStatus.SCHEDULING or not has_begun(operation)
+    if waits and not _may_be_in_force(operation):
         take_job_back(operation)
         withdraw([operation], OperationStatus.CANCELLED, words)
         return
@@ -76,6 +79,19 @@ def _end_or_have_it_end(project: Project, operation: Operation, words: str) -> N
     operation.updated_at = max(now, operation.updated_at)
     operation.save(update_fields=["status", "error", "retry_at", "updated_at"])
     hasten_job(operation, project)
+
+
+def _may_be_in_force(operation: Operation) -> bool:
+    """Whether a compute may have the operation's settings, though it has not begun: the row has
+    them since it was asked for, and another operation may have started the endpoint since."""
+    if "before" not in operation.details:
+        return False
+    others = Operation.objects.filter(
+        Q(status__in=HANDED_OVER) | Q(updated_at__gt=operation.created_at),
+        endpoint_id=operation.endpoint_id,
+        dispatched_at__isnull=False,
+    )
+    return others.exclude(id=operation.id).exists()
 
 
 def _take_rows_back(operation: Operation) -> None:

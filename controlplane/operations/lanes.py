@@ -30,5 +30,5 @@ def enter_lane(project: Project, operation: Operation, lane: Lane) -> None:
     """One that a worker has begun goes on where it is; only its next attempt is moved."""
     operation.lane = lane
     operation.save(update_fields=["lane"])
-    if operation.status in HANDED_OVER:
+    if operation.status in HANDED_OVER and operation.dispatched_at:
         move_job(operation, project)

@@ -105,9 +105,9 @@ def redispatch_lost_operations(region: Region) -> None:
     )
     # Operations first: one dispatched between the two queries must not look lost.
     running = list(
-        Operation.objects.filter(status__in=HANDED_OVER, project__region=region).values_list(
-            "id", flat=True
-        )
+        Operation.objects.filter(
+            status__in=HANDED_OVER, dispatched_at__isnull=False, project__region=region
+        ).values_list("id", flat=True)
     )
     if not running:
         return

@@ -123,18 +123,21 @@ def dispatch(project: Project) -> list[Operation]:
     operations = unfinished(project.id)
     move_ahead(project, operations)
     under_way = Counter(
-        operation.lane for operation in operations if operation.status in HANDED_OVER
+        row.lane
+        for row in operations
+        if row.status in HANDED_OVER and not row.waits_to_be_handed_over
     )
     held: set[str] = set()
     handed_over = []
     now = timezone.now()
     for operation in operations:
         if (
-            operation.status == OperationStatus.SCHEDULING
+            operation.waits_to_be_handed_over
             and not _stands_behind(operation, held)
             and under_way[operation.lane] < MOST_OF_A_PROJECT
         ):
-            operation.status = OperationStatus.RUNNING
+            if operation.status == OperationStatus.SCHEDULING:
+                operation.status = OperationStatus.RUNNING
             operation.dispatched_at = now
             operation.updated_at = max(now, operation.updated_at)
             operation.save(update_fields=["status", "dispatched_at", "updated_at"])

@@ -65,12 +65,15 @@ def hanging() -> list[UnderWay]:
 def hear_of_cancels(region: Region) -> None:
     """Have the attempts end whose operations somebody has cancelled. Asked some times a second,
     but only where an attempt lasts that long."""
-    attempts = {attempt.operation.id: attempt for attempt in _under_way.copy()}
+    attempts = _under_way.copy()
     if not attempts:
         return
-    cancelled = Operation.objects.filter(id__in=list(attempts), status=OperationStatus.CANCELLING)
-    for operation_id in cancelled.values_list("id", flat=True):
-        attempts[operation_id].cancelled.set()
+    ids = {attempt.operation.id for attempt in attempts}
+    found = Operation.objects.filter(id__in=ids, status=OperationStatus.CANCELLING)
+    cancelled = set(found.values_list("id", flat=True))
+    for attempt in attempts:
+        if attempt.operation.id in cancelled:
+            attempt.cancelled.set()
 
 
 @contextmanager

@@ -174,6 +174,20 @@ def test_new_settings_give_way_to_those_before(project: Project) -> None:
     assert project.sql("SHOW work_mem") == [("5MB",)]
 
 
+def test_settings_that_an_earlier_start_has_brought_into_force(project: Project) -> None:
+    project.suspend()
+    with project.locked():
+        start, *_ = project.client.post(project.endpoint_path(rest="/start"))["operations"]
+        body = {"endpoint": {"settings": {"pg_settings": {"work_mem": "7MB"}}}}
+        (apply,) = project.client.patch(project.endpoint_path(), body)["operations"]
+        assert apply["status"] == "scheduling"
+        assert told(cancel(project, apply)) == [("apply_config", "cancelling")]
+    assert ended(project, start)["status"] == "finished"
+    assert ended(project, apply)["status"] == "cancelled"
+    assert project.endpoint()["current_state"] == "active"
+    assert project.sql("SHOW work_mem") == [("4MB",)]
+
+
 def test_settings_that_are_half_in_force(project: Project) -> None:
     """The compute runs with the new ones, and waits for a lock that a client holds."""
     with project.locked():
