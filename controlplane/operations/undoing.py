@@ -42,8 +42,9 @@ def _bring_to_rows(branch_id: str, operation: Operation) -> None:
     )
     if endpoint and compute.running_endpoint(branch_id) == endpoint.id:
         details = details_of(operation.action, operation.details)
-        is_changed = isinstance(details, ApplyConfigDetails) and details.before
-        if not is_changed or _has_old_settings(endpoint):
+        # It may have other settings by now, or be on its way to its end.
+        is_touched = isinstance(details, ApplyConfigDetails) and details.may_restart
+        if not is_touched or _has_old_settings(endpoint):
             return
     try:
         compute.stop(branch_id)
