@@ -10,6 +10,7 @@ from controlplane.api import (
     operations,
     projects,
     roles,
+    steering,
     users,
 )
 from controlplane.api.auth import ApiKeyAuth
@@ -28,6 +29,7 @@ for resource in (
     branches,
     endpoints,
     operations,
+    steering,
     roles,
     databases,
     api_keys,

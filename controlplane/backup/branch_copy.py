@@ -29,7 +29,7 @@ from controlplane.compute.filesystem import lock_branches, remove_tree
 from controlplane.compute.occupants import is_leased
 from controlplane.compute.patience import looking
 from controlplane.compute.tree import clone_tree
-from controlplane.models import Branch, Endpoint, Operation, OperationStatus
+from controlplane.models import HANDED_OVER, Branch, Endpoint, Operation
 
 log = logging.getLogger(__name__)
 
@@ -172,7 +172,7 @@ def _is_wanted(branch_id: str) -> bool:
     project_id = Branch.objects.values_list("project_id", flat=True).get(id=branch_id)
     return Operation.objects.filter(
         project_id=project_id,
-        status=OperationStatus.RUNNING,
+        status__in=HANDED_OVER,
         resources__overlap=[branch_id, project_id],
     ).exists()
 

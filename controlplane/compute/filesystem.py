@@ -12,7 +12,7 @@ from typing import Any
 
 from django.conf import settings
 
-from controlplane.compute.patience import remaining
+from controlplane.compute.patience import heed_cancel, remaining
 
 
 class LockTimeout(Exception):
@@ -23,13 +23,15 @@ def sync_tree(path: Path) -> None:
     """Bring everything below `path` to the disk, so that it outlives a power cut.
 
     First every file's pages are set on their way, then each is waited for: three times as
-    fast as one by one, and unlike syncfs it waits for nobody else's pages.
+    fast as one by one, and unlike syncfs it waits for nobody else's pages. Raises
+    patience.Cancelled.
     """
     directories = [directory for directory, _, _ in os.walk(path)]
     entries = (entry for directory in directories for entry in os.scandir(directory))
     files = [entry.path for entry in entries if entry.is_file(follow_symlinks=False)]
     for start_writing, places in ((True, files), (False, files), (False, directories)):
         for place in places:
+            heed_cancel()
             descriptor = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
                 if start_writing:

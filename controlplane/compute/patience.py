@@ -5,15 +5,19 @@ asks here how long it may, so that a compute that hangs costs an attempt, never 
 Work that gets on, a long copy or a long recovery, says so and gets its whole bound again: what
 is bounded is standing still.
 
+Here it also hears that nobody wants the work any more: whoever cancels it sets an event, which
+every wait that asks looks at.
+
 Held in a context variable: it belongs to the thread that works, and nothing needs to be passed
 through every call between the engine and the wait.
 """
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 UNBOUNDED = float("inf")
 
@@ -22,10 +26,17 @@ class OutOfPatience(Exception):
     """The work under way stood still for as long as its action allows."""
 
 
+class Cancelled(BaseException):
+    """Nobody wants the work under way any more. No Exception: what goes on after a failure of a
+    part must not go on after this."""
+
+
 @dataclass
 class Patience:
     bound: float
     deadline: float
+    # Set, by any thread, to have the work end.
+    cancelled: threading.Event = field(default_factory=threading.Event)
 
 
 _current: ContextVar[Patience | None] = ContextVar("patience", default=None)
@@ -33,9 +44,13 @@ _look: ContextVar[Callable[[], object] | None] = ContextVar("look", default=None
 
 
 @contextmanager
-def patience(seconds: float) -> Iterator[Patience]:
-    """Give what runs inside `seconds` without progress."""
-    held = Patience(seconds, time.monotonic() + seconds)
+def patience(seconds: float, *, cancelled: threading.Event | None = None) -> Iterator[Patience]:
+    """Give what runs inside `seconds` without progress. It ends with `cancelled`; by default,
+    with whatever ends the work that it is a part of."""
+    around = _current.get()
+    if cancelled is None:
+        cancelled = around.cancelled if around else threading.Event()
+    held = Patience(seconds, time.monotonic() + seconds, cancelled)
     token = _current.set(held)
     try:
         yield held
@@ -44,14 +59,22 @@ def patience(seconds: float) -> Iterator[Patience]:
 
 
 def remaining() -> float:
-    """Seconds left; infinite where nobody set a bound. Raises OutOfPatience at none."""
+    """Seconds left; infinite where nobody set a bound. Raises OutOfPatience at none, Cancelled."""
     held = _current.get()
     if held is None:
         return UNBOUNDED
+    heed_cancel()
     left = held.deadline - time.monotonic()
     if left <= 0:
         raise OutOfPatience(f"nothing happened for {held.bound:g} seconds")
     return left
+
+
+def heed_cancel() -> None:
+    """For work that is long but waits for nothing. Raises Cancelled."""
+    held = _current.get()
+    if held is not None and held.cancelled.is_set():
+        raise Cancelled
 
 
 @contextmanager
@@ -65,8 +88,8 @@ def looking(look: Callable[[], object]) -> Iterator[None]:
 
 
 def progressed() -> None:
-    """Say that the work got on: the whole bound begins again. Raises OutOfPatience if late, and
-    what whoever is looking raises."""
+    """Say that the work got on: the whole bound begins again. Raises OutOfPatience if late,
+    Cancelled, and what whoever is looking raises."""
     if look := _look.get():
         look()
     held = _current.get()

@@ -23,7 +23,7 @@ from controlplane.compute.foreign_files import read_regular, remove_from
 from controlplane.compute.logs import flush_log, open_log
 from controlplane.compute.occupants import StopFailed as StopFailed
 from controlplane.compute.occupants import end_processes_in, is_alive, occupant
-from controlplane.compute.patience import remaining
+from controlplane.compute.patience import heed_cancel, remaining
 from controlplane.compute.progress import (
     Movement,
     Watch,
@@ -40,6 +40,7 @@ STILL_START = 15.0
 # Seconds that a stop may, with each signal: a fast shutdown, then an immediate one.
 STILL_STOPS = ((signal.SIGINT, 3.0), (signal.SIGQUIT, 2.0))
 CHECK_BOUND = 30.0  # seconds, for a look at a configuration
+HEED_INTERVAL = 0.25  # seconds
 TELL_RECOVERY_EVERY = 5.0  # seconds
 LONGEST_PID_FILE = 4096  # bytes
 SOCKET = ".s.PGSQL.5432"
@@ -146,25 +147,27 @@ def reload_postgres(data_dir: Path) -> None:
 def check_configuration(data_dir: Path, config_file: Path) -> str | None:
     """What Postgres says against `config_file`, or None where it accepts it.
 
-    Raises StartFailed where it says nothing in time.
+    Raises StartFailed where it says nothing in time, patience.Cancelled.
     """
     bound = min(CHECK_BOUND, remaining())
-    try:
-        done = subprocess.run(
-            [
-                postgres_bin() / "postgres",
-                *("-D", data_dir, "-c", f"config_file={config_file}"),
-                *("-c", "log_line_prefix=", "-C", "cluster_name"),
-            ],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=bound,
-            **running_as(account_of(data_dir.parent)),
-        )
-    except subprocess.TimeoutExpired as error:
-        raise StartFailed(f"Postgres did not read its settings within {bound:.0f} s") from error
-    return None if done.returncode == 0 else _complaints(done.stderr)
+    with subprocess.Popen(
+        [
+            postgres_bin() / "postgres",
+            *("-D", data_dir, "-c", f"config_file={config_file}"),
+            *("-c", "log_line_prefix=", "-C", "cluster_name"),
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        **running_as(account_of(data_dir.parent)),
+    ) as asked:
+        try:
+            words = _said_within(bound, asked)
+        except BaseException:
+            asked.kill()
+            raise
+    return None if asked.returncode == 0 else _complaints(words)
 
 
 def last_words(log_file: Path) -> str:
@@ -258,6 +261,21 @@ class _Start:
                 fields = {"branch": self._data_dir.parent.name, "bytes_left": left}
                 log.info("recovering", extra=fields)
         return self._watch.look()
+
+
+def _said_within(bound: float, asked: "subprocess.Popen[str]") -> str:
+    """What the program wrote to its errors until its end. Raises StartFailed after `bound`
+    seconds, patience.Cancelled."""
+    deadline = time.monotonic() + bound
+    while True:
+        try:
+            return asked.communicate(timeout=HEED_INTERVAL)[1]
+        except subprocess.TimeoutExpired as error:
+            heed_cancel()
+            if time.monotonic() >= deadline:
+                raise StartFailed(
+                    f"Postgres did not read its settings within {bound:.0f} s"
+                ) from error
 
 
 def _pid_file(data_dir: Path) -> list[str]:

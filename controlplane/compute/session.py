@@ -7,20 +7,23 @@ that could bend its answers is pinned at its start, where nothing that a user se
 database or the whole compute comes after it.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import psycopg
-from psycopg.abc import PQGen
+from psycopg import capabilities
+from psycopg.abc import PQGen, PQGenConn
 
 from controlplane.compute.accounts import is_served_by
 from controlplane.compute.binaries import postgres_version
 from controlplane.compute.configuration import PLATFORM_ROLE
-from controlplane.compute.patience import UNBOUNDED, remaining
+from controlplane.compute.patience import UNBOUNDED, Cancelled, heed_cancel, remaining
 
 Result = TypeVar("Result")
+Wanted = TypeVar("Wanted")
+Ready = TypeVar("Ready")
 Session = psycopg.Connection[tuple[object, ...]]
 
 # Seconds for one statement, where its session's opener names no other bound.
@@ -30,6 +33,8 @@ SHORTEST_CONNECT = 2
 # Seconds by which the server's own end of a statement comes first; the client's is for a server
 # that does not answer at all.
 SERVER_FIRST = 1.0
+# Seconds for telling a server that a statement is not wanted any more.
+TELL_BOUND = 1.0
 
 # Sessions run as a superuser: only what is Postgres's own may be found by name. The first half
 # keeps answers in the one form that the driver reads, the second keeps statements that may hold
@@ -91,14 +96,32 @@ class _BoundedConnection(psycopg.Connection[tuple[object, ...]]):
 
     bound = STATEMENT_BOUND
 
+    @classmethod
+    def _connect_gen(cls, conninfo: str = "") -> PQGenConn[Self]:
+        return heeding(super()._connect_gen(conninfo))
+
     def wait(
         self, gen: PQGen[Result], interval: float = 0.1, timeout: float | None = None
     ) -> Result:
         allowed = min(self.bound, remaining(), UNBOUNDED if timeout is None else timeout)
         try:
-            return super().wait(gen, interval, allowed)
+            return super().wait(heeding(gen), interval, allowed)
         except psycopg.errors._WaitTimeout as error:
             raise SessionTimedOut(f"no answer within {allowed:.0f} seconds") from error
+
+
+def heeding(gen: Generator[Wanted, Ready, Result]) -> Generator[Wanted, Ready, Result]:
+    """The same wait of the driver, which wakes some times a second, and ends with the work that
+    waits. Raises Cancelled."""
+    try:
+        wanted = next(gen)
+        while True:
+            ready = yield wanted
+            heed_cancel()
+            wanted = gen.send(ready)
+    except StopIteration as ended:
+        result: Result = ended.value
+        return result
 
 
 @contextmanager
@@ -134,6 +157,12 @@ def session(
         raise psycopg.OperationalError("the compute's socket leads elsewhere")
     try:
         yield connection
+    except Cancelled:
+        # It would go on with its statement for as long as that takes.
+        if capabilities.has_cancel_safe():
+            with suppress(psycopg.Error):
+                connection.cancel_safe(timeout=TELL_BOUND)
+        raise
     finally:
         # Not `with connection`: leaving that after a timeout would wait for a rollback.
         connection.close()

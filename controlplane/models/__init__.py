@@ -10,7 +10,16 @@ from controlplane.models.endpoint import (
     PoolerMode,
 )
 from controlplane.models.event import Event
-from controlplane.models.operation import UNFINISHED, Action, Lane, Operation, OperationStatus
+from controlplane.models.operation import (
+    GIVEN_UP,
+    HANDED_OVER,
+    HOPEFUL,
+    UNFINISHED,
+    Action,
+    Lane,
+    Operation,
+    OperationStatus,
+)
 from controlplane.models.postgres_settings import PostgresSettings
 from controlplane.models.project import Project
 from controlplane.models.region import Region
@@ -18,6 +27,9 @@ from controlplane.models.role import Database, Role
 
 __all__ = [
     "BRANCH_SIZE_LIMITS",
+    "GIVEN_UP",
+    "HANDED_OVER",
+    "HOPEFUL",
     "UNFINISHED",
     "Account",
     "Action",

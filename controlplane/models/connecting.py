@@ -33,17 +33,19 @@ STATE = """
 SELECT e.branch_id, e.disabled, e.current_state, e.started_at,
     coalesce((
         SELECT jsonb_agg(
-            jsonb_build_object('action', o.action, 'details', o.details) ORDER BY o.created_at)
+            jsonb_build_object('action', o.action, 'status', o.status, 'details', o.details)
+            ORDER BY o.created_at)
         FROM controlplane_operation o
         WHERE o.endpoint_id = e.id AND o.project_id = e.project_id
-            AND o.status IN ('scheduling', 'running')
+            AND o.status IN ('scheduling', 'running', 'cancelling')
     ), '[]') AS unfinished
 FROM controlplane_endpoint e
 WHERE e.id = %(endpoint)s AND e.deleted_at IS NULL
 """
 FAILURE = """
 SELECT error FROM controlplane_operation
-WHERE id = ANY(%(ids)s) AND action = %(action)s AND status = 'failed'
+WHERE id = ANY(%(ids)s) AND action = %(action)s
+    AND status IN ('failed', 'cancelling', 'cancelled')
 ORDER BY created_at DESC LIMIT 1
 """
 ALIVE = "UPDATE controlplane_region SET proxy_seen_at = now() WHERE id = %(region)s"
@@ -68,6 +70,7 @@ class RouteRow:
 @dataclass(frozen=True, slots=True)
 class UnfinishedOperation:
     action: str
+    status: str
     details: Mapping[str, Any]
 
 
@@ -106,7 +109,8 @@ async def find_state(connection: Connection, endpoint_id: str) -> StateRow | Non
 async def find_failure(
     connection: Connection, operations: Sequence[uuid.UUID], *, action: str
 ) -> str | None:
-    """Why the newest of these operations failed that have this action; None if none did."""
+    """Why the newest of these operations came to nothing, of those with this action; None if none
+    did."""
     cursor = await connection.execute(FAILURE, {"ids": list(operations), "action": action})
     row = await cursor.fetchone()
     return str(row[0]) if row else None

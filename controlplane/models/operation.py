@@ -48,6 +48,12 @@ class Lane(models.TextChoices):
 # What makes two operations alike to whoever looks for some.
 KIND = ("action", "status", "initiator_type")
 UNFINISHED = (OperationStatus.SCHEDULING, OperationStatus.RUNNING, OperationStatus.CANCELLING)
+# Those that a job of the queue stands for, once they were dispatched.
+HANDED_OVER = (OperationStatus.RUNNING, OperationStatus.CANCELLING)
+# Those that may still come to what was asked for.
+HOPEFUL = (OperationStatus.SCHEDULING, OperationStatus.RUNNING)
+# Those that have ended without that.
+GIVEN_UP = (OperationStatus.FAILED, OperationStatus.CANCELLED)
 
 
 class Operation(models.Model):
@@ -143,6 +149,13 @@ class Operation(models.Model):
     @property
     def is_finished(self) -> bool:
         return self.status not in UNFINISHED
+
+    @property
+    def waits_to_be_handed_over(self) -> bool:
+        """Also one that was cancelled before, where the engine has something to settle even so."""
+        return self.status == OperationStatus.SCHEDULING or (
+            self.status == OperationStatus.CANCELLING and self.dispatched_at is None
+        )
 
     @property
     def initiator(self) -> Actor:

@@ -44,6 +44,8 @@ class ActionRule:
     bound: float = 60.0
     # Seconds before each further attempt.
     retry_pauses: tuple[float, ...] = RETRY_PAUSES
+    # Why it cannot be cancelled once it has begun; None where it can be brought to a safe point.
+    no_way_back: str | None = None
 
     def keeps_clients_out(self, details: Details) -> bool:
         """Whether a client that comes while the operation is unfinished waits for its end: the
@@ -60,7 +62,10 @@ ACTIONS: Mapping[Action, ActionRule] = {
         work.start_compute, endpoint_after=EndpointState.ACTIVE, is_start=True
     ),
     Action.SUSPEND_COMPUTE: ActionRule(
-        work.suspend_compute, details=SuspendComputeDetails, endpoint_after=EndpointState.IDLE
+        work.suspend_compute,
+        details=SuspendComputeDetails,
+        endpoint_after=EndpointState.IDLE,
+        no_way_back="the endpoint is being suspended; start it again once that is over",
     ),
     Action.APPLY_CONFIG: ActionRule(
         work.apply_config, details=ApplyConfigDetails, endpoint_after=EndpointState.ACTIVE
@@ -68,8 +73,16 @@ ACTIONS: Mapping[Action, ActionRule] = {
     Action.CHECK_AVAILABILITY: ActionRule(
         work.check_availability, details=CheckAvailabilityDetails, lane=Lane.UPKEEP
     ),
-    Action.DELETE_TIMELINE: ActionRule(work.delete_timeline, lane=Lane.UPKEEP),
-    Action.DELETE_TENANT: ActionRule(work.delete_tenant, lane=Lane.UPKEEP),
+    Action.DELETE_TIMELINE: ActionRule(
+        work.delete_timeline,
+        lane=Lane.UPKEEP,
+        no_way_back="the branch's data is being removed",
+    ),
+    Action.DELETE_TENANT: ActionRule(
+        work.delete_tenant,
+        lane=Lane.UPKEEP,
+        no_way_back="the project's data is being removed",
+    ),
 }
 
 STARTS = [action for action, rule in ACTIONS.items() if rule.is_start]

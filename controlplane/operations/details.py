@@ -31,13 +31,16 @@ class ApplyConfigDetails(Details):
     from_branch_id: str | None = None
     # The configuration to go back to, should Postgres refuse the new one.
     before: Configuration | None = None
+    # The new one, once the endpoint has gone back: what a retry applies.
+    wanted: Configuration | None = None
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Self:
-        before = stored.get("before")
+        before, wanted = stored.get("before"), stored.get("wanted")
         return cls(
             from_branch_id=stored.get("from_branch_id"),
             before=Configuration(**before) if before else None,
+            wanted=Configuration(**wanted) if wanted else None,
         )
 
     @property

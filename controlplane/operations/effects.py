@@ -5,6 +5,7 @@ Called by the engine, in the transaction that ends the operation unless it says 
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from django.utils import timezone
@@ -12,6 +13,7 @@ from django.utils import timezone
 from controlplane.compute import compute
 from controlplane.compute.process import StopFailed
 from controlplane.models import (
+    HOPEFUL,
     Action,
     Branch,
     BranchState,
@@ -26,10 +28,11 @@ log = logging.getLogger(__name__)
 
 
 def pending_state(endpoint: Endpoint, unfinished: Sequence[Operation]) -> EndpointState | None:
-    """The state that the endpoint's unfinished operations, oldest first, lead to."""
+    """The state that the endpoint's unfinished operations, oldest first, lead to. What is being
+    cancelled leads nowhere."""
     pending = None
     for operation in unfinished:
-        if operation.endpoint_id == endpoint.id:
+        if operation.endpoint_id == endpoint.id and operation.status in HOPEFUL:
             pending = rule_of(operation).endpoint_after or pending
     return pending
 
@@ -71,9 +74,29 @@ def settle_rows(operation: Operation) -> None:
     endpoint = _living_endpoint(operation)
     if endpoint is None:
         return
+    go_back(operation, endpoint)
+    _enter_as_it_runs(endpoint)
+
+
+def settle_state(operation: Operation) -> None:
+    """Leave the endpoint of a cancelled operation, whose settings are its last good ones since
+    somebody has asked for the end, in a true state."""
+    if endpoint := _living_endpoint(operation):
+        _enter_as_it_runs(endpoint)
+
+
+def go_back(operation: Operation, endpoint: Endpoint) -> None:
+    """Give the endpoint the configuration that it had before the operation, and keep the one that
+    was wanted for another try."""
     details = details_of(operation.action, operation.details)
-    if isinstance(details, ApplyConfigDetails) and details.before:
-        endpoint.go_back_to(details.before)
+    if not isinstance(details, ApplyConfigDetails) or not details.before:
+        return
+    operation.details = replace(details, wanted=endpoint.configuration).as_json()
+    operation.save(update_fields=["details"])
+    endpoint.go_back_to(details.before)
+
+
+def _enter_as_it_runs(endpoint: Endpoint) -> None:
     state = EndpointState.ACTIVE if _runs(endpoint) else EndpointState.IDLE
     endpoint.enter(state, now=timezone.now())
 

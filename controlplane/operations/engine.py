@@ -1,4 +1,5 @@
-"""Runs operations that were handed over (`scheduling`), and ends them: run, finish, retry, fail.
+"""Runs operations that were handed over (`scheduling`), and ends them: run, finish, retry, fail,
+or bring to a safe point what somebody has cancelled (`cancelling`) meanwhile.
 
 Called by the jobs, in a worker. Every transaction here begins by locking the project's row
 (`locks`), and what needs a branch on disk has locked that before.
@@ -17,26 +18,37 @@ from django.utils import timezone
 
 from controlplane.actors import acting_as
 from controlplane.compute.filesystem import lock_branches
-from controlplane.compute.patience import patience
+from controlplane.compute.patience import Cancelled, patience
 from controlplane.compute.steps import step
 from controlplane.logs import context
 from controlplane.models import (
+    HOPEFUL,
     UNFINISHED,
     Branch,
     Operation,
     OperationStatus,
+    Project,
 )
 from controlplane.operations import story
 from controlplane.operations.actions import ENDS, STARTS, details_of, rule_of
-from controlplane.operations.effects import settle_compute, settle_rows, take_effect
+from controlplane.operations.effects import (
+    settle_compute,
+    settle_rows,
+    settle_state,
+    take_effect,
+)
 from controlplane.operations.locks import locked_project
 from controlplane.operations.queue import Run, enqueue_operation
 from controlplane.operations.scheduling import dispatch
-from controlplane.operations.under_way import HandedBack, holding_branches, noted
+from controlplane.operations.under_way import HandedBack, UnderWay, holding_branches, noted
+from controlplane.operations.undoing import undo
 from controlplane.operations.words import without_paths, words_of
 from controlplane.operations.work import Attempt, Refused
 
 log = logging.getLogger(__name__)
+
+# Seconds before another try to bring what was cancelled to its safe point.
+SETTLE_AGAIN = 1.0
 
 
 def run(operation_id: uuid.UUID, *, runs: Sequence[Run] = ()) -> None:
@@ -70,10 +82,9 @@ def _attempt(operation: Operation) -> None:
             if operation.is_finished:
                 return
             story.go_on_from(operation)
-            rule = rule_of(operation)
-            with patience(rule.bound) as attempt.patience:
-                rule.run(_attempt_at(operation))
-            _finish(operation)
+            if not _work(operation, attempt):
+                _bring_to_safe_point(operation, attempt)
+                return
     except (OperationalError, InterfaceError, HandedBack):
         raise
     except Refused as refusal:
@@ -95,6 +106,19 @@ def _holding_branches_of(operation: Operation) -> Iterator[None]:
         yield
 
 
+def _work(operation: Operation, attempt: UnderWay) -> bool:
+    """Do what the operation is for, and finish it; False where somebody has cancelled it."""
+    if operation.status == OperationStatus.CANCELLING:
+        return False
+    rule = rule_of(operation)
+    try:
+        with patience(rule.bound, cancelled=attempt.cancelled) as attempt.patience:
+            rule.run(_attempt_at(operation))
+    except Cancelled:
+        return False
+    return _finish(operation)
+
+
 def _described(operation: Operation) -> dict[str, str | None]:
     """What a line of the log says of it, beside its id and its request's."""
     return {"action": operation.action, "endpoint": operation.endpoint_id}
@@ -112,7 +136,7 @@ def _is_awaited(operation: Operation) -> bool:
     return Operation.objects.filter(
         endpoint=operation.endpoint,
         action__in=STARTS,
-        status__in=UNFINISHED,
+        status__in=HOPEFUL,
         created_at__gt=operation.created_at,
     ).exists()
 
@@ -130,12 +154,39 @@ def _is_in_the_way(operation: Operation) -> bool:
     return later.exclude(chain=operation.chain).exists()
 
 
-def _finish(operation: Operation) -> None:
+def _finish(operation: Operation) -> bool:
+    """False where it was cancelled at the very end."""
     # The proxy, and whoever else waits, hears of it with the end of this transaction.
     with step("publishing"), locked_project(operation.project_id) as project:
-        if _end(operation, OperationStatus.FINISHED):
+        ended = _end(operation, OperationStatus.FINISHED)
+        if ended:
             take_effect(operation)
             dispatch(project)
+    return ended
+
+
+def _bring_to_safe_point(operation: Operation, attempt: UnderWay) -> None:
+    """End an operation that somebody has cancelled, once nothing half-done is left of it.
+
+    The caller holds its branches. The rest of its chain, and the rows that had to go back, were
+    settled when the cancel was asked for.
+    """
+    with patience(rule_of(operation).bound) as attempt.patience, step("undoing"):
+        undo(operation, _branches_of(operation))
+    fresh = _load(operation.id)
+    with locked_project(operation.project_id) as project:
+        if _end(fresh, OperationStatus.CANCELLED, error=fresh.error):
+            settle_state(fresh)
+            dispatch(project)
+    log.info("operation cancelled", extra=_described(operation))
+
+
+def _settle_later(operation: Operation, project: Project) -> None:
+    """Have an operation that was cancelled while its attempt failed brought to its safe point by a
+    job of its own; after a pause where it was that which failed."""
+    was_settling = operation.status == OperationStatus.CANCELLING
+    pause = timedelta(seconds=SETTLE_AGAIN)
+    enqueue_operation(operation, project, at=timezone.now() + pause if was_settling else None)
 
 
 def _retry_or_fail(operation: Operation, reason: str) -> None:
@@ -147,6 +198,9 @@ def _retry_or_fail(operation: Operation, reason: str) -> None:
     with locked_project(operation.project_id) as project:
         fresh = Operation.objects.get(id=operation.id)
         if fresh.is_finished:
+            return
+        if fresh.status == OperationStatus.CANCELLING:
+            _settle_later(operation, project)
             return
         now = timezone.now()
         fresh.failures_count += 1
@@ -173,24 +227,23 @@ def _fail(operation: Operation, reason: str, *, attempt_failed: bool = False) ->
         with locked_project(operation.project_id) as project:
             operation.failures_count += attempt_failed
             if not _end(operation, OperationStatus.FAILED, error=reason):
+                if not Operation.objects.get(id=operation.id).is_finished:
+                    _settle_later(operation, project)
                 return
-            for later in rest:
-                _end(
-                    later,
-                    OperationStatus.FAILED,
-                    error=f"not run: the operation {operation.id} ({operation.action}) before it "
-                    f"failed: {reason}",
-                )
-            for one in (operation, *rest):
+            words = (
+                f"not run: the operation {operation.id} ({operation.action}) before it failed: "
+                f"{reason}"
+            )
+            ended = [one for one in rest if _end(one, OperationStatus.FAILED, error=words)]
+            for one in (operation, *ended):
                 settle_rows(one)
             dispatch(project)
 
 
-def cancel(operations: Sequence[Operation], reason: str) -> None:
-    """Fail operations that were not handed over yet. The caller holds the project's lock."""
+def withdraw(operations: Sequence[Operation], status: OperationStatus, reason: str) -> None:
+    """End operations that have not begun and never will. The caller holds the project's lock."""
     for operation in operations:
-        if operation.status == OperationStatus.SCHEDULING:
-            _end(operation, OperationStatus.FAILED, error=reason)
+        _end(operation, status, error=reason)
 
 
 def _end(operation: Operation, status: OperationStatus, *, error: str | None = None) -> bool:
@@ -199,7 +252,9 @@ def _end(operation: Operation, status: OperationStatus, *, error: str | None = N
     The only place that does, so a terminal status never changes.
     """
     now = timezone.now()
-    changed = Operation.objects.filter(id=operation.id, status__in=UNFINISHED).update(
+    # What was cancelled comes to no other end, however far it had come.
+    ends = UNFINISHED if status == OperationStatus.CANCELLED else HOPEFUL
+    changed = Operation.objects.filter(id=operation.id, status__in=ends).update(
         status=status,
         error=error and without_paths(error),
         failures_count=operation.failures_count,

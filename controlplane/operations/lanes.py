@@ -3,7 +3,7 @@ lock (`locks.locked_project`)."""
 
 from collections.abc import Sequence
 
-from controlplane.models import Lane, Operation, OperationStatus, Project
+from controlplane.models import HANDED_OVER, Lane, Operation, Project
 from controlplane.operations.queue import move_job
 
 
@@ -30,5 +30,5 @@ def enter_lane(project: Project, operation: Operation, lane: Lane) -> None:
     """One that a worker has begun goes on where it is; only its next attempt is moved."""
     operation.lane = lane
     operation.save(update_fields=["lane"])
-    if operation.status == OperationStatus.RUNNING:
+    if operation.status in HANDED_OVER and operation.dispatched_at:
         move_job(operation, project)

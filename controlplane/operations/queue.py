@@ -17,7 +17,7 @@ from controlplane.models import Lane, Operation, Project
 TAKE_BACK = """
 DELETE FROM procrastinate_jobs
 WHERE status = 'todo' AND task_name = 'controlplane.run_operation' AND lock = %s
-RETURNING scheduled_at
+RETURNING scheduled_at, attempts
 """
 RUNS = """
 SELECT type, at FROM procrastinate_events
@@ -28,6 +28,13 @@ SELECT max(event.at) FROM procrastinate_jobs job
 JOIN procrastinate_events event ON event.job_id = job.id AND event.type = 'started'
 WHERE job.lock = %s AND job.status = 'doing'
 """
+# Nobody takes the job before the transaction ends.
+HOLD = """
+SELECT status = 'todo' AND attempts = 0 FROM procrastinate_jobs
+WHERE status IN ('todo', 'doing') AND task_name = 'controlplane.run_operation' AND lock = %s
+FOR UPDATE
+"""
+KEEP_ATTEMPTS = "UPDATE procrastinate_jobs SET attempts = %s WHERE id = %s"
 
 
 @dataclass(frozen=True)
@@ -38,16 +45,36 @@ class Run:
     put_back_at: datetime
 
 
-def enqueue_operation(
-    operation: Operation, project: Project, *, at: datetime | None = None
-) -> None:
-    """Have the region's worker run the operation in its lane, at once or not before `at`."""
-    app.configure_task(
+def enqueue_operation(operation: Operation, project: Project, *, at: datetime | None = None) -> int:
+    """Have the region's worker run the operation in its lane, at once or not before `at`. Returns
+    the job's id."""
+    job_id: int = app.configure_task(
         "controlplane.run_operation",
         queue=project.region.queue(operation.lane),
         schedule_at=at,
         lock=str(operation.id),
     ).defer(operation_id=str(operation.id), account=project.account_id)
+    return job_id
+
+
+def has_begun(operation: Operation) -> bool:
+    """Whether a worker has taken the job of an operation that was handed over, now or earlier: it
+    may have died, or the database have failed it. Where none has, none does before the
+    transaction ends."""
+    with connection.cursor() as cursor:
+        cursor.execute(HOLD, [str(operation.id)])
+        return cursor.fetchall() != [(True,)] or operation.failures_count > 0
+
+
+def take_job_back(operation: Operation) -> None:
+    """Have nobody run the operation, unless a worker has taken it."""
+    with connection.cursor() as cursor:
+        cursor.execute(TAKE_BACK, [str(operation.id)])
+
+
+def hasten_job(operation: Operation, project: Project) -> None:
+    """Have the operation run now that was to wait for another attempt."""
+    _enqueue_anew(operation, project, waits=False)
 
 
 def move_job(operation: Operation, project: Project) -> None:
@@ -56,11 +83,16 @@ def move_job(operation: Operation, project: Project) -> None:
     A job that is taken at this moment is locked by whoever comes first: either the worker finds
     it gone, or we find it taken.
     """
+    _enqueue_anew(operation, project, waits=True)
+
+
+def _enqueue_anew(operation: Operation, project: Project, *, waits: bool) -> None:
     with connection.cursor() as cursor:
         cursor.execute(TAKE_BACK, [str(operation.id)])
-        waiting = cursor.fetchall()
-    for (scheduled_at,) in waiting:
-        enqueue_operation(operation, project, at=scheduled_at)
+        for scheduled_at, attempts in cursor.fetchall():
+            job_id = enqueue_operation(operation, project, at=scheduled_at if waits else None)
+            if attempts:
+                cursor.execute(KEEP_ATTEMPTS, [attempts, job_id])
 
 
 def earlier_runs(job: Job) -> list[Run]:

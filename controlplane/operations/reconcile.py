@@ -14,12 +14,12 @@ from controlplane.compute import compute
 from controlplane.compute.filesystem import LockTimeout, forget_lock, lock_branches
 from controlplane.compute.process import StopFailed
 from controlplane.models import (
+    HANDED_OVER,
     UNFINISHED,
     Branch,
     Endpoint,
     EndpointState,
     Operation,
-    OperationStatus,
     Region,
 )
 from controlplane.operations.locks import locked_project
@@ -94,7 +94,7 @@ def _forget_deleted(endpoint_ids: Set[str]) -> None:
 
 
 def redispatch_lost_operations(region: Region) -> None:
-    """Hand over again every running operation of the region that no job stands for.
+    """Hand over again every operation of the region that was, and that no job stands for.
 
     Jobs and operations are written together, so this finds work only after someone has
     emptied the queue by hand.
@@ -106,7 +106,7 @@ def redispatch_lost_operations(region: Region) -> None:
     # Operations first: one dispatched between the two queries must not look lost.
     running = list(
         Operation.objects.filter(
-            status=OperationStatus.RUNNING, project__region=region
+            status__in=HANDED_OVER, dispatched_at__isnull=False, project__region=region
         ).values_list("id", flat=True)
     )
     if not running:
@@ -118,7 +118,7 @@ def redispatch_lost_operations(region: Region) -> None:
         if str(operation_id) not in present:
             still = (
                 Operation.objects.select_related("project__region")
-                .filter(id=operation_id, status=OperationStatus.RUNNING)
+                .filter(id=operation_id, status__in=HANDED_OVER)
                 .first()
             )
             if still is not None:

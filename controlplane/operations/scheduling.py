@@ -17,6 +17,7 @@ from django.utils import timezone
 from controlplane.actors import current_actor
 from controlplane.logs import current
 from controlplane.models import (
+    HANDED_OVER,
     UNFINISHED,
     Action,
     Branch,
@@ -53,6 +54,8 @@ class Step:
     holds_project: bool = False
     # Of the class that the table of actions names; None is as good as its defaults.
     details: Details | None = None
+    # The operation whose work this does anew.
+    retry_of: Operation | None = None
 
     def __post_init__(self) -> None:
         expected = ACTIONS[self.action].details
@@ -101,6 +104,7 @@ def schedule(
             initiator_key_id=initiator.api_key_id,
             initiator_address=initiator.address,
             request_id=current("request"),
+            retry_of=step.retry_of,
             created_at=created_at + timedelta(microseconds=position),
             updated_at=created_at + timedelta(microseconds=position),
         )
@@ -119,13 +123,15 @@ def dispatch(project: Project, *, new: Sequence[Operation] = ()) -> None:
     operations = [*unfinished(project.id), *new]
     move_ahead(project, operations)
     under_way = Counter(
-        operation.lane for operation in operations if operation.status == OperationStatus.RUNNING
+        row.lane
+        for row in operations
+        if row.status in HANDED_OVER and not row.waits_to_be_handed_over
     )
     # Of each resource, the last operation so far that holds it, by its place in the list.
     held: dict[str, int] = {}
     changed, handed_over = [], []
     for place, operation in enumerate(operations):
-        if operation.status == OperationStatus.SCHEDULING:
+        if operation.waits_to_be_handed_over:
             behind = _stands_behind(operation, held)
             if behind is not None:
                 is_news = story.wait(operation, operation_id=str(operations[behind].id))
@@ -150,7 +156,8 @@ def dispatch(project: Project, *, new: Sequence[Operation] = ()) -> None:
 
 def _hand_over(operation: Operation) -> None:
     now = timezone.now()
-    operation.status = OperationStatus.RUNNING
+    if operation.status == OperationStatus.SCHEDULING:
+        operation.status = OperationStatus.RUNNING
     operation.dispatched_at = now
     operation.updated_at = max(now, operation.updated_at)
     story.end_wait(operation, now)

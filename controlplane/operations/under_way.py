@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from controlplane.compute.filesystem import LockTimeout, lock_branches
 from controlplane.compute.patience import Patience
-from controlplane.models import Operation
+from controlplane.models import Operation, OperationStatus, Region
 
 # Seconds that an attempt waits for its branches, and after which it looks up from that.
 LOCK_WAIT, LOOK_UP = 60.0, 0.5
@@ -33,6 +33,8 @@ class UnderWay:
     # Until when it waits for its branches, and from when on its patience counts instead.
     waits_until: float
     patience: Patience | None = None
+    # Set once somebody has cancelled it; see `hear_of_cancels`.
+    cancelled: threading.Event = field(default_factory=threading.Event)
     began: float = field(default_factory=time.monotonic)
 
     @property
@@ -58,6 +60,20 @@ def noted(operation: Operation) -> Iterator[UnderWay]:
 
 def hanging() -> list[UnderWay]:
     return [attempt for attempt in _under_way.copy() if attempt.hangs]
+
+
+def hear_of_cancels(region: Region) -> None:
+    """Have the attempts end whose operations somebody has cancelled. Asked some times a second,
+    but only where an attempt lasts that long."""
+    attempts = _under_way.copy()
+    if not attempts:
+        return
+    ids = {attempt.operation.id for attempt in attempts}
+    found = Operation.objects.filter(id__in=ids, status=OperationStatus.CANCELLING)
+    cancelled = set(found.values_list("id", flat=True))
+    for attempt in attempts:
+        if attempt.operation.id in cancelled:
+            attempt.cancelled.set()
 
 
 @contextmanager

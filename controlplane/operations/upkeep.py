@@ -22,6 +22,7 @@ from controlplane.operations.reconcile import reconcile_host, redispatch_lost_op
 from controlplane.operations.retention import forget_deleted
 from controlplane.operations.sizes import measure_nearly_full, measure_sizes
 from controlplane.operations.story import write_lasting
+from controlplane.operations.under_way import hear_of_cancels
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +75,7 @@ def follow_compute_logs(region: Region) -> None:
 
 
 ROUNDS: Sequence[Round] = (
+    Round(0.2, hear_of_cancels),
     Round(0.5, suspend_idle_endpoints),
     Round(0.5, guard_disk),
     Round(2, reconcile_host),

@@ -24,13 +24,13 @@ from controlplane.compute.process import StartFailed
 from controlplane.compute.space import NotEnoughSpace
 from controlplane.compute.steps import step
 from controlplane.models import (
+    GIVEN_UP,
     Action,
     Branch,
     BranchState,
     Endpoint,
     EndpointState,
     Operation,
-    OperationStatus,
     PostgresSettings,
 )
 from controlplane.operations.catalog import NotApplied, bring_to_catalog
@@ -97,9 +97,9 @@ def create_branch(attempt: Attempt) -> None:
     except (NoSuchBranchData, NotEnoughSpace) as error:
         raise Refused(words_of(error)) from error
     # The data came with the parent's roles and databases as they were last applied there. Where
-    # an earlier creation has failed, both branches may have counted changes since: the numbers
+    # an earlier creation came to nothing, both branches may have counted changes since: the numbers
     # would compare what differs, and all is applied anew.
-    revision = 0 if _failed_before(branch) else branch.parent.applied_catalog_revision
+    revision = 0 if _was_given_up(branch) else branch.parent.applied_catalog_revision
     Branch.objects.filter(id=branch.id).update(
         applied_catalog_revision=revision, logical_size=branch.parent.logical_size
     )
@@ -222,9 +222,9 @@ def _allowed_settings(endpoint: Endpoint) -> dict[str, str]:
     return allowed
 
 
-def _failed_before(branch: Branch) -> bool:
+def _was_given_up(branch: Branch) -> bool:
     return Operation.objects.filter(
-        branch=branch, action=Action.CREATE_BRANCH, status=OperationStatus.FAILED
+        branch=branch, action=Action.CREATE_BRANCH, status__in=GIVEN_UP
     ).exists()
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from controlplane.models import Action, EndpointState
+from controlplane.models import HOPEFUL, Action, EndpointState
 from controlplane.models.connecting import StateRow, UnfinishedOperation, find_state
 from controlplane.operations.actions import ACTIONS, details_of
 from controlplane.proxy.control_database import ControlDatabase
@@ -69,6 +69,9 @@ def _leaves(operation: UnfinishedOperation) -> bool:
 
 
 def _state_after(unfinished: Sequence[UnfinishedOperation]) -> str | None:
-    """The endpoint's state once all of them, oldest first, are done; None where they keep it."""
-    states = [ACTIONS[Action(one.action)].endpoint_after for one in unfinished]
+    """The endpoint's state once all of them, oldest first, are done; None where they keep it.
+    What is being cancelled leads nowhere."""
+    states = [
+        ACTIONS[Action(one.action)].endpoint_after for one in unfinished if one.status in HOPEFUL
+    ]
     return next((state for state in reversed(states) if state), None)

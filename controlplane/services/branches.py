@@ -8,6 +8,7 @@ from typing import TypeVar
 from django.utils import timezone
 
 from controlplane.models import (
+    HOPEFUL,
     Account,
     Action,
     Branch,
@@ -173,19 +174,24 @@ def delete_branch(
         under_way = _deletion_of(branch, unfinished(project.id))
         if under_way:
             return branch, under_way
-        if branch.default:
-            raise Unprocessable("the default branch cannot be deleted; set another one first")
-        if branch.protected:
-            raise Unprocessable("the branch is protected; end its protection first")
-        children = Branch.objects.filter(parent=branch, deleted_at=None)
-        if names := list(children.order_by("created_at").values_list("id", flat=True)[:5]):
-            raise Unprocessable(f"the branch has children: {', '.join(names)}; delete them first")
+        refuse_deletion(branch)
         steps = []
         endpoint = Endpoint.objects.filter(branch=branch, deleted_at=None).first()
         if endpoint:
             steps.append(Step(Action.SUSPEND_COMPUTE, branch=branch, endpoint=endpoint))
         steps.append(Step(Action.DELETE_TIMELINE, branch=branch))
         return branch, schedule(project, steps)
+
+
+def refuse_deletion(branch: Branch) -> None:
+    """Raises Unprocessable where the branch must stay."""
+    if branch.default:
+        raise Unprocessable("the default branch cannot be deleted; set another one first")
+    if branch.protected:
+        raise Unprocessable("the branch is protected; end its protection first")
+    children = Branch.objects.filter(parent=branch, deleted_at=None)
+    if names := list(children.order_by("created_at").values_list("id", flat=True)[:5]):
+        raise Unprocessable(f"the branch has children: {', '.join(names)}; delete them first")
 
 
 def refuse_while_deleting(branch: Branch, operations: Sequence[Operation]) -> None:
@@ -201,7 +207,11 @@ def refuse_taken_name(project: Project, name: str) -> None:
 
 
 def _with_pending(project: Project, branches: list[Branch]) -> list[Branch]:
-    being_created = {row.branch_id for row in unfinished(project.id) if row.action in MAKES_BRANCH}
+    being_created = {
+        row.branch_id
+        for row in unfinished(project.id)
+        if row.action in MAKES_BRANCH and row.status in HOPEFUL
+    }
     for branch in branches:
         if branch.id in being_created:
             branch.pending_state = BranchState.READY

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from controlplane.compute.space import in_words
 from controlplane.models import (
+    HOPEFUL,
     Action,
     Branch,
     BranchState,
@@ -67,11 +68,14 @@ def make_branch(
 
 def creation_again(branch: Branch, operations: Sequence[Operation]) -> list[Step]:
     """The steps that make a branch, and those it descends from, whose creation has failed; none
-    where it is there, or on its way by the project's unfinished `operations`.
+    where it is there, or on its way by the project's unfinished `operations`. One whose creation
+    is being cancelled is made again behind that.
 
     The caller holds the project's lock, and schedules them before whatever needs the branch.
     """
-    under_way = {row.branch_id for row in operations if row.action in MAKES_BRANCH}
+    under_way = {
+        row.branch_id for row in operations if row.action in MAKES_BRANCH and row.status in HOPEFUL
+    }
     steps: list[Step] = []
     missing: Branch | None = branch
     while missing and missing.current_state != BranchState.READY and missing.id not in under_way:

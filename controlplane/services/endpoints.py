@@ -14,11 +14,12 @@ from controlplane.models import (
     EndpointState,
     Lane,
     Operation,
+    OperationStatus,
     Project,
 )
 from controlplane.operations.details import ApplyConfigDetails
 from controlplane.operations.effects import pending_state
-from controlplane.operations.engine import cancel
+from controlplane.operations.engine import withdraw
 from controlplane.operations.queue import enqueue_reconciliation
 from controlplane.operations.scheduling import Step, hurry, schedule, unfinished
 from controlplane.services.branches import find_branch, refuse_while_deleting
@@ -117,7 +118,7 @@ def update_endpoint(
         refuse_while_deleting(left, operations)
         before = configuration if endpoint.configuration != configuration else None
         if before:
-            _refuse_while_configured(endpoint, operations)
+            refuse_while_configured(endpoint, operations)
         if branch_id is not None and reassigned:
             endpoint.branch = _free_branch(project, branch_id, operations)
         endpoint.updated_at = timezone.now()
@@ -198,8 +199,8 @@ def delete_endpoint(account: Account, project_id: str, endpoint_id: str) -> Endp
     """
     with changing_project(account, project_id) as project:
         endpoint = find_endpoint(project, endpoint_id)
-        waiting = [row for row in unfinished(project.id) if row.endpoint_id == endpoint.id]
-        cancel(waiting, "the endpoint was deleted")
+        waiting = Operation.objects.filter(endpoint=endpoint, status=OperationStatus.SCHEDULING)
+        withdraw(list(waiting), OperationStatus.FAILED, "the endpoint was deleted")
         now = timezone.now()
         # Counts the time it ran; the caller still gets it as it was.
         Endpoint.objects.get(id=endpoint.id).enter(EndpointState.IDLE, now=now)
@@ -261,7 +262,7 @@ def _scheduled(
     return EndpointChange(endpoint, operations)
 
 
-def _refuse_while_configured(endpoint: Endpoint, operations: Sequence[Operation]) -> None:
+def refuse_while_configured(endpoint: Endpoint, operations: Sequence[Operation]) -> None:
     """Raises Locked where a change of the endpoint's configuration is under way.
 
     Where Postgres refuses a configuration, the one before it comes back; with two changes

@@ -11,18 +11,18 @@ from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from controlplane.models import (
-    UNFINISHED,
     Account,
     Action,
     Branch,
     Database,
     Endpoint,
     Operation,
+    OperationStatus,
     Project,
     Region,
     Role,
 )
-from controlplane.operations.engine import cancel
+from controlplane.operations.engine import withdraw
 from controlplane.operations.scheduling import Step, schedule
 from controlplane.services.creation import make_branch, make_endpoint
 from controlplane.services.endpoint_attributes import (
@@ -210,8 +210,8 @@ def delete_project(account: Account, project_id: str) -> Project:
         if project.deleted_at is not None:
             return project
         now = timezone.now()
-        waiting = Operation.objects.filter(project=project, status__in=UNFINISHED)
-        cancel(list(waiting), "the project was deleted")
+        waiting = Operation.objects.filter(project=project, status=OperationStatus.SCHEDULING)
+        withdraw(list(waiting), OperationStatus.FAILED, "the project was deleted")
         project.deleted_at = project.updated_at = now
         project.save(update_fields=["deleted_at", "updated_at"])
         Endpoint.objects.filter(project=project, deleted_at=None).update(deleted_at=now)

@@ -63,7 +63,10 @@ def notice_death(endpoint_id: str) -> None:
 
 def _refuse_too_early(endpoint: Endpoint) -> None:
     """Raises WakePostponed."""
-    starts = Operation.objects.filter(endpoint=endpoint, action__in=STARTS)
+    # One that somebody has cancelled says nothing of how the endpoint fares.
+    starts = Operation.objects.filter(endpoint=endpoint, action__in=STARTS).exclude(
+        status__in=(OperationStatus.CANCELLING, OperationStatus.CANCELLED)
+    )
     failures = []
     for operation in starts.order_by("-created_at")[:10]:
         if operation.status != OperationStatus.FAILED:

@@ -94,7 +94,7 @@ OPERATION: Mapping[str, Check] = {
         "start_compute",
         "suspend_compute",
     ),
-    "status": one_of("scheduling", "running", "finished", "failed"),
+    "status": one_of("scheduling", "running", "cancelling", "finished", "failed", "cancelled"),
     "failures_count": integer,
     "created_at": timestamp,
     "updated_at": timestamp,

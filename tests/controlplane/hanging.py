@@ -38,7 +38,7 @@ LIMIT %(number)s
 """
 UNFINISHED = """
 SELECT count(*) FROM controlplane_operation
-WHERE project_id LIKE %s AND status IN ('scheduling', 'running')
+WHERE project_id LIKE %s AND status IN ('scheduling', 'running', 'cancelling')
 """
 FORGET = "UPDATE controlplane_{} SET deleted_at = now() WHERE {} LIKE %s"
 

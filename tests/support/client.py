@@ -6,6 +6,9 @@ import requests
 
 from tests.support.waiting import wait_for
 
+# The statuses that never change.
+ENDED = ("finished", "failed", "cancelled")
+
 
 class Client:
     """Calls the API as any HTTP client would."""
@@ -54,7 +57,7 @@ class Client:
 
         def has_ended() -> bool:
             found[:] = [self.get(f"/projects/{project_id}/operations/{operation_id}")["operation"]]
-            return found[0]["status"] in ("finished", "failed")
+            return found[0]["status"] in ENDED
 
         wait_for(has_ended, f"operation {operation_id}", timeout=timeout)
         return found[0]

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import psutil
 import psycopg
 
-from tests.support.client import Client
+from tests.support.client import ENDED, Client
 from tests.support.processes import process_with
 from tests.support.project import Project
 from tests.support.stack import Stack
@@ -99,9 +99,7 @@ class Place(Project):
     def settle(self) -> None:
         """Wait until nothing is under way."""
         wait_for(
-            lambda: all(
-                row["status"] in ("finished", "failed") for row in self.endpoint_operations()
-            ),
+            lambda: all(row["status"] in ENDED for row in self.endpoint_operations()),
             "all operations to end",
         )
 

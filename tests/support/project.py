@@ -10,7 +10,7 @@ import psutil
 import psycopg
 import requests
 
-from tests.support.client import Client
+from tests.support.client import ENDED, Client
 from tests.support.processes import postmaster_in
 from tests.support.stack import Stack
 from tests.support.waiting import wait_for
@@ -103,7 +103,7 @@ class Project:
             {branch["name"]: branch["default"] for branch in branches} == self.branches_as_new,
             [{name: one.get(name) for name in kept} for one in is_now]
             == [{name: was[name] for name in kept}],
-            {operation["status"] for operation in self.operations()} <= {"finished", "failed"},
+            {operation["status"] for operation in self.operations()} <= set(ENDED),
             len(self.client.get("/projects")["projects"]) == 1,
         ]
         if not all(alike):

@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 
 from controlplane.compute.accounts import Account, own_account, running_as
+from tests.support.client import ENDED
 from tests.support.processes import is_alive, postmaster_in, processes_of
 from tests.support.project import Project
 from tests.support.stack import Stack, running_stack
@@ -97,11 +98,11 @@ class Service:
         def is_settled() -> bool:
             if not self.answers():
                 return False
-            return all(o["status"] in ("finished", "failed") for o in self.operations())
+            return all(o["status"] in ENDED for o in self.operations())
 
         wait_for(is_settled, "the end of all operations", timeout=timeout)
         for operation in self.operations():
-            assert (operation["status"] == "failed") == bool(operation["error"]), operation
+            assert (operation["status"] != "finished") == bool(operation["error"]), operation
         wait_for(lambda: self.said() == self.postmasters().keys(), "states that are true")
         assert [p.name for p in self.state_dir.joinpath("branches").glob(".br-*")] == []
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import requests
 
+from tests.support.client import ENDED
 from tests.support.project import refusal
 from tests.torture.actor import Actor
 from tests.torture.world import SeenOperation
 
 ANSWERS_WITHIN = 60.0  # seconds; nobody is stopped for as long
-TERMINAL = ("finished", "failed")
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class CheckedApi:
 
     def _compare(self, row: Any, before: SeenOperation) -> None:
         said = f"{row['id']} {row['action']}: {before} and then {row}"
-        if before.status in TERMINAL and row["status"] != before.status:
+        if before.status in ENDED and row["status"] != before.status:
             self.journal.broken("a terminal status never changes", said)
         if row["updated_at"] < before.updated_at:
             self.journal.broken("updated_at never goes back", said)

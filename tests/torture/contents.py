@@ -27,6 +27,8 @@ class Reading:
         if self.branch["current_state"] != "ready":
             return self._without_data()
         endpoint = self._open_endpoint()
+        if endpoint and self._has_waiting_changes():
+            self.api.call("POST", f"{self.path}/endpoints/{endpoint['id']}/restart")
         role = f"{self.path}/branches/{self.branch_id}/roles/{OWNER}"
         revealed = self.api.get(f"{role}/reveal_password")
         if endpoint is None or revealed is None:
@@ -40,7 +42,7 @@ class Reading:
             return [("every branch can be reached", told)]
 
     def _without_data(self) -> list[Fault]:
-        """Its creation failed: nobody can have written to it."""
+        """Its creation failed or was cancelled: nobody can have written to it."""
         self.world.journal.count("branches read", "without data")
         rows = self.world.ledger.written_on(self.branch_id)
         told = f"{self.branch_id}: its creation failed, and {rows} rows were acknowledged"
@@ -57,6 +59,16 @@ class Reading:
             body |= {"branch_id": self.branch_id, "type": "read_write"}
             answer = self.api.call("POST", f"{self.path}/endpoints", {"endpoint": body})
         return answer.body["endpoint"] if answer and answer.ok else None
+
+    def _has_waiting_changes(self) -> bool:
+        """Whether roles or databases may have been changed that the compute takes in only with
+        the next change or start, as what was to apply them was cancelled."""
+        page = self.api.get(f"{self.path}/operations?limit=1000") or {"operations": []}
+        return any(
+            row["action"] == "apply_config" and row["status"] == "cancelled"
+            for row in page["operations"]
+            if row.get("branch_id") == self.branch_id
+        )
 
     def _of_rows(self, connection: Connection, target: Target) -> list[Fault]:
         told = f"{self.branch_id} by {target.endpoint_id}"

@@ -1,7 +1,8 @@
 """Users of the API: they create, change and delete at random, and mind no refusal."""
 
+from tests.support.client import ENDED
 from tests.torture.actor import Actor
-from tests.torture.checked_api import TERMINAL, Answer, CheckedApi
+from tests.torture.checked_api import Answer, CheckedApi
 from tests.torture.visits import WISHES, Visit
 from tests.torture.world import World
 
@@ -80,7 +81,7 @@ class User(Actor):
             path = f"/projects/{project_id}/operations/{operation['id']}"
             while waited < WAITS_AT_MOST and not self.world.over.is_set():
                 told = self.api.get(path)
-                if told and told["operation"]["status"] in TERMINAL:
+                if told and told["operation"]["status"] in ENDED:
                     break
                 self.world.over.wait(0.25)
                 waited += 0.25

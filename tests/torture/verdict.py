@@ -152,14 +152,14 @@ class Verdict(Actor):
         rows = self.query(
             "SELECT id::text, action, status, endpoint_id, branch_id, failures_count, error,"
             " created_at::text FROM controlplane_operation"
-            " WHERE status NOT IN ('finished', 'failed') ORDER BY created_at"
+            " WHERE status NOT IN ('finished', 'failed', 'cancelled') ORDER BY created_at"
         )
         return [" ".join(map(str, row)) for row in rows]
 
     def without_reason(self) -> list[str]:
         rows = self.query(
             "SELECT id::text, action, status, error FROM controlplane_operation"
-            " WHERE (status = 'failed') <> (coalesce(error, '') <> '')"
+            " WHERE (status <> 'finished') <> (coalesce(error, '') <> '')"
         )
         return [" ".join(map(str, row)) for row in rows]
 

@@ -72,6 +72,20 @@ class Visit:
         """The path of a branch's roles or databases."""
         return f"/branches/{self.branch()['id']}/{kind}{rest}"
 
+    def operation(self, *statuses: str) -> Any | None:
+        """One of the newest, if it can be of these statuses; now and then any."""
+        page = self.api.get(f"/projects/{self.project_id}/operations?limit=30")
+        rows = page["operations"] if page else []
+        likely = [row for row in rows if row["status"] in statuses]
+        rows = likely if likely and self.chance.random() < 0.9 else rows
+        return self.chance.choice(rows) if rows else None
+
+    def steer(self, verb: str, operation: Any) -> Answer | None:
+        """Cancel the operation or try it again, alone or with its chain."""
+        if self.chance.random() < 0.5:
+            return self.ask("POST", f"/operations/{operation['id']}/{verb}")
+        return self.ask("POST", f"/chains/{operation['chain_id']}/{verb}")
+
     def named(self) -> str:
         return self.chance.choice(NAMES)
 
@@ -222,6 +236,21 @@ def look_around(visit: Visit) -> Answer | None:
     return visit.ask("GET", visit.catalog("roles"))
 
 
+def cancel(visit: Visit) -> Answer | None:
+    operation = visit.operation("scheduling", "running", "cancelling")
+    return visit.steer("cancel", operation) if operation else None
+
+
+def retry(visit: Visit) -> Answer | None:
+    operation = visit.operation("failed", "cancelled")
+    if operation is None:
+        return None
+    if "endpoint_id" in operation:
+        # It may be a reassignment.
+        visit.world.places[operation["endpoint_id"]].add(operation["branch_id"])
+    return visit.steer("retry", operation)
+
+
 # Each with its weight.
 WISHES: Mapping[Callable[[Visit], Answer | None], int] = {
     create_branch: 10,
@@ -248,4 +277,6 @@ WISHES: Mapping[Callable[[Visit], Answer | None], int] = {
     delete_database: 3,
     delete_project: 1,
     look_around: 6,
+    cancel: 14,
+    retry: 8,
 }

@@ -1,0 +1,152 @@
+"""Cancels operations, as somebody has asked for: what has not begun ends at once; what runs is
+`cancelling` until its worker has brought it to a safe point (`engine`, `undoing`).
+
+The rows go back here, in the same transaction, whether the operation has begun or not: from then
+on they say what its end will leave. The callers hold the project's lock.
+"""
+
+from collections.abc import Sequence
+
+from django.db.models import Q
+from django.utils import timezone
+
+from controlplane.actors import ActorType, current_actor
+from controlplane.models import (
+    HANDED_OVER,
+    HOPEFUL,
+    Action,
+    Branch,
+    Endpoint,
+    EndpointState,
+    Operation,
+    OperationStatus,
+    Project,
+)
+from controlplane.operations.actions import details_of, rule_of
+from controlplane.operations.details import ApplyConfigDetails
+from controlplane.operations.effects import go_back
+from controlplane.operations.engine import withdraw
+from controlplane.operations.queue import has_begun, hasten_job, take_job_back
+from controlplane.operations.scheduling import dispatch
+
+GIVING_UP = (OperationStatus.CANCELLING, OperationStatus.CANCELLED)
+
+
+def why_not(operation: Operation) -> str | None:
+    """Why the operation cannot be cancelled, in words; None where it can. One that has not begun
+    does not begin before the transaction ends."""
+    if operation.status not in HOPEFUL:
+        return f"the operation is {operation.status} already"
+    if operation.initiator_type == ActorType.PLATFORM:
+        return "the platform has begun the operation by itself, to hold the branch to its plan"
+    endpoint = Endpoint.objects.filter(id=operation.endpoint_id, deleted_at=None).first()
+    if operation.action == Action.SUSPEND_COMPUTE and endpoint and endpoint.disabled:
+        return "the endpoint is disabled, so it must not run; enable it instead"
+    no_way_back = rule_of(operation).no_way_back
+    if no_way_back and operation.status == OperationStatus.RUNNING and has_begun(operation):
+        return no_way_back
+    return _why_not_to_branch_left(operation, endpoint) if endpoint else None
+
+
+def cancel(project: Project, operations: Sequence[Operation]) -> None:
+    """Cancel the first of the operations, and with it the others: what comes after it in its
+    chain, oldest first. `why_not` has said None of each."""
+    first, *rest = operations
+    _end_or_have_it_end(project, first, f"cancelled by {_who()}")
+    for operation in rest:
+        words = f"not run: the operation {first.id} before it was cancelled"
+        _end_or_have_it_end(project, operation, words)
+    for operation in operations:
+        _take_rows_back(operation)
+    dispatch(project)
+
+
+def _who() -> str:
+    actor = current_actor()
+    return f'the API key "{actor.name}"' if actor.type == ActorType.USER else f"the {actor.type}"
+
+
+def _end_or_have_it_end(project: Project, operation: Operation, words: str) -> None:
+    waits = operation.status == OperationStatus.SCHEDULING or not has_begun(operation)
+    if waits and not _may_be_in_force(operation):
+        take_job_back(operation)
+        withdraw([operation], OperationStatus.CANCELLED, words)
+        return
+    now = timezone.now()
+    operation.status = OperationStatus.CANCELLING
+    operation.error = words
+    operation.retry_at = None
+    operation.updated_at = max(now, operation.updated_at)
+    operation.save(update_fields=["status", "error", "retry_at", "updated_at"])
+    hasten_job(operation, project)
+
+
+def _may_be_in_force(operation: Operation) -> bool:
+    """Whether a compute may have the operation's settings, though it has not begun: the row has
+    them since it was asked for, and another operation may have started the endpoint since."""
+    if "before" not in operation.details:
+        return False
+    others = Operation.objects.filter(
+        Q(status__in=HANDED_OVER) | Q(updated_at__gt=operation.created_at),
+        endpoint_id=operation.endpoint_id,
+        dispatched_at__isnull=False,
+    )
+    return others.exclude(id=operation.id).exists()
+
+
+def _take_rows_back(operation: Operation) -> None:
+    """Give the endpoint the configuration and the branch that it had before the operation."""
+    endpoint = Endpoint.objects.filter(id=operation.endpoint_id, deleted_at=None).first()
+    if endpoint is None:
+        return
+    go_back(operation, endpoint)
+    if left := _branch_left(operation):
+        _return_to(left, endpoint, operation)
+    if endpoint.current_state == EndpointState.INIT:
+        endpoint.enter(EndpointState.IDLE, now=timezone.now())
+
+
+def _branch_left(operation: Operation) -> Branch | None:
+    details = details_of(operation.action, operation.details)
+    if not isinstance(details, ApplyConfigDetails) or details.from_branch_id is None:
+        return None
+    return Branch.objects.filter(id=details.from_branch_id).first()
+
+
+def _why_not_to_branch_left(operation: Operation, endpoint: Endpoint) -> str | None:
+    """Why a reassignment cannot be cancelled: the endpoint would not have where to go back to."""
+    left = _branch_left(operation)
+    if left is None:
+        return None
+    if endpoint.branch_id != operation.branch_id:
+        return f"the endpoint was reassigned to {endpoint.branch_id} since; cancel that first"
+    if left.deleted_at is not None:
+        return f"the endpoint cannot go back: the branch {left.id} was deleted"
+    deletions = Operation.objects.filter(
+        action=Action.DELETE_TIMELINE,
+        status__in=HOPEFUL,
+        branch_id__in=[left.id, operation.branch_id],
+    )
+    if deletion := deletions.first():
+        return f"the branch {deletion.branch_id} is being deleted by the operation {deletion.id}"
+    if other := Endpoint.objects.filter(branch=left, deleted_at=None).first():
+        return f"the endpoint cannot go back: the branch {left.id} has the endpoint {other.id} now"
+    return None
+
+
+def _return_to(left: Branch, endpoint: Endpoint, reassignment: Operation) -> None:
+    """Put the endpoint on the branch that it left, and with it what was to be done with it on the
+    other one: all of that stands behind the reassignment, so none of it has begun."""
+    reached = endpoint.branch_id
+    for waiting in Operation.objects.filter(
+        endpoint=endpoint,
+        branch_id=reached,
+        status=OperationStatus.SCHEDULING,
+        created_at__gt=reassignment.created_at,
+    ):
+        waiting.branch = left
+        waiting.resources = [left.id if one == reached else one for one in waiting.resources]
+        waiting.save(update_fields=["branch", "resources"])
+    endpoint.branch = left
+    endpoint.updated_at = timezone.now()
+    endpoint.save(update_fields=["branch", "updated_at"])

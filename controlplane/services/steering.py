@@ -1,0 +1,149 @@
+"""Stopping operations, and trying them again: one with what comes after it, or a chain."""
+
+import uuid
+from collections.abc import Sequence
+
+from controlplane.actors import Actor, ActorType, acting_as, current_actor
+from controlplane.events.recording import happened, record
+from controlplane.events.types import EventType
+from controlplane.models import GIVEN_UP, Account, Operation, Project
+from controlplane.operations.cancelling import GIVING_UP, cancel, why_not
+from controlplane.operations.scheduling import schedule
+from controlplane.services.errors import Conflict, NotFound
+from controlplane.services.projects import changing_project
+from controlplane.services.retrying import retries_of, steps_again
+
+
+def cancel_operation(account: Account, project_id: str, operation_id: str) -> list[Operation]:
+    """Cancel the operation and what comes after it in its chain, as far as that can be; returns
+    these as they are now. Sent again, it returns the same. Raises NotFound, Conflict."""
+    with changing_project(account, project_id) as project:
+        tail = _from(project, operation_id)
+        if tail[0].status not in GIVING_UP:
+            if reason := why_not(tail[0]):
+                raise Conflict(reason)
+            _cancel(project, [tail[0], *(row for row in tail[1:] if not why_not(row))])
+        return _given_up(tail)
+
+
+def cancel_chain(account: Account, project_id: str, chain_id: str) -> list[Operation]:
+    """Cancel what can be cancelled of the chain; returns all of it that is or was cancelled.
+
+    Raises NotFound, Conflict where that is nothing.
+    """
+    with changing_project(account, project_id) as project:
+        chain = _chain(project, chain_id)
+        reasons = {row.id: why_not(row) for row in chain}
+        if wanted := [row for row in chain if reasons[row.id] is None]:
+            _cancel(project, wanted)
+        if concerned := _given_up(chain):
+            return concerned
+        # Of what is still under way, not of what has ended before it.
+        open_ones = [row for row in chain if not row.is_finished]
+        raise Conflict(
+            reasons[open_ones[0].id] or "" if open_ones else "the chain's operations have ended"
+        )
+
+
+def retry_operation(account: Account, project_id: str, operation_id: str) -> list[Operation]:
+    """Do the operation's work anew, and that of what came after it in its chain and did not
+    finish; returns the new operations. Sent again while these are under way, it returns the same.
+
+    Raises NotFound, Conflict, Locked, and what a request for the same would.
+    """
+    with changing_project(account, project_id) as project:
+        tail = _from(project, operation_id)
+        if tail[0].status not in GIVEN_UP:
+            raise Conflict(
+                f"only what has failed or was cancelled is tried again; the operation is "
+                f"{tail[0].status}"
+            )
+        return _retry(project, [row for row in tail if row.status in GIVEN_UP])
+
+
+def retry_chain(account: Account, project_id: str, chain_id: str) -> list[Operation]:
+    """As `retry_operation`, of the first of the chain that did not finish."""
+    with changing_project(account, project_id) as project:
+        chain = _chain(project, chain_id)
+        if not all(row.is_finished for row in chain):
+            raise Conflict("the chain's operations have not ended yet")
+        given_up = [row for row in chain if row.status in GIVEN_UP]
+        if not given_up:
+            raise Conflict("the chain's operations have all finished")
+        return _retry(project, given_up)
+
+
+def _cancel(project: Project, operations: Sequence[Operation]) -> None:
+    cancel(project, operations)
+    first = operations[0]
+    record(
+        happened(
+            EventType.OPERATION_CANCEL_REQUESTED,
+            account_id=project.account_id,
+            project=project,
+            branch=first.branch_id,
+            endpoint=first.endpoint_id,
+            operations=operations,
+            summary=f"Cancel of {first.action} was asked for",
+        )
+    )
+
+
+def _retry(project: Project, operations: Sequence[Operation]) -> list[Operation]:
+    first = operations[0]
+    if under_way := retries_of(first):
+        return under_way
+    actor = current_actor()
+    retrying = Actor(ActorType.RETRY, actor.name, actor.api_key_id, actor.address)
+    steps = steps_again(project, operations)
+    with acting_as(retrying):
+        made = schedule(project, steps)
+    record(
+        happened(
+            EventType.OPERATION_RETRIED,
+            account_id=project.account_id,
+            project=project,
+            branch=first.branch_id,
+            endpoint=first.endpoint_id,
+            operations=made,
+            summary=f"{first.action} is tried again",
+        )
+    )
+    return made
+
+
+def _from(project: Project, operation_id: str) -> list[Operation]:
+    """The operation, and what comes after it in its chain. Raises NotFound."""
+    wanted = _uuid(operation_id)
+    operation = wanted and Operation.objects.filter(project=project, id=wanted).first()
+    if not operation:
+        raise NotFound("operation not found")
+    chain = _operations_of(project, operation.chain)
+    return [row for row in chain if row.created_at >= operation.created_at]
+
+
+def _chain(project: Project, chain_id: str) -> list[Operation]:
+    """All of the chain, oldest first. Raises NotFound."""
+    wanted = _uuid(chain_id)
+    chain = _operations_of(project, wanted) if wanted else []
+    if not chain:
+        raise NotFound("chain not found")
+    return chain
+
+
+def _operations_of(project: Project, chain: uuid.UUID) -> list[Operation]:
+    rows = Operation.objects.filter(project=project, chain=chain)
+    return list(rows.select_related("branch", "endpoint__branch").order_by("created_at"))
+
+
+def _given_up(operations: Sequence[Operation]) -> list[Operation]:
+    ids = [row.id for row in operations]
+    given_up = Operation.objects.filter(id__in=ids, status__in=GIVING_UP)
+    return list(given_up.order_by("created_at"))
+
+
+def _uuid(text: str) -> uuid.UUID | None:
+    try:
+        return uuid.UUID(text)
+    except ValueError:
+        return None

@@ -1,0 +1,112 @@
+"""Cancelling and trying again, as a client of the API does, and what makes work stand still."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psutil
+
+from tests.support.processes import processes_of
+from tests.support.project import Project
+from tests.support.stack import Stack
+from tests.support.waiting import wait_for
+
+# Of what stands still, until it is brought to its safe point; seconds.
+SOON = 5.0
+
+
+def cancel(project: Project, operation: Any) -> Any:
+    """The operations that it concerned."""
+    return project.client.post(steering_path(project, operation, "cancel"))["operations"]
+
+
+def retry(project: Project, operation: Any) -> Any:
+    """The new operations."""
+    return project.client.post(steering_path(project, operation, "retry"))["operations"]
+
+
+def steering_path(project: Project, operation: Any, verb: str) -> str:
+    return f"{project.path}/operations/{operation['id']}/{verb}"
+
+
+def chain_path(project: Project, operation: Any, verb: str) -> str:
+    return f"{project.path}/chains/{operation['chain_id']}/{verb}"
+
+
+def told(operations: Any) -> list[tuple[str, str]]:
+    return [(row["action"], row["status"]) for row in operations]
+
+
+def ended(project: Project, operation: Any, *, within: float = 30.0) -> Any:
+    """The operation once it has ended."""
+    return project.client.ended(project.id, operation["id"], timeout=within)
+
+
+def begun(project: Project, operation: Any) -> Any:
+    """The operation once a worker has taken its job."""
+    query = "SELECT status FROM procrastinate_jobs WHERE lock = %s"
+    with project.stack.database() as database:
+        wait_for(
+            lambda: ("doing",) in database.execute(query, [operation["id"]]).fetchall(),
+            "the begin of the operation",
+        )
+    return operation
+
+
+@contextmanager
+def standing_worker(stack: Stack) -> Iterator[None]:
+    """Nothing is taken from the queue inside the block."""
+    stopped = processes_of(stack, "worker")
+    for process in stopped:
+        process.suspend()
+    try:
+        yield
+    finally:
+        for process in stopped:
+            process.resume()
+
+
+@contextmanager
+def wedged_starts(project: Project) -> Iterator[None]:
+    """Inside the block a Postgres that starts on the project's branch waits for ever for a piece
+    of its log, neither ready nor at work. The endpoint sleeps."""
+    data = project.stack.data_dir(project.branch_id)
+    settings = data / "postgresql.auto.conf"
+    before = settings.read_text()
+    settings.write_text(before + "restore_command = 'sleep 600'\n")
+    (data / "recovery.signal").touch()
+    try:
+        yield
+    finally:
+        (data / "recovery.signal").unlink(missing_ok=True)
+        settings.write_text(before)
+
+
+@contextmanager
+def long_copies(project: Project, *, size: int = 3 << 30) -> Iterator[None]:
+    """Inside the block a copy of the project's branch takes some seconds."""
+    heavy = project.stack.data_dir(project.branch_id) / "base" / "1" / "1000000"
+    with heavy.open("wb") as file:
+        file.truncate(size)
+    owner = heavy.parent.stat()
+    os.chown(heavy, owner.st_uid, owner.st_gid)
+    try:
+        yield
+    finally:
+        heavy.unlink()
+
+
+def starting(project: Project) -> psutil.Process:
+    """The Postgres that starts on the project's branch, once there is one."""
+    found: list[psutil.Process] = []
+
+    def is_there() -> bool:
+        try:
+            found[:] = [project.postmaster()]
+        except (FileNotFoundError, IndexError, psutil.NoSuchProcess):
+            return False
+        return True
+
+    wait_for(is_there, "a Postgres that starts")
+    return found[0]

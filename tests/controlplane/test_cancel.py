@@ -1,0 +1,378 @@
+"""POST …/operations/{operation_id}/cancel and …/chains/{chain_id}/cancel."""
+
+import random
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from controlplane.compute.tree import shares_blocks
+from tests.controlplane.steering import (
+    SOON,
+    begun,
+    cancel,
+    chain_path,
+    ended,
+    long_copies,
+    standing_worker,
+    starting,
+    steering_path,
+    told,
+    wedged_starts,
+)
+from tests.support.processes import is_alive
+from tests.support.project import Project, refusal
+from tests.support.waiting import wait_for
+
+
+def refused(project: Project, path: str) -> tuple[int, str]:
+    return refusal(project.client.call("POST", path))
+
+
+def test_one_behind_another_is_cancelled_at_once(project: Project) -> None:
+    with project.locked():
+        suspend, start = project.client.post(project.endpoint_path(rest="/restart"))["operations"]
+        (cancelled,) = cancel(project, start)
+        assert (cancelled["id"], cancelled["status"]) == (start["id"], "cancelled")
+        assert cancelled["error"] == 'cancelled by the API key "tests"'
+        assert cancel(project, start) == [cancelled]
+    assert ended(project, suspend)["status"] == "finished"
+    assert project.operation(start["id"]) == cancelled
+    assert project.endpoint()["current_state"] == "idle"
+
+
+def test_one_that_nobody_has_taken_from_the_queue(project: Project) -> None:
+    with standing_worker(project.stack):
+        (suspend,) = project.client.post(project.endpoint_path(rest="/suspend"))["operations"]
+        assert suspend["status"] == "running"
+        assert told(cancel(project, suspend)) == [("suspend_compute", "cancelled")]
+        assert "pending_state" not in project.endpoint()
+    assert project.sql("SELECT 1") == [(1,)]
+    project.suspend()
+
+
+def test_a_suspend_that_has_begun_goes_on(project: Project) -> None:
+    with project.locked():
+        suspend, start = project.client.post(project.endpoint_path(rest="/restart"))["operations"]
+        begun(project, suspend)
+        reason = "the endpoint is being suspended; start it again once that is over"
+        assert refused(project, steering_path(project, suspend, "cancel")) == (409, reason)
+        # Of the chain the rest can be.
+        answer = project.client.post(chain_path(project, suspend, "cancel"))
+        assert told(answer["operations"]) == [("start_compute", "cancelled")]
+        assert project.client.post(chain_path(project, suspend, "cancel")) == answer
+    assert ended(project, suspend)["status"] == "finished"
+    assert f"{suspend['id']}" not in answer["operations"][0]["error"]
+    assert start["id"] == answer["operations"][0]["id"]
+
+
+def test_a_start_that_is_wedged(project: Project) -> None:
+    project.suspend()
+    with wedged_starts(project):
+        (start,) = project.client.post(project.endpoint_path(rest="/start"))["operations"]
+        postmaster = starting(project)
+        began = time.monotonic()
+        (cancelling,) = cancel(project, start)
+        assert cancelling["status"] == "cancelling"
+        assert "pending_state" not in project.endpoint()
+        cancelled = ended(project, start, within=SOON)
+        print(f"cancelled after {time.monotonic() - began:.2f} s")
+        assert cancelled["status"] == "cancelled"
+        assert cancelled["error"] == 'cancelled by the API key "tests"'
+        assert not is_alive(postmaster)
+        assert project.endpoint()["current_state"] == "idle"
+        assert told(cancel(project, start)) == [("start_compute", "cancelled")]
+    project.start()
+    assert project.sql("SELECT 1") == [(1,)]
+
+
+def test_an_attempt_that_waits_to_be_tried_again(project: Project) -> None:
+    project.suspend()
+    data = project.stack.data_dir(project.branch_id)
+    control = data / "global" / "pg_control"
+    kept = control.rename(data.parent / "pg_control.kept")
+    (start,) = project.client.post(project.endpoint_path(rest="/start"))["operations"]
+    # The pauses grow: the last is the longest.
+    wait_for(lambda: project.operation(start["id"])["failures_count"] >= 2, "failed attempts")
+    cancel(project, start)
+    cancelled = ended(project, start, within=SOON)
+    assert cancelled["status"] == "cancelled"
+    assert "retry_at" not in cancelled
+    kept.rename(control)
+    assert project.endpoint()["current_state"] == "idle"
+    project.start()
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["chain", "operation"])
+def test_a_long_copy(project: Project, whole: bool) -> None:
+    branches = project.stack.state_dir / "branches"
+    if shares_blocks(branches):
+        pytest.skip("copies share their blocks here, and take no time")
+    with long_copies(project):
+        body = {"branch": {"name": "copy"}, "endpoints": [{"type": "read_write"}]}
+        made = project.client.post(project.path + "/branches", body)
+        branch_id, (endpoint,) = made["branch"]["id"], made["endpoints"]
+        create, _ = made["operations"]
+        staging = branches / f".{branch_id}"
+        wait_for(lambda: (staging / "data" / "base").exists(), "the middle of a copy")
+        path = chain_path if whole else steering_path
+        answer = project.client.post(path(project, create, "cancel"))["operations"]
+        assert told(answer) == [("create_branch", "cancelling"), ("start_compute", "cancelled")]
+        assert (
+            answer[1]["error"] == f"not run: the operation {create['id']} before it was cancelled"
+        )
+        assert ended(project, create, within=SOON)["status"] == "cancelled"
+        assert not staging.exists()
+    assert not (branches / branch_id).exists()
+    branch = project.branch(branch_id)
+    assert branch["current_state"] == "init"
+    assert "pending_state" not in branch
+    assert project.endpoint(endpoint["id"])["current_state"] == "idle"
+    # The parent serves on, and the branch can be made after all.
+    project.sql("CREATE TABLE later AS SELECT 7 AS number")
+    again = project.start(endpoint["id"])
+    assert told(again["operations"]) == [
+        ("create_branch", "running"),
+        ("start_compute", "scheduling"),
+    ]
+    assert project.sql("SELECT number FROM later", endpoint_id=endpoint["id"]) == [(7,)]
+
+
+def test_a_copy_that_has_just_been_put_in_place(project: Project) -> None:
+    """The work is done, and the cancel comes before its end is written."""
+    with project.stack.database() as database, database.transaction():
+        made = project.client.post(project.path + "/branches")
+        (create,) = made["operations"]
+        place = project.stack.data_dir(made["branch"]["id"])
+        # Whoever writes the end waits for the project's row, and comes after the cancel.
+        lock = "SELECT FROM controlplane_project WHERE id = %s FOR NO KEY UPDATE"
+        database.execute(lock, [project.id])
+        wait_for(place.exists, "the copy")
+        mark = "UPDATE controlplane_operation SET status = 'cancelling', error = 'x' WHERE id = %s"
+        database.execute(mark, [create["id"]])
+    assert ended(project, create)["status"] == "cancelled"
+    assert not place.exists()
+    assert project.branch(made["branch"]["id"])["current_state"] == "init"
+
+
+def test_new_settings_give_way_to_those_before(project: Project) -> None:
+    project.change(settings={"pg_settings": {"work_mem": "5MB"}})
+    settings = {"settings": {"pg_settings": {"work_mem": "6MB"}}, "autoscaling_limit_max_cu": 2}
+    with project.locked():
+        answer = project.client.patch(project.endpoint_path(), {"endpoint": settings})
+        (apply,) = answer["operations"]
+        begun(project, apply)
+        assert told(cancel(project, apply)) == [("apply_config", "cancelling")]
+        endpoint = project.endpoint()
+        assert endpoint["settings"]["pg_settings"] == {"work_mem": "5MB"}
+        assert endpoint["autoscaling_limit_max_cu"] == 1
+        # Another change would not know what to go back to.
+        again = project.client.call("PATCH", project.endpoint_path(), json={"endpoint": settings})
+        assert refusal(again)[0] == 423
+    assert ended(project, apply)["status"] == "cancelled"
+    assert project.endpoint()["current_state"] == "active"
+    assert project.sql("SHOW work_mem") == [("5MB",)]
+
+
+def test_settings_that_an_earlier_start_has_brought_into_force(project: Project) -> None:
+    project.suspend()
+    with project.locked():
+        start, *_ = project.client.post(project.endpoint_path(rest="/start"))["operations"]
+        body = {"endpoint": {"settings": {"pg_settings": {"work_mem": "7MB"}}}}
+        (apply,) = project.client.patch(project.endpoint_path(), body)["operations"]
+        assert apply["status"] == "scheduling"
+        assert told(cancel(project, apply)) == [("apply_config", "cancelling")]
+    assert ended(project, start)["status"] == "finished"
+    assert ended(project, apply)["status"] == "cancelled"
+    assert project.endpoint()["current_state"] == "active"
+    assert project.sql("SHOW work_mem") == [("4MB",)]
+
+
+def test_settings_that_are_half_in_force(project: Project) -> None:
+    """The compute runs with the new ones, and waits for a lock that a client holds."""
+    with project.locked():
+        role = {"role": {"name": "waits"}}
+        (catalog,) = project.client.post(project.branch_path(rest="/roles"), role)["operations"]
+        begun(project, catalog)
+        cancel(project, catalog)
+    assert ended(project, catalog)["status"] == "cancelled"
+    with project.compute() as client, client.transaction():
+        client.execute("LOCK TABLE pg_catalog.pg_authid IN SHARE MODE")
+        body = {"endpoint": {"settings": {"pg_settings": {"work_mem": "7MB"}}}}
+        (apply,) = project.client.patch(project.endpoint_path(), body)["operations"]
+        waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+        wait_for(lambda: client.execute(waiting).fetchone() == (1,), "a session that waits")
+        assert project.sql("SHOW work_mem") == [("7MB",)]
+        assert told(cancel(project, apply)) == [("apply_config", "cancelling")]
+        assert ended(project, apply, within=SOON)["status"] == "cancelled"
+        # What waited in the compute is gone as well.
+        assert client.execute(waiting).fetchone() == (0,)
+    assert project.endpoint()["current_state"] == "active"
+    assert project.sql("SHOW work_mem") == [("4MB",)]
+    # The role is not forgotten: the next start makes it.
+    project.done(project.client.post(project.endpoint_path(rest="/restart")))
+    assert project.sql("SELECT 1 FROM pg_roles WHERE rolname = 'waits'") == [(1,)]
+
+
+def test_a_reassignment_goes_back(project: Project) -> None:
+    project.sql("CREATE TABLE here AS SELECT 1 AS one")
+    goal = project.new_branch_id()
+    with project.locked(goal):
+        answer = project.client.patch(project.endpoint_path(), {"endpoint": {"branch_id": goal}})
+        apply, _ = answer["operations"]
+        begun(project, apply)
+        # What waits for the endpoint follows it.
+        (start,) = project.client.post(project.endpoint_path(rest="/start"))["operations"]
+        assert told(cancel(project, apply)) == [
+            ("apply_config", "cancelling"),
+            ("suspend_compute", "cancelled"),
+        ]
+        assert project.endpoint()["branch_id"] == project.branch_id
+    assert ended(project, apply)["status"] == "cancelled"
+    assert ended(project, start)["status"] == "finished"
+    assert project.operation(start["id"])["branch_id"] == project.branch_id
+    assert project.endpoint()["current_state"] == "active"
+    assert project.sql("SELECT one FROM here") == [(1,)]
+    # The other one is free.
+    project.create_endpoint(goal)
+
+
+def test_a_reassignment_that_cannot_go_back(project: Project) -> None:
+    goal = project.new_branch_id()
+    with project.locked(goal):
+        answer = project.client.patch(project.endpoint_path(), {"endpoint": {"branch_id": goal}})
+        apply, suspend = answer["operations"]
+        body = {"endpoint": {"branch_id": project.branch_id, "type": "read_write"}}
+        other = project.client.post(project.path + "/endpoints", body)["endpoint"]["id"]
+        reason = f"the branch {project.branch_id} has the endpoint {other} now"
+        status, message = refused(project, steering_path(project, apply, "cancel"))
+        assert (status, reason in message) == (409, True), message
+    assert [ended(project, row)["status"] for row in (apply, suspend)] == ["finished"] * 2
+
+
+def test_the_suspend_of_a_disabled_endpoint(project: Project) -> None:
+    with standing_worker(project.stack):
+        answer = project.client.patch(project.endpoint_path(), {"endpoint": {"disabled": True}})
+        (suspend,) = answer["operations"]
+        assert refused(project, steering_path(project, suspend, "cancel")) == (
+            409,
+            "the endpoint is disabled, so it must not run; enable it instead",
+        )
+        project.client.patch(project.endpoint_path(), {"endpoint": {"disabled": False}})
+        assert told(cancel(project, suspend)) == [("suspend_compute", "cancelled")]
+    assert project.sql("SELECT 1") == [(1,)]
+
+
+def test_a_deletion(project: Project) -> None:
+    branch_id = project.new_branch(endpoint=True)["branch"]["id"]
+    with project.locked(branch_id):
+        answer = project.client.delete(project.branch_path(branch_id))
+        suspend, delete = answer["operations"]
+        assert told(cancel(project, delete)) == [("delete_timeline", "cancelled")]
+        begun(project, suspend)
+        (again,) = project.client.delete(project.branch_path(branch_id))["operations"][1:]
+    project.client.ended(project.id, suspend["id"])
+    ended(project, again)
+    reason = "the operation is finished already"
+    assert refused(project, steering_path(project, again, "cancel")) == (409, reason)
+    assert project.client.call("GET", project.branch_path(branch_id)).status_code == 404
+
+
+def test_a_deletion_that_has_begun(project: Project) -> None:
+    branch_id = project.new_branch_id()
+    with project.locked(branch_id):
+        (delete,) = project.client.delete(project.branch_path(branch_id))["operations"]
+        begun(project, delete)
+        reason = "the branch's data is being removed"
+        assert refused(project, steering_path(project, delete, "cancel")) == (409, reason)
+        assert refused(project, chain_path(project, delete, "cancel")) == (409, reason)
+    assert ended(project, delete)["status"] == "finished"
+
+
+def test_a_check(project: Project) -> None:
+    project.suspend()
+    with wedged_starts(project):
+        with project.stack.database() as database:
+            database.execute(
+                "UPDATE controlplane_endpoint SET created_at = now() - interval '3 hours',"
+                " last_active = NULL WHERE id = %s",
+                [project.endpoint_id],
+            )
+        wait_for(lambda: project.operations()[0]["action"] == "check_availability", "a check")
+        check = project.operations()[0]
+        postmaster = starting(project)
+        cancel(project, check)
+        assert ended(project, check, within=SOON)["status"] == "cancelled"
+        assert not is_alive(postmaster)
+    assert project.endpoint()["current_state"] == "idle"
+
+
+def test_what_does_not_exist(project: Project) -> None:
+    for kind, words in (("operations", "operation"), ("chains", "chain")):
+        for unknown in ("nonsense", "00000000-0000-0000-0000-000000000000"):
+            for verb in ("cancel", "retry"):
+                path = f"{project.path}/{kind}/{unknown}/{verb}"
+                assert refused(project, path) == (404, f"{words} not found")
+
+
+def test_what_the_platform_began(project: Project) -> None:
+    with project.locked():
+        (suspend,) = project.client.post(project.endpoint_path(rest="/suspend"))["operations"]
+        with project.stack.database() as database:
+            database.execute(
+                "UPDATE controlplane_operation SET initiator_type = 'platform' WHERE id = %s",
+                [suspend["id"]],
+            )
+        assert refused(project, steering_path(project, suspend, "cancel"))[0] == 409
+
+
+def test_a_cancel_that_meets_the_end(project: Project) -> None:
+    """Exactly one of the two, and the endpoint is what it is said to be."""
+    chance = random.Random(1)
+    endings = []
+    for _ in range(16):
+        is_active = project.endpoint()["current_state"] == "active"
+        verb = "suspend" if is_active else "start"
+        (row,) = project.client.post(project.endpoint_path(rest=f"/{verb}"))["operations"]
+        time.sleep(chance.uniform(0, 0.3))  # the moment is what is random here
+        response = project.client.call("POST", steering_path(project, row, "cancel"))
+        assert response.status_code in (200, 409), response.text
+        ending = ended(project, row)["status"]
+        assert (ending == "cancelled") == response.ok, (ending, response.text)
+        is_active = project.endpoint()["current_state"] == "active"
+        assert is_active == project.is_running()
+        endings.append((verb, ending))
+    print(endings)
+
+
+def test_many_that_cancel_at_once(project: Project) -> None:
+    project.suspend()
+    with wedged_starts(project):
+        (start,) = project.client.post(project.endpoint_path(rest="/start"))["operations"]
+        starting(project)
+        paths = [path(project, start, "cancel") for path in (steering_path, chain_path)] * 6
+        clients = [project.client.another() for _ in paths]
+        with ThreadPoolExecutor(len(paths)) as threads:
+            answers = list(
+                threads.map(
+                    lambda pair: pair[0].call("POST", pair[1]), zip(clients, paths, strict=True)
+                )
+            )
+        assert {answer.status_code for answer in answers} == {200}
+        assert {row["id"] for a in answers for row in a.json()["operations"]} == {start["id"]}
+        assert ended(project, start, within=SOON)["status"] == "cancelled"
+    project.start()
+
+
+def test_retries_meanwhile_wait_for_the_safe_point(project: Project) -> None:
+    """A new start stands behind the one that is being cancelled, and finds a free place."""
+    project.suspend()
+    with project.locked():
+        (first,) = project.client.post(project.endpoint_path(rest="/start"))["operations"]
+        begun(project, first)
+        assert told(cancel(project, first)) == [("start_compute", "cancelling")]
+        (second,) = project.client.post(project.endpoint_path(rest="/start"))["operations"]
+        assert (second["status"], second["id"] != first["id"]) == ("scheduling", True)
+    assert ended(project, first)["status"] == "cancelled"
+    assert ended(project, second)["status"] == "finished"
+    assert project.sql("SELECT 1") == [(1,)]

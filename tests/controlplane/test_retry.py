@@ -1,0 +1,266 @@
+"""POST …/operations/{operation_id}/retry and …/chains/{chain_id}/retry."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+from tests.controlplane.steering import (
+    begun,
+    cancel,
+    chain_path,
+    ended,
+    retry,
+    steering_path,
+    told,
+)
+from tests.support.project import Project, refusal
+
+
+def refused(project: Project, operation: Any) -> tuple[int, str]:
+    return refusal(project.client.call("POST", steering_path(project, operation, "retry")))
+
+
+def cancelled(project: Project, answer: Any) -> list[Any]:
+    """The answer's operations, of which those that have not ended are cancelled."""
+    first = answer["operations"][0]
+    project.client.post(chain_path(project, first, "cancel"))
+    return list(answer["operations"])
+
+
+@contextmanager
+def missing_data(project: Project) -> Iterator[None]:
+    """The project's branch, whose endpoint sleeps, has no data inside the block."""
+    data = project.stack.data_dir(project.branch_id)
+    kept = data.rename(data.with_name("kept"))
+    try:
+        yield
+    finally:
+        kept.rename(data)
+
+
+def test_a_failed_start(project: Project) -> None:
+    project.suspend()
+    with missing_data(project):
+        (failed,) = project.client.post(project.endpoint_path(rest="/start"))["operations"]
+        assert ended(project, failed)["status"] == "failed"
+    (again,) = retry(project, failed)
+    assert told([again]) == [("start_compute", "running")]
+    assert again["retry_of"] == failed["id"]
+    assert again["chain_id"] != failed["chain_id"]
+    assert again["initiator"] == {"type": "retry", "name": "tests"}
+    assert ended(project, again)["status"] == "finished"
+    assert project.sql("SELECT 1") == [(1,)]
+    words = f"the operation was tried again by {again['id']}, which has finished"
+    assert refused(project, failed) == (409, words)
+
+
+def test_a_second_try_while_the_first_is_under_way_is_the_same(project: Project) -> None:
+    with project.locked():
+        answer = project.client.post(project.endpoint_path(rest="/restart"))
+        suspend, start = answer["operations"]
+        cancel(project, start)
+    assert ended(project, suspend)["status"] == "finished"
+    with project.locked():
+        paths = [path(project, start, "retry") for path in (steering_path, chain_path)] * 4
+        clients = [project.client.another() for _ in paths]
+        with ThreadPoolExecutor(len(paths)) as threads:
+            calls = [
+                threads.submit(client.call, "POST", path)
+                for client, path in zip(clients, paths, strict=True)
+            ]
+        answers = [call.result() for call in calls]
+        assert {answer.status_code for answer in answers} == {201}
+        ids = {row["id"] for answer in answers for row in answer.json()["operations"]}
+        assert len(ids) == 1
+    again = answers[0].json()["operations"][0]
+    assert ended(project, again)["status"] == "finished"
+
+
+def test_a_try_that_was_cancelled_can_be_made_again(project: Project) -> None:
+    with project.locked():
+        _, start = project.client.post(project.endpoint_path(rest="/restart"))["operations"]
+        cancel(project, start)
+    project.suspend()
+    with project.locked():
+        (first,) = retry(project, start)
+        cancel(project, first)
+    ended(project, first)
+    (second,) = retry(project, start)
+    assert second["retry_of"] == start["id"]
+    assert ended(project, second)["status"] == "finished"
+
+
+def test_the_creation_of_a_branch(project: Project) -> None:
+    with project.locked():
+        body = {"branch": {"name": "late"}, "endpoints": [{"type": "read_write"}]}
+        made = project.client.post(project.path + "/branches", body)
+        create, start = cancelled(project, made)
+    assert ended(project, create)["status"] == "cancelled"
+    project.sql("CREATE TABLE later AS SELECT 7 AS number")
+    again = project.client.post(chain_path(project, create, "retry"))["operations"]
+    assert told(again) == [("create_branch", "running"), ("start_compute", "scheduling")]
+    assert [row["retry_of"] for row in again] == [create["id"], start["id"]]
+    assert [ended(project, row)["status"] for row in again] == ["finished"] * 2
+    endpoint_id = made["endpoints"][0]["id"]
+    assert project.sql("SELECT number FROM later", endpoint_id=endpoint_id) == [(7,)]
+    assert refused(project, start)[0] == 409
+
+
+def test_the_creation_of_a_project(project: Project) -> None:
+    made = project.client.new_project(wait=False)
+    path = f"/projects/{made['project']['id']}"
+    chain = f"{path}/chains/{made['operations'][0]['chain_id']}"
+    response = project.client.call("POST", f"{chain}/cancel")
+    project.client.finish(made)
+    if response.ok:
+        again = project.client.post(f"{chain}/retry")
+        assert {row["status"] for row in project.client.finish(again)} == {"finished"}
+    (endpoint,) = project.client.get(f"{path}/endpoints")["endpoints"]
+    assert endpoint["current_state"] == "active"
+    project.client.delete(path)
+
+
+def test_settings_that_could_not_be_applied(project: Project) -> None:
+    """What was wanted is not lost when the endpoint goes back to what it had."""
+    project.suspend()
+    settings = {"pg_settings": {"max_prepared_transactions": "3"}}
+    with missing_data(project):
+        body = {"endpoint": {"settings": settings, "autoscaling_limit_max_cu": 2}}
+        failed, suspend = project.client.patch(project.endpoint_path(), body)["operations"]
+        assert ended(project, failed)["status"] == "failed"
+    endpoint = project.endpoint()
+    assert (endpoint["settings"], endpoint["autoscaling_limit_max_cu"]) == ({"pg_settings": {}}, 1)
+    again = retry(project, failed)
+    assert told(again) == [("apply_config", "running"), ("suspend_compute", "scheduling")]
+    assert [row["retry_of"] for row in again] == [failed["id"], suspend["id"]]
+    assert [ended(project, row)["status"] for row in again] == ["finished"] * 2
+    endpoint = project.endpoint()
+    assert (endpoint["settings"], endpoint["autoscaling_limit_max_cu"]) == (settings, 2)
+    project.start()
+    assert project.sql("SHOW max_prepared_transactions") == [("3",)]
+
+
+def test_settings_of_an_endpoint_that_runs_by_now(project: Project) -> None:
+    project.suspend()
+    with project.locked():
+        body = {"endpoint": {"settings": {"pg_settings": {"work_mem": "9MB"}}}}
+        apply, _ = cancelled(project, project.client.patch(project.endpoint_path(), body))
+    ended(project, apply)
+    project.start()
+    # It is not suspended under its clients for what was so then.
+    again = retry(project, apply)
+    assert [row["action"] for row in again] == ["apply_config"]
+    assert ended(project, again[0])["status"] == "finished"
+    assert project.sql("SHOW work_mem") == [("9MB",)]
+
+
+def test_settings_that_were_changed_since(project: Project) -> None:
+    with project.locked():
+        body = {"endpoint": {"settings": {"pg_settings": {"work_mem": "9MB"}}}}
+        (apply,) = cancelled(project, project.client.patch(project.endpoint_path(), body))
+    ended(project, apply)
+    (newer,) = project.change(settings={"pg_settings": {"work_mem": "10MB"}})["operations"]
+    reason = f"the newer operation {newer['id']} (apply_config) has finished"
+    assert refused(project, apply) == (409, reason)
+    assert project.endpoint()["settings"]["pg_settings"] == {"work_mem": "10MB"}
+
+
+def test_a_role_that_nobody_has_made_yet(project: Project) -> None:
+    with project.locked():
+        body = {"role": {"name": "late"}}
+        (apply,) = cancelled(project, project.client.post(project.branch_path(rest="/roles"), body))
+    ended(project, apply)
+    missing = "SELECT 1 FROM pg_roles WHERE rolname = 'late'"
+    assert project.sql(missing) == []
+    (again,) = retry(project, apply)
+    assert ended(project, again)["status"] == "finished"
+    assert project.sql(missing) == [(1,)]
+    assert refused(project, apply)[0] == 409
+
+
+def test_a_role_that_cannot_be_made(project: Project) -> None:
+    """It fails again for the same reason, until that is mended."""
+    # Of a group that all roles are to be members of.
+    project.sql("CREATE ROLE carol")
+    project.sql("GRANT carol TO perch_superuser")
+    body = {"role": {"name": "carol"}}
+    (first,) = project.client.post(project.branch_path(rest="/roles"), body)["operations"]
+    failed = ended(project, first)
+    assert (failed["status"], 'role "carol"' in failed["error"]) == ("failed", True)
+    (second,) = retry(project, first)
+    assert ended(project, second)["error"] == failed["error"]
+    project.sql("REVOKE carol FROM perch_superuser")
+    (third,) = retry(project, second)
+    assert ended(project, third)["status"] == "finished"
+
+
+def test_a_reassignment(project: Project) -> None:
+    goal = project.new_branch_id()
+    with project.locked(goal):
+        body = {"endpoint": {"branch_id": goal}}
+        answer = project.client.patch(project.endpoint_path(), body)
+        apply, suspend = cancelled(project, answer)
+        assert project.endpoint()["branch_id"] == project.branch_id
+    ended(project, apply)
+    again = retry(project, apply)
+    assert told(again) == [("apply_config", "running"), ("suspend_compute", "scheduling")]
+    assert [row["retry_of"] for row in again] == [apply["id"], suspend["id"]]
+    assert project.endpoint()["branch_id"] == goal
+    assert [ended(project, row)["status"] for row in again] == ["finished"] * 2
+    assert project.endpoint()["current_state"] == "idle"
+
+
+def test_a_reassignment_to_a_branch_that_is_taken_by_now(project: Project) -> None:
+    goal = project.new_branch_id()
+    with project.locked(goal):
+        body = {"endpoint": {"branch_id": goal}}
+        apply, _ = cancelled(project, project.client.patch(project.endpoint_path(), body))
+    ended(project, apply)
+    project.create_endpoint(goal)
+    status, message = refused(project, apply)
+    assert (status, "read_write endpoint already exists" in message) == (409, True)
+
+
+def test_a_deletion(project: Project) -> None:
+    branch_id = project.new_branch(endpoint=True)["branch"]["id"]
+    with project.locked(branch_id):
+        suspend, delete = project.client.delete(project.branch_path(branch_id))["operations"]
+        cancel(project, delete)
+    assert ended(project, suspend)["status"] == "finished"
+    project.client.patch(project.branch_path(branch_id), {"branch": {"protected": True}})
+    words = "the branch is protected; end its protection first"
+    assert refused(project, delete) == (409, words)
+    project.client.patch(project.branch_path(branch_id), {"branch": {"protected": False}})
+    again = retry(project, delete)
+    assert [row["action"] for row in again] == ["suspend_compute", "delete_timeline"]
+    assert [ended(project, row)["status"] for row in again] == ["finished"] * 2
+    assert project.client.call("GET", project.branch_path(branch_id)).status_code == 404
+    # Nothing is left that could be deleted.
+    assert refused(project, delete)[0] == 409
+
+
+def test_what_makes_no_sense_any_more(project: Project) -> None:
+    branch_id = project.new_branch_id()
+    endpoint_id = project.create_endpoint(branch_id)["endpoint"]["id"]
+    with project.locked(branch_id):
+        path = project.endpoint_path(endpoint_id, "/restart")
+        suspend, start = project.client.post(path)["operations"]
+        begun(project, suspend)
+        words = "only what has failed or was cancelled is tried again; the operation is scheduling"
+        assert refused(project, start) == (409, words)
+        unfinished = project.client.call("POST", chain_path(project, start, "retry"))
+        assert refusal(unfinished) == (409, "the chain's operations have not ended yet")
+        cancel(project, start)
+    ended(project, suspend)
+    assert refused(project, suspend)[0] == 409
+    project.client.patch(project.endpoint_path(endpoint_id), {"endpoint": {"disabled": True}})
+    assert refused(project, start) == (409, "endpoint is disabled")
+    project.client.patch(project.endpoint_path(endpoint_id), {"endpoint": {"disabled": False}})
+    (newer,) = project.start(endpoint_id)["operations"]
+    reason = f"the newer operation {newer['id']} (start_compute) has finished"
+    assert refused(project, start) == (409, reason)
+    project.client.delete(project.endpoint_path(endpoint_id))
+    assert refused(project, start) == (409, f"the endpoint {endpoint_id} was deleted")
+    finished = project.client.call("POST", chain_path(project, newer, "retry"))
+    assert refusal(finished) == (409, "the chain's operations have all finished")
