@@ -100,6 +100,9 @@ DATABASES = {
 DEBUG = envbool("DEBUG", False)
 # Of one account, at once, in each process of the API.
 REQUESTS_PER_ACCOUNT = envint("PERCH_API_REQUESTS_PER_ACCOUNT", 16)
+# Requests per minute of one account, in all processes of the API together: None for what its plan
+# says, 0 for any number.
+API_RATE_LIMIT = int(limit) if (limit := envstr("PERCH_API_RATE_LIMIT", "")) else None
 # Keys travel in a header and nothing here is built from the Host header.
 ALLOWED_HOSTS = ["*"]
 # Of a request's body, in bytes; what callers send is a few hundred.
@@ -109,6 +112,7 @@ MIDDLEWARE = [
     "controlplane.api.request_log.RequestLogMiddleware",
     "controlplane.api.errors.JsonErrorsMiddleware",
     "controlplane.api.fair_shares.FairShareMiddleware",
+    "controlplane.api.idempotency.IdempotencyMiddleware",
 ]
 ROOT_URLCONF = "controlplane.urls"
 WSGI_APPLICATION = "controlplane.wsgi.application"

@@ -1,6 +1,6 @@
 """What Perch knows: the rows that the API shows and the engine works on."""
 
-from controlplane.models.account import BRANCH_SIZE_LIMITS, Account, ApiKey, Plan
+from controlplane.models.account import Account, ApiKey
 from controlplane.models.branch import Branch, BranchState
 from controlplane.models.endpoint import (
     Configuration,
@@ -11,13 +11,16 @@ from controlplane.models.endpoint import (
 )
 from controlplane.models.event import Event
 from controlplane.models.operation import UNFINISHED, Action, Lane, Operation, OperationStatus
+from controlplane.models.plans import BRANCH_SIZE_LIMITS, LIMITS, Plan, PlanLimits
 from controlplane.models.postgres_settings import PostgresSettings
 from controlplane.models.project import Project
 from controlplane.models.region import Region
+from controlplane.models.requests import IdempotentRequest, RequestRate
 from controlplane.models.role import Database, Role
 
 __all__ = [
     "BRANCH_SIZE_LIMITS",
+    "LIMITS",
     "UNFINISHED",
     "Account",
     "Action",
@@ -30,13 +33,16 @@ __all__ = [
     "EndpointState",
     "EndpointType",
     "Event",
+    "IdempotentRequest",
     "Lane",
     "Operation",
     "OperationStatus",
     "Plan",
+    "PlanLimits",
     "PoolerMode",
     "PostgresSettings",
     "Project",
     "Region",
+    "RequestRate",
     "Role",
 ]

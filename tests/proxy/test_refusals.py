@@ -139,6 +139,21 @@ def test_too_many_connections_of_one_leave_room_for_others(
             opened.enter_context(proxy.connect(endpoint_id, **who))
 
 
+def test_an_accounts_plan_allows_so_many_connections_to_all_its_endpoints(
+    identity: TlsIdentity, directory: MemoryDirectory
+) -> None:
+    ours = replace(directory.endpoints[ENDPOINT], account_connections=2)
+    directory.endpoints |= {ENDPOINT: ours, SIBLING: replace(ours)}
+    directory.endpoints[FOREIGN] = replace(ours, account_id=2, account_connections=None)
+    with running_proxy(identity, directory) as proxy, ExitStack() as opened:
+        for endpoint_id in (ENDPOINT, SIBLING):
+            opened.enter_context(proxy.connect(endpoint_id, **ALICE))
+        words = "too many clients already: the endpoint's account may have 2 connections here"
+        assert words in refusal(proxy, **ALICE)
+        for _ in range(3):
+            opened.enter_context(proxy.connect(FOREIGN, **ALICE))
+
+
 def test_the_refusal_of_too_many_is_counted_as_none(
     identity: TlsIdentity, directory: MemoryDirectory
 ) -> None:
