@@ -171,7 +171,7 @@ def test_each_of_several_processes_takes_its_share(tmp_path: Path) -> None:
     alone = ProxySettings(region_host="localhost", secret=b"")
     together = replace(alone, peers=PeerGroup(1, 3, tmp_path))
     assert alone.limits == ConnectionLimits(10_000, 5_000, 2_000, 1_000)
-    assert together.limits == ConnectionLimits(5_000, 2_500, 1_000, 500)
+    assert together.limits == ConnectionLimits(5_000, 2_500, 1_000, 500, processes=3)
 
 
 def test_wrong_passwords_slow_down_nobody_else(proxy: RunningProxy, postgres: BarePostgres) -> None:
