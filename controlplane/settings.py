@@ -13,6 +13,7 @@ from controlplane.environment import (
     default_state_dir,
     envbool,
     envbytes,
+    envcount,
     envint,
     envsecret,
     envstr,
@@ -102,7 +103,7 @@ DEBUG = envbool("DEBUG", False)
 REQUESTS_PER_ACCOUNT = envint("PERCH_API_REQUESTS_PER_ACCOUNT", 16)
 # Requests per minute of one account, in all processes of the API together: None for what its plan
 # says, 0 for any number.
-API_RATE_LIMIT = int(limit) if (limit := envstr("PERCH_API_RATE_LIMIT", "")) else None
+API_RATE_LIMIT = envcount("PERCH_API_RATE_LIMIT")
 # Keys travel in a header and nothing here is built from the Host header.
 ALLOWED_HOSTS = ["*"]
 # Of a request's body, in bytes; what callers send is a few hundred.

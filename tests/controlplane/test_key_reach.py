@@ -59,7 +59,7 @@ def neighbour(standing: Project) -> Iterator[str]:
 
 def reached(route: Route, client: Client, ids: dict[str, str]) -> Any:
     """The route's answer; names that a later route's path has besides are filled in as well."""
-    names = {name: "0" for name in route.names} | ids
+    names = dict.fromkeys(route.names, "0") | ids
     return route.call(client, **names)
 
 
