@@ -16,6 +16,7 @@ from controlplane.models import LIMITS, Account, ApiKey, Branch, Event, Plan, Pr
 from controlplane.models.role import Database, Role
 from tests.controlplane.rows import make_project
 from tests.support.client import Client
+from tests.support.project import Project as StandingProject
 from tests.support.stack import Stack
 
 FREE = LIMITS[Plan.FREE]
@@ -56,7 +57,7 @@ def test_one_project_more_than_allowed_however_many_ask_at_once(stack: Stack, fr
     assert FREE.projects is not None
     for _ in range(FREE.projects - 1):
         free.new_project(wait=False)
-    body = {"project": {}}
+    body: Any = {"project": {}}
     with ThreadPoolExecutor(4) as threads:
         clients = [free.another() for _ in range(4)]
         answers = list(threads.map(lambda one: one.call("POST", "/projects", json=body), clients))
@@ -74,7 +75,7 @@ def test_one_project_more_than_allowed_however_many_ask_at_once(stack: Stack, fr
 
 
 def test_branches(api: DjangoClient, project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(LIMITS, Plan.FREE, replace(FREE, branches_of_project=2))  # type: ignore[arg-type]
+    monkeypatch.setitem(LIMITS, Plan.FREE, replace(FREE, branches_of_project=2))
     path = f"{path_of(project)}/branches"
     assert send(api, "POST", path, {}).status_code == 201
     status, code, message = refusal(send(api, "POST", path, {}))
@@ -83,7 +84,7 @@ def test_branches(api: DjangoClient, project: Project, monkeypatch: pytest.Monke
 
 
 def test_endpoints(api: DjangoClient, project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(LIMITS, Plan.FREE, replace(FREE, endpoints_of_project=1))  # type: ignore[arg-type]
+    monkeypatch.setitem(LIMITS, Plan.FREE, replace(FREE, endpoints_of_project=1))
     bare = Branch.objects.create(project=project, name="bare", current_state="ready")
     for path, body in (
         ("/endpoints", {"endpoint": {"branch_id": bare.id}}),
@@ -136,18 +137,15 @@ def test_who_asks_learns_the_limits(api: DjangoClient, account: Account, region:
     assert shown["owner"]["subscription_type"] == "launch"
 
 
-def test_the_proxy_hears_of_another_plan(stack: Stack) -> None:
-    client = stack.client()
-    made = client.new_project()
+def test_the_proxy_hears_of_another_plan(stack: Stack, standing: StandingProject) -> None:
     with stack.database() as connection:
         connection.execute("LISTEN perch_endpoints")
         connection.execute(
-            "UPDATE controlplane_account SET plan = 'standard' WHERE id = %s",
-            [client.get("/users/me")["id"]],
+            "UPDATE controlplane_account SET plan = 'unlimited' WHERE id = %s",
+            [standing.client.get("/users/me")["id"]],
         )
         heard = {one.payload for one in connection.notifies(timeout=5, stop_after=1)}
-    assert heard == {made["endpoints"][0]["id"]}
-    client.delete(f"/projects/{made['project']['id']}")
+    assert heard == {standing.endpoint_id}
 
 
 def command(name: str, *arguments: str) -> str:
