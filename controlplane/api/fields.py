@@ -58,7 +58,7 @@ def _no_flag(value: Any) -> Any:
     return value
 
 
-def _moment(value: Any) -> datetime:
+def _point_in_time(value: Any) -> datetime:
     """A moment that a caller names: ISO 8601 with a time zone. Numbers would be taken for seconds
     since 1970, and a time without a zone for one in anybody's."""
     if not isinstance(value, str):
@@ -109,6 +109,6 @@ SuspendTimeout = Annotated[Integer, Field(ge=-1, le=604800)]
 # Seconds, at most 30 days.
 HistoryRetention = Annotated[Integer, Field(ge=0, le=2592000)]
 PgVersion = Annotated[Integer, Field(ge=1, le=1000)]
-Moment = Annotated[datetime, BeforeValidator(_moment)]
+PointInTime = Annotated[datetime, BeforeValidator(_point_in_time)]
 # Printed in seconds, UTC, with Z (specification, section 2).
 Timestamp = Annotated[datetime, PlainSerializer(_in_seconds, return_type=str)]

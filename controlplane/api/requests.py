@@ -13,7 +13,7 @@ from controlplane.api.fields import (
     HistoryRetention,
     Identifier,
     JsonObject,
-    Moment,
+    PointInTime,
     Name,
     PgVersion,
     Provisioner,
@@ -233,7 +233,7 @@ class CreateApiKey(Attributes):
         None, description="The one project that the key reaches; without it, all of the account's."
     )
     read_only: bool = Field(False, description="It changes nothing, and reads no password.")
-    expires_at: Moment | None = Field(
+    expires_at: PointInTime | None = Field(
         None, description="From then on it is as good as revoked; without it, never."
     )
 
