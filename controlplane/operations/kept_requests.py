@@ -20,11 +20,16 @@ DELETE FROM controlplane_idempotentrequest WHERE id IN (
     ORDER BY created_at LIMIT %(most)s FOR UPDATE SKIP LOCKED
 )
 """
-# A cheap look at who has that many comes first.
+# Only who has added rows lately can have come to have too many.
 SURPLUS = """
-WITH crowded AS (
-    SELECT k.account_id FROM controlplane_idempotentrequest r
+WITH busy AS (
+    SELECT DISTINCT k.account_id FROM controlplane_idempotentrequest r
     JOIN controlplane_apikey k ON k.id = r.api_key_id
+    WHERE r.created_at > now() - interval '10 minutes'
+), crowded AS (
+    SELECT k.account_id FROM busy
+    JOIN controlplane_apikey k ON k.account_id = busy.account_id
+    JOIN controlplane_idempotentrequest r ON r.api_key_id = k.id
     GROUP BY k.account_id HAVING count(*) > %(allowed)s
 )
 DELETE FROM controlplane_idempotentrequest WHERE id IN (
