@@ -31,6 +31,14 @@ def envbool(name: str, default: bool) -> bool:
     return envstr(name, str(default)).lower() in {"1", "true", "yes", "on"}
 
 
+def envcount(name: str) -> int | None:
+    """A number, 0 or more; None where unset. Raises ValueError."""
+    text = envstr(name, "")
+    if text and not text.isdecimal():
+        raise ValueError(f'{name} must be a number, 0 or more; got "{text}"')
+    return int(text) if text else None
+
+
 def envbytes(name: str) -> int | None:
     """A number of bytes, which may end in one of K, M, G, T (of 1,024 each); None where unset.
 

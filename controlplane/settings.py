@@ -13,6 +13,7 @@ from controlplane.environment import (
     default_state_dir,
     envbool,
     envbytes,
+    envcount,
     envint,
     envsecret,
     envstr,
@@ -102,6 +103,9 @@ DEBUG = envbool("DEBUG", False)
 REQUESTS_PER_ACCOUNT = envint("PERCH_API_REQUESTS_PER_ACCOUNT", 16)
 # Likewise, of requests that wait for an operation's end and hold nothing meanwhile.
 WAITS_PER_ACCOUNT = envint("PERCH_API_WAITS_PER_ACCOUNT", 1000)
+# Requests per minute of one account, in all processes of the API together: None for what its plan
+# says, 0 for any number.
+API_RATE_LIMIT = envcount("PERCH_API_RATE_LIMIT")
 # Keys travel in a header and nothing here is built from the Host header.
 ALLOWED_HOSTS = ["*"]
 # Of a request's body, in bytes; what callers send is a few hundred.
@@ -111,6 +115,7 @@ MIDDLEWARE = [
     "controlplane.api.request_log.RequestLogMiddleware",
     "controlplane.api.errors.JsonErrorsMiddleware",
     "controlplane.api.fair_shares.FairShareMiddleware",
+    "controlplane.api.idempotency.IdempotencyMiddleware",
 ]
 ROOT_URLCONF = "controlplane.urls"
 WSGI_APPLICATION = "controlplane.wsgi.application"

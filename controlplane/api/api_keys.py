@@ -19,7 +19,15 @@ class Creator(Schema):
     image: str = ""
 
 
-class ApiKeyOut(Schema):
+class KeyReach(Schema):
+    """What a key is limited to; null where it is not."""
+
+    project_id: str | None
+    read_only: bool
+    expires_at: Timestamp | None
+
+
+class ApiKeyOut(KeyReach):
     id: int
     name: str
     created_at: Timestamp
@@ -32,7 +40,7 @@ class ApiKeyOut(Schema):
         return {"id": str(key.account_id), "name": key.account.name}
 
 
-class CreatedApiKey(Schema):
+class CreatedApiKey(KeyReach):
     id: int
     key: str
     name: str
@@ -50,23 +58,30 @@ class RevokedApiKey(ApiKeyOut):
         return str(key.account_id)
 
 
-@router.get("/api_keys", response=list[ApiKeyOut])
+@router.get("/api_keys", response=list[ApiKeyOut], summary="List API keys")
 def list_api_keys(request: AuthenticatedRequest) -> list[ApiKey]:
+    """The account's keys that were not revoked, the newest first; never a key itself."""
     return accounts.list_keys(request.auth)
 
 
-@router.post("/api_keys", response=CreatedApiKey)
+@router.post("/api_keys", response=CreatedApiKey, summary="Create an API key")
 def create_api_key(request: AuthenticatedRequest, body: CreateApiKey) -> dict[str, Any]:
-    row, key = accounts.create_key(request.auth, body.key_name)
+    """The answer is the only one that ever holds the key. A key that expires makes none that
+    lives longer; one that is limited to a project, or read-only, makes none at all."""
+    row, key = accounts.create_key(request.auth, body.spec(), by=request.api_key)
     return {
         "id": row.id,
         "key": key,
         "name": row.name,
         "created_at": row.created_at,
         "created_by": str(row.account_id),
+        "project_id": row.project_id,
+        "read_only": row.read_only,
+        "expires_at": row.expires_at,
     }
 
 
-@router.delete("/api_keys/{key_id}", response=RevokedApiKey)
+@router.delete("/api_keys/{key_id}", response=RevokedApiKey, summary="Revoke an API key")
 def revoke_api_key(request: AuthenticatedRequest, key_id: int) -> ApiKey:
+    """At once and for good; revoking it again is no error."""
     return accounts.revoke_key(request.auth, key_id)

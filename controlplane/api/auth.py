@@ -1,18 +1,24 @@
 """Bearer API keys (specification, section 5)."""
 
+from typing import cast
+
 from django.http import HttpRequest
 from ninja.security import HttpBearer
 
 from controlplane.actors import Actor, ActorType, acting_as
+from controlplane.api import idempotency
 from controlplane.api.fair_shares import WAIT_FOR_SHARE, take_share, until_answered
+from controlplane.api.reach import check_reach, route_of
 from controlplane.models import Account, ApiKey
 from controlplane.services import accounts
+from controlplane.services.request_rates import take_turn
 
 
 class AuthenticatedRequest(HttpRequest):
     """A request whose key was good; what every view of the API gets."""
 
     auth: Account
+    api_key: ApiKey
 
 
 class ApiKeyAuth(HttpBearer):
@@ -26,4 +32,19 @@ class ApiKeyAuth(HttpBearer):
         take_share(request, f"account {key.account_id}")
         caller = Actor(ActorType.USER, name=key.name, api_key_id=key.id, address=address)
         until_answered(request).enter_context(acting_as(caller))
+        _admit(cast(AuthenticatedRequest, request), key)
         return key.account
+
+
+def _admit(request: AuthenticatedRequest, key: ApiKey) -> None:
+    """What is asked of a good key, for every route. The transaction of an idempotency key begins
+    last: nothing that is refused here is in it, nor any wait for a share.
+
+    Raises RateLimited, Forbidden, NotFound, and what `idempotency.begin` raises.
+    """
+    # ninja sets it for those alone that it goes on to serve; the log names the others as well.
+    request.auth = key.account
+    request.api_key = key
+    take_turn(key, route=f"{request.method} {route_of(request)}")
+    check_reach(request, key)
+    idempotency.begin(request, key)

@@ -15,6 +15,7 @@ from controlplane.api.request_log import request_id
 from controlplane.services.errors import (
     Conflict,
     EndpointDisabled,
+    Forbidden,
     Invalid,
     Locked,
     NotFound,
@@ -24,17 +25,21 @@ from controlplane.services.errors import (
     ServiceError,
     Unprocessable,
 )
+from controlplane.services.idempotency import AnsweredBefore
+from controlplane.services.request_rates import RateLimited
 
 log = logging.getLogger(__name__)
 
 STATUS_OF: Mapping[type[ServiceError], int] = {
     Invalid: 400,
+    Forbidden: 403,
     NotFound: 404,
     EndpointDisabled: 406,
     Conflict: 409,
     PasswordNotStored: 412,
     Unprocessable: 422,
     Locked: 423,
+    RateLimited: 429,
     RegionFull: 503,
 }
 # One wording for a missing, a wrong and a revoked key: which it was is nobody's business.
@@ -83,7 +88,7 @@ class JsonErrorsMiddleware:
         return response
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
-        return None if isinstance(error, Http404) else _unexpected(request, error)
+        return None if isinstance(error, Http404) else unexpected_response(request, error)
 
 
 def install_error_handlers(api: NinjaAPI) -> None:
@@ -105,6 +110,22 @@ def install_error_handlers(api: NinjaAPI) -> None:
         response.headers["Retry-After"] = "1"
         return response
 
+    @api.exception_handler(RateLimited)
+    def too_often(request: HttpRequest, error: RateLimited) -> HttpResponse:
+        response = refused(request, error)
+        response.headers["Retry-After"] = str(error.retry_after)
+        return response
+
+    @api.exception_handler(AnsweredBefore)
+    def answered_before(request: HttpRequest, error: AnsweredBefore) -> HttpResponse:
+        response = HttpResponse(
+            error.answer.body,
+            status=error.answer.status,
+            content_type="application/json; charset=utf-8",
+        )
+        response.headers["Idempotent-Replayed"] = "true"
+        return response
+
     @api.exception_handler(ValidationError)
     def undecodable(request: HttpRequest, error: ValidationError) -> HttpResponse:
         return error_response(request, 400, f"invalid request: {_words_of(error)}")
@@ -123,10 +144,10 @@ def install_error_handlers(api: NinjaAPI) -> None:
 
     @api.exception_handler(Exception)
     def unexpected(request: HttpRequest, error: Exception) -> HttpResponse:
-        return _unexpected(request, error)
+        return unexpected_response(request, error)
 
 
-def _unexpected(request: HttpRequest, error: Exception) -> HttpResponse:
+def unexpected_response(request: HttpRequest, error: Exception) -> HttpResponse:
     fields = {"method": request.method, "path": request.path}
     log.error("unexpected exception", extra=fields, exc_info=error)
     if isinstance(error, OperationalError | InterfaceError):

@@ -58,6 +58,20 @@ def _no_flag(value: Any) -> Any:
     return value
 
 
+def _point_in_time(value: Any) -> datetime:
+    """A moment that a caller names: ISO 8601 with a time zone. Numbers would be taken for seconds
+    since 1970, and a time without a zone for one in anybody's."""
+    if not isinstance(value, str):
+        raise ValueError("must be a time as 2027-01-31T12:00:00Z")
+    try:
+        time = datetime.fromisoformat(value)
+        if time.tzinfo is None:
+            raise ValueError
+        return time.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise ValueError("must be a time as 2027-01-31T12:00:00Z") from None
+
+
 def _in_seconds(time: datetime) -> str:
     return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
@@ -99,6 +113,7 @@ SuspendTimeout = Annotated[Integer, Field(ge=-1, le=604800)]
 # Seconds, at most 30 days.
 HistoryRetention = Annotated[Integer, Field(ge=0, le=2592000)]
 PgVersion = Annotated[Integer, Field(ge=1, le=1000)]
+PointInTime = Annotated[datetime, BeforeValidator(_point_in_time)]
 # Printed in seconds, UTC, with Z (specification, section 2).
 Timestamp = Annotated[datetime, PlainSerializer(_in_seconds, return_type=str)]
 # Printed in microseconds, likewise.

@@ -24,7 +24,11 @@ router = Router(tags=["projects"])
 @router.get("/projects", response=ProjectsPage, exclude_none=True)
 def list_projects(request: AuthenticatedRequest, query: Query[ProjectsQuery]) -> dict[str, Any]:
     page = projects.list_projects(
-        request.auth, after=query.cursor, limit=query.limit, search=query.search
+        request.auth,
+        after=query.cursor,
+        limit=query.limit,
+        search=query.search,
+        only=request.api_key.project_id,
     )
     answer: dict[str, Any] = {"projects": page}
     if page:

@@ -15,12 +15,14 @@ from controlplane.api.fields import (
     JsonObject,
     Name,
     PgVersion,
+    PointInTime,
     Provisioner,
     ShortName,
     SuspendTimeout,
     Text,
 )
 from controlplane.services import endpoint_attributes, endpoint_settings
+from controlplane.services.accounts import KeySpec
 from controlplane.services.branches import BranchSpec
 from controlplane.services.endpoint_attributes import EndpointDefaults
 from controlplane.services.projects import ProjectChanges, ProjectSpec
@@ -225,8 +227,23 @@ class UpdateProject(BaseModel):
     project: ProjectAttributes
 
 
-class CreateApiKey(BaseModel):
+class CreateApiKey(Attributes):
     key_name: ShortName
+    project_id: Text | None = Field(
+        None, description="The one project that the key reaches; without it, all of the account's."
+    )
+    read_only: bool = Field(False, description="It changes nothing, and reads no password.")
+    expires_at: PointInTime | None = Field(
+        None, description="From then on it is as good as revoked; without it, never."
+    )
+
+    def spec(self) -> KeySpec:
+        return KeySpec(
+            name=self.key_name,
+            project_id=self.project_id,
+            read_only=self.read_only,
+            expires_at=self.expires_at,
+        )
 
 
 class NewRole(Attributes):

@@ -18,6 +18,8 @@ from controlplane.services.operations import Step, steps_of
 
 # Where no plan limits what a branch may hold: more than any host's disk.
 UNLIMITED_MEBIBYTES = 1 << 30
+# Where clients know a number of their own for it.
+UNLIMITED = -1
 
 
 class InitiatorOut(Schema):
@@ -176,7 +178,7 @@ class BranchOut(Schema):
 class Owner(Schema):
     email: str
     name: str
-    branches_limit: int = -1
+    branches_limit: int
     subscription_type: str
 
 
@@ -254,12 +256,13 @@ class ProjectOut(ProjectListItemOut):
         return _month(_month(timezone.now()) + timedelta(days=32))
 
     @staticmethod
-    def resolve_owner(project: Project) -> dict[str, str]:
+    def resolve_owner(project: Project) -> dict[str, str | int]:
         account = project.account
         return {
             "email": account.name,
             "name": account.name,
             "subscription_type": subscription_type(account),
+            "branches_limit": as_limit(account.limits.branches_of_project),
         }
 
 
@@ -404,7 +407,12 @@ def _size_limit(project: Project) -> int:
 
 def subscription_type(account: Account) -> str:
     """The account's plan as one of the values that clients of this API know."""
-    return "free_v2" if account.plan == Plan.FREE else "UNKNOWN"
+    return {Plan.FREE: "free_v2", Plan.STANDARD: "launch"}.get(Plan(account.plan), "UNKNOWN")
+
+
+def as_limit(limit: int | None) -> int:
+    """A limit as clients of this API know it."""
+    return UNLIMITED if limit is None else limit
 
 
 def _month(time: datetime) -> datetime:

@@ -1,7 +1,5 @@
 """Joins the resources to the one API that `controlplane.urls` serves."""
 
-from ninja import NinjaAPI
-
 from controlplane.api import (
     api_keys,
     branches,
@@ -15,8 +13,9 @@ from controlplane.api import (
 )
 from controlplane.api.auth import ApiKeyAuth
 from controlplane.api.errors import install_error_handlers
+from controlplane.api.openapi import DescribedApi
 
-api = NinjaAPI(
+api = DescribedApi(
     title="Perch management API",
     version="2",
     auth=ApiKeyAuth(),

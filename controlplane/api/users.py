@@ -6,12 +6,10 @@ from typing import Any
 from ninja import Router
 
 from controlplane.api.auth import AuthenticatedRequest
-from controlplane.api.responses import subscription_type
+from controlplane.api.responses import UNLIMITED, as_limit, subscription_type
 from controlplane.services import regions
 
 router = Router(tags=["users"])
-
-UNLIMITED = -1
 
 
 @router.get("/users/me")
@@ -29,8 +27,8 @@ def get_current_user(request: AuthenticatedRequest) -> dict[str, Any]:
         "plan": account.plan,
         "active_seconds_limit": UNLIMITED,
         "compute_seconds_limit": UNLIMITED,
-        "projects_limit": UNLIMITED,
-        "branches_limit": UNLIMITED,
+        "projects_limit": as_limit(account.limits.projects),
+        "branches_limit": as_limit(account.limits.branches_of_project),
         "max_autoscaling_limit": account.largest_compute,
         "auth_accounts": [],
         "billing_account": {

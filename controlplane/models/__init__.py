@@ -1,6 +1,6 @@
 """What Perch knows: the rows that the API shows and the engine works on."""
 
-from controlplane.models.account import BRANCH_SIZE_LIMITS, Account, ApiKey, Plan
+from controlplane.models.account import Account, ApiKey
 from controlplane.models.branch import Branch, BranchState
 from controlplane.models.endpoint import (
     Configuration,
@@ -20,9 +20,11 @@ from controlplane.models.operation import (
     Operation,
     OperationStatus,
 )
+from controlplane.models.plans import BRANCH_SIZE_LIMITS, LIMITS, Plan, PlanLimits
 from controlplane.models.postgres_settings import PostgresSettings
 from controlplane.models.project import Project
 from controlplane.models.region import Region
+from controlplane.models.requests import IdempotentRequest, RequestRate
 from controlplane.models.role import Database, Role
 
 __all__ = [
@@ -30,6 +32,7 @@ __all__ = [
     "GIVEN_UP",
     "HANDED_OVER",
     "HOPEFUL",
+    "LIMITS",
     "UNFINISHED",
     "Account",
     "Action",
@@ -42,13 +45,16 @@ __all__ = [
     "EndpointState",
     "EndpointType",
     "Event",
+    "IdempotentRequest",
     "Lane",
     "Operation",
     "OperationStatus",
     "Plan",
+    "PlanLimits",
     "PoolerMode",
     "PostgresSettings",
     "Project",
     "Region",
+    "RequestRate",
     "Role",
 ]

@@ -1,25 +1,18 @@
-"""Who calls: accounts, their plans, and the API keys that speak for them."""
+"""Who calls: accounts, and the API keys that speak for them."""
 
 import hashlib
 import secrets
-from collections.abc import Mapping
+from datetime import datetime
 
 from django.db import models
 from django.utils import timezone
 
-
-class Plan(models.TextChoices):
-    FREE = "free", "At most 1 compute unit per endpoint (specification, section 8)"
-    UNLIMITED = "unlimited", "No limit but the host's"
-
-
-# Bytes that the databases of one branch may have, by plan; where none is named, any number.
-BRANCH_SIZE_LIMITS: Mapping[str, int] = {Plan.FREE: 512 << 20}
+from controlplane.models.plans import LIMITS, Plan, PlanLimits
 
 
 class Account(models.Model):
     name = models.CharField(max_length=64, unique=True)
-    plan = models.CharField(max_length=16, choices=Plan.choices, default=Plan.UNLIMITED)
+    plan = models.CharField(max_length=16, choices=Plan.choices, default=Plan.FREE)
     created_at = models.DateTimeField(default=timezone.now)
 
     class Meta:
@@ -33,14 +26,18 @@ class Account(models.Model):
         return self.name
 
     @property
+    def limits(self) -> PlanLimits:
+        return LIMITS[self.plan]
+
+    @property
     def largest_compute(self) -> float:
         """The most compute units one endpoint of this account may have."""
-        return 1.0 if self.plan == Plan.FREE else 56.0
+        return self.limits.largest_compute
 
     @property
     def branch_size_limit(self) -> int | None:
         """Bytes that the databases of one branch may have; None for any number."""
-        return BRANCH_SIZE_LIMITS.get(self.plan)
+        return self.limits.branch_bytes
 
 
 class ApiKey(models.Model):
@@ -53,6 +50,16 @@ class ApiKey(models.Model):
     account = models.ForeignKey(Account, on_delete=models.CASCADE, related_name="api_keys")
     name = models.CharField(max_length=64)
     digest = models.CharField(max_length=64, unique=True)
+    # The one project that it reaches; None for all of the account's. A key goes with its project:
+    # without it, it must never come to reach the others.
+    project = models.ForeignKey(
+        "controlplane.Project", null=True, on_delete=models.CASCADE, related_name="api_keys"
+    )
+    # It changes nothing and sees no password. The default is the database's too: others may
+    # write rows.
+    read_only = models.BooleanField(default=False, db_default=False)
+    # From then on it is as good as revoked; None for never.
+    expires_at = models.DateTimeField(null=True)
     created_at = models.DateTimeField(default=timezone.now)
     last_used_at = models.DateTimeField(null=True)
     last_used_from_addr = models.CharField(max_length=64, default="")
@@ -66,8 +73,23 @@ class ApiKey(models.Model):
         return hashlib.sha256(key.encode()).hexdigest()
 
     @classmethod
-    def issue(cls, account: Account, name: str) -> tuple["ApiKey", str]:
+    def issue(
+        cls,
+        account: Account,
+        name: str,
+        *,
+        project_id: str | None = None,
+        read_only: bool = False,
+        expires_at: datetime | None = None,
+    ) -> tuple["ApiKey", str]:
         """Make a key; returns its row and the key itself, which is not kept."""
         key = f"perch_{secrets.token_hex(32)}"
-        row = cls.objects.create(account=account, name=name, digest=cls.digest_of(key))
+        row = cls.objects.create(
+            account=account,
+            name=name,
+            digest=cls.digest_of(key),
+            project_id=project_id,
+            read_only=read_only,
+            expires_at=expires_at,
+        )
         return row, key

@@ -13,15 +13,18 @@ from typing import Any
 from psycopg import AsyncConnection
 from psycopg.rows import class_row
 
+from controlplane.models.plans import LIMITS
+
 Connection = AsyncConnection[Any]
 
 # Where the triggers of migration 0003 tell of each endpoint that changed, by its id.
 CHANGES = "perch_endpoints"
 
 ROUTE = """
-SELECT e.id AS endpoint_id, p.account_id, e.disabled, e.pooler_enabled, r.verifier
+SELECT e.id AS endpoint_id, p.account_id, a.plan, e.disabled, e.pooler_enabled, r.verifier
 FROM controlplane_endpoint e
 JOIN controlplane_project p ON p.id = e.project_id
+JOIN controlplane_account a ON a.id = p.account_id
 LEFT JOIN controlplane_role r
     ON r.branch_id = e.branch_id AND r.name = %(role)s
     AND r.deleted_at IS NULL AND NOT r.no_login
@@ -62,9 +65,15 @@ class RouteRow:
 
     endpoint_id: str
     account_id: int
+    plan: str
     disabled: bool
     pooler_enabled: bool
     verifier: str | None
+
+    @property
+    def connections(self) -> int | None:
+        """How many the account's plan allows; None for any number."""
+        return LIMITS[self.plan].connections
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from controlplane.operations import vitals
 from controlplane.operations.availability import check_availability
 from controlplane.operations.disk import guard_disk
 from controlplane.operations.idleness import suspend_idle_endpoints
+from controlplane.operations.kept_requests import forget_requests
 from controlplane.operations.reconcile import reconcile_host, redispatch_lost_operations
 from controlplane.operations.retention import forget_deleted
 from controlplane.operations.sizes import measure_nearly_full, measure_sizes
@@ -87,4 +88,5 @@ ROUNDS: Sequence[Round] = (
     Round(5, follow_compute_logs),
     Round(1, write_lasting),
     Round(600, forget_deleted),
+    Round(60, forget_requests),
 )

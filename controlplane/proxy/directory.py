@@ -17,6 +17,8 @@ class Route:
     # exist or may not log in.
     verifier: str | None
     disabled: bool = False
+    # How many connections that account may have by its plan; None for as many as the proxy allows.
+    account_connections: int | None = None
     # The endpoint's plain host name leads to its pooler too (`pooler_enabled`).
     always_pooled: bool = False
 

@@ -13,6 +13,8 @@ class ConnectionLimits:
     per_account: int
     per_endpoint: int
     per_role: int
+    # How many processes count, each by itself.
+    processes: int = 1
 
     def share(self, processes: int) -> "ConnectionLimits":
         """What each of so many processes behind one port may take.
@@ -26,7 +28,14 @@ class ConnectionLimits:
             per_account=_share(self.per_account, processes),
             per_endpoint=_share(self.per_endpoint, processes),
             per_role=_share(self.per_role, processes),
+            processes=processes,
         )
+
+    def of_account(self, allowed: int | None) -> int:
+        """What an account may have here whose plan allows so many; None for any number."""
+        if allowed is None:
+            return self.per_account
+        return min(self.per_account, _share(allowed, self.processes))
 
 
 def _share(limit: int, processes: int) -> int:
@@ -40,6 +49,8 @@ class Admission:
     account_id: int
     endpoint_id: str
     role: str
+    # As `Route.account_connections`.
+    account_connections: int | None = None
 
 
 class ConnectionCounts:
@@ -66,9 +77,10 @@ class ConnectionCounts:
     def _kinds(self, admission: Admission) -> list[tuple[tuple[object, ...], int, str]]:
         """What is counted, up to how many, and whose limit that is in words."""
         account, endpoint, role = admission.account_id, admission.endpoint_id, admission.role
+        of_account = self._limits.of_account(admission.account_connections)
         return [
             (("role", endpoint, role), self._limits.per_role, f'role "{role}" of {endpoint}'),
             (("endpoint", endpoint), self._limits.per_endpoint, f'endpoint "{endpoint}"'),
-            (("account", account), self._limits.per_account, "the endpoint's account"),
+            (("account", account), of_account, "the endpoint's account"),
             (("total",), self._limits.total, "the proxy"),
         ]

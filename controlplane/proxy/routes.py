@@ -33,6 +33,7 @@ class Routes:
         return Route(
             endpoint_id=row.endpoint_id,
             account_id=row.account_id,
+            account_connections=row.connections,
             verifier=row.verifier,
             disabled=row.disabled,
             always_pooled=row.pooler_enabled,

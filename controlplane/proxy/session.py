@@ -210,9 +210,13 @@ class Session:
         assert route is not None
         if route.disabled:
             raise DisabledEndpointRefused
-        proxy.registry.admit(
-            self, Admission(route.account_id, destination.endpoint_id, request.role)
+        admission = Admission(
+            route.account_id,
+            destination.endpoint_id,
+            request.role,
+            account_connections=route.account_connections,
         )
+        proxy.registry.admit(self, admission)
         return destination.with_pooler(route.always_pooled), sasl_final
 
     async def _reach_compute(self, destination: Destination) -> ComputeConnection:

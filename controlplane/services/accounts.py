@@ -1,42 +1,116 @@
-"""API keys: who is calling, and the keys an account has."""
+"""Accounts and their API keys: who is calling, and what for."""
 
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 
+from django.db import connection, transaction
+from django.db.models import Q
 from django.utils import timezone
 
+from controlplane.events.recording import happened, record
+from controlplane.events.types import EventType
 from controlplane.models import Account, ApiKey
-from controlplane.services.errors import Invalid, NotFound
+from controlplane.models.plans import Plan
+from controlplane.services.errors import Conflict, Forbidden, Invalid, NotFound, Unprocessable
+from controlplane.services.projects import find_project
 
+LONGEST_NAME = 64
 # Writing "last used" with every request would cost more than the request.
 LAST_USED_PRECISION = timedelta(minutes=1)
+# Of many requests at once that find it old, one writes, and no other waits for that one.
+NOTE_USE = """
+UPDATE controlplane_apikey SET last_used_at = %(now)s, last_used_from_addr = %(address)s
+WHERE id = (
+    SELECT id FROM controlplane_apikey
+    WHERE id = %(id)s AND (last_used_at IS NULL OR last_used_at < %(old)s)
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeySpec:
+    """What is asked of a new key; the defaults are a key for all that the account may do."""
+
+    name: str
+    # The one project that it reaches.
+    project_id: str | None = None
+    read_only: bool = False
+    expires_at: datetime | None = None
+
+
+def create_account(name: str, plan: str = Plan.FREE) -> Account:
+    """Raises Invalid for a bad name or plan, Conflict where the name is taken."""
+    _check_name("account", name)
+    if plan not in Plan.values:
+        raise Invalid(f'there is no plan "{plan}"; take one of: {", ".join(Plan.values)}')
+    with transaction.atomic():
+        account, is_new = Account.objects.get_or_create(name=name, defaults={"plan": plan})
+        if not is_new:
+            raise Conflict(f'account already exists; name:"{name}", plan:"{account.plan}"')
+        record(
+            happened(
+                EventType.ACCOUNT_CREATED,
+                account_id=account.id,
+                summary=f'The account "{name}" was created on the plan "{plan}".',
+            )
+        )
+    return account
 
 
 def authenticate(key: str, *, address: str) -> ApiKey | None:
-    """The key's row, with its account; None where it is unknown or revoked."""
+    """The key's row, with its account; None where it is unknown, revoked or expired."""
+    now = timezone.now()
     row = (
         ApiKey.objects.select_related("account")
+        .filter(Q(expires_at=None) | Q(expires_at__gt=now))
         .filter(digest=ApiKey.digest_of(key), revoked_at=None)
         .first()
     )
     if row is None:
         return None
-    now = timezone.now()
     if row.last_used_at is None or now - row.last_used_at > LAST_USED_PRECISION:
-        ApiKey.objects.filter(id=row.id).update(last_used_at=now, last_used_from_addr=address)
+        _note_use(row, now, address)
     return row
 
 
+def _note_use(row: ApiKey, now: datetime, address: str) -> None:
+    old = now - LAST_USED_PRECISION
+    with connection.cursor() as cursor:
+        cursor.execute(NOTE_USE, {"id": row.id, "now": now, "old": old, "address": address})
+
+
 def list_keys(account: Account) -> list[ApiKey]:
-    """The keys that are in force, the newest first."""
+    """The keys that were not revoked, the newest first; expired ones are among them."""
     keys = ApiKey.objects.select_related("account").filter(account=account, revoked_at=None)
     return list(keys.order_by("-created_at", "-id"))
 
 
-def create_key(account: Account, name: str) -> tuple[ApiKey, str]:
-    """The new key's row, and the key itself, which is not kept."""
-    if not name.strip():
-        raise Invalid("key_name must not be empty")
-    return ApiKey.issue(account, name)
+def create_key(account: Account, spec: KeySpec, *, by: ApiKey | None = None) -> tuple[ApiKey, str]:
+    """The new key's row, and the key itself, which is not kept. `by` is the key that asks for it;
+    None for the operator.
+
+    Raises Invalid, NotFound for a project that is not the account's, Unprocessable for an end
+    that has passed, Forbidden for a key that would outlive the one that makes it.
+    """
+    _check_name("key", spec.name)
+    if spec.expires_at is not None and spec.expires_at <= timezone.now():
+        raise Unprocessable("expires_at must be in the future")
+    ends = by.expires_at if by is not None else None
+    if ends is not None and (spec.expires_at is None or spec.expires_at > ends):
+        raise Forbidden(
+            f"this API key expires at {ends:%Y-%m-%dT%H:%M:%SZ}: it can make no key that lives "
+            "longer; send an expires_at that is not later"
+        )
+    if spec.project_id is not None:
+        find_project(account, spec.project_id)
+    return ApiKey.issue(
+        account,
+        spec.name,
+        project_id=spec.project_id,
+        read_only=spec.read_only,
+        expires_at=spec.expires_at,
+    )
 
 
 def revoke_key(account: Account, key_id: int) -> ApiKey:
@@ -48,3 +122,8 @@ def revoke_key(account: Account, key_id: int) -> ApiKey:
         row.revoked_at = timezone.now()
         row.save(update_fields=["revoked_at"])
     return row
+
+
+def _check_name(whose: str, name: str) -> None:
+    if not name.strip() or len(name) > LONGEST_NAME:
+        raise Invalid(f"the {whose}'s name must have 1 to {LONGEST_NAME} characters")

@@ -19,6 +19,7 @@ from controlplane.models import (
 )
 from controlplane.operations.effects import pending_state
 from controlplane.operations.scheduling import Step, schedule, unfinished
+from controlplane.services import plan_limits
 from controlplane.services.branches import find_branch, refuse_while_deleting
 from controlplane.services.errors import Conflict, NotFound, PasswordNotStored, Unprocessable
 from controlplane.services.passwords import decrypt, encrypt, new_password, scram_verifier
@@ -83,6 +84,7 @@ def create_role(
     with changing_catalog(account, project_id, branch_id) as change:
         if _roles(change.branch).filter(name=name).exists():
             raise Conflict(f'role already exists; role_name:"{name}"')
+        plan_limits.check_roles(account, change.branch)
         role = Role(branch=change.branch, name=name, no_login=no_login)
         _set_password(role, password, store=change.store_passwords)
         role.save(force_insert=True)
@@ -148,6 +150,7 @@ def create_database(
     with changing_catalog(account, project_id, branch_id) as change:
         _check_database_name(change.branch, name)
         _check_owner(change.branch, owner_name)
+        plan_limits.check_databases(account, change.branch)
         database = Database.objects.create(branch=change.branch, name=name, owner_name=owner_name)
     return database, change.operations
 

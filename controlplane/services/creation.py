@@ -22,6 +22,7 @@ from controlplane.models import (
 )
 from controlplane.operations.actions import MAKES_BRANCH
 from controlplane.operations.scheduling import Step
+from controlplane.services import plan_limits
 from controlplane.services.endpoint_attributes import (
     ATTRIBUTES,
     EndpointAttributes,
@@ -44,9 +45,11 @@ def make_branch(
     """A branch with these roles and databases, unsaved as yet; without a parent, the
     project's first and its default.
 
-    The caller has made sure that the name is free and that the parent stays. Raises RegionFull.
+    The caller has made sure that the name is free and that the parent stays. Raises RegionFull,
+    Unprocessable where the account's plan allows no more.
     """
     _refuse_without_room(project.region)
+    plan_limits.check_branches(project)
     branch = Branch(
         project=project,
         name=name,
@@ -108,6 +111,7 @@ def make_endpoint(
     A disabled one is idle from the first, and nothing starts it. The caller has made sure
     that the branch has no endpoint and stays. Raises Invalid, Unprocessable.
     """
+    plan_limits.check_endpoints(project)
     endpoint = Endpoint(project=project, branch=branch, settings={"pg_settings": {}})
     assign_attributes(endpoint, defaults_of(project))
     assign_attributes(endpoint, asked)

@@ -19,6 +19,10 @@ class Invalid(ServiceError):
     """The request makes no sense as it stands."""
 
 
+class Forbidden(ServiceError):
+    """The caller's API key is not for this; another key of the account may be."""
+
+
 class NotFound(ServiceError):
     """There is no such thing, or it is another account's: the caller cannot tell which."""
 

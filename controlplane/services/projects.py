@@ -24,6 +24,7 @@ from controlplane.models import (
 )
 from controlplane.operations.engine import withdraw
 from controlplane.operations.scheduling import Step, schedule
+from controlplane.services import plan_limits
 from controlplane.services.creation import make_branch, make_endpoint
 from controlplane.services.endpoint_attributes import (
     EndpointAttributes,
@@ -106,12 +107,20 @@ def changing_project(account: Account, project_id: str) -> Iterator[Project]:
 
 
 def list_projects(
-    account: Account, *, after: str | None, limit: int, search: str = ""
+    account: Account,
+    *,
+    after: str | None,
+    limit: int,
+    search: str = "",
+    only: str | None = None,
 ) -> list[Project]:
-    """Newest first, those that follow the project with the id `after`. Raises Invalid."""
+    """Newest first, those that follow the project with the id `after`; with `only`, at most the
+    one with that id. Raises Invalid."""
     projects = (
         _with_usage(_projects_of(account)).filter(deleted_at=None).order_by("-created_at", "id")
     )
+    if only is not None:
+        projects = projects.filter(id=only)
     if search:
         projects = projects.filter(Q(name__icontains=search) | Q(id=search))
     if after:
@@ -143,6 +152,7 @@ def create_project(account: Account, spec: ProjectSpec) -> NewProject:
     database = Database(name=spec.database_name, owner_name=owner)
     # Nobody else knows of the project before this commits, so its row needs no lock.
     with transaction.atomic():
+        plan_limits.check_projects(account)
         project.save(force_insert=True)
         branch, creation = make_branch(
             project,
@@ -172,6 +182,7 @@ def _new_project(account: Account, spec: ProjectSpec) -> Project:
     project.name = spec.name or project.id
     check_defaults(project)
     check_json_size("settings", project.settings)
+    plan_limits.check_history(account, spec.history_retention_seconds)
     return project
 
 
@@ -193,7 +204,8 @@ def update_project(account: Account, project_id: str, changes: ProjectChanges) -
         if changes.settings is not None:
             project.settings = {**project.settings, **changes.settings}
             check_json_size("settings", project.settings)
-        if changes.history_retention_seconds is not None:
+        if changes.history_retention_seconds not in (None, project.history_retention_seconds):
+            plan_limits.check_history(account, changes.history_retention_seconds)
             project.history_retention_seconds = changes.history_retention_seconds
         project.updated_at = timezone.now()
         project.save()

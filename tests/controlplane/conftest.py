@@ -7,7 +7,7 @@ from django.db import connections
 from django.test import Client as DjangoClient
 from django.utils import timezone
 
-from controlplane.models import Account, ApiKey, Region
+from controlplane.models import Account, ApiKey, Plan, Region
 from tests.support.bare_postgres import (
     SUPERUSER,
     BarePostgres,
@@ -110,7 +110,7 @@ def region(db: None) -> Region:
 
 @pytest.fixture
 def account(region: Region) -> Account:
-    return Account.objects.create(name="alice")
+    return Account.objects.create(name="alice", plan=Plan.UNLIMITED)
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Every route of the API, read from the document that it publishes about itself."""
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +43,11 @@ class Route:
     @property
     def body(self) -> Any:
         return BODIES.get((self.method, self.template))
+
+    @property
+    def names(self) -> list[str]:
+        """What is to be filled into the path."""
+        return re.findall(r"\{(\w+)\}", self.template)
 
     def path(self, **ids: str) -> str:
         return self.template.format(**ids) + QUERIES.get(self.template, "")

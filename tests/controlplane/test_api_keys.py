@@ -13,7 +13,10 @@ def test_it_works(alice: Client) -> None:
     response = alice.call("POST", "/api_keys", json={"key_name": " ci "})
     assert response.status_code == 200
     made = response.json()
-    assert set(made) == {"id", "key", "name", "created_at", "created_by"}
+    assert set(made) == {
+        *("id", "key", "name", "created_at", "created_by"),
+        *("project_id", "read_only", "expires_at"),
+    }
     assert (made["name"], timestamp(made["created_at"])) == ("ci", True)
 
     with_it = Client(alice.api_url, made["key"])
@@ -23,6 +26,7 @@ def test_it_works(alice: Client) -> None:
         assert set(key) == {
             *("id", "name", "created_at", "created_by"),
             *("last_used_at", "last_used_from_addr"),
+            *("project_id", "read_only", "expires_at"),
         }
         assert timestamp(key["last_used_at"])
         assert key["last_used_from_addr"] == "127.0.0.1"

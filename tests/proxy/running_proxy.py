@@ -31,6 +31,7 @@ class Endpoint:
     verifiers: dict[str, str] = field(default_factory=dict)
     pooler: ComputeAddress | None = None
     account_id: int = 1
+    account_connections: int | None = None
     disabled: bool = False
     asleep: bool = False
     failure: Exception | None = None
@@ -49,7 +50,13 @@ class MemoryDirectory:
         if endpoint is None:
             return None
         verifier = endpoint.verifiers.get(role)
-        return Route(endpoint_id, endpoint.account_id, verifier, disabled=endpoint.disabled)
+        return Route(
+            endpoint_id,
+            endpoint.account_id,
+            verifier,
+            disabled=endpoint.disabled,
+            account_connections=endpoint.account_connections,
+        )
 
     async def wake(
         self, endpoint_id: str, *, pooled: bool, refused: ComputeAddress | None = None

@@ -139,6 +139,21 @@ def test_too_many_connections_of_one_leave_room_for_others(
             opened.enter_context(proxy.connect(endpoint_id, **who))
 
 
+def test_an_accounts_plan_allows_so_many_connections_to_all_its_endpoints(
+    identity: TlsIdentity, directory: MemoryDirectory
+) -> None:
+    ours = replace(directory.endpoints[ENDPOINT], account_connections=2)
+    directory.endpoints |= {ENDPOINT: ours, SIBLING: replace(ours)}
+    directory.endpoints[FOREIGN] = replace(ours, account_id=2, account_connections=None)
+    with running_proxy(identity, directory) as proxy, ExitStack() as opened:
+        for endpoint_id in (ENDPOINT, SIBLING):
+            opened.enter_context(proxy.connect(endpoint_id, **ALICE))
+        words = "too many clients already: the endpoint's account may have 2 connections here"
+        assert words in refusal(proxy, **ALICE)
+        for _ in range(3):
+            opened.enter_context(proxy.connect(FOREIGN, **ALICE))
+
+
 def test_the_refusal_of_too_many_is_counted_as_none(
     identity: TlsIdentity, directory: MemoryDirectory
 ) -> None:
@@ -156,7 +171,7 @@ def test_each_of_several_processes_takes_its_share(tmp_path: Path) -> None:
     alone = ProxySettings(region_host="localhost", secret=b"")
     together = replace(alone, peers=PeerGroup(1, 3, tmp_path))
     assert alone.limits == ConnectionLimits(10_000, 5_000, 2_000, 1_000)
-    assert together.limits == ConnectionLimits(5_000, 2_500, 1_000, 500)
+    assert together.limits == ConnectionLimits(5_000, 2_500, 1_000, 500, processes=3)
 
 
 def test_wrong_passwords_slow_down_nobody_else(proxy: RunningProxy, postgres: BarePostgres) -> None:

@@ -1,10 +1,14 @@
 """`manage.py create_api_key --account NAME --name KEYNAME`: prints a new key, once."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import transaction
 
-from controlplane.models import Account, ApiKey, Plan
+from controlplane.models import Account, Plan
+from controlplane.services.accounts import KeySpec, create_account, create_key
+from controlplane.services.errors import ServiceError
 
 
 class Command(BaseCommand):
@@ -16,15 +20,48 @@ class Command(BaseCommand):
         parser.add_argument(
             "--plan",
             choices=Plan.values,
-            default=Plan.UNLIMITED,
-            help="of a new account; an existing one keeps its own",
+            default=Plan.FREE,
+            help=f"of a new account, {Plan.FREE} unless given; an existing one keeps its own",
+        )
+        parser.add_argument("--project", metavar="ID", help="the one project that the key reaches")
+        parser.add_argument("--read-only", action="store_true", help="it changes nothing")
+        parser.add_argument(
+            "--expires",
+            metavar="TIME",
+            help="when it ends, as 2027-01-31 or 2027-01-31T12:00:00Z; UTC unless it says",
         )
         parser.add_argument("--state-dir", metavar="DIR", help="as given to `up`")
 
-    def handle(self, *args: Any, account: str, name: str, plan: str, **options: Any) -> None:
-        for label, value in (("account", account), ("key", name)):
-            if not value.strip() or len(value) > 64:
-                raise CommandError(f"the {label}'s name must have 1 to 64 characters")
-        owner, _ = Account.objects.get_or_create(name=account, defaults={"plan": plan})
-        _, key = ApiKey.issue(owner, name)
+    def handle(
+        self,
+        *args: Any,
+        account: str,
+        name: str,
+        plan: str,
+        project: str | None,
+        read_only: bool,
+        expires: str | None,
+        **options: Any,
+    ) -> None:
+        spec = KeySpec(
+            name=name, project_id=project, read_only=read_only, expires_at=time_of(expires)
+        )
+        try:
+            # No account is left behind without the key that it was made for.
+            with transaction.atomic():
+                owner = Account.objects.filter(name=account).first()
+                _, key = create_key(owner or create_account(account, plan), spec)
+        except ServiceError as error:
+            raise CommandError(error.message) from error
         self.stdout.write(key)
+
+
+def time_of(text: str | None) -> datetime | None:
+    """Raises CommandError."""
+    if text is None:
+        return None
+    try:
+        time = datetime.fromisoformat(text)
+        return time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
+    except (ValueError, OverflowError) as error:
+        raise CommandError(f'--expires: "{text}" is not a time as 2027-01-31T12:00:00Z') from error

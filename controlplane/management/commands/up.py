@@ -38,7 +38,7 @@ from controlplane.management.supervision import (
     end_leftovers,
     programs_of,
 )
-from controlplane.models import Account, ApiKey, Region
+from controlplane.models import Account, ApiKey, Plan, Region
 from controlplane.operations.own_region import RegionTaken, own_region
 from controlplane.operations.reconcile import reconcile_host
 
@@ -235,7 +235,7 @@ Ctrl-C stops everything; the next `up` finds it as it was."""
 
     def _make_local_account(self) -> None:
         """The account `local`, with a key in the state directory that is still good."""
-        account, _ = Account.objects.get_or_create(name="local")
+        account, _ = Account.objects.get_or_create(name="local", defaults={"plan": Plan.UNLIMITED})
         path = settings.STATE_DIR / "api-key"
         known = path.read_text().strip() if path.exists() else secrets.token_hex()
         if ApiKey.objects.filter(digest=ApiKey.digest_of(known), revoked_at=None).exists():

@@ -1,0 +1,77 @@
+"""Holds new things to what their account's plan allows (`models.plans`).
+
+Each is asked under the lock that makes the count stay true until the transaction ends; without a
+limit nothing is counted, nor locked beyond what the caller holds.
+"""
+
+from controlplane.models import Account, Branch, Database, Endpoint, Project, Role
+from controlplane.services.errors import Unprocessable
+
+
+def check_projects(account: Account) -> None:
+    """Whether the account may have one more project. Locks the account until the transaction
+    ends: of two that are created at once, one counts the other. Raises Unprocessable."""
+    limit = account.limits.projects
+    if limit is None:
+        return
+    # No key update: rows that refer to the account may be written meanwhile. Nobody who holds a
+    # project's lock asks for an account's.
+    Account.objects.select_for_update(no_key=True).get(id=account.id)
+    have = Project.objects.filter(account=account, deleted_at=None).count()
+    _refuse_past(account, "user projects", limit, have, code="PROJECTS_LIMIT_EXCEEDED")
+
+
+def check_branches(project: Project) -> None:
+    """The caller holds the project's lock. Raises Unprocessable."""
+    limit = project.account.limits.branches_of_project
+    if limit is not None:
+        have = Branch.objects.filter(project=project, deleted_at=None).count()
+        _refuse_past(
+            project.account, "project branches", limit, have, code="BRANCHES_LIMIT_EXCEEDED"
+        )
+
+
+def check_endpoints(project: Project) -> None:
+    """The caller holds the project's lock. Raises Unprocessable."""
+    limit = project.account.limits.endpoints_of_project
+    if limit is not None:
+        have = Endpoint.objects.filter(project=project, deleted_at=None).count()
+        _refuse_past(
+            project.account, "project endpoints", limit, have, code="ENDPOINTS_LIMIT_EXCEEDED"
+        )
+
+
+def check_roles(account: Account, branch: Branch) -> None:
+    """The caller holds the project's lock. Raises Unprocessable."""
+    limit = account.limits.roles_of_branch
+    if limit is not None:
+        have = Role.objects.filter(branch=branch, deleted_at=None).count()
+        _refuse_past(account, "branch roles", limit, have, code="ROLES_LIMIT_EXCEEDED")
+
+
+def check_databases(account: Account, branch: Branch) -> None:
+    """The caller holds the project's lock. Raises Unprocessable."""
+    limit = account.limits.databases_of_branch
+    if limit is not None:
+        have = Database.objects.filter(branch=branch, deleted_at=None).count()
+        _refuse_past(account, "branch databases", limit, have, code="DATABASES_LIMIT_EXCEEDED")
+
+
+def check_history(account: Account, seconds: int) -> None:
+    """Raises Unprocessable."""
+    limit = account.limits.history_seconds
+    if limit is not None and seconds > limit:
+        raise Unprocessable(
+            f'history_retention_seconds: the plan "{account.plan}" allows at most {limit} seconds, '
+            f"got {seconds}",
+            code="HISTORY_RETENTION_LIMIT_EXCEEDED",
+        )
+
+
+def _refuse_past(account: Account, things: str, limit: int, have: int, *, code: str) -> None:
+    if have >= limit:
+        raise Unprocessable(
+            f'{things} limit of {limit} exceeded, got {have}; plan:"{account.plan}". Delete what '
+            "is not needed, or have the account put on a larger plan",
+            code=code,
+        )

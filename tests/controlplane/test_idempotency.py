@@ -1,0 +1,310 @@
+"""`Idempotency-Key`: what is sent twice is done once, and answered the same."""
+
+import json
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import requests
+from django.test import Client as DjangoClient
+from django.utils import timezone
+
+from controlplane.models import Account, ApiKey, IdempotentRequest, Region
+from controlplane.operations import kept_requests
+from controlplane.operations.kept_requests import forget_requests
+from controlplane.services.idempotency import KEPT_FOR
+from tests.controlplane.test_fair_shares import locked_row, wait_for_waiting
+from tests.support.another_api import AnotherApi, another_api, kill
+from tests.support.client import Client
+from tests.support.project import Project, refusal
+from tests.support.stack import Stack
+from tests.support.waiting import wait_for
+
+# The second waits for the first one's row; the database's own bound on a statement ends it.
+WAITING_FOR_KEY = """
+SELECT count(*) FROM pg_stat_activity
+WHERE wait_event_type = 'Lock' AND query LIKE '%controlplane_idempotentrequest%'
+"""
+
+
+@pytest.fixture(scope="module")
+def beside(stack: Stack) -> Iterator[AnotherApi]:
+    """A second process of the API."""
+    with another_api(stack) as api:
+        yield api
+
+
+@pytest.fixture
+def key() -> str:
+    return str(uuid.uuid4())
+
+
+def send(client: Client, method: str, path: str, key: str, body: Any = None) -> requests.Response:
+    return client.call(method, path, json=body, headers={"Idempotency-Key": key})
+
+
+def is_replay(response: requests.Response) -> bool:
+    return response.headers.get("Idempotent-Replayed") == "true"
+
+
+def test_it_works(alice: Client, beside: AnotherApi, key: str) -> None:
+    first = send(alice, "POST", "/api_keys", key, {"key_name": "ci"})
+    assert (first.status_code, is_replay(first)) == (200, False)
+    for client in (alice, beside.client(alice.key)):
+        again = send(client, "POST", "/api_keys", key, {"key_name": "ci"})
+        assert (again.status_code, is_replay(again)) == (200, True)
+        assert again.content == first.content, "the key itself is in it"
+        assert again.headers["Content-Type"] == first.headers["Content-Type"]
+    assert [one["name"] for one in alice.get("/api_keys")] == ["ci", "tests"]
+    Client(alice.api_url, first.json()["key"]).get("/projects")
+
+
+def test_a_project_is_created_once_and_comes_up(alice: Client, key: str) -> None:
+    first = send(alice, "POST", "/projects", key, {"project": {}})
+    again = send(alice, "POST", "/projects", key, {"project": {}})
+    assert (first.status_code, again.status_code) == (201, 201)
+    assert again.json() == first.json(), "its password among it"
+    (project,) = alice.get("/projects")["projects"]
+    assert {one["status"] for one in alice.finish(again.json())} == {"finished"}
+    path = f"/projects/{project['id']}"
+    deletion = [send(alice, "DELETE", path, key + "-d") for _ in range(2)]
+    assert [(one.status_code, is_replay(one)) for one in deletion] == [(200, False), (200, True)]
+
+
+def test_a_replayed_change_does_not_come_over_a_later_one(standing: Project, key: str) -> None:
+    path = standing.path
+    for name, by in (("first", key), ("second", key + "2")):
+        assert send(standing.client, "PATCH", path, by, {"project": {"name": name}}).ok
+    again = send(standing.client, "PATCH", path, key, {"project": {"name": "first"}})
+    assert (is_replay(again), again.json()["project"]["name"]) == (True, "first")
+    assert standing.client.get(path)["project"]["name"] == "second"
+
+
+def test_the_same_key_for_another_request_is_refused(alice: Client, key: str) -> None:
+    assert send(alice, "POST", "/api_keys", key, {"key_name": "a"}).ok
+    for method, path, body in (
+        ("POST", "/api_keys", {"key_name": "b"}),
+        ("POST", "/api_keys?x=1", {"key_name": "a"}),
+        ("POST", "/projects", {"key_name": "a"}),
+        ("DELETE", "/api_keys", {"key_name": "a"}),
+        ("DELETE", "/api_keys/0", None),
+    ):
+        response = send(alice, method, path, key, body)
+        if response.status_code != 405:
+            assert refusal(response)[0] == 422, (method, path)
+            assert "was used for another request" in response.json()["message"]
+    assert len(alice.get("/api_keys")) == 2
+
+
+def test_a_key_is_its_api_keys_own(alice: Client, bob: Client, key: str) -> None:
+    other = Client(alice.api_url, alice.post("/api_keys", {"key_name": "x"})["key"])
+    for client in (alice, other, bob):
+        response = send(client, "POST", "/api_keys", key, {"key_name": "y"})
+        assert (response.status_code, is_replay(response)) == (200, False)
+
+
+@pytest.mark.parametrize("bad", ["", "x" * 256, "caf\xe9", "a\tb"])
+def test_bad_keys(alice: Client, bad: str) -> None:
+    header = {"Idempotency-Key": bad.encode("latin-1")}
+    response = alice.call("POST", "/api_keys", json={"key_name": "x"}, headers=header)
+    assert refusal(response)[0] == 400
+    assert len(alice.get("/api_keys")) == 1
+
+
+def test_reads_take_none(alice: Client, key: str) -> None:
+    before = send(alice, "GET", "/api_keys", key).json()
+    alice.post("/api_keys", {"key_name": "x"})
+    after = send(alice, "GET", "/api_keys", key)
+    assert (len(after.json()), is_replay(after)) == (len(before) + 1, False)
+
+
+def test_a_refusal_that_is_final_is_replayed(standing: Project, key: str) -> None:
+    body = {"branch": {"name": "main"}}
+    path = standing.path + "/branches"
+    first = send(standing.client, "POST", path, key, body)
+    again = send(standing.client, "POST", path, key, body)
+    assert refusal(first) == refusal(again)
+    assert (first.status_code, is_replay(again)) == (409, True)
+
+
+def test_one_that_says_to_try_again_is_not_kept(project: Project, key: str) -> None:
+    path = project.endpoint_path()
+    with project.locked():
+        project.client.patch(path, {"endpoint": {"autoscaling_limit_max_cu": 2}})
+        body = {"endpoint": {"autoscaling_limit_max_cu": 3}}
+        assert send(project.client, "PATCH", path, key, body).status_code == 423
+    wait_for(
+        lambda: {one["status"] for one in project.operations()} <= {"finished", "failed"},
+        "the first change",
+    )
+    again = send(project.client, "PATCH", path, key, body)
+    assert (again.status_code, is_replay(again)) == (200, False)
+    assert again.json()["endpoint"]["autoscaling_limit_max_cu"] == 3
+    project.client.finish(again.json())
+
+
+def test_of_two_at_once_the_second_waits_and_gets_the_firsts_answer(
+    standing: Project, beside: AnotherApi, key: str
+) -> None:
+    clients = [standing.client, beside.client(standing.client.key)]
+    body = {"branch": {"name": "once"}}
+    path = standing.path + "/branches"
+    with ThreadPoolExecutor(2) as threads:
+        with locked_row(standing):
+            sent: list[Future[requests.Response]] = []
+            for number, client in enumerate(clients, start=1):
+                sent.append(threads.submit(send, client, "POST", path, key, body))
+                wait_for_waiting(standing, number)
+        answers = [one.result() for one in sent]
+    assert [one.status_code for one in answers] == [201, 201]
+    assert [is_replay(one) for one in answers] == [False, True]
+    assert answers[0].json() == answers[1].json()
+    found = standing.client.get(path, search="once")["branches"]
+    assert len(found) == 1
+    standing.client.finish(answers[0].json())
+    standing.client.finish(standing.client.delete(f"{path}/{found[0]['id']}"))
+
+
+def test_who_has_hung_up_asks_again_and_learns_what_was_done(standing: Project, key: str) -> None:
+    path, body = standing.path + "/branches", {"branch": {"name": "unheard"}}
+    with locked_row(standing):
+        with pytest.raises(requests.ReadTimeout):
+            requests.post(
+                standing.client.api_url + path,
+                json=body,
+                headers={
+                    "Idempotency-Key": key,
+                    "Authorization": f"Bearer {standing.client.key}",
+                },
+                timeout=0.5,
+            )
+        wait_for_waiting(standing, 1)
+    again = send(standing.client, "POST", path, key, body)
+    assert (again.status_code, is_replay(again)) == (201, True)
+    assert len(standing.client.get(path, search="unheard")["branches"]) == 1
+    standing.client.finish(again.json())
+    standing.client.finish(standing.client.delete(f"{path}/{again.json()['branch']['id']}"))
+
+
+def test_who_waits_too_long_gets_a_conflict(alice: Client, stack: Stack, key: str) -> None:
+    with stack.database() as connection, connection.transaction():
+        connection.execute(
+            "INSERT INTO controlplane_idempotentrequest"
+            " (api_key_id, key, fingerprint, answer, created_at)"
+            " SELECT id, %s, '', '', now() FROM controlplane_apikey"
+            " WHERE digest = encode(sha256(%s::bytea), 'hex')",
+            [key, alice.key],
+        )
+        response = send(alice, "POST", "/api_keys", key, {"key_name": "x"})
+        assert refusal(response)[0] == 409
+        assert response.elapsed.total_seconds() < 5
+        connection.execute("DELETE FROM controlplane_idempotentrequest WHERE key = %s", [key])
+    assert not is_replay(send(alice, "POST", "/api_keys", key, {"key_name": "x"}))
+    assert len(alice.get("/api_keys")) == 2
+
+
+@contextmanager
+def held_before_the_answer_is_kept(stack: Stack, key: str) -> Iterator[None]:
+    """Requests with the key stand still with their change made and their answer not yet kept."""
+    with stack.database() as connection:
+        connection.execute("SELECT pg_advisory_lock(4711)")
+        connection.execute(
+            "CREATE FUNCTION hold_answer() RETURNS trigger LANGUAGE plpgsql AS"
+            " $$ BEGIN PERFORM pg_advisory_xact_lock(4711); RETURN NEW; END $$"
+        )
+        connection.execute(
+            "CREATE TRIGGER hold_answer BEFORE UPDATE ON controlplane_idempotentrequest"
+            f" FOR EACH ROW WHEN (NEW.key = '{key}') EXECUTE FUNCTION hold_answer()"
+        )
+        try:
+            yield
+        finally:
+            connection.execute("SELECT pg_advisory_unlock(4711)")
+            connection.execute("DROP FUNCTION hold_answer CASCADE")
+
+
+def test_killed_between_change_and_answer_it_was_never_sent(
+    stack: Stack, standing: Project, key: str
+) -> None:
+    path, body = standing.path + "/branches", {"branch": {"name": "twice?"}}
+    with another_api(stack) as doomed, ThreadPoolExecutor(1) as threads:
+        with held_before_the_answer_is_kept(stack, key):
+            sent = threads.submit(send, doomed.client(standing.client.key), "POST", path, key, body)
+            with stack.database() as connection:
+                wait_for(
+                    lambda: connection.execute(WAITING_FOR_KEY).fetchone() == (1,), "the answer"
+                )
+            kill(doomed)
+        with pytest.raises(requests.ConnectionError):
+            sent.result()
+    retried = send(standing.client, "POST", path, key, body)
+    assert (retried.status_code, is_replay(retried)) == (201, False)
+    (made,) = standing.client.get(path, search="twice?")["branches"]
+    assert made["id"] == retried.json()["branch"]["id"]
+    standing.client.finish(retried.json())
+    standing.client.finish(standing.client.delete(f"{path}/{made['id']}"))
+
+
+def test_strangers_leave_nothing_behind(stack: Stack, key: str) -> None:
+    stranger = Client(stack.api_url, "perch_wrong")
+    assert send(stranger, "POST", "/projects", key, {"project": {}}).status_code == 401
+    with stack.database() as connection:
+        kept = connection.execute(
+            "SELECT count(*) FROM controlplane_idempotentrequest WHERE key = %s", [key]
+        ).fetchone()
+    assert kept == (0,)
+
+
+class TestWhatIsKept:
+    def post(self, api: DjangoClient, key: str) -> Any:
+        return api.post(
+            "/api/v2/api_keys",
+            json.dumps({"key_name": "x"}),
+            content_type="application/json",
+            headers={"Idempotency-Key": key},
+        )
+
+    def test_it_holds_no_secret_in_clear(self, api: DjangoClient) -> None:
+        response = self.post(api, "k")
+        row = IdempotentRequest.objects.get(key="k")
+        assert row.status == 200
+        assert json.loads(response.content)["key"] not in row.answer
+        assert "key_name" not in row.answer
+
+    def test_after_a_day_it_is_a_new_request(self, api: DjangoClient) -> None:
+        first = self.post(api, "k")
+        nearly = timezone.now() - KEPT_FOR + timedelta(minutes=1)
+        IdempotentRequest.objects.update(created_at=nearly)
+        assert self.post(api, "k").content == first.content
+        IdempotentRequest.objects.update(created_at=nearly - timedelta(minutes=2))
+        second = self.post(api, "k")
+        assert json.loads(second.content)["id"] != json.loads(first.content)["id"]
+        assert self.post(api, "k").content == second.content
+
+    def test_an_answer_that_cannot_be_read_any_more_is_not_done_again(
+        self, api: DjangoClient, settings: Any
+    ) -> None:
+        self.post(api, "k")
+        settings.SECRET_KEY = "another"
+        assert self.post(api, "k").status_code == 409
+        assert ApiKey.objects.count() == 2
+
+    def test_a_round_forgets_what_is_old_and_what_is_too_much(
+        self, account: Account, region: Region, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(kept_requests, "MOST_OF_ACCOUNT", 3)
+        other, _ = ApiKey.issue(Account.objects.create(name="bob"), "x")
+        ours = [ApiKey.issue(account, name)[0] for name in "ab"]
+        now = timezone.now()
+        for hours in range(6):
+            at = now - timedelta(hours=hours)
+            IdempotentRequest.objects.create(api_key=ours[hours % 2], key=f"{hours}", created_at=at)
+        for key, age in (("young", timedelta(0)), ("old", timedelta(hours=25))):
+            IdempotentRequest.objects.create(api_key=other, key=key, created_at=now - age)
+        forget_requests(region)
+        kept = IdempotentRequest.objects.values_list("key", flat=True)
+        assert sorted(kept) == ["0", "1", "2", "young"]

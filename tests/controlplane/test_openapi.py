@@ -1,0 +1,39 @@
+"""What the document that the API publishes about itself says of every route."""
+
+from typing import Any
+
+import pytest
+from django.test import Client as DjangoClient
+
+
+@pytest.fixture
+def document(client: DjangoClient) -> Any:
+    return client.get("/api/v2/openapi.json").json()
+
+
+def test_every_change_takes_an_idempotency_key_and_no_read_does(document: Any) -> None:
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            names = [one["name"] for one in operation.get("parameters", ())]
+            expected = method in ("post", "patch", "delete")
+            assert names.count("Idempotency-Key") == expected, (method, path)
+            good = {s: a for s, a in operation["responses"].items() if s.startswith("2")}
+            assert good
+            for answer in good.values():
+                assert ("Idempotent-Replayed" in answer.get("headers", {})) == expected
+
+
+def test_every_route_tells_of_its_refusals(document: Any) -> None:
+    assert document["components"]["schemas"]["Error"]["required"] == [
+        *("request_id", "code", "message")
+    ]
+    for methods in document["paths"].values():
+        for operation in methods.values():
+            assert {"401", "403", "429", "default"} <= operation["responses"].keys()
+            assert "Retry-After" in operation["responses"]["429"]["headers"]
+
+
+def test_it_tells_what_a_key_may_be_limited_to(document: Any) -> None:
+    wanted = document["components"]["schemas"]["CreateApiKey"]["properties"]
+    for name in ("project_id", "read_only", "expires_at"):
+        assert wanted[name]["description"], name

@@ -1,0 +1,63 @@
+"""More processes of the API beside a running service's own, as an operator may start them."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.client import Client
+from tests.support.stack import ROOT, Stack, free_port
+from tests.support.waiting import wait_for
+
+
+@dataclass(frozen=True)
+class AnotherApi:
+    """One that runs, on the same database as the service's."""
+
+    api_url: str
+    process: "subprocess.Popen[bytes]"
+
+    def client(self, key: str) -> Client:
+        return Client(self.api_url, key)
+
+
+@contextmanager
+def another_api(stack: Stack, **environment: str) -> Iterator[AnotherApi]:
+    """By the Procfile's own line, with these variables besides; killed at the end."""
+    port = free_port()
+    line = next(
+        line.removeprefix("api: ")
+        for line in (ROOT / "Procfile").read_text().splitlines()
+        if line.startswith("api: ")
+    )
+    process = subprocess.Popen(
+        ["/bin/sh", "-c", f"exec {line}"],
+        cwd=ROOT,
+        env={
+            **{k: v for k, v in os.environ.items() if not k.startswith("DJANGO_")},
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PERCH_STATE_DIR": str(stack.state_dir),
+            "API_PORT": str(port),
+            **environment,
+        },
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        # gunicorn's worker follows its parent only after a while.
+        start_new_session=True,
+    )
+    made = AnotherApi(f"http://127.0.0.1:{port}/api/v2", process)
+    try:
+        wait_for(lambda: stack.answers(f"{made.api_url}/openapi.json"), "another API")
+        yield made
+    finally:
+        kill(made)
+
+
+def kill(api: AnotherApi) -> None:
+    """SIGKILL to all of it, at once."""
+    if api.process.poll() is None:
+        os.killpg(api.process.pid, 9)
+        api.process.wait(10)
