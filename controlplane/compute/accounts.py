@@ -17,6 +17,7 @@ import shutil
 import socket
 import struct
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -107,7 +108,10 @@ def new_account(branches: Path) -> Account:
     """
     if shared := shared_account():
         return shared
-    used = {path.lstat().st_gid for path in branches.iterdir()}
+    used = set()
+    for branch in list(branches.iterdir()):
+        with suppress(FileNotFoundError):  # one that is being removed
+            used.add(branch.lstat().st_gid)
     free = [number for number in account_range() if number not in used]
     if not free:
         raise AccountUnusable("every account of PERCH_COMPUTE_UIDS has a branch; name more")

@@ -51,9 +51,10 @@ def flush_log(log_file: Path) -> None:
 
 def follow_logs() -> None:
     """Take in also what those computes log that another worker has started."""
-    for pipe in (Path(settings.STATE_DIR) / "branches").glob(f"*/*{PIPE}"):
+    for branch in list((Path(settings.STATE_DIR) / "branches").iterdir()):
         with suppress(OSError):  # a branch that goes, a pipe that is just being made
-            _reader().follow(pipe)
+            for pipe in branch.glob(f"*{PIPE}"):
+                _reader().follow(pipe)
 
 
 class _Reader:

@@ -11,6 +11,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 import psycopg
@@ -32,7 +33,7 @@ from controlplane.compute.catalog import (
 from controlplane.compute.patience import OutOfPatience, patience
 from controlplane.compute.pooler import admit_roles
 from controlplane.compute.steps import step
-from controlplane.models import Branch, Database, Endpoint, Operation, Role
+from controlplane.models import HOPEFUL, Action, Branch, Database, Endpoint, Operation, Role
 
 log = logging.getLogger(__name__)
 
@@ -69,14 +70,32 @@ def bring_to_catalog(operation: Operation, endpoint: Endpoint) -> None:
         admit_roles(branch.id, Role.that_may_connect(branch.id))
         if told:
             raise NotApplied({item: failed[item] for item in told})
-    # What was changed since `branch` was read has an operation of its own to come.
-    Branch.objects.filter(id=branch.id).update(applied_catalog_revision=branch.catalog_revision)
+    if rows.are_all:
+        # What was changed since `branch` was read has an operation of its own to come.
+        revision = branch.catalog_revision
+        Branch.objects.filter(id=branch.id).update(applied_catalog_revision=revision)
+
+
+def _until(operation: Operation, branch: Branch) -> datetime | None:
+    """When the operation was asked for, where what was changed later has one of its own to come;
+    None where it has not.
+
+    Between the two a branch may be made of this one. Its rows are of the moment when that was
+    asked for, so the data that it gets must not be ahead of them.
+    """
+    later = Operation.objects.filter(
+        branch=branch,
+        action=Action.APPLY_CONFIG,
+        status__in=HOPEFUL,
+        created_at__gt=operation.created_at,
+    )
+    return operation.created_at if later.exists() else None
 
 
 def _bring(operation: Operation, branch: Branch, socket_dir: Path) -> "tuple[_Rows, Failures]":
     """Apply all that can be; returns what there was, and what failed of it."""
     _forget_dropped_by_sql(branch, socket_dir)
-    rows = _Rows.of(branch)
+    rows = _Rows.of(branch, until=_until(operation, branch))
     old = {item for item in rows.by_item if _was_answered_for(rows.by_item[item], operation)}
     failed = _apply(branch, socket_dir, rows, rows.by_item.keys() - old)
     failed |= _retry(branch, socket_dir, rows, old)
@@ -90,12 +109,16 @@ class _Rows:
     spec: CatalogSpec
     # Two databases of one name may both wait to be dropped.
     by_item: Mapping[Item, Sequence[Row]]
+    # Whether there are no others, which a later operation brings about.
+    are_all: bool
 
     @classmethod
-    def of(cls, branch: Branch) -> "_Rows":
+    def of(cls, branch: Branch, *, until: datetime | None) -> "_Rows":
+        """Those that were as they are now at the time `until`; all without one."""
         by_item: dict[Item, list[Row]] = defaultdict(list)
         rows: list[Row] = [*branch.roles.order_by("id"), *branch.databases.order_by("id")]
-        for row in rows:
+        concerned = [row for row in rows if until is None or _stood(row, until)]
+        for row in concerned:
             by_item[_item_of(row)].append(row)
         return cls(
             CatalogSpec(
@@ -105,7 +128,16 @@ class _Rows:
                 dropped_databases=[item for item in by_item if isinstance(item, DroppedDatabase)],
             ),
             by_item,
+            are_all=len(concerned) == len(rows),
         )
+
+
+def _stood(row: Row, at: datetime) -> bool:
+    """Whether the row asked for the same already at that time. A role's password, which may have
+    changed since, is nothing to the compute."""
+    if isinstance(row, Role):
+        return (row.deleted_at or row.created_at) <= at
+    return row.updated_at <= at
 
 
 def _item_of(row: Row) -> Item:

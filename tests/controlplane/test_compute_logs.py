@@ -4,12 +4,14 @@ import os
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import psycopg
 import pytest
 
-from controlplane.compute.logs import LONGEST, flush_log, open_log
+from controlplane.compute.logs import LONGEST, flush_log, follow_logs, open_log
+from tests.controlplane.places import coming_and_going
 from tests.support.processes import processes_of
 from tests.support.project import Project
 from tests.support.stack import Stack
@@ -98,3 +100,14 @@ def test_pipes_of_what_has_ended_are_closed(tmp_path: Path) -> None:
         os.close(descriptor)
     wait_for(lambda: us.num_fds() <= before, "the pipes to be closed")
     assert all((tmp_path / str(n) / "postgres.log").read_text() == "last words" for n in range(50))
+
+
+def test_a_branch_that_goes_meanwhile_keeps_no_other_from_being_read(
+    tmp_path: Path, settings: Any
+) -> None:
+    settings.STATE_DIR = tmp_path
+    branches = tmp_path / "branches"
+    branches.mkdir()
+    with coming_and_going(branches):
+        for _ in range(300):
+            follow_logs()

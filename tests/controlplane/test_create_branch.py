@@ -212,3 +212,43 @@ def test_a_short_copy_wakes_nobody(project: Project) -> None:
     project.suspend()
     project.new_branch()
     assert project.endpoint()["current_state"] == "idle"
+
+
+def test_its_data_is_not_ahead_of_its_rows(project: Project) -> None:
+    """What is asked of the parent later, it is not brought to by what was asked for earlier."""
+    databases = project.branch_path(rest="/databases")
+    for name in ("kept", "gone"):
+        body = {"database": {"name": name, "owner_name": "neondb_owner"}}
+        project.done(project.client.post(databases, body))
+    with project.locked():
+        # Brings all rows about that have changed, once it comes to run.
+        earlier = project.client.patch(
+            project.endpoint_path(), {"endpoint": {"autoscaling_limit_max_cu": 0.5}}
+        )
+        made = project.client.post(
+            project.path + "/branches", {"endpoints": [{"type": "read_write"}]}
+        )
+        later = [
+            project.client.post(
+                databases, {"database": {"name": "new", "owner_name": "neondb_owner"}}
+            ),
+            project.client.patch(databases + "/kept", {"database": {"name": "renamed"}}),
+            project.client.delete(databases + "/gone"),
+        ]
+    for answer in (earlier, made, *later):
+        project.done(answer)
+    child = made["branch"]["id"]
+    assert present(project, made["endpoints"][0]["id"]) == listed(project, child)
+    assert listed(project, child) == {"neondb", "kept", "gone"}
+    assert present(project) == listed(project) == {"neondb", "renamed", "new"}
+
+
+def present(project: Project, endpoint_id: str | None = None) -> set[str]:
+    """The databases that the endpoint's compute has, but for Postgres's own."""
+    query = "SELECT datname FROM pg_database WHERE NOT datistemplate AND datname <> 'postgres'"
+    return {name for (name,) in project.sql(query, endpoint_id=endpoint_id)}
+
+
+def listed(project: Project, branch_id: str | None = None) -> set[str]:
+    answer = project.client.get(project.branch_path(branch_id, rest="/databases"))
+    return {database["name"] for database in answer["databases"]}

@@ -9,9 +9,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from controlplane.compute.accounts import Account, own_account
+from controlplane.compute.accounts import Account, new_account, own_account
 from controlplane.compute.foreign_files import read_regular
 from controlplane.compute.tree import TreeUntrusted, clone_tree
+from tests.controlplane.places import coming_and_going
 from tests.support.processes import postmaster_in
 from tests.support.project import Project
 from tests.support.stack import Stack
@@ -30,6 +31,12 @@ def everything_of(stack: Stack) -> list[psutil.Process]:
 
 
 class TestAccounts:
+    @as_root
+    def test_a_branch_that_goes_meanwhile_stands_in_nobodys_way(self, tmp_path: Path) -> None:
+        with coming_and_going(tmp_path):
+            for _ in range(300):
+                assert new_account(tmp_path).uid >= 50_000
+
     @as_root
     def test_every_compute_and_the_metadata_have_their_own(
         self, stack: Stack, project: Project

@@ -70,6 +70,8 @@ class Excuses:
     )
     # Within so long the metadata is up again, and a worker's heartbeat heard.
     _METADATA_BACK, _WORKER_HEARD = timedelta(seconds=30), timedelta(seconds=25)
+    # The whole service, stopped and begun again on a busy machine, is up by then.
+    _RESTARTED = timedelta(seconds=40)
 
     def __init__(self, journal: Journal) -> None:
         self._blows = [
@@ -96,7 +98,7 @@ class Excuses:
             return False
         time = datetime.fromisoformat(found[0])
         return any(
-            at <= time <= at + within
+            at <= time <= at + (within + self._RESTARTED if action == "restart" else within)
             for at, action, what in self._blows
             if what in parts or action == "restart"
         )
