@@ -13,7 +13,16 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from controlplane.actors import ActorType
 from controlplane.api.fields import Moment, Timestamp
-from controlplane.models import Account, Branch, Endpoint, Operation, Plan, Project
+from controlplane.models import (
+    Account,
+    Action,
+    Branch,
+    Endpoint,
+    Operation,
+    OperationStatus,
+    Plan,
+    Project,
+)
 from controlplane.services.operations import Step, steps_of
 
 # Where no plan limits what a branch may hold: more than any host's disk.
@@ -23,26 +32,30 @@ UNLIMITED = -1
 
 
 class InitiatorOut(Schema):
-    type: str
-    name: str
+    type: str = Field(description="One of " + ", ".join(f"`{one}`" for one in ActorType))
+    name: str = Field(
+        description="Of a user or a retry the API key's, of a client its address and role"
+    )
 
 
 class OperationOut(Schema):
     id: UUID
-    chain_id: UUID
-    initiator: InitiatorOut
-    retry_of: UUID | None = None
+    chain_id: UUID = Field(description="The operations of one request share it")
+    initiator: InitiatorOut = Field(description="Who began it")
+    retry_of: UUID | None = Field(None, description="The operation whose work it does anew")
     project_id: str
     branch_id: str | None = None
     endpoint_id: str | None = None
-    action: str
-    status: str
-    error: str | None = None
-    failures_count: int
-    retry_at: Timestamp | None = None
+    action: str = Field(description="One of " + ", ".join(f"`{one}`" for one in Action.values))
+    status: str = Field(
+        description="One of " + ", ".join(f"`{one}`" for one in OperationStatus.values)
+    )
+    error: str | None = Field(None, description="What has happened, and what to do")
+    failures_count: int = Field(description="Attempts that have failed")
+    retry_at: Timestamp | None = Field(None, description="When the next attempt is due")
     created_at: Timestamp
     updated_at: Timestamp
-    total_duration_ms: int
+    total_duration_ms: int = Field(description="From the hand-over to the worker on")
 
     @staticmethod
     def resolve_chain_id(operation: Operation) -> UUID:
@@ -64,13 +77,16 @@ class OperationOut(Schema):
 
 
 class StepOut(Schema):
-    """A step of an operation; `detail` holds what there is to say of it."""
+    """A step of an operation, from the request on; docs/operations.md has their names."""
 
-    name: str
+    name: str = Field(description="As `waiting`, `queued`, `picked_up`, `copying`, `starting`")
     started_at: Moment
-    finished_at: Moment | None
+    finished_at: Moment | None = Field(description="null while it is under way")
     duration_ms: int | None
-    detail: dict[str, Any]
+    detail: dict[str, Any] = Field(
+        description="What there is to say of it: `operation_id` that is waited for, `attempt`, "
+        "`bytes`, `error` that it was broken off by, and others"
+    )
 
     @staticmethod
     def resolve_duration_ms(step: Step) -> int | None:
@@ -85,7 +101,7 @@ class StepOut(Schema):
 
 
 class OperationWithStepsOut(OperationOut):
-    steps: list[StepOut]
+    steps: list[StepOut] = Field(description="What has become of it so far, in order")
 
     @staticmethod
     def resolve_steps(operation: Operation) -> list[Step]:

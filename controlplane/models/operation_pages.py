@@ -92,13 +92,10 @@ def page_of(project_id: str, wanted: OperationFilter, *, limit: int) -> list[Ope
         "since": wanted.since,
         "until": wanted.until,
     }
+    columns = [one.column for one in Operation._meta.concrete_fields if one.name != "steps"]
     sql = (OF_CHAINS if wanted.chain_ids else PAGE).format(
         table=TABLE,
-        columns=", ".join(
-            f"o.{field.column}"
-            for field in Operation._meta.concrete_fields
-            if field.name != "steps"
-        ),
+        columns=", ".join(f"o.{column}" for column in columns),
         wanted=" AND ".join(f"o.{COLUMNS[name]} = ANY(%({name})s)" for name in given),
         in_time=_in_time(wanted, "o" if wanted.chain_ids else "key"),
         **_kinds(given),
@@ -132,10 +129,9 @@ def _kinds(given: Mapping[str, Sequence[Any]]) -> dict[str, str]:
     if {"endpoint_ids", "branch_ids"} <= given.keys():
         of_kind.append("key.branch_id = ANY(%(branch_ids)s)")
     of_kind += [f"key.{COLUMNS[name]} = {name}.value" for name in merged]
+    values = [f"unnest(%({name})s::text[]) {name}(value)" for name in merged]
     return {
-        "kinds": " CROSS JOIN ".join(
-            f"unnest(%({name})s::text[]) {name}(value)" for name in merged
-        ),
+        "kinds": " CROSS JOIN ".join(values),
         "of_kind": " AND ".join(of_kind),
     }
 

@@ -114,11 +114,12 @@ def schedule(
     return operations
 
 
-def dispatch(project: Project, *, new: Sequence[Operation] = ()) -> None:
+def dispatch(project: Project, *, new: Sequence[Operation] = ()) -> list[Operation]:
     """Hand over every operation that no earlier unfinished one stands in the way of, as far as
     the project's share of its lane allows, and note what each of the others waits for.
 
-    The caller holds the project's lock. `new` are the newest, and are written here.
+    The caller holds the project's lock. `new` are the newest, and are written here. Returns what
+    was handed over.
     """
     operations = [*unfinished(project.id), *new]
     move_ahead(project, operations)
@@ -152,6 +153,7 @@ def dispatch(project: Project, *, new: Sequence[Operation] = ()) -> None:
             operation.save(update_fields=["status", "dispatched_at", "updated_at", "steps"])
     for operation in handed_over:
         enqueue_operation(operation, project)
+    return handed_over
 
 
 def _hand_over(operation: Operation) -> None:

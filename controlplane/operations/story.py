@@ -241,6 +241,8 @@ def _stored(step: Step) -> Stored:
     detail = dict(step.detail)
     if isinstance(step.error, Exception):
         detail.setdefault("error", without_paths(words_of(step.error)))
+    elif step.error is not None:
+        detail.setdefault("error", "ended before it was done, as somebody has asked for")
     end = step.finished_at
     return {
         "name": step.name,

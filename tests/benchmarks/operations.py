@@ -35,13 +35,15 @@ MOST_OF_A_WAKE, MOST_OF_A_PAGE = 1.0, 1.2
 ROWS = """
 INSERT INTO controlplane_operation (id, project_id, branch_id, endpoint_id, action, status, chain,
     initiator_type, resources, details, failures_count, created_at, updated_at, dispatched_at)
-SELECT gen_random_uuid(), %(project)s, %(branch)s, %(endpoint)s,
+SELECT gen_random_uuid(), %(project)s::text, %(branch)s::text, %(endpoint)s::text,
     (ARRAY['start_compute', 'suspend_compute', 'apply_config'])[1 + n %% 3],
-    CASE WHEN n > %(last)s - 5 THEN 'cancelled' WHEN n %% 4 = 0 THEN 'failed' ELSE 'finished' END,
-    md5(%(project)s || n / 4)::uuid, (ARRAY['user', 'client', 'idleness'])[1 + n %% 3],
+    CASE WHEN n > %(last)s::int - 5 THEN 'cancelled' WHEN n %% 4 = 0 THEN 'failed'
+        ELSE 'finished' END,
+    md5(%(project)s::text || n / 4)::uuid, (ARRAY['user', 'client', 'idleness'])[1 + n %% 3],
     '{}', '{}', 0, at, at, at
 FROM (
-    SELECT n, now() - n * interval '1 second' AS at FROM generate_series(%(first)s::int, %(until)s::int) n
+    SELECT n, now() - n * interval '1 second' AS at
+    FROM generate_series(%(first)s::int, %(until)s::int) n
 ) times
 """
 END = """
@@ -221,7 +223,7 @@ def paths_of(values: dict[str, Any], **found: Any) -> dict[str, str]:
         f"chain_id={found['chain']}",
         f"since={times[0]}&until={times[1]}",
         f"status=failed,finished&until={times[1]}",
-        "action=apply_config&status=cancelled,failed&initiator=idleness",
+        "action=apply_config&status=cancelled,finished&initiator=idleness",
     )
     return {named(query, values, found): f"{list_of}&{query}" for query in queries}
 

@@ -84,6 +84,8 @@ ENDPOINT_AT_TIMES: Mapping[str, Check] = {
 }
 OPERATION: Mapping[str, Check] = {
     "id": an_uuid,
+    "chain_id": an_uuid,
+    "initiator": lambda value: value.keys() == {"type", "name"} and all(map(text, value.values())),
     "project_id": project_id,
     "action": one_of(
         "apply_config",
@@ -104,6 +106,7 @@ OPERATION_AT_TIMES: Mapping[str, Check] = {
     "branch_id": branch_id,
     "endpoint_id": endpoint_id,
     "error": text,
+    "retry_of": an_uuid,
     "retry_at": timestamp,
 }
 BRANCH: Mapping[str, Check] = {

@@ -1,13 +1,17 @@
 """The table of actions: complete, and what is stored comes back as it was."""
 
+import psycopg
 import pytest
 from django.conf import settings
 
+from controlplane.compute.branch_data import NoSuchBranchData
+from controlplane.compute.process import StartFailed
+from controlplane.compute.space import NotEnoughSpace
 from controlplane.models import Action, Branch, Configuration, Endpoint, EndpointState
 from controlplane.operations.actions import ACTIONS, MAKES_BRANCH, STARTS, details_of
 from controlplane.operations.details import ApplyConfigDetails, Details, SuspendComputeDetails
 from controlplane.operations.scheduling import Step
-from controlplane.operations.words import without_paths
+from controlplane.operations.words import without_paths, words_of
 
 BEFORE = Configuration(
     settings={"pg_settings": {"work_mem": "9MB"}},
@@ -71,6 +75,22 @@ def test_which_operations_keep_clients_out(
     assert ACTIONS[action].keeps_clients_out(details) is kept_out
 
 
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (StartFailed("no space"), "no space; the next start tries again; if it stays so, tell"),
+        (NoSuchBranchData("no data"), "no data; have this host's operator restore it"),
+        (NotEnoughSpace("it is full"), "it is full; delete branches that are of no use"),
+        (psycopg.OperationalError("it went away"), "it went away; try again; if it stays so"),
+        (OSError(13, "Permission denied", "/var"), "this host says: Permission denied; try again"),
+        (KeyError("x"), "internal error (KeyError); try again; if it stays so, tell this host's"),
+        (StartFailed(""), "internal error (StartFailed)"),
+    ],
+)
+def test_errors_say_what_has_happened_and_what_to_do(error: Exception, words: str) -> None:
+    assert words_of(error).startswith(words)
+
+
 def test_errors_name_no_path_of_the_host() -> None:
     state, sockets = settings.STATE_DIR, settings.SOCKET_DIR
     told = (
@@ -80,4 +100,6 @@ def test_errors_name_no_path_of_the_host() -> None:
     assert without_paths(told) == (
         'could not open file "pg_control": No such file, see .s.PGSQL.5432 and ' + state.name
     )
+    shared = 'could not open "/usr/share/postgresql/18/timezonesets/Mars" and /proc/7/stat'
+    assert without_paths(shared) == 'could not open "Mars" and stat'
     assert without_paths("SELECT '/home/alice/x'") == "SELECT '/home/alice/x'"

@@ -13,6 +13,7 @@ import pytest
 import requests
 
 from tests.controlplane.test_reconciliation import age, look_now
+from tests.controlplane.test_story import FROM_THE_QUEUE, assert_in_order, names, steps
 from tests.support.client import Client
 from tests.support.processes import is_alive
 from tests.support.project import locked, wanted
@@ -88,6 +89,40 @@ def test_the_worker_in_the_middle_of_each_kind_of_operation(service: Service) ->
     assert project.sql("SELECT number FROM kept", endpoint_id=to_start) == [(7,)]
     assert not service.stack.data_dir(deleted).exists()
     assert not service.stack.data_dir(doomed.branch_id).exists()
+
+
+def test_an_attempt_that_was_cut_off_is_told_by_the_next(service: Service) -> None:
+    project = service.project()
+
+    def is_picked_up() -> bool:
+        with service.stack.database() as connection:
+            row = connection.execute(
+                "SELECT count(*) FROM procrastinate_jobs"
+                " WHERE status = 'doing' AND task_name = 'controlplane.run_operation'"
+            ).fetchone()
+        return row == (1,)
+
+    def told() -> list[dict[str, Any]]:
+        return steps(project, suspended["id"])
+
+    with project.locked():
+        suspended = project.client.post(project.endpoint_path(rest="/suspend"))["operations"][0]
+        # At once: nothing of this attempt can have been written.
+        wait_for(is_picked_up, "the first attempt")
+        service.kill("worker")
+        again = [*FROM_THE_QUEUE, *FROM_THE_QUEUE, "locking"]
+        wait_for(lambda: names(told()) == again, "the second attempt", timeout=60)
+        service.kill("worker")
+        again += [*FROM_THE_QUEUE, "locking"]
+        wait_for(lambda: names(told()) == again, "the third attempt", timeout=60)
+    ended = project.client.ended(project.id, suspended["id"])
+    assert (ended["status"], ended["failures_count"]) == ("finished", 0)
+    story = told()
+    assert names(story) == [*again, "stopping", "publishing"]
+    assert_in_order(story)
+    cut_off = [place for place, step in enumerate(story) if "error" in step["detail"]]
+    assert cut_off == [1, 4]
+    assert all("cut off" in story[place]["detail"]["error"] for place in cut_off)
 
 
 @pytest.mark.parametrize("which", [0, -1], ids=["master", "worker"])

@@ -173,9 +173,15 @@ def test_a_failed_creation_says_why_and_leaves_nothing_but_a_row(project: Projec
     created, started = project.client.finish(answer)
 
     assert created["status"] == "failed"
-    assert created["error"] == f"the parent branch {project.branch_id} has no data"
+    assert created["error"] == (
+        f"the parent branch {project.branch_id} has no data; "
+        "have this host's operator restore it from a backup, or delete the branch"
+    )
     assert started["status"] == "failed"
-    assert "not run" in started["error"]
+    assert started["error"] == (
+        f"not run: the operation {created['id']} (create_branch) before it failed: "
+        f"{created['error']}"
+    )
     branch_id = answer["branch"]["id"]
     assert project.branch(branch_id)["current_state"] == "init"
     endpoint_id = answer["endpoints"][0]["id"]
@@ -184,7 +190,7 @@ def test_a_failed_creation_says_why_and_leaves_nothing_but_a_row(project: Projec
     # It is tried again, for those who have mended what was in the way.
     assert [row["action"] for row in again["operations"]] == ["create_branch", "start_compute"]
     refused, _ = project.client.finish(again)
-    assert refused["error"] == f"the parent branch {project.branch_id} has no data"
+    assert refused["error"] == created["error"]
     assert not data.parent.with_name(f".{branch_id}").exists()
     project.done(project.client.delete(project.branch_path(branch_id)))
     kept.rename(data)

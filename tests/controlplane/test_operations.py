@@ -65,9 +65,10 @@ def test_it_works(fresh_project: Project) -> None:
     assert start["id"] == fresh_project.created["operations"][1]["id"]
 
 
-def test_get_returns_only_the_operation(project: Project) -> None:
+def test_get_returns_only_the_operation_and_its_steps(project: Project) -> None:
     listed = project.operations()[0]
     body = project.client.get(f"{project.path}/operations/{listed['id']}")
+    assert body["operation"].pop("steps")
     assert body == {"operation": listed}
 
 

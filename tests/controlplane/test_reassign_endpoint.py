@@ -167,9 +167,10 @@ def test_a_branch_that_cannot_start_leaves_it_there_idle(project: Project, other
     applied, suspended = project.client.finish(answer)
 
     assert applied["status"] == "failed"
-    assert applied["error"] == f"the branch {other_id} has no data"
+    assert applied["error"].startswith(f"the branch {other_id} has no data; have this host's")
     assert suspended["status"] == "failed"
-    assert "not run: apply_config before it failed" in suspended["error"]
+    reason = f"not run: the operation {applied['id']} (apply_config) before it failed: "
+    assert suspended["error"] == reason + applied["error"]
     endpoint = project.endpoint()
     assert (endpoint["branch_id"], endpoint["current_state"]) == (other_id, "idle")
     kept.rename(data)

@@ -1,17 +1,17 @@
 """The steps of an operation, as its users are told of them."""
 
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from django.db import connection
 from django.test import Client as DjangoClient
+from django.test.utils import CaptureQueriesContext
 
 from controlplane.models import Account, Operation, Region
 from tests.controlplane.rows import make_project
 from tests.support.project import Project
-from tests.support.service import Service
 from tests.support.waiting import wait_for
 
 FROM_THE_QUEUE = ["queued", "picked_up"]
@@ -54,8 +54,8 @@ def moment(text: str) -> datetime:
 def test_a_wake_tells_its_story(project: Project) -> None:
     project.suspend()
     uri = project.created["connection_uris"][0]["connection_uri"]
-    with psycopg.connect(uri, hostaddr="127.0.0.1") as connection:
-        connection.execute("SELECT 1")
+    with psycopg.connect(uri, hostaddr="127.0.0.1") as client:
+        client.execute("SELECT 1")
     wake = project.operation(project.operations()[0]["id"])
     told = wake["steps"]
     assert work(told) == [*FROM_THE_QUEUE, "starting", "ready", "publishing"]
@@ -146,42 +146,13 @@ def test_what_is_beyond_the_projects_share_says_so(
     assert (told["name"], told["detail"]) == ("waiting", {"operations_at_once": 8})
 
 
-@pytest.fixture
-def service(state_dir: Path) -> Any:
-    made = Service(state_dir)
-    yield made
-    made.down()
-
-
-def test_an_attempt_that_was_cut_off_is_told_by_the_next(service: Service) -> None:
-    project = service.project()
-
-    def is_picked_up() -> bool:
-        with service.stack.database() as connection:
-            row = connection.execute(
-                "SELECT count(*) FROM procrastinate_jobs"
-                " WHERE status = 'doing' AND task_name = 'controlplane.run_operation'"
-            ).fetchone()
-        return row == (1,)
-
-    def told() -> list[dict[str, Any]]:
-        return steps(project, suspended["id"])
-
-    with project.locked():
-        suspended = project.client.post(project.endpoint_path(rest="/suspend"))["operations"][0]
-        # At once: nothing of this attempt can have been written.
-        wait_for(is_picked_up, "the first attempt")
-        service.kill("worker")
-        again = [*FROM_THE_QUEUE, *FROM_THE_QUEUE, "locking"]
-        wait_for(lambda: names(told()) == again, "the second attempt", timeout=60)
-        service.kill("worker")
-        again += [*FROM_THE_QUEUE, "locking"]
-        wait_for(lambda: names(told()) == again, "the third attempt", timeout=60)
-    ended = project.client.ended(project.id, suspended["id"])
-    assert (ended["status"], ended["failures_count"]) == ("finished", 0)
-    story = told()
-    assert names(story) == [*again, "stopping", "publishing"]
-    assert_in_order(story)
-    cut_off = [place for place, step in enumerate(story) if "error" in step["detail"]]
-    assert cut_off == [1, 4]
-    assert all("cut off" in story[place]["detail"]["error"] for place in cut_off)
+@pytest.mark.parametrize("query", ["", "?status=finished&action=start_compute"])
+def test_lists_do_not_read_it(
+    api: DjangoClient, account: Account, region: Region, query: str
+) -> None:
+    project = make_project(account, region, size=2)
+    with CaptureQueriesContext(connection) as captured:
+        body = api.get(f"/api/v2/projects/{project.id}/operations{query}").json()
+    assert len(body["operations"]) == 2
+    assert "steps" not in body["operations"][0]
+    assert not [one["sql"] for one in captured if "steps" in one["sql"]]
