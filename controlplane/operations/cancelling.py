@@ -50,12 +50,19 @@ def why_not(operation: Operation) -> str | None:
 
 def cancel(project: Project, operations: Sequence[Operation]) -> None:
     """Cancel the first of the operations, and with it the others: what comes after it in its
-    chain, oldest first. `why_not` has said None of each."""
+    chain, oldest first. `why_not` has said None of each.
+
+    Those end no sooner than it does: who waits for the last of a chain waits for all of it.
+    """
     first, *rest = operations
-    _end_or_have_it_end(project, first, f"cancelled by {_who()}")
-    for operation in rest:
-        words = f"not run: the operation {first.id} before it was cancelled"
-        _end_or_have_it_end(project, operation, words)
+    ends_now = _has_done_nothing(first)
+    not_run = f"not run: the operation {first.id} before it was cancelled"
+    for operation, words in [(first, f"cancelled by {_who()}"), *((row, not_run) for row in rest)]:
+        if ends_now:
+            take_job_back(operation)
+            withdraw([operation], OperationStatus.CANCELLED, words)
+        else:
+            _have_it_end(project, operation, words)
     for operation in operations:
         _take_rows_back(operation)
     dispatch(project)
@@ -66,12 +73,12 @@ def _who() -> str:
     return f'the API key "{actor.name}"' if actor.type == ActorType.USER else f"the {actor.type}"
 
 
-def _end_or_have_it_end(project: Project, operation: Operation, words: str) -> None:
+def _has_done_nothing(operation: Operation) -> bool:
     waits = operation.status == OperationStatus.SCHEDULING or not has_begun(operation)
-    if waits and not _may_be_in_force(operation):
-        take_job_back(operation)
-        withdraw([operation], OperationStatus.CANCELLED, words)
-        return
+    return waits and not _may_be_in_force(operation)
+
+
+def _have_it_end(project: Project, operation: Operation, words: str) -> None:
     now = timezone.now()
     operation.status = OperationStatus.CANCELLING
     operation.error = words

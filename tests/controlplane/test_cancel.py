@@ -117,11 +117,13 @@ def test_a_long_copy(project: Project, whole: bool) -> None:
         wait_for(lambda: (staging / "data" / "base").exists(), "the middle of a copy")
         path = chain_path if whole else steering_path
         answer = project.client.post(path(project, create, "cancel"))["operations"]
-        assert told(answer) == [("create_branch", "cancelling"), ("start_compute", "cancelled")]
+        assert told(answer) == [("create_branch", "cancelling"), ("start_compute", "cancelling")]
         assert (
             answer[1]["error"] == f"not run: the operation {create['id']} before it was cancelled"
         )
-        assert ended(project, create, within=SOON)["status"] == "cancelled"
+        # Who waits for the last of a chain waits for all of it.
+        assert ended(project, made["operations"][1], within=SOON)["status"] == "cancelled"
+        assert project.operation(create["id"])["status"] == "cancelled"
         assert not staging.exists()
     assert not (branches / branch_id).exists()
     branch = project.branch(branch_id)
@@ -225,7 +227,7 @@ def test_a_reassignment_goes_back(project: Project) -> None:
         (start,) = project.client.post(project.endpoint_path(rest="/start"))["operations"]
         assert told(cancel(project, apply)) == [
             ("apply_config", "cancelling"),
-            ("suspend_compute", "cancelled"),
+            ("suspend_compute", "cancelling"),
         ]
         assert project.endpoint()["branch_id"] == project.branch_id
     assert ended(project, apply)["status"] == "cancelled"
