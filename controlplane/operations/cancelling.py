@@ -11,6 +11,8 @@ from django.db.models import Q
 from django.utils import timezone
 
 from controlplane.actors import ActorType, current_actor
+from controlplane.events.recording import happened, record
+from controlplane.events.types import EventType
 from controlplane.models import (
     HANDED_OVER,
     HOPEFUL,
@@ -64,7 +66,7 @@ def cancel(project: Project, operations: Sequence[Operation]) -> None:
         else:
             _have_it_end(project, operation, words)
     for operation in operations:
-        _take_rows_back(operation)
+        _take_rows_back(project, operation)
     dispatch(project)
 
 
@@ -101,14 +103,14 @@ def _may_be_in_force(operation: Operation) -> bool:
     return others.exclude(id=operation.id).exists()
 
 
-def _take_rows_back(operation: Operation) -> None:
+def _take_rows_back(project: Project, operation: Operation) -> None:
     """Give the endpoint the configuration and the branch that it had before the operation."""
     endpoint = Endpoint.objects.filter(id=operation.endpoint_id, deleted_at=None).first()
     if endpoint is None:
         return
     go_back(operation, endpoint)
     if left := _branch_left(operation):
-        _return_to(left, endpoint, operation)
+        _return_to(project, left, endpoint, operation)
     if endpoint.current_state == EndpointState.INIT:
         endpoint.enter(EndpointState.IDLE, now=timezone.now())
 
@@ -141,7 +143,7 @@ def _why_not_to_branch_left(operation: Operation, endpoint: Endpoint) -> str | N
     return None
 
 
-def _return_to(left: Branch, endpoint: Endpoint, reassignment: Operation) -> None:
+def _return_to(project: Project, left: Branch, endpoint: Endpoint, reassignment: Operation) -> None:
     """Put the endpoint on the branch that it left, and with it what was to be done with it on the
     other one: all of that stands behind the reassignment, so none of it has begun."""
     reached = endpoint.branch_id
@@ -157,3 +159,15 @@ def _return_to(left: Branch, endpoint: Endpoint, reassignment: Operation) -> Non
     endpoint.branch = left
     endpoint.updated_at = timezone.now()
     endpoint.save(update_fields=["branch", "updated_at"])
+    record(
+        happened(
+            EventType.ENDPOINT_UPDATED,
+            account_id=project.account_id,
+            project=project,
+            branch=left,
+            endpoint=endpoint,
+            operations=[reassignment],
+            summary=f"The endpoint {endpoint.id} went back to the branch that it had left",
+            changes={"branch_id": {"from": reached, "to": left.id}},
+        )
+    )
