@@ -12,10 +12,10 @@ router = Router(tags=["operations"])
 
 CANCEL = """\
 What has not begun ends `cancelled` at once, and so does what comes after it in its chain. What
-runs is `cancelling` until it has been brought to a safe point, then `cancelled`: a copy is stopped
-and removed, a start or a check is stopped, a new configuration gives way to the one before, a
-reassigned endpoint goes back to the branch that it left. Answers with the operations that were
-concerned; sent again, it answers the same.
+runs is `cancelling`, and the rest of its chain with it, until it has been brought to a safe point;
+then all are `cancelled`. A copy is stopped and removed, a start or a check is stopped, a new
+configuration gives way to the one before, a reassigned endpoint goes back to the branch that it
+left. Answers with the operations that were concerned; sent again, it answers the same.
 
 409 with the reason where there is nothing to cancel any more, or where it cannot be left half-done:
 a suspend or a deletion that has begun, the suspend of a disabled endpoint, a reassignment whose

@@ -11,6 +11,8 @@ from django.db.models import Q
 from django.utils import timezone
 
 from controlplane.actors import ActorType, current_actor
+from controlplane.events.recording import happened, record
+from controlplane.events.types import EventType
 from controlplane.models import (
     HANDED_OVER,
     HOPEFUL,
@@ -50,14 +52,21 @@ def why_not(operation: Operation) -> str | None:
 
 def cancel(project: Project, operations: Sequence[Operation]) -> None:
     """Cancel the first of the operations, and with it the others: what comes after it in its
-    chain, oldest first. `why_not` has said None of each."""
+    chain, oldest first. `why_not` has said None of each.
+
+    Those end no sooner than it does: who waits for the last of a chain waits for all of it.
+    """
     first, *rest = operations
-    _end_or_have_it_end(project, first, f"cancelled by {_who()}")
-    for operation in rest:
-        words = f"not run: the operation {first.id} before it was cancelled"
-        _end_or_have_it_end(project, operation, words)
+    ends_now = _has_done_nothing(first)
+    not_run = f"not run: the operation {first.id} before it was cancelled"
+    for operation, words in [(first, f"cancelled by {_who()}"), *((row, not_run) for row in rest)]:
+        if ends_now:
+            take_job_back(operation)
+            withdraw([operation], OperationStatus.CANCELLED, words)
+        else:
+            _have_it_end(project, operation, words)
     for operation in operations:
-        _take_rows_back(operation)
+        _take_rows_back(project, operation)
     dispatch(project)
 
 
@@ -66,12 +75,12 @@ def _who() -> str:
     return f'the API key "{actor.name}"' if actor.type == ActorType.USER else f"the {actor.type}"
 
 
-def _end_or_have_it_end(project: Project, operation: Operation, words: str) -> None:
+def _has_done_nothing(operation: Operation) -> bool:
     waits = operation.status == OperationStatus.SCHEDULING or not has_begun(operation)
-    if waits and not _may_be_in_force(operation):
-        take_job_back(operation)
-        withdraw([operation], OperationStatus.CANCELLED, words)
-        return
+    return waits and not _may_be_in_force(operation)
+
+
+def _have_it_end(project: Project, operation: Operation, words: str) -> None:
     now = timezone.now()
     operation.status = OperationStatus.CANCELLING
     operation.error = words
@@ -94,14 +103,14 @@ def _may_be_in_force(operation: Operation) -> bool:
     return others.exclude(id=operation.id).exists()
 
 
-def _take_rows_back(operation: Operation) -> None:
+def _take_rows_back(project: Project, operation: Operation) -> None:
     """Give the endpoint the configuration and the branch that it had before the operation."""
     endpoint = Endpoint.objects.filter(id=operation.endpoint_id, deleted_at=None).first()
     if endpoint is None:
         return
     go_back(operation, endpoint)
     if left := _branch_left(operation):
-        _return_to(left, endpoint, operation)
+        _return_to(project, left, endpoint, operation)
     if endpoint.current_state == EndpointState.INIT:
         endpoint.enter(EndpointState.IDLE, now=timezone.now())
 
@@ -134,7 +143,7 @@ def _why_not_to_branch_left(operation: Operation, endpoint: Endpoint) -> str | N
     return None
 
 
-def _return_to(left: Branch, endpoint: Endpoint, reassignment: Operation) -> None:
+def _return_to(project: Project, left: Branch, endpoint: Endpoint, reassignment: Operation) -> None:
     """Put the endpoint on the branch that it left, and with it what was to be done with it on the
     other one: all of that stands behind the reassignment, so none of it has begun."""
     reached = endpoint.branch_id
@@ -150,3 +159,15 @@ def _return_to(left: Branch, endpoint: Endpoint, reassignment: Operation) -> Non
     endpoint.branch = left
     endpoint.updated_at = timezone.now()
     endpoint.save(update_fields=["branch", "updated_at"])
+    record(
+        happened(
+            EventType.ENDPOINT_UPDATED,
+            account_id=project.account_id,
+            project=project,
+            branch=left,
+            endpoint=endpoint,
+            operations=[reassignment],
+            summary=f"The endpoint {endpoint.id} went back to the branch that it had left",
+            changes={"branch_id": {"from": reached, "to": left.id}},
+        )
+    )

@@ -168,16 +168,21 @@ def _finish(operation: Operation) -> bool:
 def _bring_to_safe_point(operation: Operation, attempt: UnderWay) -> None:
     """End an operation that somebody has cancelled, once nothing half-done is left of it.
 
-    The caller holds its branches. The rest of its chain, and the rows that had to go back, were
-    settled when the cancel was asked for.
+    The caller holds its branches. What was cancelled with it of its chain, which has not begun,
+    ends with it. The rows that had to go back did so when the cancel was asked for.
     """
     with patience(rule_of(operation).bound) as attempt.patience, step("undoing"):
         undo(operation, _branches_of(operation))
     fresh = _load(operation.id)
     with locked_project(operation.project_id) as project:
-        if _end(fresh, OperationStatus.CANCELLED, error=fresh.error):
-            settle_state(fresh)
-            dispatch(project)
+        if not _end(fresh, OperationStatus.CANCELLED, error=fresh.error):
+            return
+        for later in Operation.objects.filter(
+            chain=fresh.chain, status=OperationStatus.CANCELLING, dispatched_at=None
+        ).order_by("created_at"):
+            _end(later, OperationStatus.CANCELLED, error=later.error)
+        settle_state(fresh)
+        dispatch(project)
     log.info("operation cancelled", extra=_described(operation))
 
 

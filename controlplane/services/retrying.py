@@ -6,12 +6,14 @@ The callers hold the project's lock.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
+from typing import Any
 
 from django.utils import timezone
 
+from controlplane.events.recording import happened, record
+from controlplane.events.types import EventType
 from controlplane.models import (
-    GIVEN_UP,
     Action,
     Branch,
     BranchState,
@@ -24,73 +26,16 @@ from controlplane.models import (
 )
 from controlplane.operations.actions import MAKES_BRANCH, details_of
 from controlplane.operations.details import ApplyConfigDetails
-from controlplane.operations.effects import pending_state
 from controlplane.operations.scheduling import Step, unfinished
 from controlplane.services.branches import refuse_deletion, refuse_while_deleting
 from controlplane.services.creation import creation_again
 from controlplane.services.endpoint_attributes import check_endpoint
 from controlplane.services.endpoints import refuse_occupied, refuse_while_configured
 from controlplane.services.errors import Conflict, Unprocessable
+from controlplane.services.given_up import GivenUp
 
 CONFIGURED = [field.name for field in fields(Configuration)]
-
-
-@dataclass(frozen=True)
-class Retry:
-    """One operation that is to be tried again, and what is around it."""
-
-    operation: Operation
-    # It and the others that are tried again with it, oldest first.
-    together: Sequence[Operation]
-    # The project's unfinished operations.
-    earlier: Sequence[Operation]
-
-    @property
-    def branch(self) -> Branch:
-        """Raises Conflict where it was deleted."""
-        branch = self.operation.branch
-        assert branch is not None
-        if branch.deleted_at is not None:
-            raise Conflict(f"the branch {branch.id} was deleted")
-        return branch
-
-    @property
-    def endpoint(self) -> Endpoint:
-        """As its row is now. Raises Conflict where it was deleted, Locked where its branch is about
-        to be."""
-        endpoint = (
-            Endpoint.objects.select_related("branch", "project__account", "project__region")
-            .filter(id=self.operation.endpoint_id, deleted_at=None)
-            .first()
-        )
-        if endpoint is None:
-            raise Conflict(f"the endpoint {self.operation.endpoint_id} was deleted")
-        refuse_while_deleting(endpoint.branch, self.earlier)
-        return endpoint
-
-    @property
-    def heading_for(self) -> str:
-        """The state that the endpoint is in, or under way to."""
-        endpoint = self.endpoint
-        return pending_state(endpoint, self.earlier) or endpoint.current_state
-
-    def has(self, action: Action) -> bool:
-        return any(row.action == action for row in self.together)
-
-    def refuse_if_superseded(self, *actions: Action, having: str = "") -> None:
-        """Raises Conflict where a newer operation of the endpoint has one of these actions, with
-        such a detail, and did not fail."""
-        newer = Operation.objects.filter(
-            endpoint_id=self.operation.endpoint_id,
-            action__in=actions,
-            created_at__gt=self.operation.created_at,
-        ).exclude(chain=self.operation.chain)
-        if having:
-            newer = newer.filter(details__has_key=having)
-        found = newer.exclude(status__in=GIVEN_UP).order_by("-created_at").first()
-        if found:
-            verb = "has finished" if found.is_finished else "is under way"
-            raise Conflict(f"the newer operation {found.id} ({found.action}) {verb}")
+CHANGED = ["branch_id", *CONFIGURED]
 
 
 def retries_of(operation: Operation) -> list[Operation]:
@@ -119,9 +64,9 @@ def steps_again(project: Project, operations: Sequence[Operation]) -> list[Step]
     earlier = unfinished(project.id)
     steps: list[Step] = []
     for operation in operations:
-        retry = Retry(operation, operations, earlier)
+        given_up = GivenUp(operation, operations, earlier)
         try:
-            again = AGAIN[Action(operation.action)](retry)
+            again = AGAIN[Action(operation.action)](given_up)
         except Conflict:
             if not steps or operations[0].action not in MAKES_BRANCH:
                 raise
@@ -139,84 +84,107 @@ def _without_repeated_creations(again: Sequence[Step], steps: Sequence[Step]) ->
     ]
 
 
-def _create(retry: Retry) -> list[Step]:
-    branch = retry.branch
-    refuse_while_deleting(branch, retry.earlier)
+def _create(given_up: GivenUp) -> list[Step]:
+    branch = given_up.branch
+    refuse_while_deleting(branch, given_up.earlier)
     if branch.current_state == BranchState.READY:
         raise Conflict(f"the branch {branch.id} has been made since")
-    steps = creation_again(branch, retry.earlier)
+    steps = creation_again(branch, given_up.earlier)
     if not steps:
         raise Conflict(f"the branch {branch.id} is being made")
     *parents, last = steps
-    return [*parents, replace(last, retry_of=retry.operation)]
+    return [*parents, replace(last, retry_of=given_up.operation)]
 
 
-def _start(retry: Retry) -> list[Step]:
-    endpoint = retry.endpoint
+def _start(given_up: GivenUp) -> list[Step]:
+    endpoint = given_up.endpoint
     if endpoint.disabled:
         raise Conflict("endpoint is disabled")
-    retry.refuse_if_superseded(Action.START_COMPUTE, Action.SUSPEND_COMPUTE)
-    if retry.heading_for == EndpointState.ACTIVE and not retry.has(Action.SUSPEND_COMPUTE):
+    given_up.refuse_if_superseded(Action.START_COMPUTE, Action.SUSPEND_COMPUTE)
+    if given_up.heading_for == EndpointState.ACTIVE and not given_up.has(Action.SUSPEND_COMPUTE):
         raise Conflict("the endpoint is active already")
-    return [*creation_again(endpoint.branch, retry.earlier), _step(retry, endpoint)]
+    return [*creation_again(endpoint.branch, given_up.earlier), _step(given_up, endpoint)]
 
 
-def _suspend(retry: Retry) -> list[Step]:
-    if retry.has(Action.DELETE_TIMELINE):
-        return _suspend_before_deletion(retry)
-    endpoint = retry.endpoint
-    if retry.has(Action.APPLY_CONFIG):
+def _suspend(given_up: GivenUp) -> list[Step]:
+    if given_up.has(Action.DELETE_TIMELINE):
+        return _suspend_before_deletion(given_up)
+    endpoint = given_up.endpoint
+    if given_up.has(Action.APPLY_CONFIG):
         # A configuration is proved on a running compute; one that slept goes back to sleep. One
         # that serves clients by now goes on.
-        runs = retry.heading_for == EndpointState.ACTIVE and not endpoint.disabled
-        return [] if runs and not _is_reassignment(retry) else [_step(retry, endpoint)]
-    retry.refuse_if_superseded(Action.START_COMPUTE, Action.SUSPEND_COMPUTE)
-    if len(retry.together) == 1 and retry.heading_for == EndpointState.IDLE:
+        runs = given_up.heading_for == EndpointState.ACTIVE and not endpoint.disabled
+        return [] if runs and not _is_reassignment(given_up) else [_step(given_up, endpoint)]
+    given_up.refuse_if_superseded(Action.START_COMPUTE, Action.SUSPEND_COMPUTE)
+    if len(given_up.together) == 1 and given_up.heading_for == EndpointState.IDLE:
         raise Conflict("the endpoint is idle already")
-    return [_step(retry, endpoint)]
+    return [_step(given_up, endpoint)]
 
 
-def _apply(retry: Retry) -> list[Step]:
-    endpoint = retry.endpoint
-    details = details_of(retry.operation.action, retry.operation.details)
+def _apply(given_up: GivenUp) -> list[Step]:
+    endpoint = given_up.endpoint
+    details = details_of(given_up.operation.action, given_up.operation.details)
     assert isinstance(details, ApplyConfigDetails)
     if not details.may_restart:
-        return _apply_catalog(retry, endpoint)
-    left = _reassign(retry, endpoint, details.from_branch_id) if details.from_branch_id else None
-    before = _configure(retry, endpoint, details) if details.before else None
+        return _apply_catalog(given_up, endpoint)
+    had = {name: getattr(endpoint, name) for name in CHANGED}
+    left = _reassign(given_up, endpoint, details.from_branch_id) if details.from_branch_id else None
+    before = _configure(given_up, endpoint, details) if details.before else None
     if before is None and not details.from_branch_id:
         raise Conflict("the endpoint has these settings already")
     endpoint.updated_at = timezone.now()
     endpoint.save(update_fields=["branch", *CONFIGURED, "updated_at"])
+    _tell(endpoint, had)
     step = Step(
         Action.APPLY_CONFIG,
         branch=endpoint.branch,
         endpoint=endpoint,
         also_holds=[left] if left else [],
         details=ApplyConfigDetails(from_branch_id=left.id if left else None, before=before),
-        retry_of=retry.operation,
+        retry_of=given_up.operation,
     )
-    return [*creation_again(endpoint.branch, retry.earlier), step]
+    return [*creation_again(endpoint.branch, given_up.earlier), step]
 
 
-def _apply_catalog(retry: Retry, endpoint: Endpoint) -> list[Step]:
+def _tell(endpoint: Endpoint, had: Mapping[str, Any]) -> None:
+    """Record that the endpoint was changed, if it was."""
+    changes = {
+        name: {"from": value, "to": getattr(endpoint, name)}
+        for name, value in had.items()
+        if getattr(endpoint, name) != value
+    }
+    if changes:
+        record(
+            happened(
+                EventType.ENDPOINT_UPDATED,
+                account_id=endpoint.project.account_id,
+                project=endpoint.project,
+                branch=endpoint.branch,
+                endpoint=endpoint,
+                summary=f"The endpoint {endpoint.id} was changed again: {', '.join(changes)}",
+                changes=changes,
+            )
+        )
+
+
+def _apply_catalog(given_up: GivenUp, endpoint: Endpoint) -> list[Step]:
     """Roles and databases: all that the compute does not hold yet."""
     branch = endpoint.branch
     if branch.applied_catalog_revision == branch.catalog_revision:
         raise Conflict("the branch's roles and databases have been applied since")
     # It is for this operation to fail for them once more.
     for rows in (branch.roles, branch.databases):
-        rows.filter(catalog_error_of=retry.operation.created_at).update(catalog_error_of=None)
-    return [*creation_again(branch, retry.earlier), _step(retry, endpoint)]
+        rows.filter(catalog_error_of=given_up.operation.created_at).update(catalog_error_of=None)
+    return [*creation_again(branch, given_up.earlier), _step(given_up, endpoint)]
 
 
-def _reassign(retry: Retry, endpoint: Endpoint, left_id: str) -> Branch | None:
+def _reassign(given_up: GivenUp, endpoint: Endpoint, left_id: str) -> Branch | None:
     """Put the endpoint on the branch that it was to reach; returns the one that it leaves."""
-    goal = retry.branch
-    refuse_while_deleting(goal, retry.earlier)
+    goal = given_up.branch
+    refuse_while_deleting(goal, given_up.earlier)
     if endpoint.branch_id not in (goal.id, left_id):
         raise Conflict(f"the endpoint was reassigned to {endpoint.branch_id} since")
-    retry.refuse_if_superseded(Action.APPLY_CONFIG, having="from_branch_id")
+    given_up.refuse_if_superseded(Action.APPLY_CONFIG, having="from_branch_id")
     if endpoint.branch_id == left_id:
         refuse_occupied(goal)
         endpoint.branch = goal
@@ -224,11 +192,11 @@ def _reassign(retry: Retry, endpoint: Endpoint, left_id: str) -> Branch | None:
 
 
 def _configure(
-    retry: Retry, endpoint: Endpoint, details: ApplyConfigDetails
+    given_up: GivenUp, endpoint: Endpoint, details: ApplyConfigDetails
 ) -> Configuration | None:
     """Give the endpoint what was wanted; returns what it had, None where it has that already."""
-    refuse_while_configured(endpoint, retry.earlier)
-    retry.refuse_if_superseded(Action.APPLY_CONFIG, having="before")
+    refuse_while_configured(endpoint, given_up.earlier)
+    given_up.refuse_if_superseded(Action.APPLY_CONFIG, having="before")
     before, wanted = endpoint.configuration, details.wanted
     if wanted is None:
         raise Conflict("what was to be applied is not known any more; send the change again")
@@ -241,42 +209,44 @@ def _configure(
     return before
 
 
-def _check(retry: Retry) -> list[Step]:
-    endpoint = retry.endpoint
+def _check(given_up: GivenUp) -> list[Step]:
+    endpoint = given_up.endpoint
     if endpoint.disabled:
         raise Conflict("endpoint is disabled")
-    retry.refuse_if_superseded(Action.CHECK_AVAILABILITY)
+    given_up.refuse_if_superseded(Action.CHECK_AVAILABILITY)
     # Whatever it was to look for: the whole of a check.
     return [
         Step(
             Action.CHECK_AVAILABILITY,
             branch=endpoint.branch,
             endpoint=endpoint,
-            retry_of=retry.operation,
+            retry_of=given_up.operation,
         )
     ]
 
 
-def _suspend_before_deletion(retry: Retry) -> list[Step]:
-    branch = _deletable(retry)
+def _suspend_before_deletion(given_up: GivenUp) -> list[Step]:
+    branch = _deletable(given_up)
     endpoint = Endpoint.objects.filter(branch=branch, deleted_at=None).first()
     if endpoint is None:
         return []
-    retried = retry.operation if retry.operation.action == Action.SUSPEND_COMPUTE else None
+    retried = given_up.operation if given_up.operation.action == Action.SUSPEND_COMPUTE else None
     return [
         Step(Action.SUSPEND_COMPUTE, branch=branch, endpoint=endpoint, retry_of=retried),
     ]
 
 
-def _delete_branch(retry: Retry) -> list[Step]:
-    suspend = [] if retry.has(Action.SUSPEND_COMPUTE) else _suspend_before_deletion(retry)
-    deletion = Step(Action.DELETE_TIMELINE, branch=_deletable(retry), retry_of=retry.operation)
+def _delete_branch(given_up: GivenUp) -> list[Step]:
+    suspend = [] if given_up.has(Action.SUSPEND_COMPUTE) else _suspend_before_deletion(given_up)
+    deletion = Step(
+        Action.DELETE_TIMELINE, branch=_deletable(given_up), retry_of=given_up.operation
+    )
     return [*suspend, deletion]
 
 
-def _deletable(retry: Retry) -> Branch:
-    branch = retry.branch
-    refuse_while_deleting(branch, retry.earlier)
+def _deletable(given_up: GivenUp) -> Branch:
+    branch = given_up.branch
+    refuse_while_deleting(branch, given_up.earlier)
     try:
         refuse_deletion(branch)
     except Unprocessable as error:
@@ -285,7 +255,7 @@ def _deletable(retry: Retry) -> Branch:
 
 
 # By action, the steps that do an operation's work anew. Of a deleted project nobody can ask it.
-AGAIN: Mapping[Action, Callable[[Retry], list[Step]]] = {
+AGAIN: Mapping[Action, Callable[[GivenUp], list[Step]]] = {
     Action.CREATE_TIMELINE: _create,
     Action.CREATE_BRANCH: _create,
     Action.START_COMPUTE: _start,
@@ -296,13 +266,13 @@ AGAIN: Mapping[Action, Callable[[Retry], list[Step]]] = {
 }
 
 
-def _is_reassignment(retry: Retry) -> bool:
-    return any("from_branch_id" in row.details for row in retry.together)
+def _is_reassignment(given_up: GivenUp) -> bool:
+    return any("from_branch_id" in row.details for row in given_up.together)
 
 
-def _step(retry: Retry, endpoint: Endpoint) -> Step:
+def _step(given_up: GivenUp, endpoint: Endpoint) -> Step:
     """The operation's own, on the branch where its endpoint is now."""
-    operation = retry.operation
+    operation = given_up.operation
     return Step(
         Action(operation.action),
         branch=endpoint.branch,

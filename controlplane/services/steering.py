@@ -84,7 +84,7 @@ def _cancel(project: Project, operations: Sequence[Operation]) -> None:
             branch=first.branch_id,
             endpoint=first.endpoint_id,
             operations=operations,
-            summary=f"Cancel of {first.action} was asked for",
+            summary=f"The operation {first.action} was asked to be cancelled",
         )
     )
 
@@ -106,7 +106,7 @@ def _retry(project: Project, operations: Sequence[Operation]) -> list[Operation]
             branch=first.branch_id,
             endpoint=first.endpoint_id,
             operations=made,
-            summary=f"{first.action} is tried again",
+            summary=f"The operation {first.action} was tried again",
         )
     )
     return made
