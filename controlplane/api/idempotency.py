@@ -31,7 +31,7 @@ class IdempotencyMiddleware:
                 if claim is not None and is_kept(response.status_code):
                     claim.answer = Answer(response.status_code, response.content.decode())
         except (DatabaseError, InterfaceError) as error:
-            # The change and its answer could not be kept: there is neither.
+            # Either the change and its answer are kept, or neither: the same request again tells.
             return unexpected_response(request, error)
         return response
 

@@ -17,9 +17,9 @@ class IdempotentRequest(models.Model):
     key = models.CharField(max_length=255)
     # SHA-256 of what was asked: method, address and body.
     fingerprint = models.CharField(max_length=64)
-    status = models.PositiveSmallIntegerField(null=True)
+    status = models.PositiveSmallIntegerField()
     # The body, encrypted: it may hold passwords and API keys.
-    answer = models.TextField(default="")
+    answer = models.TextField()
     created_at = models.DateTimeField(default=timezone.now)
 
     class Meta:

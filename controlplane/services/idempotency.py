@@ -1,10 +1,14 @@
 """Requests that are sent twice and done once: `Idempotency-Key`.
 
-One transaction holds the key's row, whatever the request changes, and its answer, so the change
-and the answer are kept together or not at all, whenever the process is killed. The row comes
-first and is unique, so a second request with the key waits in the database for the first one's
-transaction to end. It holds nothing meanwhile, and everybody takes the row before any other lock:
+One transaction holds the key, whatever the request changes, and its answer, so the change and the
+answer are kept together or not at all, whenever the process is killed. The key is held by an
+advisory lock of the transaction: a second request with it waits in the database for the first one's
+transaction to end. It holds nothing meanwhile, and everybody takes this lock before any other:
 nobody can come to wait for it in a circle.
+
+Not by a row that is written first: a transaction that has written has a number, and while it
+waits for a project that somebody else is changing, no later event can be shown to anybody (see
+`models.event`).
 
 The services' own transactions are savepoints within. They tell others (NOTIFY, jobs) what they
 have done once the outer one commits, which is just before the answer is sent.
@@ -18,6 +22,7 @@ from datetime import timedelta
 
 from cryptography.fernet import InvalidToken
 from django.db import OperationalError, connection, transaction
+from django.utils import timezone
 from psycopg.errors import QueryCanceled
 
 from controlplane.models import ApiKey, IdempotentRequest
@@ -26,18 +31,6 @@ from controlplane.services.passwords import decrypt, encrypt
 
 KEPT_FOR = timedelta(days=1)
 LONGEST_KEY = 255
-
-# Waits for a transaction that has the same key under way. Where that has committed, it returns no
-# row, unless the one that is there is too old to count.
-CLAIM = """
-INSERT INTO controlplane_idempotentrequest AS kept
-    (api_key_id, key, fingerprint, answer, created_at)
-VALUES (%s, %s, %s, '', now())
-ON CONFLICT (api_key_id, key) DO UPDATE
-SET fingerprint = excluded.fingerprint, status = NULL, answer = '', created_at = excluded.created_at
-WHERE kept.created_at < now() - %s * interval '1 second'
-RETURNING id
-"""
 
 
 @dataclass(frozen=True)
@@ -61,7 +54,6 @@ class Claim:
     """A request that is the first with its key. What it has changed is kept where it has come to
     an `answer`, and undone where it has not."""
 
-    row_id: int
     answer: Answer | None = None
 
 
@@ -71,6 +63,13 @@ def fingerprint_of(*parts: bytes) -> str:
     for part in parts:
         digest.update(len(part).to_bytes(8) + part)
     return digest.hexdigest()
+
+
+def lock_of(api_key_id: int, key: str) -> int:
+    """The number of the key's advisory lock. Where two keys should ever have the same, one waits
+    for the other, and no more."""
+    digest = hashlib.sha256(f"idempotency {api_key_id} {key}".encode()).digest()
+    return int.from_bytes(digest[:8], signed=True)
 
 
 @contextmanager
@@ -83,42 +82,60 @@ def claimed(api_key: ApiKey, key: str, fingerprint: str) -> Iterator[Claim]:
     if not 1 <= len(key) <= LONGEST_KEY or not (key.isascii() and key.isprintable()):
         raise Invalid(f"Idempotency-Key must have 1 to {LONGEST_KEY} printable ASCII characters")
     with transaction.atomic():
-        claim = _claim(api_key, key, fingerprint)
+        _lock(lock_of(api_key.id, key))
+        # A statement of its own after the lock: it sees what the one before us has committed.
+        since = timezone.now() - KEPT_FOR
+        earlier = IdempotentRequest.objects.filter(api_key=api_key, key=key, created_at__gt=since)
+        if row := earlier.first():
+            raise AnsweredBefore(_answer_of(row, fingerprint))
+        claim = Claim()
         yield claim
         if claim.answer is None:
             transaction.set_rollback(True)
         else:
-            IdempotentRequest.objects.filter(id=claim.row_id).update(
-                status=claim.answer.status, answer=encrypt(claim.answer.body)
-            )
+            _keep(api_key, key, fingerprint, claim.answer)
 
 
-def _claim(api_key: ApiKey, key: str, fingerprint: str) -> Claim:
+def _lock(number: int) -> None:
     try:
         with connection.cursor() as cursor:
-            cursor.execute(CLAIM, [api_key.id, key, fingerprint, KEPT_FOR.total_seconds()])
-            claimed = cursor.fetchone()
+            cursor.execute("SELECT pg_advisory_xact_lock(%s)", [number])
     except OperationalError as error:
         if isinstance(error.__cause__, QueryCanceled):
             raise Conflict(
                 "a request with this Idempotency-Key is still being served; try again"
             ) from error
         raise
-    if claimed is not None:
-        return Claim(row_id=claimed[0])
-    # Locked by the statement above, so it stays until this transaction ends.
-    earlier = IdempotentRequest.objects.get(api_key=api_key, key=key)
-    if earlier.fingerprint != fingerprint:
+
+
+def _answer_of(row: IdempotentRequest, fingerprint: str) -> Answer:
+    """Raises Unprocessable, Conflict."""
+    if row.fingerprint != fingerprint:
         raise Unprocessable(
             "this Idempotency-Key was used for another request (other method, address or body); "
             "take a new key for a new request"
         )
-    assert earlier.status is not None
     try:
-        body = decrypt(earlier.answer)
+        return Answer(row.status, decrypt(row.answer))
     except InvalidToken as error:
         raise Conflict(
             "the request was answered before, but PERCH_SECRET_KEY has changed since then: "
             "the answer cannot be read any more"
         ) from error
-    raise AnsweredBefore(Answer(earlier.status, body))
+
+
+def _keep(api_key: ApiKey, key: str, fingerprint: str, answer: Answer) -> None:
+    """In place of one that is too old to count, where there still is one."""
+    row = IdempotentRequest(
+        api_key=api_key,
+        key=key,
+        fingerprint=fingerprint,
+        status=answer.status,
+        answer=encrypt(answer.body),
+    )
+    IdempotentRequest.objects.bulk_create(
+        [row],
+        update_conflicts=True,
+        unique_fields=["api_key", "key"],
+        update_fields=["fingerprint", "status", "answer", "created_at"],
+    )

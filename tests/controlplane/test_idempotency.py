@@ -5,7 +5,7 @@ import uuid
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -16,7 +16,7 @@ from django.utils import timezone
 from controlplane.models import Account, ApiKey, IdempotentRequest, Region
 from controlplane.operations import kept_requests
 from controlplane.operations.kept_requests import forget_requests
-from controlplane.services.idempotency import KEPT_FOR
+from controlplane.services.idempotency import KEPT_FOR, lock_of
 from tests.controlplane.test_fair_shares import locked_row, wait_for_waiting
 from tests.support.another_api import AnotherApi, another_api, kill
 from tests.support.client import Client
@@ -24,10 +24,15 @@ from tests.support.project import Project, refusal
 from tests.support.stack import Stack
 from tests.support.waiting import wait_for
 
-# The second waits for the first one's row; the database's own bound on a statement ends it.
-WAITING_FOR_KEY = """
+# A request that has come to its answer, and cannot keep it yet.
+KEEPING_THE_ANSWER = """
 SELECT count(*) FROM pg_stat_activity
 WHERE wait_event_type = 'Lock' AND query LIKE '%controlplane_idempotentrequest%'
+"""
+
+# Who waits in a transaction that has a number already.
+NUMBERED = """
+SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND backend_xid IS NOT NULL
 """
 
 
@@ -159,6 +164,10 @@ def test_of_two_at_once_the_second_waits_and_gets_the_firsts_answer(
             for number, client in enumerate(clients, start=1):
                 sent.append(threads.submit(send, client, "POST", path, key, body))
                 wait_for_waiting(standing, number)
+            with standing.stack.database() as connection:
+                # One that waits with a number would hold up everybody's events.
+                numbered = connection.execute(NUMBERED).fetchone()
+        assert numbered == (0,)
         answers = [one.result() for one in sent]
     assert [one.status_code for one in answers] == [201, 201]
     assert [is_replay(one) for one in answers] == [False, True]
@@ -192,17 +201,14 @@ def test_who_has_hung_up_asks_again_and_learns_what_was_done(standing: Project, 
 
 def test_who_waits_too_long_gets_a_conflict(alice: Client, stack: Stack, key: str) -> None:
     with stack.database() as connection, connection.transaction():
-        connection.execute(
-            "INSERT INTO controlplane_idempotentrequest"
-            " (api_key_id, key, fingerprint, answer, created_at)"
-            " SELECT id, %s, '', '', now() FROM controlplane_apikey"
-            " WHERE digest = encode(sha256(%s::bytea), 'hex')",
-            [key, alice.key],
-        )
+        row = connection.execute(
+            "SELECT id FROM controlplane_apikey WHERE digest = %s", [ApiKey.digest_of(alice.key)]
+        ).fetchone()
+        assert row is not None
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", [lock_of(row[0], key)])
         response = send(alice, "POST", "/api_keys", key, {"key_name": "x"})
         assert refusal(response)[0] == 409
         assert response.elapsed.total_seconds() < 5
-        connection.execute("DELETE FROM controlplane_idempotentrequest WHERE key = %s", [key])
     assert not is_replay(send(alice, "POST", "/api_keys", key, {"key_name": "x"}))
     assert len(alice.get("/api_keys")) == 2
 
@@ -217,7 +223,7 @@ def held_before_the_answer_is_kept(stack: Stack, key: str) -> Iterator[None]:
             " $$ BEGIN PERFORM pg_advisory_xact_lock(4711); RETURN NEW; END $$"
         )
         connection.execute(
-            "CREATE TRIGGER hold_answer BEFORE UPDATE ON controlplane_idempotentrequest"
+            "CREATE TRIGGER hold_answer BEFORE INSERT ON controlplane_idempotentrequest"
             f" FOR EACH ROW WHEN (NEW.key = '{key}') EXECUTE FUNCTION hold_answer()"
         )
         try:
@@ -236,7 +242,7 @@ def test_killed_between_change_and_answer_it_was_never_sent(
             sent = threads.submit(send, doomed.client(standing.client.key), "POST", path, key, body)
             with stack.database() as connection:
                 wait_for(
-                    lambda: connection.execute(WAITING_FOR_KEY).fetchone() == (1,), "the answer"
+                    lambda: connection.execute(KEEPING_THE_ANSWER).fetchone() == (1,), "the answer"
                 )
             kill(doomed)
         with pytest.raises(requests.ConnectionError):
@@ -267,6 +273,9 @@ class TestWhatIsKept:
             content_type="application/json",
             headers={"Idempotency-Key": key},
         )
+
+    def keep(self, api_key: ApiKey, key: str, at: datetime) -> None:
+        IdempotentRequest.objects.create(api_key=api_key, key=key, status=200, created_at=at)
 
     def test_it_holds_no_secret_in_clear(self, api: DjangoClient) -> None:
         response = self.post(api, "k")
@@ -302,9 +311,9 @@ class TestWhatIsKept:
         now = timezone.now()
         for hours in range(6):
             at = now - timedelta(hours=hours)
-            IdempotentRequest.objects.create(api_key=ours[hours % 2], key=f"{hours}", created_at=at)
+            self.keep(ours[hours % 2], f"{hours}", at)
         for key, age in (("young", timedelta(0)), ("old", timedelta(hours=25))):
-            IdempotentRequest.objects.create(api_key=other, key=key, created_at=now - age)
+            self.keep(other, key, now - age)
         forget_requests(region)
         kept = IdempotentRequest.objects.values_list("key", flat=True)
         assert sorted(kept) == ["0", "1", "2", "young"]
