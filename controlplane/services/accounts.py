@@ -1,9 +1,13 @@
 """API keys: who is calling, and the keys an account has."""
 
+from collections.abc import Collection
 from datetime import timedelta
 
+from django.db import transaction
 from django.utils import timezone
 
+from controlplane.events.changes import api_key_created, api_key_revoked
+from controlplane.events.recording import record
 from controlplane.models import Account, ApiKey
 from controlplane.services.errors import Invalid, NotFound
 
@@ -26,6 +30,12 @@ def authenticate(key: str, *, address: str) -> ApiKey | None:
     return row
 
 
+def keys_in_force(key_ids: Collection[int]) -> set[int]:
+    """Those of the keys that a request would still be let in with."""
+    keys = ApiKey.objects.filter(id__in=key_ids, revoked_at=None)
+    return set(keys.values_list("id", flat=True))
+
+
 def list_keys(account: Account) -> list[ApiKey]:
     """The keys that are in force, the newest first."""
     keys = ApiKey.objects.select_related("account").filter(account=account, revoked_at=None)
@@ -36,15 +46,26 @@ def create_key(account: Account, name: str) -> tuple[ApiKey, str]:
     """The new key's row, and the key itself, which is not kept."""
     if not name.strip():
         raise Invalid("key_name must not be empty")
-    return ApiKey.issue(account, name)
+    return issue_key(account, name)
+
+
+def issue_key(account: Account, name: str) -> tuple[ApiKey, str]:
+    """The same for an operator, whose word it is."""
+    with transaction.atomic():
+        row, key = ApiKey.issue(account, name)
+        record(api_key_created(row))
+    return row, key
 
 
 def revoke_key(account: Account, key_id: int) -> ApiKey:
     """Raises NotFound; revoking twice is no error."""
-    row = ApiKey.objects.filter(account=account, id=key_id).first()
-    if row is None:
-        raise NotFound("API key not found")
-    if row.revoked_at is None:
-        row.revoked_at = timezone.now()
-        row.save(update_fields=["revoked_at"])
+    with transaction.atomic():
+        keys = ApiKey.objects.select_for_update().filter(account=account, id=key_id)
+        row = keys.first()
+        if row is None:
+            raise NotFound("API key not found")
+        if row.revoked_at is None:
+            row.revoked_at = timezone.now()
+            row.save(update_fields=["revoked_at"])
+            record(api_key_revoked(row))
     return row

@@ -4,7 +4,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from controlplane.models import Account, ApiKey, Plan
+from controlplane.models import Account, Plan
+from controlplane.services.accounts import issue_key
 
 
 class Command(BaseCommand):
@@ -26,5 +27,5 @@ class Command(BaseCommand):
             if not value.strip() or len(value) > 64:
                 raise CommandError(f"the {label}'s name must have 1 to 64 characters")
         owner, _ = Account.objects.get_or_create(name=account, defaults={"plan": plan})
-        _, key = ApiKey.issue(owner, name)
+        _, key = issue_key(owner, name)
         self.stdout.write(key)
