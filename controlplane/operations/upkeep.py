@@ -17,6 +17,7 @@ from controlplane.models import PostgresSettings, Region
 from controlplane.operations import vitals
 from controlplane.operations.availability import check_availability
 from controlplane.operations.disk import guard_disk
+from controlplane.operations.event_retention import forget_events
 from controlplane.operations.idleness import suspend_idle_endpoints
 from controlplane.operations.reconcile import reconcile_host, redispatch_lost_operations
 from controlplane.operations.retention import forget_deleted
@@ -83,4 +84,5 @@ ROUNDS: Sequence[Round] = (
     Round(2, measure_nearly_full),
     Round(5, follow_compute_logs),
     Round(600, forget_deleted),
+    Round(600, forget_events),
 )

@@ -8,6 +8,8 @@ from django.utils import timezone
 
 from controlplane.events.changes import api_key_created, api_key_revoked
 from controlplane.events.recording import record
+from controlplane.events.refusals import Refusal, refusals
+from controlplane.events.types import EventType
 from controlplane.models import Account, ApiKey
 from controlplane.services.errors import Invalid, NotFound
 
@@ -28,6 +30,18 @@ def authenticate(key: str, *, address: str) -> ApiKey | None:
     if row.last_used_at is None or now - row.last_used_at > LAST_USED_PRECISION:
         ApiKey.objects.filter(id=row.id).update(last_used_at=now, last_used_from_addr=address)
     return row
+
+
+def note_refused(key: str, *, address: str) -> None:
+    """Tell of a key that was refused: its account, where it was one; else the operator."""
+    known = ApiKey.objects.filter(digest=ApiKey.digest_of(key)).first()
+    kind = EventType.API_KEY_REFUSED
+    if known is None:
+        refusals.note(Refusal(kind, address=address))
+    else:
+        refusals.note(
+            Refusal(kind, known.account_id, known.name, address=address, api_key_id=known.id)
+        )
 
 
 def keys_in_force(key_ids: Collection[int]) -> set[int]:

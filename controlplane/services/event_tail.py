@@ -27,9 +27,9 @@ ORDER BY e.transaction, e.id
 LIMIT %s
 """
 NEWEST = """
-SELECT transaction::text, id FROM controlplane_event
-WHERE transaction < pg_snapshot_xmin(pg_current_snapshot())
-ORDER BY transaction DESC, id DESC LIMIT 1
+SELECT e.transaction::text, e.id FROM controlplane_event e
+WHERE e.transaction < pg_snapshot_xmin(pg_current_snapshot())
+ORDER BY e.transaction DESC, e.id DESC LIMIT 1
 """
 AFTER = '("transaction", id) > (%s::text::xid8, %s)'
 UP_TO = '("transaction", id) <= (%s::text::xid8, %s)'
