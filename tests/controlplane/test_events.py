@@ -35,10 +35,6 @@ def types(found: Iterable[Any]) -> list[str]:
     return [event["type"] for event in found]
 
 
-def newest_id(client: Client) -> int:
-    return max((int(event["id"]) for event in events(client)), default=0)
-
-
 class Told:
     """What was told of an account since the last look, oldest first."""
 
