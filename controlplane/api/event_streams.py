@@ -5,14 +5,18 @@ no part of its account's share of requests, no thread.
 """
 
 import logging
+import select
 import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
+from typing import Any
 
 from django.db import InterfaceError, OperationalError, close_old_connections
 from django.db.models import QuerySet
 from django.http import StreamingHttpResponse
+from gevent.monkey import get_original
 
 from controlplane import logs
 from controlplane.actors import current_actor
@@ -33,9 +37,10 @@ from controlplane.services.events import events_of
 
 log = logging.getLogger(__name__)
 
-# Seconds after which a silent stream says that it is there, so that nothing between takes it for
-# dead, and a reader that is gone is noticed.
+# Seconds after which a silent stream says that it is there: nothing between may take it for dead.
 HEARTBEAT = 15.0
+# The system's own, which looks and does not wait; gevent's goes its own way.
+_poll = get_original("select", "poll")
 # Milliseconds that a reader should wait before it comes back.
 RETRY = 2000
 # Missed events that are read at once.
@@ -60,6 +65,7 @@ def open_stream(
         project_id=project_id,
         key_id=current_actor().api_key_id,
         wanted=wanted,
+        has_left=partial(_has_hung_up, request.META.get("gunicorn.socket")),
     )
     held = stream_share(request.auth.id)
     try:
@@ -73,6 +79,18 @@ def open_stream(
     # A proxy in front must pass on what comes, when it comes.
     response.headers["X-Accel-Buffering"] = "no"
     return response
+
+
+def _has_hung_up(connection: Any) -> bool:
+    """Whether the client has closed the connection. Only a write would tell otherwise, and there
+    may be nothing to say for long."""
+    if connection is None:
+        return False
+    if connection.fileno() < 0:
+        return True
+    look = _poll()
+    look.register(connection.fileno(), select.POLLRDHUP)
+    return bool(look.poll(0))
 
 
 class EventStream(Iterator[bytes]):

@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from django.db import InterfaceError, OperationalError, close_old_connections
 
@@ -34,7 +34,7 @@ AT_ONCE, MOST_WAITING = 500, 1000
 # Seconds between two looks while an older transaction keeps events back, whose end nothing tells
 # of: twice as long each time.
 FIRST_PAUSE, LONGEST_PAUSE = 0.01, 0.25
-# Seconds between two looks without any news, and at the readers' keys.
+# Seconds between two looks without any news, and at the readers themselves.
 LOOK_EVERY = 2.0
 
 
@@ -42,10 +42,18 @@ class Reader:
     """One stream's place at the tail. Filled by the tail, emptied by the stream."""
 
     def __init__(
-        self, *, account_id: int, project_id: str | None, key_id: int | None, wanted: EventFilter
+        self,
+        *,
+        account_id: int,
+        project_id: str | None,
+        key_id: int | None,
+        wanted: EventFilter,
+        has_left: Callable[[], bool],
     ) -> None:
         self.account_id = account_id
         self.key_id = key_id
+        # Whether nobody is there any more who would read.
+        self.has_left = has_left
         self._project_id = project_id
         self._wanted = wanted
         self._waiting: deque[tuple[Position, bytes]] = deque()
@@ -86,7 +94,7 @@ class Tail:
         self._readers: dict[int, set[Reader]] = defaultdict(set)
         self._thread: threading.Thread | None = None
         self._position = NOTHING
-        self._looked_at_keys = 0.0
+        self._looked_at = 0.0
 
     def join(self, reader: Reader) -> Position:
         """Have the reader get what follows the position that is returned, until it leaves."""
@@ -108,6 +116,17 @@ class Tail:
                 del self._readers[reader.account_id]
 
     def _run(self) -> None:
+        try:
+            self._follow()
+        except Exception:
+            log.exception("the tail of events is lost")
+            with self._lock:
+                self._thread = None
+                for reader in self._all():
+                    # They come back, and find another one.
+                    reader.end()
+
+    def _follow(self) -> None:
         with waiting_for(EVENTS) as waiter:
             pause = FIRST_PAUSE
             while self._goes_on():
@@ -132,14 +151,14 @@ class Tail:
             return False
 
     def _look(self) -> bool:
-        """Read on, and see whose key is no longer good; whether there is more to read already.
+        """Read on, and see who is to go; whether there is more to read already.
 
         What the database does not answer is asked again with the next look.
         """
         try:
             has_more = self._read()
-            if time.monotonic() - self._looked_at_keys >= LOOK_EVERY:
-                self._end_refused()
+            if time.monotonic() - self._looked_at >= LOOK_EVERY:
+                self._end_others()
         except (OperationalError, InterfaceError) as error:
             log.warning("events unread", extra={"error": str(error)})
             return False
@@ -164,17 +183,17 @@ class Tail:
             for reader in wanting:
                 reader.give(position, frame)
 
-    def _end_refused(self) -> None:
-        """End the streams of keys that are good no more."""
+    def _end_others(self) -> None:
+        """End the streams of keys that are good no more, and those that nobody reads."""
         with self._lock:
             keys = {reader.key_id for reader in self._all() if reader.key_id is not None}
         good = keys_in_force(keys)
         with self._lock:
             for reader in self._all():
                 # One that came while we asked is looked at next time.
-                if reader.key_id in keys - good:
+                if reader.key_id in keys - good or reader.has_left():
                     reader.end()
-        self._looked_at_keys = time.monotonic()
+        self._looked_at = time.monotonic()
 
     def _all(self) -> Iterable[Reader]:
         return [reader for readers in self._readers.values() for reader in readers]
