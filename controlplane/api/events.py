@@ -6,9 +6,8 @@ from django.http import HttpResponseBase, JsonResponse
 from ninja import Query, Router
 
 from controlplane.api.auth import AuthenticatedRequest
+from controlplane.api.event_fields import EventsPage, EventsQuery
 from controlplane.api.event_streams import open_stream
-from controlplane.api.pagination import EventsQuery
-from controlplane.api.responses import EventsPage
 from controlplane.events.shape import as_json
 from controlplane.services import events
 

@@ -14,7 +14,6 @@ from pydantic import Field
 from controlplane.actors import ActorType
 from controlplane.api.fields import Timestamp
 from controlplane.models import Account, Branch, Endpoint, Operation, Plan, Project
-from controlplane.services.event_filters import TYPES
 
 # Where no plan limits what a branch may hold: more than any host's disk.
 UNLIMITED_MEBIBYTES = 1 << 30
@@ -59,33 +58,6 @@ class OperationOut(Schema):
     @staticmethod
     def resolve_total_duration_ms(operation: Operation) -> int:
         return operation.duration_ms(timezone.now())
-
-
-class ActorOut(Schema):
-    type: str = Field(description=f"one of {', '.join(ActorType)}")
-    name: str = Field(description="a key's for `user` and `retry`, a role's for `client`")
-    api_key_id: int | None
-    address: str
-
-
-class ChangeOut(Schema):
-    before: Any = Field(alias="from")
-    to: Any
-
-
-class EventOut(Schema):
-    """Something that somebody, or the platform, has changed. Every field is always there."""
-
-    id: str
-    type: str = Field(description=f"one of {', '.join(TYPES)}")
-    project_id: str | None
-    branch_id: str | None
-    endpoint_id: str | None
-    operation_ids: list[str] = Field(description="of the operations that are part of it")
-    actor: ActorOut
-    at: str = Field(description="to the microsecond, UTC", examples=["2026-01-31T12:00:00.123456Z"])
-    summary: str = Field(description="one sentence, for people")
-    changes: dict[str, ChangeOut] = Field(description="by field; without any secret")
 
 
 class EndpointOut(Schema):
@@ -302,11 +274,6 @@ class OperationsOut(Schema):
 
 
 class OperationsPage(OperationsOut):
-    pagination: Cursor | None = None
-
-
-class EventsPage(Schema):
-    events: list[EventOut]
     pagination: Cursor | None = None
 
 
