@@ -86,6 +86,13 @@ DEFAULT_SUSPEND_TIMEOUT = envint("PERCH_DEFAULT_SUSPEND_TIMEOUT", 300)
 # Days that the rows of what was deleted are kept.
 DELETED_RETENTION = envint("PERCH_DELETED_RETENTION", 30)
 
+# Days that events are kept, and how many of one account: the oldest go first.
+EVENT_RETENTION = envint("PERCH_EVENT_RETENTION", 90)
+EVENTS_PER_ACCOUNT = envint("PERCH_EVENTS_PER_ACCOUNT", 1_000_000)
+# Streams of events that an account may have open at each process of the API: each is a
+# connection and a few tens of kilobytes.
+STREAMS_PER_ACCOUNT = envint("PERCH_API_STREAMS_PER_ACCOUNT", 100)
+
 # Seconds for the answer to a statement, 0 for no bound. The API's callers wait for theirs:
 # with a connection that is not to be had or is no longer good, it still comes within 5 seconds.
 DATABASE_TIMEOUT = envint("PERCH_DATABASE_TIMEOUT", 4 if PROCESS == "api" else 30)

@@ -28,6 +28,7 @@ class ApiKeyAuth(HttpBearer):
         address = request.META.get("REMOTE_ADDR", "")
         key = accounts.authenticate(token, address=address)
         if key is None:
+            accounts.note_refused(token, address=address)
             return None
         take_share(request, f"account {key.account_id}")
         caller = Actor(ActorType.USER, name=key.name, api_key_id=key.id, address=address)

@@ -61,6 +61,15 @@ def only_waiting(request: HttpRequest, whose: str, *, most: int) -> Iterator[Non
         share.enter_context(_share(name, settings.REQUESTS_PER_ACCOUNT, within=GO_ON_WITHIN))
 
 
+def stream_share(account_id: int) -> ExitStack:
+    """Count one of the account's streams until what is returned is closed: longer than the
+    request that begins it. Raises TooManyRequests."""
+    held = ExitStack()
+    most = settings.STREAMS_PER_ACCOUNT
+    held.enter_context(_share(f"streams {account_id}", most, named="streams"))
+    return held
+
+
 def _shares_of(request: HttpRequest) -> dict[str, ExitStack]:
     """What the request holds of shares, by whose they are."""
     shares: dict[str, ExitStack] = request.META.setdefault("perch.shares", {})

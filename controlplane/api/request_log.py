@@ -43,7 +43,8 @@ class RequestLogMiddleware:
                 "path": request.path,
                 "status": response.status_code,
                 "ms": round((time.perf_counter() - began) * 1000, 1),
-                "bytes": len(response.content),
+                # Of a stream nobody knows yet.
+                "bytes": None if response.streaming else len(response.content),
                 "client": request.META.get("REMOTE_ADDR", ""),
                 "account": account.id if account else None,
             }

@@ -33,12 +33,20 @@ class GunicornLogger(Logger):  # type: ignore[misc] # gunicorn has no types
 
 
 class JsonErrorsWorker(BufferingWorker):
+    def load_wsgi(self) -> None:
+        super().load_wsgi()
+        from controlplane.events.refusals import refusals
+
+        refusals.begin()
+
     def end_waits(self) -> None:
         # Not at the module's top: gunicorn reads that before gevent has patched what psycopg,
         # once it is imported, waits with.
         from controlplane.api.listening import listener
+        from controlplane.events.refusals import refusals
 
         listener.stop()
+        refusals.close()
 
     def handle_error(self, req: Any, client: Any, addr: Any, exc: BaseException) -> None:
         """Answer a request that could not be parsed, or that no handler has answered."""

@@ -25,16 +25,20 @@ from controlplane.models import (
     Role,
 )
 from controlplane.operations.own_region import adopt_region
+from controlplane.operations.states import enter
+from controlplane.services.event_tail import renumber_events
 
 
 @transaction.atomic
 def settle_rows(manifest: Manifest) -> None:
     """Bring all rows to what was restored. Nothing else uses the database meanwhile."""
-    for endpoint in Endpoint.objects.filter(
+    renumber_events()
+    for endpoint in Endpoint.objects.select_related("project").filter(
         project__region_id=settings.REGION, current_state=EndpointState.ACTIVE
     ):
         # It ran until then: what it ran is counted, what it lay in the backup is not.
-        endpoint.enter(EndpointState.IDLE, now=manifest.rows_at)
+        reason, now = "it was restored from a backup", manifest.rows_at
+        enter(endpoint.project, endpoint, EndpointState.IDLE, now=now, reason=reason)
     # First those that are still to be made of a parent: the parent's rows are as they were.
     for branch in Branch.objects.filter(
         current_state=BranchState.INIT, parent__in=manifest.branches

@@ -3,12 +3,20 @@
 record(happened(EventType.BRANCH_UPDATED, account_id=…, branch=branch, summary="…"))
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from controlplane.actors import Actor, current_actor
 from controlplane.events.types import EventType
 from controlplane.models import Branch, Endpoint, Event, Operation, Project
+
+# Characters. A summary is one sentence, and an operation's error in it may be long.
+LONGEST_SUMMARY = 1000
+
+# What was recorded within `together`; None outside of it.
+_gathered: ContextVar[list[Event] | None] = ContextVar("events", default=None)
 
 
 def happened(
@@ -41,15 +49,39 @@ def happened(
         actor_name=by.name,
         api_key_id=by.api_key_id,
         address=by.address,
-        summary=summary,
+        summary=summary[:LONGEST_SUMMARY],
         changes=changes or {},
     )
 
 
 def record(*events: Event) -> None:
     """Write the events, in one statement. The caller is in the transaction of the change."""
+    gathered = _gathered.get()
+    if gathered is not None:
+        gathered.extend(events)
+    elif events:
+        _write(events)
+
+
+@contextmanager
+def together() -> Iterator[None]:
+    """Write what is recorded in this block in one statement, at its end; what the block raises
+    leaves nothing written. To be entered within the transaction, as its innermost."""
+    if _gathered.get() is not None:
+        yield
+        return
+    events: list[Event] = []
+    token = _gathered.set(events)
+    try:
+        yield
+    finally:
+        _gathered.reset(token)
     if events:
-        Event.objects.bulk_create(events)
+        _write(events)
+
+
+def _write(events: Iterable[Event]) -> None:
+    Event.objects.bulk_create(events)
 
 
 def _id_of(row: Project | Branch | Endpoint | str | None) -> str | None:

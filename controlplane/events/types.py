@@ -10,6 +10,8 @@ class EventType(StrEnum):
     PROJECT_DELETED = "project.deleted"
     BRANCH_CREATED = "branch.created"
     BRANCH_UPDATED = "branch.updated"
+    # Somebody asked for it; it is gone with the next one, once its data is.
+    BRANCH_DELETE_REQUESTED = "branch.delete_requested"
     BRANCH_DELETED = "branch.deleted"
     BRANCH_EXPIRED = "branch.expired"
     ENDPOINT_CREATED = "endpoint.created"

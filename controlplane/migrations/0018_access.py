@@ -78,7 +78,7 @@ DROP FUNCTION perch_notify_plan();
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('controlplane', '0014_find_operations'),
+        ('controlplane', '0016_find_events'),
     ]
 
     operations = [

@@ -3,6 +3,7 @@
 from typing import Any
 
 from django.contrib.postgres.fields import ArrayField
+from django.contrib.postgres.indexes import GinIndex
 from django.db import models
 from django.utils import timezone
 
@@ -30,7 +31,9 @@ class Event(models.Model):
     """
 
     # None for what concerns no account that is known: a key that nobody has.
-    account = models.ForeignKey(Account, null=True, on_delete=models.CASCADE, related_name="+")
+    account = models.ForeignKey(
+        Account, null=True, on_delete=models.CASCADE, related_name="+", db_index=False
+    )
     transaction = TransactionId(
         db_default=models.Func(function="pg_current_xact_id"), editable=False
     )
@@ -58,9 +61,34 @@ class Event(models.Model):
             ),
         )
         indexes = (
-            models.Index(name="events_of_an_account", fields=["account", "-id"]),
-            models.Index(name="events_of_a_project", fields=["project_id", "-id"]),
+            # For the lists, by what they are narrowed to.
+            models.Index(name="account_events", fields=["account", "-at", "-id"]),
+            models.Index(name="account_events_by_type", fields=["account", "type", "-at", "-id"]),
+            models.Index(
+                name="account_events_by_actor", fields=["account", "actor_type", "-at", "-id"]
+            ),
+            models.Index(name="project_events", fields=["project_id", "-at", "-id"]),
+            models.Index(
+                name="project_events_by_type", fields=["project_id", "type", "-at", "-id"]
+            ),
+            models.Index(
+                name="project_events_by_actor", fields=["project_id", "actor_type", "-at", "-id"]
+            ),
+            models.Index(
+                name="branch_events",
+                fields=["branch_id", "-at", "-id"],
+                condition=models.Q(branch_id__isnull=False),
+            ),
+            models.Index(
+                name="endpoint_events",
+                fields=["endpoint_id", "-at", "-id"],
+                condition=models.Q(endpoint_id__isnull=False),
+            ),
+            GinIndex(name="operation_events", fields=["operation_ids"]),
+            # For the streams: of all accounts, and of one that goes on where it was.
             models.Index(name="events_in_order", fields=["transaction", "id"]),
+            models.Index(name="account_events_in_order", fields=["account", "transaction", "id"]),
+            # For the retention.
             models.Index(name="events_by_time", fields=["at"]),
         )
 

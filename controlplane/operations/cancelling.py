@@ -30,6 +30,7 @@ from controlplane.operations.effects import go_back
 from controlplane.operations.engine import withdraw
 from controlplane.operations.queue import has_begun, hasten_job, take_job_back
 from controlplane.operations.scheduling import dispatch
+from controlplane.operations.states import enter
 
 GIVING_UP = (OperationStatus.CANCELLING, OperationStatus.CANCELLED)
 
@@ -112,7 +113,8 @@ def _take_rows_back(project: Project, operation: Operation) -> None:
     if left := _branch_left(operation):
         _return_to(project, left, endpoint, operation)
     if endpoint.current_state == EndpointState.INIT:
-        endpoint.enter(EndpointState.IDLE, now=timezone.now())
+        now = timezone.now()
+        enter(project, endpoint, EndpointState.IDLE, now=now, operations=[operation])
 
 
 def _branch_left(operation: Operation) -> Branch | None:

@@ -5,13 +5,16 @@ Called by the engine, in the transaction that ends the operation unless it says 
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime
 
 from django.utils import timezone
 
 from controlplane.compute import compute
 from controlplane.compute.process import StopFailed
+from controlplane.events.changes import branch_deleted, endpoint_deleted, endpoint_went_back
+from controlplane.events.differences import differences
+from controlplane.events.recording import record
 from controlplane.models import (
     HOPEFUL,
     Action,
@@ -23,6 +26,7 @@ from controlplane.models import (
 )
 from controlplane.operations.actions import details_of, rule_of
 from controlplane.operations.details import ApplyConfigDetails, SuspendComputeDetails
+from controlplane.operations.states import enter
 
 log = logging.getLogger(__name__)
 
@@ -44,14 +48,11 @@ def take_effect(operation: Operation) -> None:
     if rule.makes_branch:
         _enter_ready(operation, now)
     elif operation.action == Action.DELETE_TIMELINE:
-        Endpoint.objects.filter(branch_id=operation.branch_id, deleted_at=None).update(
-            deleted_at=now, updated_at=now
-        )
-        Branch.objects.filter(id=operation.branch_id).update(deleted_at=now, updated_at=now)
+        _delete_branch(operation, now)
     elif (state := rule.endpoint_after) and (endpoint := _living_endpoint(operation)):
         if isinstance(details, SuspendComputeDetails) and details.if_idle and _runs(endpoint):
             state = EndpointState.ACTIVE  # a client came at the last moment: it stayed up
-        endpoint.enter(state, now=now)
+        enter(operation.project, endpoint, state, now=now, operations=[operation])
 
 
 def settle_compute(operation: Operation, rest: Sequence[Operation]) -> None:
@@ -75,14 +76,14 @@ def settle_rows(operation: Operation) -> None:
     if endpoint is None:
         return
     go_back(operation, endpoint)
-    _enter_as_it_runs(endpoint)
+    _enter_as_it_runs(operation, endpoint)
 
 
 def settle_state(operation: Operation) -> None:
     """Leave the endpoint of a cancelled operation, whose settings are its last good ones since
     somebody has asked for the end, in a true state."""
     if endpoint := _living_endpoint(operation):
-        _enter_as_it_runs(endpoint)
+        _enter_as_it_runs(operation, endpoint)
 
 
 def go_back(operation: Operation, endpoint: Endpoint) -> None:
@@ -93,12 +94,27 @@ def go_back(operation: Operation, endpoint: Endpoint) -> None:
         return
     operation.details = replace(details, wanted=endpoint.configuration).as_json()
     operation.save(update_fields=["details"])
-    endpoint.go_back_to(details.before)
+    changes = differences(asdict(endpoint.configuration), asdict(details.before))
+    if changes:
+        record(endpoint_went_back(operation, endpoint, changes))
+        endpoint.go_back_to(details.before)
 
 
-def _enter_as_it_runs(endpoint: Endpoint) -> None:
+def _enter_as_it_runs(operation: Operation, endpoint: Endpoint) -> None:
     state = EndpointState.ACTIVE if _runs(endpoint) else EndpointState.IDLE
-    endpoint.enter(state, now=timezone.now())
+    now = timezone.now()
+    enter(operation.project, endpoint, state, now=now, operations=[operation])
+
+
+def _delete_branch(operation: Operation, now: datetime) -> None:
+    for endpoint in Endpoint.objects.filter(branch_id=operation.branch_id, deleted_at=None):
+        record(endpoint_deleted(operation.project, endpoint, [operation]))
+    Endpoint.objects.filter(branch_id=operation.branch_id, deleted_at=None).update(
+        deleted_at=now, updated_at=now
+    )
+    assert operation.branch is not None
+    record(branch_deleted(operation, operation.branch))
+    Branch.objects.filter(id=operation.branch_id).update(deleted_at=now, updated_at=now)
 
 
 def _enter_ready(operation: Operation, now: datetime) -> None:

@@ -16,10 +16,12 @@ from functools import partial
 from django.db import InterfaceError, OperationalError
 from django.utils import timezone
 
-from controlplane.actors import acting_as
+from controlplane.actors import ActorType, acting_as
 from controlplane.compute.filesystem import lock_branches
 from controlplane.compute.patience import Cancelled, patience
 from controlplane.compute.steps import step
+from controlplane.events.changes import operation_ended
+from controlplane.events.recording import record
 from controlplane.logs import context
 from controlplane.models import (
     HOPEFUL,
@@ -257,17 +259,25 @@ def _end(operation: Operation, status: OperationStatus, *, error: str | None = N
     The only place that does, so a terminal status never changes.
     """
     now = timezone.now()
+    words = error and without_paths(error)
     # What was cancelled comes to no other end, however far it had come.
     ends = UNFINISHED if status == OperationStatus.CANCELLED else HOPEFUL
     changed = Operation.objects.filter(id=operation.id, status__in=ends).update(
         status=status,
-        error=error and without_paths(error),
+        error=words,
         failures_count=operation.failures_count,
         retry_at=None,
         updated_at=max(now, operation.updated_at),
         steps=story.ended(operation, now),
     )
+    if changed and not _is_no_news(operation, status):
+        record(operation_ended(operation, status, words))
     return changed == 1
+
+
+def _is_no_news(operation: Operation, status: OperationStatus) -> bool:
+    """A check that finds all well has changed nothing, and there are thousands a day."""
+    return operation.initiator_type == ActorType.CHECK and status == OperationStatus.FINISHED
 
 
 def _load(operation_id: uuid.UUID) -> Operation:

@@ -10,6 +10,9 @@ from django.utils import timezone
 
 from controlplane.actors import IDLENESS, acting_as
 from controlplane.compute import compute
+from controlplane.events.changes import endpoint_requested
+from controlplane.events.recording import record
+from controlplane.events.types import EventType
 from controlplane.models import UNFINISHED, Action, Endpoint, EndpointState, Lane, Operation, Region
 from controlplane.operations.details import SuspendComputeDetails
 from controlplane.operations.locks import locked_project
@@ -84,18 +87,11 @@ def _suspend(endpoint: Endpoint, last: datetime) -> None:
         # The proxy notes connections as they come: one may just have.
         if still is None or (still.last_active and still.last_active > last):
             return
-        schedule(
-            project,
-            [
-                Step(
-                    Action.SUSPEND_COMPUTE,
-                    branch=still.branch,
-                    endpoint=still,
-                    details=SuspendComputeDetails(if_idle=True),
-                )
-            ],
-            lane=Lane.UPKEEP,
-        )
+        details = SuspendComputeDetails(if_idle=True)
+        step = Step(Action.SUSPEND_COMPUTE, branch=still.branch, endpoint=still, details=details)
+        operations = schedule(project, [step], lane=Lane.UPKEEP)
+        kind = EventType.ENDPOINT_SUSPEND_REQUESTED
+        record(endpoint_requested(kind, project, still, operations))
 
 
 def _active_endpoints(region: Region) -> QuerySet[Endpoint]:

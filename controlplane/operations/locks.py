@@ -5,17 +5,19 @@ from contextlib import contextmanager
 
 from django.db import transaction
 
+from controlplane.events.recording import together
 from controlplane.models import Project
 
 
 @contextmanager
 def locked_project(project_id: str) -> Iterator[Project]:
-    """A transaction that holds the project's row; raises Project.DoesNotExist.
+    """A transaction that holds the project's row, and writes its events at its end; raises
+    Project.DoesNotExist.
 
     Who also needs branches on disk locks those before (`compute.filesystem.lock_branches`), and
     nobody holds two projects.
     """
-    with transaction.atomic():
+    with transaction.atomic(), together():
         # No key update: rows that refer to the project may be written meanwhile.
         yield (
             Project.objects.select_for_update(no_key=True, of=("self",))

@@ -10,6 +10,7 @@ from collections.abc import Set
 from django.db import connection
 from django.utils import timezone
 
+from controlplane.actors import PLATFORM
 from controlplane.compute import compute
 from controlplane.compute.filesystem import LockTimeout, forget_lock, lock_branches
 from controlplane.compute.process import StopFailed
@@ -24,6 +25,7 @@ from controlplane.models import (
 )
 from controlplane.operations.locks import locked_project
 from controlplane.operations.queue import enqueue_operation
+from controlplane.operations.states import enter
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +64,7 @@ def reconcile_branch(branch_id: str, *, timeout: float = 60.0) -> None:
             compute.stop(branch_id)
             forget_lock(branch_id)
             return
-        with locked_project(branch.project_id):
+        with locked_project(branch.project_id) as project:
             if Operation.objects.filter(
                 project_id=branch.project_id,
                 status__in=UNFINISHED,
@@ -74,7 +76,15 @@ def reconcile_branch(branch_id: str, *, timeout: float = 60.0) -> None:
                 if runs_for == endpoint.id:
                     return
                 log.warning("compute gone, endpoint idle", extra={"endpoint": endpoint.id})
-                endpoint.enter(EndpointState.IDLE, now=timezone.now())
+                # Whoever has come to look: nobody but the platform has found it.
+                enter(
+                    project,
+                    endpoint,
+                    EndpointState.IDLE,
+                    now=timezone.now(),
+                    reason="its compute has ended by itself",
+                    actor=PLATFORM,
+                )
         if runs_for:
             fields = {"branch": branch_id, "endpoint": runs_for}
             log.warning("stopping a compute that should not run", extra=fields)

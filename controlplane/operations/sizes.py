@@ -10,6 +10,9 @@ import logging
 from django.db.models import QuerySet
 
 from controlplane.compute import compute
+from controlplane.events.changes import endpoint_requested
+from controlplane.events.recording import record
+from controlplane.events.types import EventType
 from controlplane.models import (
     BRANCH_SIZE_LIMITS,
     Action,
@@ -79,7 +82,10 @@ def _hold_to_limit(endpoint: Endpoint, size: int) -> None:
             fields = {"endpoint": still.id, "branch": still.branch_id, "bytes": size}
             log.warning(f"size of a branch leads to {action}", extra=fields)
             step = Step(action, branch=still.branch, endpoint=still)
-            schedule(project, [step], lane=Lane.UPKEEP)
+            operations = schedule(project, [step], lane=Lane.UPKEEP)
+            if action == Action.SUSPEND_COMPUTE:
+                kind = EventType.ENDPOINT_SUSPEND_REQUESTED
+                record(endpoint_requested(kind, project, still, operations))
 
 
 def _consequence(branch: Branch, size: int) -> Action | None:

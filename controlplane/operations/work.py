@@ -42,6 +42,7 @@ from controlplane.operations.details import (
 )
 from controlplane.operations.disk import why_stopped
 from controlplane.operations.locks import locked_project
+from controlplane.operations.states import enter
 from controlplane.operations.words import words_of
 
 log = logging.getLogger(__name__)
@@ -122,10 +123,11 @@ def _wake_for_a_long_copy(operation: Operation, parent: Branch) -> None:
         # Nobody else could use it either: it is copied as it lies.
         log.warning("parent not started", extra={"endpoint": endpoint.id, "error": str(error)})
         return
-    with locked_project(parent.project_id):
+    with locked_project(parent.project_id) as project:
         living = Endpoint.objects.filter(id=endpoint.id, deleted_at=None).first()
         if living is not None:
-            living.enter(EndpointState.ACTIVE, now=timezone.now())
+            now = timezone.now()
+            enter(project, living, EndpointState.ACTIVE, now=now, operations=[operation])
 
 
 def start_compute(attempt: Attempt) -> None:

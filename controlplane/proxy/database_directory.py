@@ -1,16 +1,24 @@
 """The directory of a real region, which reads the control plane's rows and has computes started."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
+from controlplane.events.refusals import Refusal, refusals
+from controlplane.events.types import EventType
 from controlplane.proxy.changes import Changes
 from controlplane.proxy.compute_states import ComputeStates
 from controlplane.proxy.control_database import ControlDatabase
 from controlplane.proxy.directory import ComputeAddress, Route
+from controlplane.proxy.errors import ControlPlaneSilent
 from controlplane.proxy.reports import Reports
 from controlplane.proxy.routes import Routes
+from controlplane.proxy.service_calls import ServiceCalls
 from controlplane.proxy.wakes import Wakes
+
+# Seconds for the last refusals to be written once the proxy is to end.
+_LAST_WRITE_WITHIN = 2.0
 
 
 class DatabaseDirectory:
@@ -23,6 +31,7 @@ class DatabaseDirectory:
         self._changes = Changes(self._database, [self._routes.memory, states.memory])
         self._wakes = Wakes(self._database, states, self._changes)
         self._reports = Reports(self._database, region)
+        self._calls = ServiceCalls()
 
     async def run(self, drop: Callable[[str], Any]) -> None:
         """Hear of changes, and report, until cancelled; see `Changes.run` for `drop`."""
@@ -30,14 +39,30 @@ class DatabaseDirectory:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._changes.run(drop))
                 await self.ready()
+                refusals.begin()
                 tasks.create_task(self._reports.run())
         finally:
+            with contextlib.suppress(ControlPlaneSilent):
+                await self._calls.call(_write_refusals, "", within=_LAST_WRITE_WITHIN)
+            self._calls.close()
             self._wakes.close()
             await self._database.close()
 
     async def ready(self) -> None:
         """Returns once the database has answered and its changes are heard."""
         await self._changes.are_heard.wait()
+
+    def note_refusal(self, route: Route | None, role: str, *, address: str) -> None:
+        """See `Directory.note_refusal`."""
+        kind = EventType.CONNECTION_REFUSED
+        if route is None:
+            refusals.note(Refusal(kind, address=address))
+            return
+        # A name that is no role's may be anything, a password too.
+        name = role if route.verifier else ""
+        refusals.note(
+            Refusal(kind, route.account_id, name, address=address, endpoint_id=route.endpoint_id)
+        )
 
     async def route(self, endpoint_id: str, role: str) -> Route | None:
         """See `Directory.route`. Raises ControlPlaneSilent."""
@@ -49,3 +74,7 @@ class DatabaseDirectory:
         """See `Directory.wake`. Raises DisabledEndpointRefused, WakeFailed."""
         self._reports.note_use(endpoint_id)
         return await self._wakes.wake(endpoint_id, pooled=pooled, refused=refused)
+
+
+def _write_refusals(_: str) -> None:
+    refusals.close()

@@ -35,6 +35,11 @@ class ComputeAddress:
 class Directory(Protocol):
     """Implementations are called from the proxy's event loop, by many clients at once."""
 
+    def note_refusal(self, route: Route | None, role: str, *, address: str) -> None:
+        """A client from the address has shown a wrong password for the role, or named what does
+        not exist."""
+        ...
+
     async def route(self, endpoint_id: str, role: str) -> Route | None:
         """None where no endpoint has this id. Called before the client has proved anything.
 

@@ -205,6 +205,7 @@ class Session:
                 preamble=request.negotiation,
             )
         except PasswordFailed:
+            proxy.directory.note_refusal(route, request.role, address=self._client_address)
             await asyncio.sleep(proxy.failure_pace.pause(self._client_address))
             raise
         assert route is not None

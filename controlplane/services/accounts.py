@@ -1,13 +1,16 @@
 """Accounts and their API keys: who is calling, and what for."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db import connection, transaction
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 
+from controlplane.events.changes import api_key_created, api_key_revoked
 from controlplane.events.recording import happened, record
+from controlplane.events.refusals import Refusal, refusals
 from controlplane.events.types import EventType
 from controlplane.models import Account, ApiKey
 from controlplane.models.plans import Plan
@@ -61,12 +64,7 @@ def create_account(name: str, plan: str = Plan.FREE) -> Account:
 def authenticate(key: str, *, address: str) -> ApiKey | None:
     """The key's row, with its account; None where it is unknown, revoked or expired."""
     now = timezone.now()
-    row = (
-        ApiKey.objects.select_related("account")
-        .filter(Q(expires_at=None) | Q(expires_at__gt=now))
-        .filter(digest=ApiKey.digest_of(key), revoked_at=None)
-        .first()
-    )
+    row = _in_force(now).select_related("account").filter(digest=ApiKey.digest_of(key)).first()
     if row is None:
         return None
     if row.last_used_at is None or now - row.last_used_at > LAST_USED_PRECISION:
@@ -74,10 +72,33 @@ def authenticate(key: str, *, address: str) -> ApiKey | None:
     return row
 
 
+def _in_force(now: datetime) -> QuerySet[ApiKey]:
+    unexpired = Q(expires_at=None) | Q(expires_at__gt=now)
+    return ApiKey.objects.filter(unexpired, revoked_at=None)
+
+
 def _note_use(row: ApiKey, now: datetime, address: str) -> None:
     old = now - LAST_USED_PRECISION
     with connection.cursor() as cursor:
         cursor.execute(NOTE_USE, {"id": row.id, "now": now, "old": old, "address": address})
+
+
+def note_refused(key: str, *, address: str) -> None:
+    """Tell of a key that was refused: its account, where it was one; else the operator."""
+    known = ApiKey.objects.filter(digest=ApiKey.digest_of(key)).first()
+    kind = EventType.API_KEY_REFUSED
+    if known is None:
+        refusals.note(Refusal(kind, address=address))
+    else:
+        refusals.note(
+            Refusal(kind, known.account_id, known.name, address=address, api_key_id=known.id)
+        )
+
+
+def keys_in_force(key_ids: Collection[int]) -> set[int]:
+    """Those of the keys that a request would still be let in with."""
+    keys = _in_force(timezone.now()).filter(id__in=key_ids)
+    return set(keys.values_list("id", flat=True))
 
 
 def list_keys(account: Account) -> list[ApiKey]:
@@ -104,23 +125,29 @@ def create_key(account: Account, spec: KeySpec, *, by: ApiKey | None = None) -> 
         )
     if spec.project_id is not None:
         find_project(account, spec.project_id)
-    return ApiKey.issue(
-        account,
-        spec.name,
-        project_id=spec.project_id,
-        read_only=spec.read_only,
-        expires_at=spec.expires_at,
-    )
+    with transaction.atomic():
+        row, key = ApiKey.issue(
+            account,
+            spec.name,
+            project_id=spec.project_id,
+            read_only=spec.read_only,
+            expires_at=spec.expires_at,
+        )
+        record(api_key_created(row))
+    return row, key
 
 
 def revoke_key(account: Account, key_id: int) -> ApiKey:
     """Raises NotFound; revoking twice is no error."""
-    row = ApiKey.objects.filter(account=account, id=key_id).first()
-    if row is None:
-        raise NotFound("API key not found")
-    if row.revoked_at is None:
-        row.revoked_at = timezone.now()
-        row.save(update_fields=["revoked_at"])
+    with transaction.atomic():
+        keys = ApiKey.objects.select_for_update().filter(account=account, id=key_id)
+        row = keys.first()
+        if row is None:
+            raise NotFound("API key not found")
+        if row.revoked_at is None:
+            row.revoked_at = timezone.now()
+            row.save(update_fields=["revoked_at"])
+            record(api_key_revoked(row))
     return row
 
 

@@ -3,10 +3,19 @@
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TypeVar
 
 from django.utils import timezone
 
+from controlplane.events.changes import (
+    branch_created,
+    branch_deletion_requested,
+    branch_updated,
+    endpoint_created,
+)
+from controlplane.events.differences import differences
+from controlplane.events.recording import record
 from controlplane.models import (
     HOPEFUL,
     Account,
@@ -114,6 +123,8 @@ def create_branch(account: Account, project_id: str, spec: BranchSpec) -> NewBra
             endpoints.append(endpoint)
             steps += start
         operations = schedule(project, steps)
+        record(branch_created(project, branch, operations))
+        record(*(endpoint_created(project, endpoint, operations) for endpoint in endpoints))
     return NewBranch(
         branch,
         endpoints,
@@ -134,6 +145,7 @@ def update_branch(
     """Rename or protect a branch; None for what was not sent. Raises NotFound, Conflict."""
     with changing_project(account, project_id) as project:
         branch = find_branch(project, branch_id)
+        before = {"name": branch.name, "protected": branch.protected}
         if name is not None and name != branch.name:
             refuse_taken_name(project, name)
             branch.name = name
@@ -141,6 +153,9 @@ def update_branch(
             branch.protected = protected
         branch.updated_at = timezone.now()
         branch.save(update_fields=["name", "protected", "updated_at"])
+        after = {"name": branch.name, "protected": branch.protected}
+        if changes := differences(before, after):
+            record(branch_updated(project, branch, changes))
     return branch
 
 
@@ -153,13 +168,17 @@ def set_default_branch(account: Account, project_id: str, branch_id: str) -> Bra
         refuse_while_deleting(branch, unfinished(project.id))
         now = timezone.now()
         if not branch.default:
-            Branch.objects.filter(project=project, default=True).update(
-                default=False, updated_at=now
-            )
-            branch.default = True
-            branch.updated_at = now
-            branch.save(update_fields=["default", "updated_at"])
+            _set_default(project, branch, now)
     return branch
+
+
+def _set_default(project: Project, branch: Branch, now: datetime) -> None:
+    before = default_branch(project)
+    for row, default in ((before, False), (branch, True)):
+        row.default, row.updated_at = default, now
+        row.save(update_fields=["default", "updated_at"])
+        changes = {"default": {"from": not default, "to": default}}
+        record(branch_updated(project, row, changes))
 
 
 def delete_branch(
@@ -180,7 +199,9 @@ def delete_branch(
         if endpoint:
             steps.append(Step(Action.SUSPEND_COMPUTE, branch=branch, endpoint=endpoint))
         steps.append(Step(Action.DELETE_TIMELINE, branch=branch))
-        return branch, schedule(project, steps)
+        operations = schedule(project, steps)
+        record(branch_deletion_requested(project, branch, operations))
+        return branch, operations
 
 
 def refuse_deletion(branch: Branch) -> None:

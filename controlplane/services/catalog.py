@@ -1,12 +1,23 @@
 """Roles and databases of a branch: the rows that its compute's catalog is made to hold."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from django.db.models import QuerySet
 from django.utils import timezone
 
+from controlplane.events.catalog import (
+    database_created,
+    database_deleted,
+    database_updated,
+    password_reset,
+    password_revealed,
+    role_created,
+    role_deleted,
+)
+from controlplane.events.differences import differences
+from controlplane.events.recording import record
 from controlplane.models import (
     Account,
     Action,
@@ -14,7 +25,9 @@ from controlplane.models import (
     Database,
     Endpoint,
     EndpointState,
+    Event,
     Operation,
+    Project,
     Role,
 )
 from controlplane.operations.effects import pending_state
@@ -31,9 +44,11 @@ from controlplane.services.reserved_names import check_database_name, check_role
 class CatalogChange:
     """A change under way; its operations are there once the change is written."""
 
+    project: Project
     branch: Branch
-    store_passwords: bool
     operations: list[Operation] = field(default_factory=list)
+    # What it is, to be told with its operations.
+    events: list[Event] = field(default_factory=list)
 
 
 @contextmanager
@@ -48,20 +63,28 @@ def changing_catalog(account: Account, project_id: str, branch_id: str) -> Itera
         branch = find_branch(project, branch_id)
         operations = unfinished(project.id)
         refuse_while_deleting(branch, operations)
-        change = CatalogChange(branch, project.store_passwords)
+        change = CatalogChange(project, branch)
         yield change
         branch.catalog_revision += 1
         branch.updated_at = timezone.now()
         branch.save(update_fields=["catalog_revision", "updated_at"])
         endpoint = Endpoint.objects.filter(branch=branch, deleted_at=None).first()
-        if endpoint is None:
-            return
-        heading_for = pending_state(endpoint, operations) or endpoint.current_state
-        actions = [Action.APPLY_CONFIG]
-        if heading_for == EndpointState.IDLE:
-            actions.append(Action.SUSPEND_COMPUTE)
-        steps = [Step(action, branch=branch, endpoint=endpoint) for action in actions]
-        change.operations = schedule(project, steps)
+        change.operations = _follow(project, branch, endpoint, operations) if endpoint else []
+        for event in change.events:
+            event.operation_ids = [operation.id for operation in change.operations]
+        record(*change.events)
+
+
+def _follow(
+    project: Project, branch: Branch, endpoint: Endpoint, earlier: Sequence[Operation]
+) -> list[Operation]:
+    """Have the endpoint's compute take the change in, behind the `earlier` operations."""
+    heading_for = pending_state(endpoint, earlier) or endpoint.current_state
+    actions = [Action.APPLY_CONFIG]
+    if heading_for == EndpointState.IDLE:
+        actions.append(Action.SUSPEND_COMPUTE)
+    steps = [Step(action, branch=branch, endpoint=endpoint) for action in actions]
+    return schedule(project, steps)
 
 
 def list_roles(account: Account, project_id: str, branch_id: str) -> list[Role]:
@@ -86,8 +109,9 @@ def create_role(
             raise Conflict(f'role already exists; role_name:"{name}"')
         plan_limits.check_roles(account, change.branch)
         role = Role(branch=change.branch, name=name, no_login=no_login)
-        _set_password(role, password, store=change.store_passwords)
+        _set_password(role, password, store=change.project.store_passwords)
         role.save(force_insert=True)
+        change.events.append(role_created(change.project, change.branch, role))
     return role, password, change.operations
 
 
@@ -98,15 +122,26 @@ def reset_password(
     password = new_password()
     with changing_catalog(account, project_id, branch_id) as change:
         role = find_role(change.branch, name)
-        _set_password(role, password, store=change.store_passwords)
+        _set_password(role, password, store=change.project.store_passwords)
         role.updated_at = timezone.now()
         role.save(update_fields=["verifier", "encrypted_password", "updated_at"])
+        change.events.append(password_reset(change.project, change.branch, role))
     return role, password, change.operations
 
 
 def reveal_password(account: Account, project_id: str, branch_id: str, name: str) -> str:
     """Raises NotFound, PasswordNotStored."""
-    return password_of(get_role(account, project_id, branch_id, name))
+    project = find_project(account, project_id)
+    branch = find_branch(project, branch_id)
+    return reveal(project, branch, find_role(branch, name))
+
+
+def reveal(project: Project, branch: Branch, role: Role) -> str:
+    """The role's password, which is about to be shown to whoever asks. Raises
+    PasswordNotStored."""
+    password = password_of(role)
+    record(password_revealed(project, branch, role))
+    return password
 
 
 def password_of(role: Role) -> str:
@@ -129,6 +164,7 @@ def delete_role(
             )
         role.deleted_at = role.updated_at = timezone.now()
         role.save(update_fields=["deleted_at", "updated_at"])
+        change.events.append(role_deleted(change.project, change.branch, role))
     return role, change.operations
 
 
@@ -152,6 +188,7 @@ def create_database(
         _check_owner(change.branch, owner_name)
         plan_limits.check_databases(account, change.branch)
         database = Database.objects.create(branch=change.branch, name=name, owner_name=owner_name)
+        change.events.append(database_created(change.project, change.branch, database))
     return database, change.operations
 
 
@@ -167,6 +204,7 @@ def update_database(
     """Rename a database or give it another owner. Raises NotFound, Conflict, Unprocessable."""
     with changing_catalog(account, project_id, branch_id) as change:
         database = find_database(change.branch, name)
+        before = {"name": database.name, "owner_name": database.owner_name}
         if new_name is not None and new_name != name:
             _check_database_name(change.branch, new_name)
             _refuse_name_in_use(change.branch, database, new_name)
@@ -176,6 +214,9 @@ def update_database(
             database.owner_name = owner_name
         database.updated_at = timezone.now()
         database.save(update_fields=["name", "owner_name", "updated_at"])
+        after = {"name": database.name, "owner_name": database.owner_name}
+        if changes := differences(before, after):
+            change.events.append(database_updated(change.project, change.branch, name, changes))
     return database, change.operations
 
 
@@ -187,6 +228,7 @@ def delete_database(
         database = find_database(change.branch, name)
         database.deleted_at = database.updated_at = timezone.now()
         database.save(update_fields=["deleted_at", "updated_at"])
+        change.events.append(database_deleted(change.project, change.branch, database))
     return database, change.operations
 
 

@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 from controlplane.models import Account, Database, Endpoint, Role
 from controlplane.services.branches import NewBranch, default_branch, find_branch
-from controlplane.services.catalog import find_database, find_role, password_of
+from controlplane.services.catalog import find_database, find_role, password_of, reveal
 from controlplane.services.endpoints import find_endpoint
 from controlplane.services.errors import NotFound
 from controlplane.services.projects import find_project
@@ -70,7 +70,7 @@ def find_connection(
         endpoint,
         role,
         find_database(endpoint.branch, database_name),
-        password=password_of(role),
+        password=reveal(project, endpoint.branch, role),
         pooled=pooled,
     )
 

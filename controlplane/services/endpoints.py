@@ -5,6 +5,15 @@ from dataclasses import dataclass
 
 from django.utils import timezone
 
+from controlplane.events.changes import (
+    endpoint_created,
+    endpoint_deleted,
+    endpoint_requested,
+    endpoint_updated,
+)
+from controlplane.events.differences import differences
+from controlplane.events.recording import record
+from controlplane.events.types import EventType
 from controlplane.models import (
     Account,
     Action,
@@ -31,6 +40,12 @@ from controlplane.services.endpoint_attributes import (
 )
 from controlplane.services.errors import Conflict, EndpointDisabled, Locked, NotFound
 from controlplane.services.projects import changing_project, find_project
+
+# The events that tell of what was asked for, by the action that does it.
+REQUESTS = {
+    Action.START_COMPUTE: EventType.ENDPOINT_START_REQUESTED,
+    Action.SUSPEND_COMPUTE: EventType.ENDPOINT_SUSPEND_REQUESTED,
+}
 
 
 @dataclass(frozen=True)
@@ -87,6 +102,7 @@ def create_endpoint(
         branch = _free_branch(project, branch_id, earlier)
         endpoint, steps = make_endpoint(project, branch, asked)
         operations = schedule(project, [*creation_again(branch, earlier), *steps]) if steps else []
+        record(endpoint_created(project, endpoint, operations))
         return EndpointChange(endpoint, operations)
 
 
@@ -124,7 +140,11 @@ def update_endpoint(
         endpoint.updated_at = timezone.now()
         endpoint.save(update_fields=[*replaced, "branch", "updated_at"])
         steps = _steps(endpoint, left, before, pending or endpoint.current_state)
-        return _scheduled(project, endpoint, operations, steps)
+        change = _scheduled(project, endpoint, operations, steps)
+        was = {**replaced, "branch_id": left.id}
+        changes = differences(was, {name: getattr(endpoint, name) for name in was})
+        record(endpoint_updated(project, endpoint, changes, change.operations))
+        return change
 
 
 def _free_branch(project: Project, branch_id: str, operations: Sequence[Operation]) -> Branch:
@@ -189,7 +209,10 @@ def restart_endpoint(account: Account, project_id: str, endpoint_id: str) -> End
         refuse_while_deleting(endpoint.branch, operations)
         actions = (Action.SUSPEND_COMPUTE, Action.START_COMPUTE)
         steps = [Step(action, branch=endpoint.branch, endpoint=endpoint) for action in actions]
-        return _scheduled(project, endpoint, operations, steps)
+        change = _scheduled(project, endpoint, operations, steps)
+        kind = EventType.ENDPOINT_RESTART_REQUESTED
+        record(endpoint_requested(kind, project, endpoint, change.operations))
+        return change
 
 
 def delete_endpoint(account: Account, project_id: str, endpoint_id: str) -> Endpoint:
@@ -206,6 +229,7 @@ def delete_endpoint(account: Account, project_id: str, endpoint_id: str) -> Endp
         Endpoint.objects.get(id=endpoint.id).enter(EndpointState.IDLE, now=now)
         Endpoint.objects.filter(id=endpoint.id).update(deleted_at=now)
         enqueue_reconciliation(endpoint.branch_id, project)
+        record(endpoint_deleted(project, endpoint))
     return endpoint
 
 
@@ -237,7 +261,9 @@ def head_for(
         return EndpointChange(endpoint, under_way)
     refuse_while_deleting(endpoint.branch, operations)
     step = Step(action, branch=endpoint.branch, endpoint=endpoint)
-    return _scheduled(project, endpoint, operations, [step], lane=lane)
+    change = _scheduled(project, endpoint, operations, [step], lane=lane)
+    record(endpoint_requested(REQUESTS[action], project, endpoint, change.operations))
+    return change
 
 
 def _scheduled(

@@ -10,6 +10,16 @@ from django.db.models import Q, QuerySet, Sum
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
+from controlplane.events.catalog import database_created, role_created
+from controlplane.events.changes import (
+    branch_created,
+    endpoint_created,
+    project_created,
+    project_deleted,
+    project_updated,
+)
+from controlplane.events.differences import differences
+from controlplane.events.recording import record, together
 from controlplane.models import (
     Account,
     Action,
@@ -98,8 +108,9 @@ def get_project(account: Account, project_id: str) -> Project:
 
 @contextmanager
 def changing_project(account: Account, project_id: str) -> Iterator[Project]:
-    """A transaction in which the project, held locked, may be changed. Raises NotFound."""
-    with transaction.atomic():
+    """A transaction in which the project, held locked, may be changed; at its end it writes the
+    events of that. Raises NotFound."""
+    with transaction.atomic(), together():
         project = _lock_project(account, project_id)
         if project.deleted_at is not None:
             raise NotFound("project not found")
@@ -164,6 +175,13 @@ def create_project(account: Account, spec: ProjectSpec) -> NewProject:
         )
         endpoint, start = make_endpoint(project, branch, EndpointAttributes())
         operations = schedule(project, [creation, *start])
+        record(
+            project_created(project, operations),
+            branch_created(project, branch, operations),
+            endpoint_created(project, endpoint, operations),
+            role_created(project, branch, role),
+            database_created(project, branch, database),
+        )
     return NewProject(project, branch, endpoint, role, password, database, operations)
 
 
@@ -194,6 +212,7 @@ def update_project(account: Account, project_id: str, changes: ProjectChanges) -
                 f'region_id: the project stays in its region "{project.region_id}"; '
                 "for another, create a project there"
             )
+        before = _told_of(project)
         if changes.name is not None:
             project.name = changes.name
         if changes.endpoint_defaults is not None:
@@ -209,7 +228,19 @@ def update_project(account: Account, project_id: str, changes: ProjectChanges) -
             project.history_retention_seconds = changes.history_retention_seconds
         project.updated_at = timezone.now()
         project.save()
+        if changed := differences(before, _told_of(project)):
+            record(project_updated(project, changed))
     return project
+
+
+def _told_of(project: Project) -> dict[str, Any]:
+    """What of a project may be changed."""
+    return {
+        "name": project.name,
+        "default_endpoint_settings": project.default_endpoint_settings,
+        "settings": project.settings,
+        "history_retention_seconds": project.history_retention_seconds,
+    }
 
 
 def delete_project(account: Account, project_id: str) -> Project:
@@ -217,7 +248,7 @@ def delete_project(account: Account, project_id: str) -> Project:
 
     Deleting it again answers the same. Raises NotFound.
     """
-    with transaction.atomic():
+    with transaction.atomic(), together():
         project = _lock_project(account, project_id)
         if project.deleted_at is not None:
             return project
@@ -227,7 +258,8 @@ def delete_project(account: Account, project_id: str) -> Project:
         project.deleted_at = project.updated_at = now
         project.save(update_fields=["deleted_at", "updated_at"])
         Endpoint.objects.filter(project=project, deleted_at=None).update(deleted_at=now)
-        schedule(project, [Step(Action.DELETE_TENANT, holds_project=True)])
+        operations = schedule(project, [Step(Action.DELETE_TENANT, holds_project=True)])
+        record(project_deleted(project, operations))
     return project
 
 

@@ -33,6 +33,8 @@ BUDGET = {
     "/operations": 3,
     "/operations?limit=1": 3,
     "/operations/{operation}": 3,
+    "/events": 3,
+    "/events?type=endpoint.*&actor=user&limit=1": 3,
 }
 
 
@@ -69,46 +71,46 @@ def test_listing_projects(api: DjangoClient, account: Account, region: Region, s
 BRANCH = "/{project}/branches/{branch}"
 ENDPOINT = "/{project}/endpoints/{endpoint}"
 # The method, the path, the body, and the budget: with the key, the project and its lock, the
-# beginning and the end of the transaction, and 4 for scheduling: the newest operation, the
-# unfinished ones, the new ones, and the job of the one that is handed over. The endpoint runs,
-# except to be started; the branch `bare` has none.
+# beginning and the end of the transaction, one for the events, and 4 for scheduling: the newest
+# operation, the unfinished ones, the new ones, and the job of the one that is handed over. The
+# endpoint runs, except to be started; the branch `bare` has none.
 WRITES: dict[str, tuple[str, str, Any, int]] = {
-    "create a project": ("POST", "", {"project": {}}, 13),
-    "rename a project": ("PATCH", "/{project}", {"project": {"name": "x"}}, 5),
-    "delete a project": ("DELETE", "/{project}", None, 11),
-    "create a branch": ("POST", "/{project}/branches", {}, 16),
+    "create a project": ("POST", "", {"project": {}}, 14),
+    "rename a project": ("PATCH", "/{project}", {"project": {"name": "x"}}, 6),
+    "delete a project": ("DELETE", "/{project}", None, 12),
+    "create a branch": ("POST", "/{project}/branches", {}, 17),
     "create a branch with an endpoint": (
         "POST",
         "/{project}/branches",
         {"branch": {"name": "x"}, "endpoints": [{"type": "read_write"}]},
-        17,
+        18,
     ),
-    "rename a branch": ("PATCH", BRANCH, {"branch": {"name": "x"}}, 7),
-    "make a branch the default": ("POST", BRANCH + "/set_as_default", None, 8),
-    "delete a branch": ("DELETE", BRANCH, None, 12),
+    "rename a branch": ("PATCH", BRANCH, {"branch": {"name": "x"}}, 8),
+    "make a branch the default": ("POST", BRANCH + "/set_as_default", None, 10),
+    "delete a branch": ("DELETE", BRANCH, None, 13),
     "create an endpoint": (
         "POST",
         "/{project}/endpoints",
         {"endpoint": {"branch_id": "{bare}", "type": "read_write"}},
-        12,
+        13,
     ),
-    "reassign": ("PATCH", ENDPOINT, {"endpoint": {"branch_id": "{bare}"}}, 13),
-    "configure": ("PATCH", ENDPOINT, {"endpoint": {"autoscaling_limit_max_cu": 2}}, 11),
-    "disable": ("PATCH", ENDPOINT, {"endpoint": {"disabled": True}}, 11),
+    "reassign": ("PATCH", ENDPOINT, {"endpoint": {"branch_id": "{bare}"}}, 14),
+    "configure": ("PATCH", ENDPOINT, {"endpoint": {"autoscaling_limit_max_cu": 2}}, 12),
+    "disable": ("PATCH", ENDPOINT, {"endpoint": {"disabled": True}}, 12),
     "change nothing": ("PATCH", ENDPOINT, {"endpoint": {"disabled": False}}, 6),
-    "start": ("POST", ENDPOINT + "/start", None, 10),
-    "suspend": ("POST", ENDPOINT + "/suspend", None, 10),
-    "restart": ("POST", ENDPOINT + "/restart", None, 10),
-    "delete an endpoint": ("DELETE", ENDPOINT, None, 11),
-    "delete a role": ("DELETE", BRANCH + "/roles/bob", None, 15),
-    "reset a password": ("POST", BRANCH + "/roles/bob/reset_password", None, 14),
-    "delete a database": ("DELETE", BRANCH + "/databases/stock", None, 14),
-    "create a role": ("POST", BRANCH + "/roles", {"role": {"name": "ann"}}, 14),
+    "start": ("POST", ENDPOINT + "/start", None, 11),
+    "suspend": ("POST", ENDPOINT + "/suspend", None, 11),
+    "restart": ("POST", ENDPOINT + "/restart", None, 11),
+    "delete an endpoint": ("DELETE", ENDPOINT, None, 12),
+    "delete a role": ("DELETE", BRANCH + "/roles/bob", None, 16),
+    "reset a password": ("POST", BRANCH + "/roles/bob/reset_password", None, 15),
+    "delete a database": ("DELETE", BRANCH + "/databases/stock", None, 15),
+    "create a role": ("POST", BRANCH + "/roles", {"role": {"name": "ann"}}, 15),
     "create a database": (
         "POST",
         BRANCH + "/databases",
         {"database": {"name": "orders", "owner_name": "owner"}},
-        15,
+        16,
     ),
 }
 

@@ -44,6 +44,11 @@ class Endpoint:
 class MemoryDirectory:
     def __init__(self) -> None:
         self.endpoints: dict[str, Endpoint] = {}
+        # The endpoint, where it exists, the role and the address of each.
+        self.refusals: list[tuple[str | None, str, str]] = []
+
+    def note_refusal(self, route: Route | None, role: str, *, address: str) -> None:
+        self.refusals.append((route.endpoint_id if route else None, role, address))
 
     async def route(self, endpoint_id: str, role: str) -> Route | None:
         endpoint = self.endpoints.get(endpoint_id)

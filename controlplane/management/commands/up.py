@@ -41,6 +41,7 @@ from controlplane.management.supervision import (
 from controlplane.models import Account, ApiKey, Plan, Region
 from controlplane.operations.own_region import RegionTaken, own_region
 from controlplane.operations.reconcile import reconcile_host
+from controlplane.services.accounts import KeySpec, create_key
 
 DEFAULT_PORTS = {"console": 8000, "api": 8001, "proxy": 5432}
 READY_WITHIN = 60.0  # seconds
@@ -240,7 +241,7 @@ Ctrl-C stops everything; the next `up` finds it as it was."""
         known = path.read_text().strip() if path.exists() else secrets.token_hex()
         if ApiKey.objects.filter(digest=ApiKey.digest_of(known), revoked_at=None).exists():
             return
-        _, key = ApiKey.issue(account, "up")
+        _, key = create_key(account, KeySpec(name="up"))
         path.unlink(missing_ok=True)
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(key + "\n")

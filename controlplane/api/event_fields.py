@@ -1,0 +1,90 @@
+"""What is asked of lists and streams of events, and what callers get."""
+
+from datetime import datetime
+from typing import Any
+
+from ninja import Field, Schema
+
+from controlplane.actors import ActorType
+from controlplane.api.fields import Text
+from controlplane.api.responses import Cursor
+from controlplane.services.event_filters import (
+    TYPES,
+    EventFilter,
+    actors_named,
+    ids_named,
+    operation_named,
+    time_named,
+    types_named,
+)
+
+
+class EventsQuery(Schema):
+    cursor: Text | None = Field(None, description="of the page before; it has the older ones")
+    limit: int = Field(100, ge=1, le=1000)
+    type: Text = Field(
+        "",
+        description="types, separated by commas; `endpoint.*` is all of a kind",
+        examples=["endpoint.active,endpoint.idle", "operation.*"],
+    )
+    actor: Text = Field(
+        "",
+        description="types of actors, separated by commas; or a type and a name, as `user:deploy`",
+        examples=["client,idleness", "user:deploy"],
+    )
+    branch_id: Text = Field("", description="branches, separated by commas")
+    endpoint_id: Text = Field("", description="endpoints, separated by commas")
+    operation_id: Text = ""
+    since: datetime | None = Field(None, description="from this moment on")
+    until: datetime | None = Field(None, description="before this moment")
+    last_event_id: Text = Field(
+        "",
+        description="of a stream: the `id` of the last event that was had, where the header "
+        "`Last-Event-ID` cannot be sent",
+    )
+
+    def wanted(self) -> EventFilter:
+        """Raises Invalid."""
+        actors, actor_name = actors_named(self.actor)
+        return EventFilter(
+            types=types_named(self.type),
+            actors=actors,
+            actor_name=actor_name,
+            branch_ids=ids_named(self.branch_id),
+            endpoint_ids=ids_named(self.endpoint_id),
+            operation_id=operation_named(self.operation_id),
+            since=time_named("since", self.since),
+            until=time_named("until", self.until),
+        )
+
+
+class ActorOut(Schema):
+    type: str = Field(description=f"one of {', '.join(ActorType)}")
+    name: str = Field(description="a key's for `user` and `retry`, a role's for `client`")
+    api_key_id: int | None
+    address: str
+
+
+class ChangeOut(Schema):
+    before: Any = Field(alias="from")
+    to: Any
+
+
+class EventOut(Schema):
+    """Something that somebody, or the platform, has changed. Every field is always there."""
+
+    id: str
+    type: str = Field(description=f"one of {', '.join(TYPES)}")
+    project_id: str | None
+    branch_id: str | None
+    endpoint_id: str | None
+    operation_ids: list[str] = Field(description="of the operations that are part of it")
+    actor: ActorOut
+    at: str = Field(description="to the microsecond, UTC", examples=["2026-01-31T12:00:00.123456Z"])
+    summary: str = Field(description="one sentence, for people")
+    changes: dict[str, ChangeOut] = Field(description="by field; without any secret")
+
+
+class EventsPage(Schema):
+    events: list[EventOut]
+    pagination: Cursor | None = None

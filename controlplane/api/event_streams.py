@@ -1,0 +1,179 @@
+"""One stream of events (server-sent events): what its reader has missed, then what comes.
+
+Between two events it holds a greenlet, a socket and a place at the tail: no database connection,
+no part of its account's share of requests, no thread.
+"""
+
+import logging
+import select
+import threading
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+from django.db import InterfaceError, OperationalError, close_old_connections
+from django.db.models import QuerySet
+from django.http import StreamingHttpResponse
+from gevent.monkey import get_original
+
+from controlplane import logs
+from controlplane.actors import current_actor
+from controlplane.api.auth import AuthenticatedRequest
+from controlplane.api.event_tail import Reader, frame_of, tail
+from controlplane.api.fair_shares import stream_share
+from controlplane.models import Event
+from controlplane.services.event_filters import EventFilter
+from controlplane.services.event_tail import (
+    Position,
+    Resumption,
+    missed,
+    position_now,
+    position_of,
+    resumption,
+)
+from controlplane.services.events import events_of
+
+log = logging.getLogger(__name__)
+
+# Seconds after which a silent stream says that it is there: nothing between may take it for dead.
+HEARTBEAT = 15.0
+# The system's own, which looks and does not wait; gevent's goes its own way.
+_poll = get_original("select", "poll")
+# Milliseconds that a reader should wait before it comes back.
+RETRY = 2000
+# Missed events that are read at once.
+PAGE = 200
+# So many streams read what they have missed at once, and hold a database connection each: after
+# a restart all of them come back together.
+_readings = threading.BoundedSemaphore(4)
+
+
+def open_stream(
+    request: AuthenticatedRequest,
+    project_id: str | None,
+    wanted: EventFilter,
+    *,
+    last_event_id: str,
+) -> StreamingHttpResponse:
+    """Raises NotFound, Invalid, TooManyRequests."""
+    events = wanted.narrow(events_of(request.auth, project_id))
+    start = resumption(last_event_id) if last_event_id else None
+    reader = Reader(
+        account_id=request.auth.id,
+        project_id=project_id,
+        key_id=current_actor().api_key_id,
+        wanted=wanted,
+        has_left=partial(_has_hung_up, request.META.get("gunicorn.socket")),
+    )
+    held = stream_share(request.auth.id)
+    try:
+        stream = EventStream(reader, events, start, held)
+    except BaseException:
+        held.close()
+        raise
+    # Its end comes long after the request's, which would give the connection back.
+    close_old_connections()
+    response = StreamingHttpResponse(stream, content_type="text/event-stream; charset=utf-8")
+    # A proxy in front must pass on what comes, when it comes.
+    response.headers["X-Accel-Buffering"] = "no"
+    return response
+
+
+def _has_hung_up(connection: Any) -> bool:
+    """Whether the client has closed the connection. Only a write would tell otherwise, and there
+    may be nothing to say for long."""
+    if connection is None:
+        return False
+    if connection.fileno() < 0:
+        return True
+    look = _poll()
+    look.register(connection.fileno(), select.POLLRDHUP)
+    return bool(look.poll(0))
+
+
+class EventStream(Iterator[bytes]):
+    """The pieces of the answer. `close` is called however it ends; a generator that was never
+    begun would not notice it."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        events: QuerySet[Event],
+        start: Resumption | None,
+        held: ExitStack,
+    ) -> None:
+        self._reader = reader
+        self._events = events
+        self._held = held
+        self._request = logs.current("request")
+        self._began = time.monotonic()
+        self._sent = 0
+        # Behind the last event that the reader has had.
+        self._position = tail.join(reader) if start is None else start.after
+        self._pieces = self._all_pieces(start)
+
+    def __next__(self) -> bytes:
+        return next(self._pieces)
+
+    def close(self) -> None:
+        self._pieces.close()
+        tail.leave(self._reader)
+        self._held.close()
+        with logs.context(request=self._request):
+            seconds = round(time.monotonic() - self._began, 1)
+            log.info("stream ended", extra={"seconds": seconds, "events": self._sent})
+
+    def _all_pieces(self, start: Resumption | None) -> Generator[bytes, None, None]:
+        # With an id from the first: who loses the line before any event came misses none.
+        if start is None:
+            yield f"retry: {RETRY}\nid: {self._position}\n\n".encode()
+        else:
+            yield f"retry: {RETRY}\n\n".encode()
+            try:
+                yield from self._missed(start)
+            except (OperationalError, InterfaceError) as error:
+                # The reader comes back, and goes on where it was.
+                log.warning("events unread", extra={"error": str(error)})
+                return
+        yield from self._live()
+
+    def _missed(self, start: Resumption) -> Iterator[bytes]:
+        """What was written since. The reader joins the tail only when it is nearly there: what
+        comes meanwhile would have to wait for it."""
+        while page := self._read(start, until=None):
+            yield self._frames(page)
+            if len(page) < PAGE:
+                break
+        joined = tail.join(self._reader)
+        while page := self._read(start, until=joined):
+            yield self._frames(page)
+
+    def _read(self, start: Resumption, *, until: Position | None) -> Sequence[Event]:
+        """The next page; `until` None is whatever can be read by now."""
+        start = start._replace(after=self._position)
+        with _readings:
+            try:
+                page = missed(self._events, start, until=until or position_now(), limit=PAGE)
+            finally:
+                close_old_connections()
+        if page:
+            self._position = position_of(page[-1])
+        return page
+
+    def _frames(self, events: Sequence[Event]) -> bytes:
+        self._sent += len(events)
+        return b"".join(frame_of(event) for event in events)
+
+    def _live(self) -> Iterator[bytes]:
+        while not self._reader.has_ended:
+            taken = self._reader.take(within=HEARTBEAT)
+            new = [frame for position, frame in taken if position > self._position]
+            if taken:
+                self._position = max(self._position, taken[-1][0])
+            self._sent += len(new)
+            if new:
+                yield b"".join(new)
+            elif not taken and not self._reader.has_ended:
+                yield b":\n\n"

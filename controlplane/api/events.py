@@ -1,0 +1,83 @@
+"""`/events` and `/projects/{project_id}/events`: who did what, as pages or as a stream."""
+
+from typing import Any
+
+from django.http import HttpResponseBase, JsonResponse
+from ninja import Query, Router
+
+from controlplane.api.auth import AuthenticatedRequest
+from controlplane.api.event_fields import EventsPage, EventsQuery
+from controlplane.api.event_streams import open_stream
+from controlplane.events.shape import as_json
+from controlplane.services import events
+
+router = Router(tags=["events"])
+
+STREAM = "text/event-stream"
+DESCRIPTION = (
+    "A page of events, the newest first; the next page is asked for with its `cursor`.\n\n"
+    f"With `Accept: {STREAM}` the same as a stream that does not end (server-sent events): each "
+    "event as it happens, its JSON object as `data`. `Last-Event-ID` is the `id` of the last "
+    "event that a reader has had: the stream then begins with what it has missed. `cursor` and "
+    "`limit` mean nothing there."
+)
+AS_STREAM = {
+    "responses": {
+        200: {
+            "content": {
+                STREAM: {"schema": {"type": "string"}, "example": "id: 8123-77\ndata: {…}\n\n"}
+            }
+        }
+    },
+    "parameters": [
+        {
+            "in": "header",
+            "name": "Last-Event-ID",
+            "schema": {"type": "string"},
+            "description": "of a stream: the `id` of the last event that was had",
+        }
+    ],
+}
+
+
+@router.get(
+    "/events",
+    response=EventsPage,
+    summary="Events of the account",
+    description=f"{DESCRIPTION} Those of its deleted projects are among them.",
+    openapi_extra=AS_STREAM,
+)
+def list_account_events(
+    request: AuthenticatedRequest, query: Query[EventsQuery]
+) -> HttpResponseBase:
+    return _answer(request, None, query)
+
+
+@router.get(
+    "/projects/{project_id}/events",
+    response=EventsPage,
+    summary="Events of a project",
+    description=DESCRIPTION,
+    openapi_extra=AS_STREAM,
+)
+def list_project_events(
+    request: AuthenticatedRequest, project_id: str, query: Query[EventsQuery]
+) -> HttpResponseBase:
+    return _answer(request, project_id, query)
+
+
+def _answer(
+    request: AuthenticatedRequest, project_id: str | None, query: EventsQuery
+) -> HttpResponseBase:
+    wanted = query.wanted()
+    if STREAM in request.headers.get("Accept", ""):
+        last = request.headers.get("Last-Event-ID", "") or query.last_event_id
+        return open_stream(request, project_id, wanted, last_event_id=last)
+    page = events.list_events(
+        request.auth, project_id, wanted, cursor=query.cursor, limit=query.limit
+    )
+    answer: dict[str, Any] = {"events": [as_json(event) for event in page]}
+    if page:
+        answer["pagination"] = {"cursor": events.cursor_of(page[-1])}
+    # Past the schema, which describes it: an event has its one shape already.
+    return JsonResponse(answer)

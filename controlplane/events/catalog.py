@@ -1,0 +1,57 @@
+"""The events of a branch's roles and databases: one function per change. What it concerns is named
+in `changes`, as nothing else of an event does; passwords and their verifiers are in none."""
+
+from controlplane.events.changes import of_branch
+from controlplane.events.differences import Changes, made_with
+from controlplane.events.types import EventType
+from controlplane.models import Branch, Database, Event, Project, Role
+
+
+def role_created(project: Project, branch: Branch, role: Role) -> Event:
+    summary = f'The role "{role.name}" was created'
+    made = made_with(name=role.name, no_login=role.no_login or None)
+    return of_branch(EventType.ROLE_CREATED, project, branch, summary, changes=made)
+
+
+def role_deleted(project: Project, branch: Branch, role: Role) -> Event:
+    summary = f'The role "{role.name}" was deleted'
+    return of_branch(EventType.ROLE_DELETED, project, branch, summary, changes=_gone(role.name))
+
+
+def password_reset(project: Project, branch: Branch, role: Role) -> Event:
+    summary = f'The role "{role.name}" was given a new password'
+    kind = EventType.ROLE_PASSWORD_RESET
+    return of_branch(kind, project, branch, summary, changes=_same(role.name))
+
+
+def password_revealed(project: Project, branch: Branch, role: Role) -> Event:
+    summary = f'The password of the role "{role.name}" was shown'
+    kind = EventType.ROLE_PASSWORD_REVEALED
+    return of_branch(kind, project, branch, summary, changes=_same(role.name))
+
+
+def database_created(project: Project, branch: Branch, database: Database) -> Event:
+    summary = f'The database "{database.name}" was created'
+    made = made_with(name=database.name, owner_name=database.owner_name)
+    return of_branch(EventType.DATABASE_CREATED, project, branch, summary, changes=made)
+
+
+def database_updated(project: Project, branch: Branch, name: str, changes: Changes) -> Event:
+    """`name` is the one it had."""
+    summary = f'The database "{name}" was changed: {", ".join(changes)}'
+    named = {**_same(name), **changes}
+    return of_branch(EventType.DATABASE_UPDATED, project, branch, summary, changes=named)
+
+
+def database_deleted(project: Project, branch: Branch, database: Database) -> Event:
+    summary = f'The database "{database.name}" was deleted'
+    kind = EventType.DATABASE_DELETED
+    return of_branch(kind, project, branch, summary, changes=_gone(database.name))
+
+
+def _same(name: str) -> Changes:
+    return {"name": {"from": name, "to": name}}
+
+
+def _gone(name: str) -> Changes:
+    return {"name": {"from": name, "to": None}}

@@ -1,0 +1,249 @@
+"""The event of each change, with its sentence: one function per change, called by whoever makes
+it. None of them writes anything: see `recording.record`."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from controlplane.actors import Actor
+from controlplane.events.differences import Changes, made_with
+from controlplane.events.recording import happened
+from controlplane.events.types import EventType
+from controlplane.models import (
+    ApiKey,
+    Branch,
+    Endpoint,
+    EndpointState,
+    Event,
+    Operation,
+    OperationStatus,
+    Project,
+)
+
+REQUESTED: Mapping[EventType, str] = {
+    EventType.ENDPOINT_START_REQUESTED: "to start",
+    EventType.ENDPOINT_SUSPEND_REQUESTED: "to suspend",
+    EventType.ENDPOINT_RESTART_REQUESTED: "to restart",
+}
+ENDED: Mapping[str, EventType] = {
+    OperationStatus.FINISHED: EventType.OPERATION_FINISHED,
+    OperationStatus.FAILED: EventType.OPERATION_FAILED,
+    OperationStatus.CANCELLED: EventType.OPERATION_CANCELLED,
+}
+
+
+def project_created(project: Project, operations: Iterable[Operation]) -> Event:
+    made = made_with(name=project.name, region_id=project.region_id, pg_version=project.pg_version)
+    summary = f'The project "{project.name}" was created'
+    return _of_project(EventType.PROJECT_CREATED, project, summary, operations, made)
+
+
+def project_updated(project: Project, changes: Changes) -> Event:
+    summary = f'The project "{project.name}" was changed: {_named(changes)}'
+    return _of_project(EventType.PROJECT_UPDATED, project, summary, (), changes)
+
+
+def project_deleted(project: Project, operations: Iterable[Operation]) -> Event:
+    summary = f'The project "{project.name}" was deleted, with all that it had'
+    return _of_project(EventType.PROJECT_DELETED, project, summary, operations)
+
+
+def branch_created(project: Project, branch: Branch, operations: Iterable[Operation]) -> Event:
+    made = made_with(
+        name=branch.name, parent_id=branch.parent_id, protected=branch.protected or None
+    )
+    summary = f'The branch "{branch.name}" was created'
+    return of_branch(EventType.BRANCH_CREATED, project, branch, summary, operations, made)
+
+
+def branch_updated(project: Project, branch: Branch, changes: Changes) -> Event:
+    summary = f'The branch "{branch.name}" was changed: {_named(changes)}'
+    return of_branch(EventType.BRANCH_UPDATED, project, branch, summary, (), changes)
+
+
+def branch_deletion_requested(
+    project: Project, branch: Branch, operations: Iterable[Operation]
+) -> Event:
+    summary = f'The branch "{branch.name}" was asked to be deleted'
+    kind = EventType.BRANCH_DELETE_REQUESTED
+    return of_branch(kind, project, branch, summary, operations)
+
+
+def branch_deleted(operation: Operation, branch: Branch) -> Event:
+    summary = f'The branch "{branch.name}" was deleted'
+    project = operation.project
+    return of_branch(EventType.BRANCH_DELETED, project, branch, summary, [operation])
+
+
+def endpoint_created(
+    project: Project, endpoint: Endpoint, operations: Iterable[Operation]
+) -> Event:
+    made = made_with(
+        name=endpoint.name,
+        branch_id=endpoint.branch_id,
+        autoscaling_limit_min_cu=endpoint.autoscaling_limit_min_cu,
+        autoscaling_limit_max_cu=endpoint.autoscaling_limit_max_cu,
+    )
+    summary = f"The endpoint {endpoint.id} was created"
+    return _of_endpoint(EventType.ENDPOINT_CREATED, project, endpoint, summary, operations, made)
+
+
+def endpoint_updated(
+    project: Project, endpoint: Endpoint, changes: Changes, operations: Iterable[Operation]
+) -> Event:
+    summary = f"The endpoint {endpoint.id} was changed: {_named(changes)}"
+    return _of_endpoint(EventType.ENDPOINT_UPDATED, project, endpoint, summary, operations, changes)
+
+
+def endpoint_went_back(operation: Operation, endpoint: Endpoint, changes: Changes) -> Event:
+    summary = f"The endpoint {endpoint.id} has its settings of before again: {_named(changes)}"
+    project = operation.project
+    return _of_endpoint(
+        EventType.ENDPOINT_UPDATED, project, endpoint, summary, [operation], changes
+    )
+
+
+def endpoint_deleted(
+    project: Project, endpoint: Endpoint, operations: Iterable[Operation] = ()
+) -> Event:
+    summary = f"The endpoint {endpoint.id} was deleted"
+    return _of_endpoint(EventType.ENDPOINT_DELETED, project, endpoint, summary, operations)
+
+
+def endpoint_requested(
+    kind: EventType, project: Project, endpoint: Endpoint, operations: Iterable[Operation]
+) -> Event:
+    summary = f"The endpoint {endpoint.id} was asked {REQUESTED[kind]}"
+    return _of_endpoint(kind, project, endpoint, summary, operations)
+
+
+def endpoint_entered(
+    project: Project,
+    endpoint: Endpoint,
+    state: EndpointState,
+    *,
+    operations: Iterable[Operation] = (),
+    reason: str = "",
+    actor: Actor | None = None,
+) -> Event:
+    """It is about to enter another state than it is in: active, or idle."""
+    is_active = state == EndpointState.ACTIVE
+    summary = f"The endpoint {endpoint.id} is {state.value} now" + (reason and f": {reason}")
+    return _of_endpoint(
+        EventType.ENDPOINT_ACTIVE if is_active else EventType.ENDPOINT_IDLE,
+        project,
+        endpoint,
+        summary,
+        operations,
+        {"current_state": {"from": str(endpoint.current_state), "to": state.value}},
+        actor=actor,
+    )
+
+
+def operation_ended(operation: Operation, status: OperationStatus, error: str | None) -> Event:
+    """Its row still says the status of before."""
+    words = f"{operation.action} has {status.value}"
+    if status == OperationStatus.CANCELLED:
+        words = f"{operation.action} was cancelled"
+    return happened(
+        ENDED[status],
+        summary=f"The operation {words}" + (f": {error}" if error else ""),
+        account_id=operation.project.account_id,
+        project=operation.project_id,
+        branch=operation.branch_id,
+        endpoint=operation.endpoint_id,
+        operations=[operation],
+        changes={"status": {"from": str(operation.status), "to": status.value}},
+    )
+
+
+def api_key_created(key: ApiKey, *, actor: Actor | None = None) -> Event:
+    return happened(
+        EventType.API_KEY_CREATED,
+        summary=f'The API key "{key.name}" was created',
+        account_id=key.account_id,
+        changes=made_with(
+            id=key.id,
+            name=key.name,
+            project_id=key.project_id,
+            read_only=key.read_only or None,
+            expires_at=key.expires_at and key.expires_at.isoformat(timespec="seconds"),
+        ),
+        actor=actor,
+    )
+
+
+def api_key_revoked(key: ApiKey) -> Event:
+    return happened(
+        EventType.API_KEY_REVOKED,
+        summary=f'The API key "{key.name}" was revoked',
+        account_id=key.account_id,
+        changes={name: {"from": value, "to": None} for name, value in _identity(key).items()},
+    )
+
+
+def _identity(key: ApiKey) -> dict[str, Any]:
+    return {"id": key.id, "name": key.name}
+
+
+def _named(changes: Changes) -> str:
+    return ", ".join(changes)
+
+
+def _of_project(
+    kind: EventType,
+    project: Project,
+    summary: str,
+    operations: Iterable[Operation],
+    changes: Changes | None = None,
+) -> Event:
+    return happened(
+        kind,
+        summary=summary,
+        account_id=project.account_id,
+        project=project,
+        operations=operations,
+        changes=changes,
+    )
+
+
+def of_branch(
+    kind: EventType,
+    project: Project,
+    branch: Branch,
+    summary: str,
+    operations: Iterable[Operation] = (),
+    changes: Changes | None = None,
+) -> Event:
+    """Of a branch, or of what is on it."""
+    return happened(
+        kind,
+        summary=summary,
+        account_id=project.account_id,
+        project=project,
+        branch=branch,
+        operations=operations,
+        changes=changes,
+    )
+
+
+def _of_endpoint(
+    kind: EventType,
+    project: Project,
+    endpoint: Endpoint,
+    summary: str,
+    operations: Iterable[Operation],
+    changes: Changes | None = None,
+    *,
+    actor: Actor | None = None,
+) -> Event:
+    return happened(
+        kind,
+        summary=summary,
+        account_id=project.account_id,
+        project=project,
+        branch=endpoint.branch_id,
+        endpoint=endpoint,
+        operations=operations,
+        changes=changes,
+        actor=actor,
+    )

@@ -1,0 +1,246 @@
+"""Refused keys and wrong passwords, as events: gathered, so that an attack fills neither the memory
+of the process that refuses nor the table.
+
+`note` costs a look into a dict. Every WRITE_EVERY seconds what was noted is written: one event
+for all refusals of the same kind, at the same account and thing, from the same address. Of one
+account and kind at most MOST_APART are told apart, of all accounts MOST_ENTRIES; the others are
+counted together. Beyond MOST_A_DAY events an account's are counted together as well, and are
+written once an hour.
+"""
+
+import logging
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+from django.db import InterfaceError, OperationalError, close_old_connections
+from django.db.models import Count
+from django.utils import timezone
+
+from controlplane.actors import Actor, ActorType
+from controlplane.events.recording import happened, record
+from controlplane.events.types import EventType
+from controlplane.models import Endpoint, Event
+
+log = logging.getLogger(__name__)
+
+WRITE_EVERY = 10.0  # seconds
+MOST_ENTRIES, MOST_APART = 1000, 50
+MOST_A_DAY = 500
+# How long what is counted together waits, once an account has had its events of a day.
+LATE_AFTER = timedelta(hours=1)
+# Postgres's longest name. A client may send any number of characters.
+LONGEST_NAME = 63
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What was refused. Whoever notes it leaves out what was sent in place of a password or a
+    key, and names that are nobody's: people mistake the one for the other."""
+
+    kind: EventType
+    # None where nobody's: an unknown key, an endpoint that does not exist.
+    account_id: int | None = None
+    # The role, or the key's name; "" for one that does not exist.
+    name: str = ""
+    address: str = ""
+    endpoint_id: str | None = None
+    api_key_id: int | None = None
+    # Whether it stands for many that are not told apart.
+    is_others: bool = False
+
+    @property
+    def others(self) -> "Refusal":
+        return Refusal(self.kind, self.account_id, is_others=True)
+
+
+@dataclass(slots=True)
+class Tally:
+    """How often, and from when to when."""
+
+    count: int
+    since: datetime
+    last: datetime
+
+    def add(self, other: "Tally") -> None:
+        self.count += other.count
+        self.since = min(self.since, other.since)
+        self.last = max(self.last, other.last)
+
+
+class Refusals:
+    """Of one process. `note` may be called by any thread; `begin` has what it notes written."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._tallies: dict[Refusal, Tally] = {}
+        self._apart: Counter[tuple[str, int | None]] = Counter()
+        self._ending = threading.Event()
+        self._writer: threading.Thread | None = None
+
+    def note(self, refusal: Refusal) -> None:
+        now = timezone.now()
+        self._add(replace(refusal, name=refusal.name[:LONGEST_NAME]), Tally(1, now, now))
+
+    def begin(self) -> None:
+        """Write from now on, in a thread of its own."""
+        self._writer = threading.Thread(target=self._run, name="refusals", daemon=True)
+        self._writer.start()
+
+    def close(self) -> None:
+        """Write what there is, for the last time."""
+        self._ending.set()
+        if self._writer is not None:
+            self._writer.join()
+        self._write_down(is_last=True)
+
+    def write(self, *, is_last: bool = False) -> None:
+        """Write what was noted, but for what is to wait. Raises OperationalError and
+        InterfaceError; nothing is lost then."""
+        with self._lock:
+            taken, self._tallies, self._apart = self._tallies, {}, Counter()
+        if not taken:
+            return
+        try:
+            due, kept = _divided(taken, is_last=is_last)
+            record(*_events(due))
+        except (OperationalError, InterfaceError):
+            kept = taken
+            raise
+        finally:
+            for refusal, tally in kept.items():
+                self._add(refusal, tally)
+
+    def _run(self) -> None:
+        while not self._ending.wait(WRITE_EVERY):
+            self._write_down()
+
+    def _write_down(self, *, is_last: bool = False) -> None:
+        try:
+            self.write(is_last=is_last)
+        except (OperationalError, InterfaceError) as error:
+            log.warning("refusals not written", extra={"error": str(error)})
+        finally:
+            close_old_connections()
+
+    def _add(self, refusal: Refusal, tally: Tally) -> None:
+        with self._lock:
+            counted = self._counted_as(refusal)
+            known = self._tallies.get(counted)
+            if known is not None:
+                known.add(tally)
+                return
+            self._tallies[counted] = tally
+            self._apart[counted.kind, counted.account_id] += 1
+
+    def _counted_as(self, refusal: Refusal) -> Refusal:
+        if refusal in self._tallies:
+            return refusal
+        if refusal.others not in self._tallies and len(self._tallies) >= MOST_ENTRIES:
+            return Refusal(refusal.kind, is_others=True)
+        if self._apart[refusal.kind, refusal.account_id] >= MOST_APART:
+            return refusal.others
+        return refusal
+
+
+Tallies = dict[Refusal, Tally]
+
+
+def _divided(taken: Tallies, *, is_last: bool) -> tuple[Tallies, Tallies]:
+    """What is to be written now, and what is to wait: beyond an account's events of a day, all
+    others are counted together, and that for an hour."""
+    written = _written_lately({refusal.account_id for refusal in taken})
+    room = defaultdict(lambda: MOST_A_DAY, {key: MOST_A_DAY - n for key, n in written.items()})
+    due: Tallies = {}
+    together: Tallies = {}
+    for refusal, tally in taken.items():
+        key = refusal.kind.value, refusal.account_id
+        if room[key] > 0:
+            room[key] -= 1
+            due[refusal] = tally
+        elif known := together.get(refusal.others):
+            known.add(tally)
+        else:
+            together[refusal.others] = tally
+    late = timezone.now() - LATE_AFTER
+    for refusal, tally in list(together.items()):
+        if is_last or tally.since <= late:
+            due[refusal] = together.pop(refusal)
+    return due, together
+
+
+def _written_lately(accounts: set[int | None]) -> Mapping[tuple[str, int | None], int]:
+    """How many such events there are of the last day, by kind and account."""
+    written: dict[tuple[str, int | None], int] = {}
+    lately = Event.objects.filter(
+        type__in=(EventType.API_KEY_REFUSED, EventType.CONNECTION_REFUSED),
+        at__gt=timezone.now() - timedelta(days=1),
+    )
+    known = [account for account in accounts if account is not None]
+    for events in (lately.filter(account__in=known), lately.filter(account=None)):
+        for kind, account, count in events.values_list("type", "account").annotate(Count("id")):
+            written[kind, account] = count
+    return written
+
+
+def _events(tallies: Tallies) -> list[Event]:
+    wanted = {refusal.endpoint_id for refusal in tallies if refusal.endpoint_id}
+    places = {
+        endpoint_id: (project_id, branch_id)
+        for endpoint_id, project_id, branch_id in Endpoint.objects.filter(
+            id__in=wanted
+        ).values_list("id", "project_id", "branch_id")
+    }
+    events = []
+    for refusal, tally in tallies.items():
+        project_id, branch_id = places.get(refusal.endpoint_id or "", (None, None))
+        events.append(
+            happened(
+                refusal.kind,
+                summary=_summary(refusal, tally),
+                account_id=refusal.account_id,
+                project=project_id,
+                branch=branch_id,
+                endpoint=refusal.endpoint_id,
+                actor=_actor(refusal),
+                changes={
+                    "count": {"from": 0, "to": tally.count},
+                    "at": {"from": _printed(tally.since), "to": _printed(tally.last)},
+                },
+            )
+        )
+    return events
+
+
+def _actor(refusal: Refusal) -> Actor:
+    is_key = refusal.kind == EventType.API_KEY_REFUSED
+    return Actor(
+        ActorType.USER if is_key else ActorType.CLIENT,
+        name=refusal.name,
+        api_key_id=refusal.api_key_id,
+        address=refusal.address,
+    )
+
+
+def _summary(refusal: Refusal, tally: Tally) -> str:
+    if refusal.kind == EventType.API_KEY_REFUSED:
+        named = f'the key "{refusal.name}", which is no longer good'
+        what, with_what = "request", named if refusal.name else "an unknown key"
+    else:
+        named = f'a wrong password of the role "{refusal.name}"'
+        what, with_what = "connection", named if refusal.name else "an unknown role or endpoint"
+    if refusal.is_others:
+        with_what = "keys that are not good" if what == "request" else "wrong passwords or names"
+    times = f"{tally.count} {what}s were" if tally.count > 1 else f"A {what} was"
+    origin = f" from {refusal.address}" if refusal.address else ""
+    since = f", since {_printed(tally.since)}" if tally.count > 1 else ""
+    return f"{times} refused{origin}: with {with_what}{since}"
+
+
+def _printed(time: datetime) -> str:
+    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+refusals = Refusals()

@@ -1,0 +1,56 @@
+"""`manage.py events`: what was done in all accounts, and what concerns none that is known."""
+
+import json
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from controlplane.events.shape import as_json
+from controlplane.models import Account, Event
+from controlplane.services.errors import Invalid
+from controlplane.services.event_filters import EventFilter, types_named
+
+
+class Command(BaseCommand):
+    help = "Lists the last events: who did what, in all accounts or one."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--account", metavar="NAME", help='of this one; "" for those of none')
+        parser.add_argument("--type", metavar="TYPES", default="", help="as connection.refused")
+        parser.add_argument("--limit", type=int, default=50, metavar="N")
+        parser.add_argument("--json", action="store_true", help="an object a line")
+        parser.add_argument("--state-dir", metavar="DIR", help="as given to `up`")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        try:
+            wanted = EventFilter(types=types_named(options["type"]))
+        except Invalid as error:
+            raise CommandError(error.message) from error
+        events = wanted.narrow(Event.objects.select_related("account"))
+        if (name := options["account"]) is not None:
+            events = events.filter(account=_account(name))
+        newest = events.order_by("-at", "-id")[: max(1, options["limit"])]
+        for event in reversed(newest):
+            self.stdout.write(_as_object(event) if options["json"] else _as_line(event))
+
+
+def _account(name: str) -> Account | None:
+    """None for "". Raises CommandError."""
+    if not name:
+        return None
+    account = Account.objects.filter(name=name).first()
+    if account is None:
+        raise CommandError(f'there is no account "{name}"')
+    return account
+
+
+def _as_object(event: Event) -> str:
+    return json.dumps({"account": event.account and event.account.name, **as_json(event)})
+
+
+def _as_line(event: Event) -> str:
+    shape = as_json(event)
+    actor = " ".join(filter(None, (event.actor_type, event.actor_name, event.address)))
+    account = event.account.name if event.account else "-"
+    where = event.endpoint_id or event.branch_id or event.project_id or ""
+    return f"{shape['at']}  {account}  {event.type}  {where}  {event.summary} ({actor})"

@@ -1,0 +1,318 @@
+"""Streams of events: as they happen, without a gap, and at nobody's cost."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from django.db import connection
+
+from controlplane.api.event_tail import MOST_WAITING, Reader
+from controlplane.models import Account, Event, Region
+from controlplane.models import Project as Rows
+from controlplane.services.event_filters import EventFilter
+from controlplane.services.event_tail import (
+    LEAP,
+    NOTHING,
+    Position,
+    missed,
+    position_now,
+    position_of,
+    read_tail,
+    renumber_events,
+    resumption,
+)
+from tests.controlplane.rows import make_project
+from tests.controlplane.test_list_events import write
+from tests.support.client import Client
+from tests.support.event_stream import EventReader
+from tests.support.processes import processes_of
+from tests.support.project import Project, refusal
+from tests.support.stack import ROOT, Stack, free_port
+from tests.support.waiting import wait_for
+
+
+def rename(project: Project, name: str) -> None:
+    project.client.patch(project.path, {"project": {"name": name}})
+
+
+def names(events: list[dict[str, dict[str, dict[str, str]]]]) -> list[str]:
+    return [event["changes"]["name"]["to"] for event in events]
+
+
+def test_it_works(project: Project, bob: Client) -> None:
+    with (
+        EventReader(project.client).begin() as all_of_the_account,
+        EventReader(project.client, project.path + "/events").begin() as of_the_project,
+        EventReader(bob).begin() as of_another,
+    ):
+        rename(project, "first")
+        (event,) = all_of_the_account.take(1)
+        assert event == project.client.get("/events", limit=1)["events"][0]
+        assert of_the_project.take(1) == [event]
+        bob.post("/api_keys", {"key_name": "bobs"})
+        assert [one["type"] for one in of_another.take(1)] == ["api_key.created"]
+        began = time.monotonic()
+        rename(project, "second")
+        assert names(all_of_the_account.take(1)) == ["second"]
+        assert time.monotonic() - began < 2
+        key = project.client.post("/api_keys", {"key_name": "no project's"})
+        assert all_of_the_account.take(1)[0]["type"] == "api_key.created"
+        project.client.delete(f"/api_keys/{key['id']}")
+        rename(project, "third")
+        assert names(of_the_project.take(2)) == ["second", "third"]
+
+
+def test_a_stream_of_what_is_asked_for(project: Project) -> None:
+    query = {"type": "branch.*,endpoint.idle", "actor": "user"}
+    with EventReader(project.client, project.path + "/events", **query).begin() as reader:
+        rename(project, "passed over")
+        project.client.patch(project.branch_path(), {"branch": {"protected": True}})
+        assert [one["type"] for one in reader.take(1)] == ["branch.updated"]
+    wrong = EventReader(project.client, type="branch.grown").response
+    assert refusal(wrong)[0] == 400
+    wrong = EventReader(project.client, last_event_id="yesterday").response
+    assert refusal(wrong) == (400, 'last event id: no stream has said "yesterday"')
+
+
+def test_who_comes_back_has_missed_nothing_and_gets_nothing_twice(project: Project) -> None:
+    path = project.path + "/events"
+    with EventReader(project.client, path).begin() as reader:
+        at_the_beginning = reader.last_event_id
+        rename(project, "0")
+        reader.take(1)
+        known = reader.last_event_id
+    for number in range(1, 6):
+        rename(project, str(number))
+    with EventReader(project.client, path, last_event_id=known) as reader:
+        assert names(reader.take(5)) == ["1", "2", "3", "4", "5"]
+        rename(project, "6")
+        assert names(reader.take(1)) == ["6"]
+    # Also from before the first event, and where headers cannot be sent.
+    with EventReader(project.client, path, last_event_id=at_the_beginning) as reader:
+        assert names(reader.take(7)) == ["0", "1", "2", "3", "4", "5", "6"]
+
+
+def test_nothing_is_lost_or_doubled_while_many_write_and_the_reader_comes_and_goes(
+    project: Project, stack: Stack
+) -> None:
+    """Transactions of all lengths: their events come to be seen in another order than that in
+    which they were written."""
+    account_id = account_of(project, stack)
+    over = threading.Event()
+    written: list[set[str]] = [set() for _ in range(4)]
+
+    def write_on(number: int) -> None:
+        with stack.database() as connection:
+            for count in range(60):
+                with connection.transaction():
+                    summaries = [f"{number} {count} {part}" for part in range(2)]
+                    for summary in summaries:
+                        connection.execute(WRITE, [account_id, project.id, summary])
+                        over.wait(0.004 * (number + count % 3))
+                written[number].update(summaries)
+
+    threads = [threading.Thread(target=write_on, args=[number]) for number in range(4)]
+    with EventReader(project.client).begin() as reader:
+        last = reader.last_event_id
+    for thread in threads:
+        thread.start()
+    seen: list[str] = []
+    while len(seen) < 480:
+        with EventReader(project.client, last_event_id=last) as reader:
+            for event in reader.events():
+                seen.append(event["summary"])
+                if len(seen) % 37 == 0 or len(seen) == 480:
+                    break
+            last = reader.last_event_id
+    for thread in threads:
+        thread.join()
+    assert len(set(seen)) == len(seen)
+    assert set(seen) == set().union(*written)
+
+
+WRITE = """
+INSERT INTO controlplane_event (account_id, type, project_id, operation_ids, actor_type,
+    actor_name, address, at, summary, changes)
+VALUES (%s, 'project.updated', %s, '{}', 'user', '', '', now(), %s, '{}')
+"""
+
+
+def account_of(project: Project, stack: Stack) -> int:
+    with stack.database() as connection:
+        row = connection.execute(
+            "SELECT account_id FROM controlplane_project WHERE id = %s", [project.id]
+        ).fetchone()
+    assert row
+    return int(row[0])
+
+
+def test_a_revoked_key_ends_its_streams_and_no_others(project: Project) -> None:
+    alice = project.client
+    key = alice.post("/api_keys", {"key_name": "reader"})
+    with (
+        EventReader(Client(alice.api_url, key["key"])).begin() as revoked,
+        EventReader(alice).begin() as other,
+    ):
+        alice.delete(f"/api_keys/{key['id']}")
+        began = time.monotonic()
+        assert [event["type"] for event in revoked.events()] in ([], ["api_key.revoked"])
+        assert time.monotonic() - began < 10
+        assert other.take(1)[0]["type"] == "api_key.revoked"
+
+
+def test_streams_take_no_part_of_the_requests_share_and_have_a_bound(
+    stack: Stack, alice: Client
+) -> None:
+    streams = [EventReader(alice).begin() for _ in range(100)]
+    try:
+        assert alice.call("GET", "/projects").ok
+        refused = EventReader(alice).response
+        assert refusal(refused) == (
+            429,
+            "an account may have 100 streams at once; try again when others have ended",
+        )
+        assert refused.headers["Retry-After"] == "1"
+        with stack.database() as connection:
+            rows = connection.execute(
+                "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%' OR query = "
+                "'SELECT 1'"
+            ).fetchone()
+        assert rows
+        assert processes_of(stack, "api")[-1].num_threads() < 10
+    finally:
+        for stream in streams:
+            stream.response.close()
+    wait_for(lambda: EventReader(alice).response.ok, "the places of those who left")
+
+
+def test_work_that_takes_long_holds_up_no_event(project: Project) -> None:
+    """Streams wait for the oldest transaction that writes; no attempt at an operation is one."""
+    with EventReader(project.client).begin() as reader, project.locked():
+        project.client.post(project.endpoint_path(rest="/suspend"))
+        assert reader.take(1)[0]["type"] == "endpoint.suspend_requested"
+        began = time.monotonic()
+        rename(project, "meanwhile")
+        assert names(reader.take(1)) == ["meanwhile"]
+        assert time.monotonic() - began < 3
+
+
+@contextlib.contextmanager
+def another_api(stack: Stack) -> Iterator[tuple["subprocess.Popen[bytes]", str]]:
+    """A further process of the API on the same database, and its address."""
+    line = next(line for line in (ROOT / "Procfile").read_text().splitlines() if "api:" in line)
+    address = f"127.0.0.1:{free_port()}"
+    options = line.split("--no-control-socket")[1].split()
+    program = [sys.executable, "-m", "gunicorn", "controlplane.wsgi", "--no-control-socket"]
+    environment = {name: text for name, text in os.environ.items() if "DJANGO" not in name}
+    with subprocess.Popen(
+        [*program, "--bind", address, *options],
+        cwd=ROOT,
+        env={**environment, "PERCH_STATE_DIR": str(stack.state_dir)},
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        try:
+            wait_for(lambda: stack.answers(f"http://{address}/healthz"), "another API")
+            yield process, f"http://{address}/api/v2"
+        finally:
+            process.terminate()
+
+
+def test_another_process_of_the_api_has_the_same_events_and_ends_at_once(
+    project: Project, stack: Stack
+) -> None:
+    key = project.client.post("/api_keys", {"key_name": "revoked"})
+    project.client.delete(f"/api_keys/{key['id']}")
+    with another_api(stack) as (process, url):
+        other = Client(url, project.client.key)
+        with EventReader(other, project.path + "/events").begin() as reader:
+            rename(project, "first")
+            assert names(reader.take(1)) == ["first"]
+            assert Client(url, key["key"]).call("GET", "/projects").status_code == 401
+            began = time.monotonic()
+            process.send_signal(signal.SIGTERM)
+            assert list(reader.events()) == []
+            process.wait(10)
+            assert time.monotonic() - began < 5
+            last = reader.last_event_id
+    # What it had refused was told of before it ended.
+    assert project.client.get("/events", type="api_key.refused")["events"]
+    rename(project, "second")
+    with EventReader(project.client, project.path + "/events", last_event_id=last) as reader:
+        assert names(reader.take(1)) == ["second"]
+
+
+def test_a_reader_that_does_not_read_is_let_go() -> None:
+    everything = EventFilter()
+    reader = Reader(
+        account_id=1, project_id=None, key_id=None, wanted=everything, has_left=lambda: False
+    )
+    for number in range(MOST_WAITING):
+        reader.give(Position(1, number), b"")
+    assert not reader.has_ended
+    reader.give(Position(2, 0), b"")
+    assert reader.has_ended
+    assert list(reader.take(within=0)) == []
+
+
+def of_transaction(event: Event, number: int) -> Event:
+    """The event as one that this transaction has written: the test's own is never settled."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE controlplane_event SET transaction = %s::text::xid8 WHERE id = %s",
+            [str(number), event.id],
+        )
+    return Event.objects.get(id=event.id)
+
+
+class TestTheTail:
+    """What the streams read by, on rows that are written as they like."""
+
+    @pytest.fixture
+    def rows(self, account: Account, region: Region) -> Rows:
+        return make_project(account, region)
+
+    def test_the_order_is_that_of_transactions(self, rows: Rows) -> None:
+        assert position_now() == NOTHING
+        late, early = (of_transaction(write(rows), number) for number in (10, 9))
+        assert read_tail(NOTHING, limit=10) == ([early, late], False)
+        assert read_tail(NOTHING, limit=1) == ([early], True)
+        assert read_tail(position_of(early), limit=10) == ([late], False)
+        assert position_now() == position_of(late)
+
+    def test_what_an_open_transaction_may_precede_waits(self, rows: Rows) -> None:
+        settled, _ = of_transaction(write(rows), 5), write(rows)
+        assert read_tail(NOTHING, limit=10) == ([settled], True)
+
+    def test_a_reader_goes_on_behind_its_event(self, rows: Rows) -> None:
+        late, early = (of_transaction(write(rows), number) for number in (10, 9))
+        end = position_of(late)
+        assert missed(Event.objects.all(), resumption(f"9-{early.id}"), until=end, limit=9) == [
+            late
+        ]
+        assert missed(Event.objects.all(), resumption(str(late.id)), until=end, limit=9) == []
+
+    @pytest.mark.parametrize("transaction", [3, 5, 999_999])
+    def test_where_its_event_is_gone_the_id_says_what_came_later(
+        self, rows: Rows, transaction: int
+    ) -> None:
+        first, second = (of_transaction(write(rows), 5) for _ in range(2))
+        Event.objects.filter(id=first.id).delete()
+        start = resumption(f"{transaction}-{first.id}")
+        assert missed(Event.objects.all(), start, until=position_now(), limit=9) == [second]
+
+    def test_after_a_restore(self, rows: Rows) -> None:
+        """Transactions have begun anew, and a reader has had events that are lost now."""
+        backed_up = of_transaction(write(rows), 900)
+        lost_id = backed_up.id + 40
+        renumber_events()
+        new = of_transaction(write(rows), 5)
+        assert new.id > LEAP
+        for known in (f"900-{backed_up.id}", f"950-{lost_id}"):
+            start = resumption(known)
+            assert missed(Event.objects.all(), start, until=position_now(), limit=9) == [new]

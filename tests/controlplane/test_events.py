@@ -1,0 +1,268 @@
+"""Every change is an event: what it was, of what, and by whom; and no secret is in any."""
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import psycopg
+
+from tests.support.client import Client
+from tests.support.project import Project, refusal
+from tests.support.stack import Stack
+from tests.support.waiting import wait_for
+
+FIELDS = {
+    "id": str,
+    "type": str,
+    "project_id": str | None,
+    "branch_id": str | None,
+    "endpoint_id": str | None,
+    "operation_ids": list,
+    "actor": dict,
+    "at": str,
+    "summary": str,
+    "changes": dict,
+}
+
+
+def events(client: Client, path: str = "", **query: Any) -> list[Any]:
+    """Newest first."""
+    found: list[Any] = client.get(f"{path}/events", limit=1000, **query)["events"]
+    return found
+
+
+def types(found: Iterable[Any]) -> list[str]:
+    return [event["type"] for event in found]
+
+
+class Told:
+    """What was told of an account since the last look, oldest first."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.seen = {event["id"] for event in events(client)}
+
+    def now(self) -> list[Any]:
+        new = [event for event in events(self.client) if event["id"] not in self.seen]
+        self.seen |= {event["id"] for event in new}
+        return new[::-1]
+
+
+def test_it_works(alice: Client) -> None:
+    created = alice.new_project(name="birds", wait=False)
+    project, branch, endpoint = created["project"], created["branch"], created["endpoints"][0]
+    ids = [operation["id"] for operation in created["operations"]]
+    alice.finish(created)
+    told = events(alice)[::-1]
+    assert types(told) == [
+        *("project.created", "branch.created", "endpoint.created"),
+        *("role.created", "database.created"),
+        *("operation.finished", "operation.finished", "endpoint.active"),
+    ]
+    for event in told:
+        assert event.keys() == FIELDS.keys()
+        assert all(isinstance(event[name], kind) for name, kind in FIELDS.items())
+        assert event["project_id"] == project["id"]
+        actor = event["actor"]
+        assert actor.keys() == {"type", "name", "api_key_id", "address"}
+        assert (actor["type"], actor["name"], actor["address"]) == ("user", "tests", "127.0.0.1")
+        assert isinstance(actor["api_key_id"], int)
+    first, *_, active = told
+    assert first["summary"] == 'The project "birds" was created'
+    assert first["operation_ids"] == ids
+    assert first["changes"]["name"] == {"from": None, "to": "birds"}
+    assert (active["branch_id"], active["endpoint_id"]) == (branch["id"], endpoint["id"])
+    assert active["operation_ids"] == ids[1:]
+    assert active["changes"] == {"current_state": {"from": "init", "to": "active"}}
+    assert events(alice, f"/projects/{project['id']}") == told[::-1]
+
+
+def test_every_change_is_told_and_no_secret_in_any(fresh_project: Project, stack: Stack) -> None:
+    project, alice = fresh_project, fresh_project.client
+    secrets = [alice.key, project.created["roles"][0]["password"]]
+    told = Told(alice)
+
+    def does(call: Any, *expected: str, by: str = "user") -> list[Any]:
+        """What is told of the call, once its operations have ended."""
+        if isinstance(call, dict) and "operations" in call:
+            alice.finish(call)
+        new = told.now()
+        assert types(new) == list(expected), new
+        assert {event["actor"]["type"] for event in new} <= {by}
+        return new
+
+    finished = "operation.finished"
+    (changed,) = does(
+        alice.patch(
+            project.path,
+            {
+                "project": {
+                    "name": "renamed",
+                    "settings": {"quota": {"active_time_seconds": 3600}},
+                    "default_endpoint_settings": {"pg_settings": {"work_mem": "8MB"}},
+                }
+            },
+        ),
+        "project.updated",
+    )
+    assert changed["changes"]["name"]["to"] == "renamed"
+    assert changed["changes"]["default_endpoint_settings.pg_settings.work_mem"] == {
+        "from": None,
+        "to": "8MB",
+    }
+    assert changed["changes"]["settings.quota.active_time_seconds"]["to"] == 3600
+    branch = project.branch_path()
+    role = alice.post(branch + "/roles", {"role": {"name": "bob"}})
+    secrets.append(role["role"]["password"])
+    (made, _) = does(role, "role.created", finished)
+    assert made["changes"]["name"] == {"from": None, "to": "bob"}
+    assert made["operation_ids"] == [one["id"] for one in role["operations"]]
+    reset = alice.post(branch + "/roles/bob/reset_password")
+    secrets.append(reset["role"]["password"])
+    does(reset, "role.password_reset", finished)
+    does(alice.get(branch + "/roles/bob/reveal_password"), "role.password_revealed")
+    uri = f"{project.path}/connection_uri?database_name=neondb&role_name=bob"
+    does(alice.get(uri), "role.password_revealed")
+    database = {"database": {"name": "nests", "owner_name": "bob"}}
+    does(alice.post(branch + "/databases", database), "database.created", finished)
+    owner = {"database": {"owner_name": "neondb_owner", "name": "eggs"}}
+    (renamed, _) = does(
+        alice.patch(branch + "/databases/nests", owner), "database.updated", finished
+    )
+    assert renamed["changes"]["owner_name"] == {"from": "bob", "to": "neondb_owner"}
+    assert renamed["changes"]["name"] == {"from": "nests", "to": "eggs"}
+    does(alice.delete(branch + "/databases/eggs"), "database.deleted", finished)
+    does(alice.delete(branch + "/roles/bob"), "role.deleted", finished)
+
+    child = alice.post(project.path + "/branches", {"branch": {"name": "dev"}})
+    (created, _) = does(child, "branch.created", finished)
+    assert created["changes"]["parent_id"] == {"from": None, "to": project.branch_id}
+    child_path = project.branch_path(child["branch"]["id"])
+    does(alice.patch(child_path, {"branch": {"name": "test"}}), "branch.updated")
+    default = does(alice.post(child_path + "/set_as_default"), "branch.updated", "branch.updated")
+    assert [one["changes"] for one in default] == [
+        {"default": {"from": True, "to": False}},
+        {"default": {"from": False, "to": True}},
+    ]
+    does(alice.post(branch + "/set_as_default"), "branch.updated", "branch.updated")
+
+    endpoint = project.endpoint_path()
+    idle, active = "endpoint.idle", "endpoint.active"
+    size = {
+        "endpoint": {
+            "autoscaling_limit_max_cu": 2,
+            "settings": {"pg_settings": {"work_mem": "9MB"}},
+        }
+    }
+    (grown, _) = does(alice.patch(endpoint, size), "endpoint.updated", finished)
+    assert grown["changes"]["autoscaling_limit_max_cu"] == {"from": 1, "to": 2}
+    assert grown["changes"]["settings.pg_settings.work_mem"]["to"] == "9MB"
+    does(alice.post(endpoint + "/suspend"), "endpoint.suspend_requested", finished, idle)
+    does(alice.post(endpoint + "/start"), "endpoint.start_requested", finished, active)
+    does(
+        alice.post(endpoint + "/restart"),
+        *("endpoint.restart_requested", finished, idle, finished, active),
+    )
+    moved = does(
+        alice.patch(endpoint, {"endpoint": {"branch_id": child["branch"]["id"]}}),
+        *("endpoint.updated", finished, finished, idle),
+    )
+    assert moved[0]["changes"] == {
+        "branch_id": {"from": project.branch_id, "to": child["branch"]["id"]}
+    }
+    with psycopg.connect(
+        project.created["connection_uris"][0]["connection_uri"], hostaddr="127.0.0.1"
+    ):
+        pass
+    wait_for(lambda: project.endpoint()["current_state"] == "active", "the wake")
+    woken = does(None, "endpoint.start_requested", finished, active, by="client")
+    assert woken[0]["actor"]["name"] == "neondb_owner"
+    assert woken[0]["actor"]["address"] == "127.0.0.1"
+    does(alice.delete(endpoint), "endpoint.deleted")
+
+    other = alice.post(
+        project.path + "/endpoints",
+        {"endpoint": {"branch_id": child["branch"]["id"], "type": "read_write"}},
+    )
+    does(other, "endpoint.created", finished, active)
+    gone = alice.delete(child_path)
+    does(
+        gone,
+        *("branch.delete_requested", finished, idle),
+        *(finished, "endpoint.deleted", "branch.deleted"),
+    )
+    key = alice.post("/api_keys", {"key_name": "ci"})
+    secrets.append(key["key"])
+    does(key, "api_key.created")
+    does(alice.delete(f"/api_keys/{key['id']}"), "api_key.revoked")
+    does(alice.delete(f"/api_keys/{key['id']}"))
+    does(alice.delete(project.path), "project.deleted", by="user")
+    assert refusal(alice.call("GET", project.path + "/events"))[0] == 404
+    with stack.database() as connection:
+        rows = connection.execute(
+            "SELECT verifier, encrypted_password FROM controlplane_role WHERE branch_id = %s",
+            [project.branch_id],
+        ).fetchall()
+        secrets += [text for row in rows for text in row if text]
+        secrets += [
+            digest for (digest,) in connection.execute("SELECT digest FROM controlplane_apikey")
+        ]
+    text = json.dumps(events(alice), ensure_ascii=False)
+    assert len(secrets) > 6
+    assert not [secret for secret in secrets if secret in text]
+    assert "SCRAM" not in text
+    assert "postgresql://" not in text
+
+
+def test_what_changes_nothing_is_no_event(project: Project) -> None:
+    alice = project.client
+    told = Told(alice)
+    alice.patch(project.path, {"project": {"name": project.created["project"]["name"]}})
+    alice.patch(project.branch_path(), {"branch": {"name": "main"}})
+    alice.patch(project.endpoint_path(), {"endpoint": {"disabled": False}})
+    alice.post(project.branch_path(rest="/set_as_default"))
+    project.start()
+    assert told.now() == []
+
+
+def test_a_change_that_is_refused_is_no_event(project: Project) -> None:
+    told = Told(project.client)
+    body = {"branch": {"name": "main"}}
+    assert project.client.call("POST", project.path + "/branches", json=body).status_code == 409
+    assert told.now() == []
+
+
+def test_settings_that_postgres_refuses_come_back(project: Project) -> None:
+    told = Told(project.client)
+    wrong = {"endpoint": {"settings": {"pg_settings": {"lc_messages": "xx_XX"}}}}
+    project.client.finish(project.client.patch(project.endpoint_path(), wrong))
+    asked, failed, back = told.now()
+    assert types([asked, failed, back]) == [
+        "endpoint.updated",
+        "operation.failed",
+        "endpoint.updated",
+    ]
+    assert failed["summary"].startswith("The operation apply_config has failed: ")
+    assert failed["changes"] == {"status": {"from": "running", "to": "failed"}}
+    (field,) = back["changes"]
+    assert back["changes"][field] == {"from": "xx_XX", "to": None}
+
+
+def test_a_compute_that_dies_is_told_of(project: Project) -> None:
+    told = Told(project.client)
+    project.postmaster().kill()
+    wait_for(lambda: project.endpoint()["current_state"] == "idle", "the death to be seen")
+    (died,) = told.now()
+    assert died["type"] == "endpoint.idle"
+    assert died["actor"]["type"] == "platform"
+    assert died["summary"].endswith("idle now: its compute has ended by itself")
+
+
+def test_another_accounts_events_are_never_seen(project: Project, bob: Client) -> None:
+    assert refusal(bob.call("GET", project.path + "/events"))[0] == 404
+    assert events(bob) == []
+    assert events(bob, endpoint_id=project.endpoint_id) == []
+    stream = bob.call(
+        "GET", project.path + "/events", headers={"Accept": "text/event-stream"}, stream=True
+    )
+    assert stream.status_code == 404

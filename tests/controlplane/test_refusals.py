@@ -1,0 +1,164 @@
+"""Refused keys and wrong passwords are gathered: an attack fills neither memory nor table."""
+
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import OperationalError
+from django.utils import timezone
+
+from controlplane.events import refusals as module
+from controlplane.events.refusals import MOST_A_DAY, MOST_APART, MOST_ENTRIES, Refusal, Refusals
+from controlplane.events.types import EventType
+from controlplane.models import Account, Endpoint, Event, Region
+from tests.controlplane.rows import make_project
+from tests.support.client import Client
+from tests.support.project import Project
+from tests.support.stack import Stack
+from tests.support.waiting import wait_for
+
+KEY, CONNECTION = EventType.API_KEY_REFUSED, EventType.CONNECTION_REFUSED
+
+
+@pytest.fixture
+def refusals() -> Refusals:
+    return Refusals()
+
+
+def written() -> list[Event]:
+    return list(Event.objects.order_by("id"))
+
+
+def test_it_works(refusals: Refusals, account: Account, region: Region) -> None:
+    make_project(account, region)
+    endpoint = Endpoint.objects.get()
+    for _ in range(3):
+        refusals.note(Refusal(CONNECTION, account.id, "bob", "10.0.0.1", endpoint.id))
+    refusals.note(Refusal(KEY, address="10.0.0.2"))
+    refusals.write()
+    password, key = written()
+    assert password.account_id == account.id
+    assert (password.endpoint_id, password.branch_id) == (endpoint.id, endpoint.branch_id)
+    assert (password.actor_type, password.actor_name) == ("client", "bob")
+    assert password.changes["count"] == {"from": 0, "to": 3}
+    assert password.summary.startswith(
+        '3 connections were refused from 10.0.0.1: with a wrong password of the role "bob", since'
+    )
+    assert key.account_id is None
+    assert key.summary == "A request was refused from 10.0.0.2: with an unknown key"
+    refusals.write()
+    assert len(written()) == 2
+
+
+def test_many_are_told_together(refusals: Refusals, account: Account) -> None:
+    for number in range(10 * MOST_APART):
+        refusals.note(
+            Refusal(CONNECTION, account.id, "bob", f"10.0.{number // 256}.{number % 256}")
+        )
+    refusals.write()
+    events = written()
+    assert len(events) == MOST_APART + 1
+    assert sum(event.changes["count"]["to"] for event in events) == 10 * MOST_APART
+    assert events[-1].summary.startswith("450 connections were refused: with wrong passwords or ")
+
+
+def test_memory_has_a_bound_whoever_attacks(refusals: Refusals) -> None:
+    for number in range(5 * MOST_ENTRIES):
+        refusals.note(Refusal(KEY, number % 1500, str(number), "x" * 10_000))
+    assert len(refusals._tallies) <= MOST_ENTRIES + 1
+    assert sum(tally.count for tally in refusals._tallies.values()) == 5 * MOST_ENTRIES
+
+
+def test_a_day_has_a_bound_for_each_account(
+    refusals: Refusals, account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bob = Account.objects.create(name="bob")
+    for round_of_ten_seconds in range(MOST_A_DAY // MOST_APART + 5):
+        for number in range(MOST_APART):
+            name = f"{round_of_ten_seconds} {number}"
+            refusals.note(Refusal(KEY, account.id, name, "10.0.0.1"))
+        refusals.write()
+    assert Event.objects.filter(account=account).count() == MOST_A_DAY
+    refusals.note(Refusal(KEY, bob.id, "ci", "10.0.0.1"))
+    refusals.write()
+    assert Event.objects.filter(account=bob).count() == 1
+    # What is beyond is told an hour later, together; and at a clean stop.
+    monkeypatch.setattr(module, "LATE_AFTER", timedelta(0))
+    refusals.write()
+    assert Event.objects.filter(account=account).count() == MOST_A_DAY + 1
+    counts = [event.changes["count"]["to"] for event in Event.objects.filter(account=account)]
+    assert sum(counts) == MOST_A_DAY + 5 * MOST_APART
+    monkeypatch.undo()
+    refusals.note(Refusal(KEY, account.id, "ci", "10.0.0.1"))
+    refusals.write()
+    refusals.write(is_last=True)
+    assert Event.objects.filter(account=account).count() == MOST_A_DAY + 2
+
+
+def test_yesterdays_do_not_count(refusals: Refusals, account: Account) -> None:
+    refusals.note(Refusal(KEY, account.id, "ci", "10.0.0.1"))
+    refusals.write()
+    Event.objects.update(at=timezone.now() - timedelta(hours=25))
+    assert module._written_lately({account.id}) == {}
+
+
+def test_what_the_database_does_not_take_is_kept(
+    refusals: Refusals, account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*events: Any) -> None:
+        raise OperationalError
+
+    refusals.note(Refusal(KEY, account.id, "ci", "10.0.0.1"))
+    monkeypatch.setattr(module, "record", fail)
+    with pytest.raises(OperationalError):
+        refusals.write()
+    monkeypatch.undo()
+    refusals.note(Refusal(KEY, account.id, "ci", "10.0.0.1"))
+    refusals.write()
+    (event,) = written()
+    assert event.changes["count"]["to"] == 2
+
+
+def refused(client: Client, kind: str, **query: Any) -> list[Any]:
+    found: list[Any] = client.get("/events", type=kind, **query)["events"]
+    return found
+
+
+def test_the_running_service_tells_of_them(project: Project, stack: Stack) -> None:
+    alice = project.client
+    key = alice.post("/api_keys", {"key_name": "ci"})
+    alice.delete(f"/api_keys/{key['id']}")
+    for text in (key["key"], key["key"], "perch_unknown"):
+        assert Client(stack.api_url, text).call("GET", "/projects").status_code == 401
+    uri = project.created["connection_uris"][0]["connection_uri"]
+    for role in ("neondb_owner", "neondb_owner", "hunter2"):
+        with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
+            psycopg.connect(uri, hostaddr="127.0.0.1", user=role, password="wrong-password")
+    # Each of the proxy's processes tells of its own.
+    wait_for(lambda: count(refused(alice, "connection.refused")) == 3, "the connections")
+    wait_for(lambda: count(refused(alice, "api_key.refused")) == 2, "the keys")
+    (of_key,) = refused(alice, "api_key.refused")
+    assert of_key["actor"] == {
+        "type": "user",
+        "name": "ci",
+        "api_key_id": key["id"],
+        "address": "127.0.0.1",
+    }
+    connections = refused(alice, "connection.refused", endpoint_id=project.endpoint_id)
+    assert count(connections) == 3
+    assert {event["actor"]["name"] for event in connections} == {"neondb_owner", ""}
+    assert {event["branch_id"] for event in connections} == {project.branch_id}
+    everything = str([*connections, of_key])
+    for secret in ("hunter2", "wrong-password", key["key"]):
+        assert secret not in everything
+    with stack.database() as connection:
+        nobodys = connection.execute(
+            "SELECT summary FROM controlplane_event WHERE account_id IS NULL"
+        ).fetchall()
+    assert any("with an unknown key" in summary for (summary,) in nobodys)
+    assert not any("perch_unknown" in summary for (summary,) in nobodys)
+
+
+def count(events: list[Any]) -> int:
+    return sum(event["changes"]["count"]["to"] for event in events)
