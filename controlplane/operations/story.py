@@ -123,7 +123,10 @@ def go_on_from(operation: Operation) -> None:
         queued_at = run.put_back_at
         _cut_off(before, queued_at)
     _cut_off(before, picked_up.started_at)
-    before.append(_stored(Step(QUEUED, min(queued_at, picked_up.started_at), picked_up.started_at)))
+    # Steps follow each other, whatever has put the job into the queue.
+    ends = [datetime.fromisoformat(step["finished_at"]) for step in before]
+    queued_at = min(max([queued_at, *ends]), picked_up.started_at)
+    before.append(_stored(Step(QUEUED, queued_at, picked_up.started_at)))
     attempt.before = before
 
 
