@@ -15,6 +15,7 @@ from controlplane.models.postgres_settings import PostgresSettings
 from controlplane.models.project import Project
 from controlplane.models.region import Region
 from controlplane.models.role import Database, Role
+from controlplane.models.webhook import DeliveryStatus, Webhook, WebhookDelivery
 
 __all__ = [
     "BRANCH_SIZE_LIMITS",
@@ -26,6 +27,7 @@ __all__ = [
     "BranchState",
     "Configuration",
     "Database",
+    "DeliveryStatus",
     "Endpoint",
     "EndpointState",
     "EndpointType",
@@ -39,4 +41,6 @@ __all__ = [
     "Project",
     "Region",
     "Role",
+    "Webhook",
+    "WebhookDelivery",
 ]
