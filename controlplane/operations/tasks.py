@@ -10,6 +10,7 @@ from procrastinate import RetryStrategy
 from procrastinate.contrib.django import app
 
 from controlplane.operations import engine, reconcile
+from controlplane.webhooks import sending
 
 AGAIN = RetryStrategy(wait=1)  # seconds
 
@@ -22,3 +23,8 @@ def run_operation(operation_id: str, account: int | None = None) -> None:
 @app.task(name="controlplane.reconcile_branch", retry=AGAIN)
 def reconcile_branch(branch_id: str, account: int | None = None) -> None:
     reconcile.reconcile_branch(branch_id)
+
+
+@app.task(name="controlplane.send_deliveries", retry=AGAIN)
+def send_deliveries(webhook_id: str, account: int | None = None) -> None:
+    sending.send_deliveries(webhook_id)

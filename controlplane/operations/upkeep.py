@@ -21,6 +21,7 @@ from controlplane.operations.idleness import suspend_idle_endpoints
 from controlplane.operations.reconcile import reconcile_host, redispatch_lost_operations
 from controlplane.operations.retention import forget_deleted
 from controlplane.operations.sizes import measure_nearly_full, measure_sizes
+from controlplane.webhooks.upkeep import look_after_webhooks
 
 log = logging.getLogger(__name__)
 
@@ -83,4 +84,5 @@ ROUNDS: Sequence[Round] = (
     Round(2, measure_nearly_full),
     Round(5, follow_compute_logs),
     Round(600, forget_deleted),
+    Round(60, look_after_webhooks),
 )
