@@ -5,6 +5,7 @@ import os
 import re
 import secrets
 import tempfile
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,14 @@ def envbytes(name: str) -> int | None:
             raise ValueError(f'{name} must be a number of bytes, as "20G"; got "{text}"')
         return None
     return int(found[1]) << (10 * " KMGT".index(found[2] or " "))
+
+
+def envnetworks(name: str) -> list[IPv4Network | IPv6Network]:
+    """Networks, separated by commas, as "10.0.0.0/8,fd00::/8"; none where unset.
+
+    Raises ValueError.
+    """
+    return [ip_network(part.strip()) for part in envstr(name, "").split(",") if part.strip()]
 
 
 def envsecret(name: str, path: Path) -> str:

@@ -15,6 +15,7 @@ from controlplane.environment import (
     envbytes,
     envcount,
     envint,
+    envnetworks,
     envsecret,
     envstr,
     postgres_database,
@@ -80,6 +81,14 @@ LANE_SLOTS = {
     "requests": WORKER_CONCURRENCY,
     "upkeep": max(2, WORKER_CONCURRENCY // 4),
 }
+# How many webhooks the worker sends to at once; a thread each, and at times a connection.
+WEBHOOK_SLOTS = max(2, envint("PERCH_WEBHOOK_SLOTS", 16))
+# Seconds that a receiver has for its answer, all in all.
+WEBHOOK_TIMEOUT = envint("PERCH_WEBHOOK_TIMEOUT", 15)
+# Networks that webhooks may lead to although they are not the Internet, separated by commas.
+WEBHOOK_ALLOWED_NETWORKS = envnetworks("PERCH_WEBHOOK_ALLOWED_NETWORKS")
+# Days that deliveries are kept which were made or given up.
+WEBHOOK_RETENTION = envint("PERCH_WEBHOOK_RETENTION", 14)
 # An endpoint whose suspend_timeout_seconds is 0 sleeps after this many seconds.
 DEFAULT_SUSPEND_TIMEOUT = envint("PERCH_DEFAULT_SUSPEND_TIMEOUT", 300)
 
@@ -99,7 +108,7 @@ DATABASE_TIMEOUT = envint("PERCH_DATABASE_TIMEOUT", 4 if PROCESS == "api" else 3
 DATABASES = {
     "default": postgres_database(
         envstr("DATABASE_URL", f"postgresql:///perch?user=perch&host={quote(METADATA_SOCKET)}"),
-        pool_size=sum(LANE_SLOTS.values()) + 12,
+        pool_size=sum(LANE_SLOTS.values()) + WEBHOOK_SLOTS + 12,
         pool_timeout=3 if PROCESS == "api" else 10,
         statement_timeout=DATABASE_TIMEOUT,
     )

@@ -26,3 +26,9 @@ def as_json(event: Event) -> dict[str, Any]:
         "summary": event.summary,
         "changes": event.changes,
     }
+
+
+def as_message(event: Event) -> dict[str, Any]:
+    """What a webhook's receiver gets of it, as Standard Webhooks has it."""
+    shape = as_json(event)
+    return {"type": shape["type"], "timestamp": shape["at"], "data": shape}

@@ -26,6 +26,7 @@ from controlplane.models.project import Project
 from controlplane.models.region import Region
 from controlplane.models.requests import IdempotentRequest, RequestRate
 from controlplane.models.role import Database, Role
+from controlplane.models.webhook import DeliveryStatus, Webhook, WebhookDelivery
 
 __all__ = [
     "BRANCH_SIZE_LIMITS",
@@ -41,6 +42,7 @@ __all__ = [
     "BranchState",
     "Configuration",
     "Database",
+    "DeliveryStatus",
     "Endpoint",
     "EndpointState",
     "EndpointType",
@@ -57,4 +59,6 @@ __all__ = [
     "Region",
     "RequestRate",
     "Role",
+    "Webhook",
+    "WebhookDelivery",
 ]

@@ -1,4 +1,4 @@
-"""Hands out the jobs of one lane so that no account ever has all its slots.
+"""Hands out the jobs of one lane, or of the webhooks, so that no account ever has all its slots.
 
 The share is kept where a worker takes a job, not where an operation is scheduled. There every
 transaction of an account would have to wait for one lock, and the end of an operation would
@@ -24,7 +24,7 @@ from datetime import datetime
 
 import psycopg
 from procrastinate.connector import BaseConnector
-from procrastinate.exceptions import ConnectorException
+from procrastinate.exceptions import ConnectorException, UniqueViolation
 from procrastinate.jobs import Job, Status
 from procrastinate.manager import JobManager
 
@@ -74,9 +74,13 @@ class LaneJobs(JobManager):
 
     async def fetch_job(self, queues: Iterable[str] | None, worker_id: int) -> Job | None:
         full = self._accounts_with_their_share()
-        rows = await self.connector.execute_query_all_async(
-            TAKE, queues=list(queues or ()), worker=worker_id, full=full
-        )
+        try:
+            rows = await self.connector.execute_query_all_async(
+                TAKE, queues=list(queues or ()), worker=worker_id, full=full
+            )
+        except UniqueViolation:
+            # Another worker of this queue has taken a job of the same lock at this moment.
+            return None
         self._passed_over = bool(full) and not rows
         if not rows:
             return None

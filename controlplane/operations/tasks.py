@@ -11,6 +11,7 @@ from procrastinate.contrib.django import app
 
 from controlplane.operations import engine, reconcile
 from controlplane.operations.queue import earlier_runs
+from controlplane.webhooks import sending
 
 AGAIN = RetryStrategy(wait=1)  # seconds
 
@@ -23,3 +24,8 @@ def run_operation(context: JobContext, operation_id: str, account: int | None = 
 @app.task(name="controlplane.reconcile_branch", retry=AGAIN)
 def reconcile_branch(branch_id: str, account: int | None = None) -> None:
     reconcile.reconcile_branch(branch_id)
+
+
+@app.task(name="controlplane.send_deliveries", retry=AGAIN)
+def send_deliveries(webhook_id: str, account: int | None = None) -> None:
+    sending.send_deliveries(webhook_id)

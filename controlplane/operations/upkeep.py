@@ -25,6 +25,7 @@ from controlplane.operations.retention import forget_deleted
 from controlplane.operations.sizes import measure_nearly_full, measure_sizes
 from controlplane.operations.story import write_lasting
 from controlplane.operations.under_way import hear_of_cancels
+from controlplane.webhooks.upkeep import look_after_webhooks
 
 log = logging.getLogger(__name__)
 
@@ -91,4 +92,5 @@ ROUNDS: Sequence[Round] = (
     Round(600, forget_deleted),
     Round(60, forget_requests),
     Round(600, forget_events),
+    Round(60, look_after_webhooks),
 )

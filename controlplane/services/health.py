@@ -11,13 +11,15 @@ from django.conf import settings
 from django.db import connection
 from django.utils import timezone
 
+from controlplane.events import outbox
 from controlplane.models import Lane, Region
 
 # Seconds that the oldest job of a lane may wait for a slot before that is worth a word.
 MOST_WAIT = {Lane.WAKES: 5, Lane.REQUESTS: 30, Lane.UPKEEP: 600}
+MOST_WAIT_OF_WEBHOOKS = 60
 
 # A job's last event but its start is when it came to wait, at the latest when it is scheduled.
-LANES = """
+QUEUES = """
 SELECT j.queue_name, count(*) FILTER (WHERE j.status = 'todo'),
     count(*) FILTER (WHERE j.status = 'doing'),
     coalesce(extract(epoch FROM now() - min(greatest(waits.since, j.scheduled_at))
@@ -57,6 +59,11 @@ def examine() -> Health:
     missing = own.silent_processes()
     lanes = _lanes(own)
     found = [_slow(lane) for lane in lanes if lane["oldest_seconds"] > MOST_WAIT[lane["lane"]]]
+    webhooks = _queues(outbox.QUEUE)[outbox.QUEUE]
+    if webhooks["oldest_seconds"] > MOST_WAIT_OF_WEBHOOKS:
+        seconds = webhooks["oldest_seconds"]
+        detail = f"a webhook waits since {seconds:.0f} s for a worker that sends"
+        found.append({"name": "webhooks_wait", "detail": detail})
     if "worker" not in missing:
         found += own.problems  # else it is old news
     return Health(
@@ -66,6 +73,7 @@ def examine() -> Health:
             "region": own.id,
             "problems": found,
             "lanes": lanes,
+            "webhooks": webhooks,
             "regions": [_described(region) for region in regions],
         },
     )
@@ -80,21 +88,24 @@ def _own(regions: list[Region]) -> Region | None:
 
 def _lanes(region: Region) -> list[dict[str, Any]]:
     """The jobs of each lane, and how long the oldest that could begin has waited."""
+    queues = {lane: region.queue(lane) for lane in Lane}
+    found = _queues(*queues.values())
+    return [{"lane": lane.value, **found[queue]} for lane, queue in queues.items()]
+
+
+def _queues(*names: str) -> dict[str, dict[str, Any]]:
     with connection.cursor() as cursor:
-        cursor.execute(LANES, [[region.queue(lane) for lane in Lane]])
+        cursor.execute(QUEUES, [list(names)])
         rows = {row[0]: row[1:] for row in cursor.fetchall()}
-    lanes = []
-    for lane in Lane:
-        waiting, under_way, oldest = rows.get(region.queue(lane), (0, 0, 0))
-        lanes.append(
-            {
-                "lane": lane.value,
-                "waiting": waiting,
-                "under_way": under_way,
-                "oldest_seconds": round(float(oldest), 1),
-            }
-        )
-    return lanes
+    found = {}
+    for name in names:
+        waiting, under_way, oldest = rows.get(name, (0, 0, 0))
+        found[name] = {
+            "waiting": waiting,
+            "under_way": under_way,
+            "oldest_seconds": round(float(oldest), 1),
+        }
+    return found
 
 
 def _slow(lane: dict[str, Any]) -> dict[str, str]:

@@ -7,10 +7,10 @@ import os
 import secrets
 import string
 
-from cryptography.fernet import Fernet
-from django.conf import settings
+from controlplane import encryption
 
 ITERATIONS = 4096  # Postgres's own scram_iterations
+PURPOSE = "role passwords"
 ALPHABET = string.ascii_letters + string.digits
 
 
@@ -30,13 +30,9 @@ def scram_verifier(password: str) -> str:
 
 
 def encrypt(password: str) -> str:
-    return _fernet().encrypt(password.encode()).decode()
+    return encryption.encrypt(password, purpose=PURPOSE)
 
 
 def decrypt(encrypted: str) -> str:
-    return _fernet().decrypt(encrypted.encode()).decode()
-
-
-def _fernet() -> Fernet:
-    digest = hashlib.sha256(b"role passwords:" + settings.SECRET_KEY.encode()).digest()
-    return Fernet(base64.urlsafe_b64encode(digest))
+    """Raises cryptography.fernet.InvalidToken, as `controlplane.encryption` says."""
+    return encryption.decrypt(encrypted, purpose=PURPOSE)

@@ -2,10 +2,20 @@
 
 import uuid
 from datetime import timedelta
+from typing import Any
 
 from django.utils import timezone
 
-from controlplane.models import Account, Action, Branch, Endpoint, Operation, Project, Region
+from controlplane.models import (
+    Account,
+    Action,
+    Branch,
+    Endpoint,
+    Operation,
+    Project,
+    Region,
+    Webhook,
+)
 
 
 def make_project(account: Account, region: Region, *, size: int = 1) -> Project:
@@ -34,3 +44,14 @@ def make_project(account: Account, region: Region, *, size: int = 1) -> Project:
         for i, endpoint in enumerate(endpoints)
     )
     return project
+
+
+def make_webhook(account: Account, *types: str, **attributes: Any) -> Webhook:
+    """One that wants the types of events, by default all, and leads nowhere."""
+    return Webhook.objects.create(
+        account=account,
+        url="https://hooks.example/",
+        event_types=list(types) or ["*"],
+        secret="",
+        **attributes,
+    )

@@ -15,13 +15,14 @@ from django.db import connection
 from django.utils import timezone
 
 from controlplane.compute.patience import patience
+from controlplane.events.outbox import enqueue_sending
 from controlplane.models import Account, Endpoint, Operation, Region
 from controlplane.operations import vitals
 from controlplane.operations.under_way import noted
 from controlplane.operations.vitals import Problem, Rounds
 from controlplane.services.health import examine
 from controlplane.services.waking import start_for_client
-from tests.controlplane.rows import make_project
+from tests.controlplane.rows import make_project, make_webhook
 from tests.support.processes import SIGNS
 from tests.support.stack import Stack
 from tests.support.waiting import wait_for
@@ -90,6 +91,22 @@ class TestProblems:
         wakes = health.details["lanes"][0]
         assert 20 <= wakes.pop("oldest_seconds") < 25
         assert wakes == {"lane": "wakes", "waiting": 1, "under_way": 0}
+
+    def test_a_webhook_that_waits(self, healthy: Region, account: Account) -> None:
+        webhook = make_webhook(account)
+        enqueue_sending(webhook)
+        # Only for its time: nothing is wrong with that.
+        enqueue_sending(webhook, at=ago(-3600))
+        assert examine().problems == []
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "UPDATE procrastinate_events SET at = at - interval '70 s' WHERE type = 'deferred'"
+            )
+        health = examine()
+        assert health.problems == ["webhooks_wait"]
+        webhooks = health.details["webhooks"]
+        assert 70 <= webhooks.pop("oldest_seconds") < 75
+        assert webhooks == {"waiting": 2, "under_way": 0}
 
     def test_an_operation_that_hangs(self, healthy: Region, account: Account) -> None:
         make_project(account, healthy)

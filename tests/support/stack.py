@@ -23,6 +23,9 @@ from tests.support.client import Client
 from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
+# Webhooks may lead to the tests' receivers, at one of loopback's addresses; and those that hang
+# do not keep a test waiting.
+RECEIVERS = {"PERCH_WEBHOOK_ALLOWED_NETWORKS": "127.0.0.1/32", "PERCH_WEBHOOK_TIMEOUT": "3"}
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,7 @@ def running_stack(
             cwd=cwd,
             env={
                 **{k: v for k, v in os.environ.items() if not k.startswith("DJANGO_")},
+                **RECEIVERS,
                 **environment,
             },
             stdin=subprocess.DEVNULL,

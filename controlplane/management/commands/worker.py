@@ -1,14 +1,15 @@
 """`manage.py worker`: takes jobs of this host's region and looks after its computes.
 
 Each lane has a Procrastinate worker of its own, with its own slots: what hangs in one lane, or
-comes in masses, delays nothing in another.
+comes in masses, delays nothing in another. So have the webhooks, which are of no region: their
+queue is shared with the workers of the others.
 """
 
 import asyncio
 import fcntl
 import logging
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any
@@ -24,20 +25,22 @@ from procrastinate.exceptions import ConnectorException
 from controlplane.compute.binaries import postgres_bin
 from controlplane.compute.state_directory import prepare_state_directory
 from controlplane.database.version import OtherVersion, refuse_other_version
+from controlplane.events import outbox
 from controlplane.logs import context
 from controlplane.models import Lane, Region
 from controlplane.operations import under_way, vitals
 from controlplane.operations.lane_jobs import LaneJobs
 from controlplane.operations.own_region import RegionTaken, own_region
 from controlplane.operations.upkeep import ROUNDS, Round, publish, publish_settings
+from controlplane.webhooks import lines
 
 log = logging.getLogger(__name__)
 
 HEARTBEAT = 2.0  # seconds
 # A worker without a heartbeat for this long is dead; its jobs are run again.
 DEAD_AFTER = 8.0
-# Seconds before a lane that was broken off begins again.
-LANE_PAUSE = 0.5
+# Seconds before a queue that was broken off is gone on with.
+QUEUE_PAUSE = 0.5
 
 
 class Command(BaseCommand):
@@ -65,11 +68,12 @@ async def work(app: App, region: Region) -> None:
     """Run jobs until a signal ends us; the rounds go on beside."""
     # As many as can be busy at once, so that none ever waits for another's: a job takes its
     # thread only once it has a slot of its lane.
-    threads = ThreadPoolExecutor(sum(settings.LANE_SLOTS.values()) + len(ROUNDS))
+    slots = sum(settings.LANE_SLOTS.values()) + settings.WEBHOOK_SLOTS
+    threads = ThreadPoolExecutor(slots + len(ROUNDS))
     asyncio.get_running_loop().set_default_executor(threads)
     async with app.open_async(), only_one() as alone:
         if alone:
-            await revive_jobs(app, region, silent_for=0)
+            await revive_jobs(app, queues_of(region), silent_for=0)
         beside = [asyncio.create_task(repeat(one, region)) for one in ROUNDS]
         beside.append(asyncio.create_task(revive_stalled_jobs(app, region)))
         try:
@@ -88,12 +92,19 @@ async def run_lanes(app: App, region: Region) -> None:
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-    lanes = [asyncio.create_task(run_lane(app, region, lane)) for lane in Lane]
+    lanes = [
+        asyncio.create_task(run_queue(app, region.queue(lane), lane, settings.LANE_SLOTS[lane]))
+        for lane in Lane
+    ]
+    lanes.append(
+        asyncio.create_task(run_queue(app, outbox.QUEUE, "webhooks", settings.WEBHOOK_SLOTS))
+    )
     until = asyncio.create_task(stopped.wait())
     await asyncio.wait([*lanes, until], return_when=asyncio.FIRST_COMPLETED)
     # A worker that is cancelled takes no more jobs, and ends once its last one has. What waits
-    # for its branches only is given up before it begins.
+    # for its branches only is given up before it begins, what waits for a receiver at once.
     under_way.ending.set()
+    lines.break_off()
     for task in (*lanes, until):
         task.cancel()
     for ended in await asyncio.gather(*lanes, return_exceptions=True):
@@ -101,27 +112,26 @@ async def run_lanes(app: App, region: Region) -> None:
             raise ended
 
 
-async def run_lane(app: App, region: Region, lane: Lane) -> None:
-    """Run the jobs of the lane until cancelled.
+async def run_queue(app: App, queue: str, name: str, slots: int) -> None:
+    """Run the jobs of the queue until cancelled.
 
     Procrastinate's worker ends where the database fails it; what it had begun is waited for
-    then. Another one begins in its place, and no other lane knows of it.
+    then. Another one begins in its place, and no other queue knows of it.
     """
     while True:
         try:
-            await run_jobs(app, region, lane)
+            await run_jobs(app, queue, name, slots)
         except ConnectorException as error:
-            log.warning("lane broken off", extra={"lane": lane, "error": str(error.__cause__)})
-        await asyncio.sleep(LANE_PAUSE)
+            log.warning("queue broken off", extra={"queue": queue, "error": str(error.__cause__)})
+        await asyncio.sleep(QUEUE_PAUSE)
 
 
-async def run_jobs(app: App, region: Region, lane: Lane) -> None:
-    slots = settings.LANE_SLOTS[lane]
-    of_lane = app.with_connector(app.connector)
-    of_lane.job_manager = LaneJobs(app.connector, slots=slots)
-    await of_lane.run_worker_async(
-        queues=[region.queue(lane)],
-        name=lane,
+async def run_jobs(app: App, queue: str, name: str, slots: int) -> None:
+    of_queue = app.with_connector(app.connector)
+    of_queue.job_manager = LaneJobs(app.connector, slots=slots)
+    await of_queue.run_worker_async(
+        queues=[queue],
+        name=name,
         concurrency=slots,
         delete_jobs="always",
         fetch_job_polling_interval=0.5,
@@ -167,17 +177,22 @@ async def revive_stalled_jobs(app: App, region: Region) -> None:
     """Put back the jobs whose worker's heartbeat has stopped."""
     while True:
         try:
-            await revive_jobs(app, region, silent_for=DEAD_AFTER)
+            await revive_jobs(app, [*queues_of(region), outbox.QUEUE], silent_for=DEAD_AFTER)
         except ConnectorException:
             log.exception("could not look for stalled jobs")
         await asyncio.sleep(HEARTBEAT)
 
 
-async def revive_jobs(app: App, region: Region, *, silent_for: float) -> None:
+def queues_of(region: Region) -> list[str]:
+    """Those from which only the region's one worker takes jobs."""
+    return [region.queue(lane) for lane in Lane]
+
+
+async def revive_jobs(app: App, queues: Sequence[str], *, silent_for: float) -> None:
     """Put back the jobs that are being done by a worker that has been `silent_for` seconds."""
-    for lane in Lane:
+    for queue in queues:
         stalled = await app.job_manager.get_stalled_jobs(
-            queue=region.queue(lane), seconds_since_heartbeat=silent_for
+            queue=queue, seconds_since_heartbeat=silent_for
         )
         for job in stalled:
             fields = {"job": job.id, **job.task_kwargs}

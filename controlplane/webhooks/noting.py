@@ -1,0 +1,138 @@
+"""Notes what became of an attempt: in the delivery, and in how its webhook fares."""
+
+import re
+import uuid
+from datetime import datetime, timedelta
+
+from django.db import transaction
+from django.utils import timezone
+
+from controlplane.actors import PLATFORM, acting_as
+from controlplane.events.recording import happened, record
+from controlplane.events.types import EventType
+from controlplane.models import DeliveryStatus, Webhook, WebhookDelivery
+from controlplane.webhooks.pauses import LONGEST_HOLD, pause_after
+from controlplane.webhooks.posting import Outcome
+
+# A receiver that has taken nothing for so long is not called any more.
+SWITCHED_OFF_AFTER = timedelta(days=7)
+GONE = 410
+# What an attempt may change of its webhook.
+OF_A_NOTE = ("failures", "failing_since", "held_until", "enabled", "disabled_reason", "updated_at")
+# Characters of an answer that are kept, for the webhook's owner alone.
+LONGEST_EXCERPT = 1024
+# What Postgres does not hold, or a page does not show.
+UNSHOWABLE = re.compile(r"[^\t\n\x20-\x7e\xa0-\ud7ff\ue000-\uffff\U00010000-\U0010ffff]")
+
+
+def note(delivery: WebhookDelivery, outcome: Outcome, *, sender: uuid.UUID) -> bool:
+    """Write the attempt; False where it does not count, as the webhook is gone or another job
+    sends for it."""
+    now = timezone.now()
+    with transaction.atomic():
+        # No key update: events, with deliveries that refer to it, may be written meanwhile.
+        webhook = (
+            Webhook.objects.select_for_update(no_key=True)
+            .filter(id=delivery.webhook_id, sender=sender)
+            .first()
+        )
+        # Whoever asks for a delivery locks the webhook too.
+        fresh = WebhookDelivery.objects.filter(id=delivery.id).first()
+        if webhook is None or fresh is None:
+            return False
+        _describe(fresh, outcome, now)
+        if outcome.error:
+            _failed(webhook, fresh, outcome, now)
+        else:
+            _delivered(webhook, fresh, now)
+        if fresh.asked_for and not delivery.asked_for:
+            # Somebody has asked for it since the attempt began: once more, and at once.
+            _go_on(fresh, at=now)
+        else:
+            fresh.asked_for = False
+        fresh.save()
+        webhook.save(update_fields=OF_A_NOTE)
+    return True
+
+
+def _describe(delivery: WebhookDelivery, outcome: Outcome, now: datetime) -> None:
+    answered = outcome.body.decode(errors="replace")[:LONGEST_EXCERPT]
+    delivery.attempts += 1
+    delivery.attempted_at = now
+    delivery.duration_ms = round(outcome.duration * 1000)
+    delivery.response_status = outcome.status
+    delivery.response_body = UNSHOWABLE.sub("\ufffd", answered)
+    delivery.error = outcome.error
+
+
+def _delivered(webhook: Webhook, delivery: WebhookDelivery, now: datetime) -> None:
+    _end(delivery, DeliveryStatus.DELIVERED, now)
+    if webhook.failures > 1:
+        # It was down, and is back. This one is about to be saved as delivered.
+        begin_anew(webhook)
+    elif webhook.failures:
+        _fares_well(webhook)
+
+
+def begin_anew(webhook: Webhook) -> None:
+    """Have nothing be held against the webhook any more, and all that is pending be due. The
+    caller has it locked, and saves it."""
+    now = timezone.now()
+    pending = webhook.deliveries.filter(status=DeliveryStatus.PENDING, next_attempt_at__gt=now)
+    pending.update(next_attempt_at=now)
+    _fares_well(webhook)
+
+
+def _fares_well(webhook: Webhook) -> None:
+    webhook.failures = 0
+    webhook.failing_since = webhook.held_until = None
+
+
+def _failed(webhook: Webhook, delivery: WebhookDelivery, outcome: Outcome, now: datetime) -> None:
+    webhook.failures += 1
+    webhook.failing_since = webhook.failing_since or now
+    pause = pause_after(delivery.attempts)
+    retry_at = now + pause
+    # At least as long as its own pause, as far as that is short: what is behind it stays there.
+    hold = max(pause, pause_after(webhook.failures))
+    webhook.held_until = now + min(hold, LONGEST_HOLD)
+    if outcome.status == GONE or retry_at > delivery.gives_up_at:
+        _end(delivery, DeliveryStatus.FAILED, now)
+    else:
+        _go_on(delivery, at=retry_at)
+    if outcome.status == GONE:
+        _switch_off(webhook, "the receiver has answered 410 Gone", now)
+    elif now - webhook.failing_since >= SWITCHED_OFF_AFTER:
+        _switch_off(webhook, "the receiver has taken nothing for a week", now)
+
+
+def _go_on(delivery: WebhookDelivery, *, at: datetime) -> None:
+    delivery.status = DeliveryStatus.PENDING
+    delivery.next_attempt_at = at
+    delivery.ended_at = None
+
+
+def _end(delivery: WebhookDelivery, status: DeliveryStatus, now: datetime) -> None:
+    delivery.status = status
+    delivery.next_attempt_at = None
+    delivery.ended_at = now
+
+
+def _switch_off(webhook: Webhook, reason: str, now: datetime) -> None:
+    if not webhook.enabled:
+        return
+    webhook.enabled = False
+    webhook.disabled_reason = reason
+    webhook.updated_at = now
+    # First, so that it is not told itself.
+    webhook.save(update_fields=["enabled"])
+    with acting_as(PLATFORM):
+        record(
+            happened(
+                EventType.WEBHOOK_DISABLED,
+                summary=f"The webhook {webhook.id} was switched off: {reason}",
+                account_id=webhook.account_id,
+                project=webhook.project_id,
+                changes={"enabled": {"from": True, "to": False}},
+            )
+        )

@@ -1,0 +1,118 @@
+"""Sends what is due of a webhook: called by its job, of which one at a time is done.
+
+The rules:
+
+- A delivery is noted as made after the receiver has taken it. Whoever dies in between leaves it
+  pending, and the next job sends it again: at least once.
+- The oldest goes first, except that what somebody has asked for by a request goes before. After a
+  failure nothing is sent until the hold is over, and then the oldest that is due: so order is kept
+  through the first attempts at a delivery. Later its pauses grow longer than the hold, and others
+  pass it.
+- Once a receiver that has failed repeatedly takes something, all that is pending is due: a backlog
+  is sent in its order.
+- A job writes its own name on the webhook, and what it notes counts while that stands there. One
+  that was taken for dead, and was not, so changes nothing any more.
+"""
+
+import json
+import logging
+import time
+import uuid
+from datetime import datetime
+
+from cryptography.fernet import InvalidToken
+from django.conf import settings
+from django.db import connection
+from django.db.models import Min, Q
+from django.utils import timezone
+
+from controlplane.events import outbox
+from controlplane.events.shape import as_message
+from controlplane.models import DeliveryStatus, Webhook, WebhookDelivery
+from controlplane.webhooks import signing
+from controlplane.webhooks.noting import note
+from controlplane.webhooks.posting import Outcome, post
+
+log = logging.getLogger(__name__)
+
+# Deliveries, and seconds, after which a job gives its slot to whoever waits for one.
+MOST_AT_ONCE, LONGEST = 50, 20.0
+
+
+def send_deliveries(webhook_id: str) -> None:
+    """Send what is due, and see to it that the rest is sent in its time.
+
+    Raises `lines.BrokenOff` where this process ends meanwhile; the job is then done again.
+    """
+    sender = uuid.uuid4()
+    outbox.take_back(webhook_id)
+    if not Webhook.objects.filter(id=webhook_id, enabled=True).update(sender=sender):
+        return
+    until = time.monotonic() + LONGEST
+    for _ in range(MOST_AT_ONCE):
+        delivery = _next_due(webhook_id, sender)
+        if delivery is None or time.monotonic() > until:
+            break
+        outcome = _attempt(delivery)
+        if not note(delivery, outcome, sender=sender):
+            log.warning("delivery not noted, as another job has taken over")
+            return
+    _provide_for_the_rest(webhook_id, sender)
+
+
+def _next_due(webhook_id: str, sender: uuid.UUID) -> WebhookDelivery | None:
+    now = timezone.now()
+    due = WebhookDelivery.objects.filter(
+        Q(webhook__held_until=None) | Q(webhook__held_until__lte=now),
+        webhook=webhook_id,
+        webhook__sender=sender,
+        webhook__enabled=True,
+        status=DeliveryStatus.PENDING,
+        next_attempt_at__lte=now,
+    )
+    return due.select_related("webhook", "event").order_by("-asked_for", "id").first()
+
+
+def _attempt(delivery: WebhookDelivery) -> Outcome:
+    webhook, now = delivery.webhook, timezone.now()
+    body = json.dumps(as_message(delivery.event), separators=(",", ":")).encode()
+    try:
+        headers = _headers(delivery, body, now)
+    except InvalidToken:
+        return Outcome("the secret cannot be read any more; turn it", None, b"", 0.0)
+    # The receiver may take its time, and a connection is one of few.
+    connection.close()
+    outcome = post(webhook.url, headers, body, within=settings.WEBHOOK_TIMEOUT)
+    fields = {"webhook": webhook.id, "delivery": delivery.public_id, "status": outcome.status}
+    ms = round(outcome.duration * 1000)
+    log.info("delivery attempted", extra={**fields, "error": outcome.error, "ms": ms})
+    return outcome
+
+
+def _headers(delivery: WebhookDelivery, body: bytes, now: datetime) -> dict[str, str]:
+    """Raises InvalidToken."""
+    message_id, timestamp = f"evt-{delivery.event_id}", int(now.timestamp())
+    secrets = [delivery.webhook.secret, delivery.webhook.previous_secret_at(now)]
+    keys = [signing.key_of(signing.decrypt(secret)) for secret in secrets if secret]
+    return {
+        "User-Agent": "Perch-Webhooks/1",
+        "Content-Type": "application/json",
+        "webhook-id": message_id,
+        "webhook-timestamp": str(timestamp),
+        "webhook-signature": signing.signature(
+            keys, message_id=message_id, timestamp=timestamp, body=body
+        ),
+    }
+
+
+def _provide_for_the_rest(webhook_id: str, sender: uuid.UUID) -> None:
+    """Have a job look again when the next delivery is due: at once, behind the jobs that wait for
+    a slot, where that is now. What is written from here on comes with a job of its own."""
+    webhook = Webhook.objects.filter(id=webhook_id, sender=sender, enabled=True).first()
+    if webhook is None:
+        return
+    pending = WebhookDelivery.objects.filter(webhook=webhook, status=DeliveryStatus.PENDING)
+    due = pending.aggregate(due=Min("next_attempt_at"))["due"]
+    if due is not None:
+        at = max(due, webhook.held_until or due)
+        outbox.enqueue_sending(webhook, at=at if at > timezone.now() else None)

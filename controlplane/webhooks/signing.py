@@ -1,0 +1,48 @@
+"""Secrets and signatures, as Standard Webhooks has them (https://www.standardwebhooks.com)."""
+
+import base64
+import binascii
+import hmac
+import secrets
+from collections.abc import Iterable
+
+from controlplane import encryption
+
+PREFIX = "whsec_"
+# Bytes of a secret: of ours, and of one that an account brings.
+OUR_LENGTH, SHORTEST, LONGEST = 32, 24, 64
+PURPOSE = "webhook secrets"
+
+
+def new_secret() -> str:
+    return PREFIX + base64.b64encode(secrets.token_bytes(OUR_LENGTH)).decode()
+
+
+def key_of(secret: str) -> bytes:
+    """The bytes that a secret stands for. Raises ValueError for what is none."""
+    words = f"a secret is {PREFIX} and the base64 of {SHORTEST} to {LONGEST} random bytes"
+    if not secret.startswith(PREFIX):
+        raise ValueError(words)
+    try:
+        key = base64.b64decode(secret.removeprefix(PREFIX), validate=True)
+    except (binascii.Error, ValueError):
+        raise ValueError(words) from None
+    if not SHORTEST <= len(key) <= LONGEST:
+        raise ValueError(words)
+    return key
+
+
+def signature(keys: Iterable[bytes], *, message_id: str, timestamp: int, body: bytes) -> str:
+    """The header `webhook-signature`: one signature for each key. `timestamp` is in seconds."""
+    signed = f"{message_id}.{timestamp}.".encode() + body
+    digests = (hmac.digest(key, signed, "sha256") for key in keys)
+    return " ".join(f"v1,{base64.b64encode(digest).decode()}" for digest in digests)
+
+
+def encrypt(secret: str) -> str:
+    return encryption.encrypt(secret, purpose=PURPOSE)
+
+
+def decrypt(encrypted: str) -> str:
+    """Raises cryptography.fernet.InvalidToken, as `controlplane.encryption` says."""
+    return encryption.decrypt(encrypted, purpose=PURPOSE)

@@ -1,0 +1,77 @@
+"""What a webhook's URL may be; asked of what an account sends, and of every redirect."""
+
+import re
+from dataclasses import dataclass
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from django.conf import settings
+
+from controlplane.webhooks.addresses import may_be_called
+
+LONGEST = 2048
+DEFAULT_PORTS = {"http": 80, "https": 443}
+# What a URL is written in; everything else is escaped in it.
+WRITTEN_IN = re.compile(r"[!-~]+")
+HOST = re.compile(r"[a-z0-9_]([a-z0-9._-]*[a-z0-9_])?\.?", re.IGNORECASE)
+
+
+class NotAllowed(Exception):
+    """A URL that no request may go to; the message says why."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a request goes."""
+
+    scheme: str
+    host: str  # without a final dot, and an IPv6 address without brackets
+    port: int
+    path: str  # with the query
+
+    @property
+    def host_header(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
+
+
+def target_of(url: str) -> Target:
+    """Raises NotAllowed. What the name stands for is seen when it is called: names change."""
+    if len(url) > LONGEST:
+        raise NotAllowed(f"a URL may have at most {LONGEST} characters")
+    if not WRITTEN_IN.fullmatch(url):
+        raise NotAllowed("a URL is written in ASCII, without spaces; other characters are escaped")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise NotAllowed(f"not a URL: {error}") from None
+    _check_scheme(parts.scheme)
+    if "@" in parts.netloc:
+        raise NotAllowed("a URL may not hold a user name or a password")
+    if port == 0 or parts.fragment:
+        raise NotAllowed("a URL may have neither the port 0 nor a fragment")
+    host = (parts.hostname or "").removesuffix(".")
+    _check_host(host)
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return Target(parts.scheme, host, port or DEFAULT_PORTS[parts.scheme], path)
+
+
+def _check_scheme(scheme: str) -> None:
+    if scheme == "https":
+        return
+    if scheme == "http" and settings.WEBHOOK_ALLOWED_NETWORKS:
+        # Only to these networks, which is seen when it is called.
+        return
+    raise NotAllowed("a URL must begin with https://")
+
+
+def _check_host(host: str) -> None:
+    try:
+        address = str(ip_address(host))
+    except ValueError:
+        if not HOST.fullmatch(host):
+            raise NotAllowed("a URL must name a host") from None
+        return
+    if not may_be_called(address):
+        raise NotAllowed(f"{host} is no address of the Internet")

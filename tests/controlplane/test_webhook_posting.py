@@ -1,0 +1,291 @@
+"""Messages are posted within bounds, to addresses that were looked at, whoever receives them."""
+
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controlplane.webhooks import lines, posting
+from controlplane.webhooks.posting import Outcome, post
+from tests.support.certificates import certificate
+from tests.support.receiver import Answer, Receiver, receiving
+
+BODY = b'{"type":"test"}'
+
+
+@pytest.fixture(autouse=True)
+def allowed(settings: Any) -> None:
+    """Loopback's first address alone: the others are as private as ever."""
+    settings.WEBHOOK_ALLOWED_NETWORKS = [ip_network("127.0.0.1/32")]
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with receiving() as made:
+        yield made
+
+
+@pytest.fixture
+def private() -> Iterator[Receiver]:
+    """One that nobody may call."""
+    with receiving("127.0.0.2") as made:
+        yield made
+
+
+def posted(url: str, *, within: float = 5.0) -> Outcome:
+    return post(url, {"webhook-id": "evt-1"}, BODY, within=within)
+
+
+def test_what_the_receiver_gets(receiver: Receiver) -> None:
+    outcome = posted(receiver.url + "?a=b")
+    assert (outcome.error, outcome.status, outcome.body) == ("", 200, b"taken")
+    assert 0 < outcome.duration < 5
+    (message,) = receiver.messages
+    assert (message.method, message.path, message.body) == ("POST", "/hook?a=b", BODY)
+    assert message.headers["host"] == f"127.0.0.1:{receiver.server_port}"
+    assert message.headers["webhook-id"] == "evt-1"
+
+
+def test_no_proxy_is_asked(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    assert not posted(receiver.url).error
+
+
+@pytest.mark.parametrize("status", [200, 201, 204, 299])
+def test_success(receiver: Receiver, status: int) -> None:
+    receiver.answers = lambda message: Answer(status, b"")
+    outcome = posted(receiver.url)
+    assert (outcome.error, outcome.status) == ("", status)
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 304, 400, 404, 410, 429, 500, 503])
+def test_failure(receiver: Receiver, status: int) -> None:
+    receiver.answers = lambda message: Answer(status, b"", location="/elsewhere")
+    outcome = posted(receiver.url)
+    assert outcome.status == status
+    assert outcome.error.startswith(f"answered {status}")
+    assert len(receiver.messages) == 1
+
+
+def test_an_answer_is_read_only_so_far(receiver: Receiver) -> None:
+    receiver.answers = lambda message: Answer(body=b"x" * 10_000_000)
+    assert posted(receiver.url).body == b"x" * posting.LONGEST_BODY
+
+
+class TestRedirects:
+    @pytest.mark.parametrize("status", [307, 308])
+    def test_are_followed_with_method_and_body(self, receiver: Receiver, status: int) -> None:
+        receiver.answers = lambda message: (
+            Answer(status, location="/new?x=y") if message.path == "/hook" else Answer()
+        )
+        assert posted(receiver.url).error == ""
+        assert [(m.method, m.path, m.body) for m in receiver.messages] == [
+            ("POST", "/hook", BODY),
+            ("POST", "/new?x=y", BODY),
+        ]
+
+    def test_not_for_ever(self, receiver: Receiver) -> None:
+        receiver.answers = lambda message: Answer(307, location="/hook")
+        assert posted(receiver.url).error == "not called: more than 3 redirects"
+        assert len(receiver.messages) == 4
+
+    def test_to_a_private_address_are_refused(self, receiver: Receiver, private: Receiver) -> None:
+        receiver.answers = lambda message: Answer(307, location=private.url)
+        assert "no address of the Internet" in posted(receiver.url).error
+        assert private.messages == []
+
+    @pytest.mark.parametrize("location", ["ftp://127.0.0.1/", "file:///etc/passwd", "http://[x"])
+    def test_to_what_is_no_web_address_are_refused(self, receiver: Receiver, location: str) -> None:
+        receiver.answers = lambda message: Answer(307, location=location)
+        assert posted(receiver.url).error.startswith("not called: ")
+
+
+class TestAddresses:
+    def test_a_private_one_is_not_called(self, private: Receiver) -> None:
+        assert posted(private.url).error == ("not called: 127.0.0.2 is no address of the Internet")
+        assert private.messages == []
+
+    @pytest.mark.parametrize("host", ["localhost", "127.1", "0x7f000001", "2130706433"])
+    def test_nor_a_name_for_one(self, receiver: Receiver, settings: Any, host: str) -> None:
+        settings.WEBHOOK_ALLOWED_NETWORKS = [ip_network("10.0.0.0/8")]
+        outcome = posted(f"http://{host}:{receiver.server_port}/")
+        assert outcome.error == f"not called: {host} has no address of the Internet"
+        assert receiver.messages == []
+
+    def test_a_name_is_asked_for_once_and_what_was_looked_at_is_called(
+        self, receiver: Receiver, private: Receiver, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        answers = ["127.0.0.1", "127.0.0.2"]
+        ask_for = names(monkeypatch, "rebinding.example", answers)
+        outcome = posted(f"http://rebinding.example:{receiver.server_port}/")
+        assert (outcome.error, len(receiver.messages)) == ("", 1)
+        assert ask_for == ["rebinding.example"]
+        host = receiver.messages[0].headers["host"]
+        assert host == f"rebinding.example:{receiver.server_port}"
+        # The next time it is the other, and that one may not be called.
+        assert "no address" in posted(f"http://rebinding.example:{private.server_port}/").error
+        assert private.messages == []
+
+    def test_plain_http_goes_only_where_the_operator_allows(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        names(monkeypatch, "public.example", ["93.184.216.34"])
+        assert posted("http://public.example/").error == (
+            "not called: public.example must be called by https"
+        )
+
+    def test_a_name_that_nobody_knows(self) -> None:
+        outcome = posted("https://nobody.invalid/")
+        assert outcome.error == "the name of the host could not be resolved"
+
+    def test_a_label_that_is_too_long(self) -> None:
+        outcome = posted(f"https://{'x' * 64}.invalid/")
+        assert outcome.error == "the name of the host could not be resolved"
+
+
+class TestBounds:
+    def test_one_that_is_not_there(self) -> None:
+        with socket.socket() as unused:
+            unused.bind(("127.0.0.1", 0))
+            url = f"http://127.0.0.1:{unused.getsockname()[1]}/"
+            assert posted(url).error == "connection refused"
+
+    def test_one_that_hangs(self, receiver: Receiver) -> None:
+        receiver.answers = lambda message: None
+        outcome = posted(receiver.url, within=0.3)
+        assert (outcome.error, outcome.status) == ("no answer within 0.3 seconds", None)
+        assert outcome.duration < 2
+
+    @pytest.mark.parametrize(
+        "beginning", [b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 100 Continue\r\n\r\n"]
+    )
+    def test_one_that_drips_its_head(self, receiver: Receiver, beginning: bytes) -> None:
+        receiver.answers = lambda message: None
+        receiver.holds = lambda connection: drip(receiver, connection, beginning, b"x: y\r\n")
+        outcome = posted(receiver.url, within=0.5)
+        assert outcome.duration < 2
+        assert outcome.status is None
+        assert outcome.error
+
+    def test_one_that_drips_its_body_has_answered(
+        self, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(posting, "BODY_WITHIN", 0.3)
+        head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n"
+        receiver.answers = lambda message: None
+        receiver.holds = lambda connection: drip(receiver, connection, head, b"z")
+        outcome = posted(receiver.url, within=20)
+        assert outcome.duration < 3
+        assert (outcome.error, outcome.status) == ("", 200)
+        assert set(outcome.body) == set(b"z")
+
+    def test_one_that_speaks_something_else(self, receiver: Receiver) -> None:
+        receiver.answers = lambda message: None
+        receiver.holds = lambda connection: connection.sendall(b"220 mail.example ESMTP\r\n")
+        assert posted(receiver.url).error == "no answer in HTTP: BadStatusLine"
+
+    def test_one_that_closes_at_once(self, receiver: Receiver) -> None:
+        receiver.answers = lambda message: None
+        receiver.holds = lambda connection: connection.shutdown(socket.SHUT_RDWR)
+        assert posted(receiver.url).error == "the connection was closed without an answer"
+
+    def test_nothing_is_waited_for_once_the_process_ends(
+        self, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(lines, "ending", threading.Event())
+        receiver.answers = lambda message: None
+        broken_off: list[BaseException] = []
+
+        def attempt() -> None:
+            try:
+                posted(receiver.url, within=60)
+            except lines.BrokenOff as error:
+                broken_off.append(error)
+
+        thread = threading.Thread(target=attempt)
+        thread.start()
+        receiver.await_messages(1)
+        lines.break_off()
+        thread.join(5)
+        assert broken_off
+        with pytest.raises(lines.BrokenOff):
+            posted(receiver.url)
+        assert len(receiver.messages) == 1
+
+
+class TestTls:
+    @pytest.fixture
+    def named(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> Iterator[tuple[Receiver, list[str]]]:
+        """A receiver with a certificate for hooks.example, which is trusted, and the names that
+        it was called by; all of example's names lead to it."""
+        path = certificate(tmp_path, "hooks.example")
+        monkeypatch.setenv("SSL_CERT_FILE", str(path))
+        posting._tls.cache_clear()
+        asked: list[str] = []
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(path)
+        context.sni_callback = lambda _, name, __: asked.append(name)
+        with receiving(tls=context) as made:
+            for host in ("hooks.example", "other.example"):
+                names(monkeypatch, host, ["127.0.0.1"] * 9)
+            yield made, asked
+        posting._tls.cache_clear()
+
+    def test_the_name_is_checked_though_an_address_is_called(
+        self, named: tuple[Receiver, list[str]]
+    ) -> None:
+        receiver, asked = named
+        outcome = posted(f"https://hooks.example:{receiver.server_port}/hook")
+        assert (outcome.error, asked) == ("", ["hooks.example"])
+        outcome = posted(f"https://other.example:{receiver.server_port}/hook")
+        assert outcome.error.startswith("TLS: Hostname mismatch")
+        assert len(receiver.messages) == 1
+
+    def test_a_certificate_that_nobody_vouches_for(
+        self, named: tuple[Receiver, list[str]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        receiver, _ = named
+        monkeypatch.delenv("SSL_CERT_FILE")
+        posting._tls.cache_clear()
+        outcome = posted(f"https://hooks.example:{receiver.server_port}/hook")
+        assert outcome.error.startswith("TLS: self-signed certificate")
+        assert receiver.messages == []
+
+    def test_a_handshake_that_does_not_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            outcome = posted(f"https://127.0.0.1:{silent.getsockname()[1]}/", within=0.3)
+        assert outcome.duration < 2
+        assert outcome.error == "no answer within 0.3 seconds"
+
+
+def drip(receiver: Receiver, connection: socket.socket, first: bytes, again: bytes) -> None:
+    """Send something every few milliseconds for as long as anybody listens."""
+    with suppress(OSError):
+        connection.sendall(first)
+        while not receiver.closing.wait(0.02):
+            connection.sendall(again)
+
+
+def names(monkeypatch: pytest.MonkeyPatch, host: str, addresses: list[str]) -> list[str]:
+    """Have the resolver answer one address after the other for the host; returns the names that
+    it is asked for."""
+    asked: list[str] = []
+    really = socket.getaddrinfo
+
+    def getaddrinfo(name: str, port: int, *args: Any, **named: Any) -> Any:
+        if name != host:
+            return really(name, port, *args, **named)
+        asked.append(name)
+        return really(addresses.pop(0), port, *args, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    return asked
