@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from console.api_results import Branch, Endpoint, Operation, Project
+from console.api_operations import Operation
+from console.api_results import Branch, Endpoint, Project
 from console.statuses import (
     ACTIVE,
     ENDPOINT_STATES,

@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from console.api_results import Branch, Endpoint, Operation
+from console.api_operations import Operation
+from console.api_results import Branch, Endpoint
 
 
 @dataclass(frozen=True)
@@ -14,6 +15,8 @@ class Status:
     shape: str
     tone: str
     terminal: bool = True
+    # Spoken by other servers of this API only.
+    is_foreign: bool = False
 
 
 def _by_value(*statuses: Status) -> dict[str, Status]:
@@ -25,11 +28,10 @@ OPERATION_STATUSES = _by_value(
     Status("running", "In progress", "running", "pending", terminal=False),
     Status("finished", "OK", "check", "good"),
     Status("failed", "Error", "cross", "bad"),
-    # Spoken by other servers of this API.
     Status("cancelling", "Cancelling", "running", "pending", terminal=False),
-    Status("error", "Error", "cross", "bad"),
-    Status("cancelled", "Cancelled", "skip", "quiet"),
-    Status("skipped", "Skipped", "skip", "quiet"),
+    Status("cancelled", "Cancelled", "cancelled", "quiet"),
+    Status("error", "Error", "cross", "bad", is_foreign=True),
+    Status("skipped", "Skipped", "skip", "quiet", is_foreign=True),
 )
 
 ACTIVE = Status("active", "Active", "awake", "good")
@@ -60,6 +62,17 @@ def is_unfinished(operation: Operation) -> bool:
     return not operation_status(operation).terminal
 
 
+def can_be_cancelled(operation: Operation) -> bool:
+    """Whether to offer it; the API has the last word."""
+    is_on_its_way = operation.status == "cancelling"
+    return operation.can_be_steered and is_unfinished(operation) and not is_on_its_way
+
+
+def can_be_retried(operation: Operation) -> bool:
+    """Whether to offer it; the API has the last word."""
+    return operation.can_be_steered and operation.status in ("failed", "cancelled")
+
+
 def action_name(action: str) -> str:
     known = ACTIONS.get(action)
     return known[0] if known else action.replace("_", " ").capitalize()
@@ -81,6 +94,8 @@ def pending_word(endpoint: Endpoint, operations: Iterable[Operation]) -> str:
         for operation in operations
         if operation.endpoint_id == endpoint.id and is_unfinished(operation)
     ]
+    if unfinished and unfinished[-1].status == "cancelling":
+        return "cancelling…"
     if unfinished:
         return ACTIONS.get(unfinished[-1].action, ("", "working…"))[1]
     return {"active": "starting…", "idle": "suspending…"}.get(endpoint.pending_state, "")

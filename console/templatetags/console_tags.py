@@ -50,6 +50,17 @@ def exactly(moment: datetime | None) -> SafeString | str:
 
 
 @register.filter
+def clock(moment: datetime | None) -> SafeString | str:
+    """The time of day, in UTC, where the day is told beside it."""
+    if moment is None:
+        return NOTHING
+    exact = f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return format_html(
+        '<time datetime="{}" title="{}">{}</time>', moment.isoformat(), exact, exact[11:19]
+    )
+
+
+@register.filter
 def duration(milliseconds: int | None) -> str:
     if milliseconds is None:
         return NOTHING
