@@ -35,6 +35,8 @@ class ApiKeyForm(forms.Form):
         last_day: date | None = self.cleaned_data["expires_at"]
         if last_day and last_day.year > LAST_YEAR:
             raise forms.ValidationError("That is too far away.")
+        if last_day and last_day < datetime.now(UTC).date():
+            raise forms.ValidationError("That day is over.")
         return last_day
 
     def offer_projects(self, projects: Iterable[Project]) -> None:

@@ -25,6 +25,7 @@ GROUPS: dict[str, tuple[EventType, ...]] = {
     "Branches": (
         EventType("branch.created", "Branch created", *MADE),
         EventType("branch.updated", "Branch changed"),
+        EventType("branch.delete_requested", "Deletion asked for"),
         EventType("branch.deleted", "Branch deleted", *GONE),
         EventType("branch.expired", "Branch expired", *GONE),
     ),

@@ -192,6 +192,11 @@ class OperationRow:
     def is_unfinished(self) -> bool:
         return not self.status.terminal
 
+    @property
+    def went_wrong(self) -> bool:
+        """Whether its error tells of a failure, be it of an attempt, and not of its cancelling."""
+        return self.status.tone == "bad" or self.status.value in ("scheduling", "running")
+
 
 def operation_rows(
     operations: Iterable[Operation], branches: Iterable[Branch] = ()

@@ -25,7 +25,7 @@ def index(request: ConsoleRequest) -> HttpResponse:
 def create(request: ConsoleRequest) -> HttpResponse:
     form = ApiKeyForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
-        with problems_beside(form, "name"):
+        with problems_beside(form):
             key = request.api.create_api_key(form.cleaned_data["name"], form.reach)
             # No redirect: this answer is the only place that ever holds the key.
             template = "_new_key.html" if request.htmx else "new_key.html"

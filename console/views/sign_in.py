@@ -51,15 +51,16 @@ def sign_out(request: ConsoleRequest) -> HttpResponse:
 
 def _account(api: ManagementAPI) -> Account:
     """Who is signed in, and what their pages may offer. Raises an `APIError` for a bad key."""
-    user, activity, webhooks = side_by_side(
+    user, keys, activity, webhooks = side_by_side(
         lambda: _whose(api),
+        lambda: _access(api.api_keys),
         lambda: _access(lambda: api.events(limit=1)),
         lambda: _access(api.webhooks),
     )
     return Account(
         name=user.shown_name,
         plan=user.plan,
-        project_id=_only_project(api) if activity is Access.REFUSED else "",
+        project_id=_only_project(api) if keys is Access.REFUSED else "",
         has_activity=activity is not Access.MISSING,
         has_webhooks=webhooks is not Access.MISSING,
     )
@@ -86,7 +87,7 @@ def _access(call: Callable[[], object]) -> Access:
 
 
 def _only_project(api: ManagementAPI) -> str:
-    """The one that a key is limited to: such a key may not see what the whole account does."""
+    """The one that a key is limited to: such a key may not see what is the whole account's."""
     projects = api.projects(limit=2).items
     return projects[0].id if len(projects) == 1 else ""
 

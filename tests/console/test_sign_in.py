@@ -175,4 +175,4 @@ def test_an_organizations_key_is_good_enough(
     misbehaving.refuse(403, "not allowed for organization API keys")
     answer = visitor.post("/sign-in", {"key": "abc"})
     assert answer.status_code == 422
-    assert misbehaving.asked == ["GET /api/v2/users/me", "GET /api/v2/projects?limit=1"]
+    assert "GET /api/v2/projects?limit=1" in misbehaving.asked

@@ -5,11 +5,47 @@ import re
 
 import pytest
 
-from tests.console.conftest import Misbehaving, Person
+from tests.console.conftest import Misbehaving, Person, Shop
 from tests.console.pages import Page
 from tests.console.test_stories import answer_with, told
+from tests.support.waiting import wait_for
 
 URL = "/projects/p/operations/one"
+
+
+def test_it_works(alice: Person, shop: Shop) -> None:
+    with shop.locked():
+        _, start = alice.api.post(shop.endpoint_path(rest="/restart"))["operations"]
+        url = f"{shop.url}/operations/{start['id']}"
+        page = Page(alice.get(url))
+        assert page.polls
+        assert "Waiting for “Suspend compute”" in page.text
+        assert alice.post(f"{url}/cancel")["Location"] == url
+        page = Page(alice.get(url))
+        assert "The operation is cancelled." in page.text
+        assert "How it ended" in page.text
+        # The suspend before it cannot be left half-done.
+        suspend_url = f"{shop.url}/chains/{start['chain_id']}/cancel"
+        alice.post(suspend_url, {"next": url})
+    wait_for(lambda: not Page(alice.get(url)).polls, "the end of the request")
+    anew = alice.post(f"{url}/retry")["Location"]
+    assert anew != url
+    wait_for(lambda: not Page(alice.get(anew)).polls, "the end of the retry")
+    page = Page(alice.get(anew))
+    assert "OK" in page.text
+    assert "by a retry with key tests" in page.text
+    assert f"Does anew the work of {start['id']}" in page.text
+    assert f"Tried again as {anew.rpartition('/')[2]}" in Page(alice.get(url)).text
+
+
+def test_a_refusal_of_the_api_is_told_in_its_words(carol: Person, still_shop: Shop) -> None:
+    (start,) = (row for row in still_shop.operations() if row["action"] == "start_compute")
+    url = f"{still_shop.url}/operations/{start['id']}"
+    for verb in ("cancel", "retry"):
+        answer = carol.htmx_post(f"{url}/{verb}", at=url)
+        told_why = Page(answer).text
+        assert "finished" in told_why
+        assert "taken" not in told_why
 
 
 @pytest.mark.parametrize(
