@@ -7,7 +7,7 @@ from django import forms
 
 from console.api_keys import Reach
 from console.api_results import Project
-from console.forms import PLAIN, OpenChoiceField, offer
+from console.forms import PLAIN, OpenChoiceField, offer, project_in_list
 
 # Beyond it the day after cannot be told.
 LAST_YEAR = 9998
@@ -41,7 +41,7 @@ class ApiKeyForm(forms.Form):
 
     def offer_projects(self, projects: Iterable[Project]) -> None:
         every = [("", "All of the account")]
-        offer(self, "project_id", [*every, *((one.id, _in_list(one)) for one in projects)])
+        offer(self, "project_id", [*every, *((one.id, project_in_list(one)) for one in projects)])
 
     def without_limits(self) -> None:
         """For a server that makes keys of one kind only."""
@@ -58,7 +58,3 @@ class ApiKeyForm(forms.Form):
             read_only=self.cleaned_data.get("read_only", False),
             expires_at=end,
         )
-
-
-def _in_list(project: Project) -> str:
-    return project.id if project.name == project.id else f"{project.name} · {project.id}"

@@ -17,17 +17,12 @@ BAD = ("cross", "bad")
 
 # What they are about → the types, in the order of a list to choose from.
 GROUPS: dict[str, tuple[EventType, ...]] = {
-    "Projects": (
-        EventType("project.created", "Project created", *MADE),
-        EventType("project.updated", "Project changed"),
-        EventType("project.deleted", "Project deleted", *GONE),
-    ),
-    "Branches": (
-        EventType("branch.created", "Branch created", *MADE),
-        EventType("branch.updated", "Branch changed"),
-        EventType("branch.delete_requested", "Deletion asked for"),
-        EventType("branch.deleted", "Branch deleted", *GONE),
-        EventType("branch.expired", "Branch expired", *GONE),
+    "Operations": (
+        EventType("operation.finished", "Operation finished", "check", "good"),
+        EventType("operation.failed", "Operation failed", *BAD),
+        EventType("operation.cancelled", "Operation cancelled", "cancelled", "quiet"),
+        EventType("operation.cancel_requested", "Cancel asked for"),
+        EventType("operation.retried", "Operation tried again"),
     ),
     "Endpoints": (
         EventType("endpoint.created", "Endpoint created", *MADE),
@@ -39,6 +34,18 @@ GROUPS: dict[str, tuple[EventType, ...]] = {
         EventType("endpoint.active", "Endpoint became active", "awake", "good"),
         EventType("endpoint.idle", "Endpoint became idle", "asleep", "calm"),
     ),
+    "Branches": (
+        EventType("branch.created", "Branch created", *MADE),
+        EventType("branch.updated", "Branch changed"),
+        EventType("branch.delete_requested", "Deletion asked for"),
+        EventType("branch.deleted", "Branch deleted", *GONE),
+        EventType("branch.expired", "Branch expired", *GONE),
+    ),
+    "Projects": (
+        EventType("project.created", "Project created", *MADE),
+        EventType("project.updated", "Project changed"),
+        EventType("project.deleted", "Project deleted", *GONE),
+    ),
     "Roles and databases": (
         EventType("role.created", "Role created", *MADE),
         EventType("role.deleted", "Role deleted", *GONE),
@@ -47,13 +54,6 @@ GROUPS: dict[str, tuple[EventType, ...]] = {
         EventType("database.created", "Database created", *MADE),
         EventType("database.updated", "Database changed"),
         EventType("database.deleted", "Database deleted", *GONE),
-    ),
-    "Operations": (
-        EventType("operation.finished", "Operation finished", "check", "good"),
-        EventType("operation.failed", "Operation failed", *BAD),
-        EventType("operation.cancelled", "Operation cancelled", "cancelled", "quiet"),
-        EventType("operation.cancel_requested", "Cancel asked for"),
-        EventType("operation.retried", "Operation tried again"),
     ),
     "Keys and sign-in": (
         EventType("api_key.created", "API key created", *MADE),

@@ -10,10 +10,13 @@ from urllib.parse import urlencode
 from django import forms
 
 from console.api_errors import Refused
-from console.api_results import Branch, Database, Endpoint, Region
+from console.api_results import Branch, Database, Endpoint, Project, Region
 
 PLAIN = {"autocomplete": "off", "spellcheck": "false", "autocapitalize": "off"}
 DEFAULTED = {"autocomplete": "off", "placeholder": "default"}
+
+# In a list to choose one from; who has more knows an id.
+PROJECTS_OFFERED = 100
 
 # The API's names of what the forms call otherwise.
 FIELDS_OF_ATTRIBUTES = {
@@ -42,6 +45,10 @@ def offer(form: forms.Form, name: str, choices: Iterable[tuple[str, str]]) -> No
 
 def offer_branches(form: forms.Form, name: str, branches: Iterable[Branch]) -> None:
     offer(form, name, ((branch.id, _in_list(branch)) for branch in branches))
+
+
+def project_in_list(project: Project) -> str:
+    return project.id if project.name == project.id else f"{project.name} · {project.id}"
 
 
 def _in_list(branch: Branch) -> str:

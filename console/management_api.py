@@ -1,12 +1,11 @@
 """The management API, one method per call: the console's only way to anything it shows or does."""
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from contextvars import copy_context
 from typing import Any, Literal, TypeVar, overload
 
-from console.api_errors import APIError, NonsenseAnswer, NotOffered, Refused
+from console.api_errors import APIError, NonsenseAnswer
 from console.api_events import Event
 from console.api_keys import ApiKey, NewApiKey, Reach
 from console.api_operations import Operation
@@ -24,7 +23,7 @@ from console.api_results import (
     text,
 )
 from console.api_transport import Transport
-from console.api_webhooks import Webhook
+from console.api_webhooks import WebhookCalls, may_be_missing
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -48,6 +47,7 @@ class ManagementAPI:
 
     def __init__(self, key: str) -> None:
         self._transport = Transport(key)
+        self.webhooks = WebhookCalls(self._transport)
 
     # Account
 
@@ -231,14 +231,9 @@ class ManagementAPI:
     ) -> Page[Event]:
         """What was done to a project, or without one in the whole account; newest first."""
         path = ("projects", project_id, "events") if project_id else ("events",)
-        with _may_be_missing("It keeps no record of who did what."):
+        with may_be_missing("It keeps no record of who did what."):
             data = self._transport.get(*path, query=_page_query(limit, cursor) | filters)
         return Page.read(data, "events", Event.read, limit=limit)
-
-    def webhooks(self) -> list[Webhook]:
-        with _may_be_missing("It tells nobody of what happens."):
-            data = self._transport.get("webhooks")
-        return [Webhook.read(item) for item in objects(data, "webhooks")]
 
 
 @overload
@@ -269,17 +264,6 @@ def each_or_none(call: Callable[[A], B], items: Sequence[A]) -> list[B | None]:
 
     futures = [_threads.submit(copy_context().run, quietly, item) for item in items]
     return [future.result() for future in futures]
-
-
-@contextmanager
-def _may_be_missing(words: str) -> Generator[None]:
-    """Around a call to a part of the API that not all its servers have."""
-    try:
-        yield
-    except Refused as problem:
-        if problem.status in (404, 405):
-            raise NotOffered(words, status=problem.status) from problem
-        raise
 
 
 def _page_query(limit: int, cursor: str) -> dict[str, str | int]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from console.api_operations import Operation
 from console.api_results import Branch, Endpoint
+from console.api_webhooks import Delivery
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,12 @@ OPERATION_STATUSES = _by_value(
     Status("skipped", "Skipped", "skip", "quiet", is_foreign=True),
 )
 
+DELIVERY_STATUSES = _by_value(
+    Status("pending", "To be sent", "waiting", "pending", terminal=False),
+    Status("delivered", "Delivered", "check", "good"),
+    Status("failed", "Given up", "cross", "bad"),
+)
+
 ACTIVE = Status("active", "Active", "awake", "good")
 IDLE = Status("idle", "Idle", "asleep", "calm")
 STOPPED = Status("stopped", "Stopped", "stopped", "quiet")
@@ -53,9 +60,15 @@ ACTIONS = {
 
 
 def operation_status(operation: Operation) -> Status:
-    value = operation.status
-    unknown = Status(value, value.replace("_", " ").capitalize() or "Unknown", "skip", "quiet")
-    return OPERATION_STATUSES.get(value, unknown)
+    return OPERATION_STATUSES.get(operation.status) or _unknown(operation.status)
+
+
+def delivery_status(delivery: Delivery) -> Status:
+    return DELIVERY_STATUSES.get(delivery.status) or _unknown(delivery.status)
+
+
+def _unknown(value: str) -> Status:
+    return Status(value, value.replace("_", " ").capitalize() or "Unknown", "skip", "quiet")
 
 
 def is_unfinished(operation: Operation) -> bool:

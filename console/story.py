@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from math import isfinite
+from typing import Any, TypeGuard
 
 from console.api_operations import Operation, Step
 from console.statuses import action_name, is_unfinished
@@ -142,19 +143,30 @@ def _bar(span: Span, whole: Span) -> Bar:
 
 
 def _notes(detail: Mapping[str, Any]) -> list[str]:
+    told = dict(detail)
+    # What goes without saying: that all was copied, that it was the first attempt.
+    done, whole = told.get("bytes"), told.get("of_bytes")
+    if _is_number(done) and _is_number(whole) and done >= whole:
+        del told["of_bytes"]
+    if told.get("attempt") == 1:
+        del told["attempt"]
     return [
         words
-        for name, value in detail.items()
+        for name, value in told.items()
         if name not in ("operation_id", "error") and (words := _note(name, value))
     ]
 
 
 def _note(name: str, value: Any) -> str:
     """A phrase for one thing that is told of a step; "" for what has no words."""
-    if isinstance(value, bool):
-        return name.replace("_", " ") if value else ""
-    if name in SIZES and isinstance(value, int):
-        return SIZES[name].format(size(value))
-    if not isinstance(value, str | int | float) or value == "":
+    if value is True:
+        return name.replace("_", " ")
+    if not value or not isinstance(value, str | int | float):
         return ""
+    if name in SIZES and _is_number(value):
+        return SIZES[name].format(size(int(value)))
     return f"{name.replace('_', ' ')} {value}"
+
+
+def _is_number(value: Any) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)

@@ -6,12 +6,10 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_safe
 
 from console.api_key_form import ApiKeyForm
-from console.forms import EmptyForm
+from console.forms import PROJECTS_OFFERED, EmptyForm
 from console.management_api import side_by_side
 from console.request import ConsoleRequest
 from console.responses import FormPage, choices, done, problems_beside, show_form
-
-PROJECTS_OFFERED = 100
 
 
 @require_safe

@@ -55,7 +55,7 @@ def _account(api: ManagementAPI) -> Account:
         lambda: _whose(api),
         lambda: _access(api.api_keys),
         lambda: _access(lambda: api.events(limit=1)),
-        lambda: _access(api.webhooks),
+        lambda: _access(api.webhooks.list),
     )
     return Account(
         name=user.shown_name,
