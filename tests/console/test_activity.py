@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.console.conftest import Misbehaving, Person
+from tests.console.conftest import Misbehaving, Person, Shop
 from tests.console.pages import Page
 
 NOW = datetime.now(UTC)
@@ -100,6 +100,20 @@ def test_a_type_that_is_not_known_stays_chosen_and_has_words(
     page = Page(dave.browser.get("/activity", {"type": "mirror.polished_twice"}))
     assert page.fields["type"] == "mirror.polished_twice"
     assert "Mirror: polished twice" in page.text
+
+
+def test_what_is_done_here_is_told_here(alice: Person, shop: Shop) -> None:
+    alice.post(f"{shop.url}/rename", {"name": "store"})
+    page = Page(alice.get(f"{shop.url}/activity?type=project.updated&actor=user"))
+    assert "name shop → store" in page.text
+    assert "by key tests from 127.0.0.1" in page.text
+    assert "Nothing matches." in Page(alice.get(f"{shop.url}/activity?actor=expiry")).text
+    account = Page(alice.get("/activity"))
+    assert "name shop → store" in account.text
+    assert f'href="{shop.url}"' in account.html
+    # Each type of events that the page offers is known to the service; they go by groups.
+    for group in (value for value in account.options["type"] if "," in value):
+        assert alice.browser.get("/activity", {"type": group}).status_code == 200, group
 
 
 @pytest.mark.parametrize("status", [404, 405])
