@@ -74,18 +74,30 @@ def _row(event: Event, *, with_project: bool) -> EventRow:
     return EventRow(
         event=event,
         type=event_type(event.type),
-        changes=_changes(event.changes),
+        changes=_changes(event),
         links=_links(event, with_project=with_project),
     )
 
 
-def _changes(changes: Mapping[str, Any]) -> list[Change]:
+def _changes(event: Event) -> list[Change]:
     return [
         change
-        for name, value in changes.items()
-        if isinstance(value, Mapping)
-        for change in _by_key(name.replace("_", " "), value.get("from"), value.get("to"))
+        for name, value in event.changes.items()
+        if isinstance(value, Mapping) and not _is_said_already(event, name)
+        for change in _by_key(_field(name), value.get("from"), value.get("to"))
+        if change.before != change.after
     ]
+
+
+def _is_said_already(event: Event, name: str) -> bool:
+    """What an operation has come to, or an endpoint: the sentence is about nothing else."""
+    return (name == "status" and event.type.startswith("operation.")) or name == "current_state"
+
+
+def _field(name: str) -> str:
+    """Postgres's own settings keep their names."""
+    _, of_postgres, setting = name.rpartition("pg_settings.")
+    return setting if of_postgres else name.replace("_", " ")
 
 
 def _by_key(name: str, before: Any, after: Any) -> list[Change]:

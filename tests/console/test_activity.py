@@ -48,7 +48,16 @@ def test_it_works(dave: Person, misbehaving: Misbehaving) -> None:
     answer_with(
         misbehaving,
         event(3, "endpoint.updated", changes=changes, endpoint_id="ep-a", operation_ids=["op-1"]),
-        event(2, "endpoint.idle", actor={"type": "idleness", "name": "", "address": ""}),
+        event(
+            2,
+            "endpoint.idle",
+            actor={"type": "idleness", "name": "", "address": ""},
+            changes={
+                "current_state": {"from": "active", "to": "idle"},
+                "settings.pg_settings.work_mem": {"from": None, "to": "8MB"},
+                "same": {"from": 1, "to": 1},
+            },
+        ),
         event(1, "project.deleted", at=yesterday),
     )
     page = Page(dave.get("/activity"))
@@ -60,6 +69,10 @@ def test_it_works(dave: Person, misbehaving: Misbehaving) -> None:
     assert "a<b 1" in page.text
     assert "jit" not in page.text
     assert "description new" in page.text
+    assert " work_mem 8MB" in page.text
+    # The sentence has said it, or there is nothing to say.
+    assert "current state" not in page.text
+    assert "same" not in page.text
     assert "by idleness" in page.text
     assert (
         page.text.index("Today") < page.text.index("endpoint.idle") < page.text.index("Yesterday")
