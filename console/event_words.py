@@ -70,7 +70,10 @@ GROUPS: dict[str, tuple[EventType, ...]] = {
     ),
 }
 
-_TYPES = {kind.value: kind for kinds in GROUPS.values() for kind in kinds}
+# Sent where somebody asks for it; never in a list to choose from.
+TEST = EventType("webhook.test", "Test")
+
+_TYPES = {kind.value: kind for kinds in (*GROUPS.values(), (TEST,)) for kind in kinds}
 
 
 def event_type(value: str) -> EventType:

@@ -1,6 +1,7 @@
 """Webhooks: listed, made, tried, switched and deleted, and what became of what was sent."""
 
 import json
+import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from tests.console.conftest import Misbehaving, Person
 from tests.console.pages import Page
+from tests.support.waiting import wait_for
 
 WEBHOOK = {
     "id": "wh-1",
@@ -44,7 +46,47 @@ def answer_with(api: Misbehaving, *deliveries: dict[str, Any], **webhook: Any) -
     api.body = json.dumps(body).encode()
 
 
-def test_it_works(dave: Person, misbehaving: Misbehaving) -> None:
+def test_it_works(alice: Person) -> None:
+    sent = {"url": "https://nobody.invalid/in", "event_types": ["project.created"]}
+    answer = alice.post("/webhooks/new", sent)
+    assert "whsec_" in Page(answer).text
+    url = answer.content.decode().split('href="/webhooks/')[1].split('"')[0]
+    url = f"/webhooks/{url}"
+    assert "Project created" in Page(alice.get("/webhooks")).row("nobody.invalid")
+    assert alice.post(f"{url}/test")["Location"] == url
+    tried: list[str] = []
+
+    def is_tried() -> bool:
+        tried[:] = Page(alice.get(url)).rows()
+        return len(tried) == 1 and "To be sent" not in tried[0]
+
+    wait_for(is_tried, "the end of the test")
+    assert "Given up" in tried[0]
+    assert "could not be resolved" in tried[0]
+    assert tried[0].startswith("Test ")
+    again = alice.get(url).content.decode().split(f'action="{url}/resend/')[1].split('"')[0]
+    assert alice.post(f"{url}/resend/{again}")["Location"] == url
+    alice.post(f"{url}/enable", {"to": "off"})
+    assert "Off" in Page(alice.get("/webhooks")).row("nobody.invalid")
+    alice.post(f"{url}/delete")
+    assert "Nobody is told" in Page(alice.get("/webhooks")).text
+
+
+def test_an_address_that_nobody_may_name_is_refused_beside_its_field(alice: Person) -> None:
+    answer = alice.post("/webhooks/new", {"url": "http://10.0.0.1/"})
+    assert answer.status_code == 422
+    assert list(answer.context["form"].errors) == ["url"]
+
+
+def test_each_type_on_offer_is_known_to_the_service(alice: Person) -> None:
+    form = alice.get("/webhooks/new").content.decode()
+    every = re.findall(r'name="event_types" value="([^"]+)"', form)
+    assert len(every) > 30
+    answer = alice.post("/webhooks/new", {"url": "https://nobody.invalid/", "event_types": every})
+    assert "whsec_" in Page(answer).text
+
+
+def test_rows_and_pages(dave: Person, misbehaving: Misbehaving) -> None:
     answer_with(misbehaving, DELIVERED, REFUSED)
     row = Page(dave.get("/webhooks")).row("hooks.example.com")
     assert "https://hooks.example.com/in?team=<b> The chat | On | Project p" in row
