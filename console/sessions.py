@@ -117,7 +117,10 @@ def api_key(request: HttpRequest) -> str:
 def account(request: HttpRequest) -> dict[str, Any]:
     """Template context: who is signed in."""
     signed_in = hasattr(request, "session") and bool(api_key(request))
-    return {"account": request.session.get("account") if signed_in else None}
+    if not signed_in:
+        return {"account": None}
+    # A session may be from before an upgrade, and hold less.
+    return {"account": asdict(Account(name="", plan="")) | request.session.get("account", {})}
 
 
 def _fernet() -> Fernet:
