@@ -31,8 +31,8 @@ GROUPS: dict[str, tuple[EventType, ...]] = {
         EventType("endpoint.start_requested", "Start asked for"),
         EventType("endpoint.suspend_requested", "Suspend asked for"),
         EventType("endpoint.restart_requested", "Restart asked for"),
-        EventType("endpoint.active", "Endpoint became active", "awake", "good"),
-        EventType("endpoint.idle", "Endpoint became idle", "asleep", "calm"),
+        EventType("endpoint.active", "Endpoint active", "awake", "good"),
+        EventType("endpoint.idle", "Endpoint idle", "asleep", "calm"),
     ),
     "Branches": (
         EventType("branch.created", "Branch created", *MADE),

@@ -90,11 +90,11 @@ def test_rows_and_pages(dave: Person, misbehaving: Misbehaving) -> None:
     answer_with(misbehaving, DELIVERED, REFUSED)
     row = Page(dave.get("/webhooks")).row("hooks.example.com")
     assert "https://hooks.example.com/in?team=<b> The chat | On | Project p" in row
-    assert "Operation failed, Endpoint became idle and 1 more" in row
+    assert "Operation failed, Endpoint idle and 1 more" in row
     page = Page(dave.get("/webhooks/wh-1"))
     assert "<b>" not in page.html
     assert "Branch created" in page.text
-    assert page.row("dlv-1").startswith("Endpoint became idle dlv-1 | Delivered | 204 | 1")
+    assert page.row("dlv-1").startswith("Endpoint idle dlv-1 | Delivered | 204 | 1")
     assert "Given up | It answered 503 | 14" in page.row("dlv-2")
     assert "every" not in page.html
 
