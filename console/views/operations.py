@@ -1,6 +1,5 @@
 """Operations: a project's list of them, back to its first, and one's page with its story."""
 
-import secrets
 from typing import Any
 from urllib.parse import urlencode
 
@@ -13,6 +12,7 @@ from console.api_errors import APIError, NotFound
 from console.api_operations import Operation
 from console.api_results import Page
 from console.filters import OperationFilters
+from console.forms import new_once
 from console.management_api import ManagementAPI, side_by_side
 from console.polling import Polling, polling, render_live
 from console.request import ConsoleRequest
@@ -116,7 +116,7 @@ def _one(
         "chain": operation_rows(chain, branches),
         "retries": retries,
         # What a button sends along, so that pressed twice it does no more than once.
-        "once": secrets.token_urlsafe(16),
+        "once": new_once(),
         **_steering(operation, chain),
     }
     url = reverse("operation_live", args=[project_id, operation_id])
