@@ -5,7 +5,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from tests.console.conftest import Misbehaving, Person
+from tests.console.conftest import Misbehaving, Person, Shop
 from tests.console.pages import Page
 from tests.console.test_stories import told
 
@@ -18,6 +18,29 @@ CHOSEN = {
     "since": "2026-11-20T08:30",
     "until": "2026-11-21T08:30",
 }
+
+
+def test_it_works(carol: Person, still_shop: Shop) -> None:
+    url = f"{still_shop.url}/operations"
+
+    def found(**chosen: str) -> list[str]:
+        rows = Page(carol.browser.get(url, chosen)).rows()
+        return [row.split(" | ")[0] for row in rows]
+
+    assert found(action="start_compute") == ["Start compute"]
+    assert found(status="finished", branch_id=still_shop.dev_id) == ["Create branch"]
+    assert found(endpoint_id=still_shop.endpoint_id, initiator="user") == ["Start compute"]
+    assert found(initiator="client") == []
+    assert found(since="2999-01-01T00:00") == []
+    assert len(found(until="2999-01-01T00:00")) == 3
+    # Whatever is on offer is known to the service.
+    options = Page(carol.get(url)).options
+    for name, values in options.items():
+        for value in values:
+            assert carol.browser.get(url, {name: value}).status_code == 200, value
+    page = Page(carol.browser.get(url, {"action": "teleport"}))
+    assert "start_compute" in page.text
+    assert "All projects" in page.text
 
 
 @pytest.fixture
@@ -38,7 +61,7 @@ def asked_for_operations(api: Misbehaving) -> dict[str, str]:
     return {name: value for name, (value,) in parse_qs(urlsplit(path).query).items()}
 
 
-def test_it_works(dave: Person, listing: Misbehaving) -> None:
+def test_all_that_is_chosen_is_asked_for_and_kept(dave: Person, listing: Misbehaving) -> None:
     answer = dave.browser.get("/projects/p/operations", CHOSEN)
     sent = asked_for_operations(listing)
     assert sent.pop("limit") == "25"
