@@ -54,6 +54,14 @@ class NotFound(Refused):
     page_status = 404
 
 
+class NotOffered(Refused):
+    """404 or 405 where a whole part of the API is asked for: not all its servers have them all."""
+
+    title = "This server does not have that"
+    advice = "Other servers of this API do."
+    page_status = 404
+
+
 class NotAcceptable(Refused):
     """406: the endpoint may not start, because it is stopped."""
 

@@ -8,6 +8,7 @@ without its id is nonsense.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from math import isfinite
 from typing import Any, Generic, TypeVar
 
 from console.api_errors import NonsenseAnswer
@@ -31,7 +32,8 @@ def required(data: JSONObject, name: str) -> str:
 def number(data: JSONObject, name: str, default: float = 0) -> float:
     value = data.get(name)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return value if is_number and value is not None else default
+    # JSON as Python reads it knows infinities and what is no number at all.
+    return value if is_number and value is not None and isfinite(value) else default
 
 
 def moment(data: JSONObject, name: str) -> datetime | None:
@@ -213,69 +215,3 @@ class Endpoint:
     def pooled_host(self) -> str:
         """The host that goes through the pooler: “-pooler” after the endpoint's id."""
         return self.host.replace(self.id, f"{self.id}-pooler", 1)
-
-
-@dataclass(frozen=True)
-class Operation:
-    id: str
-    project_id: str
-    branch_id: str
-    endpoint_id: str
-    action: str
-    status: str
-    # Why it failed, in words.
-    error: str
-    failures_count: int
-    retry_at: datetime | None
-    # Milliseconds; None where the server does not say.
-    total_duration_ms: int | None
-    created_at: datetime | None
-    updated_at: datetime | None
-
-    @classmethod
-    def read(cls, data: JSONObject) -> "Operation":
-        duration = number(data, "total_duration_ms", -1)
-        return cls(
-            id=required(data, "id"),
-            project_id=text(data, "project_id"),
-            branch_id=text(data, "branch_id"),
-            endpoint_id=text(data, "endpoint_id"),
-            action=text(data, "action"),
-            status=text(data, "status"),
-            error=text(data, "error"),
-            failures_count=int(number(data, "failures_count")),
-            retry_at=moment(data, "retry_at"),
-            total_duration_ms=int(duration) if duration >= 0 else None,
-            created_at=moment(data, "created_at"),
-            updated_at=moment(data, "updated_at"),
-        )
-
-
-@dataclass(frozen=True)
-class ApiKey:
-    id: int
-    name: str
-    created_at: datetime | None
-    last_used_at: datetime | None
-    last_used_from: str
-
-    @classmethod
-    def read(cls, data: JSONObject) -> "ApiKey":
-        key_id = data.get("id")
-        if not isinstance(key_id, int):
-            raise NonsenseAnswer("The answer has an API key without an id.")
-        return cls(
-            id=key_id,
-            name=text(data, "name"),
-            created_at=moment(data, "created_at"),
-            last_used_at=moment(data, "last_used_at"),
-            last_used_from=text(data, "last_used_from_addr"),
-        )
-
-
-@dataclass(frozen=True)
-class NewApiKey:
-    id: int
-    name: str
-    # The secret itself, told this once.
-    key: str

@@ -39,10 +39,14 @@ class Transport:
             # The server may have closed a kept connection just now; reading twice harms nobody.
             return self._call(_pooled, "GET", path, query=query)
 
-    def send(self, method: str, *path: str, body: Mapping[str, Any] | None = None) -> object:
+    def send(
+        self, method: str, *path: str, body: Mapping[str, Any] | None = None, once: str = ""
+    ) -> object:
+        """`once` is a key for this one wish: a server that knows such keys answers the second
+        time as it did the first, and does nothing more."""
         # On a fresh connection: a change that meets a closed one could not safely be sent twice.
         with _session() as fresh:
-            return self._call(fresh, method, path, body=body)
+            return self._call(fresh, method, path, body=body, once=once)
 
     def _call(
         self,
@@ -52,6 +56,7 @@ class Transport:
         *,
         query: Mapping[str, str | int] | None = None,
         body: Mapping[str, Any] | None = None,
+        once: str = "",
     ) -> object:
         if self._too_slow:
             # Who has waited in vain once need not wait again for the same page.
@@ -67,7 +72,11 @@ class Transport:
                 params=query,
                 json=body,
                 auth=self._auth,
-                headers={"Accept": "application/json", "X-Request-ID": request_id},
+                headers={
+                    "Accept": "application/json",
+                    "X-Request-ID": request_id,
+                    "Idempotency-Key": once or None,
+                },
                 timeout=(min(5, settings.MANAGEMENT_API_TIMEOUT), settings.MANAGEMENT_API_TIMEOUT),
                 allow_redirects=False,
                 proxies=proxies_for(url),

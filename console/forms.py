@@ -1,16 +1,22 @@
 """The console's forms. They check what a person can mistype; what is allowed, the API says."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import secrets
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import urlencode
 
 from django import forms
 
-from console.api_results import Branch, Database, Endpoint, Region
+from console.api_errors import Refused
+from console.api_results import Branch, Database, Endpoint, Project, Region
 
 PLAIN = {"autocomplete": "off", "spellcheck": "false", "autocapitalize": "off"}
 DEFAULTED = {"autocomplete": "off", "placeholder": "default"}
+
+# In a list to choose one from; who has more knows an id.
+PROJECTS_OFFERED = 100
 
 # The API's names of what the forms call otherwise.
 FIELDS_OF_ATTRIBUTES = {
@@ -39,6 +45,10 @@ def offer(form: forms.Form, name: str, choices: Iterable[tuple[str, str]]) -> No
 
 def offer_branches(form: forms.Form, name: str, branches: Iterable[Branch]) -> None:
     offer(form, name, ((branch.id, _in_list(branch)) for branch in branches))
+
+
+def project_in_list(project: Project) -> str:
+    return project.id if project.name == project.id else f"{project.name} · {project.id}"
 
 
 def _in_list(branch: Branch) -> str:
@@ -106,6 +116,30 @@ class ConfirmForm(forms.Form):
 
 class EmptyForm(forms.Form):
     """Asks nothing but to go ahead."""
+
+
+class OnceForm(forms.Form):
+    """Asks nothing but to go ahead, and does it once however often it is sent."""
+
+    once = forms.RegexField(r"\A[A-Za-z0-9_-]{1,64}\Z", required=False, widget=forms.HiddenInput)
+
+    def __init__(self, data: Any = None) -> None:
+        super().__init__(data, initial={"once": new_once()})
+
+    @contextmanager
+    def renewed_when_refused(self) -> Generator[None]:
+        """A server that knows the wish by its key would repeat its refusal for ever. Where no
+        answer came, the key stays: what was asked for may have happened."""
+        try:
+            yield
+        except Refused:
+            self.data = {"once": new_once()}
+            raise
+
+
+def new_once() -> str:
+    """What stands for one press of a button."""
+    return secrets.token_urlsafe(16)
 
 
 class ReassignForm(forms.Form):
@@ -227,13 +261,6 @@ class BranchForm(forms.Form):
         offer_branches(self, "parent_id", found)
         if not self.initial.get("parent_id"):
             self.initial["parent_id"] = next((b.id for b in found if b.default), "")
-
-
-class ApiKeyForm(forms.Form):
-    name = forms.CharField(
-        help_text="What will use it, so that you know which to revoke.",
-        widget=forms.TextInput(attrs={**PLAIN, "autofocus": True}),
-    )
 
 
 @dataclass(frozen=True)

@@ -3,16 +3,16 @@
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from typing import Any, TypeVar, overload
+from typing import Any, Literal, TypeVar, overload
 
 from console.api_errors import APIError, NonsenseAnswer
+from console.api_events import Event
+from console.api_keys import ApiKey, NewApiKey, Reach
+from console.api_operations import Operation
 from console.api_results import (
-    ApiKey,
     Branch,
     Database,
     Endpoint,
-    NewApiKey,
-    Operation,
     Page,
     Project,
     Region,
@@ -23,10 +23,16 @@ from console.api_results import (
     text,
 )
 from console.api_transport import Transport
+from console.api_webhooks import WebhookCalls, may_be_missing
 
 A = TypeVar("A")
 B = TypeVar("B")
 C = TypeVar("C")
+D = TypeVar("D")
+
+# What is cancelled or tried again: ("operations", its id), or ("chains", the id of one).
+Target = tuple[Literal["operations", "chains"], str]
+Verb = Literal["cancel", "retry"]
 
 # Calls of one page run in here side by side; threads start when first needed, so after a fork.
 _threads = ThreadPoolExecutor(max_workers=32, thread_name_prefix="management-api")
@@ -41,6 +47,7 @@ class ManagementAPI:
 
     def __init__(self, key: str) -> None:
         self._transport = Transport(key)
+        self.webhooks = WebhookCalls(self._transport)
 
     # Account
 
@@ -53,13 +60,16 @@ class ManagementAPI:
     def api_keys(self) -> list[ApiKey]:
         return [ApiKey.read(item) for item in objects(self._transport.get("api_keys"))]
 
-    def create_api_key(self, name: str) -> NewApiKey:
-        data = _mapping(self._transport.send("POST", "api_keys", body={"key_name": name}))
+    def create_api_key(self, name: str, reach: Reach) -> NewApiKey:
+        """The reach is a wish: a server that knows of none makes a key that may do everything."""
+        body = {"key_name": name, **reach.limits}
+        data = _mapping(self._transport.send("POST", "api_keys", body=body))
         key_id = data.get("id")
         return NewApiKey(
             id=key_id if isinstance(key_id, int) else 0,
             name=text(data, "name") or name,
             key=required(data, "key"),
+            reach=Reach.read(data),
         )
 
     def revoke_api_key(self, key_id: int) -> None:
@@ -189,15 +199,41 @@ class ManagementAPI:
 
     # Operations
 
-    def operations(self, project_id: str, *, limit: int, cursor: str = "") -> Page[Operation]:
+    def operations(
+        self, project_id: str, *, limit: int, cursor: str = "", **filters: str
+    ) -> Page[Operation]:
+        """Filters are the API's own: names of fields and the values wanted, several by commas.
+        Other servers of this API pass over them."""
         data = self._transport.get(
-            "projects", project_id, "operations", query=_page_query(limit, cursor)
+            "projects", project_id, "operations", query=_page_query(limit, cursor) | filters
         )
         return Page.read(data, "operations", Operation.read, limit=limit)
 
     def operation(self, project_id: str, operation_id: str) -> Operation:
         data = self._transport.get("projects", project_id, "operations", operation_id)
         return Operation.read(one(data, "operation"))
+
+    def steer(self, project_id: str, target: Target, verb: Verb, *, once: str) -> list[Operation]:
+        """Cancel or retry; the operations it concerned, of a retry the new ones.
+
+        `once` stands for this press of a button: sent again, nothing more is done.
+        """
+        key = f"{verb}-{target[0]}-{once}" if once else ""
+        data = self._transport.send(
+            "POST", "projects", project_id, *target, verb, body={}, once=key
+        )
+        return [Operation.read(item) for item in objects(data, "operations")]
+
+    # Activity
+
+    def events(
+        self, project_id: str = "", *, limit: int, cursor: str = "", **filters: str
+    ) -> Page[Event]:
+        """What was done to a project, or without one in the whole account; newest first."""
+        path = ("projects", project_id, "events") if project_id else ("events",)
+        with may_be_missing("It keeps no record of who did what."):
+            data = self._transport.get(*path, query=_page_query(limit, cursor) | filters)
+        return Page.read(data, "events", Event.read, limit=limit)
 
 
 @overload
@@ -206,6 +242,10 @@ def side_by_side(a: Callable[[], A], b: Callable[[], B], /) -> tuple[A, B]: ...
 def side_by_side(
     a: Callable[[], A], b: Callable[[], B], c: Callable[[], C], /
 ) -> tuple[A, B, C]: ...
+@overload
+def side_by_side(
+    a: Callable[[], A], b: Callable[[], B], c: Callable[[], C], d: Callable[[], D], /
+) -> tuple[A, B, C, D]: ...
 def side_by_side(*calls: Callable[[], Any]) -> tuple[Any, ...]:
     """Make the calls at the same time; the first of them that failed raises its error."""
     # With the page's context, so that the API is told its id.

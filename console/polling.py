@@ -8,7 +8,7 @@ from django.http import HttpResponse
 from django.shortcuts import render
 
 from console.api_errors import APIError, NotFound
-from console.api_results import Operation
+from console.api_operations import Operation
 from console.request import ConsoleRequest
 from console.statuses import is_unfinished, operation_status
 

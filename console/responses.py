@@ -17,7 +17,7 @@ from django.utils.html import format_html
 from django.utils.http import url_has_allowed_host_and_scheme
 
 from console import polling
-from console.api_errors import APIError, NotFound, Unauthorized
+from console.api_errors import APIError, Forbidden, NotFound, NotOffered, Unauthorized
 from console.forms import FIELDS_OF_ATTRIBUTES
 from console.request import ConsoleRequest
 
@@ -32,6 +32,8 @@ class FormPage:
     submit: str
     back: str
     intro: str = ""
+    # Says how to leave it alone.
+    dismiss: str = "Cancel"
     # The button's look says that there is no way back.
     danger: bool = False
     # Set where the form cannot be used: says what to do first.
@@ -150,7 +152,8 @@ def show_problem(request: ConsoleRequest, problem: APIError) -> HttpResponse:
     context = {
         "problem": problem,
         "retry_url": request.get_full_path() if request.method == "GET" else _page_of(request),
-        "is_gone": isinstance(problem, NotFound),
+        "is_gone": isinstance(problem, NotFound | NotOffered),
+        "sign_in_url": sign_in_url(request) if isinstance(problem, Forbidden) else "",
     }
     return render(request, "problem.html", context, status=problem.page_status)
 

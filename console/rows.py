@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from console.api_results import Branch, Endpoint, Operation, Project
+from console.api_operations import Operation
+from console.api_results import Branch, Endpoint, Project
 from console.statuses import (
     ACTIVE,
     ENDPOINT_STATES,
@@ -190,6 +191,11 @@ class OperationRow:
     @property
     def is_unfinished(self) -> bool:
         return not self.status.terminal
+
+    @property
+    def went_wrong(self) -> bool:
+        """Whether its error tells of a failure, be it of an attempt, and not of its cancelling."""
+        return self.status.tone == "bad" or self.status.value in ("scheduling", "running")
 
 
 def operation_rows(

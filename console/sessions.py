@@ -4,6 +4,7 @@ import base64
 import json
 import logging
 import secrets
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from cryptography.fernet import Fernet, InvalidToken
@@ -16,12 +17,24 @@ from django.http import HttpRequest
 from django.middleware.csrf import rotate_token
 
 from console import ended_sessions
-from console.api_results import User
 
 log = logging.getLogger(__name__)
 
 # In a session's content: what it is known by after its end.
 ID = "id"
+
+
+@dataclass(frozen=True)
+class Account:
+    """Who is signed in, and what the pages may offer them."""
+
+    name: str
+    plan: str
+    # The only one that the key may see; "" where it may see all.
+    project_id: str = ""
+    # Not all servers of this API keep a record of who did what, or send it on.
+    has_activity: bool = True
+    has_webhooks: bool = True
 
 
 class SessionStore(SessionBase):
@@ -64,11 +77,11 @@ class SessionStore(SessionBase):
         pass
 
 
-def sign_in(request: HttpRequest, *, key: str, user: User) -> None:
+def sign_in(request: HttpRequest, *, key: str, account: Account) -> None:
     _end(request)
     request.session[ID] = secrets.token_urlsafe(16)
     request.session["api_key"] = key
-    request.session["account"] = {"name": user.shown_name, "plan": user.plan}
+    request.session["account"] = asdict(account)
     # What a form was given before belongs to whoever sat here before.
     rotate_token(request)
 
@@ -104,7 +117,10 @@ def api_key(request: HttpRequest) -> str:
 def account(request: HttpRequest) -> dict[str, Any]:
     """Template context: who is signed in."""
     signed_in = hasattr(request, "session") and bool(api_key(request))
-    return {"account": request.session.get("account") if signed_in else None}
+    if not signed_in:
+        return {"account": None}
+    # A session may be from before an upgrade, and hold less.
+    return {"account": asdict(Account(name="", plan="")) | request.session.get("account", {})}
 
 
 def _fernet() -> Fernet:

@@ -3,7 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from console.api_results import Branch, Endpoint, Operation
+from console.api_operations import Operation
+from console.api_results import Branch, Endpoint
+from console.api_webhooks import Delivery
 
 
 @dataclass(frozen=True)
@@ -14,6 +16,8 @@ class Status:
     shape: str
     tone: str
     terminal: bool = True
+    # Spoken by other servers of this API only.
+    is_foreign: bool = False
 
 
 def _by_value(*statuses: Status) -> dict[str, Status]:
@@ -25,11 +29,16 @@ OPERATION_STATUSES = _by_value(
     Status("running", "In progress", "running", "pending", terminal=False),
     Status("finished", "OK", "check", "good"),
     Status("failed", "Error", "cross", "bad"),
-    # Spoken by other servers of this API.
     Status("cancelling", "Cancelling", "running", "pending", terminal=False),
-    Status("error", "Error", "cross", "bad"),
-    Status("cancelled", "Cancelled", "skip", "quiet"),
-    Status("skipped", "Skipped", "skip", "quiet"),
+    Status("cancelled", "Cancelled", "cancelled", "quiet"),
+    Status("error", "Error", "cross", "bad", is_foreign=True),
+    Status("skipped", "Skipped", "skip", "quiet", is_foreign=True),
+)
+
+DELIVERY_STATUSES = _by_value(
+    Status("pending", "To be sent", "waiting", "pending", terminal=False),
+    Status("delivered", "Delivered", "check", "good"),
+    Status("failed", "Given up", "cross", "bad"),
 )
 
 ACTIVE = Status("active", "Active", "awake", "good")
@@ -51,13 +60,30 @@ ACTIONS = {
 
 
 def operation_status(operation: Operation) -> Status:
-    value = operation.status
-    unknown = Status(value, value.replace("_", " ").capitalize() or "Unknown", "skip", "quiet")
-    return OPERATION_STATUSES.get(value, unknown)
+    return OPERATION_STATUSES.get(operation.status) or _unknown(operation.status)
+
+
+def delivery_status(delivery: Delivery) -> Status:
+    return DELIVERY_STATUSES.get(delivery.status) or _unknown(delivery.status)
+
+
+def _unknown(value: str) -> Status:
+    return Status(value, value.replace("_", " ").capitalize() or "Unknown", "skip", "quiet")
 
 
 def is_unfinished(operation: Operation) -> bool:
     return not operation_status(operation).terminal
+
+
+def can_be_cancelled(operation: Operation) -> bool:
+    """Whether to offer it; the API has the last word."""
+    is_on_its_way = operation.status == "cancelling"
+    return operation.can_be_steered and is_unfinished(operation) and not is_on_its_way
+
+
+def can_be_retried(operation: Operation) -> bool:
+    """Whether to offer it; the API has the last word."""
+    return operation.can_be_steered and operation.status in ("failed", "cancelled")
 
 
 def action_name(action: str) -> str:
@@ -81,6 +107,8 @@ def pending_word(endpoint: Endpoint, operations: Iterable[Operation]) -> str:
         for operation in operations
         if operation.endpoint_id == endpoint.id and is_unfinished(operation)
     ]
+    if unfinished and unfinished[-1].status == "cancelling":
+        return "cancelling…"
     if unfinished:
         return ACTIONS.get(unfinished[-1].action, ("", "working…"))[1]
     return {"active": "starting…", "idle": "suspending…"}.get(endpoint.pending_state, "")

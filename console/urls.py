@@ -2,12 +2,25 @@
 
 from django.urls import path
 
-from console.views import api_keys, branches, connecting, endpoints, operations, projects, sign_in
+from console.views import (
+    activity,
+    api_keys,
+    branches,
+    connecting,
+    endpoints,
+    operations,
+    projects,
+    sign_in,
+    steering,
+    webhooks,
+)
 
 PROJECT = "projects/<slug:project_id>"
 ENDPOINT = f"{PROJECT}/endpoints/<slug:endpoint_id>"
 BRANCH = f"{PROJECT}/branches/<slug:branch_id>"
 OPERATION = f"{PROJECT}/operations/<slug:operation_id>"
+WEBHOOK = "webhooks/<slug:webhook_id>"
+CHAIN = f"{PROJECT}/chains/<slug:chain_id>"
 
 urlpatterns = [
     path("", projects.dashboard, name="dashboard"),
@@ -41,6 +54,21 @@ urlpatterns = [
     path(f"{PROJECT}/operations-live", operations.index_live, name="operations_live"),
     path(OPERATION, operations.show, name="operation"),
     path(f"{OPERATION}/live", operations.show_live, name="operation_live"),
+    path(f"{OPERATION}/cancel", steering.cancel, name="operation_cancel"),
+    path(f"{OPERATION}/retry", steering.retry, name="operation_retry"),
+    path(f"{CHAIN}/cancel", steering.cancel_chain, name="chain_cancel"),
+    path(f"{CHAIN}/retry", steering.retry_chain, name="chain_retry"),
+    path("webhooks", webhooks.index, name="webhooks"),
+    path("webhooks/new", webhooks.create, name="webhook_create"),
+    path(WEBHOOK, webhooks.show, name="webhook"),
+    path(f"{WEBHOOK}/deliveries-live", webhooks.deliveries, name="webhook_deliveries"),
+    path(f"{WEBHOOK}/rotate", webhooks.rotate, name="webhook_rotate"),
+    path(f"{WEBHOOK}/delete", webhooks.delete, name="webhook_delete"),
+    path(f"{WEBHOOK}/enable", webhooks.enable, name="webhook_enable"),
+    path(f"{WEBHOOK}/test", webhooks.test, name="webhook_test"),
+    path(f"{WEBHOOK}/resend/<slug:delivery_id>", webhooks.resend, name="webhook_resend"),
+    path("activity", activity.of_account, name="account_activity"),
+    path(f"{PROJECT}/activity", activity.of_project, name="project_activity"),
 ]
 
 handler400 = "console.views.problems.bad_request"

@@ -81,14 +81,24 @@
 
   // Live regions.
 
+  // How often the page was renewed out of turn, how many of these are under way, and after how
+  // many each request was sent.
+  let renewals = 0;
+  let renewing = 0;
+  const sentAfter = new WeakMap();
+
   function refresh() {
     const live = document.getElementById("live");
     if (!live) return;
-    // A poll on its way was asked before the change, and must not overwrite what comes after.
-    const poll = document.getElementById("poll");
-    if (poll) htmx.trigger(poll, "htmx:abort");
-    htmx.ajax("GET", live.dataset.live, { target: "#live", swap: "outerHTML" });
+    renewals += 1;
+    renewing += 1;
+    const over = () => { renewing -= 1; };
+    htmx.ajax("GET", live.dataset.live, { target: "#live", swap: "outerHTML" }).then(over, over);
   }
+
+  document.addEventListener("htmx:beforeSend", (event) => {
+    sentAfter.set(event.detail.xhr, renewals);
+  });
 
   document.addEventListener("perch:changed", () => {
     if (dialog.open) dialog.close();
@@ -96,7 +106,9 @@
   });
 
   document.addEventListener("htmx:beforeRequest", (event) => {
-    if (["poll", "watch"].includes(event.detail.elt.id) && document.hidden) event.preventDefault();
+    if (!["poll", "watch"].includes(event.detail.elt.id)) return;
+    // A poll's answer would take the place that the renewal under way is meant for.
+    if (document.hidden || renewing) event.preventDefault();
   });
 
   document.addEventListener("visibilitychange", () => {
@@ -105,7 +117,9 @@
 
   document.addEventListener("htmx:beforeSwap", (event) => {
     const { xhr, target } = event.detail;
-    if (target.id === "live") keepMenus(target);
+    // Asked before the change, it must not overwrite what comes after.
+    if (target.id === "live" && sentAfter.get(xhr) < renewals) event.detail.shouldSwap = false;
+    else if (target.id === "live") keepMenus(target);
     // Something between here and the console answered in its place: keep it out of the page.
     if (xhr.status >= 400 && xhr.status !== 422 && !xhr.getResponseHeader("HX-Reswap")) {
       event.detail.shouldSwap = false;

@@ -1,17 +1,20 @@
 """How templates show a time, a duration, a size, an icon, a thing to copy."""
 
+import re
 from datetime import UTC, datetime
 from typing import Any
 
 from django import template
 from django.template.loader import render_to_string
-from django.utils.html import format_html
-from django.utils.safestring import SafeString
+from django.urls import reverse
+from django.utils.html import escape, format_html
+from django.utils.safestring import SafeString, mark_safe
 
 register = template.Library()
 
 NOTHING = "\N{EN DASH}"
 MINUTE, HOUR, DAY = 60, 3600, 86400
+OPERATION_ID = re.compile(r"\b([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\b")
 
 
 @register.simple_tag
@@ -23,6 +26,19 @@ def icon(name: str) -> SafeString:
 def copy(value: str, what: str) -> dict[str, Any]:
     """A button that copies `value`; `what` names it to who cannot see it."""
     return {"value": value, "what": what}
+
+
+@register.filter
+def operation_links(words: str, project_id: str) -> SafeString:
+    """The words, where each operation that they name by its id is a link to it."""
+    parts = OPERATION_ID.split(words)
+    linked = [
+        format_html('<a href="{}">{}</a>', reverse("operation", args=[project_id, part]), part)
+        if place % 2
+        else escape(part)
+        for place, part in enumerate(parts)
+    ]
+    return mark_safe("".join(linked))  # noqa: S308 # escaped, each
 
 
 @register.filter
@@ -46,6 +62,17 @@ def exactly(moment: datetime | None) -> SafeString | str:
         '<time datetime="{}">{} <small>UTC</small></time>',
         moment.isoformat(),
         f"{utc:%Y-%m-%d %H:%M:%S}",
+    )
+
+
+@register.filter
+def clock(moment: datetime | None) -> SafeString | str:
+    """The time of day, in UTC, where the day is told beside it."""
+    if moment is None:
+        return NOTHING
+    exact = f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return format_html(
+        '<time datetime="{}" title="{}">{}</time>', moment.isoformat(), exact, exact[11:19]
     )
 
 

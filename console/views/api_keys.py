@@ -5,27 +5,45 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_safe
 
-from console.forms import ApiKeyForm, EmptyForm
+from console.api_key_form import ApiKeyForm
+from console.forms import PROJECTS_OFFERED, EmptyForm
+from console.management_api import side_by_side
 from console.request import ConsoleRequest
 from console.responses import FormPage, choices, done, problems_beside, show_form
 
 
 @require_safe
 def index(request: ConsoleRequest) -> HttpResponse:
-    return render(request, "api_keys.html", {"keys": request.api.api_keys()})
+    keys = request.api.api_keys()
+    context = {"keys": keys, "knows_limits": any(key.reach for key in keys)}
+    return render(request, "api_keys.html", context)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def create(request: ConsoleRequest) -> HttpResponse:
     form = ApiKeyForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
-        with problems_beside(form, "name"):
-            key = request.api.create_api_key(form.cleaned_data["name"])
+        with problems_beside(form):
+            key = request.api.create_api_key(form.cleaned_data["name"], form.reach)
             # No redirect: this answer is the only place that ever holds the key.
             template = "_new_key.html" if request.htmx else "new_key.html"
-            return render(request, template, {"key": key})
+            context = {"key": key, "is_wider": form.reach.limits and key.reach != form.reach}
+            return render(request, template, context)
+    _offer_limits(request, form)
     page = FormPage(title="Create an API key", submit="Create key", back=reverse("api_keys"))
     return show_form(request, form, page)
+
+
+def _offer_limits(request: ConsoleRequest, form: ApiKeyForm) -> None:
+    """Where the server knows keys of a smaller reach: the key that asks is itself on its list."""
+    keys, projects = side_by_side(
+        lambda: choices(request, request.api.api_keys),
+        lambda: choices(request, lambda: list(request.api.projects(limit=PROJECTS_OFFERED).items)),
+    )
+    if form.is_bound or any(key.reach for key in keys):
+        form.offer_projects(projects)
+    else:
+        form.without_limits()
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

@@ -5,7 +5,7 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_safe
 
-from console.api_errors import NonsenseAnswer
+from console.api_errors import Forbidden, NonsenseAnswer
 from console.connection_strings import URL, Target, in_style, labels_for
 from console.forms import ConnectionForm
 from console.management_api import side_by_side
@@ -33,14 +33,18 @@ def show(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResp
     form = ConnectionForm(request.POST or request.GET, roles=roles, databases=databases)
     form.is_valid()
     chosen = form.chosen()
-    uri = api.connection_uri(
-        project_id,
-        branch_id=endpoint.branch_id,
-        endpoint_id=endpoint_id,
-        role=chosen.role,
-        database=chosen.database,
-        pooled=chosen.pooled,
-    )
+    try:
+        uri = api.connection_uri(
+            project_id,
+            branch_id=endpoint.branch_id,
+            endpoint_id=endpoint_id,
+            role=chosen.role,
+            database=chosen.database,
+            pooled=chosen.pooled,
+        )
+    except Forbidden as problem:
+        # A key that only reads may see the rest of the page, and no password.
+        return render(request, template, {**context, "refused": problem})
     try:
         target = Target.read(uri)
     except ValueError as error:
@@ -61,7 +65,7 @@ def show(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResp
 @require_safe
 def watch(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResponse:
     """Asks again and again whether the endpoint has a new operation; renews the page if so."""
-    page = request.api.operations(project_id, limit=OPERATIONS_READ)
+    page = request.api.operations(project_id, limit=OPERATIONS_READ, endpoint_id=endpoint_id)
     newest = next((one.id for one in page.items if one.endpoint_id == endpoint_id), "")
     seen = request.GET.get("seen")
     url = f"{reverse('endpoint_watch', args=[project_id, endpoint_id])}?seen={newest}"

@@ -22,7 +22,7 @@ from console.request import ConsoleRequest
 from console.responses import FormPage, act, back, choices, done, problems_beside, show_form
 from console.rows import endpoint_row, operation_rows
 
-# The API lists operations by project only: so many are looked through for one endpoint's.
+# A server that passes over the filter lists the project's: so many are looked through.
 OPERATIONS_READ = 200
 OPERATIONS_SHOWN = 20
 
@@ -49,7 +49,7 @@ def _contents(
     api = request.api
     # Operations before what they change, as on the project's page.
     page, project = side_by_side(
-        lambda: api.operations(project_id, limit=OPERATIONS_READ),
+        lambda: api.operations(project_id, limit=OPERATIONS_READ, endpoint_id=endpoint_id),
         lambda: api.project(project_id),
     )
     endpoint, branches = side_by_side(
@@ -57,6 +57,7 @@ def _contents(
         lambda: api.branches(project_id),
     )
     own = [operation for operation in page.items if operation.endpoint_id == endpoint_id]
+    was_filtered = len(own) == len(page.items)
     context = {
         "project": project,
         "here": reverse("endpoint", args=[project_id, endpoint_id]),
@@ -64,7 +65,8 @@ def _contents(
         "endpoint": endpoint,
         "own": own,
         "operations": operation_rows(own[:OPERATIONS_SHOWN], branches),
-        "looked_through": OPERATIONS_READ if page.cursor else 0,
+        "looked_through": OPERATIONS_READ if page.cursor and not was_filtered else 0,
+        "more_query": f"?endpoint_id={endpoint_id}" if own and own[0].can_be_steered else "",
     }
     url = reverse("endpoint_live", args=[project_id, endpoint_id])
     return context, polling(request, url, own)

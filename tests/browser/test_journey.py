@@ -144,7 +144,7 @@ def test_a_first_day_with_perch(signed_in: Page) -> None:
     for duration in rows.locator(".took").all_inner_texts():
         assert re.fullmatch(r"[\d.]+ (ms|s)", duration.strip())
     rows.locator(".lead a").first.click()
-    expect(page.locator(".course")).to_contain_text("Requested")
+    expect(page.locator(".facts")).to_contain_text("Requested")
     expect(page.locator(".facts")).to_contain_text("Duration")
 
     # And the project goes.

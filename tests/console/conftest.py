@@ -172,6 +172,8 @@ class Misbehaving:
     # Held until set; already set unless a test clears it.
     may_answer: threading.Event = field(default_factory=threading.Event)
     asked: list[str] = field(default_factory=list)
+    # The keys by which the wishes were to be known again; of those that had one.
+    once: list[str] = field(default_factory=list)
     # Seconds between any two bytes of the body, and two headers.
     pause: float = 0.0
 
@@ -194,6 +196,7 @@ def misbehaving(settings: Any) -> Iterator[Misbehaving]:
         def answer(self) -> None:
             behaviour.asked.append(f"{self.command} {self.path}")
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            behaviour.once.extend(self.headers.get_all("Idempotency-Key") or [])
             behaviour.may_answer.wait(30)
             # Who asked may have had enough.
             with contextlib.suppress(ConnectionError):

@@ -10,7 +10,17 @@ import pytest
 from tests.console.conftest import Misbehaving, Person
 from tests.console.pages import Page
 
-PAGES = ["/", "/api-keys", "/projects/p", "/projects/p/operations", "/projects/p/endpoints/e"]
+PAGES = [
+    "/",
+    "/api-keys",
+    "/projects/p",
+    "/projects/p/operations",
+    "/projects/p/operations/o",
+    "/projects/p/operations/o/cancel",
+    "/projects/p/endpoints/e",
+    "/projects/p/activity",
+    "/webhooks/w",
+]
 FORMS = {
     "/new-project": {"name": "what I typed"},
     "/projects/p/rename": {"name": "what I typed"},
@@ -22,7 +32,12 @@ FORMS = {
     "/projects/p/branches/b/rename": {"name": "what I typed"},
     "/projects/p/branches/b/delete": {"typed": "b"},
     "/projects/p/delete": {"typed": "p"},
-    "/api-keys/new": {"name": "what I typed"},
+    "/projects/p/operations/o/cancel": {},
+    "/projects/p/chains/c/cancel": {},
+    "/api-keys/new": {"name": "what I typed", "project_id": "p", "expires_at": "2999-01-31"},
+    "/webhooks/new": {"url": "https://x.example", "description": "what I typed"},
+    "/webhooks/w/rotate": {},
+    "/webhooks/w/delete": {},
 }
 REFUSALS = {
     400: (400, "Invalid request"),

@@ -175,4 +175,17 @@ def test_an_organizations_key_is_good_enough(
     misbehaving.refuse(403, "not allowed for organization API keys")
     answer = visitor.post("/sign-in", {"key": "abc"})
     assert answer.status_code == 422
-    assert misbehaving.asked == ["GET /api/v2/users/me", "GET /api/v2/projects?limit=1"]
+    assert "GET /api/v2/projects?limit=1" in misbehaving.asked
+
+
+def test_what_the_server_has_is_found_out_at_sign_in(
+    visitor: Browser, settings: Any, misbehaving: Misbehaving
+) -> None:
+    """Another server of this API has no record of who did what, and sends nothing on."""
+    settings.MANAGEMENT_API_URL = misbehaving.url
+    misbehaving.body = b'{"login": "eve", "projects": [], "events": [], "webhooks": []}'
+    visitor.post("/sign-in", {"key": "abc"})
+    assert {"Activity", "Webhooks"} <= set(Page(visitor.get("/")).text.split())
+    misbehaving.body = b'{"login": "eve", "projects": []}'
+    visitor.post("/sign-in", {"key": "abc"})
+    assert not {"Activity", "Webhooks"} & set(Page(visitor.get("/")).text.split())

@@ -4,7 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from console.api_results import Endpoint, Operation, moment
+from console.api_operations import Operation
+from console.api_results import Endpoint, moment
 from console.statuses import (
     ACTIVE,
     ENDPOINT_STATES,

@@ -1,0 +1,60 @@
+"""Who is behind an operation or an event: the one table of the kinds there are, and their words."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from console.api_results import text
+
+
+@dataclass(frozen=True)
+class ActorKind:
+    value: str
+    # In a list to choose from.
+    label: str
+    # Before the actor's name, in “by …”; said alone where the actor has none.
+    before_name: str
+    alone: str
+
+
+ACTOR_KINDS = {
+    kind.value: kind
+    for kind in (
+        ActorKind("user", "Somebody with an API key", "key", "an API key"),
+        ActorKind("client", "A client that connected", "client", "a client"),
+        ActorKind("retry", "A retry", "a retry with key", "a retry"),
+        ActorKind("idleness", "Idleness", "idleness of", "idleness"),
+        ActorKind("expiry", "A time that was set", "expiry of", "a time that was set"),
+        ActorKind("check", "A check", "a check of", "a check"),
+        ActorKind("platform", "The platform", "the platform,", "the platform"),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Actor:
+    type: str
+    name: str
+    # An IP address; "" where none is known.
+    address: str
+
+    @classmethod
+    def read(cls, data: object) -> "Actor | None":
+        """None where the server does not say; others of this API don't."""
+        if not isinstance(data, Mapping) or not text(data, "type"):
+            return None
+        return cls(text(data, "type"), text(data, "name"), text(data, "address"))
+
+    @property
+    def words(self) -> str:
+        """To go after “by”."""
+        kind = ACTOR_KINDS.get(self.type) or _unknown(self.type)
+        return f"{kind.before_name} {self.name}" if self.name else kind.alone
+
+
+def _unknown(value: str) -> ActorKind:
+    words = value.replace("_", " ")
+    return ActorKind(value, words.capitalize(), words, words)
+
+
+def actor_choices() -> list[tuple[str, str]]:
+    return [(kind.value, kind.label) for kind in ACTOR_KINDS.values()]

@@ -1,0 +1,46 @@
+"""Events as the management API tells of them: who did what, and when."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from console.actors import Actor
+from console.api_results import JSONObject, moment, required, text
+
+
+@dataclass(frozen=True)
+class Event:
+    id: str
+    type: str
+    # One sentence, for people.
+    summary: str
+    actor: Actor | None
+    at: datetime | None
+    project_id: str
+    branch_id: str
+    endpoint_id: str
+    operation_ids: Sequence[str]
+    # By field, {"from": …, "to": …}.
+    changes: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, data: JSONObject) -> "Event":
+        changes = data.get("changes")
+        operation_ids = data.get("operation_ids")
+        return cls(
+            id=required(data, "id"),
+            type=text(data, "type"),
+            summary=text(data, "summary"),
+            actor=Actor.read(data.get("actor")),
+            at=moment(data, "at"),
+            project_id=text(data, "project_id"),
+            branch_id=text(data, "branch_id"),
+            endpoint_id=text(data, "endpoint_id"),
+            operation_ids=[
+                item
+                for item in (operation_ids if isinstance(operation_ids, list) else [])
+                if isinstance(item, str)
+            ],
+            changes=changes if isinstance(changes, Mapping) else {},
+        )

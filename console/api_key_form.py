@@ -1,0 +1,60 @@
+"""The form that makes an API key, with the reach it is to have."""
+
+from collections.abc import Iterable
+from datetime import UTC, date, datetime, time, timedelta
+
+from django import forms
+
+from console.api_keys import Reach
+from console.api_results import Project
+from console.forms import PLAIN, OpenChoiceField, offer, project_in_list
+
+# Beyond it the day after cannot be told.
+LAST_YEAR = 9998
+
+
+class ApiKeyForm(forms.Form):
+    name = forms.CharField(
+        help_text="What will use it, so that you know which to revoke.",
+        widget=forms.TextInput(attrs={**PLAIN, "autofocus": True}),
+    )
+    project_id = OpenChoiceField(
+        label="Project", required=False, help_text="The only one it will see, or all."
+    )
+    read_only = forms.BooleanField(
+        label="Read only", required=False, help_text="It sees everything there and changes nothing."
+    )
+    expires_at = forms.DateField(
+        label="Last day",
+        required=False,
+        widget=forms.DateInput(attrs={"type": "date"}, format="%Y-%m-%d"),
+        help_text="It works until the end of that day, in UTC. Left empty, until it is revoked.",
+    )
+
+    def clean_expires_at(self) -> date | None:
+        last_day: date | None = self.cleaned_data["expires_at"]
+        if last_day and last_day.year > LAST_YEAR:
+            raise forms.ValidationError("That is too far away.")
+        if last_day and last_day < datetime.now(UTC).date():
+            raise forms.ValidationError("That day is over.")
+        return last_day
+
+    def offer_projects(self, projects: Iterable[Project]) -> None:
+        every = [("", "All of the account")]
+        offer(self, "project_id", [*every, *((one.id, project_in_list(one)) for one in projects)])
+
+    def without_limits(self) -> None:
+        """For a server that makes keys of one kind only."""
+        for name in ("project_id", "read_only", "expires_at"):
+            del self.fields[name]
+
+    @property
+    def reach(self) -> Reach:
+        """What was asked for, once validated."""
+        last_day = self.cleaned_data.get("expires_at")
+        end = datetime.combine(last_day + timedelta(days=1), time(), UTC) if last_day else None
+        return Reach(
+            project_id=self.cleaned_data.get("project_id", ""),
+            read_only=self.cleaned_data.get("read_only", False),
+            expires_at=end,
+        )

@@ -1,0 +1,79 @@
+"""API keys as the management API tells of them."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from console.api_errors import NonsenseAnswer
+from console.api_results import JSONObject, moment, text
+
+
+@dataclass(frozen=True)
+class Reach:
+    """What a key may do, and until when."""
+
+    # The only project it may see; "" for all of the account's.
+    project_id: str = ""
+    read_only: bool = False
+    expires_at: datetime | None = None
+
+    @classmethod
+    def read(cls, data: JSONObject) -> "Reach | None":
+        if not isinstance(data.get("read_only"), bool):
+            return None
+        return cls(
+            project_id=text(data, "project_id"),
+            read_only=data["read_only"],
+            expires_at=moment(data, "expires_at"),
+        )
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        """What asks the API for it."""
+        limits: dict[str, Any] = {}
+        if self.project_id:
+            limits["project_id"] = self.project_id
+        if self.read_only:
+            limits["read_only"] = True
+        if self.expires_at:
+            limits["expires_at"] = self.expires_at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return limits
+
+    @property
+    def has_expired(self) -> bool:
+        return self.expires_at is not None and self.expires_at <= datetime.now(UTC)
+
+
+@dataclass(frozen=True)
+class ApiKey:
+    id: int
+    name: str
+    created_at: datetime | None
+    last_used_at: datetime | None
+    last_used_from: str
+    # None where the server does not say: it knows no keys with a smaller reach.
+    reach: "Reach | None"
+
+    @classmethod
+    def read(cls, data: JSONObject) -> "ApiKey":
+        key_id = data.get("id")
+        if not isinstance(key_id, int):
+            raise NonsenseAnswer("The answer has an API key without an id.")
+        return cls(
+            id=key_id,
+            name=text(data, "name"),
+            created_at=moment(data, "created_at"),
+            last_used_at=moment(data, "last_used_at"),
+            last_used_from=text(data, "last_used_from_addr"),
+            reach=Reach.read(data),
+        )
+
+
+@dataclass(frozen=True)
+class NewApiKey:
+    id: int
+    name: str
+    # The secret itself, told this once.
+    key: str
+    # As the server understood it.
+    reach: Reach | None

@@ -1,0 +1,134 @@
+"""Webhooks: the management API's calls for them, and what they return."""
+
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from console.api_errors import NotOffered, Refused
+from console.api_results import JSONObject, moment, number, objects, one, required, text
+from console.api_transport import Transport
+
+ALL_EVENTS = "*"
+
+
+@dataclass(frozen=True)
+class Webhook:
+    id: str
+    url: str
+    description: str
+    # The only one that it tells of; "" for all of the account's.
+    project_id: str
+    # ALL_EVENTS alone for every type, later ones too.
+    event_types: Sequence[str]
+    enabled: bool
+    # Why the service has switched it off, in words; "" where it has not.
+    disabled_reason: str
+    # None while it takes what it is sent.
+    failing_since: datetime | None
+    created_at: datetime | None
+    # Signs what is sent. In the answers alone that make it.
+    secret: str
+
+    @classmethod
+    def read(cls, data: JSONObject) -> "Webhook":
+        types = data.get("event_types")
+        return cls(
+            id=required(data, "id"),
+            url=text(data, "url"),
+            description=text(data, "description"),
+            project_id=text(data, "project_id"),
+            event_types=[str(item) for item in types] if isinstance(types, list) else [],
+            enabled=data.get("enabled") is True,
+            disabled_reason=text(data, "disabled_reason"),
+            failing_since=moment(data, "failing_since"),
+            created_at=moment(data, "created_at"),
+            secret=text(data, "secret"),
+        )
+
+
+@dataclass(frozen=True)
+class Delivery:
+    id: str
+    event_type: str
+    status: str
+    attempts: int
+    created_at: datetime | None
+    next_attempt_at: datetime | None
+    # Of the last attempt: when, what the receiver answered, and why that was not good.
+    attempted_at: datetime | None
+    response_status: int | None
+    error: str
+
+    @classmethod
+    def read(cls, data: JSONObject) -> "Delivery":
+        found = data.get("last_attempt")
+        attempt = found if isinstance(found, Mapping) else {}
+        response_status = number(attempt, "status_code", -1)
+        return cls(
+            id=required(data, "id"),
+            event_type=text(data, "event_type"),
+            status=text(data, "status"),
+            attempts=int(number(data, "attempts")),
+            created_at=moment(data, "created_at"),
+            next_attempt_at=moment(data, "next_attempt_at"),
+            attempted_at=moment(attempt, "at"),
+            response_status=int(response_status) if response_status >= 0 else None,
+            error=text(attempt, "error"),
+        )
+
+
+class WebhookCalls:
+    """One method per call. Every one raises an `APIError`, as `ManagementAPI`'s do."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def list(self) -> "list[Webhook]":
+        with may_be_missing("It tells no other programs of what happens."):
+            data = self._transport.get("webhooks")
+        return [Webhook.read(item) for item in objects(data, "webhooks")]
+
+    def get(self, webhook_id: str) -> Webhook:
+        return Webhook.read(one(self._transport.get("webhooks", webhook_id), "webhook"))
+
+    def create(self, attributes: Mapping[str, Any]) -> Webhook:
+        """With its secret."""
+        data = self._transport.send("POST", "webhooks", body={"webhook": dict(attributes)})
+        return Webhook.read(one(data, "webhook"))
+
+    def enable(self, webhook_id: str, *, enabled: bool) -> None:
+        body = {"webhook": {"enabled": enabled}}
+        self._transport.send("PATCH", "webhooks", webhook_id, body=body)
+
+    def rotate_secret(self, webhook_id: str) -> Webhook:
+        """With its new secret; the one before is good for a while."""
+        data = self._transport.send("POST", "webhooks", webhook_id, "rotate_secret")
+        return Webhook.read(one(data, "webhook"))
+
+    def delete(self, webhook_id: str) -> None:
+        self._transport.send("DELETE", "webhooks", webhook_id)
+
+    def test(self, webhook_id: str) -> None:
+        self._transport.send("POST", "webhooks", webhook_id, "test")
+
+    def deliveries(self, webhook_id: str, *, limit: int) -> "Sequence[Delivery]":
+        """The latest, the newest first."""
+        query = {"limit": limit}
+        data = self._transport.get("webhooks", webhook_id, "deliveries", query=query)
+        return [Delivery.read(item) for item in objects(data, "deliveries")]
+
+    def resend(self, webhook_id: str, delivery_id: str) -> None:
+        self._transport.send("POST", "webhooks", webhook_id, "deliveries", delivery_id, "resend")
+
+
+@contextmanager
+def may_be_missing(words: str) -> Generator[None]:
+    """Around a call to a part of the API that not all its servers have."""
+    try:
+        yield
+    except Refused as problem:
+        if problem.status in (404, 405):
+            raise NotOffered(words, status=problem.status) from problem
+        raise

@@ -1,0 +1,95 @@
+"""The one table of the types of events there are: what each is called, its shape and its tone."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class EventType:
+    value: str
+    label: str
+    # The icon, so that it never hangs on colour alone.
+    shape: str = "done"
+    tone: str = "quiet"
+
+
+MADE, GONE = ("plus", "good"), ("minus", "quiet")
+BAD = ("cross", "bad")
+
+# What they are about → the types, in the order of a list to choose from.
+GROUPS: dict[str, tuple[EventType, ...]] = {
+    "Operations": (
+        EventType("operation.finished", "Operation finished", "check", "good"),
+        EventType("operation.failed", "Operation failed", *BAD),
+        EventType("operation.cancelled", "Operation cancelled", "cancelled", "quiet"),
+        EventType("operation.cancel_requested", "Cancel asked for"),
+        EventType("operation.retried", "Operation tried again"),
+    ),
+    "Endpoints": (
+        EventType("endpoint.created", "Endpoint created", *MADE),
+        EventType("endpoint.updated", "Endpoint changed"),
+        EventType("endpoint.deleted", "Endpoint deleted", *GONE),
+        EventType("endpoint.start_requested", "Start asked for"),
+        EventType("endpoint.suspend_requested", "Suspend asked for"),
+        EventType("endpoint.restart_requested", "Restart asked for"),
+        EventType("endpoint.active", "Endpoint active", "awake", "good"),
+        EventType("endpoint.idle", "Endpoint idle", "asleep", "calm"),
+    ),
+    "Branches": (
+        EventType("branch.created", "Branch created", *MADE),
+        EventType("branch.updated", "Branch changed"),
+        EventType("branch.delete_requested", "Deletion asked for"),
+        EventType("branch.deleted", "Branch deleted", *GONE),
+        EventType("branch.expired", "Branch expired", *GONE),
+    ),
+    "Projects": (
+        EventType("project.created", "Project created", *MADE),
+        EventType("project.updated", "Project changed"),
+        EventType("project.deleted", "Project deleted", *GONE),
+    ),
+    "Roles and databases": (
+        EventType("role.created", "Role created", *MADE),
+        EventType("role.deleted", "Role deleted", *GONE),
+        EventType("role.password_reset", "Password set anew"),
+        EventType("role.password_revealed", "Password shown"),
+        EventType("database.created", "Database created", *MADE),
+        EventType("database.updated", "Database changed"),
+        EventType("database.deleted", "Database deleted", *GONE),
+    ),
+    "Keys and sign-in": (
+        EventType("api_key.created", "API key created", *MADE),
+        EventType("api_key.revoked", "API key revoked", *GONE),
+        EventType("api_key.refused", "API key refused", *BAD),
+        EventType("connection.refused", "Connection refused", *BAD),
+        EventType("account.created", "Account created", *MADE),
+    ),
+    "Webhooks": (
+        EventType("webhook.created", "Webhook created", *MADE),
+        EventType("webhook.updated", "Webhook changed"),
+        EventType("webhook.deleted", "Webhook deleted", *GONE),
+        EventType("webhook.disabled", "Webhook switched off", *BAD),
+    ),
+}
+
+# Sent where somebody asks for it; never in a list to choose from.
+TEST = EventType("webhook.test", "Test")
+
+_TYPES = {kind.value: kind for kinds in (*GROUPS.values(), (TEST,)) for kind in kinds}
+
+
+def event_type(value: str) -> EventType:
+    known = _TYPES.get(value)
+    return known or EventType(value, value.replace("_", " ").replace(".", ": ").capitalize())
+
+
+def type_choices() -> list[tuple[str, list[tuple[str, str]]]]:
+    """By group, each led by all of the group at once: several values go by commas."""
+    return [
+        (
+            group,
+            [
+                (",".join(kind.value for kind in kinds), f"All of {group.lower()}"),
+                *((kind.value, kind.label) for kind in kinds),
+            ],
+        )
+        for group, kinds in GROUPS.items()
+    ]

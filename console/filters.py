@@ -1,0 +1,96 @@
+"""The forms that narrow a list: sent by GET, so that an address holds them and can be kept."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any, cast
+from urllib.parse import urlencode
+
+from django import forms
+
+from console.actors import actor_choices
+from console.api_results import Branch, Endpoint
+from console.event_words import type_choices
+from console.forms import OpenChoiceField, offer
+from console.statuses import ACTIONS, OPERATION_STATUSES
+
+ANY = ("", "Any")
+
+
+class MomentField(forms.DateTimeField):
+    """A time in UTC, to the minute as browsers ask for it, or however exactly it was given."""
+
+    def __init__(self, **named: Any) -> None:
+        widget = forms.DateTimeInput(attrs={"type": "datetime-local"}, format="%Y-%m-%dT%H:%M")
+        super().__init__(required=False, widget=widget, **named)
+
+
+class FilterForm(forms.Form):
+    """Its fields are called as the API calls the filters. Always usable: what cannot be read is
+    told beside its field, and left out."""
+
+    since = MomentField(label="Since (UTC)")
+    until = MomentField(label="Until (UTC)")
+
+    @property
+    def chosen(self) -> dict[str, str]:
+        """What the API is asked for, once validated."""
+        return {name: _words(value) for name, value in self.cleaned_data.items() if value}
+
+    def offer(self, name: str, choices: Iterable[tuple[str, str]]) -> None:
+        offer(self, name, [ANY, *choices])
+
+    @property
+    def is_in_use(self) -> bool:
+        return any(self.data.get(name) for name in self.fields)
+
+    @property
+    def query(self) -> str:
+        """What leads to the same list again; "" where nothing is chosen."""
+        return urlencode(self.chosen)
+
+
+def _words(value: str | datetime) -> str:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return value
+
+
+class OperationFilters(FilterForm):
+    action = OpenChoiceField(required=False)
+    status = OpenChoiceField(required=False)
+    endpoint_id = OpenChoiceField(label="Endpoint", required=False)
+    branch_id = OpenChoiceField(label="Branch", required=False)
+    initiator = OpenChoiceField(label="Begun by", required=False)
+    field_order = ("action", "status", "endpoint_id", "branch_id", "initiator", "since", "until")
+
+    def offer_all(self, branches: Iterable[Branch], endpoints: Iterable[Endpoint]) -> None:
+        self.offer("action", ((value, name) for value, (name, _) in ACTIONS.items()))
+        self.offer("status", _statuses())
+        self.offer("endpoint_id", ((one.id, one.id) for one in endpoints))
+        self.offer("branch_id", ((one.id, one.name) for one in branches))
+        self.offer("initiator", actor_choices())
+
+
+def _statuses() -> list[tuple[str, str]]:
+    """Several at once go by commas: what has not ended, what may be tried again, and each."""
+    own = [status for status in OPERATION_STATUSES.values() if not status.is_foreign]
+    unfinished = ",".join(status.value for status in own if not status.terminal)
+    return [
+        (unfinished, "Unfinished"),
+        ("failed,cancelled", "Error or cancelled"),
+        *((status.value, status.label) for status in own),
+    ]
+
+
+class EventFilters(FilterForm):
+    type = OpenChoiceField(required=False)
+    actor = OpenChoiceField(label="By", required=False)
+    field_order = ("type", "actor", "since", "until")
+
+    def offer_all(self) -> None:
+        self.offer("actor", actor_choices())
+        groups = type_choices()
+        known = [value for _, choices in groups for value, _ in choices]
+        chosen = self.data.get("type", "")
+        kept = [(chosen, chosen)] if chosen and chosen not in known else []
+        cast(forms.ChoiceField, self.fields["type"]).choices = [ANY, *kept, *groups]

@@ -1,0 +1,172 @@
+"""An operation's story for its page: what it did step by step, in words and to scale."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from math import isfinite
+from typing import Any, TypeGuard
+
+from console.api_operations import Operation, Step
+from console.statuses import action_name, is_unfinished
+from console.templatetags.console_tags import size
+
+# What the API calls a step → what the page does. A name that is not here is shown as it is.
+STEPS = {
+    "waiting": "Waiting for an earlier operation",
+    "queued": "Queued",
+    "picked_up": "Picked up",
+    "pausing": "Pausing before the next attempt",
+    "locking": "Waiting for the branch's data",
+    "copying": "Copying the data",
+    "copying_log": "Copying the log",
+    "writing_checkpoint": "Writing a checkpoint",
+    "syncing": "Making sure that it is on disk",
+    "removing": "Removing the data",
+    "checking_data": "Checking the data",
+    "measuring": "Measuring its size",
+    "asking": "Asking whether it answers",
+    "configuring": "Writing the configuration",
+    "starting": "Starting Postgres",
+    "recovering": "Recovering",
+    "ready": "Postgres is ready",
+    "stopping": "Stopping Postgres",
+    "applying_catalog": "Applying roles and databases",
+    "publishing": "Telling the proxy",
+}
+# What is no work: time goes by until the next step.
+WAITS = frozenset({"waiting", "queued", "pausing", "locking"})
+SIZES = {"bytes": "{}", "of_bytes": "of {}", "bytes_left": "{} to go"}
+
+# In percent of the whole: a step of no time at all is still to be seen.
+NARROWEST = 0.6
+
+
+@dataclass(frozen=True)
+class Bar:
+    """When a step was, in percent of the whole story."""
+
+    left: str
+    width: str
+
+
+@dataclass(frozen=True)
+class StepRow:
+    label: str
+    shape: str
+    tone: str
+    # What else there is to say of it, phrase by phrase.
+    notes: Sequence[str]
+    # What went wrong in it, in words.
+    error: str
+    # The operation that it waited for; "" where it is about no other.
+    operation_id: str
+    operation_name: str
+    # Milliseconds; so far, of the step that goes on.
+    duration_ms: int | None
+    bar: Bar | None
+
+
+def story(operation: Operation, relatives: Iterable[Operation]) -> list[StepRow]:
+    """The steps, oldest first; nothing where the server tells no story. Who is waited for is
+    called by its name where it is one of the relatives."""
+    names = {other.id: f"“{action_name(other.action)}”" for other in relatives}
+    goes_on = is_unfinished(operation)
+    end = datetime.now(UTC) if goes_on else operation.updated_at
+    steps = operation.steps
+    # What was cut off has no end of its own: then it is where the next step begins.
+    ends = [*(step.started_at for step in steps[1:]), end]
+    spans = [_span(step, end) for step, end in zip(steps, ends, strict=True)] if steps else []
+    known = [moment for span in spans if span for moment in span]
+    whole = (min(known), max(known)) if known else None
+    return [
+        _row(
+            step, span, whole, names, goes_on=goes_on and step is steps[-1] and not step.finished_at
+        )
+        for step, span in zip(steps, spans, strict=True)
+    ]
+
+
+Span = tuple[datetime, datetime]
+
+
+def _span(step: Step, end: datetime | None) -> Span | None:
+    """From when to when; a step that has no end lasts until `end`."""
+    finished = step.finished_at or end
+    if step.started_at is None or finished is None:
+        return None
+    return step.started_at, max(step.started_at, finished)
+
+
+def _row(
+    step: Step,
+    span: Span | None,
+    whole: Span | None,
+    names: Mapping[str, str],
+    *,
+    goes_on: bool,
+) -> StepRow:
+    error = str(step.detail.get("error") or "")
+    shape, tone = "done", "waits" if step.name in WAITS else "quiet"
+    if goes_on:
+        shape, tone = "running", "pending"
+    elif error:
+        shape, tone = "cross", "bad"
+    duration = step.duration_ms
+    if duration is None and span:
+        duration = round((span[1] - span[0]).total_seconds() * 1000)
+    waited_for = step.detail.get("operation_id")
+    operation_id = waited_for if isinstance(waited_for, str) else ""
+    return StepRow(
+        label=_label(step.name, waits_for_one=bool(operation_id)),
+        shape=shape,
+        tone=tone,
+        notes=_notes(step.detail),
+        error=error,
+        operation_id=operation_id,
+        operation_name=names.get(operation_id, f"operation {operation_id[:8]}"),
+        duration_ms=duration,
+        bar=_bar(span, whole) if span and whole else None,
+    )
+
+
+def _label(name: str, *, waits_for_one: bool) -> str:
+    if waits_for_one and name == "waiting":
+        return "Waiting for"
+    return STEPS.get(name) or name.replace("_", " ").capitalize()
+
+
+def _bar(span: Span, whole: Span) -> Bar:
+    length = (whole[1] - whole[0]).total_seconds() or 1.0
+    left = (span[0] - whole[0]).total_seconds() / length * 100
+    width = max((span[1] - span[0]).total_seconds() / length * 100, NARROWEST)
+    return Bar(left=f"{min(left, 100 - width):.2f}%", width=f"{width:.2f}%")
+
+
+def _notes(detail: Mapping[str, Any]) -> list[str]:
+    told = dict(detail)
+    # What goes without saying: that all was copied, that it was the first attempt.
+    done, whole = told.get("bytes"), told.get("of_bytes")
+    if _is_number(done) and _is_number(whole) and done >= whole:
+        del told["of_bytes"]
+    if told.get("attempt") == 1:
+        del told["attempt"]
+    return [
+        words
+        for name, value in told.items()
+        if name not in ("operation_id", "error") and (words := _note(name, value))
+    ]
+
+
+def _note(name: str, value: Any) -> str:
+    """A phrase for one thing that is told of a step; "" for what has no words."""
+    if value is True:
+        return name.replace("_", " ")
+    if not value or not isinstance(value, str | int | float):
+        return ""
+    if name in SIZES and _is_number(value):
+        return SIZES[name].format(size(int(value)))
+    return f"{name.replace('_', ' ')} {value}"
+
+
+def _is_number(value: Any) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)

@@ -1,0 +1,105 @@
+"""Cancelling operations and trying them again: one, or all of one request."""
+
+from collections.abc import Sequence
+
+from django.contrib import messages
+from django.http import HttpResponse
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods, require_POST
+
+from console.api_errors import APIError, Unauthorized
+from console.api_operations import Operation
+from console.forms import OnceForm
+from console.management_api import Target
+from console.request import ConsoleRequest
+from console.responses import FormPage, back, done, problems_beside, show_form, spell_out
+from console.statuses import action_name, is_unfinished, operation_status
+
+WHAT_CANCELLING_DOES = (
+    "What has not begun never will. What runs is stopped at the next safe point, and what it had "
+    "half made is removed; the endpoint and the branch stay usable."
+)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def cancel(request: ConsoleRequest, project_id: str, operation_id: str) -> HttpResponse:
+    blocked = ""
+    name = "the operation"
+    if request.method != "POST":
+        operation = request.api.operation(project_id, operation_id)
+        name = f"“{action_name(operation.action)}”"
+        if not is_unfinished(operation):
+            blocked = f"It has ended already: {operation_status(operation).label}."
+    page = FormPage(
+        title="Cancel the operation",
+        intro=f"{WHAT_CANCELLING_DOES} What waits for {name} in the same request is cancelled "
+        "with it.",
+        submit="Cancel operation",
+        dismiss="Go back",
+        danger=True,
+        back=back(request, reverse("operation", args=[project_id, operation_id])),
+        blocked=blocked,
+    )
+    return _confirm_cancel(request, project_id, ("operations", operation_id), page)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def cancel_chain(request: ConsoleRequest, project_id: str, chain_id: str) -> HttpResponse:
+    page = FormPage(
+        title="Cancel the whole request",
+        intro=f"All operations of this request are cancelled. {WHAT_CANCELLING_DOES}",
+        submit="Cancel all",
+        dismiss="Go back",
+        danger=True,
+        back=back(request, reverse("operations", args=[project_id])),
+    )
+    return _confirm_cancel(request, project_id, ("chains", chain_id), page)
+
+
+def _confirm_cancel(
+    request: ConsoleRequest, project_id: str, target: Target, page: FormPage
+) -> HttpResponse:
+    form = OnceForm(request.POST if request.method == "POST" else None)
+    if request.method == "POST" and form.is_valid():
+        once = form.cleaned_data["once"]
+        with problems_beside(form), form.renewed_when_refused():
+            concerned = request.api.steer(project_id, target, "cancel", once=once)
+            return done(request, page.back, _what_was_cancelled(concerned))
+    return show_form(request, form, page)
+
+
+def _what_was_cancelled(concerned: Sequence[Operation]) -> str:
+    stopping = [operation for operation in concerned if is_unfinished(operation)]
+    count = len(concerned)
+    if stopping:
+        return f"{action_name(stopping[0].action)} is being stopped."
+    return "The operation is cancelled." if count == 1 else f"{count} operations are cancelled."
+
+
+@require_POST
+def retry(request: ConsoleRequest, project_id: str, operation_id: str) -> HttpResponse:
+    url = reverse("operation", args=[project_id, operation_id])
+    return _retry(request, project_id, ("operations", operation_id), otherwise=url)
+
+
+@require_POST
+def retry_chain(request: ConsoleRequest, project_id: str, chain_id: str) -> HttpResponse:
+    url = reverse("operations", args=[project_id])
+    return _retry(request, project_id, ("chains", chain_id), otherwise=url)
+
+
+def _retry(
+    request: ConsoleRequest, project_id: str, target: Target, *, otherwise: str
+) -> HttpResponse:
+    """On to the first of the new operations. A refusal is told where the button stands."""
+    form = OnceForm(request.POST)
+    once = form.cleaned_data["once"] if form.is_valid() else ""
+    try:
+        anew = request.api.steer(project_id, target, "retry", once=once)
+    except Unauthorized:
+        raise
+    except APIError as problem:
+        messages.error(request, spell_out(problem))
+        return done(request, back(request, otherwise))
+    url = reverse("operation", args=[project_id, anew[0].id]) if anew else otherwise
+    return done(request, url, "It is tried again, as an operation of its own.")

@@ -1,0 +1,155 @@
+"""Webhooks: whom the account has told of what happens, and how that fares."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+from django.http import HttpResponse
+from django.shortcuts import render
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
+
+from console.api_webhooks import ALL_EVENTS, Delivery, Webhook
+from console.event_words import event_type
+from console.forms import PROJECTS_OFFERED, EmptyForm
+from console.management_api import side_by_side
+from console.request import ConsoleRequest
+from console.responses import FormPage, act, choices, done, problems_beside, show_form
+from console.statuses import delivery_status
+from console.webhook_form import WebhookForm
+
+DELIVERIES_SHOWN = 30
+# So long after it was asked for the page looks whether a delivery has got there.
+WATCHED_FOR = timedelta(seconds=30)
+
+
+@require_safe
+def index(request: ConsoleRequest) -> HttpResponse:
+    rows = [(webhook, _what_it_tells(webhook)) for webhook in request.api.webhooks.list()]
+    return render(request, "webhooks.html", {"rows": rows})
+
+
+def _what_it_tells(webhook: Webhook) -> list[str]:
+    if list(webhook.event_types) == [ALL_EVENTS]:
+        return ["All events"]
+    return [event_type(value).label for value in webhook.event_types]
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def create(request: ConsoleRequest) -> HttpResponse:
+    form = WebhookForm(request.POST or None)
+    if request.method == "POST" and form.is_valid():
+        with problems_beside(form, "url"):
+            return _show_secret(request, request.api.webhooks.create(form.attributes()))
+    form.offer_projects(
+        choices(request, lambda: list(request.api.projects(limit=PROJECTS_OFFERED).items))
+    )
+    page = FormPage(
+        title="Create a webhook",
+        intro="Tells a program of yours of what happens here, as it happens.",
+        submit="Create webhook",
+        back=reverse("webhooks"),
+    )
+    return show_form(request, form, page)
+
+
+def _show_secret(request: ConsoleRequest, webhook: Webhook) -> HttpResponse:
+    """No redirect: this answer is the only place that ever holds the secret."""
+    template = "_new_secret.html" if request.htmx else "new_secret.html"
+    return render(request, template, {"webhook": webhook})
+
+
+@require_safe
+def show(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
+    webhook, deliveries = side_by_side(
+        lambda: request.api.webhooks.get(webhook_id),
+        lambda: request.api.webhooks.deliveries(webhook_id, limit=DELIVERIES_SHOWN),
+    )
+    context = {
+        "webhook": webhook,
+        "types": _what_it_tells(webhook),
+        "here": reverse("webhook", args=[webhook_id]),
+        **_rows(deliveries),
+    }
+    return render(request, "webhook.html", context)
+
+
+@require_safe
+def deliveries(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
+    """The table alone, which renews itself while something has just been sent."""
+    found = request.api.webhooks.deliveries(webhook_id, limit=DELIVERIES_SHOWN)
+    context = {"webhook": {"id": webhook_id}, **_rows(found)}
+    return render(request, "_deliveries.html", context)
+
+
+def _rows(found: Sequence[Delivery]) -> dict[str, object]:
+    since = datetime.now(UTC) - WATCHED_FOR
+    return {
+        "rows": [(one, event_type(one.event_type), delivery_status(one)) for one in found],
+        "is_watched": any(
+            one.status == "pending" and one.created_at and one.created_at > since for one in found
+        ),
+    }
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def rotate(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
+    form = EmptyForm(request.POST if request.method == "POST" else None)
+    if request.method == "POST" and form.is_valid():
+        with problems_beside(form):
+            return _show_secret(request, request.api.webhooks.rotate_secret(webhook_id))
+    page = FormPage(
+        title="Make a new secret",
+        intro="A new secret is made and shown once. For a day messages are signed with the one "
+        "before as well, so that nothing is lost while you change it.",
+        submit="Make a new secret",
+        back=reverse("webhook", args=[webhook_id]),
+    )
+    return show_form(request, form, page)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def delete(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
+    form = EmptyForm(request.POST if request.method == "POST" else None)
+    if request.method == "POST" and form.is_valid():
+        with problems_beside(form):
+            request.api.webhooks.delete(webhook_id)
+            return done(request, reverse("webhooks"), "The webhook is deleted.", is_live=False)
+    page = FormPage(
+        title="Delete the webhook",
+        intro="Nothing more is sent to it, nor what still waits to be sent.",
+        submit="Delete webhook",
+        danger=True,
+        back=reverse("webhook", args=[webhook_id]),
+    )
+    return show_form(request, form, page)
+
+
+@require_POST
+def enable(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
+    on = request.POST.get("to") == "on"
+    return act(
+        request,
+        lambda: request.api.webhooks.enable(webhook_id, enabled=on),
+        otherwise=reverse("webhook", args=[webhook_id]),
+        message="The webhook is switched on." if on else "The webhook is switched off.",
+    )
+
+
+@require_POST
+def test(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
+    return act(
+        request,
+        lambda: request.api.webhooks.test(webhook_id),
+        otherwise=reverse("webhook", args=[webhook_id]),
+        message="A test is on its way; see below what becomes of it.",
+    )
+
+
+@require_POST
+def resend(request: ConsoleRequest, webhook_id: str, delivery_id: str) -> HttpResponse:
+    return act(
+        request,
+        lambda: request.api.webhooks.resend(webhook_id, delivery_id),
+        otherwise=reverse("webhook", args=[webhook_id]),
+        message="It is sent again.",
+    )

@@ -1,0 +1,160 @@
+"""Activity: who did what and when, in plain sentences, of a project and of the account."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.console.conftest import Misbehaving, Person, Shop
+from tests.console.pages import Page
+
+NOW = datetime.now(UTC)
+USER = {"type": "user", "name": "laptop", "api_key_id": 1, "address": "192.0.2.7"}
+
+
+def event(number: int, kind: str, **fields: Any) -> dict[str, Any]:
+    return {
+        "id": str(number),
+        "type": kind,
+        "project_id": "p",
+        "branch_id": None,
+        "endpoint_id": None,
+        "operation_ids": [],
+        "actor": USER,
+        "at": NOW.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "summary": f"{kind} happened.",
+        "changes": {},
+        **fields,
+    }
+
+
+def answer_with(api: Misbehaving, *events: dict[str, Any], cursor: str = "") -> None:
+    body = {"events": events, "pagination": {"cursor": cursor}, "project": {"id": "p"}}
+    api.body = json.dumps(body).encode()
+
+
+def test_it_works(dave: Person, misbehaving: Misbehaving) -> None:
+    changes = {
+        "max_cu": {"from": 0.5, "to": 1},
+        "pooler_enabled": {"from": False, "to": True},
+        "pg_settings": {
+            "from": {"work_mem": "4MB", "jit": "off"},
+            "to": {"jit": "off", "a<b": "1"},
+        },
+        "description": {"from": None, "to": "new"},
+    }
+    yesterday = (NOW - timedelta(days=1)).isoformat()
+    answer_with(
+        misbehaving,
+        event(3, "endpoint.updated", changes=changes, endpoint_id="ep-a", operation_ids=["op-1"]),
+        event(
+            2,
+            "endpoint.idle",
+            actor={"type": "idleness", "name": "", "address": ""},
+            changes={
+                "current_state": {"from": "active", "to": "idle"},
+                "settings.pg_settings.work_mem": {"from": None, "to": "8MB"},
+                "same": {"from": 1, "to": 1},
+            },
+        ),
+        event(1, "project.deleted", at=yesterday),
+    )
+    page = Page(dave.get("/activity"))
+    assert "by key laptop from 192.0.2.7" in page.text
+    assert "max cu 0.5 → 1" in page.text
+    assert "pooler enabled no → yes" in page.text
+    # Of the settings, those that differ.
+    assert "work_mem 4MB → nothing" in page.text
+    assert "a<b 1" in page.text
+    assert "jit" not in page.text
+    assert "description new" in page.text
+    assert " work_mem 8MB" in page.text
+    # The sentence has said it, or there is nothing to say.
+    assert "current state" not in page.text
+    assert "same" not in page.text
+    assert "by idleness" in page.text
+    assert (
+        page.text.index("Today") < page.text.index("endpoint.idle") < page.text.index("Yesterday")
+    )
+    assert 'href="/projects/p/endpoints/ep-a"' in page.html
+    assert 'href="/projects/p/operations/op-1"' in page.html
+    # What is gone has no page.
+    assert page.html.count('href="/projects/p"') == 2
+
+
+def test_a_projects_own(dave: Person, misbehaving: Misbehaving) -> None:
+    answer_with(misbehaving, event(1, "branch.created"))
+    page = Page(dave.get("/projects/p/activity"))
+    assert "branch.created happened." in page.text
+    assert any("/projects/p/events?" in path for path in misbehaving.asked)
+    assert 'aria-current="page"' in page.html
+
+
+def test_filters_and_pages(dave: Person, misbehaving: Misbehaving) -> None:
+    answer_with(misbehaving, *[event(n, "branch.created") for n in range(50)], cursor="c 2")
+    chosen = {"type": "branch.created", "actor": "user", "since": "2026-11-20T08:30", "until": ""}
+    page = Page(dave.browser.get("/activity", {**chosen, "cursor": "c 1"}))
+    (asked,) = misbehaving.asked
+    for part in ("type=branch.created", "actor=user", "since=2026-11-20T08%3A30%3A00Z"):
+        assert part in asked
+    assert "cursor=c+1" in asked
+    assert {name: page.fields[name] for name in chosen} == chosen
+    older = page.html.split('">Older')[0].rsplit('href="', 1)[1]
+    assert "type=branch.created" in older
+    assert older.endswith("cursor=c%202")
+    assert "Newest" in page.text
+
+
+def test_a_type_that_is_not_known_stays_chosen_and_has_words(
+    dave: Person, misbehaving: Misbehaving
+) -> None:
+    answer_with(misbehaving, event(1, "mirror.polished_twice", summary="", actor=None))
+    page = Page(dave.browser.get("/activity", {"type": "mirror.polished_twice"}))
+    assert page.fields["type"] == "mirror.polished_twice"
+    assert "Mirror: polished twice" in page.text
+
+
+def test_what_is_done_here_is_told_here(alice: Person, shop: Shop) -> None:
+    alice.post(f"{shop.url}/rename", {"name": "store"})
+    page = Page(alice.get(f"{shop.url}/activity?type=project.updated&actor=user"))
+    assert "name shop → store" in page.text
+    assert "by key tests from 127.0.0.1" in page.text
+    assert "Nothing matches." in Page(alice.get(f"{shop.url}/activity?actor=expiry")).text
+    account = Page(alice.get("/activity"))
+    assert "name shop → store" in account.text
+    assert f'href="{shop.url}"' in account.html
+    # Each type of events that the page offers is known to the service; they go by groups.
+    for group in (value for value in account.options["type"] if "," in value):
+        assert alice.browser.get("/activity", {"type": group}).status_code == 200, group
+
+
+@pytest.mark.parametrize("status", [404, 405])
+def test_a_server_that_keeps_none_says_so(
+    dave: Person, misbehaving: Misbehaving, status: int
+) -> None:
+    misbehaving.refuse(status, "no such route")
+    answer = dave.get("/activity")
+    assert answer.status_code == 404
+    page = Page(answer)
+    assert "It keeps no record of who did what." in page.text
+    assert "All projects" in page.text
+
+
+def test_odd_events_do_no_harm(dave: Person, misbehaving: Misbehaving) -> None:
+    answer_with(
+        misbehaving,
+        {"id": "1"},
+        event(2, "x", changes={"a": 1, "b": {"from": {"x": 1}, "to": 2}, "c": {}}),
+        event(3, "y", changes=[], operation_ids="x", project_id="not a slug!", endpoint_id="e/e"),
+        event(4, "z", at="soon", actor={"type": "the_cat", "name": "tom"}),
+    )
+    page = Page(dave.get("/activity"))
+    assert "by the cat tom" in page.text
+    assert "At some time" in page.text
+
+
+def test_nothing_is_said_to_be_nothing(dave: Person, misbehaving: Misbehaving) -> None:
+    answer_with(misbehaving)
+    assert "Nothing has happened yet." in Page(dave.get("/activity")).text
+    assert "Nothing matches." in Page(dave.get("/activity?actor=user")).text

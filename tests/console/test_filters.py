@@ -1,0 +1,124 @@
+"""Filters: of the operations' list and of activity."""
+
+import json
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from tests.console.conftest import Misbehaving, Person, Shop
+from tests.console.pages import Page
+from tests.console.test_stories import told
+
+CHOSEN = {
+    "action": "create_branch",
+    "status": "failed,cancelled",
+    "endpoint_id": "ep-a",
+    "branch_id": "br-a",
+    "initiator": "user",
+    "since": "2026-11-20T08:30",
+    "until": "2026-11-21T08:30",
+}
+
+
+def test_it_works(carol: Person, still_shop: Shop) -> None:
+    url = f"{still_shop.url}/operations"
+
+    def found(**chosen: str) -> list[str]:
+        rows = Page(carol.browser.get(url, chosen)).rows()
+        return [row.split(" | ")[0] for row in rows]
+
+    assert found(action="start_compute") == ["Start compute"]
+    assert found(status="finished", branch_id=still_shop.dev_id) == ["Create branch"]
+    assert found(endpoint_id=still_shop.endpoint_id, initiator="user") == ["Start compute"]
+    assert found(initiator="client") == []
+    assert found(since="2999-01-01T00:00") == []
+    assert len(found(until="2999-01-01T00:00")) == 3
+    # Whatever is on offer is known to the service.
+    options = Page(carol.get(url)).options
+    for name, values in options.items():
+        for value in values:
+            assert carol.browser.get(url, {name: value}).status_code == 200, value
+    page = Page(carol.browser.get(url, {"action": "teleport"}))
+    assert "start_compute" in page.text
+    assert "All projects" in page.text
+
+
+@pytest.fixture
+def listing(misbehaving: Misbehaving) -> Misbehaving:
+    body = {
+        "operations": [told(id=f"o-{number}") for number in range(25)],
+        "pagination": {"cursor": "c 1"},
+        "branches": [{"id": "br-a", "name": "main"}],
+        "endpoints": [{"id": "ep-a"}],
+        "project": {"id": "p"},
+    }
+    misbehaving.body = json.dumps(body).encode()
+    return misbehaving
+
+
+def asked_for_operations(api: Misbehaving) -> dict[str, str]:
+    (path,) = [path for path in api.asked if "/operations" in path]
+    return {name: value for name, (value,) in parse_qs(urlsplit(path).query).items()}
+
+
+def test_all_that_is_chosen_is_asked_for_and_kept(dave: Person, listing: Misbehaving) -> None:
+    answer = dave.browser.get("/projects/p/operations", CHOSEN)
+    sent = asked_for_operations(listing)
+    assert sent.pop("limit") == "25"
+    assert sent == CHOSEN | {"since": "2026-11-20T08:30:00Z", "until": "2026-11-21T08:30:00Z"}
+    page = Page(answer)
+    # The form keeps what was chosen; the pages after and the live region do too.
+    assert {name: page.fields[name] for name in CHOSEN} == CHOSEN
+    assert "status=failed%2Ccancelled" in answer.context["polling"].region_url
+    older = page.html.split('id="older" href="')[1].split('"')[0]
+    assert "cursor=c%201" in older
+    assert "endpoint_id=ep-a" in older
+    assert "<details" in page.html
+    assert "open" in page.html.split('class="filters"')[1][:10]
+    assert "Only what matches is shown" in page.text
+
+
+def test_nothing_chosen_asks_for_nothing(dave: Person, listing: Misbehaving) -> None:
+    page = Page(dave.browser.get("/projects/p/operations", dict.fromkeys(CHOSEN, "")))
+    assert asked_for_operations(listing) == {"limit": "25"}
+    assert page.options["status"][:2] == ["", "scheduling,running,cancelling"]
+    assert "error" not in page.options["status"]
+    assert page.options["branch_id"] == ["", "br-a"]
+    assert "Only what matches" not in page.text
+
+
+def test_what_is_not_on_offer_stays_chosen(dave: Person, listing: Misbehaving) -> None:
+    page = Page(dave.browser.get("/projects/p/operations", {"branch_id": "br-deleted"}))
+    assert asked_for_operations(listing)["branch_id"] == "br-deleted"
+    assert page.fields["branch_id"] == "br-deleted"
+
+
+def test_a_time_that_is_none_is_told_beside_its_field(dave: Person, listing: Misbehaving) -> None:
+    page = Page(dave.browser.get("/projects/p/operations", {"since": "soon", "status": "failed"}))
+    sent = asked_for_operations(listing)
+    assert "since" not in sent
+    assert sent["status"] == "failed"
+    assert page.fields["since"] == "soon"
+    assert "Enter a valid date/time" in page.text
+
+
+def test_a_server_that_passes_over_them_is_not_said_to_heed_them(
+    dave: Person, listing: Misbehaving
+) -> None:
+    body = json.loads(listing.body)
+    for operation in body["operations"]:
+        del operation["chain_id"]
+    listing.body = json.dumps(body).encode()
+    page = Page(dave.browser.get("/projects/p/operations", {"status": "failed"}))
+    assert "Filter" not in page.text
+    assert "Only what matches" not in page.text
+
+
+def test_no_match_is_not_no_operation(dave: Person, misbehaving: Misbehaving) -> None:
+    misbehaving.body = (
+        b'{"operations": [], "endpoints": [], "branches": [], "project": {"id": "p"}}'
+    )
+    page = Page(dave.browser.get("/projects/p/operations", {"status": "failed"}))
+    assert "No operation matches." in page.text
+    assert "status" in page.options
+    assert "No operation has run yet." in Page(dave.get("/projects/p/operations")).text

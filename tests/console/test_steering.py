@@ -1,0 +1,196 @@
+"""Cancelling and retrying: what is offered when, asked first, sent once, and told when refused."""
+
+import json
+import re
+
+import pytest
+
+from tests.console.conftest import Misbehaving, Person, Shop
+from tests.console.pages import Page
+from tests.console.test_stories import answer_with, told
+from tests.support.waiting import wait_for
+
+URL = "/projects/p/operations/one"
+
+
+def test_it_works(alice: Person, shop: Shop) -> None:
+    with shop.locked():
+        _, start = alice.api.post(shop.endpoint_path(rest="/restart"))["operations"]
+        url = f"{shop.url}/operations/{start['id']}"
+        page = Page(alice.get(url))
+        assert page.polls
+        assert "Waiting for “Suspend compute”" in page.text
+        assert alice.post(f"{url}/cancel")["Location"] == url
+        page = Page(alice.get(url))
+        assert "The operation is cancelled." in page.text
+        assert "How it ended" in page.text
+        # The suspend before it cannot be left half-done.
+        suspend_url = f"{shop.url}/chains/{start['chain_id']}/cancel"
+        alice.post(suspend_url, {"next": url})
+    wait_for(lambda: not Page(alice.get(url)).polls, "the end of the request")
+    anew = alice.post(f"{url}/retry")["Location"]
+    assert anew != url
+    wait_for(lambda: not Page(alice.get(anew)).polls, "the end of the retry")
+    page = Page(alice.get(anew))
+    assert "OK" in page.text
+    assert "by a retry with key tests" in page.text
+    assert f"Does anew the work of {start['id']}" in page.text
+    assert f"Tried again as {anew.rpartition('/')[2]}" in Page(alice.get(url)).text
+
+
+def test_a_refusal_of_the_api_is_told_in_its_words(carol: Person, still_shop: Shop) -> None:
+    (start,) = (row for row in still_shop.operations() if row["action"] == "start_compute")
+    url = f"{still_shop.url}/operations/{start['id']}"
+    for verb in ("cancel", "retry"):
+        answer = carol.htmx_post(f"{url}/{verb}", at=url)
+        told_why = Page(answer).text
+        assert "finished" in told_why
+        assert "taken" not in told_why
+
+
+@pytest.mark.parametrize(
+    ("status", "offered"),
+    [
+        ("scheduling", {"cancel"}),
+        ("running", {"cancel"}),
+        ("cancelling", set()),
+        ("finished", set()),
+        ("failed", {"retry"}),
+        ("cancelled", {"retry"}),
+    ],
+)
+def test_only_what_makes_sense_is_offered(
+    dave: Person, misbehaving: Misbehaving, status: str, offered: set[str]
+) -> None:
+    answer_with(misbehaving, told(status=status))
+    html = dave.get(URL).content.decode()
+    assert {verb for verb in ("cancel", "retry") if f"{URL}/{verb}" in html} == offered
+    assert "/chains/" not in html, "one operation is all of its request"
+
+
+@pytest.mark.parametrize(
+    ("statuses", "offered"),
+    [
+        (("running", "scheduling"), {"cancel"}),
+        (("failed", "running"), {"cancel"}),
+        (("finished", "cancelling"), set()),
+        (("failed", "failed"), {"retry"}),
+        (("finished", "cancelled"), {"retry"}),
+        (("finished", "finished"), set()),
+    ],
+)
+def test_the_same_of_a_whole_request(
+    dave: Person, misbehaving: Misbehaving, statuses: tuple[str, str], offered: set[str]
+) -> None:
+    first, second = statuses
+    answer_with(misbehaving, told(status=first), told(id="two", status=second))
+    html = dave.get(URL).content.decode()
+    chain = "/projects/p/chains/chain-1"
+    assert {verb for verb in ("cancel", "retry") if f"{chain}/{verb}" in html} == offered
+
+
+def test_cancelling_is_asked_first_and_sent_once(dave: Person, misbehaving: Misbehaving) -> None:
+    answer_with(misbehaving, told(status="running"))
+    question = Page(dave.get(f"{URL}/cancel"))
+    assert "“Create branch”" in question.text
+    assert not any("POST" in path for path in misbehaving.asked)
+    assert Page(dave.get(f"{URL}/cancel")).fields["once"] != question.fields["once"]
+    answer_with(misbehaving, told(status="cancelled"))
+    sent = {"once": question.fields["once"]}
+    for _ in range(2):
+        answer = dave.post(f"{URL}/cancel", sent)
+        assert answer["Location"] == URL
+    posts = [path for path in misbehaving.asked if "POST" in path]
+    assert posts == ["POST /api/v2/projects/p/operations/one/cancel"] * 2
+    # By the same key, so that the second finds its answer and does nothing.
+    assert len(misbehaving.once) == 2
+    assert len(set(misbehaving.once)) == 1
+    assert "The operation is cancelled." in Page(dave.get(URL)).text
+
+
+def test_one_that_is_being_stopped_is_not_said_to_be(
+    dave: Person, misbehaving: Misbehaving
+) -> None:
+    answer_with(misbehaving, told(status="cancelling"), told(id="two", status="cancelled"))
+    answer = dave.htmx_post(f"{URL}/cancel", at=URL)
+    assert "Create branch is being stopped." in Page(answer).text
+    assert answer["HX-Trigger"] == "perch:changed"
+
+
+def test_one_that_has_ended_is_not_asked_about(dave: Person, misbehaving: Misbehaving) -> None:
+    answer_with(misbehaving, told(status="finished"))
+    page = Page(dave.get(f"{URL}/cancel"))
+    assert "It has ended already: OK." in page.text
+    assert "once" not in page.fields
+
+
+def test_a_refused_cancel_says_why_in_its_place_and_may_be_sent_anew(
+    dave: Person, misbehaving: Misbehaving
+) -> None:
+    misbehaving.refuse(409, "operation has already ended")
+    answer = dave.htmx_post(f"{URL}/cancel", {"once": "first"}, at=URL)
+    assert answer.status_code == 422
+    page = Page(answer)
+    assert "Operation has already ended." in page.text
+    # The API would answer the first key as it did, for a day.
+    assert page.fields["once"] not in ("", "first")
+
+
+def test_what_was_not_answered_is_asked_again_by_the_same_key(
+    dave: Person, misbehaving: Misbehaving
+) -> None:
+    misbehaving.refuse(503, "try later")
+    assert Page(dave.post(f"{URL}/cancel", {"once": "first"})).fields["once"] == "first"
+
+
+def test_a_retry_leads_to_the_new_operation(dave: Person, misbehaving: Misbehaving) -> None:
+    answer_with(misbehaving, told(status="failed"))
+    html = dave.get(URL).content.decode()
+    once = re.search(r'name="once" value="([\w-]+)"', html)
+    assert once
+    misbehaving.body = json.dumps({"operations": [told(id="new"), told(id="newer")]}).encode()
+    answer = dave.post(f"{URL}/retry", {"once": once[1]})
+    assert answer["Location"] == "/projects/p/operations/new"
+    assert misbehaving.asked[-1] == "POST /api/v2/projects/p/operations/one/retry"
+    assert once[1] in misbehaving.once[0]
+    answer = dave.htmx_post(f"{URL}/retry", {"once": once[1]}, at=URL)
+    assert answer["HX-Redirect"] == "/projects/p/operations/new"
+    assert len(set(misbehaving.once)) == 1
+
+
+def test_a_refused_retry_says_why_where_it_stands(dave: Person, misbehaving: Misbehaving) -> None:
+    misbehaving.refuse(409, "the branch was deleted")
+    answer = dave.htmx_post(f"{URL}/retry", {"next": URL}, at=URL)
+    assert "The branch was deleted." in Page(answer).text
+    assert 'role="alert"' in answer.content.decode()
+    answer = dave.post(f"{URL}/retry", {"next": URL})
+    assert answer["Location"] == URL
+
+
+@pytest.mark.parametrize("rubbish", ["", "x" * 500, "line\nbreak", "é", "\x00"])
+def test_a_key_of_somebodys_own_does_no_harm(
+    dave: Person, misbehaving: Misbehaving, rubbish: str
+) -> None:
+    misbehaving.body = b'{"operations": []}'
+    assert dave.post(f"{URL}/retry", {"once": rubbish})["Location"] == URL
+    assert misbehaving.once == []
+
+
+def test_both_by_chain(dave: Person, misbehaving: Misbehaving) -> None:
+    chain = "/projects/p/chains/chain-1"
+    page = Page(dave.get(f"{chain}/cancel?next={URL}"))
+    assert "All operations of this request are cancelled" in page.text
+    misbehaving.body = json.dumps({"operations": [told(status="cancelled")] * 2}).encode()
+    answer = dave.post(f"{chain}/cancel", {"next": URL})
+    assert answer["Location"] == URL
+    assert dave.post(f"{chain}/retry")["Location"] == URL
+    posts = [path for path in misbehaving.asked if "POST" in path]
+    assert posts == [
+        f"POST /api/v2{chain}/cancel",
+        f"POST /api/v2{chain}/retry",
+    ]
+
+
+def test_buttons_answer_to_nothing_but_a_press(dave: Person) -> None:
+    for path in (f"{URL}/retry", "/projects/p/chains/chain-1/retry"):
+        assert dave.get(path).status_code == 405

@@ -1,0 +1,191 @@
+"""Webhooks: listed, made, tried, switched and deleted, and what became of what was sent."""
+
+import json
+import re
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from tests.console.conftest import Misbehaving, Person
+from tests.console.pages import Page
+from tests.support.waiting import wait_for
+
+WEBHOOK = {
+    "id": "wh-1",
+    "url": "https://hooks.example.com/in?team=<b>",
+    "event_types": ["operation.failed", "endpoint.idle", "branch.created"],
+    "project_id": "p",
+    "description": "The chat",
+    "enabled": True,
+    "created_at": "2026-11-20T10:00:00Z",
+}
+DELIVERED = {
+    "id": "dlv-1",
+    "event_type": "endpoint.idle",
+    "status": "delivered",
+    "attempts": 1,
+    "created_at": "2026-11-20T10:00:00Z",
+    "last_attempt": {"at": "2026-11-20T10:00:01Z", "status_code": 204, "error": None},
+}
+REFUSED = DELIVERED | {
+    "id": "dlv-2",
+    "status": "failed",
+    "attempts": 14,
+    "last_attempt": {"at": "2026-11-20T10:00:01Z", "status_code": 503, "error": "it answered 503"},
+}
+
+
+def answer_with(api: Misbehaving, *deliveries: dict[str, Any], **webhook: Any) -> None:
+    body = {
+        "webhook": WEBHOOK | webhook,
+        "webhooks": [WEBHOOK | webhook],
+        "deliveries": deliveries,
+        "projects": [{"id": "p", "name": "shop"}],
+    }
+    api.body = json.dumps(body).encode()
+
+
+def test_it_works(alice: Person) -> None:
+    sent = {"url": "https://nobody.invalid/in", "event_types": ["project.created"]}
+    answer = alice.post("/webhooks/new", sent)
+    assert "whsec_" in Page(answer).text
+    url = answer.content.decode().split('href="/webhooks/')[1].split('"')[0]
+    url = f"/webhooks/{url}"
+    assert "Project created" in Page(alice.get("/webhooks")).row("nobody.invalid")
+    assert alice.post(f"{url}/test")["Location"] == url
+    tried: list[str] = []
+
+    def is_tried() -> bool:
+        tried[:] = Page(alice.get(url)).rows()
+        return len(tried) == 1 and "To be sent" not in tried[0]
+
+    wait_for(is_tried, "the end of the test")
+    assert "Given up" in tried[0]
+    assert "could not be resolved" in tried[0]
+    assert tried[0].startswith("Test ")
+    again = alice.get(url).content.decode().split(f'action="{url}/resend/')[1].split('"')[0]
+    assert alice.post(f"{url}/resend/{again}")["Location"] == url
+    alice.post(f"{url}/enable", {"to": "off"})
+    assert "Off" in Page(alice.get("/webhooks")).row("nobody.invalid")
+    alice.post(f"{url}/delete")
+    assert "Nobody is told" in Page(alice.get("/webhooks")).text
+
+
+def test_an_address_that_nobody_may_name_is_refused_beside_its_field(alice: Person) -> None:
+    answer = alice.post("/webhooks/new", {"url": "http://10.0.0.1/"})
+    assert answer.status_code == 422
+    assert list(answer.context["form"].errors) == ["url"]
+
+
+def test_each_type_on_offer_is_known_to_the_service(alice: Person) -> None:
+    form = alice.get("/webhooks/new").content.decode()
+    every = re.findall(r'name="event_types" value="([^"]+)"', form)
+    assert len(every) > 30
+    answer = alice.post("/webhooks/new", {"url": "https://nobody.invalid/", "event_types": every})
+    assert "whsec_" in Page(answer).text
+
+
+def test_rows_and_pages(dave: Person, misbehaving: Misbehaving) -> None:
+    answer_with(misbehaving, DELIVERED, REFUSED)
+    row = Page(dave.get("/webhooks")).row("hooks.example.com")
+    assert "https://hooks.example.com/in?team=<b> The chat | On | Project p" in row
+    assert "Operation failed, Endpoint idle and 1 more" in row
+    page = Page(dave.get("/webhooks/wh-1"))
+    assert "<b>" not in page.html
+    assert "Branch created" in page.text
+    assert page.row("dlv-1").startswith("Endpoint idle dlv-1 | Delivered | 204 | 1")
+    assert "Given up | It answered 503 | 14" in page.row("dlv-2")
+    assert "every" not in page.html
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"enabled": False, "disabled_reason": "it failed for a week"}, "it failed for a week"),
+        ({"failing_since": "2026-11-20T10:00:00Z"}, "Nothing has arrived since 2026-11-20"),
+        ({"event_types": ["*"]}, "All events"),
+        ({"project_id": None}, "All projects"),
+    ],
+)
+def test_how_it_fares(
+    dave: Person, misbehaving: Misbehaving, fields: dict[str, Any], words: str
+) -> None:
+    answer_with(misbehaving, **fields)
+    assert words in Page(dave.get("/webhooks/wh-1")).text
+
+
+def test_the_secret_is_shown_once(dave: Person, misbehaving: Misbehaving) -> None:
+    answer_with(misbehaving)
+    form = Page(dave.get("/webhooks/new"))
+    assert form.options["project_id"] == ["", "p"]
+    assert "None chosen means all" in form.text
+    answer_with(misbehaving, secret="whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+    sent = {"url": "https://x.example", "event_types": ["operation.failed", "branch.created"]}
+    answer = dave.post("/webhooks/new", sent)
+    assert "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw" in Page(answer).text
+    assert answer["Cache-Control"] == "no-store"
+    answer = dave.htmx_post("/webhooks/wh-1/rotate", at="/webhooks/wh-1")
+    assert "whsec_" in Page(answer).text
+    assert answer.content.decode().lstrip().startswith("<article")
+    assert "whsec_" not in Page(dave.get("/webhooks/wh-1")).text
+
+
+def test_a_refused_one_keeps_what_was_typed(dave: Person, misbehaving: Misbehaving) -> None:
+    misbehaving.refuse(422, "the address is of this host")
+    sent = {"url": "http://127.0.0.1/", "event_types": ["branch.created"], "description": "mine"}
+    answer = dave.post("/webhooks/new", sent)
+    assert answer.status_code == 422
+    assert answer.context["form"].errors["url"] == ["The address is of this host."]
+    page = Page(answer)
+    assert page.fields["url"] == "http://127.0.0.1/"
+    assert page.fields["description"] == "mine"
+    assert 'value="branch.created" id="id_event_types_2_0" checked' in page.html
+
+
+@pytest.mark.parametrize(
+    ("path", "sent", "asked"),
+    [
+        ("test", {}, "POST /api/v2/webhooks/wh-1/test"),
+        ("enable", {"to": "off"}, "PATCH /api/v2/webhooks/wh-1"),
+        ("resend/dlv-2", {}, "POST /api/v2/webhooks/wh-1/deliveries/dlv-2/resend"),
+        ("delete", {}, "DELETE /api/v2/webhooks/wh-1"),
+    ],
+)
+def test_what_a_press_does(
+    dave: Person, misbehaving: Misbehaving, path: str, sent: dict[str, str], asked: str
+) -> None:
+    answer_with(misbehaving)
+    answer = dave.post(f"/webhooks/wh-1/{path}", sent)
+    assert answer["Location"] == ("/webhooks" if path == "delete" else "/webhooks/wh-1")
+    assert misbehaving.asked == [asked]
+    misbehaving.refuse(409, "it was turned off just now")
+    answer = dave.post(f"/webhooks/wh-1/{path}", sent)
+    answer_with(misbehaving)
+    told = answer if path == "delete" else dave.get("/webhooks/wh-1")
+    assert "It was turned off just now." in Page(told).text
+
+
+def test_deleting_is_asked_first(dave: Person, misbehaving: Misbehaving) -> None:
+    page = Page(dave.get("/webhooks/wh-1/delete"))
+    assert "Nothing more is sent to it" in page.text
+    assert misbehaving.asked == []
+
+
+def test_what_was_just_sent_is_watched(dave: Person, misbehaving: Misbehaving) -> None:
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    pending = DELIVERED | {"status": "pending", "attempts": 0, "created_at": now}
+    pending["last_attempt"] = None
+    answer_with(misbehaving, pending)
+    watched = 'hx-get="/webhooks/wh-1/deliveries-live" hx-trigger="load delay:1s"'
+    assert watched in dave.get("/webhooks/wh-1").content.decode()
+    assert watched in dave.htmx_get("/webhooks/wh-1/deliveries-live").content.decode()
+    answer_with(misbehaving, pending | {"created_at": "2026-11-20T10:00:00Z"})
+    assert watched not in dave.get("/webhooks/wh-1").content.decode()
+
+
+def test_a_server_without_them_says_so(dave: Person, misbehaving: Misbehaving) -> None:
+    misbehaving.refuse(404, "no such route")
+    answer = dave.get("/webhooks")
+    assert answer.status_code == 404
+    assert "It tells no other programs of what happens." in Page(answer).text
