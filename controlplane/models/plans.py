@@ -32,7 +32,8 @@ class PlanLimits:
     largest_compute: float = 56.0
     # Of all its keys together; see `services.request_rates`.
     requests_per_minute: int | None = None
-    webhooks: int | None = None
+    # Of every plan: each event of an account is matched against all of them.
+    webhooks: int = 50
 
 
 LIMITS: Mapping[str, PlanLimits] = {
