@@ -6,8 +6,9 @@ project is within it by itself. So a new route is closed until somebody opens it
 
 from django.http import HttpRequest
 
-from controlplane.models import ApiKey, Project
-from controlplane.services.errors import Forbidden, NotFound
+from controlplane.models import ApiKey
+from controlplane.services.errors import Forbidden
+from controlplane.services.projects import find_project
 
 PREFIX = "api/v2"
 PROJECT = "/projects/<project_id>"
@@ -60,8 +61,7 @@ def _check_project(request: HttpRequest, key: ApiKey, own: str, route: str) -> N
     assert request.resolver_match is not None
     asked = request.resolver_match.kwargs["project_id"]
     if asked != own:
-        if not Project.objects.filter(id=asked, account=key.account_id, deleted_at=None).exists():
-            raise NotFound("project not found")
+        find_project(key.account, asked)
         raise Forbidden(f'{limited}: the project "{asked}" is out of its reach')
     if route == PROJECT and request.method == "DELETE":
         raise Forbidden(f"{limited}, and may not delete the project itself")

@@ -4,7 +4,7 @@ Each is asked under the lock that makes the count stay true until the transactio
 limit nothing is counted, nor locked beyond what the caller holds.
 """
 
-from controlplane.models import Account, Branch, Database, Endpoint, Project, Role
+from controlplane.models import Account, Branch, Database, Endpoint, Project, Role, Webhook
 from controlplane.services.errors import Unprocessable
 
 
@@ -19,6 +19,14 @@ def check_projects(account: Account) -> None:
     Account.objects.select_for_update(no_key=True).get(id=account.id)
     have = Project.objects.filter(account=account, deleted_at=None).count()
     _refuse_past(account, "user projects", limit, have, code="PROJECTS_LIMIT_EXCEEDED")
+
+
+def check_webhooks(account: Account) -> None:
+    """Whether the account may have one more webhook; those of its projects count too. Locks the
+    account until the transaction ends, as above. Raises Unprocessable."""
+    Account.objects.select_for_update(no_key=True).get(id=account.id)
+    have = Webhook.objects.filter(account=account).count()
+    _refuse_past(account, "webhooks", account.limits.webhooks, have, code="WEBHOOKS_LIMIT_EXCEEDED")
 
 
 def check_branches(project: Project) -> None:

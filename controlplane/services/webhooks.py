@@ -14,14 +14,13 @@ from controlplane.events.recording import happened, record
 from controlplane.events.types import EventType
 from controlplane.models import Account, Webhook
 from controlplane.models.webhook import ALL_EVENTS, TURNING
+from controlplane.services import plan_limits
 from controlplane.services.errors import Invalid, NotFound, Unprocessable
 from controlplane.services.projects import find_project
 from controlplane.webhooks import signing
 from controlplane.webhooks.noting import begin_anew
 from controlplane.webhooks.urls import NotAllowed, target_of
 
-# Of an account; those of its projects count too.
-MOST_WEBHOOKS = 50
 # What one may ask for: a test is sent to the webhook that is tested alone.
 EVENT_TYPES = [str(kind) for kind in EventType if kind != EventType.WEBHOOK_TEST]
 
@@ -66,12 +65,7 @@ def create_webhook(account: Account, spec: WebhookSpec) -> tuple[Webhook, str]:
     secret = _checked_secret(spec.secret)
     webhook.secret = signing.encrypt(secret)
     with transaction.atomic():
-        # So that two at once do not both see room for one.
-        Account.objects.select_for_update(no_key=True).get(id=account.id)
-        if Webhook.objects.filter(account=account).count() >= MOST_WEBHOOKS:
-            raise Unprocessable(
-                f"webhooks limit of {MOST_WEBHOOKS} exceeded", code="WEBHOOKS_LIMIT_EXCEEDED"
-            )
+        plan_limits.check_webhooks(account)
         # First, so that it is not told of itself: its receiver has yet to learn the secret.
         _record(EventType.WEBHOOK_CREATED, webhook, f"The webhook {webhook.id} was created")
         webhook.save(force_insert=True)
