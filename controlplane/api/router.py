@@ -11,6 +11,7 @@ from controlplane.api import (
     projects,
     roles,
     users,
+    webhooks,
 )
 from controlplane.api.auth import ApiKeyAuth
 from controlplane.api.errors import install_error_handlers
@@ -32,5 +33,6 @@ for resource in (
     databases,
     api_keys,
     users,
+    webhooks,
 ):
     api.add_router("", resource.router)

@@ -25,6 +25,9 @@ BODIES: dict[tuple[str, str], Any] = {
         "database": {"name": "taken"}
     },
     ("POST", "/api_keys"): {"key_name": "mine now"},
+    ("POST", "/webhooks"): {"webhook": {"url": "https://hooks.example/", "event_types": ["*"]}},
+    ("PATCH", "/webhooks/{webhook_id}"): {"webhook": {"enabled": False}},
+    ("POST", "/webhooks/{webhook_id}/rotate_secret"): {"webhook": {"secret": "whsec_" + "A" * 32}},
 }
 QUERIES = {
     "/projects/{project_id}/connection_uri": "?database_name=neondb&role_name=neondb_owner",

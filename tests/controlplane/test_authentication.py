@@ -7,6 +7,7 @@ from tests.controlplane.routes import all_routes
 from tests.support.client import Client
 from tests.support.project import Project, refusal
 from tests.support.stack import Stack
+from tests.support.webhooks import Webhook
 
 UNAUTHENTICATED = (401, "supplied credentials do not pass authentication")
 NOWHERE = {
@@ -17,6 +18,8 @@ NOWHERE = {
     "role_name": "nobody",
     "database_name": "nothing",
     "key_id": "0",
+    "webhook_id": "wh-no-where-123456",
+    "delivery_id": "dlv-0",
 }
 
 
@@ -79,6 +82,7 @@ def test_another_accounts_things_are_not_found(stack: Stack, project: Project, b
     """On every route, and in the same words as for what does not exist at all."""
     operation = project.operations()[0]
     key_id = str(project.client.post("/api_keys", {"key_name": "alices"})["id"])
+    webhook = Webhook(stack, project.client, "https://hooks.example/", event_types=["*"])
     hers = {
         "project_id": project.id,
         "branch_id": project.branch_id,
@@ -87,6 +91,8 @@ def test_another_accounts_things_are_not_found(stack: Stack, project: Project, b
         "role_name": "neondb_owner",
         "database_name": "neondb",
         "key_id": key_id,
+        "webhook_id": webhook.id,
+        "delivery_id": webhook.test()["id"],
     }
     before = everything(project)
     tried = 0
@@ -98,6 +104,7 @@ def test_another_accounts_things_are_not_found(stack: Stack, project: Project, b
             tried += 1
     assert tried > 25
     assert everything(project) == before
+    webhook.delete()
     # The same calls by herself show that they were good: it was the account that mattered.
     assert project.client.get(f"{project.path}/operations/{operation['id']}")
 

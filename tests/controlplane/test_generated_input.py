@@ -11,7 +11,7 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 
 from controlplane.models import Account, Branch, Endpoint, Region
 from tests.controlplane.routes import BODIES
-from tests.controlplane.rows import make_project
+from tests.controlplane.rows import make_project, make_webhook
 from tests.support.stack import ROOT
 
 # What has failed, so that the next run begins with it.
@@ -44,6 +44,7 @@ def test_it_is_never_an_error_of_ours(
         branch_id=Branch.objects.get(project=project).id,
         endpoint_id=Endpoint.objects.get(project=project).id,
         database_name="neondb",
+        webhook_id=make_webhook(account).id,
     )
 
     document = api.get("/api/v2/openapi.json").json()

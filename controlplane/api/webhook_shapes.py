@@ -1,0 +1,176 @@
+"""What callers send of webhooks, and what they get of them and their deliveries."""
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from ninja import Field, Schema
+from pydantic import BaseModel, StringConstraints
+
+from controlplane.api.fields import Text, Timestamp
+from controlplane.api.requests import Attributes
+from controlplane.api.responses import Cursor
+from controlplane.events.shape import as_message
+from controlplane.models import Webhook, WebhookDelivery
+
+Description = Annotated[Text, StringConstraints(max_length=256)]
+Url = Annotated[Text, Field(description="https://…, where events are posted to")]
+EventTypes = Annotated[
+    list[Text], Field(description='of the types of events; ["*"] stands for all, later ones too')
+]
+Secret = Annotated[
+    Text, Field(description="whsec_ and the base64 of 24 to 64 random bytes; one is made if absent")
+]
+ProjectId = Annotated[Text, Field(description="the one project whose events are meant")]
+
+
+class NewWebhook(Attributes):
+    url: Url
+    event_types: EventTypes
+    project_id: ProjectId | None = None
+    description: Description = ""
+    enabled: bool = True
+    secret: Secret | None = None
+
+
+class CreateWebhook(BaseModel):
+    webhook: NewWebhook
+
+
+class ChangedWebhook(Attributes):
+    url: Url | None = None
+    event_types: EventTypes | None = None
+    project_id: ProjectId | None = None
+    description: Description | None = None
+    enabled: bool | None = None
+
+
+class UpdateWebhook(BaseModel):
+    webhook: ChangedWebhook
+
+
+class NewSecret(Attributes):
+    secret: Secret | None = None
+
+
+class RotateSecret(BaseModel):
+    webhook: NewSecret
+
+
+class WebhooksQuery(Schema):
+    project_id: Text | None = None
+
+
+class DeliveriesQuery(Schema):
+    cursor: Text | None = None
+    limit: int = Field(100, ge=1, le=400)
+    status: Text | None = Field(None, description="pending, delivered, failed; several by commas")
+
+
+class WebhookOut(Schema):
+    id: str
+    url: str
+    event_types: list[str]
+    project_id: str | None = None
+    description: str
+    enabled: bool
+    disabled_reason: str | None = Field(None, description="why Perch has switched it off")
+    failing_since: Timestamp | None = Field(
+        None, description="when the first of the attempts failed since which all have"
+    )
+    previous_secret_expires_at: Timestamp | None = Field(
+        None, description="until when messages are signed with the secret before as well"
+    )
+    created_at: Timestamp
+    updated_at: Timestamp
+
+    @staticmethod
+    def resolve_disabled_reason(webhook: Webhook) -> str | None:
+        return webhook.disabled_reason or None
+
+    @staticmethod
+    def resolve_previous_secret_expires_at(webhook: Webhook) -> datetime | None:
+        return webhook.previous_secret_until
+
+
+class WebhookWithSecret(WebhookOut):
+    secret: str = Field(description="shown in this answer alone")
+
+
+class OneWebhook(Schema):
+    webhook: WebhookOut
+
+
+class OneWebhookWithSecret(Schema):
+    webhook: WebhookWithSecret
+
+
+class Webhooks(Schema):
+    webhooks: list[WebhookOut]
+
+
+class AttemptOut(Schema):
+    at: Timestamp
+    duration_ms: int
+    status_code: int | None = Field(
+        None, description="of the receiver's answer, if it has given one"
+    )
+    body: str = Field(description="the beginning of the answer")
+    error: str | None = Field(None, description="why it failed, if it did")
+
+
+class DeliveryOut(Schema):
+    id: str
+    webhook_id: str
+    event_id: str
+    event_type: str
+    status: str = Field(description="pending, delivered or failed")
+    attempts: int
+    created_at: Timestamp
+    next_attempt_at: Timestamp | None = None
+    ended_at: Timestamp | None = None
+    last_attempt: AttemptOut | None = None
+
+    @staticmethod
+    def resolve_id(delivery: WebhookDelivery) -> str:
+        return delivery.public_id
+
+    @staticmethod
+    def resolve_event_id(delivery: WebhookDelivery) -> str:
+        return str(delivery.event_id)
+
+    @staticmethod
+    def resolve_event_type(delivery: WebhookDelivery) -> str:
+        return delivery.event.type
+
+    @staticmethod
+    def resolve_last_attempt(delivery: WebhookDelivery) -> dict[str, Any] | None:
+        if delivery.attempted_at is None:
+            return None
+        return {
+            "at": delivery.attempted_at,
+            "duration_ms": delivery.duration_ms,
+            "status_code": delivery.response_status,
+            "body": delivery.response_body,
+            "error": delivery.error or None,
+        }
+
+
+class DeliveryWithMessage(DeliveryOut):
+    message: dict[str, Any] = Field(description="what is posted: type, timestamp and data")
+
+    @staticmethod
+    def resolve_message(delivery: WebhookDelivery) -> dict[str, Any]:
+        return as_message(delivery.event)
+
+
+class OneDelivery(Schema):
+    delivery: DeliveryOut
+
+
+class OneDeliveryWithMessage(Schema):
+    delivery: DeliveryWithMessage
+
+
+class DeliveriesPage(Schema):
+    deliveries: list[DeliveryOut]
+    pagination: Cursor | None = None

@@ -1,0 +1,168 @@
+"""`/webhooks`: where an account is told of its events, and what became of that."""
+
+from typing import Any
+
+from ninja import Body, Query, Router
+
+from controlplane.api.auth import AuthenticatedRequest
+from controlplane.api.webhook_shapes import (
+    CreateWebhook,
+    DeliveriesPage,
+    DeliveriesQuery,
+    OneDelivery,
+    OneDeliveryWithMessage,
+    OneWebhook,
+    OneWebhookWithSecret,
+    RotateSecret,
+    UpdateWebhook,
+    Webhooks,
+    WebhooksQuery,
+)
+from controlplane.models import Webhook
+from controlplane.services import webhook_deliveries, webhooks
+from controlplane.services.webhooks import WebhookChanges, WebhookSpec
+
+router = Router(tags=["webhooks"])
+
+WEBHOOK = "/webhooks/{webhook_id}"
+DELIVERIES = WEBHOOK + "/deliveries"
+DELIVERY = DELIVERIES + "/{delivery_id}"
+
+
+@router.post(
+    "/webhooks",
+    response={201: OneWebhookWithSecret},
+    exclude_none=True,
+    summary="Create a webhook",
+    description="For the account, or for one project. The secret is shown in this answer alone. "
+    "An unknown type of events is answered with those there are.",
+)
+def create_webhook(
+    request: AuthenticatedRequest, body: CreateWebhook
+) -> tuple[int, dict[str, Any]]:
+    wanted = body.webhook
+    spec = WebhookSpec(
+        url=wanted.url,
+        event_types=wanted.event_types,
+        project_id=wanted.project_id,
+        description=wanted.description,
+        enabled=wanted.enabled,
+        secret=wanted.secret,
+    )
+    return 201, _with_secret(*webhooks.create_webhook(request.auth, spec))
+
+
+@router.get("/webhooks", response=Webhooks, exclude_none=True, summary="List the webhooks")
+def list_webhooks(request: AuthenticatedRequest, query: Query[WebhooksQuery]) -> dict[str, Any]:
+    return {"webhooks": webhooks.list_webhooks(request.auth, project_id=query.project_id)}
+
+
+@router.get(WEBHOOK, response=OneWebhook, exclude_none=True, summary="Get a webhook")
+def get_webhook(request: AuthenticatedRequest, webhook_id: str) -> dict[str, Any]:
+    return {"webhook": webhooks.get_webhook(request.auth, webhook_id)}
+
+
+@router.patch(
+    WEBHOOK,
+    response=OneWebhook,
+    exclude_none=True,
+    summary="Change a webhook",
+    description="Enabled again, or with another URL, it is sent what is still pending at once.",
+)
+def update_webhook(
+    request: AuthenticatedRequest, webhook_id: str, body: UpdateWebhook
+) -> dict[str, Any]:
+    wanted = body.webhook
+    changes = WebhookChanges(
+        url=wanted.url,
+        event_types=wanted.event_types,
+        project_id=wanted.project_id,
+        description=wanted.description,
+        enabled=wanted.enabled,
+    )
+    return {"webhook": webhooks.update_webhook(request.auth, webhook_id, changes)}
+
+
+@router.delete(
+    WEBHOOK,
+    response=OneWebhook,
+    exclude_none=True,
+    summary="Delete a webhook, and what was still to be sent to it",
+)
+def delete_webhook(request: AuthenticatedRequest, webhook_id: str) -> dict[str, Any]:
+    return {"webhook": webhooks.delete_webhook(request.auth, webhook_id)}
+
+
+@router.post(
+    WEBHOOK + "/rotate_secret",
+    response=OneWebhookWithSecret,
+    exclude_none=True,
+    summary="Turn a webhook's secret",
+    description="Answers with the new secret, which is shown this once. For 24 hours messages are "
+    "signed with the one before as well.",
+)
+def rotate_secret(
+    request: AuthenticatedRequest, webhook_id: str, body: Body[RotateSecret | None] = None
+) -> dict[str, Any]:
+    wanted = body.webhook.secret if body else None
+    return _with_secret(*webhooks.rotate_secret(request.auth, webhook_id, wanted))
+
+
+@router.post(
+    WEBHOOK + "/test",
+    response={201: OneDelivery},
+    exclude_none=True,
+    summary="Test a webhook",
+    description="Sends an event `webhook.test` once, ahead of what waits. The delivery tells what "
+    "became of it.",
+)
+def test_webhook(request: AuthenticatedRequest, webhook_id: str) -> tuple[int, dict[str, Any]]:
+    return 201, {"delivery": webhook_deliveries.test_webhook(request.auth, webhook_id)}
+
+
+@router.get(
+    DELIVERIES,
+    response=DeliveriesPage,
+    exclude_none=True,
+    summary="List a webhook's deliveries, the newest first",
+)
+def list_deliveries(
+    request: AuthenticatedRequest, webhook_id: str, query: Query[DeliveriesQuery]
+) -> dict[str, Any]:
+    page = webhook_deliveries.list_deliveries(
+        request.auth, webhook_id, cursor=query.cursor, limit=query.limit, status=query.status
+    )
+    answer: dict[str, Any] = {"deliveries": page}
+    if page:
+        answer["pagination"] = {"cursor": page[-1].public_id}
+    return answer
+
+
+@router.get(
+    DELIVERY,
+    response=OneDeliveryWithMessage,
+    exclude_none=True,
+    summary="Get a delivery, with its message",
+)
+def get_delivery(
+    request: AuthenticatedRequest, webhook_id: str, delivery_id: str
+) -> dict[str, Any]:
+    return {"delivery": webhook_deliveries.get_delivery(request.auth, webhook_id, delivery_id)}
+
+
+@router.post(
+    DELIVERY + "/resend",
+    response=OneDelivery,
+    exclude_none=True,
+    summary="Send a delivery again",
+    description="At once, ahead of what waits, with the same `webhook-id`; also one that was "
+    "delivered. It is tried for a day.",
+)
+def resend(request: AuthenticatedRequest, webhook_id: str, delivery_id: str) -> dict[str, Any]:
+    return {"delivery": webhook_deliveries.resend(request.auth, webhook_id, delivery_id)}
+
+
+def _with_secret(webhook: Webhook, secret: str) -> dict[str, Any]:
+    # In the answer alone: the row holds it encrypted.
+    webhook.secret = secret
+    return {"webhook": webhook}

@@ -1,0 +1,116 @@
+"""What became of a webhook's deliveries, for its owner; tests of it, and deliveries sent again."""
+
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from controlplane.events import outbox
+from controlplane.events.recording import happened
+from controlplane.events.types import EventType
+from controlplane.models import Account, DeliveryStatus, Webhook, WebhookDelivery
+from controlplane.models.webhook import DELIVERY_PREFIX, TRIED_FOR
+from controlplane.services.errors import Conflict, Invalid, NotFound
+from controlplane.services.webhooks import changing_webhook, get_webhook
+
+
+def list_deliveries(
+    account: Account, webhook_id: str, *, cursor: str | None, limit: int, status: str | None
+) -> list[WebhookDelivery]:
+    """At most `limit` deliveries with their events, newest first, all older than `cursor`;
+    `status` names one or, with commas, several.
+
+    Raises NotFound, Invalid.
+    """
+    deliveries = _deliveries_of(get_webhook(account, webhook_id))
+    if status is not None:
+        deliveries = deliveries.filter(status__in=_statuses(status))
+    if cursor is not None:
+        try:
+            deliveries = deliveries.filter(id__lt=_number_of(cursor))
+        except ValueError:
+            raise Invalid("invalid cursor: not the id of a delivery") from None
+    return list(deliveries.order_by("-id")[:limit])
+
+
+def get_delivery(account: Account, webhook_id: str, delivery_id: str) -> WebhookDelivery:
+    """With its event. Raises NotFound."""
+    return _find(get_webhook(account, webhook_id), delivery_id)
+
+
+def test_webhook(account: Account, webhook_id: str) -> WebhookDelivery:
+    """Have the webhook be sent an event of a type of its own, once, ahead of what waits.
+
+    Raises NotFound, Conflict for one that is switched off.
+    """
+    with changing_webhook(account, webhook_id) as webhook:
+        # Of no account: it stands in no list, and nobody else is told of it.
+        event = happened(
+            EventType.WEBHOOK_TEST, account_id=None, summary=f"The webhook {webhook.id} is tested"
+        )
+        event.save(force_insert=True)
+        now = timezone.now()
+        delivery = WebhookDelivery.objects.create(
+            webhook=webhook, event=event, asked_for=True, next_attempt_at=now, gives_up_at=now
+        )
+        _send_now(webhook)
+    return delivery
+
+
+def resend(account: Account, webhook_id: str, delivery_id: str) -> WebhookDelivery:
+    """Have the delivery be sent at once, ahead of what waits, and for a day if need be; once more
+    where it was delivered.
+
+    Raises NotFound, Conflict for a webhook that is switched off.
+    """
+    with changing_webhook(account, webhook_id) as webhook:
+        delivery = _find(webhook, delivery_id)
+        now = timezone.now()
+        delivery.status = DeliveryStatus.PENDING
+        delivery.asked_for = True
+        delivery.next_attempt_at, delivery.gives_up_at = now, now + TRIED_FOR
+        delivery.ended_at = None
+        delivery.save()
+        _send_now(webhook)
+    return delivery
+
+
+def _send_now(webhook: Webhook) -> None:
+    """In the transaction that holds it. Somebody wants to know how the receiver fares now, so it
+    is not waited for the end of a hold; that it has failed so far still counts."""
+    if not webhook.enabled:
+        raise Conflict("the webhook is switched off; enable it first")
+    webhook.held_until = None
+    webhook.save(update_fields=["held_until"])
+    outbox.enqueue_sending(webhook)
+
+
+def _deliveries_of(webhook: Webhook) -> QuerySet[WebhookDelivery]:
+    return WebhookDelivery.objects.filter(webhook=webhook).select_related("event")
+
+
+def _find(webhook: Webhook, delivery_id: str) -> WebhookDelivery:
+    try:
+        number = _number_of(delivery_id)
+    except ValueError:
+        raise NotFound("delivery not found") from None
+    delivery = _deliveries_of(webhook).filter(id=number).first()
+    if delivery is None:
+        raise NotFound("delivery not found")
+    return delivery
+
+
+def _number_of(delivery_id: str) -> int:
+    """Raises ValueError."""
+    digits = delivery_id.removeprefix(DELIVERY_PREFIX)
+    if digits == delivery_id or not digits.isascii() or not digits.isdigit() or len(digits) > 18:
+        raise ValueError(delivery_id)
+    return int(digits)
+
+
+def _statuses(text: str) -> list[str]:
+    wanted = text.split(",")
+    unknown = [status for status in wanted if status not in DeliveryStatus.values]
+    if unknown:
+        raise Invalid(
+            f'unknown status "{unknown[0][:64]}"; there are: {", ".join(DeliveryStatus.values)}'
+        )
+    return wanted

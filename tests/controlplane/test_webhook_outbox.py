@@ -1,0 +1,98 @@
+"""An event and its deliveries are of one transaction, for those who want it."""
+
+import json
+from typing import Any
+
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
+from procrastinate.contrib.django import app
+
+from controlplane.events.outbox import QUEUE, TASK
+from controlplane.events.recording import happened, record
+from controlplane.events.types import EventType
+from controlplane.models import Account, Event, Region, WebhookDelivery
+from controlplane.models.webhook import TRIED_FOR
+from tests.controlplane.rows import make_project, make_webhook
+
+
+def event(
+    account: Account | None, kind: EventType = EventType.BRANCH_CREATED, **named: Any
+) -> Event:
+    return happened(kind, summary="x", account_id=account.id if account else None, **named)
+
+
+def told() -> list[str]:
+    return list(WebhookDelivery.objects.order_by("id").values_list("webhook_id", flat=True))
+
+
+def jobs() -> list[tuple[Any, ...]]:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT queue_name, task_name, lock, args FROM procrastinate_jobs")
+        return [(*row, json.loads(args)) for *row, args in cursor.fetchall()]
+
+
+def test_each_webhook_that_wants_it_is_told(account: Account, region: Region) -> None:
+    project, other = make_project(account, region), make_project(account, region)
+    stranger = Account.objects.create(name="bob")
+    wanted = [
+        make_webhook(account, "*"),
+        make_webhook(account, "branch.created", "branch.deleted"),
+        make_webhook(account, "*", project=project),
+    ]
+    make_webhook(account, "branch.deleted")
+    make_webhook(account, "*", project=other)
+    make_webhook(account, "*", enabled=False)
+    make_webhook(stranger, "*")
+    record(event(account, project=project))
+    assert sorted(told()) == sorted(one.id for one in wanted)
+    assert sorted(lock for _, _, lock, _ in jobs()) == sorted(one.id for one in wanted)
+
+
+def test_what_is_of_no_project_is_not_told_to_a_projects(account: Account, region: Region) -> None:
+    make_webhook(account, "*", project=make_project(account, region))
+    record(event(account), event(None))
+    assert (told(), jobs()) == ([], [])
+
+
+def test_events_of_one_statement_keep_their_order_and_have_one_job(account: Account) -> None:
+    one = make_webhook(account, "*")
+    events = [event(account) for _ in range(20)]
+    record(*events)
+    deliveries = WebhookDelivery.objects.order_by("id")
+    assert [delivery.event_id for delivery in deliveries] == [made.id for made in events]
+    arguments = {"webhook_id": one.id, "account": account.id}
+    assert jobs() == [(QUEUE, TASK, one.id, arguments)]
+    assert {one.gives_up_at - one.next_attempt_at for one in deliveries if one.next_attempt_at} == {
+        TRIED_FOR
+    }
+
+
+def test_the_task_is_known() -> None:
+    assert TASK in app.tasks
+
+
+def test_what_is_rolled_back_is_not_told(account: Account) -> None:
+    make_webhook(account, "*")
+    with transaction.atomic():
+        record(event(account))
+        assert len(told()) == len(jobs()) == 1
+        transaction.set_rollback(True)
+    assert (told(), jobs()) == ([], [])
+
+
+def test_it_costs_no_statement(account: Account) -> None:
+    for _ in range(3):
+        with CaptureQueriesContext(connection) as captured:
+            record(event(account), event(account))
+        assert len(captured) == 1
+        make_webhook(account, "*")
+
+
+def test_an_event_takes_its_deliveries_along(account: Account) -> None:
+    make_webhook(account, "*")
+    record(event(account), event(account))
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "DELETE FROM controlplane_event WHERE id = (SELECT min(id) FROM controlplane_event)"
+        )
+    assert len(told()) == 1

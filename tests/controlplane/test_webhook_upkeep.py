@@ -1,0 +1,192 @@
+"""What is noted of attempts, and what the rounds forget, give up and find again."""
+
+import uuid
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.utils import timezone
+
+from controlplane.events.recording import happened, record
+from controlplane.events.types import EventType
+from controlplane.models import Account, DeliveryStatus, Project, Region, Webhook, WebhookDelivery
+from controlplane.operations.retention import forget_deleted
+from controlplane.services.webhook_deliveries import resend
+from controlplane.services.webhooks import WebhookChanges, update_webhook
+from controlplane.webhooks.noting import note
+from controlplane.webhooks.posting import Outcome
+from controlplane.webhooks.upkeep import look_after_webhooks
+from tests.controlplane.rows import make_project, make_webhook
+
+TAKEN = Outcome("", 200, b"", 0.1)
+REFUSED = Outcome("answered 500", 500, b"", 0.1)
+ME = uuid.uuid4()
+
+
+@pytest.fixture
+def webhook(account: Account) -> Webhook:
+    return make_webhook(account, "branch.created", sender=ME)
+
+
+@pytest.fixture
+def delivery(webhook: Webhook) -> WebhookDelivery:
+    return another(webhook)
+
+
+def another(webhook: Webhook) -> WebhookDelivery:
+    record(happened(EventType.BRANCH_CREATED, summary="x", account_id=webhook.account_id))
+    return WebhookDelivery.objects.latest("id")
+
+
+def change(webhook: Webhook, **values: Any) -> None:
+    Webhook.objects.filter(id=webhook.id).update(**values)
+
+
+def make_older(delivery: WebhookDelivery, **ago: timedelta) -> None:
+    now = timezone.now()
+    WebhookDelivery.objects.filter(id=delivery.id).update(
+        **{name: now - span for name, span in ago.items()}
+    )
+
+
+def jobs() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM procrastinate_jobs")
+        return int(cursor.fetchone()[0])
+
+
+class TestNoting:
+    def test_an_attempt_of_one_whose_place_was_taken_does_not_count(
+        self, webhook: Webhook, delivery: WebhookDelivery
+    ) -> None:
+        change(webhook, sender=uuid.uuid4())
+        assert not note(delivery, TAKEN, sender=ME)
+        delivery.refresh_from_db()
+        assert (delivery.status, delivery.attempts) == (DeliveryStatus.PENDING, 0)
+
+    def test_nor_one_for_a_webhook_that_is_gone(
+        self, webhook: Webhook, delivery: WebhookDelivery
+    ) -> None:
+        webhook.delete()
+        assert not note(delivery, TAKEN, sender=ME)
+
+    @pytest.mark.parametrize("outcome", [TAKEN, REFUSED])
+    def test_who_asks_for_it_meanwhile_gets_another_attempt(
+        self, account: Account, webhook: Webhook, delivery: WebhookDelivery, outcome: Outcome
+    ) -> None:
+        resend(account, webhook.id, delivery.public_id)
+        assert note(delivery, outcome, sender=ME)
+        delivery.refresh_from_db()
+        assert (delivery.status, delivery.attempts) == (DeliveryStatus.PENDING, 1)
+        assert delivery.asked_for
+        assert delivery.next_attempt_at is not None
+        assert delivery.next_attempt_at <= timezone.now()
+
+    def test_a_backlog_is_due_once_the_receiver_is_back(
+        self, webhook: Webhook, delivery: WebhookDelivery
+    ) -> None:
+        waiting = another(webhook)
+        for failed in (delivery, waiting):
+            assert note(failed, REFUSED, sender=ME)
+        assert note(delivery, TAKEN, sender=ME)
+        waiting.refresh_from_db()
+        assert waiting.next_attempt_at is not None
+        assert waiting.next_attempt_at <= timezone.now()
+        webhook.refresh_from_db()
+        assert (webhook.failures, webhook.failing_since, webhook.held_until) == (0, None, None)
+
+    @pytest.mark.parametrize(
+        "wanted", [WebhookChanges(enabled=True), WebhookChanges(url="https://other.example/")]
+    )
+    def test_a_receiver_that_was_mended_or_replaced_begins_anew(
+        self,
+        account: Account,
+        webhook: Webhook,
+        delivery: WebhookDelivery,
+        wanted: WebhookChanges,
+    ) -> None:
+        for _ in range(5):
+            assert note(delivery, REFUSED, sender=ME)
+        change(webhook, enabled=not wanted.enabled, disabled_reason="for a test")
+        before = jobs()
+        update_webhook(account, webhook.id, wanted)
+        webhook.refresh_from_db()
+        delivery.refresh_from_db()
+        assert (webhook.failures, webhook.failing_since, webhook.held_until) == (0, None, None)
+        assert webhook.disabled_reason == ""
+        assert delivery.next_attempt_at is not None
+        assert delivery.next_attempt_at <= timezone.now()
+        assert jobs() == before + 1
+
+
+class TestUpkeep:
+    def test_old_deliveries_are_forgotten(
+        self, webhook: Webhook, delivery: WebhookDelivery, region: Region
+    ) -> None:
+        younger, pending = another(webhook), another(webhook)
+        for one, days in ((delivery, 15), (younger, 13)):
+            note(one, TAKEN, sender=ME)
+            make_older(one, ended_at=timedelta(days=days))
+        make_older(pending, created_at=timedelta(days=15))
+        look_after_webhooks(region)
+        assert list(WebhookDelivery.objects.order_by("id")) == [younger, pending]
+
+    @pytest.mark.parametrize(
+        ("state", "given_up"),
+        [
+            ({}, False),
+            ({"enabled": False}, True),
+            ({"failing_since": timezone.now() - timedelta(hours=23)}, False),
+            ({"failing_since": timezone.now() - timedelta(hours=25)}, True),
+        ],
+    )
+    def test_what_is_overdue_is_given_up_where_nothing_is_taken(
+        self,
+        webhook: Webhook,
+        delivery: WebhookDelivery,
+        region: Region,
+        state: dict[str, Any],
+        given_up: bool,
+    ) -> None:
+        young = another(webhook)
+        make_older(delivery, gives_up_at=timedelta(minutes=1))
+        change(webhook, **state)
+        look_after_webhooks(region)
+        delivery.refresh_from_db()
+        young.refresh_from_db()
+        assert (delivery.status == DeliveryStatus.FAILED) == given_up
+        assert bool(delivery.error) == bool(delivery.ended_at) == given_up
+        assert young.status == DeliveryStatus.PENDING
+
+    def test_a_secret_before_is_forgotten_in_its_time(
+        self, webhook: Webhook, region: Region
+    ) -> None:
+        for minutes, left in ((1, "old"), (-1, "")):
+            until = timezone.now() + timedelta(minutes=minutes)
+            change(webhook, previous_secret="old", previous_secret_until=until)
+            look_after_webhooks(region)
+            webhook.refresh_from_db()
+            assert webhook.previous_secret == left
+
+    def test_what_lost_its_job_gets_another(
+        self, webhook: Webhook, delivery: WebhookDelivery, region: Region
+    ) -> None:
+        make_older(delivery, next_attempt_at=timedelta(minutes=2))
+        look_after_webhooks(region)
+        assert jobs() == 1
+        with connection.cursor() as cursor:
+            cursor.execute("DELETE FROM procrastinate_jobs")
+        for _ in range(2):
+            look_after_webhooks(region)
+            assert jobs() == 1
+
+    def test_a_project_that_is_forgotten_takes_its_webhooks_along(
+        self, account: Account, region: Region, webhook: Webhook, delivery: WebhookDelivery
+    ) -> None:
+        project = make_project(account, region)
+        change(webhook, project=project)
+        Project.objects.filter(id=project.id).update(deleted_at=timezone.now() - timedelta(days=31))
+        forget_deleted(region)
+        assert not Webhook.objects.exists()
+        assert not WebhookDelivery.objects.exists()
