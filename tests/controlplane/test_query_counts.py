@@ -9,6 +9,8 @@ from django.test import Client as DjangoClient
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from controlplane.events.recording import happened, record
+from controlplane.events.types import EventType
 from controlplane.models import (
     Account,
     Branch,
@@ -19,7 +21,7 @@ from controlplane.models import (
     Region,
     Role,
 )
-from tests.controlplane.rows import make_project
+from tests.controlplane.rows import make_project, make_webhook
 
 # The key, the project, and what was asked for. One more tells which branches or endpoints
 # have something pending.
@@ -66,6 +68,18 @@ def test_listing_projects(api: DjangoClient, account: Account, region: Region, s
     assert queries(api, "?limit=400") == 2
     middle = Project.objects.order_by("created_at")[size // 2]
     assert queries(api, f"?limit=400&cursor={middle.id}") == 3
+
+
+@pytest.mark.parametrize("size", [3, 30])
+def test_listing_webhooks_and_deliveries(api: DjangoClient, account: Account, size: int) -> None:
+    webhook, *_ = [make_webhook(account) for _ in range(size)]
+    for _ in range(size):
+        record(happened(EventType.BRANCH_CREATED, summary="x", account_id=account.id))
+    for path, budget in (("", 2), (f"/{webhook.id}", 2), (f"/{webhook.id}/deliveries", 3)):
+        with CaptureQueriesContext(connection) as captured:
+            response = api.get(f"/api/v2/webhooks{path}")
+        assert response.status_code == 200, response.content
+        assert len(captured) == budget
 
 
 BRANCH = "/{project}/branches/{branch}"

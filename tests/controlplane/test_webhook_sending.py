@@ -248,12 +248,13 @@ def test_another_worker_may_take_a_job_of_the_same_webhook_at_the_same_moment(
             )
             wait_for(lambda: observer.execute(waits).fetchall(), "the worker to take the other")
         # The other one has it; once that has ended, it is this one's turn.
+        wait_for(lambda: not observer.execute(waits).fetchall(), "the worker to see it")
         assert receiver.messages == []
         other.execute(
             "DELETE FROM procrastinate_jobs WHERE lock = %s AND status = 'doing'", [webhook.id]
         )
     receiver.await_messages(1)
-    assert worker.is_running()
+    assert processes_of(webhook.stack, "worker") == [worker]
 
 
 class TestSwitchedOff:
