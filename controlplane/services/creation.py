@@ -84,7 +84,23 @@ def creation_again(branch: Branch, operations: Sequence[Operation]) -> list[Step
     while missing and missing.current_state != BranchState.READY and missing.id not in under_way:
         steps.insert(0, _creation_of(missing))
         missing = missing.parent
+    for step in steps:
+        if step.branch and step.branch.parent:
+            _take_over_catalog(step.branch, step.branch.parent)
     return steps
+
+
+def _take_over_catalog(branch: Branch, parent: Branch) -> None:
+    """Give a branch that was not made the roles and databases that its parent has by now, and it
+    does not know: the copy will hold them."""
+    roles = list(parent.roles.exclude(name__in=branch.roles.values("name")).order_by("id"))
+    known = {name for row in branch.databases.all() for name in (row.name, row.applied_name)}
+    databases = list(parent.databases.exclude(name__in=known - {None}).order_by("id"))
+    rows: list[Role | Database] = [*roles, *databases]
+    for row in rows:
+        row.pk, row.branch = None, branch
+    Role.objects.bulk_create(roles)
+    Database.objects.bulk_create(databases)
 
 
 def _refuse_without_room(region: Region) -> None:

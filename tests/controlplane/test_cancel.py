@@ -37,7 +37,7 @@ def test_one_behind_another_is_cancelled_at_once(project: Project) -> None:
         assert cancelled["error"] == 'cancelled by the API key "tests"'
         assert cancel(project, start) == [cancelled]
     assert ended(project, suspend)["status"] == "finished"
-    assert project.operation(start["id"]) == cancelled
+    assert project.operation(start["id"]).items() >= cancelled.items()
     assert project.endpoint()["current_state"] == "idle"
 
 

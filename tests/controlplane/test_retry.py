@@ -98,12 +98,24 @@ def test_the_creation_of_a_branch(project: Project) -> None:
         create, start = cancelled(project, made)
     assert ended(project, create)["status"] == "cancelled"
     project.sql("CREATE TABLE later AS SELECT 7 AS number")
+    # What the parent has by now the copy has too, and so it is said to.
+    project.done(project.client.post(project.branch_path(rest="/roles"), {"role": {"name": "new"}}))
+    body = {"database": {"name": "newer", "owner_name": "new"}}
+    project.done(project.client.post(project.branch_path(rest="/databases"), body))
     again = project.client.post(chain_path(project, create, "retry"))["operations"]
     assert told(again) == [("create_branch", "running"), ("start_compute", "scheduling")]
     assert [row["retry_of"] for row in again] == [create["id"], start["id"]]
     assert [ended(project, row)["status"] for row in again] == ["finished"] * 2
     endpoint_id = made["endpoints"][0]["id"]
     assert project.sql("SELECT number FROM later", endpoint_id=endpoint_id) == [(7,)]
+    for kind, held in (
+        ("roles", "SELECT rolname FROM pg_roles WHERE oid > 16383 AND rolname !~ '^perch_'"),
+        ("databases", "SELECT datname FROM pg_database WHERE oid > 16383"),
+    ):
+        path = project.branch_path(made["branch"]["id"], f"/{kind}")
+        said = {row["name"] for row in project.client.get(path)[kind]}
+        assert said == {name for (name,) in project.sql(held, endpoint_id=endpoint_id)}
+        assert len(said) == 2
     assert refused(project, start)[0] == 409
 
 
