@@ -187,7 +187,8 @@ def fill(stack: Stack, client: Client, size: int) -> dict[str, str]:
         connection.execute("VACUUM ANALYZE controlplane_operation")
         row = connection.execute(
             "SELECT chain, min(created_at), max(created_at) FROM controlplane_operation"
-            " WHERE project_id = %(project)s GROUP BY chain HAVING count(*) = 4 LIMIT 1",
+            " WHERE project_id = %(project)s GROUP BY chain HAVING count(*) = 4"
+            " ORDER BY max(created_at) DESC LIMIT 1",
             values,
         ).fetchone()
         assert row is not None
