@@ -14,6 +14,7 @@ from tests.controlplane.steering import (
     chain_path,
     ended,
     long_copies,
+    retry,
     standing_worker,
     starting,
     steering_path,
@@ -48,7 +49,9 @@ def test_one_that_nobody_has_taken_from_the_queue(project: Project) -> None:
         assert told(cancel(project, suspend)) == [("suspend_compute", "cancelled")]
         assert "pending_state" not in project.endpoint()
     assert project.sql("SELECT 1") == [(1,)]
-    project.suspend()
+    (again,) = retry(project, suspend)
+    assert (again["retry_of"], ended(project, again)["status"]) == (suspend["id"], "finished")
+    assert project.endpoint()["current_state"] == "idle"
 
 
 def test_a_suspend_that_has_begun_goes_on(project: Project) -> None:
@@ -305,6 +308,10 @@ def test_a_check(project: Project) -> None:
         cancel(project, check)
         assert ended(project, check, within=SOON)["status"] == "cancelled"
         assert not is_alive(postmaster)
+    assert project.endpoint()["current_state"] == "idle"
+    (again,) = retry(project, check)
+    assert told([again]) == [("check_availability", "running")]
+    assert ended(project, again)["status"] == "finished"
     assert project.endpoint()["current_state"] == "idle"
 
 
