@@ -4,14 +4,16 @@ That is (transaction, id): see `models.event`. A position in it is behind an eve
 and all that is before it was, too.
 """
 
+import math
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from django.db import connection, transaction
+from django.db import connection, connections, transaction
 from django.db.models import BooleanField, QuerySet
 from django.db.models.expressions import RawSQL
 
+from controlplane.database.base import DatabaseWrapper
 from controlplane.models import Event
 from controlplane.services.errors import Invalid
 
@@ -34,7 +36,7 @@ ORDER BY e.transaction DESC, e.id DESC LIMIT 1
 AFTER = '("transaction", id) > (%s::text::xid8, %s)'
 UP_TO = '("transaction", id) <= (%s::text::xid8, %s)'
 LAST_EVENT_ID = re.compile(r"(?:([0-9]{1,18})-)?([0-9]{1,18})")
-RENUMBER = """
+LEAP_AHEAD = """
 SELECT setval(pg_get_serial_sequence('controlplane_event', 'id'),
     greatest((SELECT last_value FROM controlplane_event_id_seq), 1) + %s)
 """
@@ -107,10 +109,15 @@ def missed(
 
 
 def renumber_events() -> None:
-    """Have all events be older than what is to come, in a cluster of other transactions."""
-    with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute("UPDATE controlplane_event SET transaction = '0'")
-        cursor.execute(RENUMBER, [LEAP])
+    """Have all events be older than what is to come, in a cluster of other transactions. Takes
+    about a minute for a million of them."""
+    wrapper = connections["default"]
+    assert isinstance(wrapper, DatabaseWrapper)
+    with transaction.atomic(), wrapper.cursor() as cursor:
+        wrapper.bound_statements(math.inf)
+        cursor.execute("UPDATE controlplane_event SET transaction = '0' WHERE transaction <> '0'")
+        cursor.execute(LEAP_AHEAD, [LEAP])
+        wrapper.bound_statements(wrapper.bound)
 
 
 def _condition(sql: str, position: Position) -> RawSQL:

@@ -258,6 +258,15 @@ def test_a_compute_that_dies_is_told_of(project: Project) -> None:
     assert died["summary"].endswith("idle now: its compute has ended by itself")
 
 
+def test_an_endpoint_that_nobody_uses_is_suspended_by_idleness(project: Project) -> None:
+    project.client.patch(project.endpoint_path(), {"endpoint": {"suspend_timeout_seconds": 1}})
+    told = Told(project.client)
+    wait_for(lambda: project.endpoint()["current_state"] == "idle", "the end of its time")
+    new = told.now()
+    assert types(new) == ["endpoint.suspend_requested", "operation.finished", "endpoint.idle"]
+    assert {event["actor"]["type"] for event in new} == {"idleness"}
+
+
 def test_another_accounts_events_are_never_seen(project: Project, bob: Client) -> None:
     assert refusal(bob.call("GET", project.path + "/events"))[0] == 404
     assert events(bob) == []
