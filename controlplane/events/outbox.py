@@ -1,6 +1,6 @@
 """The webhooks' outbox: from an event to the job that sends it.
 
-Whoever writes events writes their deliveries with them: a trigger on the table (migration 0017),
+Whoever writes events writes their deliveries with them: a trigger on the table (migration 0016),
 in the same statement, adds a delivery for each webhook that wants an event, and a job for each
 such webhook. So what is sent was committed and what was committed is sent, whoever writes; and
 an account without webhooks costs one look at an index, with a plan that is kept.

@@ -33,7 +33,7 @@ class IdempotentRequest(models.Model):
 
 
 class RequestRate(models.Model):
-    """How far ahead of its rate somebody is; written by `perch_take_turn` (migration 0018) alone.
+    """How far ahead of its rate somebody is; written by `perch_take_turn` (migration 0017) alone.
 
     Not logged: after a crash of Postgres all begin anew.
     """

@@ -83,7 +83,7 @@ class WebhookDelivery(models.Model):
     webhook = models.ForeignKey(
         Webhook, on_delete=models.CASCADE, related_name="deliveries", db_index=False
     )
-    # The database itself deletes a delivery with its event (migration 0017): whoever deletes old
+    # The database itself deletes a delivery with its event (migration 0016): whoever deletes old
     # events need not know of deliveries.
     event = models.ForeignKey(
         Event, on_delete=models.DO_NOTHING, related_name="+", db_constraint=False

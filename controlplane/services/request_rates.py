@@ -5,7 +5,7 @@ one each `spacing` seconds. It is the one of redis-cell and, in Python, of throt
 the timestamp in Redis, which Perch does not have; `limits`, the library most in use here, would
 take a storage of ours but reads and writes it once for each rate, and would count a request in one
 rate that the next one refuses. So the few lines of the algorithm are a function in the database
-(`perch_take_turn`, migration 0018): one statement a request for all its rates, one clock, and
+(`perch_take_turn`, migration 0017): one statement a request for all its rates, one clock, and
 nothing counted of what is refused. Shares leased to each process would save the statement, but
 would refuse in one process what another has left over; and accounts whose plan names no rate,
 the embedded `local` one among them, pay nothing.

@@ -50,7 +50,7 @@ ALTER TABLE controlplane_webhookdelivery DROP CONSTRAINT delivery_event;
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('controlplane', '0016_find_events'),
+        ('controlplane', '0015_find_events'),
     ]
 
     operations = [

@@ -78,7 +78,7 @@ DROP FUNCTION perch_notify_plan();
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('controlplane', '0017_webhooks'),
+        ('controlplane', '0016_webhooks'),
     ]
 
     operations = [
