@@ -255,7 +255,7 @@ class _Start:
     def look(self) -> Movement:
         if self._recovering and time.monotonic() - self._told_at >= TELL_RECOVERY_EVERY:
             self._told_at = time.monotonic()
-            if (left := bytes_to_redo(self._data_dir)) is not None:
+            if (left := bytes_to_redo(self._data_dir, self._child.pid)) is not None:
                 self._recovering.detail.setdefault("bytes", left)
                 self._recovering.detail["bytes_left"] = left
                 fields = {"branch": self._data_dir.parent.name, "bytes_left": left}

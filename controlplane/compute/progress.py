@@ -47,10 +47,10 @@ class Watch:
 
     def look(self) -> Movement:
         """Compare with the last look. What was stopped is continued, so that it can end."""
-        children = _children(self.postmaster)
+        children = children_of(self.postmaster)
         if self._first is None:
             self._first = set(children)
-        labourers = [pid for pid in children if LABOURER.match(_title(pid))]
+        labourers = [pid for pid in children if LABOURER.match(title_of(pid))]
         works = {pid: work for pid in labourers or [self.postmaster] if (work := _work(pid))}
         for pid in (self.postmaster, *children):
             continue_if_stopped(pid)
@@ -98,7 +98,7 @@ def continue_if_stopped(pid: int) -> None:
             os.kill(pid, signal.SIGCONT)
 
 
-def _children(pid: int) -> list[int]:
+def children_of(pid: int) -> list[int]:
     try:
         return [int(child) for child in (PROC / f"{pid}/task/{pid}/children").read_text().split()]
     except FileNotFoundError:  # a kernel without this list
@@ -107,7 +107,7 @@ def _children(pid: int) -> list[int]:
     return []
 
 
-def _title(pid: int) -> bytes:
+def title_of(pid: int) -> bytes:
     try:
         return (PROC / f"{pid}/cmdline").read_bytes()
     except OSError:

@@ -5,10 +5,8 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
-import psutil
-
 from controlplane.compute.foreign_files import read_regular
-from controlplane.compute.occupants import processes_in
+from controlplane.compute.progress import children_of, title_of
 
 TITLE = re.compile(r"postgres: (\S+: )?startup recovering ([0-9A-F]{24})")
 SEGMENT = re.compile("[0-9A-F]{24}")
@@ -19,13 +17,12 @@ PLACE = slice(8, 16)
 STATE, SHUT_DOWN = slice(16, 20), (1).to_bytes(4, "little")
 
 
-def bytes_to_redo(data_dir: Path) -> int | None:
-    """How many bytes of its log the Postgres that starts on `data_dir` still has to redo; None
-    where it redoes nothing now."""
-    for process in processes_in(data_dir):
-        with suppress(psutil.NoSuchProcess):
-            if found := TITLE.match(" ".join(process.cmdline())):
-                return _bytes_from(data_dir / "pg_wal", found[2])
+def bytes_to_redo(data_dir: Path, postmaster: int) -> int | None:
+    """How many bytes of its log the Postgres that starts on `data_dir`, as this process, still has
+    to redo; None where it redoes nothing now."""
+    for pid in children_of(postmaster):
+        if found := TITLE.match(title_of(pid).decode(errors="replace")):
+            return _bytes_from(data_dir / "pg_wal", found[2])
     return None
 
 

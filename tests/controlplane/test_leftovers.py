@@ -34,7 +34,6 @@ from controlplane.compute.occupants import (
     processes_in,
 )
 from controlplane.compute.patience import OutOfPatience, patience
-from controlplane.compute.recovery import bytes_to_redo
 from controlplane.compute.session import session
 from controlplane.compute.state_directory import prepare_state_directory
 from controlplane.compute.steps import Step, recording
@@ -277,7 +276,6 @@ class TestRecovery:
             assert connection.execute("SELECT count(*) FROM public.kept").fetchone() == (200000,)
         assert [part.name for part in parts] == ["starting", "recovering", "ready"]
         assert 1 << 20 < parts[1].detail["bytes_left"] <= parts[1].detail["bytes"]
-        assert bytes_to_redo(branch / "data") is None
 
 
 class TestStalePidFiles:
