@@ -20,6 +20,7 @@ import psycopg
 
 from tests.benchmarks.api import time_request
 from tests.benchmarks.start import report
+from tests.benchmarks.streams import run as measure_streams
 from tests.benchmarks.wake import time_wake
 from tests.support.client import Client
 from tests.support.stack import Stack, new_state_dir, running_stack
@@ -237,7 +238,7 @@ def named(query: str, values: dict[str, Any], found: dict[str, Any]) -> str:
     return "&".join(parts) or "all"
 
 
-MEASURES: Sequence[Callable[[Stack], None]] = (measure_wakes, measure_pages)
+MEASURES: Sequence[Callable[[Stack], None]] = (measure_streams, measure_wakes, measure_pages)
 
 
 if __name__ == "__main__":

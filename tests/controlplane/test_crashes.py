@@ -302,6 +302,17 @@ def test_the_supervisor(service: Service) -> None:
     assert service.project().sql("SELECT 1") == [(1,)]
 
 
+def test_the_supervisor_again_before_all_is_up(service: Service) -> None:
+    first = service.processes("supervisor")
+    service.kill("supervisor")
+    wait_for(
+        lambda: service.processes("supervisor") not in ([], first), "another supervisor", timeout=60
+    )
+    service.kill("supervisor")
+    wait_for(service.answers, "the service", timeout=60)
+    service.settle()
+
+
 def test_up_alone(service: Service) -> None:
     """What it leaves running is ended by the next; computes go on where they are."""
     project = service.project()

@@ -1,6 +1,7 @@
 """`manage.py up`: the whole service on this machine, with one command."""
 
 import contextlib
+import logging
 import os
 import secrets
 import shlex
@@ -45,6 +46,10 @@ from controlplane.services.accounts import KeySpec, create_key
 
 DEFAULT_PORTS = {"console": 8000, "api": 8001, "proxy": 5432}
 READY_WITHIN = 60.0  # seconds
+# How often in a row what was up may fail to come up again.
+MOST_FAILURES = 5
+
+log = logging.getLogger(__name__)
 
 
 class Command(BaseCommand):
@@ -109,16 +114,29 @@ class Command(BaseCommand):
                 raise CommandError(str(error)) from error
         elif complaint := metadata.why_unreachable(os.environ["DATABASE_URL"]):
             raise CommandError(f"the database of DATABASE_URL does not answer: {complaint}")
-        greeted = False
+        greeted, failures = False, 0
         while not stopped.is_set():
-            self._bring_up(supervisor, host, ports, stopped)
-            if not greeted and not stopped.is_set():
-                self._greet(host, ports)
-                greeted = True
-            while supervisor.is_running() and not stopped.wait(0.5):
-                pass
+            try:
+                self._bring_up(supervisor, host, ports, stopped)
+            except Exception as error:
+                # What is wrong at the first start is said at once. What was up, or has lost its
+                # supervisor on the way, may well come up the next time.
+                failures += 1
+                may_come_up = greeted or not supervisor.is_running()
+                if stopped.is_set() or not may_come_up or failures > MOST_FAILURES:
+                    raise
+                log.warning("not brought up, tried again", extra={"error": repr(error)})
+            else:
+                failures = 0
+                if not greeted and not stopped.is_set():
+                    self._greet(host, ports)
+                    greeted = True
+                while supervisor.is_running() and not stopped.wait(0.5):
+                    pass
             if not stopped.is_set():
-                self._say("The supervisor has died; starting everything again.")
+                what = "Not all came up" if supervisor.is_running() else "The supervisor has died"
+                self._say(f"{what}; starting everything again.")
+                supervisor.stop()
                 end_leftovers(settings.STATE_DIR)
 
     def _bring_up(
@@ -126,7 +144,8 @@ class Command(BaseCommand):
     ) -> None:
         supervisor.start()
         own = "DATABASE_URL" not in os.environ
-        if own and not _wait(metadata.create_metadata_database, stopped):
+        wait = partial(_wait, stopped=stopped, alive=supervisor.is_running)
+        if own and not wait(metadata.create_metadata_database):
             if stopped.is_set():
                 return
             raise CommandError(f"Postgres does not come up; see {supervisor.log_dir}")
@@ -151,7 +170,7 @@ class Command(BaseCommand):
             f"http://{_reachable(host)}:{ports['api']}/healthz",
             f"http://{_reachable(host)}:{ports['console']}/sign-in",
         ):
-            if not _wait(partial(_answers, url), stopped) and not stopped.is_set():
+            if not wait(partial(_answers, url)) and not stopped.is_set():
                 raise CommandError(f"{url} does not answer; see {supervisor.log_dir}")
 
     def _greet(self, host: str, ports: dict[str, int]) -> None:
@@ -284,11 +303,14 @@ def stop_by_signals(stopped: threading.Event) -> None:
             signal.signal(number, lambda *_: stopped.set())
 
 
-def _wait(condition: Callable[[], bool], stopped: threading.Event) -> bool:
-    """Wait for `condition`; False after READY_WITHIN, or once `stopped`."""
+def _wait(
+    condition: Callable[[], bool], *, stopped: threading.Event, alive: Callable[[], bool]
+) -> bool:
+    """Wait for `condition`; False after READY_WITHIN, once `stopped`, or where that could only
+    come about by what is no more `alive`."""
     deadline = time.monotonic() + READY_WITHIN
     while not condition():
-        if time.monotonic() > deadline or stopped.wait(0.05):
+        if time.monotonic() > deadline or stopped.wait(0.05) or not alive():
             return False
     return True
 
