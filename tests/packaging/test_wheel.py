@@ -91,7 +91,7 @@ def test_its_help_tells_of_its_own_commands_first(whole: Installation) -> None:
         own = [line.split()[0] for line in lines if line.startswith("  ")]
         assert own == [
             *("up", "backup", "create_account", "create_api_key"),
-            *("proxy", "regions", "restore", "worker"),
+            *("events", "proxy", "regions", "restore", "worker"),
         ]
     assert "$XDG_STATE_HOME/perch" in whole.run("perch", "up", "--help").stdout
 

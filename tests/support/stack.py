@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import os
+import random
 import secrets
 import signal
 import socket
@@ -98,11 +99,18 @@ class Stack:
         return self.state_dir / "branches" / branch_id / "data"
 
 
+# Below those that the kernel gives to clients' connections: one of these could be on the port
+# before the server is that it was chosen for.
+PORTS = range(10_000, 32_000)
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """One that nobody has just now; whoever else looks for one at the same time hardly gets it."""
+    while True:
+        port = random.choice(PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 @contextlib.contextmanager
