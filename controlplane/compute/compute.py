@@ -115,9 +115,10 @@ def remove(branch_id: str) -> None:
 
 
 def forget_endpoint(endpoint_id: str) -> None:
-    """Remove what an endpoint's compute leaves beside the branch, once it has ended."""
-    forget_limits(endpoint_id)
-    remove_tree(socket_dir(endpoint_id))
+    """Remove what an endpoint's compute leaves beside the branch, once it has ended. The directory
+    goes last: as long as it is there, whoever looks for leftovers comes back."""
+    if forget_limits(endpoint_id):
+        remove_tree(socket_dir(endpoint_id))
 
 
 def reconfigure(spec: ComputeSpec) -> None:
@@ -229,13 +230,18 @@ def _launch(spec: ComputeSpec) -> None:
     data = data_dir(spec.branch_id)
     clear_stale_pid_file(data, sockets=_make_socket_dir(spec))
     with lease(spec.branch_id) as inherited:
-        start_postgres(
-            data,
-            _config_file(spec.branch_id),
-            _log_file(spec.branch_id),
-            on_spawn=lambda pid: limit_compute(spec.endpoint_id, pid, max_cu=spec.max_cu),
-            lease=inherited,
-        )
+        try:
+            start_postgres(
+                data,
+                _config_file(spec.branch_id),
+                _log_file(spec.branch_id),
+                on_spawn=lambda pid: limit_compute(spec.endpoint_id, pid, max_cu=spec.max_cu),
+                lease=inherited,
+            )
+        except BaseException:
+            # The endpoint may be deleted by now, with the directory that would lead to its group.
+            forget_limits(spec.endpoint_id)
+            raise
 
 
 def _end_leftovers(branch_id: str) -> None:

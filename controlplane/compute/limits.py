@@ -4,6 +4,7 @@ Without the right to (an ordinary user, most containers) the size only shapes Po
 settings. Limits are per endpoint: CPU time and memory of its largest size.
 """
 
+import errno
 import logging
 from pathlib import Path
 
@@ -43,10 +44,12 @@ def limit_compute(endpoint_id: str, pid: int, *, max_cu: float, root: Path = CGR
     return True
 
 
-def forget_limits(endpoint_id: str, *, root: Path = CGROUPS) -> None:
-    """Remove the endpoint's groups, once nothing runs in them."""
+def forget_limits(endpoint_id: str, *, root: Path = CGROUPS) -> bool:
+    """Remove the endpoint's groups; False where a process is still in one."""
+    is_gone = True
     for tree in (root, root / "cpu", root / "memory"):
         try:
             (tree / "perch" / endpoint_id).rmdir()
-        except OSError:
-            continue
+        except OSError as error:
+            is_gone = is_gone and error.errno != errno.EBUSY
+    return is_gone

@@ -25,6 +25,7 @@ from controlplane.compute.binaries import postgres_bin
 from controlplane.compute.branch_data import branch_dir, data_dir
 from controlplane.compute.configuration import ComputeSpec
 from controlplane.compute.filesystem import lock_branches
+from controlplane.compute.limits import CGROUPS
 from controlplane.compute.occupants import (
     is_alive,
     is_leased,
@@ -198,6 +199,7 @@ class TestAStartThatHangs:
         with pytest.raises(process.StartFailed, match="did not"):
             compute.start(SPEC)
         assert processes_in(hanging) == []
+        assert list(CGROUPS.glob(f"*/perch/{ENDPOINT}")) == []
 
     def test_it_is_given_up_when_its_action_has_no_patience_left(self, hanging: Path) -> None:
         with pytest.raises(OutOfPatience), patience(1):

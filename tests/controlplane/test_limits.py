@@ -1,12 +1,18 @@
 """A compute is held to its compute units, where the host lets us make control groups."""
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from controlplane.compute.limits import CGROUPS, forget_limits, limit_compute
 from tests.support.stack import Stack
+
+on_version_1 = pytest.mark.skipif(
+    os.geteuid() != 0 or not (CGROUPS / "cpu" / "cpu.cfs_quota_us").exists(),
+    reason="no right to make version 1 control groups here",
+)
 
 
 def group_of(pid: int, resource: str) -> Path:
@@ -18,10 +24,7 @@ def group_of(pid: int, resource: str) -> Path:
     raise AssertionError(f"process {pid} is in no group for {resource}")
 
 
-@pytest.mark.skipif(
-    os.geteuid() != 0 or not (CGROUPS / "cpu" / "cpu.cfs_quota_us").exists(),
-    reason="no right to make version 1 control groups here",
-)
+@on_version_1
 def test_a_compute_gets_the_processor_time_and_memory_of_its_largest_size(stack: Stack) -> None:
     client = stack.client()
     project = client.new_project(autoscaling_limit_max_cu=0.5)
@@ -37,6 +40,18 @@ def test_a_compute_gets_the_processor_time_and_memory_of_its_largest_size(stack:
     path = f"/projects/{endpoint['project_id']}/endpoints/{endpoint['id']}"
     client.finish(client.post(f"{path}/suspend"))
     assert not cpu.exists()
+
+
+@on_version_1
+def test_a_group_that_somebody_is_in_stays() -> None:
+    with subprocess.Popen(["sleep", "60"]) as running:
+        try:
+            assert limit_compute("ep-quiet-heron-999999", running.pid, max_cu=1)
+            assert not forget_limits("ep-quiet-heron-999999")
+        finally:
+            running.kill()
+    assert forget_limits("ep-quiet-heron-999999")
+    assert list(CGROUPS.glob("*/perch/ep-quiet-heron-999999")) == []
 
 
 def test_version_2_gets_one_group_for_both(tmp_path: Path) -> None:

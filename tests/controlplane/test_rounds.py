@@ -1,5 +1,6 @@
 """What the worker repeats costs the same number of queries however many endpoints there are."""
 
+import asyncio
 import uuid
 from collections.abc import Callable
 from datetime import timedelta
@@ -9,6 +10,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from controlplane.management.commands.worker import repeat
 from controlplane.models import (
     Account,
     Action,
@@ -19,9 +21,11 @@ from controlplane.models import (
     Project,
     Region,
 )
-from controlplane.operations import idleness
+from controlplane.operations import idleness, vitals
 from controlplane.operations.availability import check_availability
 from controlplane.operations.idleness import suspend_idle_endpoints
+from controlplane.operations.scheduling import RegionAway
+from controlplane.operations.upkeep import Round
 from tests.controlplane.rows import make_project
 
 MANY = 300
@@ -142,3 +146,21 @@ class TestSuspendIdleEndpoints:
         queries = cost(suspend_idle_endpoints, region)
         assert queries == 1
         assert Branch.objects.count() == MANY
+
+
+def test_a_round_that_finds_its_own_region_away_is_put_off(region: Region) -> None:
+    """The worker stood still, and has not yet said again that it is there."""
+    looks: list[Region] = []
+
+    def look(region: Region) -> None:
+        looks.append(region)
+        raise RegionAway("does not answer")
+
+    async def twice() -> None:
+        repeating = asyncio.create_task(repeat(Round(0.01, look), region))
+        while len(looks) < 2:
+            await asyncio.sleep(0.01)
+        repeating.cancel()
+
+    asyncio.run(asyncio.wait_for(twice(), 30))
+    assert [problem for problem in vitals.rounds.problems() if "look" in problem.detail] == []

@@ -21,6 +21,7 @@ from procrastinate import App
 from procrastinate.contrib.django import app as django_app
 from procrastinate.contrib.django.django_connector import DjangoConnector
 from procrastinate.exceptions import ConnectorException
+from psycopg.errors import RaiseException
 
 from controlplane.compute.binaries import postgres_bin
 from controlplane.compute.state_directory import prepare_state_directory
@@ -31,6 +32,7 @@ from controlplane.models import Lane, Region
 from controlplane.operations import under_way, vitals
 from controlplane.operations.lane_jobs import LaneJobs
 from controlplane.operations.own_region import RegionTaken, own_region
+from controlplane.operations.scheduling import RegionAway
 from controlplane.operations.upkeep import ROUNDS, Round, publish, publish_settings
 from controlplane.webhooks import lines
 
@@ -150,6 +152,11 @@ async def repeat(one: Round, region: Region) -> None:
         while True:
             try:
                 await asyncio.to_thread(_with_connections, one, region)
+            except RegionAway as away:
+                # This worker has not said for long that it is there, as it or the database stood
+                # still: it does so soon, and what was to be scheduled is found again.
+                log.info("round put off", extra={"reason": str(away)})
+                vitals.rounds.end(name)
             except Exception as error:
                 log.exception("round failed")
                 vitals.rounds.end(name, error=error)
@@ -196,8 +203,15 @@ async def revive_jobs(app: App, queues: Sequence[str], *, silent_for: float) -> 
         )
         for job in stalled:
             fields = {"job": job.id, **job.task_kwargs}
-            log.warning("worker of a job dead, job retried", extra=fields)
-            await app.job_manager.retry_job(job)
+            try:
+                await app.job_manager.retry_job(job)
+            except ConnectorException as error:
+                if not isinstance(error.__cause__, RaiseException):
+                    raise
+                # Its worker was only slow: it has ended the job since we looked.
+                log.info("job ended meanwhile", extra=fields)
+            else:
+                log.warning("worker of a job dead, job retried", extra=fields)
 
 
 def _with_connections(one: Round, region: Region) -> None:
