@@ -6,7 +6,7 @@ from ninja import Router, Schema
 
 from controlplane.api.auth import AuthenticatedRequest
 from controlplane.api.fields import Timestamp
-from controlplane.api.requests import CreateApiKey
+from controlplane.api.requests.api_keys import CreateApiKey
 from controlplane.models import ApiKey
 from controlplane.services import accounts
 

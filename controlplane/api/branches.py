@@ -6,14 +6,14 @@ from ninja import Body, Router
 
 from controlplane.api.auth import AuthenticatedRequest
 from controlplane.api.projects import connection_details
-from controlplane.api.requests import CreateBranch, UpdateBranch
-from controlplane.api.responses import (
+from controlplane.api.requests.branches import CreateBranch, UpdateBranch
+from controlplane.api.responses.branches import (
     BranchAndOperations,
     Branches,
     CreatedBranch,
-    Endpoints,
     OneBranch,
 )
+from controlplane.api.responses.endpoints import Endpoints
 from controlplane.models import Branch
 from controlplane.services import branches, connections, endpoints
 

@@ -5,8 +5,8 @@ from typing import Any
 from ninja import Router
 
 from controlplane.api.auth import AuthenticatedRequest
-from controlplane.api.requests import CreateDatabase, UpdateDatabase
-from controlplane.api.responses import DatabaseAndOperations, Databases, OneDatabase
+from controlplane.api.requests.catalog import CreateDatabase, UpdateDatabase
+from controlplane.api.responses.catalog import DatabaseAndOperations, Databases, OneDatabase
 from controlplane.models import Database, Operation
 from controlplane.services import catalog
 

@@ -7,7 +7,7 @@ from ninja import Field, Schema
 
 from controlplane.actors import ActorType
 from controlplane.api.fields import Text
-from controlplane.api.responses import Cursor
+from controlplane.api.responses.shared import Cursor
 from controlplane.services.event_filters import (
     TYPES,
     EventFilter,

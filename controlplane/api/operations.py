@@ -10,7 +10,7 @@ from controlplane.api.auth import AuthenticatedRequest
 from controlplane.api.fair_shares import only_waiting
 from controlplane.api.listening import OPERATIONS, Waiter, waiting_for
 from controlplane.api.pagination import OperationQuery, OperationsQuery
-from controlplane.api.responses import OneOperation, OperationsPage
+from controlplane.api.responses.operations import OneOperation, OperationsPage
 from controlplane.models import Operation
 from controlplane.services import operations
 

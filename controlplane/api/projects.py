@@ -7,9 +7,9 @@ from ninja import Query, Router
 
 from controlplane.api.auth import AuthenticatedRequest
 from controlplane.api.pagination import ConnectionQuery, ProjectsQuery
-from controlplane.api.requests import CreateProject, UpdateProject
-from controlplane.api.responses import (
-    ConnectionUri,
+from controlplane.api.requests.projects import CreateProject, UpdateProject
+from controlplane.api.responses.connections import ConnectionUri
+from controlplane.api.responses.projects import (
     CreatedProject,
     OneProject,
     ProjectAndOperations,

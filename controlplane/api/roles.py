@@ -5,8 +5,8 @@ from typing import Any
 from ninja import Router
 
 from controlplane.api.auth import AuthenticatedRequest
-from controlplane.api.requests import CreateRole
-from controlplane.api.responses import OneRole, Password, RoleAndOperations, Roles
+from controlplane.api.requests.catalog import CreateRole
+from controlplane.api.responses.catalog import OneRole, Password, RoleAndOperations, Roles
 from controlplane.models import Operation, Role
 from controlplane.services import catalog
 

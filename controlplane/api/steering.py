@@ -5,7 +5,7 @@ from typing import Any
 from ninja import Router
 
 from controlplane.api.auth import AuthenticatedRequest
-from controlplane.api.responses import OperationsOut
+from controlplane.api.responses.operations import OperationsOut
 from controlplane.services import steering
 
 router = Router(tags=["operations"])

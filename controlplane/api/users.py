@@ -6,7 +6,7 @@ from typing import Any
 from ninja import Router
 
 from controlplane.api.auth import AuthenticatedRequest
-from controlplane.api.responses import UNLIMITED, as_limit, subscription_type
+from controlplane.api.responses.shared import UNLIMITED, as_limit, subscription_type
 from controlplane.services import regions
 
 router = Router(tags=["users"])

@@ -7,8 +7,8 @@ from ninja import Field, Schema
 from pydantic import BaseModel, StringConstraints
 
 from controlplane.api.fields import Text, Timestamp
-from controlplane.api.requests import Attributes
-from controlplane.api.responses import Cursor
+from controlplane.api.requests.attributes import Attributes
+from controlplane.api.responses.shared import Cursor
 from controlplane.events.shape import as_message
 from controlplane.models import Webhook, WebhookDelivery
 

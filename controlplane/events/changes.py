@@ -1,7 +1,7 @@
 """The event of each change, with its sentence: one function per change, called by whoever makes
 it. None of them writes anything: see `recording.record`."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from controlplane.actors import Actor
@@ -102,6 +102,15 @@ def endpoint_went_back(operation: Operation, endpoint: Endpoint, changes: Change
     )
 
 
+def endpoint_returned(operation: Operation, endpoint: Endpoint, *, left: str) -> Event:
+    """It is on the branch again that it was reassigned from, and has `left` the other one."""
+    summary = f"The endpoint {endpoint.id} went back to the branch that it had left"
+    changes = {"branch_id": {"from": left, "to": endpoint.branch_id}}
+    return _of_endpoint(
+        EventType.ENDPOINT_UPDATED, operation.project, endpoint, summary, [operation], changes
+    )
+
+
 def endpoint_deleted(
     project: Project, endpoint: Endpoint, operations: Iterable[Operation] = ()
 ) -> Event:
@@ -137,6 +146,18 @@ def endpoint_entered(
         {"current_state": {"from": str(endpoint.current_state), "to": state.value}},
         actor=actor,
     )
+
+
+def cancelling_requested(project: Project, operations: Sequence[Operation]) -> Event:
+    """Of the first, and of those that are cancelled with it."""
+    summary = f"The operation {operations[0].action} was asked to be cancelled"
+    kind = EventType.OPERATION_CANCEL_REQUESTED
+    return _of_operations(kind, project, operations[0], summary, operations)
+
+
+def operation_retried(project: Project, first: Operation, made: Iterable[Operation]) -> Event:
+    summary = f"The operation {first.action} was tried again"
+    return _of_operations(EventType.OPERATION_RETRIED, project, first, summary, made)
 
 
 def operation_ended(operation: Operation, status: OperationStatus, error: str | None) -> Event:
@@ -203,6 +224,25 @@ def _of_project(
         project=project,
         operations=operations,
         changes=changes,
+    )
+
+
+def _of_operations(
+    kind: EventType,
+    project: Project,
+    first: Operation,
+    summary: str,
+    operations: Iterable[Operation],
+) -> Event:
+    """Of what the first of them is about."""
+    return happened(
+        kind,
+        summary=summary,
+        account_id=project.account_id,
+        project=project,
+        branch=first.branch_id,
+        endpoint=first.endpoint_id,
+        operations=operations,
     )
 
 

@@ -11,8 +11,8 @@ from django.db.models import Q
 from django.utils import timezone
 
 from controlplane.actors import ActorType, current_actor
-from controlplane.events.recording import happened, record
-from controlplane.events.types import EventType
+from controlplane.events.changes import endpoint_returned
+from controlplane.events.recording import record
 from controlplane.models import (
     HANDED_OVER,
     HOPEFUL,
@@ -111,7 +111,7 @@ def _take_rows_back(project: Project, operation: Operation) -> None:
         return
     go_back(operation, endpoint)
     if left := _branch_left(operation):
-        _return_to(project, left, endpoint, operation)
+        _return_to(left, endpoint, operation)
     if endpoint.current_state == EndpointState.INIT:
         now = timezone.now()
         enter(project, endpoint, EndpointState.IDLE, now=now, operations=[operation])
@@ -145,7 +145,7 @@ def _why_not_to_branch_left(operation: Operation, endpoint: Endpoint) -> str | N
     return None
 
 
-def _return_to(project: Project, left: Branch, endpoint: Endpoint, reassignment: Operation) -> None:
+def _return_to(left: Branch, endpoint: Endpoint, reassignment: Operation) -> None:
     """Put the endpoint on the branch that it left, and with it what was to be done with it on the
     other one: all of that stands behind the reassignment, so none of it has begun."""
     reached = endpoint.branch_id
@@ -161,15 +161,4 @@ def _return_to(project: Project, left: Branch, endpoint: Endpoint, reassignment:
     endpoint.branch = left
     endpoint.updated_at = timezone.now()
     endpoint.save(update_fields=["branch", "updated_at"])
-    record(
-        happened(
-            EventType.ENDPOINT_UPDATED,
-            account_id=project.account_id,
-            project=project,
-            branch=left,
-            endpoint=endpoint,
-            operations=[reassignment],
-            summary=f"The endpoint {endpoint.id} went back to the branch that it had left",
-            changes={"branch_id": {"from": reached, "to": left.id}},
-        )
-    )
+    record(endpoint_returned(reassignment, endpoint, left=reached))

@@ -4,8 +4,8 @@ import uuid
 from collections.abc import Sequence
 
 from controlplane.actors import Actor, ActorType, acting_as, current_actor
-from controlplane.events.recording import happened, record
-from controlplane.events.types import EventType
+from controlplane.events.changes import cancelling_requested, operation_retried
+from controlplane.events.recording import record
 from controlplane.models import GIVEN_UP, Account, Operation, Project
 from controlplane.operations.cancelling import GIVING_UP, cancel, why_not
 from controlplane.operations.scheduling import schedule
@@ -75,18 +75,7 @@ def retry_chain(account: Account, project_id: str, chain_id: str) -> list[Operat
 
 def _cancel(project: Project, operations: Sequence[Operation]) -> None:
     cancel(project, operations)
-    first = operations[0]
-    record(
-        happened(
-            EventType.OPERATION_CANCEL_REQUESTED,
-            account_id=project.account_id,
-            project=project,
-            branch=first.branch_id,
-            endpoint=first.endpoint_id,
-            operations=operations,
-            summary=f"The operation {first.action} was asked to be cancelled",
-        )
-    )
+    record(cancelling_requested(project, operations))
 
 
 def _retry(project: Project, operations: Sequence[Operation]) -> list[Operation]:
@@ -98,17 +87,7 @@ def _retry(project: Project, operations: Sequence[Operation]) -> list[Operation]
     steps = steps_again(project, operations)
     with acting_as(retrying):
         made = schedule(project, steps)
-    record(
-        happened(
-            EventType.OPERATION_RETRIED,
-            account_id=project.account_id,
-            project=project,
-            branch=first.branch_id,
-            endpoint=first.endpoint_id,
-            operations=made,
-            summary=f"The operation {first.action} was tried again",
-        )
-    )
+    record(operation_retried(project, first, made))
     return made
 
 

@@ -1,0 +1,16 @@
+"""The attributes of a resource, as callers send them."""
+
+from typing import Any
+
+from pydantic import BaseModel, model_validator
+
+
+class Attributes(BaseModel):
+    """The attributes of a resource, of which a caller sends some."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def without_null(cls, sent: Any) -> Any:
+        if not isinstance(sent, dict):
+            return sent
+        return {name: value for name, value in sent.items() if value is not None}

@@ -1,0 +1,33 @@
+"""Roles and databases, as callers ask for them."""
+
+from pydantic import BaseModel
+
+from controlplane.api.fields import Identifier
+from controlplane.api.requests.attributes import Attributes
+
+
+class NewRole(Attributes):
+    name: Identifier
+    no_login: bool = False
+
+
+class CreateRole(BaseModel):
+    role: NewRole
+
+
+class NewDatabase(BaseModel):
+    name: Identifier
+    owner_name: Identifier
+
+
+class CreateDatabase(BaseModel):
+    database: NewDatabase
+
+
+class DatabaseChanges(BaseModel):
+    name: Identifier | None = None
+    owner_name: Identifier | None = None
+
+
+class UpdateDatabase(BaseModel):
+    database: DatabaseChanges

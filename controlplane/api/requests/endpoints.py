@@ -1,0 +1,80 @@
+"""Endpoints, as callers ask for them."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, model_validator
+
+from controlplane.api.fields import ComputeUnits, Provisioner, ShortName, SuspendTimeout, Text
+from controlplane.api.requests.attributes import Attributes
+from controlplane.services import endpoint_attributes, endpoint_settings
+
+
+class EndpointSettings(Attributes):
+    """An empty one changes nothing. One that holds `pg_settings: null` and no more is refused:
+    it may mean to remove all settings, which an empty map does, or none."""
+
+    pg_settings: dict[Text, Text] | None = None
+    pgbouncer_settings: dict[Text, Text] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def no_lone_null(cls, sent: Any) -> Any:
+        if sent == {"pg_settings": None}:
+            raise ValueError("settings must not be nil")
+        return sent
+
+    def sent(self) -> endpoint_settings.EndpointSettings:
+        return endpoint_settings.EndpointSettings(
+            pg_settings=self.pg_settings, pgbouncer_settings=self.pgbouncer_settings
+        )
+
+
+class EndpointAttributes(Attributes):
+    settings: EndpointSettings | None = None
+    autoscaling_limit_min_cu: ComputeUnits | None = None
+    autoscaling_limit_max_cu: ComputeUnits | None = None
+    provisioner: Provisioner | None = None
+    pooler_enabled: bool | None = None
+    pooler_mode: Literal["transaction"] | None = None
+    disabled: bool | None = None
+    passwordless_access: bool | None = None
+    suspend_timeout_seconds: SuspendTimeout | None = None
+    name: ShortName | None = None
+    region_id: Text | None = None
+
+    def asked(self) -> endpoint_attributes.EndpointAttributes:
+        return endpoint_attributes.EndpointAttributes(
+            name=self.name,
+            autoscaling_limit_min_cu=self.autoscaling_limit_min_cu,
+            autoscaling_limit_max_cu=self.autoscaling_limit_max_cu,
+            settings=self.settings.sent() if self.settings else None,
+            pooler_enabled=self.pooler_enabled,
+            pooler_mode=self.pooler_mode,
+            disabled=self.disabled,
+            passwordless_access=self.passwordless_access,
+            provisioner=self.provisioner,
+            suspend_timeout_seconds=self.suspend_timeout_seconds,
+            region_id=self.region_id,
+        )
+
+
+class NewBranchEndpoint(EndpointAttributes):
+    """A branch's first endpoint; its branch is the one that it is made with."""
+
+    type: Literal["read_write"] = "read_write"
+
+
+class NewEndpoint(NewBranchEndpoint):
+    branch_id: Text
+
+
+class CreateEndpoint(BaseModel):
+    endpoint: NewEndpoint
+
+
+class EndpointChanges(EndpointAttributes):
+    branch_id: Text | None = None
+
+
+class UpdateEndpoint(BaseModel):
+    endpoint: EndpointChanges

@@ -1,0 +1,102 @@
+"""Projects, as callers ask for them."""
+
+from pydantic import BaseModel, Field
+
+from controlplane.api.fields import (
+    ComputeUnits,
+    HistoryRetention,
+    Identifier,
+    JsonObject,
+    Name,
+    PgVersion,
+    Provisioner,
+    SuspendTimeout,
+    Text,
+)
+from controlplane.api.requests.attributes import Attributes
+from controlplane.services.endpoint_attributes import EndpointDefaults
+from controlplane.services.projects import ProjectChanges, ProjectSpec
+
+
+class DefaultEndpointSettings(Attributes):
+    pg_settings: dict[Text, Text] | None = None
+    pgbouncer_settings: dict[Text, Text] | None = None
+    autoscaling_limit_min_cu: ComputeUnits | None = None
+    autoscaling_limit_max_cu: ComputeUnits | None = None
+    suspend_timeout_seconds: SuspendTimeout | None = None
+
+    def sent(self, *, min_cu: float | None = None, max_cu: float | None = None) -> EndpointDefaults:
+        """With the limits that stand beside them in a request; those go first."""
+        return EndpointDefaults(
+            autoscaling_limit_min_cu=self.autoscaling_limit_min_cu if min_cu is None else min_cu,
+            autoscaling_limit_max_cu=self.autoscaling_limit_max_cu if max_cu is None else max_cu,
+            suspend_timeout_seconds=self.suspend_timeout_seconds,
+            pg_settings=self.pg_settings,
+            pgbouncer_settings=self.pgbouncer_settings,
+        )
+
+
+class FirstBranch(Attributes):
+    name: Name = "main"
+    role_name: Identifier | None = None
+    database_name: Identifier = "neondb"
+
+
+class NewProject(Attributes):
+    name: Name | None = None
+    region_id: Text | None = None
+    pg_version: PgVersion | None = None
+    provisioner: Provisioner | None = None
+    autoscaling_limit_min_cu: ComputeUnits | None = None
+    autoscaling_limit_max_cu: ComputeUnits | None = None
+    default_endpoint_settings: DefaultEndpointSettings = Field(
+        default_factory=DefaultEndpointSettings
+    )
+    settings: JsonObject = Field(default_factory=dict)
+    store_passwords: bool = True
+    history_retention_seconds: HistoryRetention = 86400
+    branch: FirstBranch = Field(default_factory=FirstBranch)
+
+    def spec(self) -> ProjectSpec:
+        return ProjectSpec(
+            name=self.name,
+            region_id=self.region_id,
+            pg_version=self.pg_version,
+            branch_name=self.branch.name,
+            role_name=self.branch.role_name,
+            database_name=self.branch.database_name,
+            endpoint_defaults=self.default_endpoint_settings.sent(
+                min_cu=self.autoscaling_limit_min_cu, max_cu=self.autoscaling_limit_max_cu
+            ),
+            settings=self.settings,
+            history_retention_seconds=self.history_retention_seconds,
+            store_passwords=self.store_passwords,
+        )
+
+
+class CreateProject(BaseModel):
+    project: NewProject
+
+
+class ProjectAttributes(Attributes):
+    """The attributes of a project that a caller may change, or send back as they are."""
+
+    name: Name | None = None
+    default_endpoint_settings: DefaultEndpointSettings | None = None
+    settings: JsonObject | None = None
+    history_retention_seconds: HistoryRetention | None = None
+    region_id: Text | None = None
+
+    def changes(self) -> ProjectChanges:
+        defaults = self.default_endpoint_settings
+        return ProjectChanges(
+            name=self.name,
+            endpoint_defaults=defaults.sent() if defaults else None,
+            settings=self.settings,
+            history_retention_seconds=self.history_retention_seconds,
+            region_id=self.region_id,
+        )
+
+
+class UpdateProject(BaseModel):
+    project: ProjectAttributes

@@ -1,0 +1,53 @@
+"""Roles and databases, as callers get them."""
+
+from ninja import Schema
+
+from controlplane.api.fields import Timestamp
+from controlplane.api.responses.operations import OperationsOut
+
+
+class RoleOut(Schema):
+    branch_id: str
+    name: str
+    # Only in the answers that made it.
+    password: str | None = None
+    protected: bool
+    created_at: Timestamp
+    updated_at: Timestamp
+
+
+class DatabaseOut(Schema):
+    id: int
+    branch_id: str
+    name: str
+    owner_name: str
+    created_at: Timestamp
+    updated_at: Timestamp
+
+
+class OneRole(Schema):
+    role: RoleOut
+
+
+class Roles(Schema):
+    roles: list[RoleOut]
+
+
+class RoleAndOperations(OneRole, OperationsOut):
+    pass
+
+
+class Password(Schema):
+    password: str
+
+
+class OneDatabase(Schema):
+    database: DatabaseOut
+
+
+class Databases(Schema):
+    databases: list[DatabaseOut]
+
+
+class DatabaseAndOperations(OneDatabase, OperationsOut):
+    pass

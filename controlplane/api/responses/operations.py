@@ -1,0 +1,103 @@
+"""Operations, as callers get them."""
+
+from typing import Any
+from uuid import UUID
+
+from django.utils import timezone
+from ninja import Schema
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+
+from controlplane.actors import ActorType
+from controlplane.api.fields import Moment, Timestamp
+from controlplane.api.responses.shared import Cursor
+from controlplane.models import Action, Operation, OperationStatus
+from controlplane.services.operations import Step, steps_of
+
+
+class InitiatorOut(Schema):
+    type: str = Field(description="One of " + ", ".join(f"`{one}`" for one in ActorType))
+    name: str = Field(
+        description="Of a user or a retry the API key's, of a client its address and role"
+    )
+
+
+class OperationOut(Schema):
+    id: UUID
+    chain_id: UUID = Field(description="The operations of one request share it")
+    initiator: InitiatorOut = Field(description="Who began it")
+    retry_of: UUID | None = Field(None, description="The operation whose work it does anew")
+    project_id: str
+    branch_id: str | None = None
+    endpoint_id: str | None = None
+    action: str = Field(description="One of " + ", ".join(f"`{one}`" for one in Action.values))
+    status: str = Field(
+        description="One of " + ", ".join(f"`{one}`" for one in OperationStatus.values)
+    )
+    error: str | None = Field(None, description="What has happened, and what to do")
+    failures_count: int = Field(description="Attempts that have failed")
+    retry_at: Timestamp | None = Field(None, description="When the next attempt is due")
+    created_at: Timestamp
+    updated_at: Timestamp
+    total_duration_ms: int = Field(description="From the hand-over to the worker on")
+
+    @staticmethod
+    def resolve_chain_id(operation: Operation) -> UUID:
+        return operation.chain
+
+    @staticmethod
+    def resolve_retry_of(operation: Operation) -> UUID | None:
+        return operation.retry_of_id
+
+    @staticmethod
+    def resolve_initiator(operation: Operation) -> dict[str, str]:
+        by = operation.initiator
+        is_client = by.type == ActorType.CLIENT
+        return {"type": by.type, "name": f"{by.address} {by.name}" if is_client else by.name}
+
+    @staticmethod
+    def resolve_total_duration_ms(operation: Operation) -> int:
+        return operation.duration_ms(timezone.now())
+
+
+class StepOut(Schema):
+    """A step of an operation, from the request on; docs/operations.md has their names."""
+
+    name: str = Field(description="As `waiting`, `queued`, `picked_up`, `copying`, `starting`")
+    started_at: Moment
+    finished_at: Moment | None = Field(description="null while it is under way")
+    duration_ms: int | None
+    detail: dict[str, Any] = Field(
+        description="What there is to say of it: `operation_id` that is waited for, `attempt`, "
+        "`bytes`, `error` that it was broken off by, and others"
+    )
+
+    @staticmethod
+    def resolve_duration_ms(step: Step) -> int | None:
+        return step.duration_ms
+
+    @model_serializer(mode="wrap")
+    # Without the type of what it returns the OpenAPI document has the model's own.
+    def with_null(self, serialized: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]
+        """What is under way has its end too, which is null."""
+        told = serialized(self)
+        return {name: told.get(name) for name in type(self).model_fields}
+
+
+class OperationWithStepsOut(OperationOut):
+    steps: list[StepOut] = Field(description="What has become of it so far, in order")
+
+    @staticmethod
+    def resolve_steps(operation: Operation) -> list[Step]:
+        return steps_of(operation)
+
+
+class OperationsOut(Schema):
+    operations: list[OperationOut]
+
+
+class OperationsPage(OperationsOut):
+    pagination: Cursor | None = None
+
+
+class OneOperation(Schema):
+    operation: OperationWithStepsOut

@@ -1,0 +1,139 @@
+"""Projects, as callers get them."""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.utils import timezone
+from ninja import Schema
+
+from controlplane.api.fields import Timestamp
+from controlplane.api.responses.branches import BranchOut
+from controlplane.api.responses.catalog import DatabaseOut, RoleOut
+from controlplane.api.responses.connections import ConnectionDetails
+from controlplane.api.responses.endpoints import EndpointOut
+from controlplane.api.responses.operations import OperationsOut
+from controlplane.api.responses.shared import (
+    UNLIMITED_MEBIBYTES,
+    Cursor,
+    as_limit,
+    month_of,
+    subscription_type,
+)
+from controlplane.models import Project
+
+
+class Owner(Schema):
+    email: str
+    name: str
+    branches_limit: int
+    subscription_type: str
+
+
+class ProjectListItemOut(Schema):
+    # total_active and total_compute come with queries; a project just made has used nothing.
+    id: str
+    platform_id: str = "local"
+    region_id: str
+    name: str
+    provisioner: str = "k8s-pod"
+    default_endpoint_settings: dict[str, Any]
+    settings: dict[str, Any]
+    pg_version: int
+    proxy_host: str
+    branch_logical_size_limit: int
+    branch_logical_size_limit_bytes: int
+    store_passwords: bool
+    active_time: int
+    cpu_used_sec: int
+    creation_source: str = "console"
+    created_at: Timestamp
+    updated_at: Timestamp
+    owner_id: str
+
+    @staticmethod
+    def resolve_proxy_host(project: Project) -> str:
+        return project.region.host
+
+    @staticmethod
+    def resolve_branch_logical_size_limit(project: Project) -> int:
+        return _size_limit(project) >> 20
+
+    @staticmethod
+    def resolve_branch_logical_size_limit_bytes(project: Project) -> int:
+        return _size_limit(project)
+
+    @staticmethod
+    def resolve_active_time(project: Project) -> int:
+        return round(getattr(project, "total_active", 0))
+
+    @staticmethod
+    def resolve_cpu_used_sec(project: Project) -> int:
+        return round(getattr(project, "total_compute", 0))
+
+    @staticmethod
+    def resolve_owner_id(project: Project) -> str:
+        return str(project.account_id)
+
+
+class ProjectOut(ProjectListItemOut):
+    data_storage_bytes_hour: int = 0
+    data_transfer_bytes: int = 0
+    written_data_bytes: int = 0
+    compute_time_seconds: int
+    active_time_seconds: int
+    history_retention_seconds: int
+    consumption_period_start: Timestamp
+    consumption_period_end: Timestamp
+    owner: Owner
+
+    @staticmethod
+    def resolve_compute_time_seconds(project: Project) -> int:
+        return round(getattr(project, "total_compute", 0))
+
+    @staticmethod
+    def resolve_active_time_seconds(project: Project) -> int:
+        return round(getattr(project, "total_active", 0))
+
+    @staticmethod
+    def resolve_consumption_period_start(project: Project) -> datetime:
+        return month_of(timezone.now())
+
+    @staticmethod
+    def resolve_consumption_period_end(project: Project) -> datetime:
+        return month_of(month_of(timezone.now()) + timedelta(days=32))
+
+    @staticmethod
+    def resolve_owner(project: Project) -> dict[str, str | int]:
+        account = project.account
+        return {
+            "email": account.name,
+            "name": account.name,
+            "subscription_type": subscription_type(account),
+            "branches_limit": as_limit(account.limits.branches_of_project),
+        }
+
+
+class OneProject(Schema):
+    project: ProjectOut
+
+
+class ProjectAndOperations(OneProject, OperationsOut):
+    pass
+
+
+class ProjectsPage(Schema):
+    projects: list[ProjectListItemOut]
+    pagination: Cursor | None = None
+
+
+class CreatedProject(ProjectAndOperations):
+    connection_uris: list[ConnectionDetails]
+    roles: list[RoleOut]
+    databases: list[DatabaseOut]
+    branch: BranchOut
+    endpoints: list[EndpointOut]
+
+
+def _size_limit(project: Project) -> int:
+    limit = project.account.branch_size_limit
+    return UNLIMITED_MEBIBYTES << 20 if limit is None else limit
