@@ -1,0 +1,28 @@
+"""`neon-testing`, which gives each file of a project's tests a branch of its own, unmodified."""
+
+import pytest
+
+from tests.clients import nodejs
+from tests.support.place import Place
+
+
+@pytest.mark.parametrize("endpoint", ["pooler", "direct"])
+def test_each_file_of_tests_gets_a_branch(node: None, shop: Place, endpoint: str) -> None:
+    with shop.connect() as connection:
+        connection.execute("DROP TABLE IF EXISTS fruit; CREATE TABLE fruit (name text)")
+        connection.execute("INSERT INTO fruit VALUES ('quince')")
+    ran = nodejs.run(
+        *("node", nodejs.program("vitest"), "run"),
+        *("--root", nodejs.HERE / "neon_testing"),
+        environment={
+            "API_KEY": shop.client.key,
+            "API_URL": shop.client.api_url,
+            "PROJECT_ID": shop.id,
+            "ENDPOINT_TYPE": endpoint,
+        },
+    )
+    assert ran.status == 0, ran.output + ran.told
+    assert "3 passed" in ran.output
+    assert shop.query("SELECT count(*) FROM fruit") == (1,)
+    branches = shop.client.get(shop.path + "/branches")["branches"]
+    assert [branch["name"] for branch in branches] == ["main"], "its branch goes at the end"
