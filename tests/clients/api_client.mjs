@@ -79,7 +79,7 @@ await finished(
   await api.restoreProjectBranch(projectId, branchId, { source_branch_id: created.branch.id }),
 );
 seen.reset = (await api.listProjectBranchRoles(projectId, branchId)).data.roles.map((one) => one.name);
-await finished(await api.deleteProjectBranch(projectId, branchId));
+await finished(await api.deleteProjectBranch({ projectId, branchId }));
 const key = (await api.createApiKey({ key_name: "by api-client" })).data;
 seen.keys = (await api.listApiKeys()).data.map((one) => one.name);
 seen.revoked = (await api.revokeApiKey(key.id)).data.revoked;

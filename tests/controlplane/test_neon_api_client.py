@@ -1,5 +1,6 @@
 """The client that people have in Python, unmodified: it validates every answer's every field."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -95,6 +96,21 @@ def test_keys_and_the_user(alice: Client) -> None:
     assert [key.name for key in neon.api_keys()] == ["by neon-api", "tests"]
     assert neon.api_key_revoke(made.id).revoked is True
     assert neon.me().login
+
+
+def test_permissions(project: Project, neon: NeonAPI) -> None:
+    """Only the account itself has any; there is nobody else to give them to."""
+    assert len(neon.project_permissions(project.id).project_permissions) == 1
+    with pytest.raises(NeonAPIError, match="not offered by this server"):
+        neon.project_permissions_grant(project.id, email="bob@example.com")
+    with pytest.raises(NeonAPIError, match="not offered by this server"):
+        neon.project_permissions_revoke(project.id, "1")
+
+
+def test_all_that_it_can_do_is_tried_here() -> None:
+    source = Path(__file__).read_text()
+    methods = {name for name in vars(NeonAPI) if not name.startswith("_")} - {"from_environ"}
+    assert {name for name in methods if f"neon.{name}(" not in source} == set()
 
 
 def test_errors(project: Project, neon: NeonAPI) -> None:
