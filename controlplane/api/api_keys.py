@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from ninja import Router, Schema
+from ninja import Schema
 
 from controlplane.api.auth import AuthenticatedRequest
 from controlplane.api.fields import Timestamp
 from controlplane.api.requests.api_keys import CreateApiKey
+from controlplane.api.routing import Router
 from controlplane.models import ApiKey
 from controlplane.services import accounts
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ninja import Body, Router
+from ninja import Body
 
 from controlplane.api.auth import AuthenticatedRequest
 from controlplane.api.projects import connection_details
@@ -14,6 +14,7 @@ from controlplane.api.responses.branches import (
     OneBranch,
 )
 from controlplane.api.responses.endpoints import Endpoints
+from controlplane.api.routing import Router
 from controlplane.models import Branch
 from controlplane.services import branches, connections, endpoints
 

@@ -2,11 +2,10 @@
 
 from typing import Any
 
-from ninja import Router
-
 from controlplane.api.auth import AuthenticatedRequest
 from controlplane.api.requests.endpoints import CreateEndpoint, UpdateEndpoint
 from controlplane.api.responses.endpoints import EndpointAndOperations, Endpoints, OneEndpoint
+from controlplane.api.routing import Router
 from controlplane.services import endpoints
 from controlplane.services.endpoints import EndpointChange
 

@@ -4,13 +4,14 @@ import time
 from typing import Any
 
 from django.conf import settings
-from ninja import Query, Router
+from ninja import Query
 
 from controlplane.api.auth import AuthenticatedRequest
 from controlplane.api.fair_shares import only_waiting
 from controlplane.api.listening import OPERATIONS, Waiter, waiting_for
 from controlplane.api.pagination import OperationQuery, OperationsQuery
 from controlplane.api.responses.operations import OneOperation, OperationsPage
+from controlplane.api.routing import Router
 from controlplane.models import Operation
 from controlplane.services import operations
 

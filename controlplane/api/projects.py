@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
-from ninja import Query, Router
+from ninja import Query
 
 from controlplane.api.auth import AuthenticatedRequest
 from controlplane.api.pagination import ConnectionQuery, ProjectsQuery
@@ -15,6 +15,7 @@ from controlplane.api.responses.projects import (
     ProjectAndOperations,
     ProjectsPage,
 )
+from controlplane.api.routing import Router
 from controlplane.services import connections, projects
 from controlplane.services.connections import Connection, connection_to
 

@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from ninja import Body, Query, Router
+from ninja import Body, Query
 
 from controlplane.api.auth import AuthenticatedRequest
+from controlplane.api.routing import Router
 from controlplane.api.webhook_shapes import (
     CreateWebhook,
     DeliveriesPage,

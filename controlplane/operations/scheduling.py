@@ -27,6 +27,7 @@ from controlplane.models import (
     OperationStatus,
     Project,
 )
+from controlplane.models.reading import Reading
 from controlplane.operations import story
 from controlplane.operations.actions import ACTIONS
 from controlplane.operations.details import Details
@@ -175,13 +176,19 @@ def hurry(project: Project, operations: Sequence[Operation], lane: Lane) -> None
         dispatch(project)
 
 
+UNFINISHED_OPERATIONS = Reading(
+    Operation,
+    # Each by its name, as the index has them.
+    f"""
+    WHERE t.project_id = %(project)s AND t.status IN ('{"', '".join(UNFINISHED)}')
+    ORDER BY t.created_at
+    """,
+)
+
+
 def unfinished(project_id: str) -> Sequence[Operation]:
     """The project's unfinished operations, oldest first."""
-    return list(
-        Operation.objects.filter(project_id=project_id, status__in=UNFINISHED).order_by(
-            "created_at"
-        )
-    )
+    return UNFINISHED_OPERATIONS.rows(project=project_id)
 
 
 def _stands_behind(operation: Operation, held: Mapping[str, int]) -> int | None:

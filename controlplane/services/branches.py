@@ -28,6 +28,7 @@ from controlplane.models import (
     Project,
     Role,
 )
+from controlplane.models.reading import Reading
 from controlplane.operations.actions import MAKES_BRANCH
 from controlplane.operations.scheduling import Step, schedule, unfinished
 from controlplane.services.creation import creation_again, make_branch, make_endpoint
@@ -36,6 +37,13 @@ from controlplane.services.errors import Conflict, Locked, NotFound, Unprocessab
 from controlplane.services.projects import changing_project, find_project
 
 CatalogRow = TypeVar("CatalogRow", Role, Database)
+BRANCH = Reading(
+    Branch, "WHERE t.project_id = %(project)s AND t.id = %(branch)s AND t.deleted_at IS NULL"
+)
+BRANCHES = Reading(
+    Branch,
+    "WHERE t.project_id = %(project)s AND t.deleted_at IS NULL ORDER BY t.updated_at DESC, t.id",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +74,7 @@ class NewBranch:
 
 def find_branch(project: Project, branch_id: str) -> Branch:
     """Raises NotFound."""
-    branch = Branch.objects.filter(project=project, id=branch_id, deleted_at=None).first()
+    branch = BRANCH.first(project=project.id, branch=branch_id)
     if branch is None:
         raise NotFound("branch not found")
     return branch
@@ -85,10 +93,10 @@ def get_branch(account: Account, project_id: str, branch_id: str) -> Branch:
 def list_branches(account: Account, project_id: str, *, search: str = "") -> list[Branch]:
     """The project's branches, the last changed first. Raises NotFound."""
     project = find_project(account, project_id)
-    branches = Branch.objects.filter(project=project, deleted_at=None)
-    if search:
-        branches = branches.filter(name__icontains=search)
-    return _with_pending(project, list(branches.order_by("-updated_at", "id")))
+    if not search:
+        return _with_pending(project, BRANCHES.rows(project=project.id))
+    found = Branch.objects.filter(project=project, deleted_at=None, name__icontains=search)
+    return _with_pending(project, list(found.order_by("-updated_at", "id")))
 
 
 def create_branch(account: Account, project_id: str, spec: BranchSpec) -> NewBranch:

@@ -26,6 +26,7 @@ from controlplane.models import (
     OperationStatus,
     Project,
 )
+from controlplane.models.reading import Reading
 from controlplane.operations.details import ApplyConfigDetails
 from controlplane.operations.effects import pending_state
 from controlplane.operations.engine import withdraw
@@ -48,6 +49,22 @@ REQUESTS = {
 }
 
 
+IN_ORDER = "ORDER BY t.created_at, t.id"
+ENDPOINT = Reading(
+    Endpoint,
+    "WHERE t.project_id = %(project)s AND t.id = %(endpoint)s AND t.deleted_at IS NULL",
+    joined=["branch"],
+)
+ENDPOINTS = Reading(
+    Endpoint, "WHERE t.project_id = %(project)s AND t.deleted_at IS NULL " + IN_ORDER
+)
+ENDPOINTS_OF_BRANCH = Reading(
+    Endpoint,
+    "WHERE t.project_id = %(project)s AND t.branch_id = %(branch)s AND t.deleted_at IS NULL "
+    + IN_ORDER,
+)
+
+
 @dataclass(frozen=True)
 class EndpointChange:
     """An endpoint after a request, and the operations that take it where it is heading."""
@@ -58,11 +75,7 @@ class EndpointChange:
 
 def find_endpoint(project: Project, endpoint_id: str) -> Endpoint:
     """Raises NotFound."""
-    endpoint = (
-        Endpoint.objects.select_related("branch")
-        .filter(project=project, id=endpoint_id, deleted_at=None)
-        .first()
-    )
+    endpoint = ENDPOINT.first(project=project.id, endpoint=endpoint_id)
     if endpoint is None:
         raise NotFound("endpoint not found")
     endpoint.project = project
@@ -82,12 +95,14 @@ def list_endpoints(
 ) -> list[Endpoint]:
     """All endpoints of the project, or of one of its branches; oldest first. Raises NotFound."""
     project = find_project(account, project_id)
-    endpoints = Endpoint.objects.select_related("project__region").filter(
-        project=project, deleted_at=None
-    )
-    if branch_id is not None:
-        endpoints = endpoints.filter(branch=find_branch(project, branch_id))
-    return list(endpoints.order_by("created_at", "id"))
+    if branch_id is None:
+        endpoints = ENDPOINTS.rows(project=project.id)
+    else:
+        branch = find_branch(project, branch_id)
+        endpoints = ENDPOINTS_OF_BRANCH.rows(project=project.id, branch=branch.id)
+    for endpoint in endpoints:
+        endpoint.project = project
+    return endpoints
 
 
 def create_endpoint(

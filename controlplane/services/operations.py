@@ -6,10 +6,13 @@ from datetime import UTC
 from controlplane.compute.steps import Step as Step
 from controlplane.models import Account, Operation
 from controlplane.models.operation_pages import OperationFilter, page_of
+from controlplane.models.reading import Reading
 from controlplane.operations.story import steps_of as steps_of
 from controlplane.services.errors import NotFound
 from controlplane.services.operation_filters import time_of
 from controlplane.services.projects import find_project
+
+OPERATION = Reading(Operation, "WHERE t.project_id = %(project)s AND t.id = %(operation)s")
 
 
 def list_operations(
@@ -38,7 +41,7 @@ def get_operation(account: Account, project_id: str, operation_id: str) -> Opera
         wanted = uuid.UUID(operation_id)
     except ValueError:
         raise NotFound("operation not found") from None
-    operation = Operation.objects.filter(project=project, id=wanted).first()
+    operation = OPERATION.first(project=project.id, operation=wanted)
     if operation is None:
         raise NotFound("operation not found")
     return operation
