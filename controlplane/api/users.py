@@ -14,8 +14,9 @@ router = Router(tags=["users"])
 
 
 @router.get("/users/me", response=CurrentUser)
-def get_current_user(request: AuthenticatedRequest) -> dict[str, Any]:
-    """Billing does not exist here; clients want its fields all the same."""
+def get_current_user_info(request: AuthenticatedRequest) -> dict[str, Any]:
+    """The account that the key is of. Nothing is billed here; clients want the fields all the
+    same."""
     account = request.auth
     return {
         "id": str(account.id),
@@ -44,18 +45,21 @@ def get_current_user(request: AuthenticatedRequest) -> dict[str, Any]:
 
 
 @router.get("/users/me/organizations", response=Organizations)
-def list_organizations(request: AuthenticatedRequest) -> dict[str, Any]:
+def get_current_user_organizations(request: AuthenticatedRequest) -> dict[str, Any]:
+    """The organizations of the account."""
     return {"organizations": []}
 
 
 @router.get("/auth", response=AuthDetails)
 def get_auth_details(request: AuthenticatedRequest) -> dict[str, Any]:
+    """Whose key this is."""
     account = request.auth
     return {"account_id": str(account.id), "auth_method": "api_key_user", "auth_data": account.name}
 
 
 @router.get("/regions", response=Regions)
-def list_regions(request: AuthenticatedRequest) -> dict[str, Any]:
+def get_active_regions(request: AuthenticatedRequest) -> dict[str, Any]:
+    """Where projects can be."""
     found = regions.list_regions()
     return {
         "regions": [

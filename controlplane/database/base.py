@@ -6,6 +6,7 @@ connection and raises OperationalError. A server that does answer ends the state
 before, so that nothing goes on for nobody.
 """
 
+import json
 import math
 import select
 import time
@@ -21,6 +22,7 @@ from django.db.backends.utils import CursorDebugWrapper
 from gevent.monkey import get_original
 from psycopg.abc import PQGen
 from psycopg.adapt import AdaptersMap
+from psycopg.types.json import set_json_loads
 from psycopg_pool import ConnectionPool
 
 Result = TypeVar("Result")
@@ -72,13 +74,25 @@ def check_good(connection: BoundedConnection) -> None:
     ConnectionPool.check_connection(connection)
 
 
+_scan = json.JSONDecoder().raw_decode
+
+
+def _read_json(data: bytes | bytearray | str) -> Any:
+    """What Postgres has written: UTF-8, with nothing around it."""
+    return _scan(data if isinstance(data, str) else str(data, "utf-8"))[0]
+
+
+READ_ADAPTERS = AdaptersMap(psycopg.adapters)
+set_json_loads(_read_json, READ_ADAPTERS)
+
+
 class ReadCursor(psycopg.Cursor[tuple[Any, ...]]):
     """Gives values as psycopg reads them, in C, past what Django's own loaders do in Python:
     times are UTC, JSON is read."""
 
     @property
     def adapters(self) -> AdaptersMap:
-        return psycopg.adapters
+        return READ_ADAPTERS
 
 
 class SchemaEditor(DatabaseSchemaEditor):

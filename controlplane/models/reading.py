@@ -9,7 +9,7 @@ and a row is made as Django makes one of deferred fields: its attributes are set
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Generic, TypeVar, cast
 
-from django.db import connection, models
+from django.db import DEFAULT_DB_ALIAS, connection, models
 from django.db.models.base import ModelState
 from django.utils.functional import cached_property
 
@@ -39,15 +39,15 @@ class Reading(Generic[Row]):
         self._model, self._rest, self._without = model, rest, without
         self._joined, self._extra = joined, extra or {}
 
-    def rows(self, **values: Any) -> list[Row]:
-        """Raises django.db.Error."""
+    def rows(self, given: Mapping[str, models.Model] | None = None, **values: Any) -> list[Row]:
+        """`given` are foreign keys' rows that the caller has already. Raises django.db.Error."""
         table, relations, extra = self._shape
         found = cast(DatabaseWrapper, connection).read(self._sql, values)
         if not relations and not extra:
-            return [table.made(columns) for columns in found]
+            return [table.made(columns, given) for columns in found]
         rows = []
         for columns in found:
-            row = table.made(columns)
+            row = table.made(columns, given)
             place = len(table.names)
             for field, related in relations:
                 field.set_cached_value(row, related.made(columns[place:]))
@@ -56,9 +56,9 @@ class Reading(Generic[Row]):
             rows.append(row)
         return rows
 
-    def first(self, **values: Any) -> Row | None:
-        """Raises django.db.Error."""
-        rows = self.rows(**values)
+    def first(self, given: Mapping[str, models.Model] | None = None, **values: Any) -> Row | None:
+        """As `rows`."""
+        rows = self.rows(given, **values)
         return rows[0] if rows else None
 
     # Both at the first use, as the models are not whole before.
@@ -102,14 +102,16 @@ class Table(Generic[Row]):
     def columns(self, alias: str) -> list[str]:
         return [f'{alias}."{name}"' for name in self._column_names]
 
-    def made(self, columns: Sequence[Any]) -> Row:
-        """The row of the first of the columns."""
+    def made(self, columns: Sequence[Any], given: Mapping[str, models.Model] | None = None) -> Row:
+        """The row of the first of the columns; `given` are rows that it refers to."""
         row = self._model.__new__(self._model)
         row.__dict__.update(zip(self.names, columns, strict=False))
         for name, convert in self._converters:
             row.__dict__[name] = convert(row.__dict__[name], None, connection)
         row._state = state = ModelState()
-        state.adding, state.db = False, connection.alias
+        state.adding, state.db = False, DEFAULT_DB_ALIAS
+        if given is not None:
+            state.fields_cache = {**given}
         return row
 
 

@@ -75,10 +75,9 @@ class EndpointChange:
 
 def find_endpoint(project: Project, endpoint_id: str) -> Endpoint:
     """Raises NotFound."""
-    endpoint = ENDPOINT.first(project=project.id, endpoint=endpoint_id)
+    endpoint = ENDPOINT.first({"project": project}, project=project.id, endpoint=endpoint_id)
     if endpoint is None:
         raise NotFound("endpoint not found")
-    endpoint.project = project
     return endpoint
 
 
@@ -96,13 +95,9 @@ def list_endpoints(
     """All endpoints of the project, or of one of its branches; oldest first. Raises NotFound."""
     project = find_project(account, project_id)
     if branch_id is None:
-        endpoints = ENDPOINTS.rows(project=project.id)
-    else:
-        branch = find_branch(project, branch_id)
-        endpoints = ENDPOINTS_OF_BRANCH.rows(project=project.id, branch=branch.id)
-    for endpoint in endpoints:
-        endpoint.project = project
-    return endpoints
+        return ENDPOINTS.rows({"project": project}, project=project.id)
+    branch = find_branch(project, branch_id)
+    return ENDPOINTS_OF_BRANCH.rows({"project": project}, project=project.id, branch=branch.id)
 
 
 def create_endpoint(

@@ -123,10 +123,9 @@ def get_project(account: Account, project_id: str) -> Project:
 
 
 def _found(reading: Reading[Project], account: Account, project_id: str) -> Project:
-    project = reading.first(project=project_id, account=account.id)
+    project = reading.first({"account": account}, project=project_id, account=account.id)
     if project is None:
         raise NotFound("project not found")
-    project.account = account
     return project
 
 
@@ -152,10 +151,7 @@ def list_projects(
     """Newest first, those that follow the project with the id `after`; with `only`, at most the
     one with that id. Raises Invalid."""
     if after is None and only is None and not search:
-        first = FIRST_PROJECTS.rows(account=account.id, limit=limit)
-        for project in first:
-            project.account = account
-        return first
+        return FIRST_PROJECTS.rows({"account": account}, account=account.id, limit=limit)
     projects = (
         _with_usage(_projects_of(account)).filter(deleted_at=None).order_by("-created_at", "id")
     )
