@@ -24,7 +24,8 @@ router = Router(tags=["projects"])
 
 @router.get("/projects", response=ProjectsPage, exclude_none=True)
 def list_projects(request: AuthenticatedRequest, query: Query[ProjectsQuery]) -> dict[str, Any]:
-    """The account's projects, the newest first. `pagination.cursor` of one page asks for the next; it is
+    """The account's projects, the newest first. `pagination.cursor` of one page asks for the next;
+    it is
     there as long as the page is not empty."""
     page = projects.list_projects(
         request.auth,

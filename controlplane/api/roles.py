@@ -73,7 +73,8 @@ def reveal_project_branch_role_password(
 def reset_project_branch_role_password(
     request: AuthenticatedRequest, project_id: str, branch_id: str, role_name: str
 ) -> dict[str, Any]:
-    """A new password, which this answer holds. The old one holds until the operations have finished."""
+    """A new password, which this answer holds. The old one holds until the operations have
+    finished."""
     return _with_password(*catalog.reset_password(request.auth, project_id, branch_id, role_name))
 
 

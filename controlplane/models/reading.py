@@ -7,6 +7,7 @@ and a row is made as Django makes one of deferred fields: its attributes are set
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
 from django.db import DEFAULT_DB_ALIAS, connection, models
@@ -16,15 +17,16 @@ from django.utils.functional import cached_property
 from controlplane.database.base import DatabaseWrapper
 
 Row = TypeVar("Row", bound=models.Model)
+Given = Mapping[str, models.Model] | None
 
 
 class Reading(Generic[Row]):
     """A query of whole rows of a model.
 
     `rest` is what follows its FROM, in which the table is called `t`, with values as psycopg names
-    them: `%(project)s`. `joined` are its foreign keys whose rows come along, and are called as the
-    field; `extra` are further attributes, by the SQL of each; `without` are fields that Django
-    reads once they are asked for.
+    them: `%(project)s`. `joined` are its foreign keys whose rows come along, and theirs after them
+    ("project", "project__region"); in the SQL they have these names. `extra` are further
+    attributes, by the SQL of each; `without` are fields that Django reads once they are asked for.
     """
 
     def __init__(
@@ -39,46 +41,58 @@ class Reading(Generic[Row]):
         self._model, self._rest, self._without = model, rest, without
         self._joined, self._extra = joined, extra or {}
 
-    def rows(self, given: Mapping[str, models.Model] | None = None, **values: Any) -> list[Row]:
-        """`given` are foreign keys' rows that the caller has already. Raises django.db.Error."""
-        table, relations, extra = self._shape
-        found = cast(DatabaseWrapper, connection).read(self._sql, values)
-        if not relations and not extra:
-            return [table.made(columns, given) for columns in found]
-        rows = []
-        for columns in found:
-            row = table.made(columns, given)
-            place = len(table.names)
-            for field, related in relations:
-                field.set_cached_value(row, related.made(columns[place:]))
-                place += len(related.names)
-            row.__dict__.update(zip(extra, columns[place:], strict=True))
-            rows.append(row)
-        return rows
+    def rows(self, given: Given = None, **values: Any) -> list[Row]:
+        """`given` are rows, by their foreign keys, that the caller has already.
 
-    def first(self, given: Mapping[str, models.Model] | None = None, **values: Any) -> Row | None:
+        Raises django.db.Error.
+        """
+        found = cast(DatabaseWrapper, connection).read(self._sql, values)
+        if not self._relations and not self._extra:
+            return [self._table.made(columns, given) for columns in found]
+        return [self._with_others(columns, given) for columns in found]
+
+    def first(self, given: Given = None, **values: Any) -> Row | None:
         """As `rows`."""
         rows = self.rows(given, **values)
         return rows[0] if rows else None
 
-    # Both at the first use, as the models are not whole before.
+    def _with_others(self, columns: Sequence[Any], given: Given) -> Row:
+        row = self._table.made(columns, given)
+        made: dict[str, models.Model] = {"": row}
+        place = len(self._table.names)
+        for one in self._relations:
+            made[one.name] = one.table.made(columns[place:])
+            one.key.set_cached_value(made[one.holder], made[one.name])
+            place += len(one.table.names)
+        row.__dict__.update(zip(self._extra, columns[place:], strict=True))
+        return row
+
+    # These at the first use, as the models are not whole before.
     @cached_property
-    def _shape(self) -> "tuple[Table[Row], list[Relation], list[str]]":
-        keys = [self._model._meta.get_field(name) for name in self._joined]
-        relations: list[Relation] = []
-        for key in keys:
+    def _table(self) -> "Table[Row]":
+        return Table(self._model, self._without)
+
+    @cached_property
+    def _relations(self) -> "list[Relation]":
+        found: dict[str, Relation] = {}
+        for name in self._joined:
+            holder, _, field = name.rpartition("__")
+            model = found[holder].key.related_model if holder else self._model
+            key = model._meta.get_field(field)
             assert isinstance(key, models.ForeignKey)
             assert not key.null, "a row without the other would be left out"
-            relations.append((key, Table(key.related_model)))
-        return Table(self._model, self._without), relations, list(self._extra)
+            found[name] = Relation(name, holder, key, Table(key.related_model))
+        return list(found.values())
 
     @cached_property
     def _sql(self) -> str:
-        table, relations, _ = self._shape
-        columns, tables = table.columns("t"), [f"{table.name} t"]
-        for key, related in relations:
-            columns += related.columns(key.name)
-            tables.append(f"JOIN {related.name} {key.name} ON {key.name}.id = t.{key.column}")
+        columns, tables = self._table.columns("t"), [f"{self._table.name} t"]
+        for one in self._relations:
+            columns += one.table.columns(one.name)
+            holder = one.holder or "t"
+            tables.append(
+                f"JOIN {one.table.name} {one.name} ON {one.name}.id = {holder}.{one.key.column}"
+            )
         columns += [f"({sql}) AS {name}" for name, sql in self._extra.items()]
         return " ".join(["SELECT", ", ".join(columns), "FROM", *tables, self._rest])
 
@@ -102,7 +116,7 @@ class Table(Generic[Row]):
     def columns(self, alias: str) -> list[str]:
         return [f'{alias}."{name}"' for name in self._column_names]
 
-    def made(self, columns: Sequence[Any], given: Mapping[str, models.Model] | None = None) -> Row:
+    def made(self, columns: Sequence[Any], given: Given = None) -> Row:
         """The row of the first of the columns; `given` are rows that it refers to."""
         row = self._model.__new__(self._model)
         row.__dict__.update(zip(self.names, columns, strict=False))
@@ -115,5 +129,11 @@ class Table(Generic[Row]):
         return row
 
 
-# A foreign key, and what it leads to.
-Relation = tuple["models.ForeignKey[Any, Any]", Table[Any]]
+@dataclass(frozen=True)
+class Relation:
+    """A foreign key of `holder`'s ("" for the rows themselves), and what it leads to."""
+
+    name: str
+    holder: str
+    key: "models.ForeignKey[Any, Any]"
+    table: Table[Any]

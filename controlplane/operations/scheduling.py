@@ -176,14 +176,20 @@ def hurry(project: Project, operations: Sequence[Operation], lane: Lane) -> None
         dispatch(project)
 
 
+# Each by its name, as the index has them.
+_IS_UNFINISHED = f"""status IN ('{"', '".join(UNFINISHED)}')"""
 UNFINISHED_OPERATIONS = Reading(
-    Operation,
-    # Each by its name, as the index has them.
-    f"""
-    WHERE t.project_id = %(project)s AND t.status IN ('{"', '".join(UNFINISHED)}')
-    ORDER BY t.created_at
-    """,
+    Operation, f"WHERE t.project_id = %(project)s AND t.{_IS_UNFINISHED} ORDER BY t.created_at"
 )
+# For a `Reading` of a project's: whether `unfinished` would find any at that moment. Mostly there
+# are none, and who reads needs no second statement.
+_BUSY_ROWS = f"FROM controlplane_operation WHERE project_id = %(project)s AND {_IS_UNFINISHED}"
+IS_BUSY = {"is_busy": f"EXISTS (SELECT {_BUSY_ROWS})"}
+
+
+def unfinished_if_busy(row: Endpoint | Branch) -> Sequence[Operation]:
+    """The project's unfinished operations, for a row that was read with IS_BUSY."""
+    return unfinished(row.project_id) if row.__dict__["is_busy"] else []
 
 
 def unfinished(project_id: str) -> Sequence[Operation]:

@@ -31,7 +31,14 @@ from controlplane.operations.details import ApplyConfigDetails
 from controlplane.operations.effects import pending_state
 from controlplane.operations.engine import withdraw
 from controlplane.operations.queue import enqueue_reconciliation
-from controlplane.operations.scheduling import Step, hurry, schedule, unfinished
+from controlplane.operations.scheduling import (
+    IS_BUSY,
+    Step,
+    hurry,
+    schedule,
+    unfinished,
+    unfinished_if_busy,
+)
 from controlplane.services.branches import find_branch, refuse_while_deleting
 from controlplane.services.creation import creation_again, make_endpoint
 from controlplane.services.endpoint_attributes import (
@@ -54,6 +61,16 @@ ENDPOINT = Reading(
     Endpoint,
     "WHERE t.project_id = %(project)s AND t.id = %(endpoint)s AND t.deleted_at IS NULL",
     joined=["branch"],
+)
+# In one statement with its project: who reads an endpoint asks for nothing else.
+OWN_ENDPOINT = Reading(
+    Endpoint,
+    """
+    WHERE t.project_id = %(project)s AND t.id = %(endpoint)s AND t.deleted_at IS NULL
+        AND project.account_id = %(account)s AND project.deleted_at IS NULL
+    """,
+    joined=["project", "project__region"],
+    extra=IS_BUSY,
 )
 ENDPOINTS = Reading(
     Endpoint, "WHERE t.project_id = %(project)s AND t.deleted_at IS NULL " + IN_ORDER
@@ -83,9 +100,10 @@ def find_endpoint(project: Project, endpoint_id: str) -> Endpoint:
 
 def get_endpoint(account: Account, project_id: str, endpoint_id: str) -> Endpoint:
     """The endpoint, with its pending state. Raises NotFound."""
-    project = find_project(account, project_id)
-    endpoint = find_endpoint(project, endpoint_id)
-    endpoint.pending_state = pending_state(endpoint, unfinished(project.id))
+    endpoint = OWN_ENDPOINT.first(project=project_id, endpoint=endpoint_id, account=account.id)
+    if endpoint is None:
+        return find_endpoint(find_project(account, project_id), endpoint_id)
+    endpoint.pending_state = pending_state(endpoint, unfinished_if_busy(endpoint))
     return endpoint
 
 

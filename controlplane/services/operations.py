@@ -12,7 +12,18 @@ from controlplane.services.errors import NotFound
 from controlplane.services.operation_filters import time_of
 from controlplane.services.projects import find_project
 
-OPERATION = Reading(Operation, "WHERE t.project_id = %(project)s AND t.id = %(operation)s")
+# In one statement with its project: who reads an operation asks for nothing else.
+OWN_OPERATION = Reading(
+    Operation,
+    """
+    WHERE t.project_id = %(project)s AND t.id = %(operation)s
+        AND project.account_id = %(account)s AND project.deleted_at IS NULL
+    """,
+    joined=["project"],
+)
+
+
+NO_OPERATION = uuid.UUID(int=0)
 
 
 def list_operations(
@@ -36,13 +47,13 @@ def list_operations(
 
 def get_operation(account: Account, project_id: str, operation_id: str) -> Operation:
     """Raises NotFound."""
-    project = find_project(account, project_id)
     try:
         wanted = uuid.UUID(operation_id)
     except ValueError:
-        raise NotFound("operation not found") from None
-    operation = OPERATION.first(project=project.id, operation=wanted)
+        wanted = NO_OPERATION
+    operation = OWN_OPERATION.first(project=project_id, operation=wanted, account=account.id)
     if operation is None:
+        find_project(account, project_id)
         raise NotFound("operation not found")
     return operation
 
