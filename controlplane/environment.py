@@ -141,6 +141,8 @@ def postgres_database(
         "STATEMENT_TIMEOUT": statement_timeout,
         "OPTIONS": {
             **options,
+            # Of the statements that ask for it alone (`DatabaseWrapper.read`), not of Django's.
+            "prepare_threshold": 0,
             "pool": {
                 "connection_class": BoundedConnection,
                 "min_size": 1,

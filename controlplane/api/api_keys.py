@@ -2,12 +2,13 @@
 
 from typing import Any
 
-from ninja import Router, Schema
+from ninja import Schema
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from controlplane.api.auth import AuthenticatedRequest
 from controlplane.api.fields import Timestamp
 from controlplane.api.requests.api_keys import CreateApiKey
+from controlplane.api.routing import Router
 from controlplane.models import ApiKey
 from controlplane.services import accounts
 

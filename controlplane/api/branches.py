@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ninja import Body, Router
+from ninja import Body
 
 from controlplane.api.auth import AuthenticatedRequest
 from controlplane.api.projects import connection_details
@@ -14,6 +14,7 @@ from controlplane.api.responses.branches import (
     OneBranch,
 )
 from controlplane.api.responses.endpoints import Endpoints
+from controlplane.api.routing import Router
 from controlplane.models import Branch
 from controlplane.services import branches, connections, endpoints
 
@@ -21,16 +22,20 @@ router = Router(tags=["branches"])
 
 
 @router.get("/projects/{project_id}/branches", response=Branches, exclude_none=True)
-def list_branches(
+def list_project_branches(
     request: AuthenticatedRequest, project_id: str, search: str = ""
 ) -> dict[str, Any]:
+    """The project's branches, the last changed first."""
     return {"branches": branches.list_branches(request.auth, project_id, search=search)}
 
 
 @router.post("/projects/{project_id}/branches", response={201: CreatedBranch}, exclude_none=True)
-def create_branch(
+def create_project_branch(
     request: AuthenticatedRequest, project_id: str, body: Body[CreateBranch | None] = None
 ) -> tuple[int, dict[str, Any]]:
+    """A branch with all that is committed on its parent, by default the default branch; with an
+    endpoint where one is asked for. Its roles, their passwords and its databases are the parent's.
+    Without a body all is chosen for you."""
     created = branches.create_branch(request.auth, project_id, (body or CreateBranch()).spec())
     answer: dict[str, Any] = {
         "branch": created.branch,
@@ -45,16 +50,20 @@ def create_branch(
 
 
 @router.get("/projects/{project_id}/branches/{branch_id}", response=OneBranch, exclude_none=True)
-def get_branch(request: AuthenticatedRequest, project_id: str, branch_id: str) -> dict[str, Any]:
+def get_project_branch(
+    request: AuthenticatedRequest, project_id: str, branch_id: str
+) -> dict[str, Any]:
+    """The branch; `pending_state` is there while an operation leads to another state."""
     return {"branch": branches.get_branch(request.auth, project_id, branch_id)}
 
 
 @router.patch(
     "/projects/{project_id}/branches/{branch_id}", response=BranchAndOperations, exclude_none=True
 )
-def update_branch(
+def update_project_branch(
     request: AuthenticatedRequest, project_id: str, branch_id: str, body: UpdateBranch
 ) -> dict[str, Any]:
+    """Changes what is sent and leaves the rest."""
     branch = branches.update_branch(
         request.auth,
         project_id,
@@ -68,7 +77,11 @@ def update_branch(
 @router.delete(
     "/projects/{project_id}/branches/{branch_id}", response=BranchAndOperations, exclude_none=True
 )
-def delete_branch(request: AuthenticatedRequest, project_id: str, branch_id: str) -> dict[str, Any]:
+def delete_project_branch(
+    request: AuthenticatedRequest, project_id: str, branch_id: str
+) -> dict[str, Any]:
+    """For good, with its endpoint: once the operations have finished. Refused for the default
+    branch, a protected one and one with children."""
     branch, operations = branches.delete_branch(request.auth, project_id, branch_id)
     return {"branch": branch, "operations": operations}
 
@@ -78,9 +91,10 @@ def delete_branch(request: AuthenticatedRequest, project_id: str, branch_id: str
     response=BranchAndOperations,
     exclude_none=True,
 )
-def set_as_default(
+def set_default_project_branch(
     request: AuthenticatedRequest, project_id: str, branch_id: str
 ) -> dict[str, Any]:
+    """The branch that is meant where none is named."""
     return _unattended(branches.set_default_branch(request.auth, project_id, branch_id))
 
 
@@ -89,19 +103,20 @@ def set_as_default(
     response=BranchAndOperations,
     exclude_none=True,
 )
-def set_as_primary(
+def set_primary_project_branch(
     request: AuthenticatedRequest, project_id: str, branch_id: str
 ) -> dict[str, Any]:
-    """The older name of set_as_default."""
-    return set_as_default(request, project_id, branch_id)
+    """The older name of `set_as_default`."""
+    return set_default_project_branch(request, project_id, branch_id)
 
 
 @router.get(
     "/projects/{project_id}/branches/{branch_id}/endpoints", response=Endpoints, exclude_none=True
 )
-def list_branch_endpoints(
+def list_project_branch_endpoints(
     request: AuthenticatedRequest, project_id: str, branch_id: str
 ) -> dict[str, Any]:
+    """The endpoints of one branch; there is at most one."""
     found = endpoints.list_endpoints(request.auth, project_id, branch_id=branch_id)
     return {"endpoints": found}
 

@@ -2,11 +2,10 @@
 
 from typing import Any
 
-from ninja import Router
-
 from controlplane.api.auth import AuthenticatedRequest
 from controlplane.api.requests.catalog import CreateDatabase, UpdateDatabase
 from controlplane.api.responses.catalog import DatabaseAndOperations, Databases, OneDatabase
+from controlplane.api.routing import Router
 from controlplane.models import Database, Operation
 from controlplane.services import catalog
 
@@ -17,16 +16,18 @@ DATABASE = DATABASES + "/{database_name}"
 
 
 @router.get(DATABASES, response=Databases, exclude_none=True)
-def list_databases(
+def list_project_branch_databases(
     request: AuthenticatedRequest, project_id: str, branch_id: str
 ) -> dict[str, Any]:
+    """The branch's databases."""
     return {"databases": catalog.list_databases(request.auth, project_id, branch_id)}
 
 
 @router.post(DATABASES, response={201: DatabaseAndOperations}, exclude_none=True)
-def create_database(
+def create_project_branch_database(
     request: AuthenticatedRequest, project_id: str, branch_id: str, body: CreateDatabase
 ) -> tuple[int, dict[str, Any]]:
+    """A database that the role owns; it is there once the operations have finished."""
     wanted = body.database
     return 201, _changed(
         *catalog.create_database(
@@ -36,21 +37,23 @@ def create_database(
 
 
 @router.get(DATABASE, response=OneDatabase, exclude_none=True)
-def get_database(
+def get_project_branch_database(
     request: AuthenticatedRequest, project_id: str, branch_id: str, database_name: str
 ) -> dict[str, Any]:
+    """One database, by its name."""
     found = catalog.get_database(request.auth, project_id, branch_id, database_name)
     return {"database": found}
 
 
 @router.patch(DATABASE, response=DatabaseAndOperations, exclude_none=True)
-def update_database(
+def update_project_branch_database(
     request: AuthenticatedRequest,
     project_id: str,
     branch_id: str,
     database_name: str,
     body: UpdateDatabase,
 ) -> dict[str, Any]:
+    """Another name, another owner, or both."""
     changes = body.database
     return _changed(
         *catalog.update_database(
@@ -65,9 +68,10 @@ def update_database(
 
 
 @router.delete(DATABASE, response=DatabaseAndOperations, exclude_none=True)
-def delete_database(
+def delete_project_branch_database(
     request: AuthenticatedRequest, project_id: str, branch_id: str, database_name: str
 ) -> dict[str, Any]:
+    """For good, with all that is in it; its connections are dropped."""
     return _changed(*catalog.delete_database(request.auth, project_id, branch_id, database_name))
 
 

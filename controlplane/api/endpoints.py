@@ -2,11 +2,10 @@
 
 from typing import Any
 
-from ninja import Router
-
 from controlplane.api.auth import AuthenticatedRequest
 from controlplane.api.requests.endpoints import CreateEndpoint, UpdateEndpoint
 from controlplane.api.responses.endpoints import EndpointAndOperations, Endpoints, OneEndpoint
+from controlplane.api.routing import Router
 from controlplane.services import endpoints
 from controlplane.services.endpoints import EndpointChange
 
@@ -16,9 +15,10 @@ router = Router(tags=["endpoints"])
 @router.post(
     "/projects/{project_id}/endpoints", response={201: EndpointAndOperations}, exclude_none=True
 )
-def create_endpoint(
+def create_project_endpoint(
     request: AuthenticatedRequest, project_id: str, body: CreateEndpoint
 ) -> tuple[int, dict[str, Any]]:
+    """A branch's endpoint, which is then started: at most one for each branch."""
     wanted = body.endpoint
     change = endpoints.create_endpoint(
         request.auth, project_id, branch_id=wanted.branch_id, asked=wanted.asked()
@@ -27,16 +27,18 @@ def create_endpoint(
 
 
 @router.get("/projects/{project_id}/endpoints", response=Endpoints, exclude_none=True)
-def list_endpoints(request: AuthenticatedRequest, project_id: str) -> dict[str, Any]:
+def list_project_endpoints(request: AuthenticatedRequest, project_id: str) -> dict[str, Any]:
+    """All endpoints of the project, the oldest first."""
     return {"endpoints": endpoints.list_endpoints(request.auth, project_id)}
 
 
 @router.get(
     "/projects/{project_id}/endpoints/{endpoint_id}", response=OneEndpoint, exclude_none=True
 )
-def get_endpoint(
+def get_project_endpoint(
     request: AuthenticatedRequest, project_id: str, endpoint_id: str
 ) -> dict[str, Any]:
+    """The endpoint; `pending_state` is there while an operation leads to another state."""
     return {"endpoint": endpoints.get_endpoint(request.auth, project_id, endpoint_id)}
 
 
@@ -45,9 +47,12 @@ def get_endpoint(
     response=EndpointAndOperations,
     exclude_none=True,
 )
-def update_endpoint(
+def update_project_endpoint(
     request: AuthenticatedRequest, project_id: str, endpoint_id: str, body: UpdateEndpoint
 ) -> dict[str, Any]:
+    """Changes what is sent and leaves the rest. A `branch_id` of another branch reassigns the
+    endpoint to it. Where operations are answered, the change holds once the last has finished; a
+    suspended endpoint is suspended again after it."""
     wanted = body.endpoint
     change = endpoints.update_endpoint(
         request.auth,
@@ -64,9 +69,10 @@ def update_endpoint(
     response=EndpointAndOperations,
     exclude_none=True,
 )
-def delete_endpoint(
+def delete_project_endpoint(
     request: AuthenticatedRequest, project_id: str, endpoint_id: str
 ) -> dict[str, Any]:
+    """For good. The answer is the endpoint as it was; its connections are dropped."""
     deleted = endpoints.delete_endpoint(request.auth, project_id, endpoint_id)
     return {"endpoint": deleted, "operations": []}
 
@@ -76,9 +82,11 @@ def delete_endpoint(
     response=EndpointAndOperations,
     exclude_none=True,
 )
-def start_endpoint(
+def start_project_endpoint(
     request: AuthenticatedRequest, project_id: str, endpoint_id: str
 ) -> dict[str, Any]:
+    """Starts the endpoint's compute; without effect on one that runs. Connecting to a suspended one
+    starts it too."""
     return _changed(endpoints.start_endpoint(request.auth, project_id, endpoint_id))
 
 
@@ -87,9 +95,11 @@ def start_endpoint(
     response=EndpointAndOperations,
     exclude_none=True,
 )
-def suspend_endpoint(
+def suspend_project_endpoint(
     request: AuthenticatedRequest, project_id: str, endpoint_id: str
 ) -> dict[str, Any]:
+    """Stops the endpoint's compute, until a client connects or it is started. Connections are
+    dropped."""
     return _changed(endpoints.suspend_endpoint(request.auth, project_id, endpoint_id))
 
 
@@ -98,9 +108,10 @@ def suspend_endpoint(
     response=EndpointAndOperations,
     exclude_none=True,
 )
-def restart_endpoint(
+def restart_project_endpoint(
     request: AuthenticatedRequest, project_id: str, endpoint_id: str
 ) -> dict[str, Any]:
+    """Suspends the endpoint's compute and starts it again. Connections are dropped."""
     return _changed(endpoints.restart_endpoint(request.auth, project_id, endpoint_id))
 
 

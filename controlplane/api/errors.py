@@ -82,6 +82,9 @@ class JsonErrorsMiddleware:
             response = error_response(request, response.status_code, message)
             if allowed:
                 response.headers["Allow"] = allowed
+        if not response.streaming:
+            # Without it the answer would go out in chunks, each a packet.
+            response.headers["Content-Length"] = str(len(response.content))
         response.headers["x-neon-ret-request-id"] = request_id(request)
         response.headers["X-Content-Type-Options"] = "nosniff"
         response.headers["Cache-Control"] = "no-store"

@@ -3,11 +3,12 @@
 from typing import Any
 
 from django.http import HttpResponseBase, JsonResponse
-from ninja import Query, Router
+from ninja import Query
 
 from controlplane.api.auth import AuthenticatedRequest
 from controlplane.api.event_fields import EventsPage, EventsQuery
 from controlplane.api.event_streams import open_stream
+from controlplane.api.routing import Router
 from controlplane.events.shape import as_json
 from controlplane.services import events
 

@@ -72,7 +72,7 @@ def _point_in_time(value: Any) -> datetime:
         raise ValueError("must be a time as 2027-01-31T12:00:00Z") from None
 
 
-def _in_seconds(time: datetime) -> str:
+def in_seconds(time: datetime) -> str:
     return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -115,6 +115,6 @@ HistoryRetention = Annotated[Integer, Field(ge=0, le=2592000)]
 PgVersion = Annotated[Integer, Field(ge=1, le=1000)]
 PointInTime = Annotated[datetime, BeforeValidator(_point_in_time)]
 # Printed in seconds, UTC, with Z (specification, section 2).
-Timestamp = Annotated[datetime, PlainSerializer(_in_seconds, return_type=str)]
+Timestamp = Annotated[datetime, PlainSerializer(in_seconds, return_type=str)]
 # Printed in microseconds, likewise.
 Moment = Annotated[datetime, PlainSerializer(_in_microseconds, return_type=str)]

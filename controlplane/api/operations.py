@@ -4,13 +4,14 @@ import time
 from typing import Any
 
 from django.conf import settings
-from ninja import Query, Router
+from ninja import Query
 
 from controlplane.api.auth import AuthenticatedRequest
 from controlplane.api.fair_shares import only_waiting
 from controlplane.api.listening import OPERATIONS, Waiter, waiting_for
 from controlplane.api.pagination import OperationQuery, OperationsQuery
 from controlplane.api.responses.operations import OneOperation, OperationsPage
+from controlplane.api.routing import Router
 from controlplane.models import Operation
 from controlplane.services import operations
 
@@ -25,7 +26,7 @@ router = Router(tags=["operations"])
     description="The newest first, by cursor. Filters may be joined; an unknown value is refused "
     "with those there are. The steps come with a single operation alone.",
 )
-def list_operations(
+def list_project_operations(
     request: AuthenticatedRequest, project_id: str, query: Query[OperationsQuery]
 ) -> dict[str, Any]:
     page = operations.list_operations(
@@ -46,7 +47,7 @@ def list_operations(
     "after so many seconds otherwise. The operations of one request end one after the other, so "
     "whoever waits for all of them waits for the last.",
 )
-def get_operation(
+def get_project_operation(
     request: AuthenticatedRequest, project_id: str, operation_id: str, query: Query[OperationQuery]
 ) -> dict[str, Any]:
     deadline = time.monotonic() + query.wait

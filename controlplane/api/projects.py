@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
-from ninja import Query, Router
+from ninja import Query
 
 from controlplane.api.auth import AuthenticatedRequest
 from controlplane.api.pagination import ConnectionQuery, ProjectsQuery
@@ -15,6 +15,7 @@ from controlplane.api.responses.projects import (
     ProjectAndOperations,
     ProjectsPage,
 )
+from controlplane.api.routing import Router
 from controlplane.services import connections, projects
 from controlplane.services.connections import Connection, connection_to
 
@@ -23,6 +24,9 @@ router = Router(tags=["projects"])
 
 @router.get("/projects", response=ProjectsPage, exclude_none=True)
 def list_projects(request: AuthenticatedRequest, query: Query[ProjectsQuery]) -> dict[str, Any]:
+    """The account's projects, the newest first. `pagination.cursor` of one page asks for the next;
+    it is
+    there as long as the page is not empty."""
     page = projects.list_projects(
         request.auth,
         after=query.cursor,
@@ -46,6 +50,9 @@ def list_shared_projects(request: AuthenticatedRequest) -> dict[str, Any]:
 def create_project(
     request: AuthenticatedRequest, body: CreateProject
 ) -> tuple[int, dict[str, Any]]:
+    """A project with its default branch, that branch's endpoint, a role and a database. Only this
+    answer holds the password and a connection string. It is ready once the last operation has
+    finished."""
     created = projects.create_project(request.auth, body.project.spec())
     created.role.password = created.password
     connection = connection_to(
@@ -64,6 +71,7 @@ def create_project(
 
 @router.get("/projects/{project_id}", response=OneProject, exclude_none=True)
 def get_project(request: AuthenticatedRequest, project_id: str) -> dict[str, Any]:
+    """The project, with what its branches have used."""
     return {"project": projects.get_project(request.auth, project_id)}
 
 
@@ -71,12 +79,15 @@ def get_project(request: AuthenticatedRequest, project_id: str) -> dict[str, Any
 def update_project(
     request: AuthenticatedRequest, project_id: str, body: UpdateProject
 ) -> dict[str, Any]:
+    """Changes what is sent and leaves the rest; `settings` are merged key by key."""
     project = projects.update_project(request.auth, project_id, body.project.changes())
     return {"project": project, "operations": []}
 
 
 @router.delete("/projects/{project_id}", response=OneProject, exclude_none=True)
 def delete_project(request: AuthenticatedRequest, project_id: str) -> dict[str, Any]:
+    """For good, with all that is in it: at once for callers, its data by an operation. Deleting it
+    again answers the same."""
     return {"project": projects.delete_project(request.auth, project_id)}
 
 
@@ -89,6 +100,7 @@ def connection_details(connection: Connection) -> dict[str, Any]:
 def get_connection_uri(
     request: AuthenticatedRequest, project_id: str, query: Query[ConnectionQuery]
 ) -> dict[str, Any]:
+    """A connection string with the role's password, for a branch's endpoint."""
     found = connections.find_connection(
         request.auth,
         project_id,

@@ -2,11 +2,10 @@
 
 from typing import Any
 
-from ninja import Router
-
 from controlplane.api.auth import AuthenticatedRequest
 from controlplane.api.requests.catalog import CreateRole
 from controlplane.api.responses.catalog import OneRole, Password, RoleAndOperations, Roles
+from controlplane.api.routing import Router
 from controlplane.models import Operation, Role
 from controlplane.services import catalog
 
@@ -17,14 +16,19 @@ ROLE = ROLES + "/{role_name}"
 
 
 @router.get(ROLES, response=Roles, exclude_none=True)
-def list_roles(request: AuthenticatedRequest, project_id: str, branch_id: str) -> dict[str, Any]:
+def list_project_branch_roles(
+    request: AuthenticatedRequest, project_id: str, branch_id: str
+) -> dict[str, Any]:
+    """The branch's roles; never a password."""
     return {"roles": catalog.list_roles(request.auth, project_id, branch_id)}
 
 
 @router.post(ROLES, response={201: RoleAndOperations}, exclude_none=True)
-def create_role(
+def create_project_branch_role(
     request: AuthenticatedRequest, project_id: str, branch_id: str, body: CreateRole
 ) -> tuple[int, dict[str, Any]]:
+    """A role with a new password, which this answer holds. It is there once the operations have
+    finished."""
     made = catalog.create_role(
         request.auth, project_id, branch_id, name=body.role.name, no_login=body.role.no_login
     )
@@ -32,33 +36,45 @@ def create_role(
 
 
 @router.get(ROLE, response=OneRole, exclude_none=True)
-def get_role(
+def get_project_branch_role(
     request: AuthenticatedRequest, project_id: str, branch_id: str, role_name: str
 ) -> dict[str, Any]:
+    """One role, by its name; without its password."""
     return {"role": catalog.get_role(request.auth, project_id, branch_id, role_name)}
 
 
 @router.delete(ROLE, response=RoleAndOperations, exclude_none=True)
-def delete_role(
+def delete_project_branch_role(
     request: AuthenticatedRequest, project_id: str, branch_id: str, role_name: str
 ) -> dict[str, Any]:
+    """For good. Refused for a role that owns a database."""
     role, operations = catalog.delete_role(request.auth, project_id, branch_id, role_name)
     return {"role": role, "operations": operations}
 
 
-@router.api_operation(["GET", "POST"], ROLE + "/reveal_password", response=Password)
-def reveal_password(
+@router.get(ROLE + "/reveal_password", response=Password)
+def get_project_branch_role_password(
     request: AuthenticatedRequest, project_id: str, branch_id: str, role_name: str
 ) -> dict[str, Any]:
-    """POST as well: a client in wide use asks so."""
+    """The role's password, where the project keeps them (`store_passwords`)."""
     password = catalog.reveal_password(request.auth, project_id, branch_id, role_name)
     return {"password": password}
 
 
-@router.post(ROLE + "/reset_password", response=RoleAndOperations, exclude_none=True)
-def reset_password(
+@router.post(ROLE + "/reveal_password", response=Password)
+def reveal_project_branch_role_password(
     request: AuthenticatedRequest, project_id: str, branch_id: str, role_name: str
 ) -> dict[str, Any]:
+    """The same as GET: a client in wide use asks so."""
+    return get_project_branch_role_password(request, project_id, branch_id, role_name)
+
+
+@router.post(ROLE + "/reset_password", response=RoleAndOperations, exclude_none=True)
+def reset_project_branch_role_password(
+    request: AuthenticatedRequest, project_id: str, branch_id: str, role_name: str
+) -> dict[str, Any]:
+    """A new password, which this answer holds. The old one holds until the operations have
+    finished."""
     return _with_password(*catalog.reset_password(request.auth, project_id, branch_id, role_name))
 
 

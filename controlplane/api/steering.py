@@ -2,10 +2,9 @@
 
 from typing import Any
 
-from ninja import Router
-
 from controlplane.api.auth import AuthenticatedRequest
 from controlplane.api.responses.operations import OperationsOut
+from controlplane.api.routing import Router
 from controlplane.services import steering
 
 router = Router(tags=["operations"])
@@ -39,7 +38,7 @@ something else since.
     summary="Cancel an operation, and what comes after it in its chain",
     description=CANCEL,
 )
-def cancel_operation(
+def cancel_project_operation(
     request: AuthenticatedRequest, project_id: str, operation_id: str
 ) -> dict[str, Any]:
     return {"operations": steering.cancel_operation(request.auth, project_id, operation_id)}
@@ -52,7 +51,7 @@ def cancel_operation(
     summary="Try a failed or cancelled operation again",
     description=RETRY,
 )
-def retry_operation(
+def retry_project_operation(
     request: AuthenticatedRequest, project_id: str, operation_id: str
 ) -> tuple[int, dict[str, Any]]:
     return 201, {"operations": steering.retry_operation(request.auth, project_id, operation_id)}
@@ -65,7 +64,9 @@ def retry_operation(
     summary="Cancel what can be cancelled of a chain of operations",
     description=CANCEL,
 )
-def cancel_chain(request: AuthenticatedRequest, project_id: str, chain_id: str) -> dict[str, Any]:
+def cancel_project_chain(
+    request: AuthenticatedRequest, project_id: str, chain_id: str
+) -> dict[str, Any]:
     return {"operations": steering.cancel_chain(request.auth, project_id, chain_id)}
 
 
@@ -76,7 +77,7 @@ def cancel_chain(request: AuthenticatedRequest, project_id: str, chain_id: str) 
     summary="Try again what has failed or was cancelled of a chain of operations",
     description=RETRY,
 )
-def retry_chain(
+def retry_project_chain(
     request: AuthenticatedRequest, project_id: str, chain_id: str
 ) -> tuple[int, dict[str, Any]]:
     return 201, {"operations": steering.retry_chain(request.auth, project_id, chain_id)}

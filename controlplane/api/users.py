@@ -1,22 +1,23 @@
 """Who is calling, and where: `/users/me`, `/regions` and what else clients ask first."""
 
-from datetime import UTC, datetime
 from typing import Any
 
-from ninja import Router
+from django.utils import timezone
 
 from controlplane.api.auth import AuthenticatedRequest
-from controlplane.api.responses.shared import UNLIMITED, as_limit, subscription_type
+from controlplane.api.responses.shared import UNLIMITED, as_limit, month_of, subscription_type
+from controlplane.api.responses.users import AuthDetails, CurrentUser, Organizations, Regions
+from controlplane.api.routing import Router
 from controlplane.services import regions
 
 router = Router(tags=["users"])
 
 
-@router.get("/users/me")
-def get_current_user(request: AuthenticatedRequest) -> dict[str, Any]:
-    """Billing does not exist here; clients want its fields all the same."""
+@router.get("/users/me", response=CurrentUser)
+def get_current_user_info(request: AuthenticatedRequest) -> dict[str, Any]:
+    """The account that the key is of. Nothing is billed here; clients want the fields all the
+    same."""
     account = request.auth
-    address = ("city", "country", "line1", "line2", "postal_code", "state")
     return {
         "id": str(account.id),
         "login": account.name,
@@ -32,44 +33,37 @@ def get_current_user(request: AuthenticatedRequest) -> dict[str, Any]:
         "max_autoscaling_limit": account.largest_compute,
         "auth_accounts": [],
         "billing_account": {
-            **{f"address_{part}": "" for part in address},
             "state": "active",
             "name": account.name,
             "email": account.name,
             "payment_source": {"type": ""},
             "payment_method": "none",
             "subscription_type": subscription_type(account),
-            "quota_reset_at_last": _beginning_of_month(),
+            "quota_reset_at_last": month_of(timezone.now()),
         },
     }
 
 
-@router.get("/users/me/organizations")
-def list_organizations(request: AuthenticatedRequest) -> dict[str, Any]:
+@router.get("/users/me/organizations", response=Organizations)
+def get_current_user_organizations(request: AuthenticatedRequest) -> dict[str, Any]:
+    """The organizations of the account."""
     return {"organizations": []}
 
 
-@router.get("/auth")
+@router.get("/auth", response=AuthDetails)
 def get_auth_details(request: AuthenticatedRequest) -> dict[str, Any]:
+    """Whose key this is."""
     account = request.auth
     return {"account_id": str(account.id), "auth_method": "api_key_user", "auth_data": account.name}
 
 
-@router.get("/regions")
-def list_regions(request: AuthenticatedRequest) -> dict[str, Any]:
+@router.get("/regions", response=Regions)
+def get_active_regions(request: AuthenticatedRequest) -> dict[str, Any]:
+    """Where projects can be."""
+    found = regions.list_regions()
     return {
         "regions": [
-            {
-                "region_id": region.id,
-                "name": region.name,
-                "default": region.default,
-                "geo_lat": "",
-                "geo_long": "",
-            }
-            for region in regions.list_regions()
+            {"region_id": region.id, "name": region.name, "default": region.default}
+            for region in found
         ]
     }
-
-
-def _beginning_of_month() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-01T00:00:00Z")

@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from ninja import Body, Query, Router
+from ninja import Body, Query
 
 from controlplane.api.auth import AuthenticatedRequest
+from controlplane.api.routing import Router
 from controlplane.api.webhook_shapes import (
     CreateWebhook,
     DeliveriesPage,
@@ -54,11 +55,13 @@ def create_webhook(
 
 @router.get("/webhooks", response=Webhooks, exclude_none=True, summary="List the webhooks")
 def list_webhooks(request: AuthenticatedRequest, query: Query[WebhooksQuery]) -> dict[str, Any]:
+    """Those of the account and of its projects; with `project_id`, those of one project."""
     return {"webhooks": webhooks.list_webhooks(request.auth, project_id=query.project_id)}
 
 
 @router.get(WEBHOOK, response=OneWebhook, exclude_none=True, summary="Get a webhook")
 def get_webhook(request: AuthenticatedRequest, webhook_id: str) -> dict[str, Any]:
+    """One webhook; never its secret."""
     return {"webhook": webhooks.get_webhook(request.auth, webhook_id)}
 
 
@@ -90,6 +93,7 @@ def update_webhook(
     summary="Delete a webhook, and what was still to be sent to it",
 )
 def delete_webhook(request: AuthenticatedRequest, webhook_id: str) -> dict[str, Any]:
+    """For good, and what was still to be sent to it."""
     return {"webhook": webhooks.delete_webhook(request.auth, webhook_id)}
 
 
@@ -101,7 +105,7 @@ def delete_webhook(request: AuthenticatedRequest, webhook_id: str) -> dict[str, 
     description="Answers with the new secret, which is shown this once. For 24 hours messages are "
     "signed with the one before as well.",
 )
-def rotate_secret(
+def rotate_webhook_secret(
     request: AuthenticatedRequest, webhook_id: str, body: Body[RotateSecret | None] = None
 ) -> dict[str, Any]:
     wanted = body.webhook.secret if body else None
@@ -126,9 +130,10 @@ def test_webhook(request: AuthenticatedRequest, webhook_id: str) -> tuple[int, d
     exclude_none=True,
     summary="List a webhook's deliveries, the newest first",
 )
-def list_deliveries(
+def list_webhook_deliveries(
     request: AuthenticatedRequest, webhook_id: str, query: Query[DeliveriesQuery]
 ) -> dict[str, Any]:
+    """What was sent to the webhook, or is to be, the newest first."""
     page = webhook_deliveries.list_deliveries(
         request.auth, webhook_id, cursor=query.cursor, limit=query.limit, status=query.status
     )
@@ -144,9 +149,10 @@ def list_deliveries(
     exclude_none=True,
     summary="Get a delivery, with its message",
 )
-def get_delivery(
+def get_webhook_delivery(
     request: AuthenticatedRequest, webhook_id: str, delivery_id: str
 ) -> dict[str, Any]:
+    """One delivery, with the message that is posted."""
     return {"delivery": webhook_deliveries.get_delivery(request.auth, webhook_id, delivery_id)}
 
 
@@ -158,7 +164,9 @@ def get_delivery(
     description="At once, ahead of what waits, with the same `webhook-id`; also one that was "
     "delivered. It is tried for a day.",
 )
-def resend(request: AuthenticatedRequest, webhook_id: str, delivery_id: str) -> dict[str, Any]:
+def resend_webhook_delivery(
+    request: AuthenticatedRequest, webhook_id: str, delivery_id: str
+) -> dict[str, Any]:
     return {"delivery": webhook_deliveries.resend(request.auth, webhook_id, delivery_id)}
 
 

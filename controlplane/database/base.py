@@ -6,15 +6,24 @@ connection and raises OperationalError. A server that does answer ends the state
 before, so that nothing goes on for nobody.
 """
 
+import json
 import math
-from contextlib import suppress
+import select
+import time
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, TypeVar
 
 import psycopg
 from django.db import Error
 from django.db.backends.postgresql import base
 from django.db.backends.postgresql.schema import DatabaseSchemaEditor
+from django.db.backends.utils import CursorDebugWrapper
+from gevent.monkey import get_original
 from psycopg.abc import PQGen
+from psycopg.adapt import AdaptersMap
+from psycopg.types.json import set_json_loads
+from psycopg_pool import ConnectionPool
 
 Result = TypeVar("Result")
 
@@ -23,6 +32,10 @@ Result = TypeVar("Result")
 LOOK_WITHIN = 1.0
 # Seconds by which the server's end of a statement comes first.
 SERVER_FIRST = 0.5
+# Seconds in which a connection that has answered is taken for good, unless its other end is gone.
+GOOD_FOR = 1.0
+# The system's own, which looks and does not wait; gevent's goes its own way.
+_poll = get_original("select", "poll")
 
 
 class BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
@@ -32,6 +45,8 @@ class BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
     """
 
     bound = LOOK_WITHIN
+    # When it was last seen to be good, by the monotonic clock.
+    good_at = -math.inf
 
     def wait(
         self, gen: PQGen[Result], interval: float = 0.1, timeout: float | None = None
@@ -39,11 +54,45 @@ class BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
         if timeout is not None:
             return super().wait(gen, interval, timeout)
         try:
-            return super().wait(gen, interval, None if math.isinf(self.bound) else self.bound)
+            answer = super().wait(gen, interval, None if math.isinf(self.bound) else self.bound)
         except psycopg.errors._WaitTimeout as error:
             # What may still come answers a question that nobody asks any more.
             self.pgconn.finish()
             raise psycopg.OperationalError(f"no answer within {self.bound:g} seconds") from error
+        self.good_at = time.monotonic()
+        return answer
+
+
+def check_good(connection: BoundedConnection) -> None:
+    """Asks the server, but for a connection that has answered a moment ago and has nothing to say:
+    of one whose server ended, the end could be read. Raises psycopg.Error."""
+    if time.monotonic() - connection.good_at < GOOD_FOR:
+        look = _poll()
+        look.register(connection.fileno(), select.POLLIN)
+        if not look.poll(0):
+            return
+    ConnectionPool.check_connection(connection)
+
+
+_scan = json.JSONDecoder().raw_decode
+
+
+def _read_json(data: bytes | bytearray | str) -> Any:
+    """What Postgres has written: UTF-8, with nothing around it."""
+    return _scan(data if isinstance(data, str) else str(data, "utf-8"))[0]
+
+
+READ_ADAPTERS = AdaptersMap(psycopg.adapters)
+set_json_loads(_read_json, READ_ADAPTERS)
+
+
+class ReadCursor(psycopg.Cursor[tuple[Any, ...]]):
+    """Gives values as psycopg reads them, in C, past what Django's own loaders do in Python:
+    times are UTC, JSON is read."""
+
+    @property
+    def adapters(self) -> AdaptersMap:
+        return READ_ADAPTERS
 
 
 class SchemaEditor(DatabaseSchemaEditor):
@@ -83,6 +132,29 @@ class DatabaseWrapper(base.DatabaseWrapper):
             connection = BoundedConnection.connect(**conn_params)
         connection.bound = self.bound
         return connection
+
+    @property
+    def pool(self) -> "ConnectionPool[BoundedConnection] | None":
+        pool = super().pool
+        if pool is not None:
+            # Django passes psycopg's own check, which asks the server each time.
+            pool._check = check_good
+        return pool  # type: ignore[no-any-return]
+
+    def read(self, sql: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        """The rows of a statement that the server prepares once for each connection, so that its
+        text must be one of few, and hold no value. Raises django.db.Error."""
+        self.ensure_connection()
+        self.validate_no_broken_transaction()
+        with self._noted(sql, values), self.wrap_database_errors:
+            cursor = ReadCursor(self.connection)
+            return cursor.execute(sql.encode(), values, prepare=True).fetchall()
+
+    def _noted(self, sql: str, values: Mapping[str, Any]) -> AbstractContextManager[Any]:
+        """As Django does it for its own statements, for those who count them."""
+        if not self.queries_logged:
+            return nullcontext()
+        return CursorDebugWrapper(None, self).debug_sql(sql, values)
 
     def bound_statements(self, seconds: float) -> None:
         """Change the bound for the connection in use. Raises django.db.Error."""

@@ -9,12 +9,13 @@ rows are fetched for the page only.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
 from controlplane.actors import ActorType
 from controlplane.models.operation import Action, Operation, OperationStatus
+from controlplane.models.reading import Reading
 
 TABLE = Operation._meta.db_table
 # The column of each filter.
@@ -51,6 +52,19 @@ SELECT {columns} FROM o
 WHERE o.project_id = %(project)s AND {wanted} AND {in_time}
 ORDER BY o.created_at DESC LIMIT %(limit)s
 """
+
+
+FIRST_MOMENT = datetime.min.replace(tzinfo=UTC)
+LAST_MOMENT = datetime.max.replace(tzinfo=UTC)
+PLAIN_PAGE = Reading(
+    Operation,
+    """
+    WHERE t.project_id = %(project)s
+        AND t.created_at >= %(since)s AND t.created_at < %(until)s
+    ORDER BY t.created_at DESC LIMIT %(limit)s
+    """,
+    without=["steps"],
+)
 
 
 @dataclass(frozen=True)
@@ -104,12 +118,12 @@ def page_of(project_id: str, wanted: OperationFilter, *, limit: int) -> list[Ope
 
 
 def _plain_page(project_id: str, wanted: OperationFilter, limit: int) -> list[Operation]:
-    operations = Operation.objects.filter(project_id=project_id).defer("steps")
-    if wanted.since is not None:
-        operations = operations.filter(created_at__gte=wanted.since)
-    if wanted.until is not None:
-        operations = operations.filter(created_at__lt=wanted.until)
-    return list(operations.order_by("-created_at")[:limit])
+    return PLAIN_PAGE.rows(
+        project=project_id,
+        since=wanted.since or FIRST_MOMENT,
+        until=wanted.until or LAST_MOMENT,
+        limit=limit,
+    )
 
 
 def _kinds(given: Mapping[str, Sequence[Any]]) -> dict[str, str]:

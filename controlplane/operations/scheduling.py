@@ -27,6 +27,7 @@ from controlplane.models import (
     OperationStatus,
     Project,
 )
+from controlplane.models.reading import Reading
 from controlplane.operations import story
 from controlplane.operations.actions import ACTIONS
 from controlplane.operations.details import Details
@@ -175,13 +176,25 @@ def hurry(project: Project, operations: Sequence[Operation], lane: Lane) -> None
         dispatch(project)
 
 
+# Each by its name, as the index has them.
+_IS_UNFINISHED = f"""status IN ('{"', '".join(UNFINISHED)}')"""
+UNFINISHED_OPERATIONS = Reading(
+    Operation, f"WHERE t.project_id = %(project)s AND t.{_IS_UNFINISHED} ORDER BY t.created_at"
+)
+# For a `Reading` of a project's: whether `unfinished` would find any at that moment. Mostly there
+# are none, and who reads needs no second statement.
+_BUSY_ROWS = f"FROM controlplane_operation WHERE project_id = %(project)s AND {_IS_UNFINISHED}"
+IS_BUSY = {"is_busy": f"EXISTS (SELECT {_BUSY_ROWS})"}
+
+
+def unfinished_if_busy(row: Endpoint | Branch) -> Sequence[Operation]:
+    """The project's unfinished operations, for a row that was read with IS_BUSY."""
+    return unfinished(row.project_id) if row.__dict__["is_busy"] else []
+
+
 def unfinished(project_id: str) -> Sequence[Operation]:
     """The project's unfinished operations, oldest first."""
-    return list(
-        Operation.objects.filter(project_id=project_id, status__in=UNFINISHED).order_by(
-            "created_at"
-        )
-    )
+    return UNFINISHED_OPERATIONS.rows(project=project_id)
 
 
 def _stands_behind(operation: Operation, held: Mapping[str, int]) -> int | None:

@@ -14,6 +14,7 @@ from controlplane.events.refusals import Refusal, refusals
 from controlplane.events.types import EventType
 from controlplane.models import Account, ApiKey
 from controlplane.models.plans import Plan
+from controlplane.models.reading import Reading
 from controlplane.services.errors import Conflict, Forbidden, Invalid, NotFound, Unprocessable
 from controlplane.services.projects import find_project
 
@@ -42,6 +43,16 @@ class KeySpec:
     expires_at: datetime | None = None
 
 
+KEY = Reading(
+    ApiKey,
+    """
+    WHERE t.digest = %(digest)s AND t.revoked_at IS NULL
+        AND (t.expires_at IS NULL OR t.expires_at > %(now)s)
+    """,
+    joined=["account"],
+)
+
+
 def create_account(name: str, plan: str = Plan.FREE) -> Account:
     """Raises Invalid for a bad name or plan, Conflict where the name is taken."""
     _check_name("account", name)
@@ -64,7 +75,7 @@ def create_account(name: str, plan: str = Plan.FREE) -> Account:
 def authenticate(key: str, *, address: str) -> ApiKey | None:
     """The key's row, with its account; None where it is unknown, revoked or expired."""
     now = timezone.now()
-    row = _in_force(now).select_related("account").filter(digest=ApiKey.digest_of(key)).first()
+    row = KEY.first(digest=ApiKey.digest_of(key), now=now)
     if row is None:
         return None
     if row.last_used_at is None or now - row.last_used_at > LAST_USED_PRECISION:

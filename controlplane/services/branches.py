@@ -28,14 +28,39 @@ from controlplane.models import (
     Project,
     Role,
 )
+from controlplane.models.reading import Reading
 from controlplane.operations.actions import MAKES_BRANCH
-from controlplane.operations.scheduling import Step, schedule, unfinished
+from controlplane.operations.scheduling import (
+    IS_BUSY,
+    Step,
+    schedule,
+    unfinished,
+    unfinished_if_busy,
+)
 from controlplane.services.creation import creation_again, make_branch, make_endpoint
 from controlplane.services.endpoint_attributes import EndpointAttributes
 from controlplane.services.errors import Conflict, Locked, NotFound, Unprocessable
 from controlplane.services.projects import changing_project, find_project
 
 CatalogRow = TypeVar("CatalogRow", Role, Database)
+BRANCH = Reading(
+    Branch, "WHERE t.project_id = %(project)s AND t.id = %(branch)s AND t.deleted_at IS NULL"
+)
+# In one statement with its project: who reads a branch asks for nothing else.
+OWN_BRANCH = Reading(
+    Branch,
+    """
+    WHERE t.project_id = %(project)s AND t.id = %(branch)s AND t.deleted_at IS NULL
+        AND project.account_id = %(account)s AND project.deleted_at IS NULL
+    """,
+    joined=["project"],
+    extra=IS_BUSY,
+)
+BRANCHES = Reading(
+    Branch,
+    "WHERE t.project_id = %(project)s AND t.deleted_at IS NULL ORDER BY t.updated_at DESC, t.id",
+    extra=IS_BUSY,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +91,7 @@ class NewBranch:
 
 def find_branch(project: Project, branch_id: str) -> Branch:
     """Raises NotFound."""
-    branch = Branch.objects.filter(project=project, id=branch_id, deleted_at=None).first()
+    branch = BRANCH.first(project=project.id, branch=branch_id)
     if branch is None:
         raise NotFound("branch not found")
     return branch
@@ -78,17 +103,21 @@ def default_branch(project: Project) -> Branch:
 
 def get_branch(account: Account, project_id: str, branch_id: str) -> Branch:
     """The branch, with its pending state. Raises NotFound."""
-    project = find_project(account, project_id)
-    return _with_pending(project, [find_branch(project, branch_id)])[0]
+    branch = OWN_BRANCH.first(project=project_id, branch=branch_id, account=account.id)
+    if branch is None:
+        return find_branch(find_project(account, project_id), branch_id)
+    return _with_pending([branch], unfinished_if_busy(branch))[0]
 
 
 def list_branches(account: Account, project_id: str, *, search: str = "") -> list[Branch]:
     """The project's branches, the last changed first. Raises NotFound."""
     project = find_project(account, project_id)
-    branches = Branch.objects.filter(project=project, deleted_at=None)
-    if search:
-        branches = branches.filter(name__icontains=search)
-    return _with_pending(project, list(branches.order_by("-updated_at", "id")))
+    if not search:
+        branches = BRANCHES.rows(project=project.id)
+        return _with_pending(branches, unfinished_if_busy(branches[0])) if branches else []
+    found = Branch.objects.filter(project=project, deleted_at=None, name__icontains=search)
+    branches = list(found.order_by("-updated_at", "id"))
+    return _with_pending(branches, unfinished(project.id))
 
 
 def create_branch(account: Account, project_id: str, spec: BranchSpec) -> NewBranch:
@@ -227,11 +256,10 @@ def refuse_taken_name(project: Project, name: str) -> None:
         raise Conflict(f'branch already exists; branch_name:"{name}"')
 
 
-def _with_pending(project: Project, branches: list[Branch]) -> list[Branch]:
+def _with_pending(branches: list[Branch], operations: Sequence[Operation]) -> list[Branch]:
+    """With where their project's unfinished operations lead."""
     being_created = {
-        row.branch_id
-        for row in unfinished(project.id)
-        if row.action in MAKES_BRANCH and row.status in HOPEFUL
+        row.branch_id for row in operations if row.action in MAKES_BRANCH and row.status in HOPEFUL
     }
     for branch in branches:
         if branch.id in being_created:

@@ -26,11 +26,19 @@ from controlplane.models import (
     OperationStatus,
     Project,
 )
+from controlplane.models.reading import Reading
 from controlplane.operations.details import ApplyConfigDetails
 from controlplane.operations.effects import pending_state
 from controlplane.operations.engine import withdraw
 from controlplane.operations.queue import enqueue_reconciliation
-from controlplane.operations.scheduling import Step, hurry, schedule, unfinished
+from controlplane.operations.scheduling import (
+    IS_BUSY,
+    Step,
+    hurry,
+    schedule,
+    unfinished,
+    unfinished_if_busy,
+)
 from controlplane.services.branches import find_branch, refuse_while_deleting
 from controlplane.services.creation import creation_again, make_endpoint
 from controlplane.services.endpoint_attributes import (
@@ -48,6 +56,32 @@ REQUESTS = {
 }
 
 
+IN_ORDER = "ORDER BY t.created_at, t.id"
+ENDPOINT = Reading(
+    Endpoint,
+    "WHERE t.project_id = %(project)s AND t.id = %(endpoint)s AND t.deleted_at IS NULL",
+    joined=["branch"],
+)
+# In one statement with its project: who reads an endpoint asks for nothing else.
+OWN_ENDPOINT = Reading(
+    Endpoint,
+    """
+    WHERE t.project_id = %(project)s AND t.id = %(endpoint)s AND t.deleted_at IS NULL
+        AND project.account_id = %(account)s AND project.deleted_at IS NULL
+    """,
+    joined=["project", "project__region"],
+    extra=IS_BUSY,
+)
+ENDPOINTS = Reading(
+    Endpoint, "WHERE t.project_id = %(project)s AND t.deleted_at IS NULL " + IN_ORDER
+)
+ENDPOINTS_OF_BRANCH = Reading(
+    Endpoint,
+    "WHERE t.project_id = %(project)s AND t.branch_id = %(branch)s AND t.deleted_at IS NULL "
+    + IN_ORDER,
+)
+
+
 @dataclass(frozen=True)
 class EndpointChange:
     """An endpoint after a request, and the operations that take it where it is heading."""
@@ -58,22 +92,18 @@ class EndpointChange:
 
 def find_endpoint(project: Project, endpoint_id: str) -> Endpoint:
     """Raises NotFound."""
-    endpoint = (
-        Endpoint.objects.select_related("branch")
-        .filter(project=project, id=endpoint_id, deleted_at=None)
-        .first()
-    )
+    endpoint = ENDPOINT.first({"project": project}, project=project.id, endpoint=endpoint_id)
     if endpoint is None:
         raise NotFound("endpoint not found")
-    endpoint.project = project
     return endpoint
 
 
 def get_endpoint(account: Account, project_id: str, endpoint_id: str) -> Endpoint:
     """The endpoint, with its pending state. Raises NotFound."""
-    project = find_project(account, project_id)
-    endpoint = find_endpoint(project, endpoint_id)
-    endpoint.pending_state = pending_state(endpoint, unfinished(project.id))
+    endpoint = OWN_ENDPOINT.first(project=project_id, endpoint=endpoint_id, account=account.id)
+    if endpoint is None:
+        return find_endpoint(find_project(account, project_id), endpoint_id)
+    endpoint.pending_state = pending_state(endpoint, unfinished_if_busy(endpoint))
     return endpoint
 
 
@@ -82,12 +112,10 @@ def list_endpoints(
 ) -> list[Endpoint]:
     """All endpoints of the project, or of one of its branches; oldest first. Raises NotFound."""
     project = find_project(account, project_id)
-    endpoints = Endpoint.objects.select_related("project__region").filter(
-        project=project, deleted_at=None
-    )
-    if branch_id is not None:
-        endpoints = endpoints.filter(branch=find_branch(project, branch_id))
-    return list(endpoints.order_by("created_at", "id"))
+    if branch_id is None:
+        return ENDPOINTS.rows({"project": project}, project=project.id)
+    branch = find_branch(project, branch_id)
+    return ENDPOINTS_OF_BRANCH.rows({"project": project}, project=project.id, branch=branch.id)
 
 
 def create_endpoint(

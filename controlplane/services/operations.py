@@ -6,10 +6,24 @@ from datetime import UTC
 from controlplane.compute.steps import Step as Step
 from controlplane.models import Account, Operation
 from controlplane.models.operation_pages import OperationFilter, page_of
+from controlplane.models.reading import Reading
 from controlplane.operations.story import steps_of as steps_of
 from controlplane.services.errors import NotFound
 from controlplane.services.operation_filters import time_of
 from controlplane.services.projects import find_project
+
+# In one statement with its project: who reads an operation asks for nothing else.
+OWN_OPERATION = Reading(
+    Operation,
+    """
+    WHERE t.project_id = %(project)s AND t.id = %(operation)s
+        AND project.account_id = %(account)s AND project.deleted_at IS NULL
+    """,
+    joined=["project"],
+)
+
+
+NO_OPERATION = uuid.UUID(int=0)
 
 
 def list_operations(
@@ -33,13 +47,13 @@ def list_operations(
 
 def get_operation(account: Account, project_id: str, operation_id: str) -> Operation:
     """Raises NotFound."""
-    project = find_project(account, project_id)
     try:
         wanted = uuid.UUID(operation_id)
     except ValueError:
-        raise NotFound("operation not found") from None
-    operation = Operation.objects.filter(project=project, id=wanted).first()
+        wanted = NO_OPERATION
+    operation = OWN_OPERATION.first(project=project_id, operation=wanted, account=account.id)
     if operation is None:
+        find_project(account, project_id)
         raise NotFound("operation not found")
     return operation
 

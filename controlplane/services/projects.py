@@ -32,6 +32,7 @@ from controlplane.models import (
     Region,
     Role,
 )
+from controlplane.models.reading import Reading
 from controlplane.operations.engine import withdraw
 from controlplane.operations.scheduling import Step, schedule
 from controlplane.services import plan_limits
@@ -90,17 +91,39 @@ class NewProject:
     operations: list[Operation]
 
 
+# What a project's branches have used comes with those that callers look at.
+USAGE = {
+    "total_active": "SELECT coalesce(sum(active_seconds), 0)"
+    " FROM controlplane_branch WHERE project_id = t.id",
+    "total_compute": "SELECT coalesce(sum(compute_seconds), 0)"
+    " FROM controlplane_branch WHERE project_id = t.id",
+}
+ONE = "WHERE t.id = %(project)s AND t.account_id = %(account)s AND t.deleted_at IS NULL"
+PROJECT = Reading(Project, ONE, joined=["region"])
+PROJECT_WITH_USAGE = Reading(Project, ONE, joined=["region"], extra=USAGE)
+FIRST_PROJECTS = Reading(
+    Project,
+    """
+    WHERE t.account_id = %(account)s AND t.deleted_at IS NULL
+    ORDER BY t.created_at DESC, t.id LIMIT %(limit)s
+    """,
+    joined=["region"],
+    extra=USAGE,
+)
+
+
 def find_project(account: Account, project_id: str) -> Project:
     """Raises NotFound, for another account's projects too."""
-    project = _projects_of(account).filter(id=project_id, deleted_at=None).first()
-    if project is None:
-        raise NotFound("project not found")
-    return project
+    return _found(PROJECT, account, project_id)
 
 
 def get_project(account: Account, project_id: str) -> Project:
     """The project with what its branches used. Raises NotFound."""
-    project = _with_usage(_projects_of(account)).filter(id=project_id, deleted_at=None).first()
+    return _found(PROJECT_WITH_USAGE, account, project_id)
+
+
+def _found(reading: Reading[Project], account: Account, project_id: str) -> Project:
+    project = reading.first({"account": account}, project=project_id, account=account.id)
     if project is None:
         raise NotFound("project not found")
     return project
@@ -127,6 +150,8 @@ def list_projects(
 ) -> list[Project]:
     """Newest first, those that follow the project with the id `after`; with `only`, at most the
     one with that id. Raises Invalid."""
+    if after is None and only is None and not search:
+        return FIRST_PROJECTS.rows({"account": account}, account=account.id, limit=limit)
     projects = (
         _with_usage(_projects_of(account)).filter(deleted_at=None).order_by("-created_at", "id")
     )

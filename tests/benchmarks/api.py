@@ -1,20 +1,37 @@
-"""`python -m tests.benchmarks.api`: what reads cost, for small and for large projects.
+"""`python -m tests.benchmarks.api [sizes] [lists] [rates] [crowd]`: what reads cost.
 
-The rows are written straight into the database, as 100,000 operations take hours to run;
-the requests go through HTTP like everyone's. Small and large are asked in turns.
+sizes: for a small and for a large project. lists: 1,000 endpoints, beside bare Django answering
+the same bytes from memory. rates: requests per second of the read calls, beside bare Django that
+answers from memory and that answers with rows of psycopg's. crowd: for an account with ten
+projects, before and after there are 10,000 of others.
+
+The rows are written straight into the database, as 100,000 operations take hours to run; the
+requests go through HTTP like everyone's. What is compared is asked in turns.
 """
 
+import json
+import os
 import statistics
+import subprocess
+import sys
 import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from tests.benchmarks.load import requests_per_second
 from tests.support.client import Client
-from tests.support.stack import Stack, new_state_dir, running_stack
+from tests.support.stack import ROOT, Stack, free_port, new_state_dir, running_stack
+from tests.support.waiting import wait_for
 
 ROUNDS = 200
 SIZES = ((10, 100), (1000, 100_000))  # endpoints, operations
-
+WORKERS, CONNECTIONS = 4, 16
+# Of each server and call, in turns; and how long each lasts, in seconds.
+TURNS, TURN = 5, 1.0
+OTHERS, ENDPOINTS_OF_OTHERS = 10_000, 5
 ENDPOINTS = """
 WITH made AS (
     INSERT INTO controlplane_branch (id, project_id, name, current_state, "default", protected,
@@ -41,35 +58,211 @@ FROM (SELECT now() - n * interval '1 second' AS at FROM generate_series(1, %(cou
 """
 
 
+# 10,000 accounts' worth of projects, each with so many endpoints and twice as many operations.
+CROWD = """
+WITH account AS (
+    INSERT INTO controlplane_account (name, plan, created_at)
+    VALUES ('a crowd', 'unlimited', now()) RETURNING id),
+project AS (
+    INSERT INTO controlplane_project (id, account_id, region_id, name, pg_version,
+        default_endpoint_settings, settings, history_retention_seconds, store_passwords,
+        created_at, updated_at)
+    SELECT 'crowd-' || n, account.id, 'local', 'one of many', 18, '{}', '{}', 86400, true,
+        now(), now()
+    FROM account, generate_series(1, %(projects)s) n RETURNING id),
+made AS (
+    INSERT INTO controlplane_branch (id, project_id, name, current_state, "default", protected,
+        active_seconds, compute_seconds, catalog_revision, applied_catalog_revision,
+        created_at, updated_at, state_changed_at)
+    SELECT 'br-' || project.id || '-' || n, project.id, 'branch ' || n, 'ready', n = 1, false,
+        0, 0, 0, 0, now(), now(), now()
+    FROM project, generate_series(1, %(endpoints)s) n
+    RETURNING id, project_id),
+endpoint AS (
+    INSERT INTO controlplane_endpoint (id, project_id, branch_id, type, autoscaling_limit_min_cu,
+        autoscaling_limit_max_cu, settings, pooler_enabled, pooler_mode, disabled,
+        passwordless_access, provisioner, suspend_timeout_seconds, current_state, last_active,
+        created_at, updated_at)
+    SELECT 'ep' || substr(id, 3), project_id, id, 'read_write', 0.25, 1, '{"pg_settings": {}}',
+        false, 'transaction', false, true, 'k8s-pod', 0, 'idle', now(), now(), now()
+    FROM made)
+INSERT INTO controlplane_operation (id, project_id, branch_id, action, status, chain, resources,
+    details, failures_count, created_at, updated_at, dispatched_at)
+SELECT gen_random_uuid(), project_id, id, 'start_compute', 'finished', gen_random_uuid(), '{}',
+    '{}', 0, at, at, at
+FROM (SELECT *, now() - row_number() OVER () * interval '1 microsecond' AS at FROM made) made
+"""
+# What psycopg alone fetches for a call: the rows, joined with whose they are.
+OWNED = """
+FROM controlplane_project p JOIN controlplane_account a ON a.id = p.account_id
+JOIN controlplane_apikey k ON k.account_id = a.id JOIN controlplane_region r ON r.id = p.region_id
+"""
+ROWS = {
+    "get project": f"SELECT p.*, r.host {OWNED} WHERE p.id = %(project)s",
+    "list projects": f"SELECT p.*, r.host {OWNED} ORDER BY p.created_at DESC LIMIT 10",
+    "get endpoint": f"SELECT e.*, r.host {OWNED} JOIN controlplane_endpoint e ON"
+    " e.project_id = p.id WHERE p.id = %(project)s AND e.id = %(endpoint)s",
+    "list endpoints": f"SELECT e.*, r.host {OWNED} JOIN controlplane_endpoint e ON"
+    " e.project_id = p.id WHERE p.id = %(project)s ORDER BY e.created_at",
+    "list branches": f"SELECT b.* {OWNED} JOIN controlplane_branch b ON"
+    " b.project_id = p.id WHERE p.id = %(project)s ORDER BY b.updated_at DESC",
+    "get operation": f"SELECT o.* {OWNED} JOIN controlplane_operation o ON"
+    " o.project_id = p.id WHERE p.id = %(project)s AND o.id = %(operation)s",
+    "list 10 operations": f"SELECT o.* {OWNED} JOIN controlplane_operation o ON"
+    " o.project_id = p.id WHERE p.id = %(project)s ORDER BY o.created_at DESC LIMIT 10",
+    "list 100 operations": f"SELECT o.* {OWNED} JOIN controlplane_operation o ON"
+    " o.project_id = p.id WHERE p.id = %(project)s ORDER BY o.created_at DESC LIMIT 100",
+}
+
+
 @dataclass(frozen=True)
 class Project:
     endpoints: int
     operations: int
+    # What the statements of ROWS are about.
+    ids: dict[str, str]
     paths: dict[str, str]
 
 
-def main() -> None:
-    with new_state_dir() as state_dir, running_stack(state_dir) as stack:
+def main(wanted: Sequence[str]) -> None:
+    chosen = [part for name, part in PARTS.items() if name in wanted or not wanted]
+    workers = str(WORKERS)
+    with new_state_dir() as state_dir, running_stack(state_dir, WEB_CONCURRENCY=workers) as stack:
         client = stack.client()
         projects = [fill(stack, client, *size) for size in SIZES]
-        with stack.database() as connection:
-            connection.execute("ANALYZE")
-        medians: dict[str, list[float]] = {}
-        print(f"{'request':<22}{'endpoints':>10}{'operations':>12}{'p50 ms':>9}{'p95 ms':>9}")
-        for name in projects[0].paths:
-            samples: list[list[float]] = [[] for _ in projects]
-            for _ in range(ROUNDS if name != "list endpoints" else ROUNDS // 5):
-                for project, times in zip(projects, samples, strict=True):
-                    times.append(time_request(client, project.paths[name]))
+        analyze(stack)
+        for part in chosen:
+            part(stack, client, projects)
+
+
+def sizes(stack: Stack, client: Client, projects: Sequence[Project]) -> None:
+    medians: dict[str, list[float]] = {}
+    print(f"{'request':<22}{'endpoints':>10}{'operations':>12}{'p50 ms':>9}{'p95 ms':>9}")
+    for name in ("get operation", "list 100 operations", "list endpoints"):
+        samples: list[list[float]] = [[] for _ in projects]
+        for _ in range(ROUNDS if name != "list endpoints" else ROUNDS // 5):
             for project, times in zip(projects, samples, strict=True):
-                times.sort()
-                p50, p95 = statistics.median(times), times[round(0.95 * (len(times) - 1))]
-                medians.setdefault(name, []).append(p50)
-                print(
-                    f"{name:<22}{project.endpoints:>10}{project.operations:>12}{p50:>9.2f}{p95:>9.2f}"
-                )
-        for name, (small, large) in medians.items():
-            print(f"{name}: large costs {large / small:.2f} times small")
+                times.append(time_request(client, project.paths[name]))
+        for project, times in zip(projects, samples, strict=True):
+            times.sort()
+            p50, p95 = statistics.median(times), times[round(0.95 * (len(times) - 1))]
+            medians.setdefault(name, []).append(p50)
+            print(
+                f"{name:<22}{project.endpoints:>10}{project.operations:>12}{p50:>9.2f}{p95:>9.2f}"
+            )
+    for name, (small, large) in medians.items():
+        print(f"{name}: large costs {large / small:.2f} times small")
+
+
+def lists(stack: Stack, client: Client, projects: Sequence[Project]) -> None:
+    """1,000 endpoints, one request at a time, each server with its own connection."""
+    name, large = "list endpoints", projects[-1]
+    with bare_django(stack, client, large, [name]) as bare:
+        asked = Client(bare, client.key)
+        ours: list[float] = []
+        theirs: list[float] = []
+        for _ in range(ROUNDS // 4):
+            ours.append(time_request(client, large.paths[name]))
+            theirs.append(time_request(asked, "/memory/list%20endpoints"))
+    mine, bares = statistics.median(ours), statistics.median(theirs)
+    print(
+        f"list of {large.endpoints} endpoints: p50 {mine:.2f} ms, bare Django {bares:.2f} ms, ",
+        end="",
+    )
+    print(f"{mine / bares:.2f} times")
+
+
+def rates(stack: Stack, client: Client, projects: Sequence[Project]) -> None:
+    """Each of the three is asked in turns; what is printed is the median of the turns' ratios."""
+    small = projects[0]
+    header = {"Authorization": f"Bearer {client.key}"}
+    print(
+        f"{'requests per second':<22}{'Perch':>9}{'rows':>9}{'memory':>9}"
+        f"{'of rows':>9}{'of memory':>11}"
+    )
+    with bare_django(stack, client, small, list(ROWS)) as bare:
+        for name in ROWS:
+            quoted = name.replace(" ", "%20")
+            urls = [
+                stack.api_url + small.paths[name],
+                f"{bare}/rows/{quoted}",
+                f"{bare}/memory/{quoted}",
+            ]
+            turns = [
+                [
+                    requests_per_second(url, header, connections=CONNECTIONS, seconds=TURN)
+                    for url in urls
+                ]
+                for _ in range(TURNS)
+            ]
+            ours, rows, memory = (statistics.median(column) for column in zip(*turns, strict=True))
+            of_rows = statistics.median(turn[0] / turn[1] for turn in turns)
+            of_memory = statistics.median(turn[0] / turn[2] for turn in turns)
+            print(
+                f"{name:<22}{ours:>9.0f}{rows:>9.0f}{memory:>9.0f}{of_rows:>9.2f}{of_memory:>11.2f}"
+            )
+
+
+def crowd(stack: Stack, client: Client, projects: Sequence[Project]) -> None:
+    """The calls of an account with ten projects, before and after the others' come."""
+    ten = stack.client()
+    made = [ten.new_project(name=f"one of ten: {n}") for n in range(10)]
+    paths = paths_of(ten, made[0]["project"]["id"])
+    before = {name: median_time(ten, path) for name, path in paths.items()}
+    with stack.database() as connection:
+        connection.execute(CROWD, {"projects": OTHERS, "endpoints": ENDPOINTS_OF_OTHERS})
+    analyze(stack)
+    print(f"{'an account of ten':<22}{'before ms':>11}{'after ms':>11}{'times':>8}")
+    for name, path in paths.items():
+        after = median_time(ten, path)
+        print(f"{name:<22}{before[name]:>11.2f}{after:>11.2f}{after / before[name]:>8.2f}")
+
+
+PARTS: dict[str, Callable[[Stack, Client, Sequence[Project]], None]] = {
+    "sizes": sizes,
+    "lists": lists,
+    "rates": rates,
+    "crowd": crowd,
+}
+
+
+@contextmanager
+def bare_django(
+    stack: Stack, client: Client, project: Project, names: Sequence[str]
+) -> Iterator[str]:
+    """The address of `tests.benchmarks.bare` on as many workers of the same kind, with what the
+    API answers to the calls."""
+    told = stack.state_dir / "benchmark.json"
+    metadata = stack.state_dir / "sockets" / "metadata"
+    told.write_text(
+        json.dumps(
+            {
+                "conninfo": f"host={metadata} user=perch dbname=perch",
+                "bodies": {name: client.call("GET", project.paths[name]).text for name in names},
+                "statements": {name: [ROWS[name], project.ids] for name in names},
+            }
+        )
+    )
+    port = free_port()
+    server = subprocess.Popen(
+        [
+            *(Path(sys.executable).with_name("gunicorn"), "tests.benchmarks.bare:application"),
+            *("--bind", f"127.0.0.1:{port}", "--workers", str(WORKERS), "--no-control-socket"),
+            *("--worker-class", "controlplane.api.buffering_worker.BufferingWorker"),
+            *("--worker-connections", "8192", "--keep-alive", "75"),
+        ],
+        cwd=ROOT,
+        env={**os.environ, "BENCHMARK_ANSWERS": str(told), "PYTHONPATH": str(ROOT)},
+        stderr=subprocess.DEVNULL,
+    )
+    address = f"http://127.0.0.1:{port}"
+    try:
+        first = names[0].replace(" ", "%20")
+        wait_for(lambda: stack.answers(f"{address}/memory/{first}"), "bare Django", timeout=30)
+        yield address
+    finally:
+        server.terminate()
+        server.wait(30)
 
 
 def fill(stack: Stack, client: Client, endpoints: int, operations: int) -> Project:
@@ -80,24 +273,47 @@ def fill(stack: Stack, client: Client, endpoints: int, operations: int) -> Proje
         values: dict[str, Any] = {"project": project_id, "prefix": f"b{endpoints}"}
         connection.execute(ENDPOINTS, {**values, "count": endpoints - 1})
         connection.execute(OPERATIONS, {**values, "count": operations - 2})
+    paths = paths_of(client, project_id)
+    ids = {
+        "project": project_id,
+        "endpoint": paths["get endpoint"].rpartition("/")[2],
+        "operation": paths["get operation"].rpartition("/")[2],
+    }
+    return Project(endpoints, operations, ids, paths)
+
+
+def paths_of(client: Client, project_id: str) -> dict[str, str]:
+    """The read calls of a project, by the names of ROWS."""
     path = f"/projects/{project_id}"
     newest = client.get(path + "/operations", limit=1)["operations"][0]["id"]
-    return Project(
-        endpoints,
-        operations,
-        {
-            "get operation": f"{path}/operations/{newest}",
-            "list 100 operations": f"{path}/operations?limit=100",
-            "list endpoints": f"{path}/endpoints",
-        },
-    )
+    endpoint = client.get(path + "/endpoints")["endpoints"][0]["id"]
+    return {
+        "get project": path,
+        "list projects": "/projects",
+        "get endpoint": f"{path}/endpoints/{endpoint}",
+        "list endpoints": f"{path}/endpoints",
+        "list branches": f"{path}/branches",
+        "get operation": f"{path}/operations/{newest}",
+        "list 10 operations": f"{path}/operations?limit=10",
+        "list 100 operations": f"{path}/operations?limit=100",
+    }
+
+
+def analyze(stack: Stack) -> None:
+    with stack.database() as connection:
+        connection.execute("VACUUM ANALYZE")
+
+
+def median_time(client: Client, path: str) -> float:
+    return statistics.median(time_request(client, path) for _ in range(ROUNDS // 2))
 
 
 def time_request(client: Client, path: str) -> float:
+    """In milliseconds."""
     began = time.perf_counter()
     assert client.call("GET", path).ok
     return (time.perf_counter() - began) * 1000
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

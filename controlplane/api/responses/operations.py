@@ -5,7 +5,7 @@ from uuid import UUID
 
 from django.utils import timezone
 from ninja import Schema
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field
 
 from controlplane.actors import ActorType
 from controlplane.api.fields import Moment, Timestamp
@@ -74,13 +74,6 @@ class StepOut(Schema):
     @staticmethod
     def resolve_duration_ms(step: Step) -> int | None:
         return step.duration_ms
-
-    @model_serializer(mode="wrap")
-    # Without the type of what it returns the OpenAPI document has the model's own.
-    def with_null(self, serialized: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]
-        """What is under way has its end too, which is null."""
-        told = serialized(self)
-        return {name: told.get(name) for name in type(self).model_fields}
 
 
 class OperationWithStepsOut(OperationOut):
