@@ -40,6 +40,8 @@ GROUPS: dict[str, tuple[EventType, ...]] = {
         EventType("branch.delete_requested", "Deletion asked for"),
         EventType("branch.deleted", "Branch deleted", *GONE),
         EventType("branch.expired", "Branch expired", *GONE),
+        EventType("branch.restore_requested", "Restore asked for"),
+        EventType("branch.restored", "Branch restored", "check", "good"),
     ),
     "Projects": (
         EventType("project.created", "Project created", *MADE),

@@ -113,7 +113,7 @@ def _forget_younger(kept: Collection[str]) -> None:
     )
     Branch.objects.filter(id__in=ids).update(deleted_at=now, updated_at=now)
     for project in projects:
-        living = project.branches.filter(deleted_at=None).order_by("created_at")
+        living = project.branches.filter(deleted_at=None, hidden=False).order_by("created_at")
         oldest = living.first()
         if oldest is None:
             Project.objects.filter(id=project.id).update(deleted_at=now, updated_at=now)

@@ -74,6 +74,31 @@ def branch_deleted(operation: Operation, branch: Branch) -> Event:
     return of_branch(EventType.BRANCH_DELETED, project, branch, summary, [operation])
 
 
+def branch_restore_requested(
+    project: Project, branch: Branch, source: Branch, operations: Iterable[Operation]
+) -> Event:
+    summary = f'The branch "{branch.name}" was asked to be restored from {_source(source)}'
+    kind = EventType.BRANCH_RESTORE_REQUESTED
+    return of_branch(kind, project, branch, summary, operations)
+
+
+def branch_restored(
+    project: Project,
+    branch: Branch,
+    source: Branch,
+    operations: Iterable[Operation],
+    *,
+    kept: Branch,
+) -> Event:
+    """`kept` has what the branch was; it is hidden where nobody wants that."""
+    summary = f'The branch "{branch.name}" was restored from {_source(source)}'
+    made = made_with(
+        source_branch_id=None if source.hidden else source.id,
+        preserved_as=None if kept.hidden else kept.id,
+    )
+    return of_branch(EventType.BRANCH_RESTORED, project, branch, summary, operations, made)
+
+
 def endpoint_created(
     project: Project, endpoint: Endpoint, operations: Iterable[Operation]
 ) -> Event:
@@ -204,6 +229,10 @@ def api_key_revoked(key: ApiKey) -> Event:
 
 def _identity(key: ApiKey) -> dict[str, Any]:
     return {"id": key.id, "name": key.name}
+
+
+def _source(source: Branch) -> str:
+    return "a snapshot" if source.hidden else f'the branch "{source.name}"'
 
 
 def _named(changes: Changes) -> str:

@@ -14,6 +14,9 @@ class EventType(StrEnum):
     BRANCH_DELETE_REQUESTED = "branch.delete_requested"
     BRANCH_DELETED = "branch.deleted"
     BRANCH_EXPIRED = "branch.expired"
+    # Likewise: somebody asked for it; another's data has taken its place with the next one.
+    BRANCH_RESTORE_REQUESTED = "branch.restore_requested"
+    BRANCH_RESTORED = "branch.restored"
     ENDPOINT_CREATED = "endpoint.created"
     ENDPOINT_UPDATED = "endpoint.updated"
     ENDPOINT_DELETED = "endpoint.deleted"

@@ -18,6 +18,7 @@ from controlplane.operations import vitals
 from controlplane.operations.availability import check_availability
 from controlplane.operations.disk import guard_disk
 from controlplane.operations.event_retention import forget_events
+from controlplane.operations.hidden_branches import remove_unwanted
 from controlplane.operations.idleness import suspend_idle_endpoints
 from controlplane.operations.kept_requests import forget_requests
 from controlplane.operations.reconcile import reconcile_host, redispatch_lost_operations
@@ -89,6 +90,7 @@ ROUNDS: Sequence[Round] = (
     Round(2, measure_nearly_full),
     Round(5, follow_compute_logs),
     Round(1, write_lasting),
+    Round(2, remove_unwanted),
     Round(600, forget_deleted),
     Round(60, forget_requests),
     Round(600, forget_events),

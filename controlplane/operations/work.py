@@ -37,6 +37,7 @@ from controlplane.operations.catalog import NotApplied, bring_to_catalog
 from controlplane.operations.details import (
     ApplyConfigDetails,
     CheckAvailabilityDetails,
+    CreateBranchDetails,
     Details,
     SuspendComputeDetails,
 )
@@ -89,7 +90,11 @@ def create_timeline(attempt: Attempt) -> None:
 
 
 def create_branch(attempt: Attempt) -> None:
-    branch = attempt.branch
+    branch, details = attempt.branch, attempt.details
+    assert isinstance(details, CreateBranchDetails)
+    if details.source_branch_id and details.kept_as:
+        _replace_data(attempt.operation, branch, details.source_branch_id, kept_as=details.kept_as)
+        return
     if branch.parent is None:
         raise Refused("the branch has no parent")
     _wake_for_a_long_copy(attempt.operation, branch.parent)
@@ -104,6 +109,16 @@ def create_branch(attempt: Attempt) -> None:
     Branch.objects.filter(id=branch.id).update(
         applied_catalog_revision=revision, logical_size=branch.parent.logical_size
     )
+
+
+def _replace_data(operation: Operation, branch: Branch, source_id: str, *, kept_as: str) -> None:
+    """Its endpoint was suspended before, and nobody starts it until the operation has ended."""
+    _wake_for_a_long_copy(operation, Branch.objects.get(id=source_id))
+    compute.stop(branch.id)
+    try:
+        branch_data.replace(branch.id, source_id, kept_as=kept_as)
+    except (NoSuchBranchData, NotEnoughSpace) as error:
+        raise Refused(words_of(error)) from error
 
 
 def _wake_for_a_long_copy(operation: Operation, parent: Branch) -> None:

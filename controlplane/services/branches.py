@@ -29,6 +29,7 @@ from controlplane.models import (
     Role,
 )
 from controlplane.operations.actions import MAKES_BRANCH
+from controlplane.operations.replacing import is_replaced, replacement_of
 from controlplane.operations.scheduling import Step, schedule, unfinished
 from controlplane.services.creation import creation_again, make_branch, make_endpoint
 from controlplane.services.endpoint_attributes import EndpointAttributes
@@ -66,7 +67,9 @@ class NewBranch:
 
 def find_branch(project: Project, branch_id: str) -> Branch:
     """Raises NotFound."""
-    branch = Branch.objects.filter(project=project, id=branch_id, deleted_at=None).first()
+    branch = Branch.objects.filter(
+        project=project, id=branch_id, deleted_at=None, hidden=False
+    ).first()
     if branch is None:
         raise NotFound("branch not found")
     return branch
@@ -85,7 +88,7 @@ def get_branch(account: Account, project_id: str, branch_id: str) -> Branch:
 def list_branches(account: Account, project_id: str, *, search: str = "") -> list[Branch]:
     """The project's branches, the last changed first. Raises NotFound."""
     project = find_project(account, project_id)
-    branches = Branch.objects.filter(project=project, deleted_at=None)
+    branches = Branch.objects.filter(project=project, deleted_at=None, hidden=False)
     if search:
         branches = branches.filter(name__icontains=search)
     return _with_pending(project, list(branches.order_by("-updated_at", "id")))
@@ -104,6 +107,7 @@ def create_branch(account: Account, project_id: str, spec: BranchSpec) -> NewBra
         parent = find_branch(project, spec.parent_id) if spec.parent_id else default_branch(project)
         earlier = unfinished(project.id)
         refuse_while_deleting(parent, earlier)
+        refuse_while_replaced(parent, earlier)
         if spec.name:
             refuse_taken_name(project, spec.name)
         # Rows that wait to be dropped come too: the data may hold what they stand for.
@@ -190,9 +194,11 @@ def delete_branch(
     """
     with changing_project(account, project_id) as project:
         branch = find_branch(project, branch_id)
-        under_way = _deletion_of(branch, unfinished(project.id))
+        earlier = unfinished(project.id)
+        under_way = _deletion_of(branch, earlier)
         if under_way:
             return branch, under_way
+        refuse_while_restoring(branch, earlier)
         refuse_deletion(branch)
         steps = []
         endpoint = Endpoint.objects.filter(branch=branch, deleted_at=None).first()
@@ -210,7 +216,7 @@ def refuse_deletion(branch: Branch) -> None:
         raise Unprocessable("the default branch cannot be deleted; set another one first")
     if branch.protected:
         raise Unprocessable("the branch is protected; end its protection first")
-    children = Branch.objects.filter(parent=branch, deleted_at=None)
+    children = Branch.objects.filter(parent=branch, deleted_at=None, hidden=False)
     if names := list(children.order_by("created_at").values_list("id", flat=True)[:5]):
         raise Unprocessable(f"the branch has children: {', '.join(names)}; delete them first")
 
@@ -221,21 +227,40 @@ def refuse_while_deleting(branch: Branch, operations: Sequence[Operation]) -> No
         raise Locked
 
 
+def refuse_while_replaced(branch: Branch, operations: Sequence[Operation]) -> None:
+    """Raises Locked where other data is coming in the place of the branch's, or the branch itself
+    is to keep what another's was: what was changed of it now would be lost."""
+    if is_replaced(branch, operations):
+        raise Locked
+
+
+def refuse_while_restoring(branch: Branch, operations: Sequence[Operation]) -> None:
+    """Raises Locked where the branch has a part in a restore: once that is over it is another
+    branch's parent, which must stay."""
+    if any(branch.id in row.resources for row in operations if replacement_of(row)):
+        raise Locked
+
+
 def refuse_taken_name(project: Project, name: str) -> None:
     """Raises Conflict."""
-    if Branch.objects.filter(project=project, name=name, deleted_at=None).exists():
+    taken = Branch.objects.filter(project=project, name=name, deleted_at=None, hidden=False)
+    if taken.exists():
         raise Conflict(f'branch already exists; branch_name:"{name}"')
 
 
 def _with_pending(project: Project, branches: list[Branch]) -> list[Branch]:
-    being_created = {
-        row.branch_id
-        for row in unfinished(project.id)
-        if row.action in MAKES_BRANCH and row.status in HOPEFUL
-    }
+    being_created: set[str | None] = set()
+    replaced = set()
+    for row in unfinished(project.id):
+        if row.action in MAKES_BRANCH and row.status in HOPEFUL:
+            being_created.add(row.branch_id)
+            if details := replacement_of(row):
+                replaced.add(row.branch_id)
+                being_created.add(details.kept_as)
     for branch in branches:
         if branch.id in being_created:
             branch.pending_state = BranchState.READY
+        branch.is_resetting = branch.id in replaced
     return branches
 
 

@@ -113,7 +113,7 @@ BRANCH: Mapping[str, Check] = {
     "id": branch_id,
     "project_id": project_id,
     "name": text,
-    "current_state": one_of("init", "ready"),
+    "current_state": one_of("init", "ready", "resetting"),
     "state_changed_at": timestamp,
     "creation_source": text,
     "primary": flag,
@@ -132,6 +132,7 @@ BRANCH_AT_TIMES: Mapping[str, Check] = {
     "parent_timestamp": timestamp,
     "pending_state": one_of("ready"),
     "logical_size": integer,
+    "last_reset_at": timestamp,
 }
 PROJECT_LISTED: Mapping[str, Check] = {
     "id": project_id,

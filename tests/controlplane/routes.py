@@ -14,6 +14,9 @@ BODIES: dict[tuple[str, str], Any] = {
     ("PATCH", "/projects/{project_id}"): {"project": {"name": "taken over"}},
     ("POST", "/projects/{project_id}/branches"): {"branch": {"name": "taken over"}},
     ("PATCH", "/projects/{project_id}/branches/{branch_id}"): {"branch": {"name": "taken over"}},
+    ("POST", "/projects/{project_id}/branches/{branch_id}/restore"): {
+        "source_branch_id": "br-no-where-123456"
+    },
     ("POST", "/projects/{project_id}/endpoints"): {
         "endpoint": {"branch_id": "br-no-where-123456", "type": "read_write"}
     },
