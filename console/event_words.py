@@ -47,6 +47,8 @@ GROUPS: dict[str, tuple[EventType, ...]] = {
         EventType("project.created", "Project created", *MADE),
         EventType("project.updated", "Project changed"),
         EventType("project.deleted", "Project deleted", *GONE),
+        EventType("project.recovered", "Project recovered", *MADE),
+        EventType("project.removed", "Deleted project removed", *GONE),
     ),
     "Roles and databases": (
         EventType("role.created", "Role created", *MADE),

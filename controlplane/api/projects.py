@@ -14,8 +14,9 @@ from controlplane.api.responses.projects import (
     OneProject,
     ProjectAndOperations,
     ProjectsPage,
+    RecoveredProject,
 )
-from controlplane.services import connections, projects
+from controlplane.services import connections, projects, recovery
 from controlplane.services.connections import Connection, connection_to
 
 router = Router(tags=["projects"])
@@ -28,6 +29,7 @@ def list_projects(request: AuthenticatedRequest, query: Query[ProjectsQuery]) ->
         after=query.cursor,
         limit=query.limit,
         search=query.search,
+        recoverable=query.recoverable,
         only=request.api_key.project_id,
     )
     answer: dict[str, Any] = {"projects": page}
@@ -78,6 +80,19 @@ def update_project(
 @router.delete("/projects/{project_id}", response=OneProject, exclude_none=True)
 def delete_project(request: AuthenticatedRequest, project_id: str) -> dict[str, Any]:
     return {"project": projects.delete_project(request.auth, project_id)}
+
+
+@router.post(
+    "/projects/{project_id}/recover",
+    response=RecoveredProject,
+    exclude_none=True,
+    summary="Recover a deleted project",
+    description="With its branches, endpoints, settings and connection strings, until its "
+    "`recoverable_until`. Its endpoints are idle then.",
+)
+def recover_project(request: AuthenticatedRequest, project_id: str) -> dict[str, Any]:
+    project, branches = recovery.recover_project(request.auth, project_id)
+    return {"project": project, "branches": branches}
 
 
 def connection_details(connection: Connection) -> dict[str, Any]:

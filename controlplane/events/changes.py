@@ -44,7 +44,21 @@ def project_updated(project: Project, changes: Changes) -> Event:
 
 def project_deleted(project: Project, operations: Iterable[Operation]) -> Event:
     summary = f'The project "{project.name}" was deleted, with all that it had'
+    if project.recoverable_until is not None:
+        until = project.recoverable_until.strftime("%Y-%m-%d %H:%M UTC")
+        summary = f'The project "{project.name}" was deleted; it can be recovered until {until}'
     return _of_project(EventType.PROJECT_DELETED, project, summary, operations)
+
+
+def project_recovered(project: Project) -> Event:
+    summary = f'The project "{project.name}" was recovered, with all that it had'
+    return _of_project(EventType.PROJECT_RECOVERED, project, summary, ())
+
+
+def project_removed(project: Project, operations: Iterable[Operation]) -> Event:
+    """Its time is over, or the disk needs the room."""
+    summary = f'The deleted project "{project.name}" can be recovered no more'
+    return _of_project(EventType.PROJECT_REMOVED, project, summary, operations)
 
 
 def branch_created(project: Project, branch: Branch, operations: Iterable[Operation]) -> Event:

@@ -8,6 +8,9 @@ class EventType(StrEnum):
     PROJECT_CREATED = "project.created"
     PROJECT_UPDATED = "project.updated"
     PROJECT_DELETED = "project.deleted"
+    # Of a deleted one, until the second of these.
+    PROJECT_RECOVERED = "project.recovered"
+    PROJECT_REMOVED = "project.removed"
     BRANCH_CREATED = "branch.created"
     BRANCH_UPDATED = "branch.updated"
     # Somebody asked for it; it is gone with the next one, once its data is.

@@ -150,7 +150,7 @@ def start_compute(attempt: Attempt) -> None:
 
 
 def _start(operation: Operation, endpoint: Endpoint) -> None:
-    _bring_up(endpoint, compute.start)
+    bring_up(endpoint, compute.start)
     try:
         bring_to_catalog(operation, endpoint)
     except (DatabaseError, InterfaceError):
@@ -179,7 +179,7 @@ def apply_config(attempt: Attempt) -> None:
     left = details.from_branch_id
     if left and compute.running_endpoint(left) == endpoint.id:
         compute.stop(left)
-    _bring_up(endpoint, compute.reconfigure)
+    bring_up(endpoint, compute.reconfigure)
     try:
         bring_to_catalog(attempt.operation, endpoint)
     except NotApplied as error:
@@ -197,7 +197,7 @@ def check_availability(attempt: Attempt) -> None:
         return
     was_running = compute.running_endpoint(endpoint.branch_id) == endpoint.id
     try:
-        _bring_up(endpoint, compute.start)
+        bring_up(endpoint, compute.start)
         check_data(compute.socket_dir(endpoint.id))
     finally:
         if not was_running and not attempt.is_awaited():
@@ -267,7 +267,7 @@ def _end_if_silent(endpoint: Endpoint) -> None:
         )
 
 
-def _bring_up(endpoint: Endpoint, bring_up: Callable[[ComputeSpec], None]) -> None:
+def bring_up(endpoint: Endpoint, bring_up: Callable[[ComputeSpec], None]) -> None:
     if endpoint.branch.current_state != BranchState.READY:
         raise Refused(
             f"the branch {endpoint.branch_id} was not created: retry the operation that was to "
@@ -295,4 +295,4 @@ def _hold_to_limit(endpoint: Endpoint) -> None:
     was_over, branch.logical_size = branch.is_over_limit, size
     Branch.objects.filter(id=branch.id).update(logical_size=size)
     if branch.is_over_limit != was_over:
-        _bring_up(endpoint, compute.reconfigure)
+        bring_up(endpoint, compute.reconfigure)

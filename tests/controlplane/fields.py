@@ -154,6 +154,10 @@ PROJECT_LISTED: Mapping[str, Check] = {
     "updated_at": timestamp,
     "owner_id": text,
 }
+PROJECT_LISTED_AT_TIMES: Mapping[str, Check] = {
+    "deleted_at": timestamp,
+    "recoverable_until": timestamp,
+}
 PROJECT: Mapping[str, Check] = {
     **PROJECT_LISTED,
     "data_storage_bytes_hour": integer,
@@ -166,7 +170,10 @@ PROJECT: Mapping[str, Check] = {
     "consumption_period_end": timestamp,
     "owner": mapping,
 }
-PROJECT_AT_TIMES: Mapping[str, Check] = {"synthetic_storage_size": integer}
+PROJECT_AT_TIMES: Mapping[str, Check] = {
+    **PROJECT_LISTED_AT_TIMES,
+    "synthetic_storage_size": integer,
+}
 ROLE: Mapping[str, Check] = {
     "branch_id": branch_id,
     "name": text,

@@ -34,6 +34,8 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/webhooks/{webhook_id}/rotate_secret"): {"webhook": {"secret": "whsec_" + "A" * 32}},
 }
 QUERIES = {
+    "/projects/{project_id}/branches/{branch_id}/schema": "?db_name=neondb",
+    "/projects/{project_id}/branches/{branch_id}/compare_schema": "?db_name=neondb",
     "/projects/{project_id}/connection_uri": "?database_name=neondb&role_name=neondb_owner",
 }
 

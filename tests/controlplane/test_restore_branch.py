@@ -7,7 +7,7 @@ import pytest
 from tests.controlplane import fields
 from tests.controlplane.fields import assert_fields
 from tests.controlplane.steering import cancel, ended, long_copies, retry
-from tests.support.project import Project, refusal
+from tests.support.project import Project, refusal, wanted
 from tests.support.waiting import wait_for
 
 
@@ -215,13 +215,12 @@ def test_what_would_be_lost_is_refused_meanwhile(project: Project) -> None:
         kept_id = branches(project)["old"]["id"]
         shown = project.branch(child_id)
         assert (shown["current_state"], shown["pending_state"]) == ("resetting", "ready")
-        post = {
+        post: dict[str, Any] = {
             project.branch_path(child_id, "/roles"): {"role": {"name": "lost"}},
             project.path + "/branches": {"branch": {"parent_id": child_id}},
             project.branch_path(child_id, "/restore"): {"source_branch_id": project.branch_id},
-            project.path + "/endpoints": {"endpoint": {"branch_id": kept_id}},
+            project.path + "/endpoints": wanted(kept_id),
         }
-        post[project.path + "/endpoints"]["endpoint"]["type"] = "read_write"
         for path, body in post.items():
             assert project.client.call("POST", path, json=body).status_code == 423, path
         for branch_id in (child_id, kept_id):

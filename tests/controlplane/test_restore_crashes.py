@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from controlplane.compute import branch_data
+from controlplane.compute.filesystem import remove_tree
 from tests.support.project import Project
 from tests.support.service import Service
 from tests.support.stack import new_state_dir
@@ -80,7 +81,7 @@ def test_each_step_on_disk_can_be_gone_on_from_and_undone(
 
     def crashed() -> None:
         for place in branches.iterdir():
-            branch_data.remove_tree(place)
+            remove_tree(place)
         lay("br-source", "new")
         lay("br-target", "old")
         if crash_after > 0:
