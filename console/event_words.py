@@ -40,11 +40,15 @@ GROUPS: dict[str, tuple[EventType, ...]] = {
         EventType("branch.delete_requested", "Deletion asked for"),
         EventType("branch.deleted", "Branch deleted", *GONE),
         EventType("branch.expired", "Branch expired", *GONE),
+        EventType("branch.restore_requested", "Restore asked for"),
+        EventType("branch.restored", "Branch restored", "check", "good"),
     ),
     "Projects": (
         EventType("project.created", "Project created", *MADE),
         EventType("project.updated", "Project changed"),
         EventType("project.deleted", "Project deleted", *GONE),
+        EventType("project.recovered", "Project recovered", *MADE),
+        EventType("project.removed", "Deleted project removed", *GONE),
     ),
     "Roles and databases": (
         EventType("role.created", "Role created", *MADE),

@@ -92,6 +92,8 @@ WEBHOOK_RETENTION = envint("PERCH_WEBHOOK_RETENTION", 14)
 # An endpoint whose suspend_timeout_seconds is 0 sleeps after this many seconds.
 DEFAULT_SUSPEND_TIMEOUT = envint("PERCH_DEFAULT_SUSPEND_TIMEOUT", 300)
 
+# Hours that a deleted project can be recovered, its data being kept; 0 removes it at once.
+RECOVERY_HOURS = envint("PERCH_RECOVERY_HOURS", 24)
 # Days that the rows of what was deleted are kept.
 DELETED_RETENTION = envint("PERCH_DELETED_RETENTION", 30)
 

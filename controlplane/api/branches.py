@@ -6,7 +6,7 @@ from ninja import Body
 
 from controlplane.api.auth import AuthenticatedRequest
 from controlplane.api.projects import connection_details
-from controlplane.api.requests.branches import CreateBranch, UpdateBranch
+from controlplane.api.requests.branches import CreateBranch, RestoreBranch, UpdateBranch
 from controlplane.api.responses.branches import (
     BranchAndOperations,
     Branches,
@@ -16,7 +16,7 @@ from controlplane.api.responses.branches import (
 from controlplane.api.responses.endpoints import Endpoints
 from controlplane.api.routing import Router
 from controlplane.models import Branch
-from controlplane.services import branches, connections, endpoints
+from controlplane.services import branches, connections, endpoints, restoring
 
 router = Router(tags=["branches"])
 
@@ -108,6 +108,22 @@ def set_primary_project_branch(
 ) -> dict[str, Any]:
     """The older name of `set_as_default`."""
     return set_default_project_branch(request, project_id, branch_id)
+
+
+@router.post(
+    "/projects/{project_id}/branches/{branch_id}/restore",
+    response=BranchAndOperations,
+    exclude_none=True,
+    summary="Restore a branch",
+    description="Puts the present state of another branch of the project, its roles, databases and "
+    "passwords included, in the place of the branch's. From its parent it is a reset. The branch "
+    "keeps its id, name and endpoint; clients are disconnected.",
+)
+def restore_branch(
+    request: AuthenticatedRequest, project_id: str, branch_id: str, body: RestoreBranch
+) -> dict[str, Any]:
+    branch, operations = restoring.restore_branch(request.auth, project_id, branch_id, body.spec())
+    return {"branch": branch, "operations": operations}
 
 
 @router.get(

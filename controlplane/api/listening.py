@@ -17,9 +17,10 @@ from contextlib import contextmanager
 from controlplane.database.notifications import hear
 
 # What the triggers of the migration `0013_notify_of_events` tell by: the id of an operation
-# that has ended; that there are events, without saying which.
-OPERATIONS, EVENTS = "perch_operations", "perch_events"
-CHANNELS = (OPERATIONS, EVENTS)
+# that has ended; that there are events, without saying which. Then the
+# id of a schema's reading that has ended, as `operations.schemas` tells it.
+OPERATIONS, EVENTS, READINGS = "perch_operations", "perch_events", "perch_readings"
+CHANNELS = (OPERATIONS, EVENTS, READINGS)
 # Seconds between two looks of a waiter's own while notifications go unheard.
 LOOK_EVERY = 1.0
 

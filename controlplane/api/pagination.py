@@ -11,6 +11,9 @@ class ProjectsQuery(Schema):
     cursor: Text | None = None
     limit: int = Field(10, ge=1, le=400)
     search: Text = ""
+    recoverable: bool = Field(
+        False, description="Those that were deleted and can be recovered, in place of the others."
+    )
 
 
 class OperationsQuery(Schema):

@@ -14,9 +14,10 @@ from controlplane.api.responses.projects import (
     OneProject,
     ProjectAndOperations,
     ProjectsPage,
+    RecoveredProject,
 )
 from controlplane.api.routing import Router
-from controlplane.services import connections, projects
+from controlplane.services import connections, projects, recovery
 from controlplane.services.connections import Connection, connection_to
 
 router = Router(tags=["projects"])
@@ -32,6 +33,7 @@ def list_projects(request: AuthenticatedRequest, query: Query[ProjectsQuery]) ->
         after=query.cursor,
         limit=query.limit,
         search=query.search,
+        recoverable=query.recoverable,
         only=request.api_key.project_id,
     )
     answer: dict[str, Any] = {"projects": page}
@@ -89,6 +91,19 @@ def delete_project(request: AuthenticatedRequest, project_id: str) -> dict[str, 
     """For good, with all that is in it: at once for callers, its data by an operation. Deleting it
     again answers the same."""
     return {"project": projects.delete_project(request.auth, project_id)}
+
+
+@router.post(
+    "/projects/{project_id}/recover",
+    response=RecoveredProject,
+    exclude_none=True,
+    summary="Recover a deleted project",
+    description="With its branches, endpoints, settings and connection strings, until its "
+    "`recoverable_until`. Its endpoints are idle then.",
+)
+def recover_project(request: AuthenticatedRequest, project_id: str) -> dict[str, Any]:
+    project, branches = recovery.recover_project(request.auth, project_id)
+    return {"project": project, "branches": branches}
 
 
 def connection_details(connection: Connection) -> dict[str, Any]:

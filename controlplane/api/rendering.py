@@ -107,9 +107,11 @@ class SchemaRenderer:
         self._schema = schema
         # What comes out of each kind of source, made when the first of the kind is there.
         self._getters: dict[type, list[tuple[str, Getter]]] = {}
-        self._optional = [
-            name for name, field in schema.model_fields.items() if not field.is_required()
-        ]
+        # By their names in JSON, of which pydantic keeps some for itself.
+        self._fields = {
+            field.serialization_alias or name: field for name, field in schema.model_fields.items()
+        }
+        self._optional = [name for name, field in self._fields.items() if not field.is_required()]
 
     def __call__(self, source: Any) -> dict[str, Any]:
         getters = self._getters.get(type(source)) or self._getters_of(source)
@@ -122,7 +124,7 @@ class SchemaRenderer:
     def _getters_of(self, source: Any) -> list[tuple[str, Getter]]:
         getters = [
             (name, _rendered(self._getter(name, field, source), _renderer_of(field)))
-            for name, field in self._schema.model_fields.items()
+            for name, field in self._fields.items()
         ]
         self._getters[type(source)] = getters
         return getters

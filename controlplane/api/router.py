@@ -9,6 +9,7 @@ from controlplane.api import (
     operations,
     projects,
     roles,
+    schemas,
     steering,
     users,
     webhooks,
@@ -28,6 +29,7 @@ install_error_handlers(api)
 for resource in (
     projects,
     branches,
+    schemas,
     endpoints,
     operations,
     steering,

@@ -33,6 +33,10 @@ from controlplane.services.event_tail import renumber_events
 def settle_rows(manifest: Manifest) -> None:
     """Bring all rows to what was restored. Nothing else uses the database meanwhile."""
     renumber_events()
+    # The data of deleted projects is in no backup.
+    Project.objects.filter(region_id=settings.REGION).exclude(recoverable_until=None).update(
+        recoverable_until=None
+    )
     for endpoint in Endpoint.objects.select_related("project").filter(
         project__region_id=settings.REGION, current_state=EndpointState.ACTIVE
     ):
@@ -113,7 +117,7 @@ def _forget_younger(kept: Collection[str]) -> None:
     )
     Branch.objects.filter(id__in=ids).update(deleted_at=now, updated_at=now)
     for project in projects:
-        living = project.branches.filter(deleted_at=None).order_by("created_at")
+        living = project.branches.filter(deleted_at=None, hidden=False).order_by("created_at")
         oldest = living.first()
         if oldest is None:
             Project.objects.filter(id=project.id).update(deleted_at=now, updated_at=now)

@@ -3,7 +3,7 @@
 import os
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -53,8 +53,15 @@ def take_backup(target: Path, say: Callable[[str], object]) -> Manifest:
     with _only_one(), _staging(target) as staging:
         require_room(map(data_dir, _ready_branches()), at=staging)
         began = timezone.now()
-        copies, failed = _copy_branches(staging, say)
-        manifest = _copy_rows(staging, began, copies, failed)
+        copies: dict[str, BranchCopy] = {}
+        failed: dict[str, str] = {}
+        for _ in range(MOST_ROUNDS):
+            _copy_branches(staging, copies, failed, say)
+            manifest = _copy_rows(staging, began, copies, failed)
+            if manifest is not None:
+                break
+        else:
+            raise BackupRefused("branches were restored again and again meanwhile; try again")
         # Deleted since they were copied.
         for branch_id in copies.keys() - manifest.branches.keys():
             remove_tree(branch_copy(staging, branch_id))
@@ -69,14 +76,18 @@ def take_backup(target: Path, say: Callable[[str], object]) -> Manifest:
 
 
 def _copy_branches(
-    staging: Path, say: Callable[[str], object]
-) -> tuple[dict[str, BranchCopy], dict[str, str]]:
-    """Copy every branch that is ready, and what becomes ready meanwhile; returns the copies, and
-    why others have none."""
-    copies: dict[str, BranchCopy] = {}
-    failed: dict[str, str] = {}
-    (staging / "branches").mkdir(mode=0o700)
+    staging: Path,
+    copies: dict[str, BranchCopy],
+    failed: dict[str, str],
+    say: Callable[[str], object],
+) -> None:
+    """Copy every branch that is ready and not among the copies, what becomes ready meanwhile, and
+    anew what has got other data since; notes the copies, and why others have none."""
+    (staging / "branches").mkdir(mode=0o700, exist_ok=True)
     for _ in range(MOST_ROUNDS):
+        for branch_id in _replaced_since(copies):
+            del copies[branch_id]
+            remove_tree(branch_copy(staging, branch_id))
         new = [ready for ready in _ready_branches() if ready not in {*copies, *failed}]
         if not new:
             break
@@ -92,14 +103,27 @@ def _copy_branches(
                 f"{len(copies):>5}  {branch_id}  {copy.size / 1e6:,.0f} MB"
                 f" in {time.monotonic() - began:.1f} s{', running' if copy.was_running else ''}"
             )
-    return copies, failed
+
+
+def _replaced_since(copies: Mapping[str, BranchCopy]) -> list[str]:
+    """The branches whose data was replaced after their copy had begun: its roles and databases are
+    not those that their rows have by now."""
+    resets = Branch.objects.filter(id__in=copies).exclude(last_reset_at=None)
+    return [
+        branch_id
+        for branch_id, at in resets.values_list("id", "last_reset_at")
+        if at is not None and at > copies[branch_id].taken_at
+    ]
 
 
 def _copy_rows(
     staging: Path, began: datetime, copies: dict[str, BranchCopy], failed: dict[str, str]
-) -> Manifest:
-    """Dump the rows as they are now, after every branch: what they call ready could be copied."""
+) -> Manifest | None:
+    """Dump the rows as they are now, after every branch: what they call ready could be copied.
+    None where they are not of the data that was."""
     with snapshot() as seen:
+        if _replaced_since(copies):
+            return None
         ready = _ready_branches()
         doomed = _being_deleted()
         manifest = Manifest(

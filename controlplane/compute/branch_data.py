@@ -102,12 +102,54 @@ def create_from_parent(branch_id: str, parent_id: str) -> None:
     if not parent.exists():
         raise NoSuchBranchData(f"the parent branch {parent_id} has no data")
     with _new_branch(branch_id) as (staging, account):
-        if socket_dir := socket_dir_of(parent):
-            to_copy = _require_space(parent, staging, skip=OF_THE_RUNNING)
-            back_up(parent, socket_dir, staging / "data", account, to_copy=to_copy)
-        else:
-            with step("copying", **_require_space(parent, staging, skip=OF_THE_PROCESS)):
-                clone_tree(parent, staging / "data", owner=account, skip=OF_THE_PROCESS)
+        _copy_branch(parent, staging, account)
+
+
+def replace(branch_id: str, source_id: str, *, kept_as: str) -> None:
+    """Make the branch hold all that is committed on the source now, and the branch `kept_as`,
+    whose id nothing else ever had, what it held until then.
+
+    Nothing runs on either. The copy is made beside both places; then two renames follow each
+    other, and what lies where after a crash tells which of them were done. Raises as
+    `create_from_parent` does.
+    """
+    place, kept, fresh = branch_dir(branch_id), branch_dir(kept_as), _fresh(branch_id, kept_as)
+    if not kept.exists():
+        if not fresh.exists():
+            # What an operation has left that came to nothing.
+            for other in _fresh_ones(branch_id):
+                remove_tree(other)
+            source = data_dir(source_id)
+            if not source.exists():
+                raise NoSuchBranchData(f"the source branch {source_id} has no data")
+            with _new_branch(branch_id, place=fresh) as (staging, account):
+                _copy_branch(source, staging, account)
+        if place.exists():
+            place.rename(kept)
+    if fresh.exists():
+        fresh.rename(place)
+
+
+def take_back(branch_id: str, *, kept_as: str) -> None:
+    """Undo `replace`, however far it came; does nothing where it had not begun."""
+    place, kept, doomed = branch_dir(branch_id), branch_dir(kept_as), _staging_place(branch_id)
+    remove_tree(doomed)
+    if kept.exists():
+        if place.exists():
+            place.rename(doomed)
+        kept.rename(place)
+    remove_tree(doomed)
+    remove_tree(_fresh(branch_id, kept_as))
+
+
+def _copy_branch(source: Path, staging: Path, account: Account) -> None:
+    """Copy the data directory of another branch, which may run."""
+    if socket_dir := socket_dir_of(source):
+        to_copy = _require_space(source, staging, skip=OF_THE_RUNNING)
+        back_up(source, socket_dir, staging / "data", account, to_copy=to_copy)
+    else:
+        with step("copying", **_require_space(source, staging, skip=OF_THE_PROCESS)):
+            clone_tree(source, staging / "data", owner=account, skip=OF_THE_PROCESS)
 
 
 def create_from_copy(branch_id: str, copy: Path) -> None:
@@ -132,6 +174,8 @@ def remove(branch_id: str) -> None:
     """Remove the branch's directory, at once as far as anyone can see."""
     place, doomed = branch_dir(branch_id), _staging_place(branch_id)
     remove_tree(doomed)
+    for fresh in _fresh_ones(branch_id):
+        remove_tree(fresh)
     if place.exists():
         with step("removing"):
             # Makes nothing new: on a full disk it is by removing that there comes to be room.
@@ -246,14 +290,14 @@ def _copy_log(parent: Path, target: Path, *, first: str, last: str, account: Acc
 
 
 @contextmanager
-def _new_branch(branch_id: str) -> Iterator[tuple[Path, Account]]:
-    """A directory to make the branch in, and its account; put in place at the end, and removed
-    at once where that is not reached."""
+def _new_branch(branch_id: str, *, place: Path | None = None) -> Iterator[tuple[Path, Account]]:
+    """A directory to make the branch in, and its account; put in its place, or in another, at the
+    end, and removed at once where that is not reached."""
     staging, account = _staging(branch_id)
     try:
         with telling_of_full_disk("the branch"):
             yield staging, account
-            _put_in_place(staging, branch_id, account)
+            _put_in_place(staging, place or branch_dir(branch_id), account)
     except BaseException:
         remove_tree(staging)
         raise
@@ -282,6 +326,15 @@ def _staging_place(branch_id: str) -> Path:
     return branch_dir(branch_id).with_name(f".{branch_id}")
 
 
+def _fresh(branch_id: str, kept_as: str) -> Path:
+    """Where the data lies, whole, that is to replace the branch's."""
+    return branch_dir(branch_id).with_name(f".{branch_id}.{kept_as}")
+
+
+def _fresh_ones(branch_id: str) -> list[Path]:
+    return list(branch_dir(branch_id).parent.glob(f".{branch_id}.*"))
+
+
 def _empty_staging(branch_id: str) -> Path:
     """What a dead attempt left is removed."""
     staging = _staging_place(branch_id)
@@ -290,14 +343,14 @@ def _empty_staging(branch_id: str) -> Path:
     return staging
 
 
-def _put_in_place(staging: Path, branch_id: str, account: Account) -> None:
+def _put_in_place(staging: Path, place: Path, account: Account) -> None:
     run = staging / "run"
     run.mkdir(mode=0o700)
     give(run, account)
     with step("syncing"):
         sync_tree(staging)
     _show(staging, account)
-    staging.rename(branch_dir(branch_id))
+    staging.rename(place)
 
 
 def _show(path: Path | int, account: Account) -> None:

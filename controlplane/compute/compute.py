@@ -50,6 +50,8 @@ LOOK_BOUND = 2.0
 # Seconds that a compute which is to serve clients may take to show that it does.
 ANSWER_BOUND = 5.0
 ENDPOINT_ID = re.compile("ep-[a-z0-9-]+")
+# What a branch without an endpoint runs for while the platform reads it: the branch's id follows.
+READER = "ep-r-"
 
 
 class OtherMajorVersion(Exception):
@@ -62,6 +64,11 @@ class ConfigurationRefused(Exception):
 
 def socket_dir(endpoint_id: str) -> Path:
     return Path(settings.SOCKET_DIR) / endpoint_id
+
+
+def reader_of(branch_id: str) -> str:
+    """What a compute that the platform alone uses runs for, in the place of an endpoint."""
+    return READER + branch_id
 
 
 def start(spec: ComputeSpec) -> None:

@@ -44,7 +44,21 @@ def project_updated(project: Project, changes: Changes) -> Event:
 
 def project_deleted(project: Project, operations: Iterable[Operation]) -> Event:
     summary = f'The project "{project.name}" was deleted, with all that it had'
+    if project.recoverable_until is not None:
+        until = project.recoverable_until.strftime("%Y-%m-%d %H:%M UTC")
+        summary = f'The project "{project.name}" was deleted; it can be recovered until {until}'
     return _of_project(EventType.PROJECT_DELETED, project, summary, operations)
+
+
+def project_recovered(project: Project) -> Event:
+    summary = f'The project "{project.name}" was recovered, with all that it had'
+    return _of_project(EventType.PROJECT_RECOVERED, project, summary, ())
+
+
+def project_removed(project: Project, operations: Iterable[Operation]) -> Event:
+    """Its time is over, or the disk needs the room."""
+    summary = f'The deleted project "{project.name}" can be recovered no more'
+    return _of_project(EventType.PROJECT_REMOVED, project, summary, operations)
 
 
 def branch_created(project: Project, branch: Branch, operations: Iterable[Operation]) -> Event:
@@ -72,6 +86,31 @@ def branch_deleted(operation: Operation, branch: Branch) -> Event:
     summary = f'The branch "{branch.name}" was deleted'
     project = operation.project
     return of_branch(EventType.BRANCH_DELETED, project, branch, summary, [operation])
+
+
+def branch_restore_requested(
+    project: Project, branch: Branch, source: Branch, operations: Iterable[Operation]
+) -> Event:
+    summary = f'The branch "{branch.name}" was asked to be restored from {_source(source)}'
+    kind = EventType.BRANCH_RESTORE_REQUESTED
+    return of_branch(kind, project, branch, summary, operations)
+
+
+def branch_restored(
+    project: Project,
+    branch: Branch,
+    source: Branch,
+    operations: Iterable[Operation],
+    *,
+    kept: Branch,
+) -> Event:
+    """`kept` has what the branch was; it is hidden where nobody wants that."""
+    summary = f'The branch "{branch.name}" was restored from {_source(source)}'
+    made = made_with(
+        source_branch_id=None if source.hidden else source.id,
+        preserved_as=None if kept.hidden else kept.id,
+    )
+    return of_branch(EventType.BRANCH_RESTORED, project, branch, summary, operations, made)
 
 
 def endpoint_created(
@@ -204,6 +243,10 @@ def api_key_revoked(key: ApiKey) -> Event:
 
 def _identity(key: ApiKey) -> dict[str, Any]:
     return {"id": key.id, "name": key.name}
+
+
+def _source(source: Branch) -> str:
+    return "a snapshot" if source.hidden else f'the branch "{source.name}"'
 
 
 def _named(changes: Changes) -> str:

@@ -8,12 +8,18 @@ class EventType(StrEnum):
     PROJECT_CREATED = "project.created"
     PROJECT_UPDATED = "project.updated"
     PROJECT_DELETED = "project.deleted"
+    # Of a deleted one, until the second of these.
+    PROJECT_RECOVERED = "project.recovered"
+    PROJECT_REMOVED = "project.removed"
     BRANCH_CREATED = "branch.created"
     BRANCH_UPDATED = "branch.updated"
     # Somebody asked for it; it is gone with the next one, once its data is.
     BRANCH_DELETE_REQUESTED = "branch.delete_requested"
     BRANCH_DELETED = "branch.deleted"
     BRANCH_EXPIRED = "branch.expired"
+    # Likewise: somebody asked for it; another's data has taken its place with the next one.
+    BRANCH_RESTORE_REQUESTED = "branch.restore_requested"
+    BRANCH_RESTORED = "branch.restored"
     ENDPOINT_CREATED = "endpoint.created"
     ENDPOINT_UPDATED = "endpoint.updated"
     ENDPOINT_DELETED = "endpoint.deleted"

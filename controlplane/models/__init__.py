@@ -26,6 +26,7 @@ from controlplane.models.project import Project
 from controlplane.models.region import Region
 from controlplane.models.requests import IdempotentRequest, RequestRate
 from controlplane.models.role import Database, Role
+from controlplane.models.schema_reading import SchemaFormat, SchemaReading
 from controlplane.models.webhook import DeliveryStatus, Webhook, WebhookDelivery
 
 __all__ = [
@@ -59,6 +60,8 @@ __all__ = [
     "Region",
     "RequestRate",
     "Role",
+    "SchemaFormat",
+    "SchemaReading",
     "Webhook",
     "WebhookDelivery",
 ]

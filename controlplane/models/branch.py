@@ -34,9 +34,16 @@ class Branch(models.Model):
     updated_at = models.DateTimeField(default=timezone.now)
     state_changed_at = models.DateTimeField(default=timezone.now)
     deleted_at = models.DateTimeField(null=True)
+    # When another branch's data last took the place of its own.
+    last_reset_at = models.DateTimeField(null=True)
+    # Whether it is the platform's own: the data of a snapshot, or what a restore has left to be
+    # removed. No caller sees it, and no plan counts it; on disk it is a branch as any other.
+    hidden = models.BooleanField(default=False, db_default=False)
 
     # Where its unfinished operations lead; set by the services that looked.
     pending_state: BranchState | None = None
+    # Whether one of them puts other data in the place of its own.
+    is_resetting = False
 
     class Meta:
         constraints = (
@@ -47,7 +54,7 @@ class Branch(models.Model):
             models.UniqueConstraint(
                 name="branch_name_is_unique",
                 fields=["project", "name"],
-                condition=models.Q(deleted_at=None),
+                condition=models.Q(deleted_at=None, hidden=False),
             ),
             models.UniqueConstraint(
                 name="one_default_branch",

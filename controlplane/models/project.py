@@ -21,8 +21,11 @@ class Project(models.Model):
     store_passwords = models.BooleanField(default=True)
     created_at = models.DateTimeField(default=timezone.now)
     updated_at = models.DateTimeField(default=timezone.now)
-    # Set by the request that deletes it; delete_tenant then removes the data.
+    # Set by the request that deletes it; delete_tenant then removes the data, at once or when the
+    # time is over in which it can be recovered.
     deleted_at = models.DateTimeField(null=True)
+    # Of a deleted one whose data is kept: how long. None once that is being removed.
+    recoverable_until = models.DateTimeField(null=True)
 
     class Meta:
         indexes = (
@@ -30,6 +33,11 @@ class Project(models.Model):
                 name="projects_of_an_account",
                 fields=["account", "-created_at", "id"],
                 condition=models.Q(deleted_at=None),
+            ),
+            models.Index(
+                name="recoverable_projects",
+                fields=["deleted_at"],
+                condition=models.Q(recoverable_until__isnull=False),
             ),
         )
 

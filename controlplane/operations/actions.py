@@ -14,6 +14,7 @@ from controlplane.operations import work
 from controlplane.operations.details import (
     ApplyConfigDetails,
     CheckAvailabilityDetails,
+    CreateBranchDetails,
     Details,
     SuspendComputeDetails,
 )
@@ -57,7 +58,9 @@ class ActionRule:
 
 ACTIONS: Mapping[Action, ActionRule] = {
     Action.CREATE_TIMELINE: ActionRule(work.create_timeline, makes_branch=True),
-    Action.CREATE_BRANCH: ActionRule(work.create_branch, makes_branch=True),
+    Action.CREATE_BRANCH: ActionRule(
+        work.create_branch, details=CreateBranchDetails, makes_branch=True
+    ),
     Action.START_COMPUTE: ActionRule(
         work.start_compute, endpoint_after=EndpointState.ACTIVE, is_start=True
     ),

@@ -29,6 +29,7 @@ from controlplane.operations.details import ApplyConfigDetails
 from controlplane.operations.effects import go_back
 from controlplane.operations.engine import withdraw
 from controlplane.operations.queue import has_begun, hasten_job, take_job_back
+from controlplane.operations.replacing import give_up_replacing
 from controlplane.operations.scheduling import dispatch
 from controlplane.operations.states import enter
 
@@ -105,7 +106,9 @@ def _may_be_in_force(operation: Operation) -> bool:
 
 
 def _take_rows_back(project: Project, operation: Operation) -> None:
-    """Give the endpoint the configuration and the branch that it had before the operation."""
+    """Give the endpoint the configuration and the branch that it had before the operation; have
+    nothing be there that a restore was to make."""
+    give_up_replacing(operation)
     endpoint = Endpoint.objects.filter(id=operation.endpoint_id, deleted_at=None).first()
     if endpoint is None:
         return

@@ -50,6 +50,16 @@ class ApplyConfigDetails(Details):
 
 
 @dataclass(frozen=True)
+class CreateBranchDetails(Details):
+    """Without these the branch is made of its parent; with both, its data is replaced."""
+
+    # The branch whose data comes in the place of its own.
+    source_branch_id: str | None = None
+    # The branch that has its data of before from then on.
+    kept_as: str | None = None
+
+
+@dataclass(frozen=True)
 class SuspendComputeDetails(Details):
     # Only where nobody has come since the endpoint was found idle.
     if_idle: bool = False

@@ -26,6 +26,11 @@ from controlplane.models import (
 )
 from controlplane.operations.actions import details_of, rule_of
 from controlplane.operations.details import ApplyConfigDetails, SuspendComputeDetails
+from controlplane.operations.replacing import (
+    enter_replaced,
+    give_up_replacing,
+    replacement_of,
+)
 from controlplane.operations.states import enter
 
 log = logging.getLogger(__name__)
@@ -45,7 +50,9 @@ def take_effect(operation: Operation) -> None:
     """Change the rows as the operation's success says."""
     now = timezone.now()
     rule, details = rule_of(operation), details_of(operation.action, operation.details)
-    if rule.makes_branch:
+    if replacement := replacement_of(operation):
+        enter_replaced(operation, replacement, now)
+    elif rule.makes_branch:
         _enter_ready(operation, now)
     elif operation.action == Action.DELETE_TIMELINE:
         _delete_branch(operation, now)
@@ -72,6 +79,7 @@ def settle_compute(operation: Operation, rest: Sequence[Operation]) -> None:
 
 def settle_rows(operation: Operation) -> None:
     """Leave the endpoint of a failed operation in a true state, with its last good settings."""
+    give_up_replacing(operation)
     endpoint = _living_endpoint(operation)
     if endpoint is None:
         return
@@ -113,7 +121,8 @@ def _delete_branch(operation: Operation, now: datetime) -> None:
         deleted_at=now, updated_at=now
     )
     assert operation.branch is not None
-    record(branch_deleted(operation, operation.branch))
+    if not operation.branch.hidden:
+        record(branch_deleted(operation, operation.branch))
     Branch.objects.filter(id=operation.branch_id).update(deleted_at=now, updated_at=now)
 
 

@@ -41,9 +41,10 @@ from controlplane.operations.effects import (
 )
 from controlplane.operations.locks import locked_project
 from controlplane.operations.queue import Run, enqueue_operation
+from controlplane.operations.replacing import replacement_of
 from controlplane.operations.scheduling import dispatch
 from controlplane.operations.under_way import HandedBack, UnderWay, holding_branches, noted
-from controlplane.operations.undoing import undo
+from controlplane.operations.undoing import undo, undo_data
 from controlplane.operations.words import without_paths, words_of
 from controlplane.operations.work import Attempt, Refused
 
@@ -231,6 +232,7 @@ def _fail(operation: Operation, reason: str, *, attempt_failed: bool = False) ->
             ).order_by("created_at")
         )
         settle_compute(operation, rest)
+        _settle_data(operation)
         with locked_project(operation.project_id) as project:
             operation.failures_count += attempt_failed
             if not _end(operation, OperationStatus.FAILED, error=reason):
@@ -245,6 +247,13 @@ def _fail(operation: Operation, reason: str, *, attempt_failed: bool = False) ->
             for one in (operation, *ended):
                 settle_rows(one)
             dispatch(project)
+
+
+def _settle_data(operation: Operation) -> None:
+    """Leave the branch of a failed restore the data that it had. The caller holds its branches, so
+    whoever has finished the operation meanwhile did so before."""
+    if replacement_of(operation) and not _load(operation.id).is_finished:
+        undo_data(operation)
 
 
 def withdraw(operations: Sequence[Operation], status: OperationStatus, reason: str) -> None:

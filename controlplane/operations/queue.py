@@ -12,7 +12,7 @@ from django.db import connection
 from procrastinate.contrib.django import app
 from procrastinate.jobs import Job
 
-from controlplane.models import Lane, Operation, Project
+from controlplane.models import Lane, Operation, Project, SchemaReading
 
 TAKE_BACK = """
 DELETE FROM procrastinate_jobs
@@ -125,3 +125,10 @@ def enqueue_reconciliation(branch_id: str, project: Project) -> None:
     app.configure_task(
         "controlplane.reconcile_branch", queue=project.region.queue(Lane.REQUESTS)
     ).defer(branch_id=branch_id, account=project.account_id)
+
+
+def enqueue_reading(reading: SchemaReading, project: Project) -> None:
+    """Have the region's worker read the schema."""
+    app.configure_task("controlplane.read_schema", queue=project.region.queue(Lane.REQUESTS)).defer(
+        reading_id=str(reading.id), account=project.account_id
+    )

@@ -6,6 +6,7 @@ operation whose job was lost is handed over again.
 
 import logging
 from collections.abc import Set
+from contextlib import suppress
 
 from django.db import connection
 from django.utils import timezone
@@ -100,7 +101,20 @@ def _forget_deleted(endpoint_ids: Set[str]) -> None:
         return
     living = Endpoint.objects.filter(id__in=endpoint_ids, deleted_at=None)
     for endpoint_id in endpoint_ids - set(living.values_list("id", flat=True)):
-        compute.forget_endpoint(endpoint_id)
+        if endpoint_id.startswith(compute.READER):
+            _forget_reader(endpoint_id)
+        else:
+            compute.forget_endpoint(endpoint_id)
+
+
+def _forget_reader(endpoint_id: str) -> None:
+    """It is no endpoint's: whoever works on its branch may be about to start it."""
+    branch_id = endpoint_id.removeprefix(compute.READER)
+    with suppress(LockTimeout), lock_branches(branch_id, timeout=0):
+        if compute.running_endpoint(branch_id) != endpoint_id:
+            compute.forget_endpoint(endpoint_id)
+        if not Branch.objects.filter(id=branch_id, deleted_at=None).exists():
+            forget_lock(branch_id)
 
 
 def redispatch_lost_operations(region: Region) -> None:

@@ -31,6 +31,7 @@ def forget_deleted(region: Region) -> None:
         | Exists(Branch.objects.filter(old, project=OuterRef("id"))),
         ~Exists(unfinished),
         region=region,
+        recoverable_until=None,
     )
     for project_id in concerned.values_list("id", flat=True)[:AT_ONCE]:
         _forget_in(project_id, before)
@@ -38,6 +39,8 @@ def forget_deleted(region: Region) -> None:
 
 def _forget_in(project_id: str, before: datetime) -> None:
     with locked_project(project_id) as project:
+        if project.recoverable_until is not None:
+            return
         if Operation.objects.filter(project=project, status__in=UNFINISHED).exists():
             return
         if project.deleted_at is not None and project.deleted_at < before:

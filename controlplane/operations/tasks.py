@@ -9,7 +9,7 @@ import uuid
 from procrastinate import JobContext, RetryStrategy
 from procrastinate.contrib.django import app
 
-from controlplane.operations import engine, reconcile
+from controlplane.operations import engine, reconcile, schemas
 from controlplane.operations.queue import earlier_runs
 from controlplane.webhooks import sending
 
@@ -24,6 +24,11 @@ def run_operation(context: JobContext, operation_id: str, account: int | None = 
 @app.task(name="controlplane.reconcile_branch", retry=AGAIN)
 def reconcile_branch(branch_id: str, account: int | None = None) -> None:
     reconcile.reconcile_branch(branch_id)
+
+
+@app.task(name="controlplane.read_schema", retry=AGAIN)
+def read_schema(reading_id: str, account: int | None = None) -> None:
+    schemas.read_schema(uuid.UUID(reading_id))
 
 
 @app.task(name="controlplane.send_deliveries", retry=AGAIN)

@@ -13,6 +13,7 @@ from controlplane.compute.process import StopFailed
 from controlplane.models import Branch, BranchState, Endpoint, EndpointState, Operation
 from controlplane.operations.actions import details_of, rule_of
 from controlplane.operations.details import ApplyConfigDetails
+from controlplane.operations.replacing import replacement_of
 from controlplane.operations.work import compute_spec
 
 log = logging.getLogger(__name__)
@@ -30,6 +31,15 @@ def undo(operation: Operation, branches: list[str]) -> None:
     for branch_id in branches:
         _bring_to_rows(branch_id, operation)
     if rule_of(operation).makes_branch:
+        undo_data(operation)
+
+
+def undo_data(operation: Operation) -> None:
+    """Have the data of the operation's branch lie as before it. Raises OSError."""
+    replacement = replacement_of(operation)
+    if replacement and replacement.kept_as:
+        branch_data.take_back(str(operation.branch_id), kept_as=replacement.kept_as)
+    else:
         _remove_copy(operation)
 
 

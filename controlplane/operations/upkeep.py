@@ -18,10 +18,13 @@ from controlplane.operations import vitals
 from controlplane.operations.availability import check_availability
 from controlplane.operations.disk import guard_disk
 from controlplane.operations.event_retention import forget_events
+from controlplane.operations.hidden_branches import remove_unwanted
 from controlplane.operations.idleness import suspend_idle_endpoints
 from controlplane.operations.kept_requests import forget_requests
 from controlplane.operations.reconcile import reconcile_host, redispatch_lost_operations
+from controlplane.operations.recovery import remove_unrecovered
 from controlplane.operations.retention import forget_deleted
+from controlplane.operations.schemas import forget_readings
 from controlplane.operations.sizes import measure_nearly_full, measure_sizes
 from controlplane.operations.story import write_lasting
 from controlplane.operations.under_way import hear_of_cancels
@@ -89,8 +92,11 @@ ROUNDS: Sequence[Round] = (
     Round(2, measure_nearly_full),
     Round(5, follow_compute_logs),
     Round(1, write_lasting),
+    Round(2, remove_unwanted),
+    Round(5, remove_unrecovered),
     Round(600, forget_deleted),
     Round(60, forget_requests),
+    Round(60, forget_readings),
     Round(600, forget_events),
     Round(60, look_after_webhooks),
 )

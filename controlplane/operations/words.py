@@ -17,6 +17,7 @@ from controlplane.compute.filesystem import LockTimeout
 from controlplane.compute.integrity import DataDamaged
 from controlplane.compute.patience import OutOfPatience
 from controlplane.compute.process import StartFailed, StopFailed
+from controlplane.compute.schema import SchemaUnreadable
 from controlplane.compute.space import NotEnoughSpace
 from controlplane.compute.tree import TreeUntrusted
 from controlplane.operations.catalog import NotApplied
@@ -37,6 +38,7 @@ ADVICE: Mapping[type[Exception], str] = {
     LockTimeout: "try again once that has ended",
     OutOfPatience: f"try again; {OPERATOR}",
     AccountUnusable: "that is for this host's operator to do",
+    SchemaUnreadable: "",
     TreeUntrusted: "remove from the branch what Postgres itself has not put there",
     NotApplied: "change what stands in its way, in the database itself if need be",
     psycopg.Error: f"try again; {OPERATOR}",

@@ -37,6 +37,7 @@ from controlplane.operations.catalog import NotApplied, bring_to_catalog
 from controlplane.operations.details import (
     ApplyConfigDetails,
     CheckAvailabilityDetails,
+    CreateBranchDetails,
     Details,
     SuspendComputeDetails,
 )
@@ -89,7 +90,11 @@ def create_timeline(attempt: Attempt) -> None:
 
 
 def create_branch(attempt: Attempt) -> None:
-    branch = attempt.branch
+    branch, details = attempt.branch, attempt.details
+    assert isinstance(details, CreateBranchDetails)
+    if details.source_branch_id and details.kept_as:
+        _replace_data(attempt.operation, branch, details.source_branch_id, kept_as=details.kept_as)
+        return
     if branch.parent is None:
         raise Refused("the branch has no parent")
     _wake_for_a_long_copy(attempt.operation, branch.parent)
@@ -104,6 +109,16 @@ def create_branch(attempt: Attempt) -> None:
     Branch.objects.filter(id=branch.id).update(
         applied_catalog_revision=revision, logical_size=branch.parent.logical_size
     )
+
+
+def _replace_data(operation: Operation, branch: Branch, source_id: str, *, kept_as: str) -> None:
+    """Its endpoint was suspended before, and nobody starts it until the operation has ended."""
+    _wake_for_a_long_copy(operation, Branch.objects.get(id=source_id))
+    compute.stop(branch.id)
+    try:
+        branch_data.replace(branch.id, source_id, kept_as=kept_as)
+    except (NoSuchBranchData, NotEnoughSpace) as error:
+        raise Refused(words_of(error)) from error
 
 
 def _wake_for_a_long_copy(operation: Operation, parent: Branch) -> None:
@@ -135,7 +150,7 @@ def start_compute(attempt: Attempt) -> None:
 
 
 def _start(operation: Operation, endpoint: Endpoint) -> None:
-    _bring_up(endpoint, compute.start)
+    bring_up(endpoint, compute.start)
     try:
         bring_to_catalog(operation, endpoint)
     except (DatabaseError, InterfaceError):
@@ -164,7 +179,7 @@ def apply_config(attempt: Attempt) -> None:
     left = details.from_branch_id
     if left and compute.running_endpoint(left) == endpoint.id:
         compute.stop(left)
-    _bring_up(endpoint, compute.reconfigure)
+    bring_up(endpoint, compute.reconfigure)
     try:
         bring_to_catalog(attempt.operation, endpoint)
     except NotApplied as error:
@@ -182,7 +197,7 @@ def check_availability(attempt: Attempt) -> None:
         return
     was_running = compute.running_endpoint(endpoint.branch_id) == endpoint.id
     try:
-        _bring_up(endpoint, compute.start)
+        bring_up(endpoint, compute.start)
         check_data(compute.socket_dir(endpoint.id))
     finally:
         if not was_running and not attempt.is_awaited():
@@ -252,7 +267,7 @@ def _end_if_silent(endpoint: Endpoint) -> None:
         )
 
 
-def _bring_up(endpoint: Endpoint, bring_up: Callable[[ComputeSpec], None]) -> None:
+def bring_up(endpoint: Endpoint, bring_up: Callable[[ComputeSpec], None]) -> None:
     if endpoint.branch.current_state != BranchState.READY:
         raise Refused(
             f"the branch {endpoint.branch_id} was not created: retry the operation that was to "
@@ -280,4 +295,4 @@ def _hold_to_limit(endpoint: Endpoint) -> None:
     was_over, branch.logical_size = branch.is_over_limit, size
     Branch.objects.filter(id=branch.id).update(logical_size=size)
     if branch.is_over_limit != was_over:
-        _bring_up(endpoint, compute.reconfigure)
+        bring_up(endpoint, compute.reconfigure)

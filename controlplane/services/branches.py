@@ -30,6 +30,7 @@ from controlplane.models import (
 )
 from controlplane.models.reading import Reading
 from controlplane.operations.actions import MAKES_BRANCH
+from controlplane.operations.replacing import is_replaced, replacement_of
 from controlplane.operations.scheduling import (
     IS_BUSY,
     Step,
@@ -44,13 +45,18 @@ from controlplane.services.projects import changing_project, find_project
 
 CatalogRow = TypeVar("CatalogRow", Role, Database)
 BRANCH = Reading(
-    Branch, "WHERE t.project_id = %(project)s AND t.id = %(branch)s AND t.deleted_at IS NULL"
+    Branch,
+    """
+    WHERE t.project_id = %(project)s AND t.id = %(branch)s
+        AND t.deleted_at IS NULL AND NOT t.hidden
+    """,
 )
 # In one statement with its project: who reads a branch asks for nothing else.
 OWN_BRANCH = Reading(
     Branch,
     """
-    WHERE t.project_id = %(project)s AND t.id = %(branch)s AND t.deleted_at IS NULL
+    WHERE t.project_id = %(project)s AND t.id = %(branch)s
+        AND t.deleted_at IS NULL AND NOT t.hidden
         AND project.account_id = %(account)s AND project.deleted_at IS NULL
     """,
     joined=["project"],
@@ -58,7 +64,10 @@ OWN_BRANCH = Reading(
 )
 BRANCHES = Reading(
     Branch,
-    "WHERE t.project_id = %(project)s AND t.deleted_at IS NULL ORDER BY t.updated_at DESC, t.id",
+    """
+    WHERE t.project_id = %(project)s AND t.deleted_at IS NULL AND NOT t.hidden
+    ORDER BY t.updated_at DESC, t.id
+    """,
     extra=IS_BUSY,
 )
 
@@ -115,7 +124,9 @@ def list_branches(account: Account, project_id: str, *, search: str = "") -> lis
     if not search:
         branches = BRANCHES.rows(project=project.id)
         return _with_pending(branches, unfinished_if_busy(branches[0])) if branches else []
-    found = Branch.objects.filter(project=project, deleted_at=None, name__icontains=search)
+    found = Branch.objects.filter(
+        project=project, deleted_at=None, hidden=False, name__icontains=search
+    )
     branches = list(found.order_by("-updated_at", "id"))
     return _with_pending(branches, unfinished(project.id))
 
@@ -133,6 +144,7 @@ def create_branch(account: Account, project_id: str, spec: BranchSpec) -> NewBra
         parent = find_branch(project, spec.parent_id) if spec.parent_id else default_branch(project)
         earlier = unfinished(project.id)
         refuse_while_deleting(parent, earlier)
+        refuse_while_replaced(parent, earlier)
         if spec.name:
             refuse_taken_name(project, spec.name)
         # Rows that wait to be dropped come too: the data may hold what they stand for.
@@ -219,9 +231,11 @@ def delete_branch(
     """
     with changing_project(account, project_id) as project:
         branch = find_branch(project, branch_id)
-        under_way = _deletion_of(branch, unfinished(project.id))
+        earlier = unfinished(project.id)
+        under_way = _deletion_of(branch, earlier)
         if under_way:
             return branch, under_way
+        refuse_while_restoring(branch, earlier)
         refuse_deletion(branch)
         steps = []
         endpoint = Endpoint.objects.filter(branch=branch, deleted_at=None).first()
@@ -239,7 +253,7 @@ def refuse_deletion(branch: Branch) -> None:
         raise Unprocessable("the default branch cannot be deleted; set another one first")
     if branch.protected:
         raise Unprocessable("the branch is protected; end its protection first")
-    children = Branch.objects.filter(parent=branch, deleted_at=None)
+    children = Branch.objects.filter(parent=branch, deleted_at=None, hidden=False)
     if names := list(children.order_by("created_at").values_list("id", flat=True)[:5]):
         raise Unprocessable(f"the branch has children: {', '.join(names)}; delete them first")
 
@@ -250,20 +264,41 @@ def refuse_while_deleting(branch: Branch, operations: Sequence[Operation]) -> No
         raise Locked
 
 
+def refuse_while_replaced(branch: Branch, operations: Sequence[Operation]) -> None:
+    """Raises Locked where other data is coming in the place of the branch's, or the branch itself
+    is to keep what another's was: what was changed of it now would be lost."""
+    if is_replaced(branch, operations):
+        raise Locked
+
+
+def refuse_while_restoring(branch: Branch, operations: Sequence[Operation]) -> None:
+    """Raises Locked where the branch has a part in a restore: once that is over it is another
+    branch's parent, which must stay."""
+    if any(branch.id in row.resources for row in operations if replacement_of(row)):
+        raise Locked
+
+
 def refuse_taken_name(project: Project, name: str) -> None:
     """Raises Conflict."""
-    if Branch.objects.filter(project=project, name=name, deleted_at=None).exists():
+    taken = Branch.objects.filter(project=project, name=name, deleted_at=None, hidden=False)
+    if taken.exists():
         raise Conflict(f'branch already exists; branch_name:"{name}"')
 
 
 def _with_pending(branches: list[Branch], operations: Sequence[Operation]) -> list[Branch]:
     """With where their project's unfinished operations lead."""
-    being_created = {
-        row.branch_id for row in operations if row.action in MAKES_BRANCH and row.status in HOPEFUL
-    }
+    being_created: set[str | None] = set()
+    replaced = set()
+    for row in operations:
+        if row.action in MAKES_BRANCH and row.status in HOPEFUL:
+            being_created.add(row.branch_id)
+            if details := replacement_of(row):
+                replaced.add(row.branch_id)
+                being_created.add(details.kept_as)
     for branch in branches:
         if branch.id in being_created:
             branch.pending_state = BranchState.READY
+        branch.is_resetting = branch.id in replaced
     return branches
 
 

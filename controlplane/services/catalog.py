@@ -33,7 +33,11 @@ from controlplane.models import (
 from controlplane.operations.effects import pending_state
 from controlplane.operations.scheduling import Step, schedule, unfinished
 from controlplane.services import plan_limits
-from controlplane.services.branches import find_branch, refuse_while_deleting
+from controlplane.services.branches import (
+    find_branch,
+    refuse_while_deleting,
+    refuse_while_replaced,
+)
 from controlplane.services.errors import Conflict, NotFound, PasswordNotStored, Unprocessable
 from controlplane.services.passwords import decrypt, encrypt, new_password, scram_verifier
 from controlplane.services.projects import changing_project, find_project
@@ -63,6 +67,7 @@ def changing_catalog(account: Account, project_id: str, branch_id: str) -> Itera
         branch = find_branch(project, branch_id)
         operations = unfinished(project.id)
         refuse_while_deleting(branch, operations)
+        refuse_while_replaced(branch, operations)
         change = CatalogChange(project, branch)
         yield change
         branch.catalog_revision += 1

@@ -69,6 +69,21 @@ def make_branch(
     return branch, _creation_of(branch)
 
 
+def make_kept_branch(project: Project, branch: Branch, *, name: str | None) -> Branch:
+    """The branch that is to have the data of `branch` once that is replaced; without a name it is
+    hidden, and goes by itself. It gets all else with the data.
+
+    The caller has made sure that the name is free. Raises RegionFull, Unprocessable.
+    """
+    _refuse_without_room(project.region)
+    if name is not None:
+        plan_limits.check_branches(project)
+    kept = Branch(project=project, parent=branch.parent, hidden=name is None)
+    kept.name = kept.id if name is None else name
+    kept.save(force_insert=True)
+    return kept
+
+
 def creation_again(branch: Branch, operations: Sequence[Operation]) -> list[Step]:
     """The steps that make a branch, and those it descends from, whose creation has failed; none
     where it is there, or on its way by the project's unfinished `operations`. One whose creation

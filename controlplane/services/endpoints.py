@@ -39,7 +39,11 @@ from controlplane.operations.scheduling import (
     unfinished,
     unfinished_if_busy,
 )
-from controlplane.services.branches import find_branch, refuse_while_deleting
+from controlplane.services.branches import (
+    find_branch,
+    refuse_while_deleting,
+    refuse_while_replaced,
+)
 from controlplane.services.creation import creation_again, make_endpoint
 from controlplane.services.endpoint_attributes import (
     EndpointAttributes,
@@ -164,6 +168,7 @@ def update_endpoint(
         if before:
             refuse_while_configured(endpoint, operations)
         if branch_id is not None and reassigned:
+            refuse_while_replaced(left, operations)
             endpoint.branch = _free_branch(project, branch_id, operations)
         endpoint.updated_at = timezone.now()
         endpoint.save(update_fields=[*replaced, "branch", "updated_at"])
@@ -179,6 +184,7 @@ def _free_branch(project: Project, branch_id: str, operations: Sequence[Operatio
     """The branch, which stays and has no endpoint yet. Raises NotFound, Locked, Conflict."""
     branch = find_branch(project, branch_id)
     refuse_while_deleting(branch, operations)
+    refuse_while_replaced(branch, operations)
     refuse_occupied(branch)
     return branch
 

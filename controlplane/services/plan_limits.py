@@ -33,7 +33,7 @@ def check_branches(project: Project) -> None:
     """The caller holds the project's lock. Raises Unprocessable."""
     limit = project.account.limits.branches_of_project
     if limit is not None:
-        have = Branch.objects.filter(project=project, deleted_at=None).count()
+        have = Branch.objects.filter(project=project, deleted_at=None, hidden=False).count()
         _refuse_past(
             project.account, "project branches", limit, have, code="BRANCHES_LIMIT_EXCEEDED"
         )

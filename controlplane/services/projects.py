@@ -3,8 +3,10 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
+from django.conf import settings
 from django.db import transaction
 from django.db.models import Q, QuerySet, Sum
 from django.db.models.functions import Coalesce
@@ -34,6 +36,7 @@ from controlplane.models import (
 )
 from controlplane.models.reading import Reading
 from controlplane.operations.engine import withdraw
+from controlplane.operations.replacing import give_up_replacing
 from controlplane.operations.scheduling import Step, schedule
 from controlplane.services import plan_limits
 from controlplane.services.creation import make_branch, make_endpoint
@@ -134,7 +137,7 @@ def changing_project(account: Account, project_id: str) -> Iterator[Project]:
     """A transaction in which the project, held locked, may be changed; at its end it writes the
     events of that. Raises NotFound."""
     with transaction.atomic(), together():
-        project = _lock_project(account, project_id)
+        project = lock_project(account, project_id)
         if project.deleted_at is not None:
             raise NotFound("project not found")
         yield project
@@ -147,14 +150,15 @@ def list_projects(
     limit: int,
     search: str = "",
     only: str | None = None,
+    recoverable: bool = False,
 ) -> list[Project]:
     """Newest first, those that follow the project with the id `after`; with `only`, at most the
-    one with that id. Raises Invalid."""
-    if after is None and only is None and not search:
+    one with that id. With `recoverable`, those that are deleted and can be recovered. Raises
+    Invalid."""
+    if after is None and only is None and not search and not recoverable:
         return FIRST_PROJECTS.rows({"account": account}, account=account.id, limit=limit)
-    projects = (
-        _with_usage(_projects_of(account)).filter(deleted_at=None).order_by("-created_at", "id")
-    )
+    listed = Q(recoverable_until__gt=timezone.now()) if recoverable else Q(deleted_at=None)
+    projects = _with_usage(_projects_of(account)).filter(listed).order_by("-created_at", "id")
     if only is not None:
         projects = projects.filter(id=only)
     if search:
@@ -269,26 +273,35 @@ def _told_of(project: Project) -> dict[str, Any]:
 
 
 def delete_project(account: Account, project_id: str) -> Project:
-    """Delete the project for good: at once for callers, its data by an operation.
+    """Delete the project: at once for callers, its data by an operation, where the server is set
+    so only after the time in which it can be recovered (`services.recovery`).
 
     Deleting it again answers the same. Raises NotFound.
     """
     with transaction.atomic(), together():
-        project = _lock_project(account, project_id)
+        project = lock_project(account, project_id)
         if project.deleted_at is not None:
             return project
         now = timezone.now()
         waiting = Operation.objects.filter(project=project, status=OperationStatus.SCHEDULING)
-        withdraw(list(waiting), OperationStatus.FAILED, "the project was deleted")
+        given_up = list(waiting)
+        withdraw(given_up, OperationStatus.FAILED, "the project was deleted")
         project.deleted_at = project.updated_at = now
-        project.save(update_fields=["deleted_at", "updated_at"])
+        if settings.RECOVERY_HOURS > 0:
+            project.recoverable_until = now + timedelta(hours=settings.RECOVERY_HOURS)
+        project.save(update_fields=["deleted_at", "updated_at", "recoverable_until"])
+        # What runs for them is stopped by the reconciler.
         Endpoint.objects.filter(project=project, deleted_at=None).update(deleted_at=now)
-        operations = schedule(project, [Step(Action.DELETE_TENANT, holds_project=True)])
+        operations = []
+        if project.recoverable_until is None:
+            operations = schedule(project, [Step(Action.DELETE_TENANT, holds_project=True)])
+        for operation in given_up:
+            give_up_replacing(operation)
         record(project_deleted(project, operations))
     return project
 
 
-def _lock_project(account: Account, project_id: str) -> Project:
+def lock_project(account: Account, project_id: str) -> Project:
     """The project, deleted or not, locked until the transaction ends. Raises NotFound.
 
     The account is part of the query, so that nobody waits for, or holds, the lock of

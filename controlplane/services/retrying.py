@@ -26,6 +26,7 @@ from controlplane.models import (
 )
 from controlplane.operations.actions import MAKES_BRANCH, details_of
 from controlplane.operations.details import ApplyConfigDetails
+from controlplane.operations.replacing import replacement_of
 from controlplane.operations.scheduling import Step, unfinished
 from controlplane.services.branches import refuse_deletion, refuse_while_deleting
 from controlplane.services.creation import creation_again
@@ -33,6 +34,7 @@ from controlplane.services.endpoint_attributes import check_endpoint
 from controlplane.services.endpoints import refuse_occupied, refuse_while_configured
 from controlplane.services.errors import Conflict, Unprocessable
 from controlplane.services.given_up import GivenUp
+from controlplane.services.restoring import replace_again
 
 CONFIGURED = [field.name for field in fields(Configuration)]
 CHANGED = ["branch_id", *CONFIGURED]
@@ -85,6 +87,8 @@ def _without_repeated_creations(again: Sequence[Step], steps: Sequence[Step]) ->
 
 
 def _create(given_up: GivenUp) -> list[Step]:
+    if replacement_of(given_up.operation):
+        return replace_again(given_up)
     branch = given_up.branch
     refuse_while_deleting(branch, given_up.earlier)
     if branch.current_state == BranchState.READY:

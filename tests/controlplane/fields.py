@@ -113,7 +113,7 @@ BRANCH: Mapping[str, Check] = {
     "id": branch_id,
     "project_id": project_id,
     "name": text,
-    "current_state": one_of("init", "ready"),
+    "current_state": one_of("init", "ready", "resetting"),
     "state_changed_at": timestamp,
     "creation_source": text,
     "primary": flag,
@@ -132,6 +132,7 @@ BRANCH_AT_TIMES: Mapping[str, Check] = {
     "parent_timestamp": timestamp,
     "pending_state": one_of("ready"),
     "logical_size": integer,
+    "last_reset_at": timestamp,
 }
 PROJECT_LISTED: Mapping[str, Check] = {
     "id": project_id,
@@ -153,6 +154,10 @@ PROJECT_LISTED: Mapping[str, Check] = {
     "updated_at": timestamp,
     "owner_id": text,
 }
+PROJECT_LISTED_AT_TIMES: Mapping[str, Check] = {
+    "deleted_at": timestamp,
+    "recoverable_until": timestamp,
+}
 PROJECT: Mapping[str, Check] = {
     **PROJECT_LISTED,
     "data_storage_bytes_hour": integer,
@@ -165,7 +170,10 @@ PROJECT: Mapping[str, Check] = {
     "consumption_period_end": timestamp,
     "owner": mapping,
 }
-PROJECT_AT_TIMES: Mapping[str, Check] = {"synthetic_storage_size": integer}
+PROJECT_AT_TIMES: Mapping[str, Check] = {
+    **PROJECT_LISTED_AT_TIMES,
+    "synthetic_storage_size": integer,
+}
 ROLE: Mapping[str, Check] = {
     "branch_id": branch_id,
     "name": text,

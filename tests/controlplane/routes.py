@@ -14,6 +14,9 @@ BODIES: dict[tuple[str, str], Any] = {
     ("PATCH", "/projects/{project_id}"): {"project": {"name": "taken over"}},
     ("POST", "/projects/{project_id}/branches"): {"branch": {"name": "taken over"}},
     ("PATCH", "/projects/{project_id}/branches/{branch_id}"): {"branch": {"name": "taken over"}},
+    ("POST", "/projects/{project_id}/branches/{branch_id}/restore"): {
+        "source_branch_id": "br-no-where-123456"
+    },
     ("POST", "/projects/{project_id}/endpoints"): {
         "endpoint": {"branch_id": "br-no-where-123456", "type": "read_write"}
     },
@@ -31,6 +34,8 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/webhooks/{webhook_id}/rotate_secret"): {"webhook": {"secret": "whsec_" + "A" * 32}},
 }
 QUERIES = {
+    "/projects/{project_id}/branches/{branch_id}/schema": "?db_name=neondb",
+    "/projects/{project_id}/branches/{branch_id}/compare_schema": "?db_name=neondb",
     "/projects/{project_id}/connection_uri": "?database_name=neondb&role_name=neondb_owner",
 }
 

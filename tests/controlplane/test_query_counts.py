@@ -91,7 +91,8 @@ ENDPOINT = "/{project}/endpoints/{endpoint}"
 WRITES: dict[str, tuple[str, str, Any, int]] = {
     "create a project": ("POST", "", {"project": {}}, 14),
     "rename a project": ("PATCH", "/{project}", {"project": {"name": "x"}}, 6),
-    "delete a project": ("DELETE", "/{project}", None, 12),
+    "delete a project": ("DELETE", "/{project}", None, 8),
+    "delete a project at once": ("DELETE", "/{project}", None, 12),
     "create a branch": ("POST", "/{project}/branches", {}, 17),
     "create a branch with an endpoint": (
         "POST",
@@ -132,8 +133,10 @@ WRITES: dict[str, tuple[str, str, Any, int]] = {
 @pytest.mark.parametrize("size", [3, 30])
 @pytest.mark.parametrize("write", WRITES)
 def test_writing(
-    api: DjangoClient, account: Account, region: Region, write: str, size: int
+    api: DjangoClient, account: Account, region: Region, write: str, size: int, settings: Any
 ) -> None:
+    if write.endswith("at once"):
+        settings.RECOVERY_HOURS = 0
     project = make_project(account, region, size=size)
     endpoint = Endpoint.objects.filter(project=project, branch__default=False)[0]
     bare = Branch.objects.create(project=project, name="bare", current_state="ready")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.client import Client
-from tests.support.stack import ROOT, Stack, free_port
+from tests.support.stack import NOTHING_KEPT, ROOT, Stack, free_port
 from tests.support.waiting import wait_for
 
 
@@ -41,6 +41,7 @@ def another_api(stack: Stack, **environment: str) -> Iterator[AnotherApi]:
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "PERCH_STATE_DIR": str(stack.state_dir),
             "API_PORT": str(port),
+            **NOTHING_KEPT,
             **environment,
         },
         stdout=subprocess.DEVNULL,

@@ -27,6 +27,8 @@ ROOT = Path(__file__).resolve().parents[2]
 # Webhooks may lead to the tests' receivers, at one of loopback's addresses; and those that hang
 # do not keep a test waiting.
 RECEIVERS = {"PERCH_WEBHOOK_ALLOWED_NETWORKS": "127.0.0.1/32", "PERCH_WEBHOOK_TIMEOUT": "3"}
+# What a test deletes makes room for the next ones.
+NOTHING_KEPT = {"PERCH_RECOVERY_HOURS": "0"}
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,7 @@ def running_stack(
             env={
                 **{k: v for k, v in os.environ.items() if not k.startswith("DJANGO_")},
                 **RECEIVERS,
+                **NOTHING_KEPT,
                 **environment,
             },
             stdin=subprocess.DEVNULL,

@@ -13,6 +13,9 @@ from controlplane.api.responses.endpoints import EndpointOut
 from controlplane.api.responses.operations import OperationsOut
 from controlplane.models import Branch
 
+# The data of another branch is coming in the place of its own. Not stored: its operations say so.
+RESETTING = "resetting"
+
 
 class BranchOut(Schema):
     id: str
@@ -35,6 +38,11 @@ class BranchOut(Schema):
     data_transfer_bytes: int = 0
     created_at: Timestamp
     updated_at: Timestamp
+    last_reset_at: Timestamp | None = None
+
+    @staticmethod
+    def resolve_current_state(branch: Branch) -> str:
+        return RESETTING if branch.is_resetting else branch.current_state
 
     @staticmethod
     def resolve_parent_timestamp(branch: Branch) -> datetime | None:

@@ -5,6 +5,7 @@ from typing import Any
 
 from django.utils import timezone
 from ninja import Schema
+from pydantic import Field
 
 from controlplane.api.fields import Timestamp
 from controlplane.api.responses.branches import BranchOut
@@ -49,6 +50,10 @@ class ProjectListItemOut(Schema):
     created_at: Timestamp
     updated_at: Timestamp
     owner_id: str
+    deleted_at: Timestamp | None = Field(None, description="Of those that were deleted")
+    recoverable_until: Timestamp | None = Field(
+        None, description="Of those that were deleted: until when they can be recovered"
+    )
 
     @staticmethod
     def resolve_proxy_host(project: Project) -> str:
@@ -119,6 +124,10 @@ class OneProject(Schema):
 
 class ProjectAndOperations(OneProject, OperationsOut):
     pass
+
+
+class RecoveredProject(OneProject):
+    branches: list[BranchOut]
 
 
 class ProjectsPage(Schema):

@@ -1,0 +1,39 @@
+"""What schema a caller asks for."""
+
+from typing import Literal
+
+from ninja import Field, Schema
+
+from controlplane.api.fields import Text
+from controlplane.services.restoring import refuse_points_in_time
+
+REFUSED = "Refused (422): no history is kept"
+
+
+class _OfDatabase(Schema):
+    db_name: Text = Field(description="The name of the database")
+    lsn: Text | None = Field(None, description=REFUSED)
+    timestamp: Text | None = Field(None, description=REFUSED)
+
+
+class SchemaQuery(_OfDatabase):
+    format: Literal["sql", "json"] = "sql"
+
+    def refuse_points_in_time(self) -> None:
+        """Raises Unprocessable."""
+        refuse_points_in_time(lsn=self.lsn, timestamp=self.timestamp)
+
+
+class ComparisonQuery(_OfDatabase):
+    base_branch_id: Text | None = Field(None, description="By default the branch's parent")
+    base_lsn: Text | None = Field(None, description=REFUSED)
+    base_timestamp: Text | None = Field(None, description=REFUSED)
+
+    def refuse_points_in_time(self) -> None:
+        """Raises Unprocessable."""
+        refuse_points_in_time(
+            lsn=self.lsn,
+            timestamp=self.timestamp,
+            base_lsn=self.base_lsn,
+            base_timestamp=self.base_timestamp,
+        )

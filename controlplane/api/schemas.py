@@ -1,0 +1,93 @@
+"""`/projects/{project_id}/branches/{branch_id}/schema` and `compare_schema`.
+
+A worker reads schemas, which may take seconds; the request waits for that, and holds nothing
+meanwhile.
+"""
+
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from django.conf import settings
+from ninja import Query
+
+from controlplane.api.auth import AuthenticatedRequest
+from controlplane.api.fair_shares import only_waiting
+from controlplane.api.listening import READINGS, waiting_for
+from controlplane.api.requests.schemas import ComparisonQuery, SchemaQuery
+from controlplane.api.responses.schemas import BranchSchema, SchemaComparison
+from controlplane.api.routing import Router
+from controlplane.models import SchemaReading
+from controlplane.services import schemas
+
+router = Router(tags=["branches"])
+
+# Seconds for the whole of an answer.
+ANSWER_WITHIN = 60.0
+
+
+@router.get(
+    "/projects/{project_id}/branches/{branch_id}/schema",
+    response=BranchSchema,
+    exclude_none=True,
+    by_alias=True,
+    summary="Get a database's schema",
+    description="As the statements that make it (`sql`), or as its tables (`json`). A compute that "
+    "sleeps is started for as long as that takes; a branch without an endpoint is read as well.",
+)
+def get_schema(
+    request: AuthenticatedRequest, project_id: str, branch_id: str, query: Query[SchemaQuery]
+) -> dict[str, Any]:
+    query.refuse_points_in_time()
+    reading = schemas.begin_reading(
+        request.auth,
+        project_id,
+        branch_id,
+        database_name=query.db_name,
+        wanted=query.format,
+    )
+    (answer,) = _once_read(request, [reading])
+    if query.format == "json":
+        return {"json": {"tables": schemas.tables_in(answer)}}
+    return {"sql": answer}
+
+
+@router.get(
+    "/projects/{project_id}/branches/{branch_id}/compare_schema",
+    response=SchemaComparison,
+    summary="Compare the schemas of two branches",
+    description="What leads from the base branch's schema, by default the parent's, to the "
+    "branch's, as a unified diff; empty where they are equal.",
+)
+def compare_schema(
+    request: AuthenticatedRequest, project_id: str, branch_id: str, query: Query[ComparisonQuery]
+) -> dict[str, Any]:
+    query.refuse_points_in_time()
+    readings = schemas.begin_comparison(
+        request.auth,
+        project_id,
+        branch_id,
+        base_branch_id=query.base_branch_id,
+        database_name=query.db_name,
+    )
+    base, compared = _once_read(request, readings)
+    return {"diff": schemas.difference(base, compared, database_name=query.db_name)}
+
+
+def _once_read(request: AuthenticatedRequest, readings: Sequence[SchemaReading]) -> list[str]:
+    """What was read. Raises TooManyRequests, Locked, Unprocessable."""
+    deadline = time.monotonic() + ANSWER_WITHIN
+    with ExitStack() as waiting:
+        waiters = [
+            waiting.enter_context(waiting_for(READINGS, str(reading.id))) for reading in readings
+        ]
+        for reading, waiter in zip(readings, waiters, strict=True):
+            # What has ended before the waiter was there is told to nobody.
+            while not schemas.is_read(reading):
+                account = f"account {request.auth.id}"
+                with only_waiting(request, account, most=settings.WAITS_PER_ACCOUNT):
+                    goes_on = waiter.wait(deadline - time.monotonic())
+                if not goes_on:
+                    break
+    return schemas.take_readings(readings)

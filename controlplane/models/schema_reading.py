@@ -1,0 +1,31 @@
+"""A look at the schema of a branch's database, which the worker takes for a request that waits."""
+
+import uuid
+
+from django.db import models
+from django.utils import timezone
+
+from controlplane.models.branch import Branch
+
+
+class SchemaFormat(models.TextChoices):
+    SQL = "sql", "The statements that make it"
+    JSON = "json", "Its tables, with their columns and constraints"
+
+
+class SchemaReading(models.Model):
+    """Gone once whoever asked has its answer, or waits for it no more."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4)
+    branch = models.ForeignKey(Branch, on_delete=models.CASCADE, related_name="+")
+    # As the data knows it.
+    database_name = models.CharField(max_length=63)
+    format = models.CharField(max_length=4, choices=SchemaFormat.choices)
+    created_at = models.DateTimeField(default=timezone.now, db_index=True)
+    finished_at = models.DateTimeField(null=True)
+    answer = models.TextField(default="")
+    # Why there is no answer, in words that a user understands.
+    error = models.TextField(default="")
+
+    def __str__(self) -> str:
+        return f"schema of {self.database_name} on {self.branch_id}"

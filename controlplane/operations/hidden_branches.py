@@ -1,0 +1,47 @@
+"""Removes the hidden branches that nobody has a use for: what a restore has replaced, and the data
+of snapshots that are gone."""
+
+import logging
+from datetime import timedelta
+
+from django.db.models import Exists, OuterRef
+from django.utils import timezone
+
+from controlplane.models import UNFINISHED, Action, Branch, Operation, Region
+from controlplane.operations.locks import locked_project
+from controlplane.operations.scheduling import Step, schedule
+
+log = logging.getLogger(__name__)
+
+# Branches that one round looks after; the next one goes on.
+AT_ONCE = 50
+# Before a removal that has failed is tried once more.
+AGAIN_AFTER = timedelta(minutes=10)
+
+
+def remove_unwanted(region: Region) -> None:
+    """Schedule the removal of each that no unfinished operation holds."""
+    held = Operation.objects.filter(
+        project=OuterRef("project"),
+        resources__contains=[OuterRef("id")],
+        status__in=UNFINISHED,
+    )
+    tried = Operation.objects.filter(
+        branch=OuterRef("id"),
+        action=Action.DELETE_TIMELINE,
+        created_at__gt=timezone.now() - AGAIN_AFTER,
+    )
+    unwanted = Branch.objects.filter(
+        ~Exists(held),
+        ~Exists(tried),
+        hidden=True,
+        deleted_at=None,
+        project__region=region,
+        project__deleted_at=None,
+    )
+    for branch in unwanted[:AT_ONCE]:
+        with locked_project(branch.project_id) as project:
+            still = unwanted.filter(id=branch.id).first()
+            if still is not None:
+                schedule(project, [Step(Action.DELETE_TIMELINE, branch=still)])
+                log.info("hidden branch removed", extra={"branch": still.id})

@@ -1,0 +1,100 @@
+"""What it means for the rows that a branch's data was replaced by another's: it has the other's
+roles and databases, and what it had until then, if anybody wants it, is a branch of its own.
+
+Called by the effects and where operations are given up, in their transactions; the callers hold
+the project's lock. On disk see `compute.branch_data.replace`.
+"""
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import TypeVar
+
+from django.utils import timezone
+
+from controlplane.events.changes import branch_created, branch_restored
+from controlplane.events.recording import record
+from controlplane.models import Action, Branch, BranchState, Database, Endpoint, Operation, Role
+from controlplane.operations.actions import details_of
+from controlplane.operations.details import CreateBranchDetails
+
+CatalogRow = TypeVar("CatalogRow", Role, Database)
+
+
+def replacement_of(operation: Operation) -> CreateBranchDetails | None:
+    """What the operation puts in the place of its branch's data; None where it is no restore."""
+    if operation.action != Action.CREATE_BRANCH:
+        return None
+    details = details_of(operation.action, operation.details)
+    assert isinstance(details, CreateBranchDetails)
+    return details if details.kept_as else None
+
+
+def is_replaced(branch: Branch, operations: Iterable[Operation]) -> bool:
+    """Whether one of the project's unfinished operations replaces the branch's data, or makes the
+    branch of what another had: neither is to be changed until it has ended."""
+    return any(
+        branch.id in (row.branch_id, details.kept_as)
+        for row in operations
+        if (details := replacement_of(row))
+    )
+
+
+def enter_replaced(operation: Operation, details: CreateBranchDetails, now: datetime) -> None:
+    """The data lies where it is to lie: have the rows say so.
+
+    The operation holds the source since before its copy was made, so what the source's data holds
+    of its rows is what `applied_catalog_revision` says now; what was changed since is applied by
+    the next start.
+    """
+    branch = Branch.objects.get(id=operation.branch_id)
+    source = Branch.objects.get(id=details.source_branch_id)
+    kept = Branch.objects.get(id=details.kept_as)
+    _keep(branch, kept, now)
+    Role.objects.bulk_create(_copies(source.roles.order_by("id"), branch))
+    Database.objects.bulk_create(_copies(source.databases.order_by("id"), branch))
+    if not source.hidden:
+        branch.parent = source
+    branch.catalog_revision = source.catalog_revision
+    branch.applied_catalog_revision = source.applied_catalog_revision
+    branch.logical_size = source.logical_size
+    branch.last_reset_at = branch.state_changed_at = branch.updated_at = now
+    branch.save()
+    # Has the proxy forget the old passwords, also where the source has no role to tell it by.
+    Endpoint.objects.filter(branch=branch, deleted_at=None).update(branch=branch)
+    project = operation.project
+    if not kept.hidden:
+        record(branch_created(project, kept, [operation]))
+    record(branch_restored(project, branch, source, [operation], kept=kept))
+
+
+def give_up_replacing(operation: Operation) -> None:
+    """The branch stays what it was; that which was to keep its data never comes to be."""
+    if details := replacement_of(operation):
+        now = timezone.now()
+        Branch.objects.filter(
+            id=details.kept_as, current_state=BranchState.INIT, deleted_at=None
+        ).update(deleted_at=now, updated_at=now)
+
+
+def _keep(branch: Branch, kept: Branch, now: datetime) -> None:
+    """Have `kept` be what the branch was."""
+    kept.parent_id = branch.parent_id
+    kept.current_state = BranchState.READY
+    kept.catalog_revision = branch.catalog_revision
+    kept.applied_catalog_revision = branch.applied_catalog_revision
+    kept.logical_size = branch.logical_size
+    kept.state_changed_at = kept.updated_at = now
+    kept.save()
+    Role.objects.filter(branch=branch).update(branch=kept)
+    Database.objects.filter(branch=branch).update(branch=kept)
+    if not kept.hidden:
+        children = Branch.objects.filter(parent=branch, deleted_at=None).exclude(id=kept.id)
+        children.update(parent=kept)
+
+
+def _copies(rows: Iterable[CatalogRow], branch: Branch) -> list[CatalogRow]:
+    """The same as new rows of the branch, unsaved."""
+    copies = list(rows)
+    for row in copies:
+        row.pk, row.branch = None, branch
+    return copies

@@ -1,0 +1,177 @@
+"""Puts the present state of another branch in the place of a branch's data: a reset from its
+parent, or a restore from any branch of its project. The branch keeps its id, its name and its
+endpoint."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from controlplane.events.changes import branch_restore_requested
+from controlplane.events.recording import record
+from controlplane.models import (
+    Account,
+    Action,
+    Branch,
+    BranchState,
+    Endpoint,
+    EndpointState,
+    Operation,
+    Project,
+)
+from controlplane.operations.details import CreateBranchDetails
+from controlplane.operations.effects import pending_state
+from controlplane.operations.replacing import replacement_of
+from controlplane.operations.scheduling import Step, schedule, unfinished
+from controlplane.services.branches import (
+    find_branch,
+    refuse_taken_name,
+    refuse_while_deleting,
+    refuse_while_replaced,
+)
+from controlplane.services.creation import make_kept_branch
+from controlplane.services.errors import Conflict, Unprocessable
+from controlplane.services.given_up import GivenUp
+from controlplane.services.projects import changing_project
+
+NO_HISTORY = (
+    "{} is not offered by this server: no history of a branch is kept; take a snapshot "
+    "(POST /projects/{{project_id}}/branches/{{branch_id}}/snapshot) before what may have to be "
+    "undone, and restore that"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestoreSpec:
+    """What a request asks to come in the place of a branch's data."""
+
+    source_branch_id: str
+    # Restoring from the past needs a history that a data directory does not keep.
+    source_lsn: str | None = None
+    source_timestamp: str | None = None
+    # The name of the branch that keeps what the data was until then.
+    preserve_under_name: str | None = None
+
+
+def refuse_points_in_time(**points: str | None) -> None:
+    """Raises Unprocessable for the first of the parameters that was sent."""
+    for name, value in points.items():
+        if value is not None:
+            raise Unprocessable(NO_HISTORY.format(name))
+
+
+def restore_branch(
+    account: Account, project_id: str, branch_id: str, spec: RestoreSpec
+) -> tuple[Branch, list[Operation]]:
+    """Replace the branch's data by what is committed on the source when its copy is made.
+
+    Raises NotFound, Conflict, Locked, RegionFull, Unprocessable.
+    """
+    refuse_points_in_time(source_lsn=spec.source_lsn, source_timestamp=spec.source_timestamp)
+    with changing_project(account, project_id) as project:
+        branch = find_branch(project, branch_id)
+        source = find_branch(project, spec.source_branch_id)
+        return branch, replace_data(project, branch, source, name=spec.preserve_under_name)
+
+
+def replace_data(
+    project: Project, branch: Branch, source: Branch, *, name: str | None
+) -> list[Operation]:
+    """Schedule what puts the source's data in the place of the branch's, and `name` what was there
+    until then; without a name it is removed. The caller holds the project's lock.
+
+    Raises Conflict, Locked, RegionFull, Unprocessable.
+    """
+    earlier = unfinished(project.id)
+    endpoint = Endpoint.objects.filter(branch=branch, deleted_at=None).first()
+    steps = [_replacement(project, branch, source, name=name, earlier=earlier)]
+    if endpoint and _runs(endpoint, earlier):
+        steps = _around(steps, branch, endpoint)
+    operations = schedule(project, steps)
+    record(branch_restore_requested(project, branch, source, operations))
+    branch.is_resetting, branch.pending_state = True, BranchState.READY
+    return operations
+
+
+def replace_again(given_up: GivenUp) -> list[Step]:
+    """The steps of a restore that failed or was cancelled. Raises Conflict, and what a request for
+    the same would."""
+    details = replacement_of(given_up.operation)
+    assert details is not None
+    branch, project = given_up.branch, given_up.operation.project
+    source = Branch.objects.filter(id=details.source_branch_id, deleted_at=None).first()
+    if source is None:
+        raise Conflict(f"the source branch {details.source_branch_id} was deleted")
+    if branch.last_reset_at and branch.last_reset_at > given_up.operation.created_at:
+        raise Conflict(f"the branch {branch.id} was restored since")
+    kept = Branch.objects.get(id=details.kept_as)
+    name = None if kept.hidden else kept.name
+    step = _replacement(project, branch, source, name=name, earlier=given_up.earlier)
+    steps = [replace(step, retry_of=given_up.operation)]
+    endpoint = Endpoint.objects.filter(branch=branch, deleted_at=None).first()
+    if endpoint and _runs(endpoint, given_up.earlier) and not given_up.has(Action.SUSPEND_COMPUTE):
+        # A client has come since.
+        return _around(steps, branch, endpoint)
+    return steps
+
+
+def _replacement(
+    project: Project,
+    branch: Branch,
+    source: Branch,
+    *,
+    name: str | None,
+    earlier: Sequence[Operation],
+) -> Step:
+    _refuse(project, branch, source, name=name, earlier=earlier)
+    kept = make_kept_branch(project, branch, name=name)
+    return Step(
+        Action.CREATE_BRANCH,
+        branch=branch,
+        also_holds=[source, kept],
+        details=CreateBranchDetails(source_branch_id=source.id, kept_as=kept.id),
+    )
+
+
+def _refuse(
+    project: Project,
+    branch: Branch,
+    source: Branch,
+    *,
+    name: str | None,
+    earlier: Sequence[Operation],
+) -> None:
+    if source.id == branch.id:
+        raise Unprocessable(
+            "the branch is its own source, which has no other state to go back to: "
+            + NO_HISTORY.format("a restore from its own past")
+        )
+    if branch.protected:
+        raise Unprocessable("the branch is protected; end its protection first")
+    for one in (branch, source):
+        refuse_while_deleting(one, earlier)
+        refuse_while_replaced(one, earlier)
+        if one.current_state != BranchState.READY:
+            raise Unprocessable(f'branch not ready yet; branch_id:"{one.id}"')
+    if name is not None:
+        refuse_taken_name(project, name)
+        return
+    children = Branch.objects.filter(parent=branch, deleted_at=None, hidden=False)
+    if ids := list(children.order_by("created_at").values_list("id", flat=True)[:5]):
+        raise Unprocessable(
+            f"the branch has children: {', '.join(ids)}; name a branch in preserve_under_name "
+            "that keeps its data, and has them from then on"
+        )
+
+
+def _runs(endpoint: Endpoint, earlier: Sequence[Operation]) -> bool:
+    """Whether the endpoint is active, or under way to that."""
+    heading_for = pending_state(endpoint, earlier) or endpoint.current_state
+    return heading_for == EndpointState.ACTIVE
+
+
+def _around(steps: list[Step], branch: Branch, endpoint: Endpoint) -> list[Step]:
+    """The steps while the endpoint sleeps."""
+    return [
+        Step(Action.SUSPEND_COMPUTE, branch=branch, endpoint=endpoint),
+        *steps,
+        Step(Action.START_COMPUTE, branch=branch, endpoint=endpoint),
+    ]

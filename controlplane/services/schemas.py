@@ -1,0 +1,128 @@
+"""The schema of a branch's database, and how two branches differ in theirs.
+
+A worker reads it, on the host of the branch: whoever asks begins the readings, waits until they
+have ended, as `api.schemas` does, and takes them.
+"""
+
+import difflib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from django.db import transaction
+from django.utils import timezone
+
+from controlplane.models import Account, Branch, BranchState, Project, SchemaFormat, SchemaReading
+from controlplane.operations.queue import enqueue_reading
+from controlplane.operations.scheduling import RegionAway
+from controlplane.services.branches import find_branch
+from controlplane.services.catalog import find_database
+from controlplane.services.errors import Locked, Unprocessable
+from controlplane.services.projects import find_project
+
+# Of each schema what differs, in lines: comparing takes longer than their number says.
+MOST_LINES = 20_000
+
+
+def begin_reading(
+    account: Account, project_id: str, branch_id: str, *, database_name: str, wanted: str
+) -> SchemaReading:
+    """Have a schema read. Raises NotFound, Unprocessable, RegionAway."""
+    project = find_project(account, project_id)
+    return _begin(project, find_branch(project, branch_id), database_name, wanted)
+
+
+def begin_comparison(
+    account: Account,
+    project_id: str,
+    branch_id: str,
+    *,
+    base_branch_id: str | None,
+    database_name: str,
+) -> list[SchemaReading]:
+    """Have the schema of the base branch, by default the parent, and of the branch be read.
+
+    Raises NotFound, Unprocessable, RegionAway.
+    """
+    project = find_project(account, project_id)
+    branch = find_branch(project, branch_id)
+    base_id = base_branch_id or branch.parent_id
+    if base_id is None:
+        raise Unprocessable("the branch has no parent: name another branch in base_branch_id")
+    compared = (find_branch(project, base_id), branch)
+    with transaction.atomic():
+        return [_begin(project, one, database_name, SchemaFormat.SQL) for one in compared]
+
+
+def is_read(reading: SchemaReading) -> bool:
+    """Whether it has ended."""
+    if reading.finished_at is not None:
+        return True
+    return not SchemaReading.objects.filter(id=reading.id, finished_at=None).exists()
+
+
+def take_readings(readings: Sequence[SchemaReading]) -> list[str]:
+    """What was read, in their order; they are gone then. Raises Locked where one has not ended,
+    Unprocessable where one came to nothing."""
+    ids = [reading.id for reading in readings]
+    ended = {row.id: row for row in SchemaReading.objects.filter(id__in=ids)}
+    SchemaReading.objects.filter(id__in=ids).delete()
+    found = [ended.get(reading.id, reading) for reading in readings]
+    for row in found:
+        if row.finished_at is None:
+            raise Locked("the schema was not read in time, as the branch is busy; try again")
+        if row.error:
+            raise Unprocessable(row.error)
+    return [row.answer for row in found]
+
+
+def tables_in(answer: str) -> list[dict[str, Any]]:
+    """The tables of a reading of the format `json`."""
+    tables: list[dict[str, Any]] = json.loads(answer or "[]")
+    return tables
+
+
+def difference(base: str, compared: str, *, database_name: str) -> str:
+    """What leads from the one schema to the other, as a unified diff; "" where they are equal.
+
+    Raises Unprocessable where they differ in more than can be compared.
+    """
+    lines = base.splitlines(keepends=True), compared.splitlines(keepends=True)
+    if _differing(*lines) > MOST_LINES:
+        raise Unprocessable(
+            f"the schemas differ in more than {MOST_LINES} lines; compare what "
+            "GET …/schema answers for each"
+        )
+    names = f"a/{database_name}", f"b/{database_name}"
+    return "".join(difflib.unified_diff(*lines, *names))
+
+
+def _differing(one: Sequence[str], other: Sequence[str]) -> int:
+    """Lines of the longer between what both begin and end with."""
+    shorter, begin, end = min(len(one), len(other)), 0, 0
+    while begin < shorter and one[begin] == other[begin]:
+        begin += 1
+    while end < shorter - begin and one[-1 - end] == other[-1 - end]:
+        end += 1
+    return max(len(one), len(other)) - begin - end
+
+
+def _begin(project: Project, branch: Branch, database_name: str, wanted: str) -> SchemaReading:
+    if branch.current_state != BranchState.READY:
+        raise Unprocessable("branch not ready yet")
+    database = find_database(branch, database_name)
+    if project.region.is_away:
+        raise RegionAway(
+            f'the region "{project.region_id}" does not answer, so nothing can be read there now; '
+            "try again"
+        )
+    reading = SchemaReading(branch=branch, database_name=database.name, format=wanted)
+    if database.applied_name is None:
+        # Nobody has been in it: the branch's next compute makes it.
+        reading.finished_at = timezone.now()
+        return reading
+    reading.database_name = database.applied_name
+    with transaction.atomic():
+        reading.save(force_insert=True)
+        enqueue_reading(reading, project)
+    return reading

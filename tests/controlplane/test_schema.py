@@ -1,0 +1,173 @@
+"""GET …/branches/{branch_id}/schema and compare_schema."""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.support.project import Project, refusal
+
+SHOP = """
+CREATE SCHEMA sales;
+CREATE TABLE sales.customer (id int PRIMARY KEY, name text NOT NULL, UNIQUE (name));
+CREATE TABLE sales.purchase (
+    id bigint GENERATED ALWAYS AS IDENTITY, customer int REFERENCES sales.customer,
+    net numeric(10, 2), gross numeric GENERATED ALWAYS AS (net * 1.2) STORED);
+CREATE FUNCTION sales.tax() RETURNS text LANGUAGE sql AS $$ SELECT '\\restrict me' $$;
+"""
+
+
+def schema(project: Project, branch_id: str | None = None, **query: Any) -> Any:
+    query = {"db_name": "neondb", **query}
+    return project.client.get(project.branch_path(branch_id, "/schema"), **query)
+
+
+def compare(project: Project, branch_id: str, **query: Any) -> str:
+    query = {"db_name": "neondb", **query}
+    answer = project.client.get(project.branch_path(branch_id, "/compare_schema"), **query)
+    assert set(answer) == {"diff"}
+    return str(answer["diff"])
+
+
+@pytest.fixture(scope="module")
+def shop(standing: Project) -> Project:
+    standing.sql(SHOP)
+    return standing
+
+
+def test_it_works(shop: Project) -> None:
+    answer = schema(shop)
+    assert set(answer) == {"sql"}
+    assert "CREATE TABLE sales.customer (\n    id integer NOT NULL,\n" in answer["sql"]
+    assert "SELECT '\\restrict me'" in answer["sql"]
+    assert "\n\\restrict" not in answer["sql"]
+    assert "\n\\unrestrict" not in answer["sql"]
+    assert answer == schema(shop, format="sql")
+
+
+def test_as_json(shop: Project) -> None:
+    (customer, purchase) = schema(shop, format="json")["json"]["tables"]
+    assert customer == {
+        "schema": "sales",
+        "name": "customer",
+        "columns": [
+            {"name": "id", "type": "integer", "nullable": False, "generated": False},
+            {"name": "name", "type": "text", "nullable": False, "generated": False},
+        ],
+        "constraints": [
+            {"name": "customer_name_key", "type": "unique", "columns": ["name"]},
+            {"name": "customer_pkey", "type": "primary_key", "columns": ["id"]},
+        ],
+    }
+    assert purchase["columns"][2:] == [
+        {"name": "net", "type": "numeric(10,2)", "nullable": True, "generated": False},
+        {"name": "gross", "type": "numeric", "nullable": True, "generated": True},
+    ]
+    assert purchase["constraints"] == [
+        {
+            "name": "purchase_customer_fkey",
+            "type": "foreign_key",
+            "columns": ["customer"],
+            "referenced_table": {"schema": "sales", "table": "customer", "columns": ["id"]},
+        }
+    ]
+
+
+def test_a_sleeping_compute_goes_on_sleeping_and_a_branch_needs_none(project: Project) -> None:
+    project.sql(SHOP)
+    child_id = project.new_branch_id()
+    project.suspend()
+    before = project.operations()
+    assert schema(project) == schema(project, child_id)
+    assert "CREATE TABLE sales.customer" in schema(project)["sql"]
+    assert project.endpoint()["current_state"] == "idle"
+    assert not project.is_running()
+    assert project.operations() == before
+    for branch_id in (project.branch_id, child_id):
+        assert not (project.stack.data_dir(branch_id) / "postmaster.pid").exists()
+    sockets = {place.name for place in (project.stack.state_dir / "sockets").iterdir()}
+    assert sockets.isdisjoint({project.endpoint_id, f"ep-r-{child_id}"})
+
+
+def test_who_connects_meanwhile_is_served(project: Project) -> None:
+    project.suspend()
+    with ThreadPoolExecutor() as threads:
+        read = threads.submit(schema, project)
+        project.start()
+        assert "PostgreSQL database dump" in read.result()["sql"]
+    assert project.sql("SELECT 1") == [(1,)]
+
+
+def test_differences(project: Project) -> None:
+    project.sql("CREATE TABLE goods (id int)")
+    child = project.new_branch(endpoint=True)
+    child_id, endpoint_id = child["branch"]["id"], child["endpoints"][0]["id"]
+    assert compare(project, child_id) == ""
+    project.sql("ALTER TABLE goods ADD price numeric", endpoint_id=endpoint_id)
+    diff = compare(project, child_id)
+    assert diff.startswith("--- a/neondb\n+++ b/neondb\n@@ -")
+    assert "\n-    id integer\n+    id integer,\n+    price numeric\n" in diff
+    back = compare(project, project.branch_id, base_branch_id=child_id)
+    assert "\n-    id integer,\n-    price numeric\n+    id integer\n" in back
+
+
+def test_a_database_that_was_never_made_is_empty(project: Project) -> None:
+    child_id = project.new_branch_id()
+    body = {"database": {"name": "a=b 'c\" d", "owner_name": "neondb_owner"}}
+    project.done(project.client.post(project.branch_path(child_id, "/databases"), body))
+    assert schema(project, child_id, db_name="a=b 'c\" d") == {"sql": ""}
+    assert schema(project, child_id, db_name="a=b 'c\" d", format="json") == {
+        "json": {"tables": []}
+    }
+    project.create_endpoint(child_id)
+    assert "database dump" in schema(project, child_id, db_name="a=b 'c\" d")["sql"]
+
+
+@pytest.mark.parametrize(
+    ("verb", "query", "status", "words"),
+    [
+        ("schema", {}, 400, "db_name"),
+        ("schema", {"db_name": "nowhere"}, 404, "database not found"),
+        ("schema", {"db_name": "postgres"}, 404, "database not found"),
+        ("schema", {"db_name": "neondb", "format": "xml"}, 400, "format"),
+        ("schema", {"db_name": "neondb", "lsn": "0/1"}, 422, "lsn is not offered by this server"),
+        ("schema", {"db_name": "neondb", "timestamp": "x"}, 422, "timestamp is not offered"),
+        ("compare_schema", {"db_name": "neondb"}, 422, "base_branch_id"),
+        (
+            "compare_schema",
+            {"db_name": "neondb", "base_branch_id": "br-no-where-123456"},
+            404,
+            "branch not found",
+        ),
+        ("compare_schema", {"db_name": "neondb", "base_lsn": "0/1"}, 422, "base_lsn is not"),
+        ("compare_schema", {"db_name": "neondb", "base_timestamp": "x"}, 422, "base_timestamp is"),
+    ],
+)
+def test_refusals(standing: Project, verb: str, query: Any, status: int, words: str) -> None:
+    path = standing.branch_path(rest=f"/{verb}")
+    answer = refusal(standing.client.call("GET", path, params=query))
+    assert (answer[0], words in answer[1]) == (status, True), answer
+
+
+def test_a_table_that_somebody_holds_keeps_nobody_for_long(project: Project) -> None:
+    project.sql("CREATE TABLE held (id int)")
+    with project.compute() as holder:
+        holder.execute("BEGIN; LOCK TABLE held")
+        path = project.branch_path(rest="/schema?db_name=neondb")
+        status, words = refusal(project.client.call("GET", path))
+        assert (status, "the schema cannot be read" in words, "holds a lock" in words) == (
+            422,
+            True,
+            True,
+        )
+        assert str(project.stack.state_dir) not in words
+
+
+def test_what_is_too_long_is_refused(project: Project) -> None:
+    project.sql("CREATE FUNCTION f() RETURNS text LANGUAGE sql AS 'SELECT 1::text'")
+    project.sql(
+        "DO $$ BEGIN EXECUTE format('COMMENT ON FUNCTION f() IS %L', repeat('x', 9 << 20)); END $$"
+    )
+    path = project.branch_path(rest="/schema?db_name=neondb")
+    status, words = refusal(project.client.call("GET", path))
+    assert (status, "it is longer than 8 MiB" in words) == (422, True)
