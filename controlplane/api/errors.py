@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from django.conf import settings
 from django.core.exceptions import RequestDataTooBig
@@ -12,6 +13,7 @@ from ninja.errors import AuthenticationError, HttpError, ValidationError
 
 from controlplane.api.fair_shares import TooManyRequests
 from controlplane.api.request_log import request_id
+from controlplane.api.requests.unsupported import NOT_OFFERED
 from controlplane.services.errors import (
     Conflict,
     EndpointDisabled,
@@ -131,6 +133,8 @@ def install_error_handlers(api: NinjaAPI) -> None:
 
     @api.exception_handler(ValidationError)
     def undecodable(request: HttpRequest, error: ValidationError) -> HttpResponse:
+        if refused := _not_offered(error):
+            return error_response(request, 422, refused, code="NOT_OFFERED")
         return error_response(request, 400, f"invalid request: {_words_of(error)}")
 
     @api.exception_handler(HttpError)
@@ -158,18 +162,30 @@ def unexpected_response(request: HttpRequest, error: Exception) -> HttpResponse:
     return error_response(request, 500, "internal error")
 
 
+def _not_offered(error: ValidationError) -> str | None:
+    """What is said of fields that this server does not offer, where nothing else is wrong."""
+    if any(problem["type"] != NOT_OFFERED for problem in error.errors):
+        return None
+    return "; ".join(f"{_field(problem)} is {problem['msg']}" for problem in error.errors)
+
+
+def _field(problem: Mapping[str, Any]) -> str:
+    """The name of the field that a complaint is about, as `project.settings.hipaa`."""
+    place = [str(part) for part in problem["loc"]]
+    # What follows the kind of parameter: the name of ours, of no use to the caller.
+    return ".".join(place[2:] if place[0] == "body" else place[1:]) or "body"
+
+
 def _words_of(error: ValidationError) -> str:
     """What is wrong with each field, in the words of the API that clients know."""
     complaints = []
     source = "decode application/json"
     for problem in error.errors[:MOST_COMPLAINTS]:
-        place = [str(part) for part in problem["loc"]]
-        if place[0] != "body":
-            source = f"decode {place[0]}"
-        # What follows the kind of parameter: the name of ours, of no use to the caller.
-        field = ".".join(place[2:] if place[0] == "body" else place[1:]) or "body"
+        kind = str(problem["loc"][0])
+        if kind != "body":
+            source = f"decode {kind}"
         words = "field required" if problem["type"] == "missing" else problem["msg"]
-        complaints.append(f"{field[:LONGEST_FIELD]} ({words})")
+        complaints.append(f"{_field(problem)[:LONGEST_FIELD]} ({words})")
     if more := len(error.errors) - len(complaints):
         complaints.append(f"and {more} more")
     return f"{source}: invalid: {'; '.join(complaints)}"

@@ -2,7 +2,7 @@
 
 import math
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, StringConstraints
 
@@ -99,19 +99,26 @@ Identifier = Annotated[
     AfterValidator(_storable),
     AfterValidator(_postgres_identifier),
 ]
-# As long as the column.
 Provisioner = Annotated[
-    str,
-    StringConstraints(strip_whitespace=True, min_length=1, max_length=32),
-    AfterValidator(_storable),
+    Literal["k8s-pod", "k8s-neonvm"],
+    Field(description="Kept and answered; computes are processes of the server's host either way."),
 ]
 Integer = Annotated[int, BeforeValidator(_no_flag)]
 Number = Annotated[float, BeforeValidator(_no_flag)]
 ComputeUnits = Annotated[Number, Field(ge=0.25, le=56, allow_inf_nan=False)]
 # 0: the server's default; -1: never; at most a week.
 SuspendTimeout = Annotated[Integer, Field(ge=-1, le=604800)]
-# Seconds, at most 30 days.
-HistoryRetention = Annotated[Integer, Field(ge=0, le=2592000)]
+HistoryRetention = Annotated[
+    Integer,
+    Field(
+        ge=0,
+        le=2592000,
+        description=(
+            "Seconds. Kept, held to the account's plan and answered; no history is kept, so a "
+            "branch is made of its parent's present state whatever it says."
+        ),
+    ),
+]
 PgVersion = Annotated[Integer, Field(ge=1, le=1000)]
 PointInTime = Annotated[datetime, BeforeValidator(_point_in_time)]
 # Printed in seconds, UTC, with Z (specification, section 2).

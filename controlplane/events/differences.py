@@ -32,12 +32,17 @@ def _differences(before: Mapping[str, Any], after: Mapping[str, Any], *, depth: 
         was, is_now = before.get(name), after.get(name)
         if was == is_now:
             continue
-        if depth < DEEPEST and isinstance(was or {}, dict) and isinstance(is_now or {}, dict):
+        if depth < DEEPEST and _is_object(was) and _is_object(is_now):
             inner = _differences(was or {}, is_now or {}, depth=depth + 1)
             found.update((f"{name}.{field}", values) for field, values in inner.items())
         else:
             found[name] = {"from": _cut(was), "to": _cut(is_now)}
     return found
+
+
+def _is_object(value: Any) -> bool:
+    """Nothing at all is as good as an empty one; false and 0 are values."""
+    return value is None or isinstance(value, dict)
 
 
 def _cut(value: Any) -> Any:

@@ -22,7 +22,7 @@ from controlplane.models.operation import (
 )
 from controlplane.models.plans import BRANCH_SIZE_LIMITS, LIMITS, Plan, PlanLimits
 from controlplane.models.postgres_settings import PostgresSettings
-from controlplane.models.project import Project
+from controlplane.models.project import DEFAULT_PROVISIONER, Project
 from controlplane.models.region import Region
 from controlplane.models.requests import IdempotentRequest, RequestRate
 from controlplane.models.role import Database, Role
@@ -31,6 +31,7 @@ from controlplane.models.webhook import DeliveryStatus, Webhook, WebhookDelivery
 
 __all__ = [
     "BRANCH_SIZE_LIMITS",
+    "DEFAULT_PROVISIONER",
     "GIVEN_UP",
     "HANDED_OVER",
     "HOPEFUL",

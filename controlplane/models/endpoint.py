@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from controlplane.models.branch import Branch
 from controlplane.models.names import new_endpoint_id
-from controlplane.models.project import Project
+from controlplane.models.project import DEFAULT_PROVISIONER, Project
 
 
 class EndpointState(models.TextChoices):
@@ -56,7 +56,7 @@ class Endpoint(models.Model):
     )
     disabled = models.BooleanField(default=False)
     passwordless_access = models.BooleanField(default=True)
-    provisioner = models.CharField(max_length=32, default="k8s-pod")
+    provisioner = models.CharField(max_length=32, default=DEFAULT_PROVISIONER)
     # 0: the server's default; -1: never.
     suspend_timeout_seconds = models.IntegerField(default=0)
     current_state = models.CharField(

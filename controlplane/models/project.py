@@ -7,6 +7,9 @@ from controlplane.models.account import Account
 from controlplane.models.names import new_project_id
 from controlplane.models.region import Region
 
+# Of those that clients know. It is kept for them: every compute is a process of the host.
+DEFAULT_PROVISIONER = "k8s-pod"
+
 
 class Project(models.Model):
     id = models.CharField(primary_key=True, max_length=60, default=new_project_id)
@@ -14,8 +17,15 @@ class Project(models.Model):
     region = models.ForeignKey(Region, on_delete=models.PROTECT, related_name="projects")
     name = models.CharField(max_length=256)
     pg_version = models.PositiveSmallIntegerField()
-    # {autoscaling_limit_min_cu, autoscaling_limit_max_cu, suspend_timeout_seconds, pg_settings}
+    # Its future endpoints' too.
+    provisioner = models.CharField(
+        max_length=32, default=DEFAULT_PROVISIONER, db_default=DEFAULT_PROVISIONER
+    )
+    # {autoscaling_limit_min_cu, autoscaling_limit_max_cu, suspend_timeout_seconds, pg_settings,
+    # pgbouncer_settings}
     default_endpoint_settings = models.JSONField(default=dict)
+    # {quota, allowed_ips, block_public_connections, enable_logical_replication}; see
+    # `services.project_settings`.
     settings = models.JSONField(default=dict)
     history_retention_seconds = models.PositiveIntegerField(default=86400)
     store_passwords = models.BooleanField(default=True)
@@ -43,3 +53,8 @@ class Project(models.Model):
 
     def __str__(self) -> str:
         return self.id
+
+    @property
+    def replicates_logically(self) -> bool:
+        """Whether its computes are to log what logical replication needs."""
+        return self.settings.get("enable_logical_replication") is True

@@ -143,7 +143,11 @@ def defaults_of(project: Project) -> EndpointAttributes:
         autoscaling_limit_min_cu=stored.get("autoscaling_limit_min_cu"),
         autoscaling_limit_max_cu=stored.get("autoscaling_limit_max_cu"),
         suspend_timeout_seconds=stored.get("suspend_timeout_seconds"),
-        settings=EndpointSettings(pg_settings=stored.get("pg_settings")),
+        provisioner=project.provisioner,
+        settings=EndpointSettings(
+            pg_settings=stored.get("pg_settings"),
+            pgbouncer_settings=stored.get("pgbouncer_settings"),
+        ),
     )
 
 

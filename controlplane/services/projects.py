@@ -1,6 +1,6 @@
 """Projects: create, list, rename, delete."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -23,6 +23,7 @@ from controlplane.events.changes import (
 from controlplane.events.differences import differences
 from controlplane.events.recording import record, together
 from controlplane.models import (
+    DEFAULT_PROVISIONER,
     Account,
     Action,
     Branch,
@@ -49,6 +50,7 @@ from controlplane.services.endpoint_attributes import (
 from controlplane.services.endpoint_settings import check_json_size
 from controlplane.services.errors import Invalid, NotFound, Unprocessable
 from controlplane.services.passwords import encrypt, new_password, scram_verifier
+from controlplane.services.project_settings import ProjectSettings, merged_project_settings
 from controlplane.services.reserved_names import check_database_name, check_role_name
 
 
@@ -59,11 +61,12 @@ class ProjectSpec:
     name: str | None = None
     region_id: str | None = None
     pg_version: int | None = None
+    provisioner: str | None = None
     branch_name: str = "main"
     role_name: str | None = None
     database_name: str = "neondb"
     endpoint_defaults: EndpointDefaults = field(default_factory=EndpointDefaults)
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: ProjectSettings = field(default_factory=ProjectSettings)
     history_retention_seconds: int = 86400
     store_passwords: bool = True
 
@@ -74,8 +77,7 @@ class ProjectChanges:
 
     name: str | None = None
     endpoint_defaults: EndpointDefaults | None = None
-    # Merged on their top level: a key that was not sent stays.
-    settings: Mapping[str, Any] | None = None
+    settings: ProjectSettings | None = None
     history_retention_seconds: int | None = None
     # Not to be changed: only the one it has is right.
     region_id: str | None = None
@@ -221,8 +223,9 @@ def _new_project(account: Account, spec: ProjectSpec) -> Project:
         account=account,
         region=region,
         pg_version=_pg_version(region, spec.pg_version),
+        provisioner=spec.provisioner or DEFAULT_PROVISIONER,
         default_endpoint_settings=merged_defaults({}, spec.endpoint_defaults),
-        settings=dict(spec.settings),
+        settings=merged_project_settings({}, spec.settings),
         history_retention_seconds=spec.history_retention_seconds,
         store_passwords=spec.store_passwords,
     )
@@ -250,7 +253,7 @@ def update_project(account: Account, project_id: str, changes: ProjectChanges) -
             )
             check_defaults(project)
         if changes.settings is not None:
-            project.settings = {**project.settings, **changes.settings}
+            project.settings = merged_project_settings(project.settings, changes.settings)
             check_json_size("settings", project.settings)
         if changes.history_retention_seconds not in (None, project.history_retention_seconds):
             plan_limits.check_history(account, changes.history_retention_seconds)

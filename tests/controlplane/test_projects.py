@@ -125,7 +125,7 @@ class TestChange:
             ({"name": "x" * 257}, 400),
             ({"default_endpoint_settings": {"autoscaling_limit_min_cu": 2}}, 400),
             ({"default_endpoint_settings": {"pg_settings": {"port": "1"}}}, 422),
-            ({"settings": {"deep": "\x00"}}, 400),
+            ({"settings": {"audit_log_level": "\x00"}}, 422),
         ],
     )
     def test_refusals(self, standing: Project, attributes: dict[str, Any], status: int) -> None:

@@ -6,7 +6,6 @@ from controlplane.api.fields import (
     ComputeUnits,
     HistoryRetention,
     Identifier,
-    JsonObject,
     Name,
     PgVersion,
     Provisioner,
@@ -14,6 +13,7 @@ from controlplane.api.fields import (
     Text,
 )
 from controlplane.api.requests.attributes import Attributes
+from controlplane.api.requests.project_settings import ProjectSettings
 from controlplane.services.endpoint_attributes import EndpointDefaults
 from controlplane.services.projects import ProjectChanges, ProjectSpec
 
@@ -52,7 +52,7 @@ class NewProject(Attributes):
     default_endpoint_settings: DefaultEndpointSettings = Field(
         default_factory=DefaultEndpointSettings
     )
-    settings: JsonObject = Field(default_factory=dict)
+    settings: ProjectSettings = Field(default_factory=ProjectSettings)
     store_passwords: bool = True
     history_retention_seconds: HistoryRetention = 86400
     branch: FirstBranch = Field(default_factory=FirstBranch)
@@ -62,13 +62,14 @@ class NewProject(Attributes):
             name=self.name,
             region_id=self.region_id,
             pg_version=self.pg_version,
+            provisioner=self.provisioner,
             branch_name=self.branch.name,
             role_name=self.branch.role_name,
             database_name=self.branch.database_name,
             endpoint_defaults=self.default_endpoint_settings.sent(
                 min_cu=self.autoscaling_limit_min_cu, max_cu=self.autoscaling_limit_max_cu
             ),
-            settings=self.settings,
+            settings=self.settings.sent(),
             history_retention_seconds=self.history_retention_seconds,
             store_passwords=self.store_passwords,
         )
@@ -83,7 +84,7 @@ class ProjectAttributes(Attributes):
 
     name: Name | None = None
     default_endpoint_settings: DefaultEndpointSettings | None = None
-    settings: JsonObject | None = None
+    settings: ProjectSettings | None = None
     history_retention_seconds: HistoryRetention | None = None
     region_id: Text | None = None
 
@@ -92,7 +93,7 @@ class ProjectAttributes(Attributes):
         return ProjectChanges(
             name=self.name,
             endpoint_defaults=defaults.sent() if defaults else None,
-            settings=self.settings,
+            settings=self.settings.sent() if self.settings else None,
             history_retention_seconds=self.history_retention_seconds,
             region_id=self.region_id,
         )

@@ -13,6 +13,11 @@ from controlplane.api.responses.catalog import DatabaseOut, RoleOut
 from controlplane.api.responses.connections import ConnectionDetails
 from controlplane.api.responses.endpoints import EndpointOut
 from controlplane.api.responses.operations import OperationsOut
+from controlplane.api.responses.project_settings import (
+    DefaultEndpointSettingsOut,
+    ProjectSettingsOut,
+    answered_settings,
+)
 from controlplane.api.responses.shared import (
     UNLIMITED_MEBIBYTES,
     Cursor,
@@ -36,9 +41,9 @@ class ProjectListItemOut(Schema):
     platform_id: str = "local"
     region_id: str
     name: str
-    provisioner: str = "k8s-pod"
-    default_endpoint_settings: dict[str, Any]
-    settings: dict[str, Any]
+    provisioner: str
+    default_endpoint_settings: DefaultEndpointSettingsOut
+    settings: ProjectSettingsOut
     pg_version: int
     proxy_host: str
     branch_logical_size_limit: int
@@ -54,6 +59,10 @@ class ProjectListItemOut(Schema):
     recoverable_until: Timestamp | None = Field(
         None, description="Of those that were deleted: until when they can be recovered"
     )
+
+    @staticmethod
+    def resolve_settings(project: Project) -> dict[str, Any]:
+        return answered_settings(project.settings)
 
     @staticmethod
     def resolve_proxy_host(project: Project) -> str:

@@ -1,0 +1,116 @@
+"""A project's `settings`, as callers send them."""
+
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from controlplane.address_ranges import parse_range
+from controlplane.api.fields import Integer, JsonObject, Text
+from controlplane.api.requests.attributes import Attributes
+from controlplane.api.requests.unsupported import NotOffered
+from controlplane.services import project_settings
+from controlplane.services.project_settings import MOST_ALLOWED_IPS
+
+
+def _range_of_addresses(text: str) -> str:
+    parse_range(text)
+    return text.strip()
+
+
+AddressRange = Annotated[Text, AfterValidator(_range_of_addresses)]
+# As much as Postgres, and clients, count in eight bytes; 0 is no limit.
+QuotaAmount = Annotated[Integer, Field(ge=0, le=2**63 - 1)]
+
+
+class Quota(Attributes):
+    """What the project may use up; 0 is no limit. What is not sent stays."""
+
+    active_time_seconds: QuotaAmount | None = None
+    compute_time_seconds: QuotaAmount | None = None
+    written_data_bytes: QuotaAmount | None = None
+    data_transfer_bytes: QuotaAmount | None = None
+    logical_size_bytes: QuotaAmount | None = None
+
+
+class AllowedIps(Attributes):
+    """Where clients of Postgres may come from; sent, it replaces what was there."""
+
+    ips: list[AddressRange] = Field(
+        max_length=MOST_ALLOWED_IPS,
+        description=(
+            "Addresses, CIDR ranges, or the first and the last address as "
+            "`192.0.2.1-192.0.2.9`, IPv4 or IPv6. An empty list lets everybody in."
+        ),
+    )
+    protected_branches_only: bool | None = Field(
+        default=None, description="Whether the list holds for protected branches alone."
+    )
+    primary_branch_only: bool | None = Field(
+        default=None,
+        description="The older name of `protected_branches_only`, which counts if both are sent.",
+        json_schema_extra={"deprecated": True},
+    )
+
+    def sent(self) -> project_settings.AllowedIps:
+        named = (self.protected_branches_only, self.primary_branch_only)
+        only_protected = next((one for one in named if one is not None), False)
+        return project_settings.AllowedIps(
+            ips=tuple(dict.fromkeys(self.ips)), protected_branches_only=only_protected
+        )
+
+
+class ProjectSettings(Attributes):
+    """Merged on the top level: what is not sent stays."""
+
+    quota: Quota | None = None
+    allowed_ips: AllowedIps | None = None
+    block_public_connections: bool | None = Field(
+        default=None, description="Refuse clients that come from public addresses."
+    )
+    enable_logical_replication: bool | None = Field(
+        default=None,
+        description=(
+            "`wal_level` is `logical` from each endpoint's next start on; endpoints that run are "
+            "suspended for it. It cannot be taken back."
+        ),
+    )
+    block_vpc_connections: Annotated[
+        bool | None,
+        NotOffered(
+            "there are no VPC endpoints here; allowed_ips says where clients may come from",
+            unless=(False,),
+        ),
+    ] = None
+    hipaa: Annotated[
+        bool | None,
+        NotOffered(
+            "who changed what is in the project's events, GET /projects/{project_id}/events",
+            unless=(False,),
+        ),
+    ] = None
+    audit_log_level: Annotated[
+        Text | None,
+        NotOffered(
+            "every change is told by an event, GET /projects/{project_id}/events; what is run on "
+            "an endpoint, by its pg_settings such as log_statement"
+        ),
+    ] = None
+    maintenance_window: Annotated[
+        JsonObject | None,
+        NotOffered(
+            "the platform restarts no endpoint for maintenance; whoever runs the server "
+            "chooses when it is upgraded"
+        ),
+    ] = None
+    preload_libraries: Annotated[
+        JsonObject | None,
+        NotOffered("the platform chooses the libraries that every endpoint loads at its start"),
+    ] = None
+
+    def sent(self) -> project_settings.ProjectSettings:
+        return project_settings.ProjectSettings(
+            quota=self.quota.model_dump(exclude_none=True) if self.quota else None,
+            allowed_ips=self.allowed_ips.sent() if self.allowed_ips else None,
+            block_public_connections=self.block_public_connections,
+            enable_logical_replication=self.enable_logical_replication,
+        )

@@ -1,0 +1,47 @@
+"""A project's settings, and those of its future endpoints, as callers get them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ninja import Schema
+
+
+class QuotaOut(Schema):
+    active_time_seconds: int | None = None
+    compute_time_seconds: int | None = None
+    written_data_bytes: int | None = None
+    data_transfer_bytes: int | None = None
+    logical_size_bytes: int | None = None
+
+
+class AllowedIpsOut(Schema):
+    ips: list[str]
+    protected_branches_only: bool
+    # Its older name.
+    primary_branch_only: bool
+
+
+class ProjectSettingsOut(Schema):
+    """What is absent was never set."""
+
+    quota: QuotaOut | None = None
+    allowed_ips: AllowedIpsOut | None = None
+    block_public_connections: bool | None = None
+    enable_logical_replication: bool | None = None
+
+
+class DefaultEndpointSettingsOut(Schema):
+    autoscaling_limit_min_cu: float | None = None
+    autoscaling_limit_max_cu: float | None = None
+    suspend_timeout_seconds: int | None = None
+    pg_settings: dict[str, str] | None = None
+    pgbouncer_settings: dict[str, str] | None = None
+
+
+def answered_settings(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """A project's settings, as stored, in the form of `ProjectSettingsOut`."""
+    allowed = stored.get("allowed_ips")
+    if allowed is None:
+        return dict(stored)
+    only_protected = allowed["protected_branches_only"]
+    return {**stored, "allowed_ips": {**allowed, "primary_branch_only": only_protected}}

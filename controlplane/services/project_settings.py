@@ -1,0 +1,51 @@
+"""A project's `settings`: what a request asks of them, and how that joins what is stored.
+
+Stored as JSON, {quota: {name: number}, allowed_ips: {ips, protected_branches_only},
+block_public_connections, enable_logical_replication}; a key that is absent was never set. The proxy
+and the rounds that hold projects to their quota read it there.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from controlplane.services.errors import Unprocessable
+
+MOST_ALLOWED_IPS = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllowedIps:
+    # As `address_ranges.parse_range` reads them; none lets everybody in.
+    ips: tuple[str, ...]
+    protected_branches_only: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProjectSettings:
+    """What a request asks of a project's settings; None for what was not sent."""
+
+    # By name, of seconds or bytes; 0 is no limit. What is not named stays.
+    quota: Mapping[str, int] | None = None
+    allowed_ips: AllowedIps | None = None
+    block_public_connections: bool | None = None
+    enable_logical_replication: bool | None = None
+
+
+def merged_project_settings(stored: Mapping[str, Any], sent: ProjectSettings) -> dict[str, Any]:
+    """What is stored after `sent` came in. Raises Unprocessable."""
+    if sent.enable_logical_replication is False and stored.get("enable_logical_replication"):
+        raise Unprocessable(
+            "settings.enable_logical_replication: logical replication cannot be disabled once it "
+            "has been enabled; a new project is without it"
+        )
+    merged = dict(stored)
+    if sent.quota is not None:
+        merged["quota"] = {**stored.get("quota", {}), **sent.quota}
+    if sent.allowed_ips is not None:
+        merged["allowed_ips"] = {**asdict(sent.allowed_ips), "ips": list(sent.allowed_ips.ips)}
+    if sent.block_public_connections is not None:
+        merged["block_public_connections"] = sent.block_public_connections
+    if sent.enable_logical_replication is not None:
+        merged["enable_logical_replication"] = sent.enable_logical_replication
+    return merged

@@ -1,0 +1,229 @@
+"""A project's settings: typed, merged by key, and told; what is not offered is refused by name."""
+
+import json
+from importlib import import_module
+from typing import Any
+
+import pytest
+from django.test import Client as DjangoClient
+
+from controlplane.models import Account, Event, Project, Region
+from tests.controlplane.rows import make_project
+
+ALLOWED = {"ips": ["192.0.2.7", "192.0.2.0/24", "2001:db8::1-2001:db8::9"]}
+
+
+@pytest.fixture
+def project(account: Account, region: Region) -> Project:
+    return make_project(account, region)
+
+
+def send(api: DjangoClient, project: Project, settings: Any) -> Any:
+    return api.generic(
+        "PATCH",
+        f"/api/v2/projects/{project.id}",
+        json.dumps({"project": {"settings": settings}}),
+        content_type="application/json",
+    )
+
+
+def settings_after(api: DjangoClient, project: Project, settings: Any) -> Any:
+    """The settings as the change answers them, which is as they are read."""
+    response = send(api, project, settings)
+    assert response.status_code == 200, response.content
+    changed = response.json()["project"]["settings"]
+    assert api.get(f"/api/v2/projects/{project.id}").json()["project"]["settings"] == changed
+    (listed,) = api.get("/api/v2/projects").json()["projects"]
+    assert listed["settings"] == changed
+    return changed
+
+
+def test_it_works(api: DjangoClient, project: Project) -> None:
+    assert settings_after(api, project, {}) == {}
+    quota = {"active_time_seconds": 3600, "logical_size_bytes": 2**63 - 1}
+    sent = {"allowed_ips": ALLOWED, "quota": quota, "block_public_connections": True}
+    assert settings_after(api, project, sent) == {
+        "quota": quota,
+        "allowed_ips": {
+            **ALLOWED,
+            "protected_branches_only": False,
+            "primary_branch_only": False,
+        },
+        "block_public_connections": True,
+    }
+    project.refresh_from_db()
+    assert project.settings == {
+        "quota": quota,
+        "allowed_ips": {**ALLOWED, "protected_branches_only": False},
+        "block_public_connections": True,
+    }
+
+
+def test_a_new_project_takes_them(api: DjangoClient, region: Region) -> None:
+    response = api.post(
+        "/api/v2/projects",
+        json.dumps({"project": {"settings": {"allowed_ips": ALLOWED, "hipaa": False}}}),
+        content_type="application/json",
+    )
+    made = response.json()["project"]
+    assert made["settings"]["allowed_ips"]["ips"] == ALLOWED["ips"]
+    assert "hipaa" not in made["settings"]
+
+
+def test_a_key_that_is_sent_replaces_it_and_quota_is_merged_by_field(
+    api: DjangoClient, project: Project
+) -> None:
+    sent = {"allowed_ips": {**ALLOWED, "protected_branches_only": True}}
+    settings_after(api, project, {**sent, "quota": {"compute_time_seconds": 5}})
+    after = settings_after(api, project, {"quota": {"active_time_seconds": 0}})
+    assert after["quota"] == {"active_time_seconds": 0, "compute_time_seconds": 5}
+    assert after["allowed_ips"]["protected_branches_only"] is True
+    after = settings_after(api, project, {"allowed_ips": {"ips": []}})
+    assert after["allowed_ips"] == {
+        "ips": [],
+        "protected_branches_only": False,
+        "primary_branch_only": False,
+    }
+    assert settings_after(api, project, {"allowed_ips": None, "quota": None}) == after
+
+
+@pytest.mark.parametrize(
+    ("sent", "only_protected"),
+    [
+        ({"primary_branch_only": True}, True),
+        ({"protected_branches_only": True}, True),
+        ({"protected_branches_only": False, "primary_branch_only": True}, False),
+        ({"primary_branch_only": None}, False),
+    ],
+)
+def test_the_older_name_of_protected_branches_only(
+    api: DjangoClient, project: Project, sent: Any, only_protected: bool
+) -> None:
+    after = settings_after(api, project, {"allowed_ips": {**ALLOWED, **sent}})["allowed_ips"]
+    assert after["protected_branches_only"] is after["primary_branch_only"] is only_protected
+
+
+def test_what_it_answers_can_be_sent_back(api: DjangoClient, project: Project) -> None:
+    answered = settings_after(
+        api, project, {"allowed_ips": ALLOWED, "quota": {"written_data_bytes": 7}}
+    )
+    count = Event.objects.count()
+    assert settings_after(api, project, answered) == answered
+    assert Event.objects.count() == count
+
+
+def test_a_change_is_told_with_its_differences(api: DjangoClient, project: Project) -> None:
+    settings_after(api, project, {"allowed_ips": {"ips": ["192.0.2.7"]}})
+    settings_after(api, project, {"allowed_ips": ALLOWED, "block_public_connections": False})
+    event = Event.objects.latest("id")
+    assert (event.type, event.project_id) == ("project.updated", project.id)
+    assert event.changes == {
+        "settings.allowed_ips.ips": {"from": ["192.0.2.7"], "to": ALLOWED["ips"]},
+        "settings.block_public_connections": {"from": None, "to": False},
+    }
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"allowed_ips": {"ips": ["localhost"]}}, '"localhost" is no range of addresses: give an'),
+        ({"allowed_ips": {"ips": ["192.0.2.9-192.0.2.1"]}}, "it ends before it begins"),
+        ({"allowed_ips": {"ips": ["192.0.2.1,"]}}, "project.settings.allowed_ips.ips.0"),
+        ({"allowed_ips": {"ips": ["192.0.2.1"] * 201}}, "at most 200 items"),
+        ({"allowed_ips": {"ips": None}}, "project.settings.allowed_ips.ips (field required)"),
+        ({"allowed_ips": {"protected_branches_only": True}}, "ips (field required)"),
+        ({"allowed_ips": ["192.0.2.1"]}, "project.settings.allowed_ips"),
+        ({"quota": {"active_time_seconds": -1}}, "project.settings.quota.active_time_seconds"),
+        ({"quota": {"active_time_seconds": 2**63}}, "project.settings.quota.active_time_seconds"),
+        ({"quota": {"logical_size_bytes": True}}, "project.settings.quota.logical_size_bytes"),
+        ({"block_public_connections": "perhaps"}, "project.settings.block_public_connections"),
+        ({"enable_logical_replication": 7}, "project.settings.enable_logical_replication"),
+        ([], "project.settings"),
+    ],
+)
+def test_what_makes_no_sense(
+    api: DjangoClient, project: Project, settings: Any, words: str
+) -> None:
+    response = send(api, project, settings)
+    assert (response.status_code, words in response.json()["message"]) == (400, True)
+    project.refresh_from_db()
+    assert project.settings == {}
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"block_vpc_connections": True}, "there are no VPC endpoints here; allowed_ips says"),
+        ({"hipaa": True}, "who changed what is in the project's events"),
+        ({"hipaa": 0}, "who changed what"),
+        ({"audit_log_level": "base"}, "every change is told by an event"),
+        ({"maintenance_window": {"weekdays": [1]}}, "the platform restarts no endpoint"),
+        ({"preload_libraries": {"use_defaults": True}}, "the platform chooses the libraries"),
+    ],
+)
+def test_what_is_not_offered(
+    api: DjangoClient, project: Project, settings: Any, words: str
+) -> None:
+    response = send(api, project, settings)
+    (name,) = settings
+    said = response.json()
+    assert (response.status_code, said["code"]) == (422, "NOT_OFFERED")
+    expected = f"project.settings.{name} is not offered by this server: {words}"
+    assert said["message"].startswith(expected)
+
+
+def test_what_says_no_more_than_is_so_anyway_is_taken(api: DjangoClient, project: Project) -> None:
+    sent = {"block_vpc_connections": False, "hipaa": False, "audit_log_level": None}
+    assert settings_after(api, project, sent) == {}
+
+
+def test_what_nobody_knows_is_ignored(api: DjangoClient, project: Project) -> None:
+    assert settings_after(api, project, {"colour": "blue", "quota": {"colour": 1}}) == {"quota": {}}
+
+
+def test_logical_replication_is_not_disabled_again(api: DjangoClient, project: Project) -> None:
+    assert settings_after(api, project, {"enable_logical_replication": False}) == {
+        "enable_logical_replication": False
+    }
+    for _ in range(2):
+        after = settings_after(api, project, {"enable_logical_replication": True})
+        assert after == {"enable_logical_replication": True}
+    response = send(api, project, {"enable_logical_replication": False})
+    assert response.status_code == 422
+    assert "cannot be disabled once it has been enabled" in response.json()["message"]
+
+
+class TestStoredBefore:
+    """Until migration 0020 any JSON was taken: what of it has the form of now is kept."""
+
+    typed = staticmethod(import_module("controlplane.migrations.0020_project_settings").typed)
+
+    def test_what_is_well_formed_stays(self) -> None:
+        settings = {
+            "quota": {"active_time_seconds": 1},
+            "allowed_ips": {**ALLOWED, "protected_branches_only": True},
+            "block_public_connections": False,
+            "enable_logical_replication": True,
+        }
+        assert self.typed(settings) == settings
+
+    @pytest.mark.parametrize(
+        ("stored", "kept"),
+        [
+            ({"kept": [1], "hipaa": True}, {}),
+            ({"quota": {"a": 1, "written_data_bytes": 2}}, {"quota": {"written_data_bytes": 2}}),
+            ({"quota": {"written_data_bytes": -1, "data_transfer_bytes": True}}, {}),
+            ({"quota": 7, "allowed_ips": ["192.0.2.1"]}, {}),
+            ({"allowed_ips": {"ips": ["192.0.2.1", "home"]}}, {}),
+            ({"allowed_ips": {"ips": ["192.0.2.9-192.0.2.1"]}}, {}),
+            ({"allowed_ips": {"ips": ["192.0.2.1-2001:db8::1"]}}, {}),
+            ({"block_public_connections": "yes", "enable_logical_replication": 1}, {}),
+            ([1], {}),
+            (
+                {"allowed_ips": {"ips": [], "primary_branch_only": True}},
+                {"allowed_ips": {"ips": [], "protected_branches_only": True}},
+            ),
+        ],
+    )
+    def test_the_rest_goes(self, stored: Any, kept: Any) -> None:
+        assert self.typed(stored) == kept
