@@ -93,7 +93,9 @@ class BenchmarkDirectory:
         self._route = Route(ENDPOINT, 1, verifier)
         self._address = ComputeAddress(compute)
 
-    def note_refusal(self, route: Route | None, role: str, *, address: str) -> None:
+    def note_refusal(
+        self, route: Route | None, role: str, *, address: str, is_outside: bool = False
+    ) -> None:
         raise AssertionError("every password here is right")
 
     async def route(self, endpoint_id: str, role: str) -> Route | None:
