@@ -49,7 +49,7 @@ class IssuingIdentity:
         *,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self.authority = authority
+        self._authority = authority
         self._region_host = region_host
         self._now = now
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -64,6 +64,10 @@ class IssuingIdentity:
     @property
     def context(self) -> ssl.SSLContext:
         return self._of_region().context
+
+    @property
+    def authority_pem(self) -> str:
+        return self._authority.pem
 
     def note_proven(self, server_name: str | None) -> None:
         """See `tls.TlsIdentity`: the name's certificate is kept longer than what strangers ask
@@ -127,7 +131,7 @@ class IssuingIdentity:
 
     def _issue(self, names: list[str]) -> _Shown:
         now = self._now()
-        leaf = self.authority.issue(names, self._key, now=now)
+        leaf = self._authority.issue(names, self._key, now=now)
         context = _context_of(private_pem(self._key) + leaf.public_bytes(Encoding.PEM))
         context.sni_callback = self._choose
         return _Shown(context, end_point_hash(leaf), now + _RENEW_AFTER)

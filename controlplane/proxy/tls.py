@@ -26,6 +26,11 @@ class TlsIdentity(Protocol):
         """For the next handshake; its sockets are of ClientTlsSocket, and know what was shown."""
         ...
 
+    @property
+    def authority_pem(self) -> str:
+        """What clients are to trust; "" where that is not ours to say."""
+        ...
+
     def note_proven(self, server_name: str | None) -> None:
         """A client that asked for this name (SNI) has shown a right password."""
         ...
@@ -45,6 +50,9 @@ class OperatorIdentity:
 
     Raises OSError or ValueError where they cannot be read or do not belong together.
     """
+
+    # Whoever has signed it, clients know them, or know from the operator.
+    authority_pem = ""
 
     def __init__(self, certificate: Path, key: Path) -> None:
         self._certificate, self._key = certificate, key

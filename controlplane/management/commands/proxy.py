@@ -26,6 +26,7 @@ from controlplane.proxy.processes import REFUSED, run_processes
 from controlplane.proxy.server import Proxy, open_listeners
 from controlplane.proxy.settings import PlainConnections, ProxySettings
 from controlplane.proxy.tls import OperatorIdentity, TlsIdentity
+from controlplane.services.regions import publish_certificate_authority
 
 log = logging.getLogger(__name__)
 
@@ -70,18 +71,19 @@ async def serve_when_ready(
         knowing = tasks.create_task(directory.run(proxy.drop, proxy.hold_to))
         try:
             await directory.ready()
-            await asyncio.to_thread(refuse_what_is_anothers)
+            await asyncio.to_thread(introduce_itself, identity)
             await proxy.serve(listeners)
         finally:
             knowing.cancel()
 
 
-def refuse_what_is_anothers() -> None:
-    """The database may be of another version, and another host's computes are not to be reached
-    from here. Raises SystemExit."""
+def introduce_itself(identity: TlsIdentity) -> None:
+    """Say which authority clients are to trust, unless the region is not to be served: the database
+    may be of another version, and another host's computes are not to be reached from here. Raises
+    SystemExit."""
     try:
         refuse_other_version()
-        own_region()
+        publish_certificate_authority(own_region().id, identity.authority_pem)
     except (OtherVersion, RegionTaken) as error:
         log.critical("cannot serve", extra={"error": str(error)})
         raise SystemExit(REFUSED) from error
