@@ -4,19 +4,10 @@ import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
-from urllib.parse import quote, unquote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 HIDDEN = "********"
-URL, PSQL, ENV, PSYCOPG, NODE, JDBC, GO, PLAIN = (
-    "url",
-    "psql",
-    "env",
-    "psycopg",
-    "node",
-    "jdbc",
-    "go",
-    "plain",
-)
+URL, PSQL, ENV, PSYCOPG, NODE, JDBC, GO = "url", "psql", "env", "psycopg", "node", "jdbc", "go"
 LABELS: Mapping[str, str] = {
     URL: "URL",
     PSQL: "psql",
@@ -26,8 +17,6 @@ LABELS: Mapping[str, str] = {
     JDBC: "JDBC",
     GO: "Go (pgx)",
 }
-# Not every resolver knows names below localhost: there the endpoint goes into the options.
-LOCAL_LABELS: Mapping[str, str] = {**LABELS, PLAIN: "URL without DNS"}
 
 
 @dataclass(frozen=True)
@@ -39,6 +28,8 @@ class Target:
     host: str
     port: int | None
     database: str
+    # What the server's `options` name, as `endpoint=ep-…`, where the host does not name it.
+    options: str = ""
 
     @classmethod
     def read(cls, uri: str) -> "Target":
@@ -52,20 +43,17 @@ class Target:
             host=parts.hostname,
             port=parts.port,
             database=unquote(parts.path.lstrip("/")),
+            options=dict(parse_qsl(parts.query)).get("options", ""),
         )
 
     @property
     def is_local(self) -> bool:
         """On this machine, where the certificate is of its own making."""
-        return self.host.endswith(".localhost")
+        return f".{self.host}".endswith(".localhost")
 
     @property
     def is_pooled(self) -> bool:
-        return self.host.partition(".")[0].endswith("-pooler")
-
-
-def labels_for(target: Target) -> Mapping[str, str]:
-    return LOCAL_LABELS if target.is_local else LABELS
+        return self.host.partition(".")[0].endswith("-pooler") or self.options.endswith("-pooler")
 
 
 def in_style(style: str, target: Target, *, reveal: bool) -> str:
@@ -74,7 +62,8 @@ def in_style(style: str, target: Target, *, reveal: bool) -> str:
     port = f":{target.port}" if target.port else ""
     user = f"{quote(target.role, safe='')}:{quote(password, safe='*')}"
     path = quote(target.database, safe="")
-    url = f"postgresql://{user}@{target.host}{port}/{path}?sslmode=require"
+    option = f"&options={quote(target.options, safe='')}" if target.options else ""
+    url = f"postgresql://{user}@{target.host}{port}/{path}?sslmode=require{option}"
     match style:
         case "psql":
             return f"psql {shlex.quote(url)}"
@@ -82,20 +71,19 @@ def in_style(style: str, target: Target, *, reveal: bool) -> str:
             return f"DATABASE_URL={json.dumps(url)}"
         case "psycopg":
             # In transaction mode the next transaction may meet another server connection.
-            option = ", prepare_threshold=None" if target.is_pooled else ""
-            return f"import psycopg\n\nconnection = psycopg.connect({json.dumps(url)}{option})"
+            unprepared = ", prepare_threshold=None" if target.is_pooled else ""
+            call = f"psycopg.connect({json.dumps(url)}{unprepared})"
+            return f"import psycopg\n\nconnection = {call}"
         case "node":
             return _node(target, password)
         case "jdbc":
             names = {"user": target.role, "password": password, "sslmode": "require"}
+            if target.options:
+                names["options"] = target.options
             query = urlencode(names, safe="*")
             return f"jdbc:postgresql://{target.host}{port}/{path}?{query}"
         case "go":
             return f"connection, err := pgx.Connect(context.Background(), {json.dumps(url)})"
-        case "plain":
-            endpoint, _, region = target.host.partition(".")
-            option = quote(f"endpoint={endpoint}", safe="")
-            return f"postgresql://{user}@{region}{port}/{path}?sslmode=require&options={option}"
         case _:
             return url
 
@@ -111,4 +99,6 @@ def _node(target: Target, password: str) -> str:
         f"  database: {json.dumps(target.database)},",
         f"  ssl: {tls},",
     ]
+    if target.options:
+        lines.append(f"  options: {json.dumps(target.options)},")
     return "\n".join(['import pg from "pg"', "", "const client = new pg.Client({", *lines, "})"])

@@ -64,6 +64,7 @@ GROUPS: dict[str, tuple[EventType, ...]] = {
         EventType("api_key.revoked", "API key revoked", *GONE),
         EventType("api_key.refused", "API key refused", *BAD),
         EventType("connection.refused", "Connection refused", *BAD),
+        EventType("connection.not_allowed", "Address not allowed", *BAD),
         EventType("account.created", "Account created", *MADE),
     ),
     "Webhooks": (

@@ -11,6 +11,7 @@ from django import forms
 
 from console.api_errors import Refused
 from console.api_results import Branch, Database, Endpoint, Project, Region
+from console.connection_strings import LABELS
 
 PLAIN = {"autocomplete": "off", "spellcheck": "false", "autocapitalize": "off"}
 DEFAULTED = {"autocomplete": "off", "placeholder": "default"}
@@ -300,11 +301,9 @@ class ConnectionForm(forms.Form):
         if data.get("pooled"):
             chosen["pooled"] = "on"
         super().__init__(chosen)
+        offer(self, "style", LABELS.items())
         offer(self, "role", ((name, name) for name in roles))
         offer(self, "database", ((name, name) for name in names))
-
-    def offer_styles(self, labels: Mapping[str, str]) -> None:
-        offer(self, "style", labels.items())
 
     def chosen(self) -> ChosenConnection:
         """Once validated."""

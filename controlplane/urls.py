@@ -2,6 +2,7 @@
 
 from django.urls import path
 
+from controlplane.api.certificate_authority import certificate_authority
 from controlplane.api.health import healthz, healthz_details
 from controlplane.api.router import api
 
@@ -9,4 +10,5 @@ urlpatterns = [
     path("api/v2/", api.urls),
     path("healthz", healthz),
     path("healthz/details", healthz_details),
+    path("certificate-authority.pem", certificate_authority),
 ]

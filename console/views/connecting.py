@@ -6,7 +6,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_safe
 
 from console.api_errors import Forbidden, NonsenseAnswer
-from console.connection_strings import URL, Target, in_style, labels_for
+from console.connection_strings import LABELS, URL, Target, in_style
 from console.forms import ConnectionForm
 from console.management_api import side_by_side
 from console.request import ConsoleRequest
@@ -49,9 +49,7 @@ def show(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResp
         target = Target.read(uri)
     except ValueError as error:
         raise NonsenseAnswer("The answer is no connection URI.") from error
-    labels = labels_for(target)
-    form.offer_styles(labels)
-    shown = chosen.style if chosen.style in labels else URL
+    shown = chosen.style if chosen.style in LABELS else URL
     reveal = request.method == "POST"
     context |= {
         "form": form,

@@ -1,5 +1,5 @@
-"""Refused keys and wrong passwords, as events: gathered, so that an attack fills neither the memory
-of the process that refuses nor the table.
+"""Refused keys, passwords and addresses, as events: gathered, so that an attack fills neither the
+memory of the process that refuses nor the table.
 
 `note` costs a look into a dict. Every WRITE_EVERY seconds what was noted is written: one event
 for all refusals of the same kind, at the same account and thing, from the same address. Of one
@@ -175,7 +175,11 @@ def _written_lately(accounts: set[int | None]) -> Mapping[tuple[str, int | None]
     """How many such events there are of the last day, by kind and account."""
     written: dict[tuple[str, int | None], int] = {}
     lately = Event.objects.filter(
-        type__in=(EventType.API_KEY_REFUSED, EventType.CONNECTION_REFUSED),
+        type__in=(
+            EventType.API_KEY_REFUSED,
+            EventType.CONNECTION_REFUSED,
+            EventType.CONNECTION_NOT_ALLOWED,
+        ),
         at__gt=timezone.now() - timedelta(days=1),
     )
     known = [account for account in accounts if account is not None]
@@ -227,16 +231,27 @@ def _actor(refusal: Refusal) -> Actor:
 def _summary(refusal: Refusal, tally: Tally) -> str:
     if refusal.kind == EventType.API_KEY_REFUSED:
         named = f'the key "{refusal.name}", which is no longer good'
-        what, with_what = "request", named if refusal.name else "an unknown key"
+        what, why = "request", "with " + (named if refusal.name else "an unknown key")
+    elif refusal.kind == EventType.CONNECTION_NOT_ALLOWED:
+        named = f' as the role "{refusal.name}"' if refusal.name else ""
+        what, why = "connection", f"the address is not allowed{named}"
     else:
         named = f'a wrong password of the role "{refusal.name}"'
-        what, with_what = "connection", named if refusal.name else "an unknown role or endpoint"
+        what = "connection"
+        why = "with " + (named if refusal.name else "an unknown role or endpoint")
     if refusal.is_others:
-        with_what = "keys that are not good" if what == "request" else "wrong passwords or names"
+        why = _WHY_OTHERS[refusal.kind]
     times = f"{tally.count} {what}s were" if tally.count > 1 else f"A {what} was"
     origin = f" from {refusal.address}" if refusal.address else ""
     since = f", since {_printed(tally.since)}" if tally.count > 1 else ""
-    return f"{times} refused{origin}: with {with_what}{since}"
+    return f"{times} refused{origin}: {why}{since}"
+
+
+_WHY_OTHERS = {
+    EventType.API_KEY_REFUSED: "with keys that are not good",
+    EventType.CONNECTION_REFUSED: "with wrong passwords or names",
+    EventType.CONNECTION_NOT_ALLOWED: "their addresses are not allowed",
+}
 
 
 def _printed(time: datetime) -> str:

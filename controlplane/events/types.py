@@ -46,6 +46,7 @@ class EventType(StrEnum):
     # Gathered: one event for many (`events.refusals`).
     API_KEY_REFUSED = "api_key.refused"
     CONNECTION_REFUSED = "connection.refused"
+    CONNECTION_NOT_ALLOWED = "connection.not_allowed"
     ACCOUNT_CREATED = "account.created"
     WEBHOOK_CREATED = "webhook.created"
     WEBHOOK_UPDATED = "webhook.updated"

@@ -17,13 +17,17 @@ from controlplane.models.plans import LIMITS
 
 Connection = AsyncConnection[Any]
 
-# Where the triggers of migration 0003 tell of each endpoint that changed, by its id.
+# Where triggers (migrations 0003, 0017, 0023) tell of each endpoint that changed, by its id.
 CHANGES = "perch_endpoints"
 
 ROUTE = """
-SELECT e.id AS endpoint_id, p.account_id, a.plan, e.disabled, e.pooler_enabled, r.verifier
+SELECT e.id AS endpoint_id, p.account_id, a.plan, e.disabled, e.pooler_enabled, r.verifier,
+    b.protected, jsonb_build_object(
+        'allowed_ips', p.settings -> 'allowed_ips',
+        'block_public_connections', p.settings -> 'block_public_connections') AS access
 FROM controlplane_endpoint e
 JOIN controlplane_project p ON p.id = e.project_id
+JOIN controlplane_branch b ON b.id = e.branch_id
 JOIN controlplane_account a ON a.id = p.account_id
 LEFT JOIN controlplane_role r
     ON r.branch_id = e.branch_id AND r.name = %(role)s
@@ -41,8 +45,13 @@ SELECT e.branch_id, e.disabled, e.current_state, e.started_at,
         FROM controlplane_operation o
         WHERE o.endpoint_id = e.id AND o.project_id = e.project_id
             AND o.status IN ('scheduling', 'running', 'cancelling')
-    ), '[]') AS unfinished
+    ), '[]') AS unfinished,
+    b.protected, jsonb_build_object(
+        'allowed_ips', p.settings -> 'allowed_ips',
+        'block_public_connections', p.settings -> 'block_public_connections') AS access
 FROM controlplane_endpoint e
+JOIN controlplane_project p ON p.id = e.project_id
+JOIN controlplane_branch b ON b.id = e.branch_id
 WHERE e.id = %(endpoint)s AND e.deleted_at IS NULL
 """
 FAILURE = """
@@ -69,6 +78,9 @@ class RouteRow:
     disabled: bool
     pooler_enabled: bool
     verifier: str | None
+    # Whether its branch is, and what the project's settings say of addresses.
+    protected: bool
+    access: Mapping[str, Any]
 
     @property
     def connections(self) -> int | None:
@@ -93,6 +105,9 @@ class StateRow:
     # Of the last start; None before the first.
     started_at: datetime | None
     unfinished: Sequence[UnfinishedOperation]
+    # As in `RouteRow`.
+    protected: bool
+    access: Mapping[str, Any]
 
     def __post_init__(self) -> None:
         operations = [UnfinishedOperation(**row) for row in self.unfinished]  # type: ignore[arg-type]

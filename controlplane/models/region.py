@@ -33,6 +33,9 @@ class Region(models.Model):
     proxy_seen_at = models.DateTimeField(null=True)
     # Published by its worker: what does not go well there, as [{name, detail}].
     problems = models.JSONField(default=list, db_default=[])
+    # Published by its proxy, in PEM: what clients are to trust who verify its certificates; ""
+    # where the operator brings one.
+    certificate_authority = models.TextField(default="", db_default="")
     # Set by `manage.py regions drain`: no new projects come here.
     draining = models.BooleanField(default=False, db_default=False)
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import psycopg
 
 from controlplane.models.connecting import CHANGES, find_state
+from controlplane.proxy.access_rules import AccessRules, parse_rules
 from controlplane.proxy.control_database import ControlDatabase, bounded
 from controlplane.proxy.errors import ControlPlaneSilent
 
@@ -36,6 +37,8 @@ class Changes:
         # The branch that each endpoint's clients were last let in to. Kept whatever we hear:
         # clients may be there who came before a change.
         self._served: dict[str, str] = {}
+        # What its clients were last held to. Who came later was looked at on the way in.
+        self._held_to: dict[str, AccessRules | None] = {}
         # Set once they were heard for the first time.
         self.are_heard = asyncio.Event()
 
@@ -50,31 +53,38 @@ class Changes:
         """Clients of the endpoint are on this branch: see `run`."""
         self._served[endpoint_id] = branch_id
 
-    async def run(self, drop: Callable[[str], Any]) -> None:
+    async def run(
+        self,
+        drop: Callable[[str], Any],
+        hold_to: Callable[[str, AccessRules | None], Any],
+    ) -> None:
         """Hear of changes until cancelled; where the database does not answer, try again.
 
         `drop` is called with the id of an endpoint whose clients must go: it was deleted,
-        disabled or reassigned since they were let in.
+        disabled or reassigned since they were let in. `hold_to` is called where others may come
+        than before, and ends the connections of those who no longer may.
         """
+        self._drop, self._hold_to = drop, hold_to
         while True:
             try:
-                await self._listen(drop)
+                await self._listen()
             except (psycopg.Error, ControlPlaneSilent, TimeoutError, OSError) as error:
                 reason = str(error) or type(error).__name__
                 log.warning("database silent, changes unheard", extra={"error": reason})
             await asyncio.sleep(_CONNECT_AGAIN)
 
-    async def _listen(self, drop: Callable[[str], Any]) -> None:
+    async def _listen(self) -> None:
         connection = await self._database.connect()
         try:
             await bounded(connection, connection.execute(f"LISTEN {CHANGES}".encode()))
             self._begin()
             # What changed while nothing was heard.
+            self._held_to.clear()
             for endpoint_id in list(self._served):
-                await self._check(endpoint_id, drop)
+                await self._check(endpoint_id)
             while True:
                 async for notification in connection.notifies(timeout=_HEARTBEAT):
-                    await self._take_in(notification.payload, drop)
+                    await self._take_in(notification.payload)
                 await bounded(connection, connection.execute("SELECT 1"))
         finally:
             self._end()
@@ -92,21 +102,28 @@ class Changes:
         for event in awaited.values():
             event.set()
 
-    async def _take_in(self, endpoint_id: str, drop: Callable[[str], Any]) -> None:
+    async def _take_in(self, endpoint_id: str) -> None:
         for hearer in self._hearers:
             hearer.forget(endpoint_id)
         if event := self._awaited.pop(endpoint_id, None):
             event.set()
         if endpoint_id in self._served:
-            await self._check(endpoint_id, drop)
+            await self._check(endpoint_id)
 
-    async def _check(self, endpoint_id: str, drop: Callable[[str], Any]) -> None:
-        """Drop the endpoint's clients unless they are where they should be."""
+    async def _check(self, endpoint_id: str) -> None:
+        """Drop the endpoint's clients unless they are where they should be, and come from where
+        they may."""
         served = self._served[endpoint_id]
         row = await self._database.ask(partial(find_state, endpoint_id=endpoint_id))
         if row is None or row.disabled or row.branch_id != served:
             # Clients may have been let in elsewhere while we asked: `drop` ends them too, and
             # they come back.
             self._served.pop(endpoint_id, None)
+            self._held_to.pop(endpoint_id, None)
             log.info("connections dropped", extra={"endpoint": endpoint_id})
-            drop(endpoint_id)
+            self._drop(endpoint_id)
+            return
+        rules = parse_rules(row.access, is_protected=row.protected)
+        if rules != self._held_to.get(endpoint_id):
+            self._held_to[endpoint_id] = rules
+            self._hold_to(endpoint_id, rules)

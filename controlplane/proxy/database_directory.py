@@ -7,6 +7,7 @@ from typing import Any
 
 from controlplane.events.refusals import Refusal, refusals
 from controlplane.events.types import EventType
+from controlplane.proxy.access_rules import AccessRules
 from controlplane.proxy.changes import Changes
 from controlplane.proxy.compute_states import ComputeStates
 from controlplane.proxy.control_database import ControlDatabase
@@ -33,11 +34,16 @@ class DatabaseDirectory:
         self._reports = Reports(self._database, region)
         self._calls = ServiceCalls()
 
-    async def run(self, drop: Callable[[str], Any]) -> None:
-        """Hear of changes, and report, until cancelled; see `Changes.run` for `drop`."""
+    async def run(
+        self,
+        drop: Callable[[str], Any],
+        hold_to: Callable[[str, AccessRules | None], Any],
+    ) -> None:
+        """Hear of changes, and report, until cancelled; see `Changes.run` for `drop` and
+        `hold_to`."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._changes.run(drop))
+                tasks.create_task(self._changes.run(drop, hold_to))
                 await self.ready()
                 refusals.begin()
                 tasks.create_task(self._reports.run())
@@ -52,9 +58,11 @@ class DatabaseDirectory:
         """Returns once the database has answered and its changes are heard."""
         await self._changes.are_heard.wait()
 
-    def note_refusal(self, route: Route | None, role: str, *, address: str) -> None:
+    def note_refusal(
+        self, route: Route | None, role: str, *, address: str, is_outside: bool = False
+    ) -> None:
         """See `Directory.note_refusal`."""
-        kind = EventType.CONNECTION_REFUSED
+        kind = EventType.CONNECTION_NOT_ALLOWED if is_outside else EventType.CONNECTION_REFUSED
         if route is None:
             refusals.note(Refusal(kind, address=address))
             return

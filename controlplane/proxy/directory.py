@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from controlplane.proxy.access_rules import AccessRules
+
 
 @dataclass(frozen=True, slots=True)
 class Route:
@@ -21,6 +23,8 @@ class Route:
     account_connections: int | None = None
     # The endpoint's plain host name leads to its pooler too (`pooler_enabled`).
     always_pooled: bool = False
+    # From where clients may come; None for anywhere.
+    rules: AccessRules | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +39,11 @@ class ComputeAddress:
 class Directory(Protocol):
     """Implementations are called from the proxy's event loop, by many clients at once."""
 
-    def note_refusal(self, route: Route | None, role: str, *, address: str) -> None:
+    def note_refusal(
+        self, route: Route | None, role: str, *, address: str, is_outside: bool = False
+    ) -> None:
         """A client from the address has shown a wrong password for the role, or named what does
-        not exist."""
+        not exist; or it may not come from there (`is_outside`)."""
         ...
 
     async def route(self, endpoint_id: str, role: str) -> Route | None:

@@ -94,6 +94,30 @@ class PasswordFailed(ProxyError):
         super().__init__(f'password authentication failed for user "{role}"')
 
 
+class AddressNotAllowed(ProxyError):
+    """The client's address is in none of the ranges of `allowed_ips`."""
+
+    sqlstate = "28000"
+
+    def __init__(self, address: str) -> None:
+        super().__init__(
+            f"This IP address {address} is not allowed to connect to this endpoint. "
+            "Please add it to the allowed list in the console. "
+            "Make sure to check for IPv4 or IPv6 addresses."
+        )
+
+
+class PublicAddressRefused(ProxyError):
+    """The project has `block_public_connections`, and the client comes from the Internet."""
+
+    sqlstate = "28000"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This connection is trying to access this endpoint from a blocked network."
+        )
+
+
 class DisabledEndpointRefused(ProxyError):
     sqlstate = "55000"
 
@@ -154,5 +178,6 @@ class AdministratorShutdown(ProxyError):
 
     sqlstate = "57P01"
 
-    def __init__(self) -> None:
-        super().__init__("terminating connection due to administrator command")
+    def __init__(self, because: str = "") -> None:
+        text = "terminating connection due to administrator command"
+        super().__init__(f"{text}: {because}" if because else text)

@@ -20,6 +20,7 @@ _LONG_SECRET_SIZE = 32
 class Connected(Protocol):
     """What the registry and its callers want of one; see `session.Session`."""
 
+    client_address: str
     # None until the client has shown its password.
     admission: Admission | None
     # None until it is joined to its compute.

@@ -3,6 +3,7 @@
 from functools import partial
 
 from controlplane.models.connecting import find_route
+from controlplane.proxy.access_rules import parse_rules
 from controlplane.proxy.control_database import ControlDatabase
 from controlplane.proxy.directory import Route
 from controlplane.proxy.memory import Memory
@@ -37,4 +38,5 @@ class Routes:
             verifier=row.verifier,
             disabled=row.disabled,
             always_pooled=row.pooler_enabled,
+            rules=parse_rules(row.access, is_protected=row.protected),
         )

@@ -11,6 +11,7 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
+from controlplane.proxy.access_rules import AccessRules
 from controlplane.proxy.compute import CancelKey
 from controlplane.proxy.directory import Directory
 from controlplane.proxy.errors import AdministratorShutdown
@@ -87,6 +88,22 @@ class Proxy:
         sessions = self.registry.of_endpoint(endpoint_id)
         for session in sessions:
             session.interrupt(AdministratorShutdown())
+        return len(sessions)
+
+    def hold_to(self, endpoint_id: str, rules: AccessRules | None) -> int:
+        """Ends the endpoint's connections that come from where none may any more, with 57P01 and
+        the reason, and returns how many."""
+        sessions = [
+            session
+            for session in self.registry.of_endpoint(endpoint_id)
+            if rules is not None and not rules.allow(session.client_address)
+        ]
+        for session in sessions:
+            because = f"this IP address {session.client_address} is no longer allowed to connect"
+            session.interrupt(AdministratorShutdown(because))
+        if sessions:
+            extra = {"endpoint": endpoint_id, "connections": len(sessions)}
+            log.info("connections from outside dropped", extra=extra)
         return len(sessions)
 
     async def _cancel(self, key: CancelKey) -> None:

@@ -15,7 +15,7 @@ from controlplane.proxy import compute, messages, scram, startup
 from controlplane.proxy.authentication import authenticate
 from controlplane.proxy.channel import Channel
 from controlplane.proxy.compute import CancelKey, ComputeConnection, ComputeGone
-from controlplane.proxy.directory import Directory
+from controlplane.proxy.directory import Directory, Route
 from controlplane.proxy.errors import (
     ComputeRefused,
     ComputeUnreachable,
@@ -35,7 +35,7 @@ from controlplane.proxy.relay import Relay
 from controlplane.proxy.routing import Destination, find_destination
 from controlplane.proxy.settings import PlainConnections, ProxySettings
 from controlplane.proxy.shared_wakes import SharedWakes
-from controlplane.proxy.tls import ALPN_PROTOCOL, ClientTlsSocket, TlsIdentity
+from controlplane.proxy.tls import ALPN_PROTOCOL, TlsIdentity
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class Session:
     ) -> None:
         self._proxy = proxy
         self._client = Channel(connection, proxy.readiness)
-        self._client_address = client_address
+        self.client_address = client_address
         # Known once the client has shown its password.
         self.admission: Admission | None = None
         # Known once it is joined to its compute.
@@ -105,17 +105,15 @@ class Session:
         except ProxyError as error:
             await self._refuse(error)
         except ConnectionLost as error:
-            log.debug(
-                "connection lost", extra={"client": self._client_address, "error": str(error)}
-            )
+            log.debug("connection lost", extra={"client": self.client_address, "error": str(error)})
         except TimeoutError:
-            log.info("start-up timed out", extra={"client": self._client_address})
+            log.info("start-up timed out", extra={"client": self.client_address})
         except asyncio.CancelledError:
             if self._interruption is None:
                 raise
             await self._refuse(self._interruption)
         except Exception:
-            log.exception("session failed", extra={"client": self._client_address})
+            log.exception("session failed", extra={"client": self.client_address})
             await self._refuse(ProxyError("internal error"))
 
     def _clean_up(self, _: "asyncio.Task[None]") -> None:
@@ -131,10 +129,10 @@ class Session:
                 return
             destination, sasl_final = await self._admit(request)
         admitted = time.monotonic()
-        with acting_as(Actor(ActorType.CLIENT, name=request.role, address=self._client_address)):
+        with acting_as(Actor(ActorType.CLIENT, name=request.role, address=self.client_address)):
             connection = await self._reach_compute(destination)
         fields = {
-            "client": self._client_address,
+            "client": self.client_address,
             "endpoint": destination.endpoint_id,
             "role": request.role,
             "pooled": destination.pooled,
@@ -188,10 +186,11 @@ class Session:
             raise InsecureConnection
         destination = find_destination(
             request.parameters,
-            server_name=tls.server_name if isinstance(tls, ClientTlsSocket) else None,
+            server_name=tls.server_name if tls is not None else None,
             region_host=proxy.settings.region_host,
         )
         route = await proxy.directory.route(destination.endpoint_id, request.role)
+        self._check_address(route, request.role)
         verifier = scram.parse_verifier(route.verifier) if route and route.verifier else None
         if verifier is None:
             name = f"{destination.endpoint_id}/{request.role}"
@@ -201,14 +200,16 @@ class Session:
                 self._client,
                 verifier,
                 role=request.role,
-                channel_binding=proxy.identity.channel_binding if tls is not None else None,
+                channel_binding=tls.channel_binding if tls is not None else None,
                 preamble=request.negotiation,
             )
         except PasswordFailed:
-            proxy.directory.note_refusal(route, request.role, address=self._client_address)
-            await asyncio.sleep(proxy.failure_pace.pause(self._client_address))
+            proxy.directory.note_refusal(route, request.role, address=self.client_address)
+            await asyncio.sleep(proxy.failure_pace.pause(self.client_address))
             raise
         assert route is not None
+        if tls is not None:
+            proxy.identity.note_proven(tls.server_name)
         if route.disabled:
             raise DisabledEndpointRefused
         admission = Admission(
@@ -219,6 +220,25 @@ class Session:
         )
         proxy.registry.admit(self, admission)
         return destination.with_pooler(route.always_pooled), sasl_final
+
+    def _check_address(self, route: Route | None, role: str) -> None:
+        """Raises AddressNotAllowed, PublicAddressRefused."""
+        if route is None or route.rules is None:
+            return
+        try:
+            route.rules.check(self.client_address)
+        except ProxyError:
+            self._proxy.directory.note_refusal(
+                route, role, address=self.client_address, is_outside=True
+            )
+            raise
+
+    async def _look_again(self) -> None:
+        """What was so at the door may have changed before this client was one of its endpoint's,
+        who are told of changes. Asks nobody where nothing has changed."""
+        assert self.admission is not None
+        endpoint_id, role = self.admission.endpoint_id, self.admission.role
+        self._check_address(await self._proxy.directory.route(endpoint_id, role), role)
 
     async def _reach_compute(self, destination: Destination) -> ComputeConnection:
         """Wakes the compute and starts a session there, while the client stays."""
@@ -234,6 +254,7 @@ class Session:
                         pooled=destination.pooled,
                         refused=refused_address,
                     )
+                    await self._look_again()
                     try:
                         return await compute.connect(
                             address, destination.parameters, readiness=self._proxy.readiness
@@ -256,12 +277,12 @@ class Session:
     def _may_be_plain(self) -> bool:
         allowed = self._proxy.settings.plain_connections
         if allowed is PlainConnections.LOOPBACK:
-            return ipaddress.ip_address(self._client_address).is_loopback
+            return ipaddress.ip_address(self.client_address).is_loopback
         return allowed is PlainConnections.ALWAYS
 
     async def _refuse(self, error: ProxyError) -> None:
         fields = {
-            "client": self._client_address,
+            "client": self.client_address,
             "endpoint": self.admission.endpoint_id if self.admission else None,
             "sqlstate": error.sqlstate,
             "error": str(error),

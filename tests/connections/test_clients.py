@@ -91,7 +91,7 @@ def test_the_connection_string_is_all_that_psql_needs(shop: Place, channel_bindi
     query = {"database_name": shop.database, "role_name": shop.role, "pooled": True}
     uri = shop.client.get(f"{shop.path}/connection_uri", **query)["uri"]
     done = shop.psql(
-        f"{uri}&hostaddr=127.0.0.1&channel_binding={channel_binding}", "-c", QUESTION, dbname="x"
+        f"{uri}&channel_binding={channel_binding}", "-c", QUESTION, host="", hostaddr="", dbname="x"
     )
     assert (done.stdout, done.stderr) == (f"{shop.role} 42\n", "")
 
@@ -102,9 +102,9 @@ def test_the_connection_string_leads_where_it_was_asked_to(place: Place) -> None
         f"{place.path}/connection_uri",
         {"database_name": place.database, "role_name": place.role},
     )
-    host = f"{place.endpoint_id}.localhost:{place.stack.proxy_port}/{place.database}"
+    host = f"localhost:{place.stack.proxy_port}/{place.database}"
     login = f"postgresql://{place.role}:{place.password}@"
-    direct = f"{login}{host}?sslmode=require"
+    direct = f"{login}{host}?sslmode=require&options=endpoint%3D{place.endpoint_id}"
     for asked in ({}, {"branch_id": place.branch_id}, {"endpoint_id": place.endpoint_id}):
         assert place.client.get(path, **query, **asked)["uri"] == direct
     pooled = place.client.get(path, **query, pooled="true")["uri"]

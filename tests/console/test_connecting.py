@@ -8,6 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from console.connection_strings import Target, in_style
 from tests.console.conftest import Person, Shop
 from tests.console.pages import Page
 from tests.support.stack import Stack
@@ -33,8 +34,10 @@ def test_it_works(stack: Stack, carol: Person, still_shop: Shop) -> None:
     answer = carol.get(f"{still_shop.endpoint_url}/connect")
     assert answer["Cache-Control"] == "no-store"
     url = string_in(answer)
-    host = f"{still_shop.endpoint_id}.localhost:{stack.proxy_port}"
-    assert url == f"postgresql://neondb_owner:********@{host}/neondb?sslmode=require"
+    host, option = f"localhost:{stack.proxy_port}", f"endpoint%3D{still_shop.endpoint_id}"
+    assert (
+        url == f"postgresql://neondb_owner:********@{host}/neondb?sslmode=require&options={option}"
+    )
     assert password_of(carol, still_shop) not in answer.content.decode()
 
 
@@ -68,9 +71,10 @@ def test_pooled_psycopg_prepares_nothing(carol: Person, still_shop: Shop) -> Non
         ("env", 'DATABASE_URL="postgresql://'),
         ("psycopg", 'psycopg.connect("'),
         ("node", "rejectUnauthorized: false"),
+        ("node", 'options: "endpoint=ep-'),
         ("jdbc", "jdbc:postgresql://"),
+        ("jdbc", "options=endpoint%3Dep-"),
         ("go", "pgx.Connect("),
-        ("plain", "options=endpoint%3Dep-"),
         ("nonsense", "postgresql://"),
     ],
 )
@@ -80,18 +84,26 @@ def test_each_form_is_offered(carol: Person, still_shop: Shop, style: str, words
     assert "********" in string_in(answer)
 
 
-@pytest.mark.parametrize("style", ["psql", "plain"])
+@pytest.mark.parametrize("style", ["psql", "url"])
 def test_what_it_says_connects(stack: Stack, carol: Person, still_shop: Shop, style: str) -> None:
     shown = string_in(carol.post(f"{still_shop.endpoint_url}/connect", {"style": style}))
     url = shlex.split(shown)[1] if style == "psql" else shown
-    # In this place the resolver need not know names below localhost.
-    with psycopg.connect(url, hostaddr="127.0.0.1") as connection:
+    with psycopg.connect(url) as connection:
         assert connection.execute("SELECT current_user").fetchone() == ("neondb_owner",)
 
 
 def test_the_pooled_host_is_a_choice(carol: Person, still_shop: Shop) -> None:
     answer = carol.htmx_get(f"{still_shop.endpoint_url}/connect?pooled=on", target="connect")
-    assert f"@{still_shop.endpoint_id}-pooler." in string_in(answer)
+    assert f"endpoint%3D{still_shop.endpoint_id}-pooler" in string_in(answer)
+
+
+def test_a_host_that_names_the_endpoint_is_kept() -> None:
+    """As servers of this API have it whose names resolve."""
+    uri = "postgresql://o:secret@ep-a-b-1-pooler.eu.example.com/neondb?sslmode=require"
+    target = Target.read(uri)
+    assert in_style("url", target, reveal=True) == uri
+    assert "prepare_threshold=None" in in_style("psycopg", target, reveal=True)
+    assert "ssl: true" in in_style("node", target, reveal=True)
 
 
 def test_another_role_and_database_can_be_chosen(alice: Person, shop: Shop) -> None:

@@ -51,8 +51,8 @@ def test_it_works(stack: Stack, alice: Client) -> None:
         "pooler_host": endpoint["host"].replace(endpoint["id"], endpoint["id"] + "-pooler"),
     }
     assert uri["connection_uri"] == (
-        f"postgresql://neondb_owner:{role['password']}@{endpoint['host']}"
-        f":{stack.proxy_port}/neondb?sslmode=require"
+        f"postgresql://neondb_owner:{role['password']}@localhost"
+        f":{stack.proxy_port}/neondb?sslmode=require&options=endpoint%3D{endpoint['id']}"
     )
 
     project = Project(stack, alice, body)

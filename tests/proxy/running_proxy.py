@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import psycopg
 import uvloop
 
+from controlplane.proxy.access_rules import AccessRules
 from controlplane.proxy.directory import ComputeAddress, Route
 from controlplane.proxy.server import Proxy
 from controlplane.proxy.settings import ProxySettings
@@ -33,6 +34,7 @@ class Endpoint:
     account_id: int = 1
     account_connections: int | None = None
     disabled: bool = False
+    rules: AccessRules | None = None
     asleep: bool = False
     failure: Exception | None = None
     wakes: int = 0
@@ -46,9 +48,13 @@ class MemoryDirectory:
         self.endpoints: dict[str, Endpoint] = {}
         # The endpoint, where it exists, the role and the address of each.
         self.refusals: list[tuple[str | None, str, str]] = []
+        self.outsiders: list[tuple[str | None, str, str]] = []
 
-    def note_refusal(self, route: Route | None, role: str, *, address: str) -> None:
-        self.refusals.append((route.endpoint_id if route else None, role, address))
+    def note_refusal(
+        self, route: Route | None, role: str, *, address: str, is_outside: bool = False
+    ) -> None:
+        noted = self.outsiders if is_outside else self.refusals
+        noted.append((route.endpoint_id if route else None, role, address))
 
     async def route(self, endpoint_id: str, role: str) -> Route | None:
         endpoint = self.endpoints.get(endpoint_id)
@@ -61,6 +67,7 @@ class MemoryDirectory:
             verifier,
             disabled=endpoint.disabled,
             account_connections=endpoint.account_connections,
+            rules=endpoint.rules,
         )
 
     async def wake(
@@ -122,6 +129,12 @@ class RunningProxy:
             return self.proxy.drop(endpoint_id)
 
         return self.call(drop())
+
+    def hold_to(self, endpoint_id: str, rules: AccessRules | None) -> int:
+        async def hold() -> int:
+            return self.proxy.hold_to(endpoint_id, rules)
+
+        return self.call(hold())
 
     def wake_up(self, endpoint_id: str) -> None:
         endpoint = self.directory.endpoints[endpoint_id]

@@ -18,12 +18,15 @@ from django.db import close_old_connections
 
 from controlplane.database.version import OtherVersion, conninfo, refuse_other_version
 from controlplane.operations.own_region import RegionTaken, own_region
+from controlplane.proxy.authority import load_or_create_authority
 from controlplane.proxy.database_directory import DatabaseDirectory
+from controlplane.proxy.issuing import IssuingIdentity
 from controlplane.proxy.peers import PeerGroup, own_directory
 from controlplane.proxy.processes import REFUSED, run_processes
 from controlplane.proxy.server import Proxy, open_listeners
 from controlplane.proxy.settings import PlainConnections, ProxySettings
-from controlplane.proxy.tls import TlsIdentity, load_identity, load_or_create_identity
+from controlplane.proxy.tls import OperatorIdentity, TlsIdentity
+from controlplane.services.regions import publish_certificate_authority
 
 log = logging.getLogger(__name__)
 
@@ -65,21 +68,22 @@ async def serve_when_ready(
     proxy = Proxy(chosen, directory, identity)
     # Without the directory the proxy is of no use: if that fails, both end.
     async with asyncio.TaskGroup() as tasks:
-        knowing = tasks.create_task(directory.run(proxy.drop))
+        knowing = tasks.create_task(directory.run(proxy.drop, proxy.hold_to))
         try:
             await directory.ready()
-            await asyncio.to_thread(refuse_what_is_anothers)
+            await asyncio.to_thread(introduce_itself, identity)
             await proxy.serve(listeners)
         finally:
             knowing.cancel()
 
 
-def refuse_what_is_anothers() -> None:
-    """The database may be of another version, and another host's computes are not to be reached
-    from here. Raises SystemExit."""
+def introduce_itself(identity: TlsIdentity) -> None:
+    """Say which authority clients are to trust, unless the region is not to be served: the database
+    may be of another version, and another host's computes are not to be reached from here. Raises
+    SystemExit."""
     try:
         refuse_other_version()
-        own_region()
+        publish_certificate_authority(own_region().id, identity.authority_pem)
     except (OtherVersion, RegionTaken) as error:
         log.critical("cannot serve", extra={"error": str(error)})
         raise SystemExit(REFUSED) from error
@@ -108,7 +112,8 @@ def peer_groups(count: int) -> list[PeerGroup | None]:
 
 
 def tls_identity() -> TlsIdentity:
-    """The operator's certificate, else one of our own making."""
+    """The operator's certificate, else those of an authority of our own."""
     if settings.TLS_CERTIFICATE:
-        return load_identity(Path(settings.TLS_CERTIFICATE), Path(settings.TLS_KEY))
-    return load_or_create_identity(settings.STATE_DIR / "tls", settings.REGION_HOST)
+        return OperatorIdentity(Path(settings.TLS_CERTIFICATE), Path(settings.TLS_KEY))
+    authority = load_or_create_authority(settings.STATE_DIR / "tls")
+    return IssuingIdentity(authority, settings.REGION_HOST)

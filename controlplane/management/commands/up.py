@@ -184,9 +184,16 @@ Perch is up.
            (show it with: cat {shlex.quote(str(key_file))})
   API      http://{_reachable(host)}:{ports["api"]}/api/v2
   Postgres {_reachable(host)}:{ports["proxy"]}, as the console shows for each endpoint
+           {self._trust(host, ports)}
 
 Ctrl-C stops everything; the next `up` finds it as it was."""
         )
+
+    def _trust(self, host: str, ports: dict[str, int]) -> str:
+        if settings.TLS_CERTIFICATE:
+            return f"with the certificate of {settings.TLS_CERTIFICATE}"
+        url = f"http://{_reachable(host)}:{ports['api']}/certificate-authority.pem"
+        return f"sslmode=verify-full trusts {url}"
 
     def _stop(self, supervisor: Supervisor) -> None:
         """Stop the processes, then the computes, then what knows of them."""

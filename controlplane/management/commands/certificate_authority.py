@@ -1,0 +1,26 @@
+"""`manage.py certificate_authority`: prints what clients are to trust who verify certificates."""
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from controlplane.services.regions import certificate_authorities
+
+
+class Command(BaseCommand):
+    help = (
+        "Prints, in PEM, the certificate authority that clients with sslmode=verify-full name in "
+        "sslrootcert; of all regions, one after the other."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--state-dir", metavar="DIR", help="as given to `up`")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        pem = certificate_authorities()
+        if not pem:
+            raise CommandError(
+                "there is none: the certificates are the operator's (PERCH_TLS_CERTIFICATE), or "
+                "no proxy has been started yet"
+            )
+        self.stdout.write(pem, ending="")

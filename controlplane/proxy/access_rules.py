@@ -1,0 +1,111 @@
+"""From which addresses an endpoint's clients may come, as its project's settings have it: read once
+with the endpoint's route, then asked for each connection."""
+
+import logging
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from controlplane.address_ranges import Address, AddressRange, parse_address, parse_range
+from controlplane.proxy.errors import AddressNotAllowed, PublicAddressRefused
+
+log = logging.getLogger(__name__)
+
+# What no stranger on the Internet comes from: this host, private networks, those of one link, and
+# what carriers and overlay networks share among theirs.
+_PRIVATE = [
+    "127.0.0.0/8",
+    "10.0.0.0/8",
+    "172.16.0.0/12",
+    "192.168.0.0/16",
+    "169.254.0.0/16",
+    "100.64.0.0/10",
+    "::1",
+    "fc00::/7",
+    "fe80::/10",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class AddressSet:
+    """Of any number of ranges; looked up by halving."""
+
+    # By version: the first addresses of ranges that do not touch, in order, and their last ones.
+    _starts: Mapping[int, tuple[int, ...]]
+    _ends: Mapping[int, tuple[int, ...]]
+
+    @classmethod
+    def of(cls, ranges: Iterable[AddressRange]) -> "AddressSet":
+        starts: dict[int, list[int]] = {4: [], 6: []}
+        ends: dict[int, list[int]] = {4: [], 6: []}
+        for one in sorted(ranges, key=lambda one: (one.first.version, int(one.first))):
+            first, last, version = int(one.first), int(one.last), one.first.version
+            if ends[version] and first <= ends[version][-1] + 1:
+                ends[version][-1] = max(ends[version][-1], last)
+            else:
+                starts[version].append(first)
+                ends[version].append(last)
+        return cls(
+            {version: tuple(found) for version, found in starts.items()},
+            {version: tuple(found) for version, found in ends.items()},
+        )
+
+    def __contains__(self, address: Address) -> bool:
+        number, version = int(address), address.version
+        place = bisect_right(self._starts[version], number) - 1
+        return place >= 0 and number <= self._ends[version][place]
+
+
+@dataclass(frozen=True, slots=True)
+class AccessRules:
+    # None lets in every address.
+    allowed: AddressSet | None
+    blocks_public: bool
+
+    def check(self, address: str) -> None:
+        """Raises AddressNotAllowed, PublicAddressRefused."""
+        found = parse_address(address)
+        if self.blocks_public and found not in _PRIVATE_ADDRESSES:
+            raise PublicAddressRefused
+        if self.allowed is not None and found not in self.allowed:
+            raise AddressNotAllowed(str(found))
+
+    def allow(self, address: str) -> bool:
+        try:
+            self.check(address)
+        except (AddressNotAllowed, PublicAddressRefused):
+            return False
+        return True
+
+
+def parse_rules(settings: Mapping[str, Any], *, is_protected: bool) -> AccessRules | None:
+    """What the project's settings `allowed_ips` and `block_public_connections` mean for a branch
+    that is protected, or is not; None where anybody may come."""
+    allowed_ips = settings.get("allowed_ips")
+    # Rows of before these settings had a form may have any.
+    if not isinstance(allowed_ips, Mapping):
+        allowed_ips = {}
+    texts = allowed_ips.get("ips") or []
+    only_protected = allowed_ips.get("protected_branches_only") or allowed_ips.get(
+        "primary_branch_only"
+    )
+    is_restricted = bool(texts) and (is_protected or not only_protected)
+    blocks_public = bool(settings.get("block_public_connections"))
+    if not is_restricted and not blocks_public:
+        return None
+    return AccessRules(AddressSet.of(_ranges(texts)) if is_restricted else None, blocks_public)
+
+
+def _ranges(texts: Iterable[str]) -> list[AddressRange]:
+    """One that cannot be read lets nobody in: it is no reason to let in everybody."""
+    found = []
+    for text in texts:
+        try:
+            found.append(parse_range(str(text)))
+        except ValueError as error:
+            log.error("range of addresses not read", extra={"error": str(error)})
+    return found
+
+
+_PRIVATE_ADDRESSES = AddressSet.of(map(parse_range, _PRIVATE))

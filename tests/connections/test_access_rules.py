@@ -1,0 +1,153 @@
+"""A project's rules about addresses hold at every process of the proxy, and certificates can be
+verified with the authority that the API offers."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import requests
+
+from tests.support.client import Client
+from tests.support.place import Connection, Place, last_words, serves
+from tests.support.stack import Stack
+from tests.support.waiting import wait_for
+
+ELSEWHERE = {"allowed_ips": {"ips": ["192.0.2.0/24"]}}
+# More than there are processes of the proxy, whichever each comes to.
+MANY = 12
+
+
+def allow(place: Place, settings: dict[str, Any]) -> None:
+    with place.stack.database() as database:
+        database.execute(
+            "UPDATE controlplane_project SET settings = %s WHERE id = %s",
+            [json.dumps(settings), place.id],
+        )
+
+
+def protect(place: Place, protected: bool) -> None:
+    with place.stack.database() as database:
+        database.execute(
+            "UPDATE controlplane_branch SET protected = %s WHERE id = %s",
+            [protected, place.branch_id],
+        )
+
+
+@pytest.fixture
+def connections(place: Place) -> Iterator[list[Connection]]:
+    with ExitStack() as opened:
+        yield [
+            opened.enter_context(place.connect(pooled=number % 2 == 0, tls=number % 3 == 0))
+            for number in range(MANY)
+        ]
+
+
+def test_new_connections_from_elsewhere_are_refused_and_open_ones_end(
+    place: Place, connections: list[Connection]
+) -> None:
+    assert all(map(serves, connections))
+    allow(place, ELSEWHERE)
+    assert {last_words(connection) for connection in connections} == {"57P01"}
+    for _ in range(MANY):
+        words = str(place.refusal())
+        assert "This IP address 127.0.0.1 is not allowed to connect to this endpoint." in words
+    assert "127.0.0.1 is not allowed" in str(place.refusal(password="wrong"))
+    allow(place, {"allowed_ips": {"ips": ["192.0.2.0/24", "127.0.0.1"]}})
+    wait_for(place.is_served, "the new rule")
+    assert place.is_served()
+
+
+def test_who_may_come_stays_connected(place: Place, connections: list[Connection]) -> None:
+    allow(place, {"allowed_ips": {"ips": ["127.0.0.0/8"]}, "block_public_connections": True})
+    wait_for(place.is_served, "the rule")
+    assert all(map(serves, connections))
+
+
+def test_a_sleeping_endpoint_is_not_woken_from_elsewhere(place: Place) -> None:
+    place.suspend()
+    allow(place, ELSEWHERE)
+    before = place.endpoint_operations()
+    assert "is not allowed" in str(place.refusal())
+    assert place.endpoint_operations() == before
+
+
+def test_a_rule_for_protected_branches_holds_once_one_is(place: Place) -> None:
+    allow(place, {"allowed_ips": {**ELSEWHERE["allowed_ips"], "protected_branches_only": True}})
+    with place.connect() as connection:
+        assert serves(connection)
+        protect(place, True)
+        assert last_words(connection) == "57P01"
+        assert "is not allowed" in str(place.refusal())
+    protect(place, False)
+    wait_for(place.is_served, "the branch to be open again")
+
+
+def test_refusals_are_told_of(place: Place) -> None:
+    allow(place, ELSEWHERE)
+    for user in (place.role, "hunter2"):
+        assert "is not allowed" in str(place.refusal(user=user))
+
+    def told() -> list[Any]:
+        query = {"type": "connection.not_allowed", "endpoint_id": place.endpoint_id}
+        found: list[Any] = place.client.get("/events", **query)["events"]
+        return found
+
+    wait_for(lambda: len(told()) >= 2, "the events")
+    assert {event["actor"]["name"] for event in told()} == {place.role, ""}
+    assert {event["actor"]["address"] for event in told()} == {"127.0.0.1"}
+    assert "the address is not allowed" in told()[0]["summary"]
+    assert "hunter2" not in str(told())
+
+
+def test_the_api_offers_what_verifying_clients_trust(
+    stack: Stack, shop: Place, tmp_path: Path
+) -> None:
+    url = stack.api_url.replace("/api/v2", "/certificate-authority.pem")
+    answer = requests.get(url, timeout=10)
+    assert (answer.status_code, answer.headers["Content-Type"]) == (200, "application/x-pem-file")
+    assert requests.post(url, timeout=10).status_code == 405
+    file = tmp_path / "authority.pem"
+    file.write_text(answer.text)
+    for pooled in (False, True):
+        connection = shop.connect(pooled=pooled, sslmode="verify-full", sslrootcert=str(file))
+        with connection:
+            assert serves(connection)
+    uri = shop.client.get(
+        f"{shop.path}/connection_uri", database_name=shop.database, role_name=shop.role
+    )["uri"]
+    verified = uri.replace("sslmode=require", f"sslmode=verify-full&sslrootcert={file}")
+    with psycopg.connect(verified) as connection:
+        assert serves(connection)
+    printed = subprocess.run(
+        [sys.executable, "manage.py", "certificate_authority"],
+        env={**os.environ, "PERCH_STATE_DIR": str(stack.state_dir)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert printed.stdout == answer.text
+
+
+def test_every_uri_connects_as_it_is(stack: Stack, alice: Client, place: Place) -> None:
+    made = alice.post(
+        f"{place.path}/branches",
+        {"branch": {"name": "dev"}, "endpoints": [{"type": "read_write"}]},
+    )
+    place.done(made)
+    query = {"database_name": place.database, "role_name": place.role}
+    asked = f"{place.path}/connection_uri"
+    for uri in (
+        place.created["connection_uris"][0]["connection_uri"],
+        made["connection_uris"][0]["connection_uri"],
+        alice.get(asked, **query)["uri"],
+        alice.get(asked, **query, pooled="true")["uri"],
+    ):
+        with psycopg.connect(uri) as connection:
+            assert serves(connection)
