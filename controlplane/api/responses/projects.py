@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.utils import timezone
-from ninja import Schema
+from ninja import Field, Schema
 
 from controlplane.api.fields import Timestamp
 from controlplane.api.responses.branches import BranchOut
@@ -12,6 +12,7 @@ from controlplane.api.responses.catalog import DatabaseOut, RoleOut
 from controlplane.api.responses.connections import ConnectionDetails
 from controlplane.api.responses.endpoints import EndpointOut
 from controlplane.api.responses.operations import OperationsOut
+from controlplane.api.responses.organizations import email_of
 from controlplane.api.responses.project_settings import (
     DefaultEndpointSettingsOut,
     ProjectSettingsOut,
@@ -54,6 +55,7 @@ class ProjectListItemOut(Schema):
     created_at: Timestamp
     updated_at: Timestamp
     owner_id: str
+    org_id: str
 
     @staticmethod
     def resolve_settings(project: Project) -> dict[str, Any]:
@@ -78,6 +80,10 @@ class ProjectListItemOut(Schema):
     @staticmethod
     def resolve_cpu_used_sec(project: Project) -> int:
         return round(getattr(project, "total_compute", 0))
+
+    @staticmethod
+    def resolve_org_id(project: Project) -> str:
+        return project.account.organization_id
 
     @staticmethod
     def resolve_owner_id(project: Project) -> str:
@@ -115,7 +121,7 @@ class ProjectOut(ProjectListItemOut):
     def resolve_owner(project: Project) -> dict[str, str | int]:
         account = project.account
         return {
-            "email": account.name,
+            "email": email_of(account),
             "name": account.name,
             "subscription_type": subscription_type(account),
             "branches_limit": as_limit(account.limits.branches_of_project),
@@ -130,8 +136,26 @@ class ProjectAndOperations(OneProject, OperationsOut):
     pass
 
 
+class ProjectsLimits(Schema):
+    active_time: int
+    cpu_seconds: int
+    max_projects: int
+    max_branches: int
+    max_autoscaling_cu: float
+    max_active_endpoints: int
+    max_read_only_endpoints: int
+    max_allowed_ips: int
+
+
+class OneProjectsLimits(Schema):
+    limits: ProjectsLimits
+
+
 class ProjectsPage(Schema):
     projects: list[ProjectListItemOut]
+    # By project: there is never one.
+    applications: dict[str, list[str]] = Field(default_factory=dict)
+    integrations: dict[str, list[str]] = Field(default_factory=dict)
     pagination: Cursor | None = None
 
 
