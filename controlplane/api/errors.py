@@ -12,6 +12,7 @@ from ninja import NinjaAPI
 from ninja.errors import AuthenticationError, HttpError, ValidationError
 
 from controlplane.api.fair_shares import TooManyRequests
+from controlplane.api.not_offered import PREFIX, known_route, words_of_missing
 from controlplane.api.request_log import request_id
 from controlplane.api.requests.unsupported import NOT_OFFERED
 from controlplane.services.errors import (
@@ -67,7 +68,9 @@ class JsonErrorsMiddleware:
     def __call__(self, request: HttpRequest) -> HttpResponse:
         # Postgres holds no NUL, so nothing is named with one.
         if "\0" in request.path:
-            response: HttpResponse = error_response(request, 404, "not found")
+            response: HttpResponse = error_response(
+                request, 404, "not found: a path holds no NUL character"
+            )
         elif "%00" in request.META.get("QUERY_STRING", ""):
             response = error_response(request, 400, "invalid request: NUL character")
         elif "HTTP_TRANSFER_ENCODING" in request.META:
@@ -77,13 +80,7 @@ class JsonErrorsMiddleware:
             response = self.get_response(request)
         content_type = response.headers.get("Content-Type", "")
         if response.status_code >= 400 and not content_type.startswith("application/json"):
-            allowed = response.headers.get("Allow")
-            message = {404: "not found", 405: "method not allowed"}.get(
-                response.status_code, response.reason_phrase.lower()
-            )
-            response = error_response(request, response.status_code, message)
-            if allowed:
-                response.headers["Allow"] = allowed
+            response = _in_json(request, response)
         if not response.streaming:
             # Without it the answer would go out in chunks, each a packet.
             response.headers["Content-Length"] = str(len(response.content))
@@ -94,6 +91,25 @@ class JsonErrorsMiddleware:
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
         return None if isinstance(error, Http404) else unexpected_response(request, error)
+
+
+def _in_json(request: HttpRequest, refused: HttpResponse) -> HttpResponse:
+    """What Django has answered to a path or a method that no route serves, or to a request that
+    it cannot read, as the API's own error."""
+    status = refused.status_code
+    code, message = "", refused.reason_phrase.lower()
+    if status == 404:
+        code, message = words_of_missing(request)
+    elif status == 405:
+        message = "method not allowed"
+        known = known_route(str(request.method), request.path.removeprefix(PREFIX))
+        if known is not None:
+            code, message = words_of_missing(request)
+            status = 404
+    response = error_response(request, status, message, code=code)
+    if status == 405 and (allowed := refused.headers.get("Allow")):
+        response.headers["Allow"] = allowed
+    return response
 
 
 def install_error_handlers(api: NinjaAPI) -> None:

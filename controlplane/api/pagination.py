@@ -6,14 +6,27 @@ from controlplane.api.fields import Text
 from controlplane.models.operation_pages import OperationFilter
 from controlplane.services.operation_filters import filter_of
 
+ORG_ID = "The caller's organization; another one is not found."
+
 
 class ProjectsQuery(Schema):
-    cursor: Text | None = None
-    limit: int = Field(10, ge=1, le=400)
-    search: Text = ""
+    cursor: Text | None = Field(None, description="The cursor of the page before.")
+    limit: int = Field(10, ge=1, le=400, description="At most so many projects.")
+    search: Text = Field("", description="A part of the name, or the id.")
+    org_id: Text | None = Field(None, description=ORG_ID)
+    timeout: int | None = Field(
+        None,
+        ge=100,
+        le=30_000,
+        description="Milliseconds; where the list takes longer, the answer is 503.",
+    )
     recoverable: bool = Field(
         False, description="Those that were deleted and can be recovered, in place of the others."
     )
+
+
+class RegionsQuery(Schema):
+    org_id: Text | None = Field(None, description=ORG_ID)
 
 
 class OperationsQuery(Schema):

@@ -12,13 +12,16 @@ from controlplane.api.responses.connections import ConnectionUri
 from controlplane.api.responses.projects import (
     CreatedProject,
     OneProject,
+    OneProjectsLimits,
     ProjectAndOperations,
     ProjectsPage,
     RecoveredProject,
 )
+from controlplane.api.responses.shared import UNLIMITED, as_limit
 from controlplane.api.routing import Router
-from controlplane.services import connections, projects, recovery
+from controlplane.services import connections, project_changes, projects, recovery
 from controlplane.services.connections import Connection, connection_to
+from controlplane.services.project_settings import MOST_ALLOWED_IPS
 
 router = Router(tags=["projects"])
 
@@ -35,6 +38,8 @@ def list_projects(request: AuthenticatedRequest, query: Query[ProjectsQuery]) ->
         search=query.search,
         recoverable=query.recoverable,
         only=request.api_key.project_id,
+        org_id=query.org_id,
+        within=query.timeout / 1000 if query.timeout else None,
     )
     answer: dict[str, Any] = {"projects": page}
     if page:
@@ -77,13 +82,34 @@ def get_project(request: AuthenticatedRequest, project_id: str) -> dict[str, Any
     return {"project": projects.get_project(request.auth, project_id)}
 
 
+@router.get("/projects/{project_id}/limits", response=OneProjectsLimits)
+def get_project_limits(request: AuthenticatedRequest, project_id: str) -> dict[str, Any]:
+    """What the account's plan allows; -1 is no limit."""
+    projects.find_project(request.auth, project_id)
+    limits = request.auth.limits
+    return {
+        "limits": {
+            "active_time": UNLIMITED,
+            "cpu_seconds": UNLIMITED,
+            "max_projects": as_limit(limits.projects),
+            "max_branches": as_limit(limits.branches_of_project),
+            "max_autoscaling_cu": limits.largest_compute,
+            "max_active_endpoints": as_limit(limits.endpoints_of_project),
+            "max_read_only_endpoints": 0,
+            "max_allowed_ips": MOST_ALLOWED_IPS,
+        }
+    }
+
+
 @router.patch("/projects/{project_id}", response=ProjectAndOperations, exclude_none=True)
 def update_project(
     request: AuthenticatedRequest, project_id: str, body: UpdateProject
 ) -> dict[str, Any]:
     """Changes what is sent and leaves the rest; `settings` are merged key by key."""
-    project = projects.update_project(request.auth, project_id, body.project.changes())
-    return {"project": project, "operations": []}
+    project, operations = project_changes.update_project(
+        request.auth, project_id, body.project.changes()
+    )
+    return {"project": project, "operations": operations}
 
 
 @router.delete("/projects/{project_id}", response=OneProject, exclude_none=True)

@@ -27,6 +27,7 @@ BESIDE_THE_PROJECT = frozenset(
         "/projects/shared",
         "/users/me",
         "/users/me/organizations",
+        "/organizations/<org_id>",
         "/auth",
         "/regions",
     }

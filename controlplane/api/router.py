@@ -6,7 +6,9 @@ from controlplane.api import (
     databases,
     endpoints,
     events,
+    looked_for,
     operations,
+    organizations,
     projects,
     roles,
     schemas,
@@ -38,6 +40,8 @@ for resource in (
     databases,
     api_keys,
     users,
+    organizations,
+    looked_for,
     webhooks,
 ):
     api.add_router("", resource.router)

@@ -3,12 +3,15 @@
 from typing import Any
 
 from django.utils import timezone
+from ninja import Query
 
 from controlplane.api.auth import AuthenticatedRequest
+from controlplane.api.pagination import RegionsQuery
+from controlplane.api.responses.organizations import AuthDetails, CurrentUser, Regions, email_of
 from controlplane.api.responses.shared import UNLIMITED, as_limit, month_of, subscription_type
-from controlplane.api.responses.users import AuthDetails, CurrentUser, Organizations, Regions
 from controlplane.api.routing import Router
 from controlplane.services import regions
+from controlplane.services.organizations import check_organization
 
 router = Router(tags=["users"])
 
@@ -22,32 +25,20 @@ def get_current_user_info(request: AuthenticatedRequest) -> dict[str, Any]:
         "id": str(account.id),
         "login": account.name,
         "name": account.name,
-        "last_name": "",
-        "email": account.name,
-        "image": "",
+        "email": email_of(account),
         "plan": account.plan,
         "active_seconds_limit": UNLIMITED,
         "compute_seconds_limit": UNLIMITED,
         "projects_limit": as_limit(account.limits.projects),
         "branches_limit": as_limit(account.limits.branches_of_project),
         "max_autoscaling_limit": account.largest_compute,
-        "auth_accounts": [],
         "billing_account": {
-            "state": "active",
             "name": account.name,
-            "email": account.name,
-            "payment_source": {"type": ""},
-            "payment_method": "none",
+            "email": email_of(account),
             "subscription_type": subscription_type(account),
             "quota_reset_at_last": month_of(timezone.now()),
         },
     }
-
-
-@router.get("/users/me/organizations", response=Organizations)
-def get_current_user_organizations(request: AuthenticatedRequest) -> dict[str, Any]:
-    """The organizations of the account."""
-    return {"organizations": []}
 
 
 @router.get("/auth", response=AuthDetails)
@@ -58,8 +49,9 @@ def get_auth_details(request: AuthenticatedRequest) -> dict[str, Any]:
 
 
 @router.get("/regions", response=Regions)
-def get_active_regions(request: AuthenticatedRequest) -> dict[str, Any]:
-    """Where projects can be."""
+def get_active_regions(request: AuthenticatedRequest, query: Query[RegionsQuery]) -> dict[str, Any]:
+    """Where projects can be. Where the regions lie is not known."""
+    check_organization(request.auth, query.org_id)
     found = regions.list_regions()
     return {
         "regions": [

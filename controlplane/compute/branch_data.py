@@ -48,9 +48,11 @@ from controlplane.compute.tree import (
 # What belongs to the running process, not to the data: the documentation of Postgres's
 # low-level backup says to leave these out.
 OF_THE_PROCESS = ("postmaster.pid", "postmaster.opts", "pg_stat_tmp", "pg_dynshmem")
+# And of one branch alone: a copy has no subscribers, so nobody would ever advance its slots.
+OF_THE_BRANCH = (*OF_THE_PROCESS, "pg_replslot")
 OF_THE_RUNNING = (
-    *OF_THE_PROCESS,
-    *("pg_notify", "pg_serial", "pg_snapshots", "pg_subtrans", "pg_replslot"),
+    *OF_THE_BRANCH,
+    *("pg_notify", "pg_serial", "pg_snapshots", "pg_subtrans"),
     *("pg_wal", "pg_wal/archive_status", "pg_wal/summaries", "backup_label"),
 )
 
@@ -148,8 +150,8 @@ def _copy_branch(source: Path, staging: Path, account: Account) -> None:
         to_copy = _require_space(source, staging, skip=OF_THE_RUNNING)
         back_up(source, socket_dir, staging / "data", account, to_copy=to_copy)
     else:
-        with step("copying", **_require_space(source, staging, skip=OF_THE_PROCESS)):
-            clone_tree(source, staging / "data", owner=account, skip=OF_THE_PROCESS)
+        with step("copying", **_require_space(source, staging, skip=OF_THE_BRANCH)):
+            clone_tree(source, staging / "data", owner=account, skip=OF_THE_BRANCH)
 
 
 def create_from_copy(branch_id: str, copy: Path) -> None:

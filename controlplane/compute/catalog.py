@@ -31,6 +31,8 @@ DATABASE: LiteralString = "SELECT 1 FROM pg_database WHERE datname = %s"
 class RoleSpec:
     name: str
     login: bool
+    # Whether it may make replication slots, and connect for replication.
+    replication: bool = False
 
 
 @dataclass(frozen=True)
@@ -165,8 +167,13 @@ def _apply_role(connection: Session, role: RoleSpec) -> None:
     if not _exists(connection, ROLE, role.name):
         verb = "CREATE"
     login: LiteralString = "LOGIN" if role.login else "NOLOGIN"
-    statement = sql.SQL("{} ROLE {} {} CREATEDB CREATEROLE BYPASSRLS PASSWORD NULL")
-    connection.execute(statement.format(sql.SQL(verb), sql.Identifier(role.name), sql.SQL(login)))
+    replication: LiteralString = "REPLICATION" if role.replication else "NOREPLICATION"
+    statement = sql.SQL("{} ROLE {} {} {} CREATEDB CREATEROLE BYPASSRLS PASSWORD NULL")
+    connection.execute(
+        statement.format(
+            sql.SQL(verb), sql.Identifier(role.name), sql.SQL(login), sql.SQL(replication)
+        )
+    )
     _run(connection, "GRANT {} TO {}", GROUP, role.name)
 
 

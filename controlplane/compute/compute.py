@@ -29,7 +29,7 @@ from controlplane.compute.occupants import (
     leased_branches,
     wait_for_lease,
 )
-from controlplane.compute.pooler import stop_pooler
+from controlplane.compute.pooler import set_pooler_settings, stop_pooler
 from controlplane.compute.process import (
     StartFailed,
     check_configuration,
@@ -96,6 +96,7 @@ def start(spec: ComputeSpec) -> None:
         if complaint := check_configuration(data, config):
             raise ConfigurationRefused(complaint) from error
         raise
+    set_pooler_settings(spec.branch_id, spec.pgbouncer_settings)
 
 
 def stop(branch_id: str) -> None:
@@ -148,6 +149,7 @@ def reconfigure(spec: ComputeSpec) -> None:
         reload_postgres(data)
         part.detail["restart"] = _needs_restart(spec)
     if not part.detail["restart"]:
+        set_pooler_settings(spec.branch_id, spec.pgbouncer_settings)
         return
     stop(spec.branch_id)
     try:

@@ -22,6 +22,10 @@ class ComputeSpec:
     max_cu: float
     # What may be set, and only that: see `postgres_settings`.
     pg_settings: Mapping[str, str] = field(default_factory=dict)
+    # Of `pooler_settings.ALLOWED`.
+    pgbouncer_settings: Mapping[str, str] = field(default_factory=dict)
+    # Whether the log holds what logical replication needs.
+    logical_replication: bool = False
     # Whether transactions that do not say otherwise may only read.
     read_only: bool = False
 
@@ -51,7 +55,9 @@ def render_configuration(spec: ComputeSpec, *, socket_dir: Path, hba_file: Path)
         "unix_socket_permissions": "0700",
         "hba_file": str(hba_file),
         "cluster_name": spec.endpoint_id,
-        "wal_level": "replica",
+        "wal_level": "logical" if spec.logical_replication else "replica",
+        # A subscriber that stays away must not fill the disk: past this its slot is lost.
+        "max_slot_wal_keep_size": "2GB",
         "ssl": "off",
         "logging_collector": "off",
         "log_destination": "stderr",

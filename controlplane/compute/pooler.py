@@ -12,7 +12,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -31,10 +31,15 @@ from controlplane.compute.occupants import (
     lease,
     occupant,
 )
+from controlplane.compute.pooler_settings import (
+    ALLOWED,
+    KEEPS_PREPARED_STATEMENTS,
+    MOST_CLIENTS,
+    Version,
+)
 from controlplane.compute.process import reap
 
 PORT = 6432  # of the socket's name alone
-MOST_CLIENTS = 10_000
 SERVERS_PER_POOL = 20  # for each pair of database and role
 START_TIMEOUT = 5.0  # seconds
 STOP_TIMEOUT = 1.0  # seconds: it holds nothing but its clients' connections
@@ -64,8 +69,6 @@ ignore_startup_parameters = extra_float_digits
 log_connections = 0
 log_disconnections = 0
 """
-# Since this version it follows a client's prepared statements from server to server.
-KEEPS_PREPARED_STATEMENTS = (1, 21)
 
 
 class PoolerUnavailable(Exception):
@@ -109,8 +112,13 @@ def ensure_pooler(branch_id: str, socket_dir: Path, *, roles: Collection[str]) -
 
 def _configure(branch_id: str, socket_dir: Path, program: str) -> None:
     text = CONFIGURATION
-    if _version(program) >= KEEPS_PREPARED_STATEMENTS:
+    if pooler_version(program) >= KEEPS_PREPARED_STATEMENTS:
         text += "max_prepared_statements = 200\n"
+    # The endpoint's own, of which the last lines count. A compute that an earlier release has
+    # started has no such file.
+    if not _settings_file(branch_id).exists():
+        branch_data.write_for(branch_id, _settings_file(branch_id).name, "")
+    text += "%include {settings_file}\n"
     branch_data.write_for(
         branch_id,
         _config_file(branch_id).name,
@@ -119,6 +127,7 @@ def _configure(branch_id: str, socket_dir: Path, program: str) -> None:
             port=PORT,
             pid_file=_pid_file(branch_id),
             auth_file=_auth_file(branch_id),
+            settings_file=_settings_file(branch_id),
             most_clients=MOST_CLIENTS,
             servers=SERVERS_PER_POOL,
         ),
@@ -154,7 +163,7 @@ def _start(branch_id: str, socket_dir: Path, program: str, inherited: int) -> No
 
 
 @functools.cache
-def _version(program: str) -> tuple[int, int]:
+def pooler_version(program: str) -> Version:
     asked = [program, "--version"]
     said = subprocess.run(asked, capture_output=True, text=True, timeout=START_TIMEOUT).stdout
     found = re.search(r"(\d+)\.(\d+)", said)
@@ -170,8 +179,32 @@ def admit_roles(branch_id: str, roles: Collection[str]) -> None:
     if read_regular(path, len(wanted) + 1) == wanted and path.exists():
         return
     branch_data.write_for(branch_id, path.name, text)
+    _reload(branch_id)
+
+
+def set_pooler_settings(branch_id: str, settings: Mapping[str, str]) -> None:
+    """Have the branch's pooler, whether it runs yet or not, have these settings beside the
+    platform's: of `pooler_settings.ALLOWED`, but for what its version does not know."""
+    program = pgbouncer()
+    version = pooler_version(program) if program else None
+    known = {
+        name: value
+        for name, value in settings.items()
+        if version is None or version >= ALLOWED[name].since
+    }
+    text = "".join(f"{name} = {value}\n" for name, value in sorted(known.items()))
+    path = _settings_file(branch_id)
+    wanted = text.encode()
+    if path.exists() and read_regular(path, len(wanted) + 1) == wanted:
+        return
+    branch_data.write_for(branch_id, path.name, text)
+    _reload(branch_id)
+
+
+def _reload(branch_id: str) -> None:
     if process := _process(branch_id):
-        process.send_signal(signal.SIGHUP)
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(signal.SIGHUP)
 
 
 def stop_pooler(branch_id: str) -> None:
@@ -191,6 +224,10 @@ def _config_file(branch_id: str) -> Path:
 
 def _auth_file(branch_id: str) -> Path:
     return branch_data.branch_dir(branch_id) / "pgbouncer-users.txt"
+
+
+def _settings_file(branch_id: str) -> Path:
+    return branch_data.branch_dir(branch_id) / "pgbouncer-settings.ini"
 
 
 def _pid_file(branch_id: str) -> Path:

@@ -37,9 +37,11 @@ def project_created(project: Project, operations: Iterable[Operation]) -> Event:
     return _of_project(EventType.PROJECT_CREATED, project, summary, operations, made)
 
 
-def project_updated(project: Project, changes: Changes) -> Event:
+def project_updated(
+    project: Project, changes: Changes, operations: Iterable[Operation] = ()
+) -> Event:
     summary = f'The project "{project.name}" was changed: {_named(changes)}'
-    return _of_project(EventType.PROJECT_UPDATED, project, summary, (), changes)
+    return _of_project(EventType.PROJECT_UPDATED, project, summary, operations, changes)
 
 
 def project_deleted(project: Project, operations: Iterable[Operation]) -> Event:

@@ -92,5 +92,10 @@ class Migration(migrations.Migration):
             name="provisioner",
             field=models.CharField(db_default="k8s-pod", default="k8s-pod", max_length=32),
         ),
+        migrations.AddField(
+            model_name="region",
+            name="pooler_version",
+            field=models.CharField(db_default="", default="", max_length=16),
+        ),
         migrations.RunPython(type_settings, migrations.RunPython.noop),
     ]

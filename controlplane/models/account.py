@@ -26,6 +26,11 @@ class Account(models.Model):
         return self.name
 
     @property
+    def organization_id(self) -> str:
+        """Of the one organization that stands for the account to clients that want one."""
+        return f"org-account-{self.id:08d}"
+
+    @property
     def limits(self) -> PlanLimits:
         return LIMITS[self.plan]
 

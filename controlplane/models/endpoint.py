@@ -30,7 +30,7 @@ class PoolerMode(models.TextChoices):
 class Configuration:
     """What of an endpoint its compute must take in. Changing any of it is an operation."""
 
-    # {pg_settings: {name: value}}
+    # {pg_settings: {name: value}, pgbouncer_settings: {name: value}}
     settings: dict[str, Any]
     autoscaling_limit_min_cu: float
     autoscaling_limit_max_cu: float
@@ -48,7 +48,7 @@ class Endpoint(models.Model):
     # Compute units: 1 is 1 vCPU and 4 GB of memory.
     autoscaling_limit_min_cu = models.FloatField(default=0.25)
     autoscaling_limit_max_cu = models.FloatField(default=1)
-    # {pg_settings: {name: value}}
+    # {pg_settings: {name: value}, pgbouncer_settings: {name: value}}
     settings = models.JSONField(default=dict)
     pooler_enabled = models.BooleanField(default=False)
     pooler_mode = models.CharField(

@@ -24,6 +24,8 @@ class Region(models.Model):
     state_id = models.CharField(max_length=36, null=True)
     # Published by the region's worker: what its host has.
     pooling_available = models.BooleanField(default=False)
+    # Of its PgBouncer, as "1.25"; "" where there is none, or nobody has said.
+    pooler_version = models.CharField(max_length=16, default="", db_default="")
     pg_version = models.PositiveSmallIntegerField(null=True)
     # Published by its worker: the room on its disk, and what of it is kept back.
     disk_free_bytes = models.BigIntegerField(null=True)

@@ -118,8 +118,9 @@ class _Rows:
         by_item: dict[Item, list[Row]] = defaultdict(list)
         rows: list[Row] = [*branch.roles.order_by("id"), *branch.databases.order_by("id")]
         concerned = [row for row in rows if until is None or _stood(row, until)]
+        replication = branch.project.replicates_logically
         for row in concerned:
-            by_item[_item_of(row)].append(row)
+            by_item[_item_of(row, replication=replication)].append(row)
         return cls(
             CatalogSpec(
                 roles=[item for item in by_item if isinstance(item, RoleSpec)],
@@ -140,11 +141,11 @@ def _stood(row: Row, at: datetime) -> bool:
     return row.updated_at <= at
 
 
-def _item_of(row: Row) -> Item:
+def _item_of(row: Row, *, replication: bool) -> Item:
     if isinstance(row, Role):
         if row.deleted_at:
             return DroppedRole(row.name)
-        return RoleSpec(row.name, login=not row.no_login)
+        return RoleSpec(row.name, login=not row.no_login, replication=replication)
     if row.deleted_at:
         return DroppedDatabase(row.applied_name or row.name)
     return DatabaseSpec(row.name, row.owner_name, row.applied_name)

@@ -11,7 +11,7 @@ from django.utils import timezone
 from controlplane.compute.binaries import postgres_version
 from controlplane.compute.known_settings import ask_postgres
 from controlplane.compute.logs import follow_logs
-from controlplane.compute.pooler import pgbouncer
+from controlplane.compute.pooler import pgbouncer, pooler_version
 from controlplane.compute.space import host_space
 from controlplane.models import PostgresSettings, Region
 from controlplane.operations import vitals
@@ -62,9 +62,11 @@ def publish_settings(region: Region) -> None:
 def publish(region: Region) -> None:
     """Say that the worker is alive, how it fares, and what its host can do."""
     space = host_space()
+    program = pgbouncer()
     Region.objects.filter(id=region.id).update(
         worker_seen_at=timezone.now(),
-        pooling_available=pgbouncer() is not None,
+        pooling_available=program is not None,
+        pooler_version=_pooler_version(program) if program else "",
         pg_version=int(postgres_version().split(".")[0]),
         # A host that was renamed says so in every connection string from now on.
         host=settings.REGION_HOST,
@@ -73,6 +75,16 @@ def publish(region: Region) -> None:
         disk_free_bytes=space.free,
         disk_reserve_bytes=space.reserve,
     )
+
+
+def _pooler_version(program: str) -> str:
+    """As "1.25"; "" where it does not tell."""
+    try:
+        major, minor = pooler_version(program)
+    except (OSError, subprocess.SubprocessError) as error:
+        log.error("pooler's version unknown", extra={"program": program, "error": repr(error)})
+        return ""
+    return f"{major}.{minor}"
 
 
 def follow_compute_logs(region: Region) -> None:

@@ -19,6 +19,7 @@ from controlplane.compute.branch_data import NoSuchBranchData
 from controlplane.compute.compute import ConfigurationRefused, OtherMajorVersion
 from controlplane.compute.configuration import ComputeSpec
 from controlplane.compute.integrity import check_data
+from controlplane.compute.pooler_settings import pooler_complaint
 from controlplane.compute.postgres_settings import complaint, from_json
 from controlplane.compute.process import StartFailed
 from controlplane.compute.space import NotEnoughSpace
@@ -220,6 +221,8 @@ def compute_spec(endpoint: Endpoint) -> ComputeSpec:
         min_cu=endpoint.autoscaling_limit_min_cu,
         max_cu=endpoint.autoscaling_limit_max_cu,
         pg_settings=_allowed_settings(endpoint),
+        pgbouncer_settings=_allowed_pooler_settings(endpoint),
+        logical_replication=endpoint.project.replicates_logically,
         read_only=endpoint.branch.is_over_limit,
     )
 
@@ -237,6 +240,17 @@ def _allowed_settings(endpoint: Endpoint) -> dict[str, str]:
         else:
             allowed[name] = value
     return allowed
+
+
+def _allowed_pooler_settings(endpoint: Endpoint) -> dict[str, str]:
+    """Likewise of its pooler, which would not start with them."""
+    stored = endpoint.settings.get("pgbouncer_settings", {})
+    size = endpoint.autoscaling_limit_max_cu
+    return {
+        name: value
+        for name, value in stored.items()
+        if pooler_complaint(name, value, max_cu=size) is None
+    }
 
 
 def _was_given_up(branch: Branch) -> bool:

@@ -125,6 +125,14 @@ class DisabledEndpointRefused(ProxyError):
         super().__init__("Control plane request failed: endpoint is disabled")
 
 
+class ReplicationThroughPooler(ProxyError):
+    sqlstate = "0A000"
+    hint = "Connect to the endpoint's own host, without -pooler, and with its pooler_enabled off."
+
+    def __init__(self) -> None:
+        super().__init__("replication connections are not supported through the pooler")
+
+
 class WakeFailed(ProxyError):
     """The compute did not start; `reason` says why in words a user understands."""
 

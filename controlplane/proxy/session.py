@@ -32,6 +32,7 @@ from controlplane.proxy.pacing import FailurePace
 from controlplane.proxy.readiness import Readiness
 from controlplane.proxy.registry import Registry
 from controlplane.proxy.relay import Relay
+from controlplane.proxy.replication import for_the_pooler
 from controlplane.proxy.routing import Destination, find_destination
 from controlplane.proxy.settings import PlainConnections, ProxySettings
 from controlplane.proxy.shared_wakes import SharedWakes
@@ -218,8 +219,9 @@ class Session:
             request.role,
             account_connections=route.account_connections,
         )
+        destination = for_the_pooler(destination.with_pooler(route.always_pooled))
         proxy.registry.admit(self, admission)
-        return destination.with_pooler(route.always_pooled), sasl_final
+        return destination, sasl_final
 
     def _check_address(self, route: Route | None, role: str) -> None:
         """Raises AddressNotAllowed, PublicAddressRefused."""

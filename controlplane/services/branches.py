@@ -137,7 +137,12 @@ def create_branch(account: Account, project_id: str, spec: BranchSpec) -> NewBra
     Raises NotFound, Conflict, Locked, Invalid, Unprocessable.
     """
     if spec.parent_lsn or spec.parent_timestamp:
-        raise Unprocessable("branching from a point in the past is not available here")
+        field = "parent_lsn" if spec.parent_lsn else "parent_timestamp"
+        raise Unprocessable(
+            f"branch.{field} is not offered by this server: a branch is made of its parent's "
+            "present state, not of a point in the past",
+            code="NOT_OFFERED",
+        )
     if len(spec.endpoints) > 1:
         raise Unprocessable("a branch has at most one read_write endpoint")
     with changing_project(account, project_id) as project:

@@ -28,7 +28,7 @@ from controlplane.services.endpoint_attributes import (
     EndpointAttributes,
     assign_attributes,
     check_endpoint,
-    defaults_of,
+    with_defaults,
 )
 from controlplane.services.errors import RegionFull
 
@@ -144,8 +144,7 @@ def make_endpoint(
     """
     plan_limits.check_endpoints(project)
     endpoint = Endpoint(project=project, branch=branch, settings={"pg_settings": {}})
-    assign_attributes(endpoint, defaults_of(project))
-    assign_attributes(endpoint, asked)
+    assign_attributes(endpoint, with_defaults(project, asked))
     check_endpoint(endpoint, ATTRIBUTES)
     if endpoint.disabled:
         endpoint.current_state = EndpointState.IDLE

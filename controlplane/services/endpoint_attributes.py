@@ -5,7 +5,7 @@ Every way in which an endpoint comes to be or changes goes through `assign_attri
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from controlplane.models import Endpoint, Project
@@ -14,9 +14,10 @@ from controlplane.services.endpoint_settings import (
     check_json_size,
     check_limits,
     check_pg_settings,
+    check_pgbouncer_settings,
     check_settings_fit,
     merged_settings,
-    refuse_pgbouncer_settings,
+    settings_over,
 )
 from controlplane.services.errors import Unprocessable
 
@@ -110,6 +111,7 @@ def check_endpoint(endpoint: Endpoint, changed: Collection[str]) -> None:
     if "settings" in changed:
         check_json_size("settings", endpoint.settings)
         check_pg_settings(endpoint)
+        check_pgbouncer_settings(endpoint)
     elif "autoscaling_limit_max_cu" in changed:
         check_settings_fit(endpoint)
     if (
@@ -125,15 +127,20 @@ def check_endpoint(endpoint: Endpoint, changed: Collection[str]) -> None:
 
 def merged_defaults(stored: Mapping[str, Any], sent: EndpointDefaults) -> dict[str, Any]:
     """A project's `default_endpoint_settings` after `sent` came in: merged by the same rule as
-    an endpoint's settings. Raises Unprocessable for what cannot be set here."""
-    refuse_pgbouncer_settings(sent.pgbouncer_settings)
+    an endpoint's settings."""
     given = {
         "autoscaling_limit_min_cu": sent.autoscaling_limit_min_cu,
         "autoscaling_limit_max_cu": sent.autoscaling_limit_max_cu,
         "suspend_timeout_seconds": sent.suspend_timeout_seconds,
         "pg_settings": None if sent.pg_settings is None else dict(sent.pg_settings),
+        "pgbouncer_settings": (
+            None if sent.pgbouncer_settings is None else dict(sent.pgbouncer_settings)
+        ),
     }
-    return {**stored, **{name: value for name, value in given.items() if value is not None}}
+    merged = {**stored, **{name: value for name, value in given.items() if value is not None}}
+    if not merged.get("pgbouncer_settings"):
+        merged.pop("pgbouncer_settings", None)
+    return merged
 
 
 def defaults_of(project: Project) -> EndpointAttributes:
@@ -149,6 +156,16 @@ def defaults_of(project: Project) -> EndpointAttributes:
             pgbouncer_settings=stored.get("pgbouncer_settings"),
         ),
     )
+
+
+def with_defaults(project: Project, asked: EndpointAttributes) -> EndpointAttributes:
+    """What a new endpoint of the project gets: what was asked for above the project's defaults,
+    and of the settings each by its name."""
+    defaults = defaults_of(project)
+    given = {name: value for name, value in vars(asked).items() if value is not None}
+    assert defaults.settings is not None
+    given["settings"] = settings_over(defaults.settings, asked.settings)
+    return replace(defaults, **given)
 
 
 def check_defaults(project: Project) -> None:

@@ -6,6 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from controlplane.compute.configuration import SETTING_NAME
+from controlplane.compute.pooler_settings import (
+    ALLOWED,
+    pooler_complaint,
+    pooler_exceeds_size,
+    version_of,
+)
 from controlplane.compute.postgres_settings import complaint, exceeds_size, from_json
 from controlplane.models import Account, Endpoint, PostgresSettings
 from controlplane.services.errors import Invalid, Unprocessable
@@ -13,7 +19,11 @@ from controlplane.services.errors import Invalid, Unprocessable
 # Of one object that is stored as JSON, as UTF-8 without spaces: every answer carries it.
 MOST_JSON_BYTES = 16 << 10
 MOST_PG_SETTINGS = 200
+# By name: all that `pgbouncer_settings` may hold.
+POOLER_SETTINGS = tuple(ALLOWED)
 MOST_PG_SETTING_CHARACTERS = 2000
+# Characters of a caller's name in a refusal.
+MOST_NAMED = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,23 +40,29 @@ class EndpointSettings:
 
 
 def merged_settings(stored: Mapping[str, Any], sent: EndpointSettings | None) -> dict[str, Any]:
-    """What is stored after `sent` came in. Raises Unprocessable for what cannot be set here."""
+    """What is stored after `sent` came in."""
     if sent is None:
         return dict(stored)
-    refuse_pgbouncer_settings(sent.pgbouncer_settings)
-    if sent.pg_settings is None:
-        return dict(stored)
-    return {**stored, "pg_settings": dict(sent.pg_settings)}
+    merged = dict(stored)
+    if sent.pg_settings is not None:
+        merged["pg_settings"] = dict(sent.pg_settings)
+    if sent.pgbouncer_settings is not None:
+        merged["pgbouncer_settings"] = dict(sent.pgbouncer_settings)
+        if not sent.pgbouncer_settings:
+            del merged["pgbouncer_settings"]
+    return merged
 
 
-def refuse_pgbouncer_settings(sent: Mapping[str, str] | None) -> None:
-    """Raises Unprocessable unless nothing is asked for: no setting of it would be applied."""
-    if sent:
-        raise Unprocessable(
-            "pgbouncer_settings cannot be changed on this server: its pooler runs in transaction "
-            "mode with settings of the platform's own. Leave pgbouncer_settings out, and connect "
-            "without the pooler where a session of your own is needed"
-        )
+def settings_over(defaults: EndpointSettings, own: EndpointSettings | None) -> EndpointSettings:
+    """A new endpoint's settings: those of its project, by name, under its own."""
+    own = own or EndpointSettings()
+    return EndpointSettings(
+        pg_settings={**(defaults.pg_settings or {}), **(own.pg_settings or {})},
+        pgbouncer_settings={
+            **(defaults.pgbouncer_settings or {}),
+            **(own.pgbouncer_settings or {}),
+        },
+    )
 
 
 def check_limits(account: Account, min_cu: float, max_cu: float) -> None:
@@ -68,7 +84,7 @@ def check_pg_settings(endpoint: Endpoint) -> None:
 
     Raises Invalid, Unprocessable.
     """
-    pg_settings = endpoint.settings["pg_settings"]
+    pg_settings = endpoint.settings.get("pg_settings", {})
     if len(pg_settings) > MOST_PG_SETTINGS:
         raise Unprocessable(
             f"pg_settings may hold at most {MOST_PG_SETTINGS} settings, got {len(pg_settings)}"
@@ -86,9 +102,33 @@ def check_pg_settings(endpoint: Endpoint) -> None:
     _refuse_by(complaint, endpoint)
 
 
+def check_pgbouncer_settings(endpoint: Endpoint) -> None:
+    """Only what an endpoint of this size may give its pooler, if there is one
+    (`pooler_settings`). Raises Unprocessable."""
+    region = endpoint.project.region
+    chosen = endpoint.settings.get("pgbouncer_settings", {})
+    for name, value in chosen.items():
+        words = pooler_complaint(
+            name,
+            value,
+            max_cu=endpoint.autoscaling_limit_max_cu,
+            version=version_of(region.pooler_version),
+        )
+        if words:
+            raise Unprocessable(f"settings.pgbouncer_settings.{name[:MOST_NAMED]}: {words}")
+    if chosen and not region.pooling_available:
+        raise Unprocessable(
+            f'settings.pgbouncer_settings: pooling is not available in the region "{region.id}": '
+            "PgBouncer is not installed on its host"
+        )
+
+
 def check_settings_fit(endpoint: Endpoint) -> None:
     """Whether the endpoint's settings fit another size that it is given. Raises Unprocessable."""
     _refuse_by(exceeds_size, endpoint)
+    for name, value in endpoint.settings.get("pgbouncer_settings", {}).items():
+        if words := pooler_exceeds_size(name, value, max_cu=endpoint.autoscaling_limit_max_cu):
+            raise Unprocessable(f"settings.pgbouncer_settings.{name}: {words}")
 
 
 def _refuse_by(judge: Callable[..., str | None], endpoint: Endpoint) -> None:

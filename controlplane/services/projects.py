@@ -4,10 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
 
 from django.conf import settings
-from django.db import transaction
+from django.db import connection, transaction
 from django.db.models import Q, QuerySet, Sum
 from django.db.models.functions import Coalesce
 from django.utils import timezone
@@ -18,9 +17,7 @@ from controlplane.events.changes import (
     endpoint_created,
     project_created,
     project_deleted,
-    project_updated,
 )
-from controlplane.events.differences import differences
 from controlplane.events.recording import record, together
 from controlplane.models import (
     DEFAULT_PROVISIONER,
@@ -49,6 +46,7 @@ from controlplane.services.endpoint_attributes import (
 )
 from controlplane.services.endpoint_settings import check_json_size
 from controlplane.services.errors import Invalid, NotFound, Unprocessable
+from controlplane.services.organizations import check_organization
 from controlplane.services.passwords import encrypt, new_password, scram_verifier
 from controlplane.services.project_settings import ProjectSettings, merged_project_settings
 from controlplane.services.reserved_names import check_database_name, check_role_name
@@ -62,6 +60,8 @@ class ProjectSpec:
     region_id: str | None = None
     pg_version: int | None = None
     provisioner: str | None = None
+    # The owner: only the account's own is right.
+    org_id: str | None = None
     branch_name: str = "main"
     role_name: str | None = None
     database_name: str = "neondb"
@@ -69,18 +69,6 @@ class ProjectSpec:
     settings: ProjectSettings = field(default_factory=ProjectSettings)
     history_retention_seconds: int = 86400
     store_passwords: bool = True
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProjectChanges:
-    """What a request changes of a project; None for what was not sent."""
-
-    name: str | None = None
-    endpoint_defaults: EndpointDefaults | None = None
-    settings: ProjectSettings | None = None
-    history_retention_seconds: int | None = None
-    # Not to be changed: only the one it has is right.
-    region_id: str | None = None
 
 
 @dataclass(frozen=True)
@@ -153,11 +141,17 @@ def list_projects(
     search: str = "",
     only: str | None = None,
     recoverable: bool = False,
+    org_id: str | None = None,
+    within: float | None = None,
 ) -> list[Project]:
     """Newest first, those that follow the project with the id `after`; with `only`, at most the
-    one with that id. With `recoverable`, those that are deleted and can be recovered. Raises
-    Invalid."""
-    if after is None and only is None and not search and not recoverable:
+    one with that id; `within` so many seconds, if they are said. With `recoverable`, those that are
+    deleted and can be recovered.
+
+    Raises Invalid, NotFound for another's organization, OperationalError where it takes longer.
+    """
+    check_organization(account, org_id)
+    if after is None and only is None and not search and not recoverable and within is None:
         return FIRST_PROJECTS.rows({"account": account}, account=account.id, limit=limit)
     listed = Q(recoverable_until__gt=timezone.now()) if recoverable else Q(deleted_at=None)
     projects = _with_usage(_projects_of(account)).filter(listed).order_by("-created_at", "id")
@@ -173,14 +167,24 @@ def list_projects(
         projects = projects.filter(
             Q(created_at__lt=last.created_at) | Q(created_at=last.created_at, id__gt=last.id)
         )
-    return list(projects[:limit])
+    if within is None:
+        return list(projects[:limit])
+    with transaction.atomic(), connection.cursor() as cursor:
+        # Of this transaction alone; no longer than what bounds every statement.
+        cursor.execute(
+            "SELECT set_config('statement_timeout', least(%s, nullif(setting::int, 0))::text, true)"
+            " FROM pg_settings WHERE name = 'statement_timeout'",
+            [round(within * 1000)],
+        )
+        return list(projects[:limit])
 
 
 def create_project(account: Account, spec: ProjectSpec) -> NewProject:
     """A project with its default branch, that branch's endpoint, a role and a database.
 
-    Raises Invalid, Unprocessable.
+    Raises NotFound for another's organization, Invalid, Unprocessable.
     """
+    check_organization(account, spec.org_id)
     owner = spec.role_name or _owner_of(spec.database_name)
     check_role_name(owner)
     check_database_name(spec.database_name)
@@ -234,45 +238,6 @@ def _new_project(account: Account, spec: ProjectSpec) -> Project:
     check_json_size("settings", project.settings)
     plan_limits.check_history(account, spec.history_retention_seconds)
     return project
-
-
-def update_project(account: Account, project_id: str, changes: ProjectChanges) -> Project:
-    """Change what was sent. Raises NotFound, Invalid, Unprocessable."""
-    with changing_project(account, project_id) as project:
-        if changes.region_id not in (None, project.region_id):
-            raise Unprocessable(
-                f'region_id: the project stays in its region "{project.region_id}"; '
-                "for another, create a project there"
-            )
-        before = _told_of(project)
-        if changes.name is not None:
-            project.name = changes.name
-        if changes.endpoint_defaults is not None:
-            project.default_endpoint_settings = merged_defaults(
-                project.default_endpoint_settings, changes.endpoint_defaults
-            )
-            check_defaults(project)
-        if changes.settings is not None:
-            project.settings = merged_project_settings(project.settings, changes.settings)
-            check_json_size("settings", project.settings)
-        if changes.history_retention_seconds not in (None, project.history_retention_seconds):
-            plan_limits.check_history(account, changes.history_retention_seconds)
-            project.history_retention_seconds = changes.history_retention_seconds
-        project.updated_at = timezone.now()
-        project.save()
-        if changed := differences(before, _told_of(project)):
-            record(project_updated(project, changed))
-    return project
-
-
-def _told_of(project: Project) -> dict[str, Any]:
-    """What of a project may be changed."""
-    return {
-        "name": project.name,
-        "default_endpoint_settings": project.default_endpoint_settings,
-        "settings": project.settings,
-        "history_retention_seconds": project.history_retention_seconds,
-    }
 
 
 def delete_project(account: Account, project_id: str) -> Project:

@@ -24,7 +24,7 @@ from controlplane.services.errors import ServiceError
 
 PER_ROUTE = 40.0  # requests a second of one key
 # Routes that cost more than others.
-SLOWER_ROUTES = {"POST /api_keys": 10.0}
+SLOWER_ROUTES = {"POST /api_keys": 10.0, "POST /organizations/<org_id>/api_keys": 10.0}
 
 
 class RateLimited(ServiceError):

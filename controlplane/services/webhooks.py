@@ -107,7 +107,7 @@ def update_webhook(account: Account, webhook_id: str, wanted: WebhookChanges) ->
     """Raises NotFound, Invalid, Unprocessable for another project than it has."""
     with changing_webhook(account, webhook_id) as webhook:
         if wanted.project_id not in (None, webhook.project_id):
-            raise Unprocessable("a webhook stays with its project; create another one")
+            raise Unprocessable("project_id: a webhook stays with its project; create another one")
         before = _shown(webhook)
         if wanted.url is not None:
             webhook.url = _checked_url(wanted.url)

@@ -153,11 +153,13 @@ PROJECT_LISTED: Mapping[str, Check] = {
     "created_at": timestamp,
     "updated_at": timestamp,
     "owner_id": text,
+    "org_id": like(r"org-account-\d{8,}"),
 }
 PROJECT_LISTED_AT_TIMES: Mapping[str, Check] = {
     "deleted_at": timestamp,
     "recoverable_until": timestamp,
 }
+NO_PROJECTS: Mapping[str, Any] = {"projects": [], "applications": {}, "integrations": {}}
 PROJECT: Mapping[str, Check] = {
     **PROJECT_LISTED,
     "data_storage_bytes_hour": integer,

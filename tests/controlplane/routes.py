@@ -29,6 +29,7 @@ BODIES: dict[tuple[str, str], Any] = {
         "database": {"name": "taken"}
     },
     ("POST", "/api_keys"): {"key_name": "mine now"},
+    ("POST", "/organizations/{org_id}/api_keys"): {"key_name": "mine now"},
     ("POST", "/webhooks"): {"webhook": {"url": "https://hooks.example/", "event_types": ["*"]}},
     ("PATCH", "/webhooks/{webhook_id}"): {"webhook": {"enabled": False}},
     ("POST", "/webhooks/{webhook_id}/rotate_secret"): {"webhook": {"secret": "whsec_" + "A" * 32}},

@@ -85,7 +85,6 @@ def test_who_is_calling(alice: Client, free: Client) -> None:
         1,
     )
     assert alice.get("/auth")["account_id"] == me["id"]
-    assert alice.get("/users/me/organizations") == {"organizations": []}
 
 
 def test_the_regions(alice: Client) -> None:

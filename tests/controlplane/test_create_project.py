@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.controlplane import fields
-from tests.controlplane.fields import assert_fields
+from tests.controlplane.fields import NO_PROJECTS, assert_fields
 from tests.support.client import Client
 from tests.support.project import Project, refusal
 from tests.support.stack import Stack
@@ -147,7 +147,7 @@ def test_a_long_database_name_has_an_owner_that_postgres_knows(stack: Stack, ali
 def test_refusals(alice: Client, attributes: dict[str, Any], status: int, words: str) -> None:
     answer = refusal(alice.call("POST", "/projects", json={"project": attributes}))
     assert (answer[0], words in answer[1]) == (status, True), answer
-    assert alice.get("/projects") == {"projects": []}
+    assert alice.get("/projects") == NO_PROJECTS
 
 
 @pytest.mark.parametrize("body", [{}, {"project": None}, {"project": []}, []])

@@ -92,7 +92,12 @@ def ask(api: DjangoClient, free_project: Project, request: pytest.FixtureRequest
         (
             {"settings": {"pgbouncer_settings": {"default_pool_size": "7"}}},
             422,
-            "pgbouncer_settings cannot be changed on this server: ",
+            "pgbouncer_settings: pooling is not available in the region",
+        ),
+        (
+            {"settings": {"pgbouncer_settings": {"pool_mode": "session"}}},
+            422,
+            "pgbouncer_settings.pool_mode: cannot be set on this server; these can: client_idle",
         ),
         ({"settings": {"pgbouncer_settings": {"default_pool_size": 7}}}, 400, "default_pool_size"),
     ],
@@ -175,7 +180,7 @@ class TestMerging:
     @pytest.fixture
     def endpoint(self, account: Account, region: Region) -> Endpoint:
         endpoint = Endpoint.objects.get(project=make_project(account, region))
-        endpoint.settings = {"pg_settings": {"work_mem": "5MB", "jit": "off"}, "kept": {"a": 1}}
+        endpoint.settings = {"pg_settings": {"work_mem": "5MB", "jit": "off"}}
         endpoint.save()
         return endpoint
 
@@ -196,7 +201,6 @@ class TestMerging:
             {"pgbouncer_settings": None},
             {"pgbouncer_settings": {}, "pg_settings": None},
             {"pg_settings": {"work_mem": "5MB", "jit": "off"}},
-            {"preload_libraries": {"use_defaults": True}},
         ],
     )
     def test_what_changes_nothing(
@@ -209,11 +213,11 @@ class TestMerging:
     def test_pg_settings_are_sent_as_a_whole(self, api: DjangoClient, endpoint: Endpoint) -> None:
         answer = self.patched(api, endpoint, {"pg_settings": {"work_mem": "6MB"}})
         assert [o["action"] for o in answer["operations"]] == ["apply_config", "suspend_compute"]
-        assert endpoint.settings == {"pg_settings": {"work_mem": "6MB"}, "kept": {"a": 1}}
+        assert endpoint.settings == {"pg_settings": {"work_mem": "6MB"}}
 
     def test_an_empty_map_removes_them_all(self, api: DjangoClient, endpoint: Endpoint) -> None:
         self.patched(api, endpoint, {"pg_settings": {}})
-        assert endpoint.settings == {"pg_settings": {}, "kept": {"a": 1}}
+        assert endpoint.settings == {"pg_settings": {}}
 
     def test_a_new_endpoint_has_its_projects_and_then_its_own(
         self, api: DjangoClient, account: Account, region: Region
@@ -222,18 +226,20 @@ class TestMerging:
         project.default_endpoint_settings = {
             "pg_settings": {"work_mem": "5MB"},
             "autoscaling_limit_max_cu": 4,
+            "suspend_timeout_seconds": 61,
         }
         project.save()
         expected: list[tuple[dict[str, Any], dict[str, str]]] = [
             ({}, {"work_mem": "5MB"}),
             ({"settings": {}}, {"work_mem": "5MB"}),
-            ({"settings": {"pg_settings": {"jit": "off"}}}, {"jit": "off"}),
+            ({"settings": {"pg_settings": {"jit": "off"}}}, {"work_mem": "5MB", "jit": "off"}),
+            ({"settings": {"pg_settings": {"work_mem": "6MB"}}}, {"work_mem": "6MB"}),
         ]
         for sent, pg_settings in expected:
             response = send(api, "POST", f"/{project.id}/branches", {"endpoints": [sent]})
             (made,) = json.loads(response.content)["endpoints"]
             assert made["settings"] == {"pg_settings": pg_settings}
-            assert made["autoscaling_limit_max_cu"] == 4
+            assert (made["autoscaling_limit_max_cu"], made["suspend_timeout_seconds"]) == (4, 61)
 
     def test_of_a_project(self, api: DjangoClient, account: Account, region: Region) -> None:
         project = make_project(account, region)
@@ -279,7 +285,7 @@ class TestOfAProject:
             (
                 {"default_endpoint_settings": {"pgbouncer_settings": {"a": "b"}}},
                 422,
-                "pgbouncer_settings cannot be changed",
+                "pgbouncer_settings.a: cannot be set on this server",
             ),
             ({"default_endpoint_settings": {"autoscaling_limit_max_cu": True}}, 400, "max_cu"),
         ],

@@ -21,6 +21,7 @@ SECRETS = ("/connection_uri", "/reveal_password")
 BESIDE_THE_PROJECT = {
     *("GET /projects", "GET /projects/shared", "GET /regions", "GET /auth"),
     *("GET /users/me", "GET /users/me/organizations"),
+    "GET /organizations/{org_id}",
 }
 
 
@@ -44,6 +45,7 @@ def ids(standing: Project) -> dict[str, str]:
         "operation_id": standing.operations()[0]["id"],
         "role_name": "neondb_owner",
         "database_name": "neondb",
+        "org_id": standing.client.get("/users/me/organizations")["organizations"][0]["id"],
         "key_id": str(standing.client.post("/api_keys", {"key_name": "target"})["id"]),
     }
 

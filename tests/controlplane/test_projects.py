@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.controlplane import fields
-from tests.controlplane.fields import assert_fields
+from tests.controlplane.fields import NO_PROJECTS, assert_fields
 from tests.support.client import Client
 from tests.support.project import Project, refusal
 from tests.support.stack import Stack
@@ -35,7 +35,7 @@ def owner(stack: Stack) -> Client:
 class TestList:
     def test_it_works(self, owner: Client) -> None:
         body = owner.get("/projects")
-        assert set(body) == {"projects", "pagination"}
+        assert set(body) == {"projects", "pagination", "applications", "integrations"}
         assert [project["name"] for project in body["projects"]] == [
             f"Number {i}" for i in range(10)
         ]
@@ -63,10 +63,10 @@ class TestList:
         assert [p["id"] for p in owner.get("/projects", search=project_id)["projects"]] == [
             project_id
         ]
-        assert owner.get("/projects", search="%") == {"projects": []}
+        assert owner.get("/projects", search="%") == NO_PROJECTS
 
     def test_an_account_sees_only_its_own(self, owner: Client, alice: Client) -> None:
-        assert alice.get("/projects") == {"projects": []}
+        assert alice.get("/projects") == NO_PROJECTS
         theirs = owner.get("/projects", limit=1)["projects"][0]["id"]
         response = alice.call("GET", "/projects", params={"cursor": theirs})
         assert refusal(response) == (400, "invalid cursor: no such project")
@@ -76,7 +76,7 @@ class TestList:
         assert refusal(alice.call("GET", "/projects", params={"limit": limit}))[0] == 400
 
     def test_nobody_shares_any(self, alice: Client) -> None:
-        assert alice.get("/projects/shared", limit=100) == {"projects": []}
+        assert alice.get("/projects/shared", limit=100) == NO_PROJECTS
 
 
 class TestGet:
@@ -145,7 +145,7 @@ class TestDelete:
         for path in ("", "/branches", "/endpoints", "/operations"):
             response = project.client.call("GET", project.path + path)
             assert refusal(response) == (404, "project not found")
-        assert project.client.get("/projects") == {"projects": []}
+        assert project.client.get("/projects") == NO_PROJECTS
         for branch_id in (project.branch_id, branch["branch"]["id"]):
             data = project.stack.data_dir(branch_id)
             wait_for(lambda data=data: not data.parent.exists(), f"the end of {data}")  # type: ignore[misc]

@@ -1,12 +1,23 @@
 """Endpoints, as callers ask for them."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, model_validator
+from pydantic import BaseModel, Field, model_validator
 
-from controlplane.api.fields import ComputeUnits, Provisioner, ShortName, SuspendTimeout, Text
+from controlplane.api.fields import (
+    ComputeUnits,
+    JsonObject,
+    Provisioner,
+    ShortName,
+    SuspendTimeout,
+    Text,
+)
 from controlplane.api.requests.attributes import Attributes
+from controlplane.api.requests.unsupported import NotOffered
 from controlplane.services import endpoint_attributes, endpoint_settings
+from controlplane.services.endpoint_settings import POOLER_SETTINGS
+
+LIBRARIES = "the platform chooses the libraries that every endpoint loads at its start"
 
 
 class EndpointSettings(Attributes):
@@ -14,7 +25,11 @@ class EndpointSettings(Attributes):
     it may mean to remove all settings, which an empty map does, or none."""
 
     pg_settings: dict[Text, Text] | None = None
-    pgbouncer_settings: dict[Text, Text] | None = None
+    pgbouncer_settings: dict[Text, Text] | None = Field(
+        default=None,
+        description=f"Whole numbers, sent as strings, for any of {', '.join(POOLER_SETTINGS)}.",
+    )
+    preload_libraries: Annotated[JsonObject | None, NotOffered(LIBRARIES)] = None
 
     @model_validator(mode="before")
     @classmethod
@@ -37,7 +52,10 @@ class EndpointAttributes(Attributes):
     pooler_enabled: bool | None = None
     pooler_mode: Literal["transaction"] | None = None
     disabled: bool | None = None
-    passwordless_access: bool | None = None
+    passwordless_access: bool | None = Field(
+        default=None,
+        description="Kept and answered; nobody gets in without a password either way.",
+    )
     suspend_timeout_seconds: SuspendTimeout | None = None
     name: ShortName | None = None
     region_id: Text | None = None
@@ -61,7 +79,13 @@ class EndpointAttributes(Attributes):
 class NewBranchEndpoint(EndpointAttributes):
     """A branch's first endpoint; its branch is the one that it is made with."""
 
-    type: Literal["read_write"] = "read_write"
+    type: Annotated[
+        Literal["read_write"],
+        NotOffered(
+            "a branch has one endpoint, which reads and writes; for more, make a branch of it",
+            only=("read_only",),
+        ),
+    ] = "read_write"
 
 
 class NewEndpoint(NewBranchEndpoint):

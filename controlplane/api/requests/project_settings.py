@@ -7,6 +7,7 @@ from pydantic import AfterValidator, Field
 from controlplane.address_ranges import parse_range
 from controlplane.api.fields import Integer, JsonObject, Text
 from controlplane.api.requests.attributes import Attributes
+from controlplane.api.requests.endpoints import LIBRARIES
 from controlplane.api.requests.unsupported import NotOffered
 from controlplane.services import project_settings
 from controlplane.services.project_settings import MOST_ALLOWED_IPS
@@ -102,10 +103,7 @@ class ProjectSettings(Attributes):
             "chooses when it is upgraded"
         ),
     ] = None
-    preload_libraries: Annotated[
-        JsonObject | None,
-        NotOffered("the platform chooses the libraries that every endpoint loads at its start"),
-    ] = None
+    preload_libraries: Annotated[JsonObject | None, NotOffered(LIBRARIES)] = None
 
     def sent(self) -> project_settings.ProjectSettings:
         return project_settings.ProjectSettings(

@@ -1,21 +1,29 @@
 """Projects, as callers ask for them."""
 
+from typing import Annotated
+
 from pydantic import BaseModel, Field
 
 from controlplane.api.fields import (
     ComputeUnits,
     HistoryRetention,
     Identifier,
+    JsonObject,
     Name,
     PgVersion,
     Provisioner,
     SuspendTimeout,
     Text,
 )
+from controlplane.api.pagination import ORG_ID
 from controlplane.api.requests.attributes import Attributes
 from controlplane.api.requests.project_settings import ProjectSettings
+from controlplane.api.requests.unsupported import NotOffered
 from controlplane.services.endpoint_attributes import EndpointDefaults
-from controlplane.services.projects import ProjectChanges, ProjectSpec
+from controlplane.services.project_changes import ProjectChanges
+from controlplane.services.projects import ProjectSpec
+
+AS_IT_IS = "Only as it is: another one is refused, as it is chosen when the project is created"
 
 
 class DefaultEndpointSettings(Attributes):
@@ -40,6 +48,10 @@ class FirstBranch(Attributes):
     name: Name = "main"
     role_name: Identifier | None = None
     database_name: Identifier = "neondb"
+    annotations: Annotated[
+        JsonObject | None,
+        NotOffered("a branch that is made by POST …/branches can be annotated", unless=({},)),
+    ] = None
 
 
 class NewProject(Attributes):
@@ -56,12 +68,14 @@ class NewProject(Attributes):
     store_passwords: bool = True
     history_retention_seconds: HistoryRetention = 86400
     branch: FirstBranch = Field(default_factory=FirstBranch)
+    org_id: Text | None = Field(None, description=ORG_ID)
 
     def spec(self) -> ProjectSpec:
         return ProjectSpec(
             name=self.name,
             region_id=self.region_id,
             pg_version=self.pg_version,
+            org_id=self.org_id,
             provisioner=self.provisioner,
             branch_name=self.branch.name,
             role_name=self.branch.role_name,
@@ -86,7 +100,10 @@ class ProjectAttributes(Attributes):
     default_endpoint_settings: DefaultEndpointSettings | None = None
     settings: ProjectSettings | None = None
     history_retention_seconds: HistoryRetention | None = None
-    region_id: Text | None = None
+    region_id: Text | None = Field(None, description=f"{AS_IT_IS}.")
+    pg_version: PgVersion | None = Field(None, description=f"{AS_IT_IS}.")
+    store_passwords: bool | None = Field(None, description=f"{AS_IT_IS}.")
+    org_id: Text | None = Field(None, description=f"{AS_IT_IS}.")
 
     def changes(self) -> ProjectChanges:
         defaults = self.default_endpoint_settings
@@ -96,6 +113,9 @@ class ProjectAttributes(Attributes):
             settings=self.settings.sent() if self.settings else None,
             history_retention_seconds=self.history_retention_seconds,
             region_id=self.region_id,
+            pg_version=self.pg_version,
+            store_passwords=self.store_passwords,
+            org_id=self.org_id,
         )
 
 

@@ -1,12 +1,15 @@
 """Endpoints, as callers get them."""
 
-from typing import Any
-
-from ninja import Schema
+from ninja import Field, Schema
 
 from controlplane.api.fields import Timestamp
 from controlplane.api.responses.operations import OperationsOut
 from controlplane.models import Endpoint
+
+
+class EndpointSettingsOut(Schema):
+    pg_settings: dict[str, str] = Field(default_factory=dict)
+    pgbouncer_settings: dict[str, str] | None = None
 
 
 class EndpointOut(Schema):
@@ -21,7 +24,7 @@ class EndpointOut(Schema):
     type: str
     current_state: str
     pending_state: str | None = None
-    settings: dict[str, Any]
+    settings: EndpointSettingsOut
     pooler_enabled: bool
     pooler_mode: str
     disabled: bool

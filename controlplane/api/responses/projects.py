@@ -13,6 +13,7 @@ from controlplane.api.responses.catalog import DatabaseOut, RoleOut
 from controlplane.api.responses.connections import ConnectionDetails
 from controlplane.api.responses.endpoints import EndpointOut
 from controlplane.api.responses.operations import OperationsOut
+from controlplane.api.responses.organizations import email_of
 from controlplane.api.responses.project_settings import (
     DefaultEndpointSettingsOut,
     ProjectSettingsOut,
@@ -55,6 +56,7 @@ class ProjectListItemOut(Schema):
     created_at: Timestamp
     updated_at: Timestamp
     owner_id: str
+    org_id: str
     deleted_at: Timestamp | None = Field(None, description="Of those that were deleted")
     recoverable_until: Timestamp | None = Field(
         None, description="Of those that were deleted: until when they can be recovered"
@@ -83,6 +85,10 @@ class ProjectListItemOut(Schema):
     @staticmethod
     def resolve_cpu_used_sec(project: Project) -> int:
         return round(getattr(project, "total_compute", 0))
+
+    @staticmethod
+    def resolve_org_id(project: Project) -> str:
+        return project.account.organization_id
 
     @staticmethod
     def resolve_owner_id(project: Project) -> str:
@@ -120,7 +126,7 @@ class ProjectOut(ProjectListItemOut):
     def resolve_owner(project: Project) -> dict[str, str | int]:
         account = project.account
         return {
-            "email": account.name,
+            "email": email_of(account),
             "name": account.name,
             "subscription_type": subscription_type(account),
             "branches_limit": as_limit(account.limits.branches_of_project),
@@ -139,8 +145,26 @@ class RecoveredProject(OneProject):
     branches: list[BranchOut]
 
 
+class ProjectsLimits(Schema):
+    active_time: int
+    cpu_seconds: int
+    max_projects: int
+    max_branches: int
+    max_autoscaling_cu: float
+    max_active_endpoints: int
+    max_read_only_endpoints: int
+    max_allowed_ips: int
+
+
+class OneProjectsLimits(Schema):
+    limits: ProjectsLimits
+
+
 class ProjectsPage(Schema):
     projects: list[ProjectListItemOut]
+    # By project: there is never one.
+    applications: dict[str, list[str]] = Field(default_factory=dict)
+    integrations: dict[str, list[str]] = Field(default_factory=dict)
     pagination: Cursor | None = None
 
 

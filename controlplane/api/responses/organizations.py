@@ -1,0 +1,152 @@
+"""Accounts and their organization, as callers get them."""
+
+import re
+import uuid
+from datetime import datetime
+from typing import Any
+
+from ninja import Field, Schema
+
+from controlplane.api.fields import Timestamp
+from controlplane.models import Account
+
+# Under which members are numbered: the same account is the same member for ever.
+MEMBERS = uuid.UUID("6d0f5a0a-95a5-4f0b-8f5c-3a1f43f8c7be")
+# Of an address that clients take for one, though nothing is ever sent there.
+MAIL_HOST = "localhost.localdomain"
+ADDRESS = re.compile(r"[A-Za-z0-9._%+-]+@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+")
+
+
+class OrganizationOut(Schema):
+    """The account by another name: it has one, which owns its projects and API keys."""
+
+    id: str
+    name: str
+    handle: str
+    plan: str
+    created_at: Timestamp
+    updated_at: Timestamp
+    managed_by: str = "console"
+
+    @staticmethod
+    def resolve_id(account: Account) -> str:
+        return account.organization_id
+
+    @staticmethod
+    def resolve_handle(account: Account) -> str:
+        return slug_of(account)
+
+    @staticmethod
+    def resolve_updated_at(account: Account) -> datetime:
+        return account.created_at
+
+
+class Organizations(Schema):
+    organizations: list[OrganizationOut]
+
+
+class Member(Schema):
+    id: str
+    user_id: str
+    org_id: str
+    role: str
+    joined_at: Timestamp
+
+
+class MemberUser(Schema):
+    email: str
+
+
+class MemberAndUser(Schema):
+    member: Member
+    user: MemberUser
+
+
+class Members(Schema):
+    members: list[MemberAndUser]
+
+
+class PaymentSource(Schema):
+    type: str = ""
+
+
+class BillingAccount(Schema):
+    """Nothing is billed here; clients want the fields all the same."""
+
+    state: str = "active"
+    payment_source: PaymentSource = Field(default_factory=PaymentSource)
+    payment_method: str = "none"
+    subscription_type: str
+    quota_reset_at_last: Timestamp
+    name: str
+    email: str
+    address_city: str = ""
+    address_country: str = ""
+    address_line1: str = ""
+    address_line2: str = ""
+    address_postal_code: str = ""
+    address_state: str = ""
+
+
+class CurrentUser(Schema):
+    """Limits are -1 where there is none."""
+
+    id: str
+    login: str
+    name: str
+    last_name: str = ""
+    email: str
+    image: str = ""
+    plan: str
+    active_seconds_limit: int
+    compute_seconds_limit: int
+    projects_limit: int
+    branches_limit: int
+    max_autoscaling_limit: float
+    auth_accounts: list[dict[str, str]] = Field(default_factory=list)
+    billing_account: BillingAccount
+
+
+class AuthDetails(Schema):
+    account_id: str
+    auth_method: str
+    auth_data: str
+
+
+class RegionOut(Schema):
+    region_id: str
+    name: str
+    default: bool
+    geo_lat: str
+    geo_long: str
+
+
+class Regions(Schema):
+    regions: list[RegionOut]
+
+
+def slug_of(account: Account) -> str:
+    """The account's name in small letters, digits and hyphens."""
+    slug = re.sub(r"[^a-z0-9]+", "-", account.name.lower()).strip("-")
+    return slug or f"account-{account.id}"
+
+
+def email_of(account: Account) -> str:
+    """The account's name, where it is an e-mail address, else one that is made of it."""
+    return account.name if ADDRESS.fullmatch(account.name) else f"{slug_of(account)}@{MAIL_HOST}"
+
+
+def members_of(account: Account) -> list[dict[str, Any]]:
+    """The account itself: nobody else has a part in it."""
+    return [
+        {
+            "member": {
+                "id": str(uuid.uuid5(MEMBERS, str(account.id))),
+                "user_id": str(account.id),
+                "org_id": account.organization_id,
+                "role": "admin",
+                "joined_at": account.created_at,
+            },
+            "user": {"email": email_of(account)},
+        }
+    ]

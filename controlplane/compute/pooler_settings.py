@@ -1,0 +1,90 @@
+"""The PgBouncer settings that an endpoint's owner may give its pooler, and within which bounds.
+
+An allow-list of whole numbers: what is not named here stays the platform's. All of them are taken
+in by a pooler that runs, so a change drops nobody's connection.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from controlplane.compute.configuration import max_connections
+
+DAY = 86_400  # seconds
+MOST_CLIENTS = 10_000
+
+Version = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Both are allowed; `most` by the endpoint's compute units."""
+
+    least: int
+    most: Callable[[float], int]
+    # Of PgBouncer; those before do not know it.
+    since: Version = (0, 0)
+
+
+def _upto(most: int) -> Callable[[float], int]:
+    return lambda cu: most
+
+
+# Since this version it follows a client's prepared statements from server to server.
+KEEPS_PREPARED_STATEMENTS: Version = (1, 21)
+# Timeouts are in seconds; 0 is none of it, but for `server_lifetime`.
+ALLOWED: Mapping[str, Bounds] = {
+    "client_idle_timeout": Bounds(0, _upto(DAY)),
+    # For each pair of database and role.
+    "default_pool_size": Bounds(1, max_connections),
+    "idle_transaction_timeout": Bounds(0, _upto(DAY)),
+    "max_client_conn": Bounds(1, _upto(MOST_CLIENTS)),
+    "max_prepared_statements": Bounds(0, _upto(1000), since=KEEPS_PREPARED_STATEMENTS),
+    "query_timeout": Bounds(0, _upto(DAY)),
+    "query_wait_timeout": Bounds(0, _upto(DAY)),
+    "reserve_pool_size": Bounds(0, max_connections),
+    "reserve_pool_timeout": Bounds(0, _upto(3600)),
+    "server_idle_timeout": Bounds(0, _upto(DAY)),
+    "server_lifetime": Bounds(60, _upto(DAY)),
+}
+
+
+def pooler_complaint(
+    name: str, value: str, *, max_cu: float, version: Version | None = None
+) -> str | None:
+    """What stands against the setting on an endpoint of up to `max_cu`; None if nothing does.
+    `version` is of the PgBouncer in use, None where nobody has said."""
+    bounds = ALLOWED.get(name)
+    if bounds is None:
+        return f"cannot be set on this server; these can: {', '.join(ALLOWED)}"
+    if version is not None and version < bounds.since:
+        return (
+            f"needs PgBouncer {_written(bounds.since)}, and the region's host has "
+            f"{_written(version)}"
+        )
+    most = bounds.most(max_cu)
+    if (
+        value.isascii()
+        and value.isdigit()
+        and len(value) < 10
+        and (bounds.least <= int(value) <= most)
+    ):
+        return None
+    return f'must be a whole number from {bounds.least} to {most}, got "{value}"'
+
+
+def pooler_exceeds_size(name: str, value: str, *, max_cu: float) -> str | None:
+    """What stands against a setting, that was taken before, on an endpoint of another size."""
+    bounds = ALLOWED.get(name)
+    if bounds is None or bounds.most is not max_connections:
+        return None
+    return pooler_complaint(name, value, max_cu=max_cu)
+
+
+def version_of(text: str) -> Version | None:
+    """ "1.25" as numbers; None of nothing."""
+    major, _, minor = text.partition(".")
+    return (int(major), int(minor)) if text else None
+
+
+def _written(version: Version) -> str:
+    return f"{version[0]}.{version[1]}"

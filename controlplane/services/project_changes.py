@@ -1,0 +1,101 @@
+"""Changes a project: its name, its settings, and what its future endpoints begin with."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.utils import timezone
+
+from controlplane.events.changes import project_updated
+from controlplane.events.differences import differences
+from controlplane.events.recording import record
+from controlplane.models import Account, Operation, Project
+from controlplane.services import plan_limits
+from controlplane.services.endpoint_attributes import (
+    EndpointDefaults,
+    check_defaults,
+    merged_defaults,
+)
+from controlplane.services.endpoint_settings import check_json_size
+from controlplane.services.errors import Unprocessable
+from controlplane.services.logical_replication import suspend_for_logical_replication
+from controlplane.services.project_settings import ProjectSettings, merged_project_settings
+from controlplane.services.projects import changing_project
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProjectChanges:
+    """What a request changes of a project; None for what was not sent."""
+
+    name: str | None = None
+    endpoint_defaults: EndpointDefaults | None = None
+    settings: ProjectSettings | None = None
+    history_retention_seconds: int | None = None
+    # Not to be changed: only what it has is right.
+    region_id: str | None = None
+    pg_version: int | None = None
+    store_passwords: bool | None = None
+    org_id: str | None = None
+
+
+def update_project(
+    account: Account, project_id: str, changes: ProjectChanges
+) -> tuple[Project, list[Operation]]:
+    """Change what was sent; returns the project and the operations that this takes.
+
+    Raises NotFound, Invalid, Unprocessable, RegionAway.
+    """
+    with changing_project(account, project_id) as project:
+        _refuse_what_stays(project, changes)
+        before, replicated = _told_of(project), project.replicates_logically
+        if changes.name is not None:
+            project.name = changes.name
+        if changes.endpoint_defaults is not None:
+            project.default_endpoint_settings = merged_defaults(
+                project.default_endpoint_settings, changes.endpoint_defaults
+            )
+            check_defaults(project)
+        if changes.settings is not None:
+            project.settings = merged_project_settings(project.settings, changes.settings)
+            check_json_size("settings", project.settings)
+        if changes.history_retention_seconds not in (None, project.history_retention_seconds):
+            plan_limits.check_history(account, changes.history_retention_seconds)
+            project.history_retention_seconds = changes.history_retention_seconds
+        project.updated_at = timezone.now()
+        project.save()
+        operations = []
+        if project.replicates_logically and not replicated:
+            operations = suspend_for_logical_replication(project)
+        if changed := differences(before, _told_of(project)):
+            record(project_updated(project, changed, operations))
+    return project, operations
+
+
+def _refuse_what_stays(project: Project, changes: ProjectChanges) -> None:
+    """Raises Unprocessable where something is sent otherwise that is chosen for good."""
+    if changes.region_id not in (None, project.region_id):
+        raise Unprocessable(
+            f'region_id: the project stays in its region "{project.region_id}"; '
+            "for another, create a project there"
+        )
+    if changes.pg_version not in (None, project.pg_version):
+        raise Unprocessable(
+            f"pg_version: the project stays with Postgres {project.pg_version}; for another, "
+            "create a project and bring the data over by pg_dump"
+        )
+    if changes.store_passwords not in (None, project.store_passwords):
+        raise Unprocessable(
+            "store_passwords: whether passwords are kept is chosen when a project is created; "
+            "create another one"
+        )
+    if changes.org_id not in (None, project.account.organization_id):
+        raise Unprocessable("org_id: a project stays with the organization of its account")
+
+
+def _told_of(project: Project) -> dict[str, Any]:
+    """What of a project may be changed."""
+    return {
+        "name": project.name,
+        "default_endpoint_settings": project.default_endpoint_settings,
+        "settings": project.settings,
+        "history_retention_seconds": project.history_retention_seconds,
+    }
