@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv6Address, ip_network
 
 from controlplane.address_ranges import parse_address
+from controlplane.proxy.errors import PasswordFailed
 from controlplane.proxy.passwords import check_password
 from controlplane.proxy.scram import Verifier
 
@@ -43,23 +44,24 @@ class PasswordChecks:
         self._key = secrets.token_bytes(32)
         self._known: OrderedDict[bytes, None] = OrderedDict()
 
-    async def fits(
-        self, verifier: Verifier, password: bytes, *, endpoint_id: str, address: str
-    ) -> bool:
-        """Whether the password that came from the address is the one of the endpoint's role."""
+    async def check(
+        self, verifier: Verifier, password: bytes, *, role: str, endpoint_id: str, address: str
+    ) -> None:
+        """Raises PasswordFailed unless the password, which came from the address, is that of the
+        endpoint's role, of which the verifier is."""
         known_by = self._known_by(verifier, password)
         if known_by in self._known:
             self._known.move_to_end(known_by)
-            return True
+            return
         loop = asyncio.get_running_loop()
         # In this order always, so that none waits in a circle.
         async with self._turn(f"from {_neighbourhood(address)}"), self._turn(f"to {endpoint_id}"):
             fits = await loop.run_in_executor(self._thread, check_password, verifier, password)
-        if fits:
-            self._known[known_by] = None
-            if len(self._known) > _MOST_KNOWN:
-                self._known.popitem(last=False)
-        return fits
+        if not fits:
+            raise PasswordFailed(role)
+        self._known[known_by] = None
+        if len(self._known) > _MOST_KNOWN:
+            self._known.popitem(last=False)
 
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)

@@ -208,15 +208,15 @@ class Session:
                     channel_binding=tls.channel_binding if tls is not None else None,
                     preamble=request.negotiation,
                 )
-            elif await proxy.passwords.fits(
-                verifier,
-                password,
-                endpoint_id=destination.endpoint_id,
-                address=self.client_address,
-            ):
-                sasl_final = b""
             else:
-                raise PasswordFailed(request.role)
+                sasl_final = b""
+                await proxy.passwords.check(
+                    verifier,
+                    password,
+                    role=request.role,
+                    endpoint_id=destination.endpoint_id,
+                    address=self.client_address,
+                )
         except PasswordFailed:
             proxy.directory.note_refusal(route, request.role, address=self.client_address)
             await asyncio.sleep(proxy.failure_pace.pause(self.client_address))

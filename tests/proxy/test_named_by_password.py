@@ -14,6 +14,7 @@ import asyncpg
 import pytest
 
 from controlplane.proxy import passwords
+from controlplane.proxy.errors import PasswordFailed
 from controlplane.proxy.password_checks import PasswordChecks
 from controlplane.proxy.scram import mock_verifier, parse_verifier
 from tests.proxy.conftest import ENDPOINT, PASSWORDS, create_role, verifiers_of
@@ -25,6 +26,14 @@ from tests.support.bare_postgres import BarePostgres
 
 NAMELESS: dict[str, Any] = {"host": "127.0.0.1", "user": "alice"}
 SECRET = PASSWORDS["alice"]
+
+
+async def fits(checks: PasswordChecks, verifier: Any, password: bytes, **where: str) -> bool:
+    try:
+        await checks.check(verifier, password, role="alice", **where)
+    except PasswordFailed:
+        return False
+    return True
 
 
 @pytest.mark.parametrize("sslmode", ["disable", "require"])
@@ -178,10 +187,8 @@ def test_a_right_one_is_hashed_once_while_its_verifier_stays(
         return parse_verifier(made.decode())
 
     async def ask(checks: PasswordChecks, verifier: Any, *given: bytes) -> list[bool]:
-        return [
-            await checks.fits(verifier, password, endpoint_id=ENDPOINT, address="192.0.2.7")
-            for password in given
-        ]
+        where = {"endpoint_id": ENDPOINT, "address": "192.0.2.7"}
+        return [await fits(checks, verifier, password, **where) for password in given]
 
     async def tell() -> None:
         checks = PasswordChecks()
@@ -220,7 +227,7 @@ def test_one_address_has_one_checked_at_a_time_and_keeps_nobody_from_it(
 
         def ask(password: bytes, endpoint_id: str, address: str) -> "asyncio.Task[bool]":
             return asyncio.ensure_future(
-                checks.fits(verifier, password, endpoint_id=endpoint_id, address=address)
+                fits(checks, verifier, password, endpoint_id=endpoint_id, address=address)
             )
 
         asked = [ask(b"flood", f"ep-{number}", f"2001:db8::{number}") for number in range(50)]
