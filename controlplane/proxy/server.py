@@ -99,7 +99,7 @@ class Proxy:
         sessions = [
             session
             for session in self.registry.of_endpoint(endpoint_id)
-            if rules is not None and not rules.allow(session.client_address)
+            if rules is not None and not rules.allows(session.client_address)
         ]
         for session in sessions:
             because = f"this IP address {session.client_address} is no longer allowed to connect"
