@@ -67,6 +67,9 @@ PROXY_PROCESSES = envint("PERCH_PROXY_PROCESSES", max(1, min(4, len(os.sched_get
 PROXY_SOCKET_DIR = private_directory(STATE_DIR, "proxy", longest_child=32)
 # Who may connect without TLS: never, loopback, always.
 PROXY_PLAIN_CONNECTIONS = envstr("PERCH_PLAIN_CONNECTIONS", "loopback")
+# Networks of the load balancers that connections come through, separated by commas; each begins
+# with a header of the PROXY protocol.
+PROXY_LOAD_BALANCERS = envnetworks("PERCH_PROXY_PROTOCOL_FROM")
 # PEM files; without them the proxy makes a certificate of its own.
 TLS_CERTIFICATE = envstr("PERCH_TLS_CERTIFICATE", "")
 TLS_KEY = envstr("PERCH_TLS_KEY", "")

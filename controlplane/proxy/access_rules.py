@@ -71,7 +71,7 @@ class AccessRules:
         if self.allowed is not None and found not in self.allowed:
             raise AddressNotAllowed(str(found))
 
-    def allow(self, address: str) -> bool:
+    def allows(self, address: str) -> bool:
         try:
             self.check(address)
         except (AddressNotAllowed, PublicAddressRefused):

@@ -1,5 +1,5 @@
-"""Asks a client for its password by SCRAM, over its channel. Called by a session before anything
-of the endpoint is touched."""
+"""Asks a client for its password over its channel: by SCRAM, or in clear text. Called by a session
+before anything of the endpoint is touched."""
 
 from controlplane.proxy import messages, scram
 from controlplane.proxy.channel import Channel
@@ -7,6 +7,7 @@ from controlplane.proxy.errors import PasswordFailed, ProtocolViolation
 
 # Postgres's own limits on what a client may send before it has shown who it is, in bytes.
 _MAX_SASL_MESSAGE = 1024 + 64
+_MAX_PASSWORD = 8192
 _PASSWORD_MESSAGE = b"p"
 
 
@@ -46,11 +47,23 @@ async def authenticate(
     return messages.authentication_sasl_final(server_final)
 
 
-async def _read_password(channel: Channel) -> bytes:
+async def ask_for_password(channel: Channel, *, preamble: bytes = b"") -> bytes:
+    """What the client sends as its password in clear text; `preamble` goes out with the question.
+
+    Raises ProtocolViolation or ConnectionLost.
+    """
+    await channel.write(preamble + messages.authentication_cleartext_password())
+    password, end, rest = (await _read_password(channel, most=_MAX_PASSWORD)).partition(b"\0")
+    if not end or rest:
+        raise ProtocolViolation("invalid password packet size")
+    return password
+
+
+async def _read_password(channel: Channel, *, most: int = _MAX_SASL_MESSAGE) -> bytes:
     header = await channel.read(messages.HEADER_SIZE)
     kind, size = header[:1], int.from_bytes(header[1:], "big") - 4
     if kind != _PASSWORD_MESSAGE:
-        raise ProtocolViolation(f"expected SASL response, got message type {kind[0]}")
-    if not 0 <= size <= _MAX_SASL_MESSAGE:
+        raise ProtocolViolation(f"expected password response, got message type {kind[0]}")
+    if not 0 <= size <= most:
         raise ProtocolViolation("invalid message length")
     return await channel.read(size)

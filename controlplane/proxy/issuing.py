@@ -23,8 +23,8 @@ from controlplane.proxy.authority import CERTIFICATE_LIFETIME, Authority, privat
 from controlplane.proxy.tls import ClientTlsSocket, end_point_hash, server_context
 
 _ENDPOINT_LABEL = re.compile(r"ep-[a-z0-9]+(-[a-z0-9]+){1,4}")
-# Where clients of HTTP find the region (`@neondatabase/serverless`).
-_HTTP_LABELS = {"api", "apiauth"}
+# Where clients of SQL over HTTP find the region.
+_HTTP_LABELS = ("api", "apiauth")
 _LOOPBACK = ["127.0.0.1", "::1"]
 _MOST_PROVEN, _MOST_UNPROVEN = 2_000, 250
 # New names in a second, and how many of them may come at once.
@@ -92,7 +92,7 @@ class IssuingIdentity:
 
     def _of_name(self, name: str) -> _Shown:
         label = name.removesuffix(f".{self._region_host}")
-        if label == name or not (_ENDPOINT_LABEL.fullmatch(label) or label in _HTTP_LABELS):
+        if label == name or not _ENDPOINT_LABEL.fullmatch(label):
             return self._of_region()
         return self._kept_or_issued(name, [name])
 
@@ -140,6 +140,7 @@ class IssuingIdentity:
 def _own_names(region_host: str) -> list[str]:
     """What the region's certificate is for, beside the names of endpoints that have their own."""
     names = [region_host, f"*.{region_host}"]
+    names += [f"{label}.{region_host}" for label in _HTTP_LABELS]
     if region_host == "localhost" or region_host.endswith(".localhost"):
         names += ["localhost", *_LOOPBACK]
     return list(dict.fromkeys(names))

@@ -51,6 +51,10 @@ def error_sqlstate(payload: bytes) -> str:
     return ""
 
 
+def authentication_cleartext_password() -> bytes:
+    return message(b"R", _INT.pack(3))
+
+
 def authentication_sasl(mechanisms: Iterable[str]) -> bytes:
     names = b"".join(name.encode() + b"\0" for name in mechanisms)
     return message(b"R", _INT.pack(10) + names + b"\0")

@@ -1,5 +1,5 @@
-"""Which endpoint a client means: the first label of the host name it asked TLS for, or the
-`endpoint=` in its `options` (specification, section 10)."""
+"""Which endpoint a client means: the first label of the host name it asked TLS for, the `endpoint=`
+in its `options`, or that in front of its password (specification, section 10)."""
 
 import re
 from dataclasses import dataclass, replace
@@ -15,6 +15,9 @@ _POOLER_SUFFIX = "-pooler"
 # As Postgres splits `options`: at blanks that no backslash escapes.
 _OPTION = re.compile(rb"(?:\\.|[^\s\\])+", re.DOTALL)
 _ENDPOINT_OPTION = re.compile(rb"(?:endpoint|project)=(.*)", re.DOTALL)
+_ENDPOINT_IN_PASSWORD = re.compile(
+    rb"(?:endpoint|project)=(?P<name>[A-Za-z0-9-]{1,63})[;$](?P<password>.*)", re.DOTALL
+)
 _ENDPOINT_ID = re.compile(r"[A-Za-z0-9-]{1,63}")
 
 
@@ -57,6 +60,24 @@ def find_destination(
         pooled=any(name.endswith(_POOLER_SUFFIX) for name in given),
         parameters=parameters,
     )
+
+
+def find_in_password(
+    password: bytes, parameters: dict[bytes, bytes]
+) -> tuple[Destination, bytes] | None:
+    """Where `endpoint=<id>;<password>` or `endpoint=<id>$<password>` leads, and the password; None
+    for any other. Nothing of it may be told to anybody: it may be a password all through."""
+    match = _ENDPOINT_IN_PASSWORD.fullmatch(password)
+    if match is None:
+        return None
+    name = match["name"].decode().lower()
+    _, parameters = _take_endpoint_option(parameters)
+    destination = Destination(
+        endpoint_id=name.removesuffix(_POOLER_SUFFIX),
+        pooled=name.endswith(_POOLER_SUFFIX),
+        parameters=parameters,
+    )
+    return destination, match["password"]
 
 
 def _take_endpoint_option(

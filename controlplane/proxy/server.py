@@ -16,6 +16,7 @@ from controlplane.proxy.compute import CancelKey
 from controlplane.proxy.directory import Directory
 from controlplane.proxy.errors import AdministratorShutdown
 from controlplane.proxy.pacing import FailurePace
+from controlplane.proxy.password_checks import PasswordChecks
 from controlplane.proxy.peers import Peers
 from controlplane.proxy.readiness import Readiness
 from controlplane.proxy.registry import Registry
@@ -48,6 +49,7 @@ class Proxy:
         )
         self._readiness = Readiness(self._loop)
         self._wakes = SharedWakes(directory)
+        self._passwords = PasswordChecks()
         self._surroundings = Surroundings(
             settings=settings,
             identity=identity,
@@ -56,6 +58,7 @@ class Proxy:
             directory=directory,
             wakes=self._wakes,
             failure_pace=FailurePace(self._loop.time),
+            passwords=self._passwords,
             cancel=self._cancel,
         )
         self._listeners: list[socket.socket] = []
@@ -96,7 +99,7 @@ class Proxy:
         sessions = [
             session
             for session in self.registry.of_endpoint(endpoint_id)
-            if rules is not None and not rules.allow(session.client_address)
+            if rules is not None and not rules.allows(session.client_address)
         ]
         for session in sessions:
             because = f"this IP address {session.client_address} is no longer allowed to connect"
@@ -137,6 +140,7 @@ class Proxy:
             for task in unfinished:
                 task.cancel()
             await asyncio.gather(*unfinished, return_exceptions=True)
+        self._passwords.close()
         self._readiness.close()
 
     async def serve(self, listeners: Sequence[socket.socket] | None = None) -> None:

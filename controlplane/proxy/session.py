@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from controlplane.actors import Actor, ActorType, acting_as
 from controlplane.logs import context
-from controlplane.proxy import compute, messages, scram, startup
-from controlplane.proxy.authentication import authenticate
+from controlplane.proxy import compute, forwarding, messages, scram, startup
+from controlplane.proxy.authentication import ask_for_password, authenticate
 from controlplane.proxy.channel import Channel
 from controlplane.proxy.compute import CancelKey, ComputeConnection, ComputeGone
 from controlplane.proxy.directory import Directory, Route
@@ -21,7 +21,9 @@ from controlplane.proxy.errors import (
     ComputeUnreachable,
     ConnectionLost,
     DisabledEndpointRefused,
+    ForeignServerName,
     InsecureConnection,
+    MissingEndpoint,
     PasswordFailed,
     ProtocolViolation,
     ProxyError,
@@ -29,11 +31,12 @@ from controlplane.proxy.errors import (
 )
 from controlplane.proxy.limits import Admission
 from controlplane.proxy.pacing import FailurePace
+from controlplane.proxy.password_checks import PasswordChecks
 from controlplane.proxy.readiness import Readiness
 from controlplane.proxy.registry import Registry
 from controlplane.proxy.relay import Relay
 from controlplane.proxy.replication import for_the_pooler
-from controlplane.proxy.routing import Destination, find_destination
+from controlplane.proxy.routing import Destination, find_destination, find_in_password
 from controlplane.proxy.settings import PlainConnections, ProxySettings
 from controlplane.proxy.shared_wakes import SharedWakes
 from controlplane.proxy.tls import ALPN_PROTOCOL, TlsIdentity
@@ -57,6 +60,7 @@ class Surroundings:
     directory: Directory
     wakes: SharedWakes
     failure_pace: FailurePace
+    passwords: PasswordChecks
     # Cancels what runs under the key, here or at a peer.
     cancel: Callable[[CancelKey], Awaitable[None]]
 
@@ -123,6 +127,10 @@ class Session:
 
     async def _serve(self) -> None:
         async with asyncio.timeout(self._proxy.settings.startup_timeout):
+            if load_balancers := self._proxy.settings.load_balancers:
+                self.client_address = await forwarding.client_address(
+                    self._client, self.client_address, load_balancers=load_balancers
+                )
             request = await self._read_request()
             if isinstance(request, startup.CancelRequest):
                 await self._proxy.cancel(CancelKey(request.pid, request.secret))
@@ -185,11 +193,7 @@ class Session:
         tls = self._client.tls
         if tls is None and not self._may_be_plain():
             raise InsecureConnection
-        destination = find_destination(
-            request.parameters,
-            server_name=tls.server_name if tls is not None else None,
-            region_host=proxy.settings.region_host,
-        )
+        destination, password = await self._find_destination(request)
         route = await proxy.directory.route(destination.endpoint_id, request.role)
         self._check_address(route, request.role)
         verifier = scram.parse_verifier(route.verifier) if route and route.verifier else None
@@ -197,13 +201,23 @@ class Session:
             name = f"{destination.endpoint_id}/{request.role}"
             verifier = scram.mock_verifier(name, proxy.settings.secret)
         try:
-            sasl_final = await authenticate(
-                self._client,
-                verifier,
-                role=request.role,
-                channel_binding=tls.channel_binding if tls is not None else None,
-                preamble=request.negotiation,
-            )
+            if password is None:
+                sasl_final = await authenticate(
+                    self._client,
+                    verifier,
+                    role=request.role,
+                    channel_binding=tls.channel_binding if tls is not None else None,
+                    preamble=request.negotiation,
+                )
+            else:
+                sasl_final = b""
+                await proxy.passwords.check(
+                    verifier,
+                    password,
+                    role=request.role,
+                    endpoint_id=destination.endpoint_id,
+                    address=self.client_address,
+                )
         except PasswordFailed:
             proxy.directory.note_refusal(route, request.role, address=self.client_address)
             await asyncio.sleep(proxy.failure_pace.pause(self.client_address))
@@ -222,6 +236,26 @@ class Session:
         destination = for_the_pooler(destination.with_pooler(route.always_pooled))
         proxy.registry.admit(self, admission)
         return destination, sasl_final
+
+    async def _find_destination(
+        self, request: startup.StartupMessage
+    ) -> tuple[Destination, bytes | None]:
+        """The destination, and the password where the client had to be asked for it in clear text,
+        as nothing else can name the endpoint."""
+        tls = self._client.tls
+        try:
+            destination = find_destination(
+                request.parameters,
+                server_name=tls.server_name if tls is not None else None,
+                region_host=self._proxy.settings.region_host,
+            )
+        except (MissingEndpoint, ForeignServerName):
+            password = await ask_for_password(self._client, preamble=request.negotiation)
+            found = find_in_password(password, request.parameters)
+            if found is None:
+                raise
+            return found
+        return destination, None
 
     def _check_address(self, route: Route | None, role: str) -> None:
         """Raises AddressNotAllowed, PublicAddressRefused."""

@@ -1,7 +1,9 @@
 """What an operator can set of the proxy, with defaults that are safe in production."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from ipaddress import IPv4Network, IPv6Network
 
 from controlplane.proxy.limits import ConnectionLimits
 from controlplane.proxy.peers import PeerGroup
@@ -40,6 +42,8 @@ class ProxySettings:
     max_connections_per_role: int = 1_000
     # What a client's connection may stay silent before the kernel asks whether it is still there.
     keepalive_idle: int = 60
+    # Networks of load balancers, whose connections say whose they are: see `forwarding`.
+    load_balancers: Sequence[IPv4Network | IPv6Network] = ()
     # Where several processes share the port.
     peers: PeerGroup | None = None
 

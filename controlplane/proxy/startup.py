@@ -13,6 +13,8 @@ MAX_PACKET_SIZE = 10_000
 HEAD_SIZE = 8
 # The type of a TLS handshake record: no start-up packet this small is long enough to begin so.
 TLS_HANDSHAKE_BYTE = b"\x16"
+# What the PROXY protocol's headers begin with (`forwarding`), made to be no other protocol's.
+PROXY_SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
 
 _SSL_REQUEST_CODE = 80877103
 _GSS_REQUEST_CODE = 80877104
@@ -51,6 +53,8 @@ def packet_size(head: bytes) -> int:
 
     Raises ProtocolViolation where no start-up packet can be that small or that big.
     """
+    if PROXY_SIGNATURE.startswith(head[:HEAD_SIZE]):
+        raise ProtocolViolation("no header of the PROXY protocol is taken from this address")
     size = int.from_bytes(head[:4], "big")
     if not HEAD_SIZE <= size <= MAX_PACKET_SIZE:
         raise ProtocolViolation("invalid length of startup packet")

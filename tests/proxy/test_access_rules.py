@@ -46,7 +46,7 @@ def rules_of(*ips: str, **settings: Any) -> AccessRules:
     ],
 )
 def test_who_is_within_may_come(ips: list[str], address: str) -> None:
-    assert rules_of(*ips).allow(address)
+    assert rules_of(*ips).allows(address)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_who_is_within_may_come(ips: list[str], address: str) -> None:
     ],
 )
 def test_who_is_outside_may_not(ips: list[str], address: str) -> None:
-    assert not rules_of(*ips).allow(address)
+    assert not rules_of(*ips).allows(address)
 
 
 addresses = st.ip_addresses()
@@ -107,14 +107,14 @@ def test_a_set_has_what_one_of_its_ranges_has(texts: list[str], address: Any) ->
 def test_where_public_connections_are_blocked_private_ones_come_in(
     address: str, is_private: bool
 ) -> None:
-    assert rules_of(block_public_connections=True).allow(address) == is_private
+    assert rules_of(block_public_connections=True).allows(address) == is_private
 
 
 def test_both_rules_hold_together() -> None:
     found = rules_of("10.0.0.0/8", "192.0.2.7", block_public_connections=True)
-    assert found.allow("10.0.0.1")
-    assert not found.allow("192.168.0.1")
-    assert not found.allow("192.0.2.7")
+    assert found.allows("10.0.0.1")
+    assert not found.allows("192.168.0.1")
+    assert not found.allows("192.0.2.7")
 
 
 @pytest.mark.parametrize("name", ["protected_branches_only", "primary_branch_only"])

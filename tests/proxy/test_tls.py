@@ -56,6 +56,10 @@ def names_of(leaf: x509.Certificate) -> list[str]:
     return [*names.get_values_for_type(x509.DNSName), *addresses]
 
 
+def region_names(host: str) -> list[str]:
+    return [host, f"*.{host}", f"api.{host}", f"apiauth.{host}"]
+
+
 @pytest.mark.parametrize(("host", "options"), NAMES.values(), ids=NAMES.keys())
 @pytest.mark.parametrize("negotiation", ["postgres", "direct"])
 def test_libpq_verifies_every_name(
@@ -147,7 +151,7 @@ def test_each_name_has_a_certificate_and_all_have_one_key(proxy: RunningProxy) -
     assert first == again
     assert names_of(first) == [f"{ENDPOINT}.localhost"]
     assert names_of(pooler) == [f"{ENDPOINT}-pooler.localhost"]
-    assert names_of(region) == ["localhost", "*.localhost", "127.0.0.1", "::1"]
+    assert names_of(region) == [*region_names("localhost"), "127.0.0.1", "::1"]
     assert first.public_key() == pooler.public_key() == region.public_key()
 
 
@@ -165,8 +169,9 @@ def test_a_host_of_a_region_elsewhere_shows_its_own_address(
     """Who comes by an address verifies the address."""
     identity = IssuingIdentity(load_or_create_authority(authority.parent), "eu.example.com")
     with running_proxy(identity, directory, region_host="eu.example.com") as proxy:
-        assert names_of(shown(proxy, None)) == ["eu.example.com", "*.eu.example.com", "127.0.0.1"]
-        assert names_of(shown(proxy, "localhost")) == ["eu.example.com", "*.eu.example.com"]
+        own = region_names("eu.example.com")
+        assert names_of(shown(proxy, None)) == [*own, "127.0.0.1"]
+        assert names_of(shown(proxy, "localhost")) == own
         name = f"{ENDPOINT}.eu.example.com"
         assert names_of(shown(proxy, name.upper())) == [name]
 

@@ -43,9 +43,13 @@ class RawClient:
         self._answer = Answer()
 
     @classmethod
-    def start_log_in(cls, port: int, endpoint_id: str, *, user: str, password: str) -> "RawClient":
-        """Logs in without TLS, up to the moment when the password has been sent."""
+    def start_log_in(
+        cls, port: int, endpoint_id: str, *, user: str, password: str, beginning: bytes = b""
+    ) -> "RawClient":
+        """Logs in without TLS, up to the moment when the password has been sent. `beginning` goes
+        before all."""
         client = cls(port)
+        client.socket.sendall(beginning)
         client.send_startup(user=user, database="postgres", options=f"endpoint={endpoint_id}")
         scram = ScramClient(["SCRAM-SHA-256"], user, password)
         client.read_into_answer()

@@ -99,6 +99,7 @@ def proxy_settings() -> ProxySettings:
         port=settings.PROXY_PORT,
         plain_connections=PlainConnections(settings.PROXY_PLAIN_CONNECTIONS),
         wake_timeout=settings.WAKE_TIMEOUT,
+        load_balancers=settings.PROXY_LOAD_BALANCERS,
     )
 
 

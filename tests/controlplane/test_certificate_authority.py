@@ -1,0 +1,41 @@
+"""What clients trust who verify certificates, as the regions' proxies publish it."""
+
+import pytest
+from django.core.management import call_command
+from django.core.management.base import CommandError
+from django.test import Client as DjangoClient
+
+from controlplane.models import Region
+from controlplane.services.regions import publish_certificate_authority
+
+ADDRESS = "/certificate-authority.pem"
+ONE, OTHER = (f"-----BEGIN CERTIFICATE-----\n{name}\n" for name in ("one", "other"))
+
+
+def test_of_all_regions_each_once(
+    region: Region, client: DjangoClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, pem in (("east", OTHER), ("north", ONE), ("west", "")):
+        Region.objects.create(id=name, name=name, host=f"{name}.example.com")
+        publish_certificate_authority(name, pem)
+    publish_certificate_authority(region.id, ONE)
+    answer = client.get(ADDRESS)
+    assert (answer.status_code, answer.content.decode()) == (200, ONE + OTHER)
+    assert answer["Content-Type"] == "application/x-pem-file"
+    call_command("certificate_authority")
+    assert capsys.readouterr().out == ONE + OTHER
+
+
+def test_none_is_said_so(region: Region, client: DjangoClient) -> None:
+    publish_certificate_authority(region.id, ONE)
+    # Its operator brings a certificate now.
+    publish_certificate_authority(region.id, "")
+    answer = client.get(ADDRESS)
+    assert answer.status_code == 404
+    assert "no region has a certificate authority of its own" in answer.json()["message"]
+    with pytest.raises(CommandError, match="the certificates are the operator's"):
+        call_command("certificate_authority")
+
+
+def test_it_is_read_alone(region: Region, client: DjangoClient) -> None:
+    assert client.post(ADDRESS).status_code == 405
