@@ -34,6 +34,7 @@ class Actor:
 PLATFORM = Actor(ActorType.PLATFORM)
 IDLENESS = Actor(ActorType.IDLENESS)
 CHECK = Actor(ActorType.CHECK)
+EXPIRY = Actor(ActorType.EXPIRY)
 
 _current: ContextVar[Actor] = ContextVar("actor", default=PLATFORM)
 

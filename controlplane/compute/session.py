@@ -149,7 +149,7 @@ def session(
         connect_timeout=max(SHORTEST_CONNECT, round(min(bound, remaining()))),
         application_name="perch",
         client_encoding=client_encoding,
-        options=_options(bound),
+        options=session_options(bound),
     )
     connection.bound = bound
     if not is_served_by(connection.fileno(), socket_dir):
@@ -180,7 +180,8 @@ def is_utf8(name: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
-def _options(bound: float) -> str:
+def session_options(bound: float) -> str:
+    """What pins a session and bounds its statements, as libpq takes it."""
     milliseconds = max(1, round((bound - SERVER_FIRST) * 1000))
     settings: dict[str, Any] = {**PINNED, "statement_timeout": milliseconds}
     major = int(postgres_version().split(".")[0])

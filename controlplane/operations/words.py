@@ -17,6 +17,7 @@ from controlplane.compute.filesystem import LockTimeout
 from controlplane.compute.integrity import DataDamaged
 from controlplane.compute.patience import OutOfPatience
 from controlplane.compute.process import StartFailed, StopFailed
+from controlplane.compute.schema_only import SchemaNotCopied, SchemaUnreadable
 from controlplane.compute.space import NotEnoughSpace
 from controlplane.compute.tree import TreeUntrusted
 from controlplane.operations.catalog import NotApplied
@@ -32,6 +33,8 @@ ADVICE: Mapping[type[Exception], str] = {
     ConfigurationRefused: "change the endpoint's settings",
     OtherMajorVersion: "",
     NoSuchBranchData: "have this host's operator restore it from a backup, or delete the branch",
+    SchemaNotCopied: "change what stands in its way in the branch that it is the schema of",
+    SchemaUnreadable: "",
     NotEnoughSpace: "delete branches that are of no use any more, or ask the operator for room",
     DataDamaged: "have this host's operator restore the branch from a backup",
     LockTimeout: "try again once that has ended",

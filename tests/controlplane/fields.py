@@ -116,6 +116,10 @@ BRANCH: Mapping[str, Check] = {
     "current_state": one_of("init", "ready"),
     "state_changed_at": timestamp,
     "creation_source": text,
+    "created_by": lambda value: (
+        value.keys() == {"name", "image"} and all(map(text, value.values()))
+    ),
+    "init_source": one_of("parent-data", "schema-only"),
     "primary": flag,
     "default": flag,
     "protected": flag,
@@ -132,6 +136,8 @@ BRANCH_AT_TIMES: Mapping[str, Check] = {
     "parent_timestamp": timestamp,
     "pending_state": one_of("ready"),
     "logical_size": integer,
+    "expires_at": timestamp,
+    "ttl_interval_seconds": integer,
 }
 PROJECT_LISTED: Mapping[str, Check] = {
     "id": project_id,

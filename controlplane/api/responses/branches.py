@@ -1,10 +1,10 @@
 """Branches, as callers get them."""
 
+from collections.abc import Iterable
 from datetime import datetime
-from typing import Any
+from typing import Literal, Self
 
 from ninja import Schema
-from pydantic import Field
 
 from controlplane.api.fields import Timestamp
 from controlplane.api.responses.catalog import DatabaseOut, RoleOut
@@ -12,6 +12,11 @@ from controlplane.api.responses.connections import ConnectionDetails
 from controlplane.api.responses.endpoints import EndpointOut
 from controlplane.api.responses.operations import OperationsOut
 from controlplane.models import Branch
+
+
+class CreatedBy(Schema):
+    name: str
+    image: str
 
 
 class BranchOut(Schema):
@@ -25,6 +30,7 @@ class BranchOut(Schema):
     state_changed_at: Timestamp
     logical_size: int | None = None
     creation_source: str = "console"
+    init_source: str
     primary: bool
     default: bool
     protected: bool
@@ -35,6 +41,14 @@ class BranchOut(Schema):
     data_transfer_bytes: int = 0
     created_at: Timestamp
     updated_at: Timestamp
+    expires_at: Timestamp | None = None
+    ttl_interval_seconds: int | None = None
+    created_by: CreatedBy
+
+    @staticmethod
+    def resolve_created_by(branch: Branch) -> dict[str, str]:
+        # An account is one person to the API; which of its keys it was, the events say.
+        return {"name": branch.project.account.name, "image": ""}
 
     @staticmethod
     def resolve_parent_timestamp(branch: Branch) -> datetime | None:
@@ -61,10 +75,53 @@ class OneBranch(Schema):
     branch: BranchOut
 
 
+class Annotated(Schema):
+    type: Literal["console/branch"]
+    id: str
+
+
+class Annotation(Schema):
+    """What was noted about a branch when it was made."""
+
+    object: Annotated
+    value: dict[str, str]
+    created_at: Timestamp
+    updated_at: Timestamp
+
+    @classmethod
+    def of(cls, branch: Branch) -> Self:
+        return cls(
+            object=Annotated(type="console/branch", id=branch.id),
+            value=branch.annotation_value,
+            created_at=branch.created_at,
+            updated_at=branch.created_at,
+        )
+
+
+class AnnotatedBranch(OneBranch):
+    annotation: Annotation
+
+
+class BranchPagination(Schema):
+    # Absent at the end.
+    next: str | None = None
+    sort_by: str
+    sort_order: Literal["ASC", "DESC"]
+
+
 class Branches(Schema):
     branches: list[BranchOut]
-    # Clients look a branch's annotation up in it.
-    annotations: dict[str, Any] = Field(default_factory=dict)
+    # By branch, of those about which anything was noted. Clients look a branch's up in it.
+    annotations: dict[str, Annotation]
+    pagination: BranchPagination
+
+
+class BranchCount(Schema):
+    count: int
+
+
+def annotations_of(branches: Iterable[Branch]) -> dict[str, Annotation]:
+    return {branch.id: Annotation.of(branch) for branch in branches if branch.annotation_value}
 
 
 class BranchAndOperations(OneBranch, OperationsOut):
