@@ -44,8 +44,8 @@ from controlplane.compute.tree import clone_tree, open_directory
 
 # What our own Postgres is called: the files that it leaves in a branch's directory.
 NAME = "schema"
-# Compute units. Nobody but us uses it, and there are no rows.
-SIZE = 1.0
+# Compute units: its memory is by the first, as nobody but us uses it, its speed by the second.
+LEAST, MOST = 0.25, 1.0
 # Seconds that a program may do nothing: it waits for a catalog query, or for a lock.
 STILL = 50.0
 LOCK_WAIT = "10s"
@@ -161,7 +161,7 @@ def _serving(branch_id: str, sockets: Path, pg_settings: dict[str, str]) -> Iter
     remove_tree(sockets)
     sockets.mkdir(mode=0o700)
     give(sockets, account)
-    spec = ComputeSpec(sockets.name, branch_id, min_cu=SIZE, max_cu=SIZE, pg_settings=pg_settings)
+    spec = ComputeSpec(sockets.name, branch_id, min_cu=LEAST, max_cu=MOST, pg_settings=pg_settings)
     hba_file = Path(settings.STATE_DIR) / HBA_FILE
     text = render_configuration(spec, socket_dir=sockets, hba_file=hba_file)
     try:
@@ -172,7 +172,7 @@ def _serving(branch_id: str, sockets: Path, pg_settings: dict[str, str]) -> Iter
                 data,
                 config,
                 place / f"{NAME}.log",
-                on_spawn=lambda pid: limit_compute(sockets.name, pid, max_cu=SIZE),
+                on_spawn=lambda pid: limit_compute(sockets.name, pid, max_cu=MOST),
                 lease=inherited,
             )
         yield sockets
