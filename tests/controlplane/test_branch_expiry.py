@@ -9,7 +9,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from controlplane.models import Account, Branch, Endpoint, Event, Operation, Project, Region
-from controlplane.operations import expiry
+from controlplane.operations.branch_deletion import schedule_deletion
 from controlplane.operations.expiry import AT_ONCE, MOST_WAITING, expire_branches
 from tests.controlplane import fields
 from tests.controlplane.fields import assert_fields
@@ -258,10 +258,9 @@ class TestRound:
         def fails_for_the_first(project: Project, branch: Branch) -> list[Operation]:
             if project.id == first.id:
                 raise ValueError("of this project alone")
-            return schedule(project, branch)
+            return schedule_deletion(project, branch)
 
-        schedule = expiry.schedule_deletion
-        monkeypatch.setattr(expiry, "schedule_deletion", fails_for_the_first)
+        monkeypatch.setattr("controlplane.operations.expiry.schedule_deletion", fails_for_the_first)
         expire_branches(region)
         assert (deletions(first), len(deletions(second))) == ([], 1)
 

@@ -8,7 +8,7 @@ from tests.controlplane.test_story import names, steps
 from tests.support.project import Project, refusal
 from tests.support.waiting import wait_for
 
-SCHEMA_ONLY = {"init_source": "schema-only"}
+SCHEMA_ONLY: dict[str, Any] = {"init_source": "schema-only"}
 # No row of it may be found anywhere in the new branch.
 SECRET = "the-rows-of-the-source"
 SOURCE = f"""
