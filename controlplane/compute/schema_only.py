@@ -5,8 +5,8 @@ played into it: so no row of the source is ever in any file of it. What the sour
 by strangers. Its account comes as an archive of statements, which no psql reads; pg_dump runs under
 the source's account and pg_restore under the new branch's, and either reaches only its own compute;
 their sessions are pinned as ours are, so that no name is found but by its schema, and no trigger of
-events fires. Of the new cluster's statements, only its own owner's functions could make anything,
-and all tables are empty.
+events fires. A stranger's function that a table, an index or a view names is called for no row, as
+there are none; what Postgres itself calls of an index it calls as the table's owner.
 
 While it is made the branch is called by its staging directory's name, whose lock keeps off whoever
 ends what belongs to no branch. Callers hold the locks of both branches.
@@ -15,6 +15,7 @@ ends what belongs to no branch. Callers hold the locks of both branches.
 import os
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +34,7 @@ from controlplane.compute.filesystem import forget_lock, lock_branches, remove_t
 from controlplane.compute.limits import forget_limits, limit_compute
 from controlplane.compute.logs import flush_log
 from controlplane.compute.occupants import lease
+from controlplane.compute.patience import patience
 from controlplane.compute.process import clear_stale_pid_file, start_postgres
 from controlplane.compute.progress import Movement, Watch, wait_while_it_gets_on
 from controlplane.compute.recovery import is_to_recover
@@ -48,6 +50,8 @@ NAME = "schema"
 LEAST, MOST = 0.25, 1.0
 # Seconds that a program may do nothing: it waits for a catalog query, or for a lock.
 STILL = 50.0
+# That our own Postgres has for its end, be the work cancelled or not.
+ENDING = 30.0
 LOCK_WAIT = "10s"
 LONGEST_WORDS = 4096  # bytes
 # No client's: what Postgres makes for itself, and what a DROP that was broken off has left.
@@ -101,13 +105,15 @@ def create_schema_only(branch_id: str, source_id: str) -> None:
             forget_lock(workshop)
 
 
-def end_schema_work(branch_id: str) -> None:
-    """End what a worker that died has left at work on a branch that was being made. Raises
-    StopFailed."""
+def end_schema_work(branch_id: str, source_id: str | None) -> None:
+    """End what a worker that died has left at work on a branch that was being made. What it has
+    left of the source's Postgres is to be ended as that of any branch. Raises StopFailed."""
     workshop = branch_data.staging_id(branch_id)
     with lock_branches(workshop):
         _end_workshop(branch_id)
         forget_lock(workshop)
+    if source_id:
+        _forget_files(source_id)
 
 
 def _end_workshop(branch_id: str) -> None:
@@ -177,13 +183,21 @@ def _serving(branch_id: str, sockets: Path, pg_settings: dict[str, str]) -> Iter
             )
         yield sockets
     finally:
-        compute.stop(branch_id)
+        # Also where nobody wants the work any more: its directory is about to be removed.
+        with patience(ENDING, cancelled=threading.Event()):
+            compute.stop(branch_id)
         forget_limits(sockets.name)
         remove_tree(sockets)
-        # Whatever is still to come of its log would be written once the file is gone.
-        flush_log(place / f"{NAME}.log")
-        for left in place.glob(f"{NAME}.*"):
-            left.unlink(missing_ok=True)
+        _forget_files(branch_id)
+
+
+def _forget_files(branch_id: str) -> None:
+    """Remove what our own Postgres has left beside the branch's data. It has ended."""
+    place = branch_dir(branch_id)
+    # Else what is still to come of its log would be written once the file is gone.
+    flush_log(place / f"{NAME}.log")
+    for left in place.glob(f"{NAME}.*"):
+        left.unlink(missing_ok=True)
 
 
 def _databases(sockets: Path) -> list[str]:

@@ -72,5 +72,5 @@ def _has_old_settings(endpoint: Endpoint) -> bool:
 def _remove_copy(operation: Operation) -> None:
     branch = Branch.objects.get(id=operation.branch_id)
     if branch.current_state != BranchState.READY:
-        end_schema_work(branch.id)
+        end_schema_work(branch.id, branch.source.id if branch.source else None)
         branch_data.remove(branch.id)

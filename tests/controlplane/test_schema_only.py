@@ -1,5 +1,7 @@
 """A branch with `init_source: schema-only`: what was made in its source, and none of the rows."""
 
+import random
+import time
 from typing import Any
 
 import pytest
@@ -203,6 +205,29 @@ def test_it_can_be_cancelled_while_it_reads(project: Project) -> None:
     assert not project.stack.data_dir(branch_id).parent.with_name(f".{branch_id}").exists()
     assert project.endpoint()["current_state"] == "active"
     project.done(project.client.post(f"{project.path}/operations/{operation}/retry"))
+
+
+def test_it_can_be_cancelled_at_any_moment(project: Project) -> None:
+    """While Postgres runs that is not an endpoint's."""
+    project.suspend()
+    chance = random.Random(20270131)
+    branches, sockets = (project.stack.state_dir / name for name in ("branches", "sockets"))
+    for _ in range(4):
+        answer = project.client.post(project.path + "/branches", {"branch": SCHEMA_ONLY})
+        branch_id, (operation,) = answer["branch"]["id"], answer["operations"]
+        staging = branches / f".{branch_id}"
+        wait_for(staging.exists, "the beginning of the work", timeout=60)
+        time.sleep(chance.uniform(0, 1))  # the moment is what is random here
+        path = f"{project.path}/operations/{operation['id']}/cancel"
+        was_in_time = project.client.call("POST", path).ok
+        ended = project.client.ended(project.id, operation["id"])
+        assert ended["status"] == ("cancelled" if was_in_time else "finished"), ended
+        assert ended["failures_count"] == 0
+        assert not staging.exists()
+        assert (branches / branch_id).exists() is not was_in_time
+        assert list(branches.glob("*/schema*")) == list(sockets.glob("schema*")) == []
+    assert project.endpoint()["current_state"] == "idle"
+    project.start()
 
 
 @pytest.mark.parametrize("source", ["parent", "schema-only ", "", 7])
