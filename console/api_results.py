@@ -136,6 +136,8 @@ class Branch:
     created_at: datetime | None
     # Bytes; None while the API has not measured it.
     logical_size: int | None
+    # When it goes by itself, where it does.
+    expires_at: datetime | None = None
 
     @classmethod
     def read(cls, data: JSONObject) -> "Branch":
@@ -149,6 +151,7 @@ class Branch:
             default=data.get("default") is True or data.get("primary") is True,
             created_at=moment(data, "created_at"),
             logical_size=int(size) if size >= 0 else None,
+            expires_at=moment(data, "expires_at"),
         )
 
 

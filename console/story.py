@@ -19,6 +19,8 @@ STEPS = {
     "locking": "Waiting for the branch's data",
     "copying": "Copying the data",
     "copying_log": "Copying the log",
+    "reading_schema": "Reading the schema",
+    "writing_schema": "Writing the schema",
     "writing_checkpoint": "Writing a checkpoint",
     "syncing": "Making sure that it is on disk",
     "removing": "Removing the data",

@@ -2,31 +2,54 @@
 
 from typing import Any
 
-from ninja import Body
+from ninja import Body, Query
 
 from controlplane.api.auth import AuthenticatedRequest
+from controlplane.api.fields import Text
+from controlplane.api.pagination import BranchesQuery
 from controlplane.api.projects import connection_details
 from controlplane.api.requests.branches import CreateBranch, RestoreBranch, UpdateBranch
 from controlplane.api.responses.branches import (
+    AnnotatedBranch,
+    Annotation,
     BranchAndOperations,
+    BranchCount,
     Branches,
     CreatedBranch,
-    OneBranch,
+    annotations_of,
 )
 from controlplane.api.responses.endpoints import Endpoints
 from controlplane.api.routing import Router
 from controlplane.models import Branch
-from controlplane.services import branches, connections, endpoints, restoring
+from controlplane.services import branch_pages, branches, connections, endpoints, restoring
 
 router = Router(tags=["branches"])
 
 
 @router.get("/projects/{project_id}/branches", response=Branches, exclude_none=True)
 def list_project_branches(
-    request: AuthenticatedRequest, project_id: str, search: str = ""
+    request: AuthenticatedRequest, project_id: str, query: Query[BranchesQuery]
 ) -> dict[str, Any]:
-    """The project's branches, the last changed first."""
-    return {"branches": branches.list_branches(request.auth, project_id, search=search)}
+    """A page of the project's branches, sorted. `pagination.next` is the `cursor` of the next one;
+    without it there is none."""
+    page = branch_pages.list_branches(request.auth, project_id, query.asked())
+    return {
+        "branches": page.branches,
+        "annotations": annotations_of(page.branches),
+        "pagination": {
+            "next": page.next,
+            "sort_by": page.sort_by,
+            "sort_order": page.sort_order.upper(),
+        },
+    }
+
+
+@router.get("/projects/{project_id}/branches/count", response=BranchCount)
+def count_project_branches(
+    request: AuthenticatedRequest, project_id: str, search: Text = ""
+) -> dict[str, Any]:
+    """How many branches the project has, or a search finds."""
+    return {"count": branch_pages.count_branches(request.auth, project_id, search=search)}
 
 
 @router.post("/projects/{project_id}/branches", response={201: CreatedBranch}, exclude_none=True)
@@ -49,12 +72,15 @@ def create_project_branch(
     return 201, answer
 
 
-@router.get("/projects/{project_id}/branches/{branch_id}", response=OneBranch, exclude_none=True)
+@router.get(
+    "/projects/{project_id}/branches/{branch_id}", response=AnnotatedBranch, exclude_none=True
+)
 def get_project_branch(
     request: AuthenticatedRequest, project_id: str, branch_id: str
 ) -> dict[str, Any]:
     """The branch; `pending_state` is there while an operation leads to another state."""
-    return {"branch": branches.get_branch(request.auth, project_id, branch_id)}
+    branch = branches.get_branch(request.auth, project_id, branch_id)
+    return {"branch": branch, "annotation": Annotation.of(branch)}
 
 
 @router.patch(
@@ -64,14 +90,8 @@ def update_project_branch(
     request: AuthenticatedRequest, project_id: str, branch_id: str, body: UpdateBranch
 ) -> dict[str, Any]:
     """Changes what is sent and leaves the rest."""
-    branch = branches.update_branch(
-        request.auth,
-        project_id,
-        branch_id,
-        name=body.branch.name,
-        protected=body.branch.protected,
-    )
-    return _unattended(branch)
+    changes = body.branch.changes()
+    return _unattended(branches.update_branch(request.auth, project_id, branch_id, changes))
 
 
 @router.delete(

@@ -64,7 +64,7 @@ def _point_in_time(value: Any) -> datetime:
     if not isinstance(value, str):
         raise ValueError("must be a time as 2027-01-31T12:00:00Z")
     try:
-        time = datetime.fromisoformat(value)
+        time = datetime.fromisoformat(value.upper())
         if time.tzinfo is None:
             raise ValueError
         return time.astimezone(UTC)

@@ -1,12 +1,21 @@
 """Query parameters: of lists, a limit in range and the cursor of the page before."""
 
+from typing import Annotated, Any
+
 from ninja import Field, Schema
+from pydantic import BeforeValidator
 
 from controlplane.api.fields import Text
 from controlplane.models.operation_pages import OperationFilter
+from controlplane.services.branch_pages import MOST, BranchesAsked, SortBy, SortOrder
 from controlplane.services.operation_filters import filter_of
 
 ORG_ID = "The caller's organization; another one is not found."
+
+
+def _in_small_letters(value: Any) -> Any:
+    """Answers have the order in capitals."""
+    return value.lower() if isinstance(value, str) else value
 
 
 class ProjectsQuery(Schema):
@@ -27,6 +36,20 @@ class ProjectsQuery(Schema):
 
 class RegionsQuery(Schema):
     org_id: Text | None = Field(None, description=ORG_ID)
+
+
+class BranchesQuery(Schema):
+    cursor: Text | None = Field(None, description="The `next` of the page before.")
+    # Without a limit a caller means all of them, as far as one page may go.
+    limit: int = Field(MOST, ge=1, le=MOST, description="At most so many branches.")
+    search: Text = Field("", description="A part of the name or of the id.")
+    sort_by: SortBy | None = Field(None, description="`updated_at` unless told.")
+    sort_order: Annotated[SortOrder, BeforeValidator(_in_small_letters)] | None = Field(
+        None, description="`desc` unless told."
+    )
+
+    def asked(self) -> BranchesAsked:
+        return BranchesAsked(**self.dict())
 
 
 class OperationsQuery(Schema):

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 
 from django.conf import settings
 from django.db import transaction
+from django.db.models import Q
 from django.utils import timezone
 
 from controlplane.backup.manifest import BranchCopy, Manifest
@@ -43,11 +44,11 @@ def settle_rows(manifest: Manifest) -> None:
         # It ran until then: what it ran is counted, what it lay in the backup is not.
         reason, now = "it was restored from a backup", manifest.rows_at
         enter(endpoint.project, endpoint, EndpointState.IDLE, now=now, reason=reason)
-    # First those that are still to be made of a parent: the parent's rows are as they were.
-    for branch in Branch.objects.filter(
-        current_state=BranchState.INIT, parent__in=manifest.branches
-    ):
-        _expect_catalog_of_parent(branch, manifest.branches[str(branch.parent_id)])
+    # First those that are still to be made of another: that one's rows are as they were.
+    of_another = Q(parent__in=manifest.branches) | Q(schema_of__in=manifest.branches)
+    for branch in Branch.objects.filter(of_another, current_state=BranchState.INIT):
+        if branch.source:
+            _expect_catalog_of_source(branch, branch.source, manifest.branches[branch.source.id])
     for branch_id, copy in manifest.branches.items():
         _expect_catalog(branch_id, copy.databases, copy)
         Branch.objects.filter(id=branch_id, catalog_revision=0).update(catalog_revision=1)
@@ -83,10 +84,10 @@ def _expect_catalog(branch_id: str, databases: Mapping[str, str], copy: BranchCo
     )
 
 
-def _expect_catalog_of_parent(branch: Branch, copy: BranchCopy) -> None:
-    """Its data will be the parent's, as that was copied; its rows are of the parent's later."""
-    of_parent = Database.objects.filter(branch_id=branch.parent_id).exclude(applied_name=None)
-    in_data = {row.applied_name: copy.databases.get(str(row.id)) for row in of_parent}
+def _expect_catalog_of_source(branch: Branch, source: Branch, copy: BranchCopy) -> None:
+    """Its data will be the source's, as that was copied; its rows are of the source's later."""
+    of_source = Database.objects.filter(branch=source).exclude(applied_name=None)
+    in_data = {row.applied_name: copy.databases.get(str(row.id)) for row in of_source}
     databases = {
         str(row.id): name
         for row in Database.objects.filter(branch=branch)

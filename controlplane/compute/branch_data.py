@@ -85,8 +85,8 @@ def create_from_template(branch_id: str) -> None:
     if branch_dir(branch_id).exists():
         return
     source = template()
-    with _new_branch(branch_id) as (staging, account):
-        to_copy = _require_space(source, staging)
+    with new_branch(branch_id) as (staging, account):
+        to_copy = require_space(source, staging)
         with step("copying", **to_copy):
             clone_tree(source, staging / "data", owner=account)
 
@@ -103,7 +103,7 @@ def create_from_parent(branch_id: str, parent_id: str) -> None:
     parent = data_dir(parent_id)
     if not parent.exists():
         raise NoSuchBranchData(f"the parent branch {parent_id} has no data")
-    with _new_branch(branch_id) as (staging, account):
+    with new_branch(branch_id) as (staging, account):
         _copy_branch(parent, staging, account)
 
 
@@ -124,7 +124,7 @@ def replace(branch_id: str, source_id: str, *, kept_as: str) -> None:
             source = data_dir(source_id)
             if not source.exists():
                 raise NoSuchBranchData(f"the source branch {source_id} has no data")
-            with _new_branch(branch_id, place=fresh) as (staging, account):
+            with new_branch(branch_id, place=fresh) as (staging, account):
                 _copy_branch(source, staging, account)
         if place.exists():
             place.rename(kept)
@@ -147,10 +147,10 @@ def take_back(branch_id: str, *, kept_as: str) -> None:
 def _copy_branch(source: Path, staging: Path, account: Account) -> None:
     """Copy the data directory of another branch, which may run."""
     if socket_dir := socket_dir_of(source):
-        to_copy = _require_space(source, staging, skip=OF_THE_RUNNING)
+        to_copy = require_space(source, staging, skip=OF_THE_RUNNING)
         back_up(source, socket_dir, staging / "data", account, to_copy=to_copy)
     else:
-        with step("copying", **_require_space(source, staging, skip=OF_THE_BRANCH)):
+        with step("copying", **require_space(source, staging, skip=OF_THE_BRANCH)):
             clone_tree(source, staging / "data", owner=account, skip=OF_THE_BRANCH)
 
 
@@ -159,7 +159,7 @@ def create_from_copy(branch_id: str, copy: Path) -> None:
 
     Raises AccountUnusable, TreeUntrusted, OSError.
     """
-    with _new_branch(branch_id) as (staging, account):
+    with new_branch(branch_id) as (staging, account):
         clone_tree(copy, staging / "data", owner=account)
 
 
@@ -194,7 +194,7 @@ def write_for(branch_id: str, name: str, text: str) -> Path:
     descriptor = os.open(draft, NEW_FILE, 0o640)
     with os.fdopen(descriptor, "w") as file:
         file.write(text)
-        _show(descriptor, account_of(branch_dir(branch_id)))
+        let_in(descriptor, account_of(branch_dir(branch_id)))
     draft.rename(path)
     return path
 
@@ -292,7 +292,7 @@ def _copy_log(parent: Path, target: Path, *, first: str, last: str, account: Acc
 
 
 @contextmanager
-def _new_branch(branch_id: str, *, place: Path | None = None) -> Iterator[tuple[Path, Account]]:
+def new_branch(branch_id: str, *, place: Path | None = None) -> Iterator[tuple[Path, Account]]:
     """A directory to make the branch in, and its account; put in its place, or in another, at the
     end, and removed at once where that is not reached."""
     staging, account = _staging(branch_id)
@@ -305,7 +305,7 @@ def _new_branch(branch_id: str, *, place: Path | None = None) -> Iterator[tuple[
         raise
 
 
-def _require_space(source: Path, staging: Path, *, skip: Collection[str] = ()) -> dict[str, int]:
+def require_space(source: Path, staging: Path, *, skip: Collection[str] = ()) -> dict[str, int]:
     """Raises NotEnoughSpace where a copy of `source` would not fit. Returns how many bytes are
     to be copied, for the copy's step; {} where the copy shares its blocks."""
     together = source.lstat().st_dev == staging.lstat().st_dev
@@ -324,8 +324,14 @@ def _staging(branch_id: str) -> tuple[Path, Account]:
     return staging, account
 
 
+def staging_id(branch_id: str) -> str:
+    """What the branch is called, to everything that works on a branch's directory, while it is
+    being made."""
+    return f".{branch_id}"
+
+
 def _staging_place(branch_id: str) -> Path:
-    return branch_dir(branch_id).with_name(f".{branch_id}")
+    return branch_dir(staging_id(branch_id))
 
 
 def _fresh(branch_id: str, kept_as: str) -> Path:
@@ -351,11 +357,11 @@ def _put_in_place(staging: Path, place: Path, account: Account) -> None:
     give(run, account)
     with step("syncing"):
         sync_tree(staging)
-    _show(staging, account)
+    let_in(staging, account)
     staging.rename(place)
 
 
-def _show(path: Path | int, account: Account) -> None:
+def let_in(path: Path | int, account: Account) -> None:
     """Let the account read what stays ours: pass through, if it is a directory."""
     give(path, Account(own_account().uid, account.gid))
     os.chmod(path, 0o710 if isinstance(path, Path) else 0o640)

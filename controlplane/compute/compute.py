@@ -82,11 +82,7 @@ def start(spec: ComputeSpec) -> None:
         raise branch_data.NoSuchBranchData(f"the branch {spec.branch_id} has no data")
     if running_endpoint(spec.branch_id) == spec.endpoint_id and answers(spec.endpoint_id):
         return
-    if major := other_major_of(data):
-        raise OtherMajorVersion(
-            f"the branch's data is of Postgres {major}, and this host runs {postgres_version()}: "
-            f"its operator must run it with Postgres {major}, or bring the data over by pg_dump"
-        )
+    refuse_other_major(data)
     stop(spec.branch_id)
     config = _write_configuration(spec, _config_file(spec.branch_id).name)
     try:
@@ -97,6 +93,15 @@ def start(spec: ComputeSpec) -> None:
             raise ConfigurationRefused(complaint) from error
         raise
     set_pooler_settings(spec.branch_id, spec.pgbouncer_settings)
+
+
+def refuse_other_major(data: Path) -> None:
+    """Raises OtherMajorVersion where our programs cannot work on the data."""
+    if major := other_major_of(data):
+        raise OtherMajorVersion(
+            f"the branch's data is of Postgres {major}, and this host runs {postgres_version()}: "
+            f"its operator must run it with Postgres {major}, or bring the data over by pg_dump"
+        )
 
 
 def stop(branch_id: str) -> None:

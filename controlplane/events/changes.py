@@ -2,6 +2,7 @@
 it. None of them writes anything: see `recording.record`."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from controlplane.actors import Actor
@@ -65,7 +66,12 @@ def project_removed(project: Project, operations: Iterable[Operation]) -> Event:
 
 def branch_created(project: Project, branch: Branch, operations: Iterable[Operation]) -> Event:
     made = made_with(
-        name=branch.name, parent_id=branch.parent_id, protected=branch.protected or None
+        name=branch.name,
+        parent_id=branch.parent_id,
+        protected=branch.protected or None,
+        init_source=branch.init_source if branch.schema_of_id else None,
+        schema_of=branch.schema_of_id,
+        expires_at=time_told(branch.expires_at),
     )
     summary = f'The branch "{branch.name}" was created'
     return of_branch(EventType.BRANCH_CREATED, project, branch, summary, operations, made)
@@ -74,6 +80,11 @@ def branch_created(project: Project, branch: Branch, operations: Iterable[Operat
 def branch_updated(project: Project, branch: Branch, changes: Changes) -> Event:
     summary = f'The branch "{branch.name}" was changed: {_named(changes)}'
     return of_branch(EventType.BRANCH_UPDATED, project, branch, summary, (), changes)
+
+
+def branch_expired(project: Project, branch: Branch, operations: Iterable[Operation]) -> Event:
+    summary = f'The branch "{branch.name}" has expired, and is deleted'
+    return of_branch(EventType.BRANCH_EXPIRED, project, branch, summary, operations)
 
 
 def branch_deletion_requested(
@@ -228,7 +239,7 @@ def api_key_created(key: ApiKey, *, actor: Actor | None = None) -> Event:
             name=key.name,
             project_id=key.project_id,
             read_only=key.read_only or None,
-            expires_at=key.expires_at and key.expires_at.isoformat(timespec="seconds"),
+            expires_at=time_told(key.expires_at),
         ),
         actor=actor,
     )
@@ -241,6 +252,11 @@ def api_key_revoked(key: ApiKey) -> Event:
         account_id=key.account_id,
         changes={name: {"from": value, "to": None} for name, value in _identity(key).items()},
     )
+
+
+def time_told(time: datetime | None) -> str | None:
+    """A time as `changes` have it."""
+    return time.isoformat(timespec="seconds") if time else None
 
 
 def _identity(key: ApiKey) -> dict[str, Any]:

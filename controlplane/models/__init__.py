@@ -1,7 +1,7 @@
 """What Perch knows: the rows that the API shows and the engine works on."""
 
 from controlplane.models.account import Account, ApiKey
-from controlplane.models.branch import Branch, BranchState
+from controlplane.models.branch import Branch, BranchState, InitSource
 from controlplane.models.endpoint import (
     Configuration,
     Endpoint,
@@ -50,6 +50,7 @@ __all__ = [
     "EndpointType",
     "Event",
     "IdempotentRequest",
+    "InitSource",
     "Lane",
     "Operation",
     "OperationStatus",

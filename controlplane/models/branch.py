@@ -12,16 +12,38 @@ class BranchState(models.TextChoices):
     READY = "ready", "Its data directory is complete"
 
 
+class InitSource(models.TextChoices):
+    PARENT_DATA = "parent-data", "All that is committed on its parent"
+    SCHEMA_ONLY = "schema-only", "Roles, databases and their schemas, and no rows"
+
+
 class Branch(models.Model):
     id = models.CharField(primary_key=True, max_length=60, default=new_branch_id)
     project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="branches")
     parent = models.ForeignKey("self", null=True, on_delete=models.PROTECT, related_name="children")
+    # Whose schema it was made with, where it has no rows. It is no parent: the two share nothing
+    # once it is made, and either may go before the other.
+    schema_of = models.ForeignKey("self", null=True, on_delete=models.SET_NULL, related_name="+")
+    init_source = models.CharField(
+        max_length=16,
+        choices=InitSource.choices,
+        default=InitSource.PARENT_DATA,
+        db_default=InitSource.PARENT_DATA,
+    )
     name = models.CharField(max_length=256)
     current_state = models.CharField(
         max_length=8, choices=BranchState.choices, default=BranchState.INIT
     )
     default = models.BooleanField(default=False)
     protected = models.BooleanField(default=False)
+    # When it is to go by itself, in whole seconds, and how many seconds ahead that was when it was
+    # set; both or neither.
+    expires_at = models.DateTimeField(null=True)
+    ttl_interval_seconds = models.BigIntegerField(null=True)
+    # {key: value}, both text: what its maker has noted about it.
+    annotation_value = models.JSONField(
+        default=dict, db_default=models.Value({}, models.JSONField())
+    )
     # Seconds that computes ran on this branch, and the same weighted by compute units.
     active_seconds = models.FloatField(default=0)
     compute_seconds = models.FloatField(default=0)
@@ -61,12 +83,39 @@ class Branch(models.Model):
                 fields=["project"],
                 condition=models.Q(default=True, deleted_at=None),
             ),
+            models.CheckConstraint(
+                name="branch_init_source_is_known",
+                condition=models.Q(init_source__in=InitSource.values),
+            ),
             # What the composite foreign keys of endpoints and children point at.
             models.UniqueConstraint(name="branch_of_its_project", fields=["id", "project"]),
+        )
+        indexes = (
+            models.Index(
+                name="branches_that_expire",
+                fields=["expires_at"],
+                condition=models.Q(deleted_at=None, expires_at__isnull=False),
+            ),
+            # What pages of a project's branches are read by; by name, the constraint's.
+            models.Index(
+                name="branches_by_change",
+                fields=["project", "updated_at", "id"],
+                condition=models.Q(deleted_at=None),
+            ),
+            models.Index(
+                name="branches_by_age",
+                fields=["project", "created_at", "id"],
+                condition=models.Q(deleted_at=None),
+            ),
         )
 
     def __str__(self) -> str:
         return self.id
+
+    @property
+    def source(self) -> "Branch | None":
+        """The branch that its data is made from; None for a project's first."""
+        return self.schema_of if self.init_source == InitSource.SCHEMA_ONLY else self.parent
 
     @property
     def is_over_limit(self) -> bool:

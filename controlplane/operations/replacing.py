@@ -13,7 +13,16 @@ from django.utils import timezone
 
 from controlplane.events.changes import branch_created, branch_restored
 from controlplane.events.recording import record
-from controlplane.models import Action, Branch, BranchState, Database, Endpoint, Operation, Role
+from controlplane.models import (
+    Action,
+    Branch,
+    BranchState,
+    Database,
+    Endpoint,
+    InitSource,
+    Operation,
+    Role,
+)
 from controlplane.operations.actions import details_of
 from controlplane.operations.details import CreateBranchDetails
 
@@ -54,6 +63,7 @@ def enter_replaced(operation: Operation, details: CreateBranchDetails, now: date
     Database.objects.bulk_create(_copies(source.databases.order_by("id"), branch))
     if not source.hidden:
         branch.parent = source
+    branch.init_source, branch.schema_of = InitSource.PARENT_DATA, None
     branch.catalog_revision = source.catalog_revision
     branch.applied_catalog_revision = source.applied_catalog_revision
     branch.logical_size = source.logical_size
@@ -79,6 +89,7 @@ def give_up_replacing(operation: Operation) -> None:
 def _keep(branch: Branch, kept: Branch, now: datetime) -> None:
     """Have `kept` be what the branch was."""
     kept.parent_id = branch.parent_id
+    kept.init_source, kept.schema_of_id = branch.init_source, branch.schema_of_id
     kept.current_state = BranchState.READY
     kept.catalog_revision = branch.catalog_revision
     kept.applied_catalog_revision = branch.applied_catalog_revision

@@ -10,6 +10,7 @@ import logging
 from controlplane.compute import branch_data, compute
 from controlplane.compute.patience import patience
 from controlplane.compute.process import StopFailed
+from controlplane.compute.schema_only import end_schema_work
 from controlplane.models import Branch, BranchState, Endpoint, EndpointState, Operation
 from controlplane.operations.actions import details_of, rule_of
 from controlplane.operations.details import ApplyConfigDetails
@@ -26,7 +27,8 @@ RECONFIGURE_BOUND = 10.0
 def undo(operation: Operation, branches: list[str]) -> None:
     """Leave no half of the operation's work; `branches` are those that it holds.
 
-    Raises OSError where a copy cannot be removed.
+    Raises OSError where a copy cannot be removed, StopFailed where what works on it cannot be
+    ended.
     """
     for branch_id in branches:
         _bring_to_rows(branch_id, operation)
@@ -80,4 +82,5 @@ def _has_old_settings(endpoint: Endpoint) -> bool:
 def _remove_copy(operation: Operation) -> None:
     branch = Branch.objects.get(id=operation.branch_id)
     if branch.current_state != BranchState.READY:
+        end_schema_work(branch.id, branch.source.id if branch.source else None)
         branch_data.remove(branch.id)

@@ -18,6 +18,7 @@ from controlplane.operations import vitals
 from controlplane.operations.availability import check_availability
 from controlplane.operations.disk import guard_disk
 from controlplane.operations.event_retention import forget_events
+from controlplane.operations.expiry import expire_branches
 from controlplane.operations.hidden_branches import remove_unwanted
 from controlplane.operations.idleness import suspend_idle_endpoints
 from controlplane.operations.kept_requests import forget_requests
@@ -100,6 +101,7 @@ ROUNDS: Sequence[Round] = (
     Round(2, publish),
     Round(10, redispatch_lost_operations),
     Round(5, check_availability),
+    Round(2, expire_branches),
     Round(30, measure_sizes),
     Round(2, measure_nearly_full),
     Round(5, follow_compute_logs),

@@ -18,6 +18,7 @@ from controlplane.compute.integrity import DataDamaged
 from controlplane.compute.patience import OutOfPatience
 from controlplane.compute.process import StartFailed, StopFailed
 from controlplane.compute.schema import SchemaUnreadable
+from controlplane.compute.schema_only import SchemaNotCopied
 from controlplane.compute.space import NotEnoughSpace
 from controlplane.compute.tree import TreeUntrusted
 from controlplane.operations.catalog import NotApplied
@@ -33,12 +34,13 @@ ADVICE: Mapping[type[Exception], str] = {
     ConfigurationRefused: "change the endpoint's settings",
     OtherMajorVersion: "",
     NoSuchBranchData: "have this host's operator restore it from a backup, or delete the branch",
+    SchemaNotCopied: "change what stands in its way in the branch that it is the schema of",
+    SchemaUnreadable: "",
     NotEnoughSpace: "delete branches that are of no use any more, or ask the operator for room",
     DataDamaged: "have this host's operator restore the branch from a backup",
     LockTimeout: "try again once that has ended",
     OutOfPatience: f"try again; {OPERATOR}",
     AccountUnusable: "that is for this host's operator to do",
-    SchemaUnreadable: "",
     TreeUntrusted: "remove from the branch what Postgres itself has not put there",
     NotApplied: "change what stands in its way, in the database itself if need be",
     psycopg.Error: f"try again; {OPERATOR}",

@@ -22,6 +22,8 @@ from controlplane.compute.integrity import check_data
 from controlplane.compute.pooler_settings import pooler_complaint
 from controlplane.compute.postgres_settings import complaint, from_json
 from controlplane.compute.process import StartFailed
+from controlplane.compute.schema import SchemaUnreadable
+from controlplane.compute.schema_only import create_schema_only
 from controlplane.compute.space import NotEnoughSpace
 from controlplane.compute.steps import step
 from controlplane.models import (
@@ -31,6 +33,7 @@ from controlplane.models import (
     BranchState,
     Endpoint,
     EndpointState,
+    InitSource,
     Operation,
     PostgresSettings,
 )
@@ -96,20 +99,28 @@ def create_branch(attempt: Attempt) -> None:
     if details.source_branch_id and details.kept_as:
         _replace_data(attempt.operation, branch, details.source_branch_id, kept_as=details.kept_as)
         return
-    if branch.parent is None:
-        raise Refused("the branch has no parent")
-    _wake_for_a_long_copy(attempt.operation, branch.parent)
+    source = branch.source
+    if source is None:
+        raise Refused("the branch that it was to be made from is gone; delete it")
     try:
-        branch_data.create_from_parent(branch.id, branch.parent.id)
-    except (NoSuchBranchData, NotEnoughSpace) as error:
+        size = _make_from(attempt.operation, branch, source)
+    except (NoSuchBranchData, NotEnoughSpace, SchemaUnreadable, OtherMajorVersion) as error:
         raise Refused(words_of(error)) from error
-    # The data came with the parent's roles and databases as they were last applied there. Where
+    # The data came with the source's roles and databases as they were last applied there. Where
     # an earlier creation came to nothing, both branches may have counted changes since: the numbers
     # would compare what differs, and all is applied anew.
-    revision = 0 if _was_given_up(branch) else branch.parent.applied_catalog_revision
-    Branch.objects.filter(id=branch.id).update(
-        applied_catalog_revision=revision, logical_size=branch.parent.logical_size
-    )
+    revision = 0 if _was_given_up(branch) else source.applied_catalog_revision
+    Branch.objects.filter(id=branch.id).update(applied_catalog_revision=revision, logical_size=size)
+
+
+def _make_from(operation: Operation, branch: Branch, source: Branch) -> int | None:
+    """Returns what is known of the new branch's logical size."""
+    if branch.init_source == InitSource.SCHEMA_ONLY:
+        create_schema_only(branch.id, source.id)
+        return None
+    _wake_for_a_long_copy(operation, source)
+    branch_data.create_from_parent(branch.id, source.id)
+    return source.logical_size
 
 
 def _replace_data(operation: Operation, branch: Branch, source_id: str, *, kept_as: str) -> None:

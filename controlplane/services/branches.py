@@ -1,10 +1,10 @@
-"""Branches: create, list, rename, make default, delete."""
+"""Branches: create, change, make default, delete. Their lists are in `branch_pages`."""
 
 import secrets
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from django.utils import timezone
 
@@ -13,13 +13,13 @@ from controlplane.events.changes import (
     branch_deletion_requested,
     branch_updated,
     endpoint_created,
+    time_told,
 )
 from controlplane.events.differences import differences
 from controlplane.events.recording import record
 from controlplane.models import (
     HOPEFUL,
     Account,
-    Action,
     Branch,
     BranchState,
     Database,
@@ -30,13 +30,20 @@ from controlplane.models import (
 )
 from controlplane.models.reading import Reading
 from controlplane.operations.actions import MAKES_BRANCH
+from controlplane.operations.branch_deletion import deletion_of, schedule_deletion, why_it_stays
 from controlplane.operations.replacing import is_replaced, replacement_of
 from controlplane.operations.scheduling import (
     IS_BUSY,
-    Step,
     schedule,
     unfinished,
     unfinished_if_busy,
+)
+from controlplane.services.branch_expiry import (
+    NEVER,
+    Expiry,
+    refuse_impossible_expiry,
+    refuse_to_depend_on,
+    set_expiry,
 )
 from controlplane.services.creation import creation_again, make_branch, make_endpoint
 from controlplane.services.endpoint_attributes import EndpointAttributes
@@ -66,7 +73,7 @@ BRANCHES = Reading(
     Branch,
     """
     WHERE t.project_id = %(project)s AND t.deleted_at IS NULL AND NOT t.hidden
-    ORDER BY t.updated_at DESC, t.id
+    ORDER BY t.updated_at DESC, t.id DESC LIMIT %(limit)s
     """,
     extra=IS_BUSY,
 )
@@ -83,7 +90,24 @@ class BranchSpec:
     parent_lsn: str | None = None
     parent_timestamp: str | None = None
     protected: bool = False
+    # Without rows: it is made with the parent's schema alone, and is no child of it.
+    schema_only: bool = False
+    expiry: Expiry = NEVER
+    annotation: Mapping[str, str] = field(default_factory=dict)
     endpoints: Sequence[EndpointAttributes] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class BranchChanges:
+    """What a request changes of a branch; None for what was not sent."""
+
+    name: str | None = None
+    protected: bool | None = None
+    expiry: Expiry | None = None
+
+
+# The columns of what may be changed.
+CHANGED = ("name", "protected", "expires_at", "ttl_interval_seconds")
 
 
 @dataclass(frozen=True)
@@ -103,6 +127,7 @@ def find_branch(project: Project, branch_id: str) -> Branch:
     branch = BRANCH.first(project=project.id, branch=branch_id)
     if branch is None:
         raise NotFound("branch not found")
+    branch.project = project
     return branch
 
 
@@ -115,24 +140,13 @@ def get_branch(account: Account, project_id: str, branch_id: str) -> Branch:
     branch = OWN_BRANCH.first(project=project_id, branch=branch_id, account=account.id)
     if branch is None:
         return find_branch(find_project(account, project_id), branch_id)
-    return _with_pending([branch], unfinished_if_busy(branch))[0]
-
-
-def list_branches(account: Account, project_id: str, *, search: str = "") -> list[Branch]:
-    """The project's branches, the last changed first. Raises NotFound."""
-    project = find_project(account, project_id)
-    if not search:
-        branches = BRANCHES.rows(project=project.id)
-        return _with_pending(branches, unfinished_if_busy(branches[0])) if branches else []
-    found = Branch.objects.filter(
-        project=project, deleted_at=None, hidden=False, name__icontains=search
-    )
-    branches = list(found.order_by("-updated_at", "id"))
-    return _with_pending(branches, unfinished(project.id))
+    branch.project.account = account
+    return with_pending(branch.project, [branch], unfinished_if_busy(branch))[0]
 
 
 def create_branch(account: Account, project_id: str, spec: BranchSpec) -> NewBranch:
-    """A branch with all that is committed on its parent, and with an endpoint if asked.
+    """A branch with all that is committed on its parent, or with its schema, and with an endpoint
+    if asked.
 
     Raises NotFound, Conflict, Locked, Invalid, Unprocessable.
     """
@@ -150,6 +164,8 @@ def create_branch(account: Account, project_id: str, spec: BranchSpec) -> NewBra
         earlier = unfinished(project.id)
         refuse_while_deleting(parent, earlier)
         refuse_while_replaced(parent, earlier)
+        if not spec.schema_only:
+            refuse_to_depend_on(parent, "a parent")
         if spec.name:
             refuse_taken_name(project, spec.name)
         # Rows that wait to be dropped come too: the data may hold what they stand for.
@@ -158,10 +174,13 @@ def create_branch(account: Account, project_id: str, spec: BranchSpec) -> NewBra
         branch, creation = make_branch(
             project,
             name=spec.name or _free_name(project),
-            parent=parent,
+            parent=None if spec.schema_only else parent,
+            schema_of=parent if spec.schema_only else None,
             protected=spec.protected,
             roles=roles,
             databases=databases,
+            expiry=spec.expiry,
+            annotation=spec.annotation,
         )
         endpoints, steps = [], [*creation_again(parent, earlier), creation]
         for asked in spec.endpoints:
@@ -181,28 +200,37 @@ def create_branch(account: Account, project_id: str, spec: BranchSpec) -> NewBra
 
 
 def update_branch(
-    account: Account,
-    project_id: str,
-    branch_id: str,
-    *,
-    name: str | None,
-    protected: bool | None,
+    account: Account, project_id: str, branch_id: str, changes: BranchChanges
 ) -> Branch:
-    """Rename or protect a branch; None for what was not sent. Raises NotFound, Conflict."""
+    """Change what was sent. Raises NotFound, Conflict, Locked, Unprocessable."""
     with changing_project(account, project_id) as project:
         branch = find_branch(project, branch_id)
-        before = {"name": branch.name, "protected": branch.protected}
-        if name is not None and name != branch.name:
-            refuse_taken_name(project, name)
-            branch.name = name
-        if protected is not None:
-            branch.protected = protected
+        before = _told_of(branch)
+        if changes.name is not None and changes.name != branch.name:
+            refuse_taken_name(project, changes.name)
+            branch.name = changes.name
+        if changes.protected is not None:
+            branch.protected = changes.protected
+        if changes.expiry is not None and set_expiry(branch, changes.expiry):
+            # Its deletion is under way already, perhaps as its time has come.
+            refuse_while_deleting(branch, unfinished(project.id))
+            refuse_impossible_expiry(branch)
+        elif changes.protected:
+            refuse_to_depend_on(branch, "protected")
         branch.updated_at = timezone.now()
-        branch.save(update_fields=["name", "protected", "updated_at"])
-        after = {"name": branch.name, "protected": branch.protected}
-        if changes := differences(before, after):
-            record(branch_updated(project, branch, changes))
+        branch.save(update_fields=[*CHANGED, "updated_at"])
+        if changed := differences(before, _told_of(branch)):
+            record(branch_updated(project, branch, changed))
     return branch
+
+
+def _told_of(branch: Branch) -> dict[str, Any]:
+    """What of a branch may be changed."""
+    return {
+        "name": branch.name,
+        "protected": branch.protected,
+        "expires_at": time_told(branch.expires_at),
+    }
 
 
 def set_default_branch(account: Account, project_id: str, branch_id: str) -> Branch:
@@ -212,6 +240,7 @@ def set_default_branch(account: Account, project_id: str, branch_id: str) -> Bra
         if branch.current_state != BranchState.READY:
             raise Unprocessable("branch not ready yet")
         refuse_while_deleting(branch, unfinished(project.id))
+        refuse_to_depend_on(branch, "the default")
         now = timezone.now()
         if not branch.default:
             _set_default(project, branch, now)
@@ -237,35 +266,25 @@ def delete_branch(
     with changing_project(account, project_id) as project:
         branch = find_branch(project, branch_id)
         earlier = unfinished(project.id)
-        under_way = _deletion_of(branch, earlier)
+        under_way = deletion_of(branch, earlier)
         if under_way:
             return branch, under_way
         refuse_while_restoring(branch, earlier)
         refuse_deletion(branch)
-        steps = []
-        endpoint = Endpoint.objects.filter(branch=branch, deleted_at=None).first()
-        if endpoint:
-            steps.append(Step(Action.SUSPEND_COMPUTE, branch=branch, endpoint=endpoint))
-        steps.append(Step(Action.DELETE_TIMELINE, branch=branch))
-        operations = schedule(project, steps)
+        operations = schedule_deletion(project, branch)
         record(branch_deletion_requested(project, branch, operations))
         return branch, operations
 
 
 def refuse_deletion(branch: Branch) -> None:
     """Raises Unprocessable where the branch must stay."""
-    if branch.default:
-        raise Unprocessable("the default branch cannot be deleted; set another one first")
-    if branch.protected:
-        raise Unprocessable("the branch is protected; end its protection first")
-    children = Branch.objects.filter(parent=branch, deleted_at=None, hidden=False)
-    if names := list(children.order_by("created_at").values_list("id", flat=True)[:5]):
-        raise Unprocessable(f"the branch has children: {', '.join(names)}; delete them first")
+    if reason := why_it_stays(branch):
+        raise Unprocessable(reason)
 
 
 def refuse_while_deleting(branch: Branch, operations: Sequence[Operation]) -> None:
     """Raises Locked where the branch is about to go, by its project's unfinished operations."""
-    if _deletion_of(branch, operations):
+    if deletion_of(branch, operations):
         raise Locked
 
 
@@ -290,8 +309,10 @@ def refuse_taken_name(project: Project, name: str) -> None:
         raise Conflict(f'branch already exists; branch_name:"{name}"')
 
 
-def _with_pending(branches: list[Branch], operations: Sequence[Operation]) -> list[Branch]:
-    """With where their project's unfinished operations lead."""
+def with_pending(
+    project: Project, branches: list[Branch], operations: Sequence[Operation]
+) -> list[Branch]:
+    """The project's branches, each with where its unfinished operations lead."""
     being_created: set[str | None] = set()
     replaced = set()
     for row in operations:
@@ -301,19 +322,11 @@ def _with_pending(branches: list[Branch], operations: Sequence[Operation]) -> li
                 replaced.add(row.branch_id)
                 being_created.add(details.kept_as)
     for branch in branches:
+        branch.project = project
         if branch.id in being_created:
             branch.pending_state = BranchState.READY
         branch.is_resetting = branch.id in replaced
     return branches
-
-
-def _deletion_of(branch: Branch, operations: Sequence[Operation]) -> list[Operation]:
-    """Those of the project's unfinished operations, oldest first, that delete the branch."""
-    of_branch = [row for row in operations if row.branch_id == branch.id]
-    for position, operation in enumerate(of_branch):
-        if operation.action == Action.DELETE_TIMELINE:
-            return [row for row in of_branch[: position + 1] if row.chain == operation.chain]
-    return []
 
 
 def _copies(rows: list[CatalogRow]) -> list[CatalogRow]:

@@ -4,7 +4,7 @@ Both write their rows and return the steps that bring these about. The caller ho
 project's lock, or has made the project in the same transaction, and schedules the steps.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from controlplane.compute.space import in_words
 from controlplane.models import (
@@ -15,6 +15,7 @@ from controlplane.models import (
     Database,
     Endpoint,
     EndpointState,
+    InitSource,
     Operation,
     Project,
     Region,
@@ -23,6 +24,12 @@ from controlplane.models import (
 from controlplane.operations.actions import MAKES_BRANCH
 from controlplane.operations.scheduling import Step
 from controlplane.services import plan_limits
+from controlplane.services.branch_expiry import (
+    NEVER,
+    Expiry,
+    refuse_impossible_expiry,
+    set_expiry,
+)
 from controlplane.services.endpoint_attributes import (
     ATTRIBUTES,
     EndpointAttributes,
@@ -41,23 +48,32 @@ def make_branch(
     protected: bool,
     roles: Sequence[Role],
     databases: Sequence[Database],
+    schema_of: Branch | None = None,
+    expiry: Expiry = NEVER,
+    annotation: Mapping[str, str] | None = None,
 ) -> tuple[Branch, Step]:
-    """A branch with these roles and databases, unsaved as yet; without a parent, the
-    project's first and its default.
+    """A branch with these roles and databases, unsaved as yet; without a parent, and without one
+    whose schema it is to have, the project's first and its default.
 
     The caller has made sure that the name is free and that the parent stays. Raises RegionFull,
-    Unprocessable where the account's plan allows no more.
+    Unprocessable where the account's plan allows no more, or the branch could not expire.
     """
     _refuse_without_room(project.region)
     plan_limits.check_branches(project)
+    source = schema_of or parent
     branch = Branch(
         project=project,
         name=name,
         parent=parent,
-        default=parent is None,
+        schema_of=schema_of,
+        init_source=InitSource.SCHEMA_ONLY if schema_of else InitSource.PARENT_DATA,
+        default=source is None,
         protected=protected,
-        catalog_revision=parent.catalog_revision if parent else 1,
+        annotation_value=dict(annotation or {}),
+        catalog_revision=source.catalog_revision if source else 1,
     )
+    if set_expiry(branch, expiry):
+        refuse_impossible_expiry(branch)
     branch.save(force_insert=True)
     for role in roles:
         role.branch = branch
@@ -98,19 +114,19 @@ def creation_again(branch: Branch, operations: Sequence[Operation]) -> list[Step
     missing: Branch | None = branch
     while missing and missing.current_state != BranchState.READY and missing.id not in under_way:
         steps.insert(0, _creation_of(missing))
-        missing = missing.parent
+        missing = missing.source
     for step in steps:
-        if step.branch and step.branch.parent:
-            _take_over_catalog(step.branch, step.branch.parent)
+        if step.branch and step.branch.source:
+            _take_over_catalog(step.branch, step.branch.source)
     return steps
 
 
-def _take_over_catalog(branch: Branch, parent: Branch) -> None:
-    """Give a branch that was not made the roles and databases that its parent has by now, and it
+def _take_over_catalog(branch: Branch, source: Branch) -> None:
+    """Give a branch that was not made the roles and databases that its source has by now, and it
     does not know: the copy will hold them."""
-    roles = list(parent.roles.exclude(name__in=branch.roles.values("name")).order_by("id"))
+    roles = list(source.roles.exclude(name__in=branch.roles.values("name")).order_by("id"))
     known = {name for row in branch.databases.all() for name in (row.name, row.applied_name)}
-    databases = list(parent.databases.exclude(name__in=known - {None}).order_by("id"))
+    databases = list(source.databases.exclude(name__in=known - {None}).order_by("id"))
     rows: list[Role | Database] = [*roles, *databases]
     for row in rows:
         row.pk, row.branch = None, branch
@@ -129,9 +145,10 @@ def _refuse_without_room(region: Region) -> None:
 
 
 def _creation_of(branch: Branch) -> Step:
-    if branch.parent is None:
-        return Step(Action.CREATE_TIMELINE, branch=branch)
-    return Step(Action.CREATE_BRANCH, branch=branch, also_holds=[branch.parent])
+    is_first = branch.parent is None and branch.init_source == InitSource.PARENT_DATA
+    held = [branch.source] if branch.source else []
+    action = Action.CREATE_TIMELINE if is_first else Action.CREATE_BRANCH
+    return Step(action, branch=branch, also_holds=held)
 
 
 def make_endpoint(

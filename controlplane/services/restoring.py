@@ -21,6 +21,7 @@ from controlplane.operations.details import CreateBranchDetails
 from controlplane.operations.effects import pending_state
 from controlplane.operations.replacing import replacement_of
 from controlplane.operations.scheduling import Step, schedule, unfinished
+from controlplane.services.branch_expiry import refuse_to_depend_on
 from controlplane.services.branches import (
     find_branch,
     refuse_taken_name,
@@ -146,6 +147,8 @@ def _refuse(
         )
     if branch.protected:
         raise Unprocessable("the branch is protected; end its protection first")
+    if not source.hidden and source.id != branch.parent_id:
+        refuse_to_depend_on(source, "a parent")
     for one in (branch, source):
         refuse_while_deleting(one, earlier)
         refuse_while_replaced(one, earlier)

@@ -79,6 +79,13 @@ def test_renaming(alice: Person, shop: Shop) -> None:
     assert Page(answer).fields["name"] == "main"
 
 
+def test_a_branch_that_expires_says_when(alice: Person, shop: Shop) -> None:
+    assert "expires" not in Page(alice.get(shop.url)).row(shop.dev_id)
+    path = f"/projects/{shop.id}/branches/{shop.dev_id}"
+    alice.api.patch(path, {"branch": {"expires_at": "2999-01-31T12:00:00Z"}})
+    assert "expires 2999-01-31 12:00:00 UTC" in Page(alice.get(shop.url)).row(shop.dev_id)
+
+
 def test_another_default(alice: Person, shop: Shop) -> None:
     answer = alice.post(f"{shop.url}/branches/{shop.dev_id}/set-default")
     assert answer["Location"] == shop.url

@@ -116,6 +116,10 @@ BRANCH: Mapping[str, Check] = {
     "current_state": one_of("init", "ready", "resetting"),
     "state_changed_at": timestamp,
     "creation_source": text,
+    "created_by": lambda value: (
+        value.keys() == {"name", "image"} and all(map(text, value.values()))
+    ),
+    "init_source": one_of("parent-data", "schema-only"),
     "primary": flag,
     "default": flag,
     "protected": flag,
@@ -133,6 +137,8 @@ BRANCH_AT_TIMES: Mapping[str, Check] = {
     "pending_state": one_of("ready"),
     "logical_size": integer,
     "last_reset_at": timestamp,
+    "expires_at": timestamp,
+    "ttl_interval_seconds": integer,
 }
 PROJECT_LISTED: Mapping[str, Check] = {
     "id": project_id,

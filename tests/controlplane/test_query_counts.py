@@ -30,6 +30,8 @@ BUDGET = {
     "/endpoints": 3,
     "/endpoints/{endpoint}": 2,
     "/branches": 3,
+    "/branches?limit=1&sort_by=name": 4,
+    "/branches/count": 3,
     "/branches/{branch}": 2,
     "/branches/{branch}/endpoints": 4,
     "/operations": 3,
@@ -101,6 +103,14 @@ WRITES: dict[str, tuple[str, str, Any, int]] = {
         18,
     ),
     "rename a branch": ("PATCH", BRANCH, {"branch": {"name": "x"}}, 8),
+    # The children, and what is unfinished.
+    "have a branch expire": ("PATCH", BRANCH, {"branch": {"ttl_interval_seconds": 60}}, 9),
+    "create a branch with its schema alone": (
+        "POST",
+        "/{project}/branches",
+        {"branch": {"init_source": "schema-only", "ttl_interval_seconds": 60}},
+        18,
+    ),
     "make a branch the default": ("POST", BRANCH + "/set_as_default", None, 10),
     "delete a branch": ("DELETE", BRANCH, None, 13),
     "create an endpoint": (

@@ -1,25 +1,75 @@
 """Branches, as callers ask for them."""
 
-from pydantic import BaseModel, Field
+from typing import Annotated, Any, Literal
 
-from controlplane.api.fields import Name, Text
+from pydantic import BaseModel, Field, StringConstraints, model_validator
+
+from controlplane.api.fields import Integer, Name, PointInTime, Text
 from controlplane.api.requests.attributes import Attributes
 from controlplane.api.requests.endpoints import NewBranchEndpoint
+from controlplane.services.branch_expiry import Expiry
+from controlplane.services.branches import BranchChanges as Changes
 from controlplane.services.branches import BranchSpec
 from controlplane.services.restoring import RestoreSpec
 
+# A hundred years.
+LONGEST_LIFE = 100 * 366 * 86400  # seconds
+ARCHIVED = (
+    "archived is not offered by this server: delete the branch, or keep a snapshot of it; "
+    "an idle branch takes nothing but its disk"
+)
+ENDS = {"expires_at", "ttl_interval_seconds"}
+TWO_ENDS = "expires_at and ttl_interval_seconds both say when the branch is to go: send one of them"
 
-class NewBranch(Attributes):
-    parent_id: Text | None = None
+Note = Annotated[Text, StringConstraints(max_length=1024)]
+NoteName = Annotated[Text, StringConstraints(min_length=1, max_length=128)]
+
+
+class BranchAttributes(Attributes):
+    """What may be said of a branch, a new one or not."""
+
     name: Name | None = None
+    expires_at: PointInTime | None = Field(
+        default=None,
+        description="When it is deleted by itself: RFC 3339, with its zone, in the future.",
+    )
+    ttl_interval_seconds: Annotated[Integer, Field(ge=1, le=LONGEST_LIFE)] | None = Field(
+        default=None, description="The same as so many seconds from now."
+    )
+    archived: bool | None = Field(
+        default=None, description="Only `false`: no branch is archived here."
+    )
+
+    @model_validator(mode="after")
+    def one_end_and_no_archive(self) -> "BranchAttributes":
+        if self.archived:
+            raise ValueError(ARCHIVED)
+        if self.model_fields_set >= ENDS:
+            raise ValueError(TWO_ENDS)
+        return self
+
+    @property
+    def expiry(self) -> Expiry:
+        return Expiry(at=self.expires_at, ttl_seconds=self.ttl_interval_seconds)
+
+
+class NewBranch(BranchAttributes):
+    parent_id: Text | None = None
     protected: bool = False
     parent_lsn: Text | None = None
     parent_timestamp: Text | None = None
+    init_source: Literal["parent-data", "schema-only"] = Field(
+        default="parent-data",
+        description="`schema-only` makes it without any rows, and of no parent.",
+    )
 
 
 class CreateBranch(BaseModel):
     branch: NewBranch | None = None
     endpoints: list[NewBranchEndpoint] | None = None
+    annotation_value: Annotated[dict[NoteName, Note], Field(max_length=50)] | None = Field(
+        default=None, description="What to note about the branch: text by name, at most 50."
+    )
 
     def spec(self) -> BranchSpec:
         wanted = self.branch or NewBranch()
@@ -29,6 +79,9 @@ class CreateBranch(BaseModel):
             parent_lsn=wanted.parent_lsn,
             parent_timestamp=wanted.parent_timestamp,
             protected=wanted.protected,
+            schema_only=wanted.init_source == "schema-only",
+            expiry=wanted.expiry,
+            annotation=self.annotation_value or {},
             endpoints=[endpoint.asked() for endpoint in self.endpoints or ()],
         )
 
@@ -52,9 +105,24 @@ class RestoreBranch(Attributes):
         )
 
 
-class BranchChanges(Attributes):
-    name: Name | None = None
+class BranchChanges(BranchAttributes):
     protected: bool | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def without_null(cls, sent: Any) -> Any:
+        """Null is as good as absent, but for the branch's end, which it takes back."""
+        if not isinstance(sent, dict):
+            return sent
+        return {
+            name: value for name, value in sent.items() if value is not None or name == "expires_at"
+        }
+
+    def changes(self) -> Changes:
+        says_when = not self.model_fields_set.isdisjoint(ENDS)
+        return Changes(
+            name=self.name, protected=self.protected, expiry=self.expiry if says_when else None
+        )
 
 
 class UpdateBranch(BaseModel):

@@ -1,10 +1,10 @@
 """Branches, as callers get them."""
 
+from collections.abc import Iterable
 from datetime import datetime
-from typing import Any
+from typing import Literal, Self
 
 from ninja import Schema
-from pydantic import Field
 
 from controlplane.api.fields import Timestamp
 from controlplane.api.responses.catalog import DatabaseOut, RoleOut
@@ -15,6 +15,11 @@ from controlplane.models import Branch
 
 # The data of another branch is coming in the place of its own. Not stored: its operations say so.
 RESETTING = "resetting"
+
+
+class CreatedBy(Schema):
+    name: str
+    image: str
 
 
 class BranchOut(Schema):
@@ -28,6 +33,7 @@ class BranchOut(Schema):
     state_changed_at: Timestamp
     logical_size: int | None = None
     creation_source: str = "console"
+    init_source: str
     primary: bool
     default: bool
     protected: bool
@@ -43,6 +49,15 @@ class BranchOut(Schema):
     @staticmethod
     def resolve_current_state(branch: Branch) -> str:
         return RESETTING if branch.is_resetting else branch.current_state
+
+    expires_at: Timestamp | None = None
+    ttl_interval_seconds: int | None = None
+    created_by: CreatedBy
+
+    @staticmethod
+    def resolve_created_by(branch: Branch) -> dict[str, str]:
+        # An account is one person to the API; which of its keys it was, the events say.
+        return {"name": branch.project.account.name, "image": ""}
 
     @staticmethod
     def resolve_parent_timestamp(branch: Branch) -> datetime | None:
@@ -69,10 +84,53 @@ class OneBranch(Schema):
     branch: BranchOut
 
 
+class Annotated(Schema):
+    type: Literal["console/branch"]
+    id: str
+
+
+class Annotation(Schema):
+    """What was noted about a branch when it was made."""
+
+    object: Annotated
+    value: dict[str, str]
+    created_at: Timestamp
+    updated_at: Timestamp
+
+    @classmethod
+    def of(cls, branch: Branch) -> Self:
+        return cls(
+            object=Annotated(type="console/branch", id=branch.id),
+            value=branch.annotation_value,
+            created_at=branch.created_at,
+            updated_at=branch.created_at,
+        )
+
+
+class AnnotatedBranch(OneBranch):
+    annotation: Annotation
+
+
+class BranchPagination(Schema):
+    # Absent at the end.
+    next: str | None = None
+    sort_by: str
+    sort_order: Literal["ASC", "DESC"]
+
+
 class Branches(Schema):
     branches: list[BranchOut]
-    # Clients look a branch's annotation up in it.
-    annotations: dict[str, Any] = Field(default_factory=dict)
+    # By branch, of those about which anything was noted. Clients look a branch's up in it.
+    annotations: dict[str, Annotation]
+    pagination: BranchPagination
+
+
+class BranchCount(Schema):
+    count: int
+
+
+def annotations_of(branches: Iterable[Branch]) -> dict[str, Annotation]:
+    return {branch.id: Annotation.of(branch) for branch in branches if branch.annotation_value}
 
 
 class BranchAndOperations(OneBranch, OperationsOut):

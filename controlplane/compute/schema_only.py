@@ -1,0 +1,290 @@
+"""A branch with the roles, databases and schemas of another, its source, and none of its rows.
+
+It is made of the template, a cluster that holds nothing, and has pg_dump's account of the source
+played into it: so no row of the source is ever in any file of it. What the source holds was made
+by strangers. Its account comes as an archive of statements, which no psql reads; pg_dump runs under
+the source's account and pg_restore under the new branch's, and either reaches only its own compute;
+their sessions are pinned as ours are, so that no name is found but by its schema, and no trigger of
+events fires. A stranger's function that a table, an index or a view names is called for no row, as
+there are none; what Postgres itself calls of an index it calls as the table's owner.
+
+While it is made the branch is called by its staging directory's name, whose lock keeps off whoever
+ends what belongs to no branch. Callers hold the locks of both branches.
+"""
+
+import os
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from django.conf import settings
+from psycopg.conninfo import make_conninfo
+
+from controlplane.compute import branch_data, compute
+from controlplane.compute.accounts import Account, account_of, give, running_as
+from controlplane.compute.binaries import postgres_bin
+from controlplane.compute.branch_data import NoSuchBranchData, branch_dir, data_dir
+from controlplane.compute.cluster_roles import make_roles, read_roles
+from controlplane.compute.configuration import PLATFORM_ROLE, ComputeSpec, render_configuration
+from controlplane.compute.filesystem import forget_lock, lock_branches, remove_tree
+from controlplane.compute.limits import forget_limits, limit_compute
+from controlplane.compute.logs import flush_log
+from controlplane.compute.occupants import lease
+from controlplane.compute.patience import patience
+from controlplane.compute.process import clear_stale_pid_file, start_postgres
+from controlplane.compute.progress import Movement, Watch, wait_while_it_gets_on
+from controlplane.compute.recovery import is_to_recover
+from controlplane.compute.schema import SchemaUnreadable
+from controlplane.compute.session import pinned_options, session
+from controlplane.compute.space import require_reserve
+from controlplane.compute.state_directory import HBA_FILE
+from controlplane.compute.steps import step
+from controlplane.compute.tree import clone_tree, open_directory
+
+# What our own Postgres is called: the files that it leaves in a branch's directory.
+NAME = "schema"
+# Compute units: its memory is by the first, as nobody but us uses it, its speed by the second.
+LEAST, MOST = 0.25, 1.0
+# Seconds that a program may do nothing: it waits for a catalog query, or for a lock.
+STILL = 50.0
+# That our own Postgres has for its end, be the work cancelled or not.
+ENDING = 30.0
+LOCK_WAIT = "10s"
+LONGEST_WORDS = 4096  # bytes
+# No client's: what Postgres makes for itself, and what a DROP that was broken off has left.
+DATABASES = """
+SELECT datname, datallowconn FROM pg_database
+WHERE datname NOT IN ('template0', 'template1', 'postgres') AND datconnlimit <> -2 ORDER BY oid
+"""
+# It is written once, and lost with the staging directory where that is not reached.
+UNSAFE = {"fsync": "off", "full_page_writes": "off", "autovacuum": "off"}
+
+
+class SchemaNotCopied(Exception):
+    """The schema could not be read or written; the message says why, in Postgres's words."""
+
+
+def create_schema_only(branch_id: str, source_id: str) -> None:
+    """Make the branch's directory hold the source's schema as it is now. Does nothing where the
+    directory is already.
+
+    A source that runs is asked as it runs. For one that sleeps a Postgres of our own is started
+    and stopped again: its endpoint's clients wait meanwhile. Raises NoSuchBranchData,
+    OtherMajorVersion, SchemaUnreadable, SchemaNotCopied, NotEnoughSpace, StartFailed,
+    AccountUnusable, psycopg.Error, OSError.
+    """
+    if branch_dir(branch_id).exists():
+        return
+    source = data_dir(source_id)
+    if not source.exists():
+        raise NoSuchBranchData(f"the branch {source_id} has no data")
+    compute.refuse_other_major(source)
+    workshop = branch_data.staging_id(branch_id)
+    with lock_branches(workshop):
+        try:
+            _end_workshop(branch_id)
+            with branch_data.new_branch(branch_id) as (staging, account):
+                template = branch_data.template()
+                to_copy = branch_data.require_space(template, staging)
+                with step("copying", **to_copy):
+                    clone_tree(template, staging / "data", owner=account)
+                branch_data.let_in(staging, account)
+                with tempfile.TemporaryDirectory(dir=staging) as dumps:
+                    _copy_schema(branch_id, source_id, Path(dumps))
+                if is_to_recover(staging / "data"):
+                    raise SchemaNotCopied("the new branch's Postgres did not end in order")
+        finally:
+            forget_lock(workshop)
+
+
+def end_schema_work(branch_id: str, source_id: str | None) -> None:
+    """End what a worker that died has left at work on a branch that was being made. What it has
+    left of the source's Postgres is to be ended as that of any branch. Raises StopFailed."""
+    workshop = branch_data.staging_id(branch_id)
+    with lock_branches(workshop):
+        _end_workshop(branch_id)
+        forget_lock(workshop)
+    if source_id:
+        _forget_files(source_id)
+
+
+def _end_workshop(branch_id: str) -> None:
+    compute.stop(branch_data.staging_id(branch_id))
+    for place in (_sockets_of(branch_id), _sockets_of(branch_id, source=True)):
+        forget_limits(place.name)
+        remove_tree(place)
+
+
+def _copy_schema(branch_id: str, source_id: str, dumps: Path) -> None:
+    with _source(branch_id, source_id) as sockets:
+        try:
+            roles = read_roles(sockets)
+            databases = _databases(sockets)
+        except UnicodeError as error:
+            raise SchemaUnreadable("a role or a database has a name that is not UTF-8") from error
+        with step("reading_schema", databases=len(databases)):
+            account = account_of(branch_dir(source_id))
+            for place, name in enumerate(databases):
+                with (dumps / str(place)).open("wb") as dump:
+                    _dump(sockets, name, dump, account=account)
+    workshop = branch_data.staging_id(branch_id)
+    with (
+        _serving(workshop, _sockets_of(branch_id), UNSAFE) as sockets,
+        step("writing_schema", databases=len(databases)),
+    ):
+        make_roles(sockets, roles)
+        account = account_of(branch_dir(workshop))
+        for place in range(len(databases)):
+            with (dumps / str(place)).open("rb") as dump:
+                _restore(sockets, dump, account=account)
+
+
+@contextmanager
+def _source(branch_id: str, source_id: str) -> Iterator[Path]:
+    """Where the source's Postgres listens, for as long as it is read."""
+    if endpoint_id := compute.running_endpoint(source_id):
+        yield compute.socket_dir(endpoint_id)
+        return
+    sockets = _sockets_of(branch_id, source=True)
+    with _serving(source_id, sockets, {"autovacuum": "off"}):
+        yield sockets
+
+
+@contextmanager
+def _serving(branch_id: str, sockets: Path, pg_settings: dict[str, str]) -> Iterator[Path]:
+    """Run Postgres on the branch for ourselves alone: no endpoint leads to where it listens."""
+    compute.stop(branch_id)
+    place, data = branch_dir(branch_id), data_dir(branch_id)
+    account = account_of(place)
+    remove_tree(sockets)
+    sockets.mkdir(mode=0o700)
+    give(sockets, account)
+    spec = ComputeSpec(sockets.name, branch_id, min_cu=LEAST, max_cu=MOST, pg_settings=pg_settings)
+    hba_file = Path(settings.STATE_DIR) / HBA_FILE
+    text = render_configuration(spec, socket_dir=sockets, hba_file=hba_file)
+    try:
+        config = branch_data.write_for(branch_id, f"{NAME}.conf", text)
+        clear_stale_pid_file(data, sockets=sockets)
+        with lease(branch_id) as inherited:
+            start_postgres(
+                data,
+                config,
+                place / f"{NAME}.log",
+                on_spawn=lambda pid: limit_compute(sockets.name, pid, max_cu=MOST),
+                lease=inherited,
+            )
+        yield sockets
+    finally:
+        # Also where nobody wants the work any more: its directory is about to be removed.
+        with patience(ENDING, cancelled=threading.Event()):
+            compute.stop(branch_id)
+        forget_limits(sockets.name)
+        remove_tree(sockets)
+        _forget_files(branch_id)
+
+
+def _forget_files(branch_id: str) -> None:
+    """Remove what our own Postgres has left beside the branch's data. It has ended."""
+    place = branch_dir(branch_id)
+    # Else what is still to come of its log would be written once the file is gone.
+    flush_log(place / f"{NAME}.log")
+    for left in place.glob(f"{NAME}.*"):
+        left.unlink(missing_ok=True)
+
+
+def _databases(sockets: Path) -> list[str]:
+    """Raises SchemaUnreadable, UnicodeError, psycopg.Error."""
+    with session(sockets) as connection:
+        rows = connection.execute(DATABASES).fetchall()
+    closed = [str(name) for name, lets_in in rows if not lets_in]
+    if closed:
+        raise SchemaUnreadable(
+            f'the database "{closed[0]}" lets nobody in, so its schema cannot be read: set '
+            "ALLOW_CONNECTIONS of it to true, or drop it"
+        )
+    return [str(name) for name, _ in rows]
+
+
+def _dump(sockets: Path, name: str, dump: IO[bytes], *, account: Account) -> None:
+    _run(
+        "pg_dump",
+        *("--schema-only", "--create", "--format=custom", f"--lock-wait-timeout={LOCK_WAIT}"),
+        # It would take another branch's rows out of the slot of the first.
+        "--no-subscriptions",
+        sockets=sockets,
+        database=name,
+        account=account,
+        stdout=dump,
+    )
+
+
+def _restore(sockets: Path, dump: IO[bytes], *, account: Account) -> None:
+    _run(
+        "pg_restore",
+        *("--create", "--exit-on-error"),
+        sockets=sockets,
+        database="postgres",
+        account=account,
+        stdin=dump,
+    )
+
+
+def _run(
+    program: str,
+    *options: str,
+    sockets: Path,
+    database: str,
+    account: Account,
+    stdin: IO[bytes] | None = None,
+    stdout: IO[bytes] | None = None,
+) -> None:
+    """Run one of Postgres's own programs on the database, for as long as it gets on.
+
+    Raises SchemaNotCopied, NotEnoughSpace, patience.Cancelled.
+    """
+    to = make_conninfo(host=str(sockets), port=5432, user=PLATFORM_ROLE, dbname=database)
+    options_of_run = running_as(account)
+    options_of_run["env"] = {
+        **options_of_run["env"],
+        "PGOPTIONS": pinned_options(STILL),
+        "PGAPPNAME": "perch",
+    }
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(
+            [postgres_bin() / program, "--no-password", f"--dbname={to}", *options],
+            stdin=stdin or subprocess.DEVNULL,
+            stdout=stdout or subprocess.DEVNULL,
+            stderr=said,
+            **options_of_run,
+        )
+        try:
+            in_time = _has_ended(process)
+        finally:
+            process.kill()
+            process.wait()
+        if not in_time:
+            raise SchemaNotCopied(f"{program} did nothing for {STILL:.0f} s")
+        if process.returncode:
+            said.seek(max(0, os.fstat(said.fileno()).st_size - LONGEST_WORDS))
+            raise SchemaNotCopied(said.read().decode(errors="replace").strip())
+
+
+def _has_ended(process: "subprocess.Popen[bytes]") -> bool:
+    """Wait for the program's end; False once it has stood still for too long."""
+    watch = Watch(process.pid)
+    with open_directory(Path(settings.STATE_DIR) / "branches") as branches:
+
+        def look() -> Movement:
+            require_reserve(branches)
+            return watch.look()
+
+        return wait_while_it_gets_on(lambda: process.poll() is not None, look, still=STILL)
+
+
+def _sockets_of(branch_id: str, *, source: bool = False) -> Path:
+    """Where our Postgres listens: that of the branch that is made, or of its source."""
+    return Path(settings.SOCKET_DIR) / f"{NAME}{'-of' * source}-{branch_id}"

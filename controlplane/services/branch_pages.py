@@ -1,0 +1,165 @@
+"""Lists of a project's branches: sorted, searched, page by page."""
+
+import base64
+import json
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from django.db.models import Q, QuerySet
+
+from controlplane.models import Account, Branch, Project
+from controlplane.operations.scheduling import unfinished, unfinished_if_busy
+from controlplane.services.branches import BRANCHES, with_pending
+from controlplane.services.errors import Invalid
+from controlplane.services.projects import find_project
+
+SortBy = Literal["name", "created_at", "updated_at"]
+SortOrder = Literal["asc", "desc"]
+
+COLUMNS = ("name", "created_at", "updated_at")
+# Of base64 for addresses, into that of everything else.
+STANDARD = str.maketrans("-_", "+/")
+UNKNOWN_CURSOR = "invalid cursor: pass the `next` of a page as it is, with its sorting or none"
+# What a page may have at most, and has where its caller says nothing.
+MOST = 10_000
+# Characters: a name has 256, each of up to 12 as JSON.
+LONGEST_CURSOR = 8192
+
+
+@dataclass(frozen=True, kw_only=True)
+class BranchesAsked:
+    """Which branches a request asks for, and in which order; None for what was not sent."""
+
+    search: str = ""
+    sort_by: SortBy | None = None
+    sort_order: SortOrder | None = None
+    limit: int = MOST
+    cursor: str | None = None
+
+
+@dataclass(frozen=True)
+class BranchPage:
+    branches: list[Branch]
+    sort_by: SortBy
+    sort_order: SortOrder
+    # The cursor of what follows; None at the end.
+    next: str | None
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A place in a sorted list, just behind a branch: what a cursor says, as JSON in base64."""
+
+    branch_id: str
+    sort_by: SortBy
+    # What the branch was sorted by; times in microseconds.
+    sort_by_value: str
+    sort_order: SortOrder
+
+    @classmethod
+    def behind(cls, branch: Branch, sort_by: SortBy, sort_order: SortOrder) -> "_Place":
+        value = getattr(branch, sort_by)
+        if isinstance(value, datetime):
+            value = value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        return cls(branch.id, sort_by, value, sort_order)
+
+    @classmethod
+    def read(cls, cursor: str) -> "_Place":
+        """Raises Invalid for what no page ever carried."""
+        try:
+            if len(cursor) > LONGEST_CURSOR:
+                raise ValueError
+            read = json.loads(base64.b64decode(cursor.translate(STANDARD), validate=True))
+            place = cls(**read)
+            is_ours = (
+                all(_is_storable(text) for text in asdict(place).values())
+                and place.sort_by in COLUMNS
+                and place.sort_order in ("asc", "desc")
+                and bool(place.value or place.sort_by == "name")
+            )
+            if not is_ours:
+                raise ValueError
+        except (ValueError, TypeError, OverflowError, RecursionError) as error:
+            raise Invalid(UNKNOWN_CURSOR) from error
+        return place
+
+    def as_cursor(self) -> str:
+        return base64.urlsafe_b64encode(json.dumps(asdict(self)).encode()).decode()
+
+    @property
+    def value(self) -> str | datetime:
+        """Raises ValueError, OverflowError."""
+        if self.sort_by == "name":
+            return self.sort_by_value
+        time = datetime.fromisoformat(self.sort_by_value)
+        if time.tzinfo is None:
+            raise ValueError("no time zone")
+        return time.astimezone(UTC)
+
+    def rest_of(self, branches: QuerySet[Branch]) -> QuerySet[Branch]:
+        """Those of the branches that come after it."""
+        beyond = "gt" if self.sort_order == "asc" else "lt"
+        # The first condition alone has an index to begin in.
+        return branches.filter(
+            Q(**{f"{self.sort_by}__{beyond}": self.value}) | Q(**{f"id__{beyond}": self.branch_id}),
+            **{f"{self.sort_by}__{beyond}e": self.value},
+        )
+
+
+def list_branches(account: Account, project_id: str, asked: BranchesAsked) -> BranchPage:
+    """A page of the project's branches, by default the last changed first; those that are equal in
+    that stay in one order, by their ids.
+
+    Raises NotFound, Invalid for a cursor that is not of such a list of this project.
+    """
+    project = find_project(account, project_id)
+    place = _place_in(project, asked) if asked.cursor else None
+    sort_by = asked.sort_by or (place.sort_by if place else "updated_at")
+    sort_order = asked.sort_order or (place.sort_order if place else "desc")
+    # One more tells whether anything follows.
+    if asked == BranchesAsked():
+        rows = BRANCHES.rows(project=project.id, limit=MOST + 1)
+        operations = unfinished_if_busy(rows[0]) if rows else []
+    else:
+        branches = _found(project, asked.search)
+        if place:
+            branches = place.rest_of(branches)
+        sign = "" if sort_order == "asc" else "-"
+        rows = list(branches.order_by(f"{sign}{sort_by}", f"{sign}id")[: asked.limit + 1])
+        operations = unfinished(project.id)
+    page = rows[: asked.limit]
+    more = len(rows) > len(page)
+    following = _Place.behind(page[-1], sort_by, sort_order).as_cursor() if more else None
+    return BranchPage(with_pending(project, page, operations), sort_by, sort_order, following)
+
+
+def count_branches(account: Account, project_id: str, *, search: str = "") -> int:
+    """How many branches `list_branches` would find. Raises NotFound."""
+    return _found(find_project(account, project_id), search).count()
+
+
+def _found(project: Project, search: str) -> QuerySet[Branch]:
+    branches = Branch.objects.filter(project=project, deleted_at=None, hidden=False)
+    if search:
+        branches = branches.filter(Q(name__icontains=search) | Q(id__icontains=search))
+    return branches
+
+
+def _place_in(project: Project, asked: BranchesAsked) -> _Place:
+    """Where the page begins. Raises Invalid where the cursor is of another list."""
+    place = _Place.read(asked.cursor or "")
+    is_of_this_list = asked.sort_by in (None, place.sort_by) and asked.sort_order in (
+        None,
+        place.sort_order,
+    )
+    # A deleted branch still marks its place: nobody's paging breaks in the middle.
+    known = Branch.objects.filter(project=project, id=place.branch_id)
+    if not is_of_this_list or not known.exists():
+        raise Invalid(UNKNOWN_CURSOR)
+    return place
+
+
+def _is_storable(text: Any) -> bool:
+    """Whether Postgres can be asked about it. Raises UnicodeError, a ValueError."""
+    return isinstance(text, str) and "\0" not in text and bool(text.encode() or True)

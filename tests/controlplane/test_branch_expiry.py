@@ -1,0 +1,294 @@
+"""`expires_at` and `ttl_interval_seconds` of branches: set, changed, cleared, and come."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from controlplane.models import Account, Branch, Endpoint, Event, Operation, Project, Region
+from controlplane.operations.branch_deletion import schedule_deletion
+from controlplane.operations.expiry import AT_ONCE, MOST_WAITING, expire_branches
+from tests.controlplane import fields
+from tests.controlplane.fields import assert_fields
+from tests.controlplane.rows import make_project
+from tests.support.project import Project as OfService
+from tests.support.project import refusal
+from tests.support.waiting import wait_for
+
+
+def within(**ahead: float) -> datetime:
+    return datetime.now(UTC) + timedelta(**ahead)
+
+
+def printed(time: datetime) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def refused(project: OfService, attributes: dict[str, Any], branch_id: str = "") -> tuple[int, str]:
+    """A PATCH of the branch; without one, the creation of another."""
+    path = project.branch_path(branch_id) if branch_id else project.path + "/branches"
+    method = "PATCH" if branch_id else "POST"
+    return refusal(project.client.call(method, path, json={"branch": attributes}))
+
+
+def changed(project: OfService, branch_id: str, **attributes: Any) -> Any:
+    path = project.branch_path(branch_id)
+    return project.client.patch(path, {"branch": attributes})["branch"]
+
+
+class TestSetting:
+    def test_it_is_set_changed_and_cleared(self, project: OfService) -> None:
+        end = within(hours=2).replace(microsecond=0)
+        made = project.new_branch(name="brief", expires_at=printed(end))["branch"]
+        assert_fields(made, fields.BRANCH, fields.BRANCH_AT_TIMES)
+        assert made["expires_at"] == printed(end)
+        assert 7190 <= made["ttl_interval_seconds"] <= 7200
+        later = end + timedelta(hours=1)
+        assert changed(project, made["id"], expires_at=printed(later))["expires_at"] == printed(
+            later
+        )
+        # Of what is not sent nothing changes.
+        kept = changed(project, made["id"], name="renamed")
+        assert kept["expires_at"] == printed(later)
+        listed = project.client.get(project.path + "/branches", search="renamed")["branches"][0]
+        assert listed["expires_at"] == printed(later)
+        cleared = changed(project, made["id"], expires_at=None)
+        assert cleared.keys().isdisjoint({"expires_at", "ttl_interval_seconds"})
+        events = project.client.get("/events", branch_id=made["id"], type="branch.updated")
+        times = [event["changes"].get("expires_at") for event in events["events"]]
+        assert [None if one is None else one["to"] is None for one in times] == [True, None, False]
+
+    @pytest.mark.parametrize("zone", ["Z", "z", "+02:00", "-09:30"])
+    def test_fractions_and_zones(self, project: OfService, zone: str) -> None:
+        shift = {"+02:00": 120, "-09:30": -570}.get(zone, 0)
+        end = within(days=3).replace(microsecond=0)
+        sent = f"{(end + timedelta(minutes=shift)):%Y-%m-%dT%H:%M:%S}.000001789{zone}"
+        made = project.new_branch(expires_at=sent)["branch"]
+        # Never sooner than asked for.
+        assert made["expires_at"] == printed(end + timedelta(seconds=1))
+        again = changed(project, made["id"], expires_at=made["expires_at"])
+        assert again["ttl_interval_seconds"] == made["ttl_interval_seconds"]
+
+    def test_a_time_to_live(self, project: OfService) -> None:
+        made = project.new_branch(ttl_interval_seconds=600)["branch"]
+        assert made["ttl_interval_seconds"] == 600
+        left = datetime.fromisoformat(made["expires_at"]) - within()
+        assert timedelta(seconds=570) < left < timedelta(seconds=602)
+
+    @pytest.mark.parametrize(
+        ("attributes", "status", "words"),
+        [
+            ({"expires_at": "2020-01-01T00:00:00Z"}, 422, "must be in the future"),
+            ({"expires_at": "2999-01-01T00:00:00"}, 400, "expires_at"),
+            ({"expires_at": "2999-01-01"}, 400, "expires_at"),
+            ({"expires_at": "tomorrow"}, 400, "expires_at"),
+            ({"expires_at": 32503680000}, 400, "expires_at"),
+            ({"expires_at": "9999-12-31T23:59:59.9Z"}, 422, "too far in the future"),
+            ({"ttl_interval_seconds": 0}, 400, "ttl_interval_seconds"),
+            ({"ttl_interval_seconds": True}, 400, "ttl_interval_seconds"),
+            ({"ttl_interval_seconds": 10**18}, 400, "ttl_interval_seconds"),
+            (
+                {"ttl_interval_seconds": 5, "expires_at": "2999-01-01T00:00:00Z"},
+                400,
+                "send one of them",
+            ),
+            ({"expires_at": "2999-01-01T00:00:00Z", "protected": True}, 422, "a protected branch"),
+            ({"archived": True}, 400, "archived is not offered by this server"),
+        ],
+    )
+    @pytest.mark.parametrize("is_new", [True, False])
+    def test_refusals(
+        self,
+        standing: OfService,
+        spare_branch_id: str,
+        attributes: dict[str, Any],
+        status: int,
+        words: str,
+        is_new: bool,
+    ) -> None:
+        answer = refused(standing, attributes, "" if is_new else spare_branch_id)
+        assert (answer[0], words in answer[1]) == (status, True), answer
+
+    def test_not_archived_is_what_it_is(self, standing: OfService, spare_branch_id: str) -> None:
+        assert changed(standing, spare_branch_id, archived=False)["id"] == spare_branch_id
+
+    def test_what_could_not_go_cannot_expire(self, project: OfService) -> None:
+        end = {"expires_at": printed(within(hours=1))}
+        parent = project.new_branch_id()
+        child = project.new_branch_id(parent_id=parent)
+        protected = project.new_branch_id(protected=True)
+        assert "the default branch cannot expire" in refused(project, end, project.branch_id)[1]
+        assert f"children cannot expire: {child}" in refused(project, end, parent)[1]
+        assert "a protected branch cannot expire" in refused(project, end, protected)[1]
+        unprotected = changed(project, protected, protected=False, **end)
+        assert unprotected["expires_at"] == end["expires_at"]
+
+    def test_what_expires_becomes_nothing_that_could_not_go(self, project: OfService) -> None:
+        brief = project.new_branch_id(ttl_interval_seconds=3600)
+        assert refused(project, {"parent_id": brief}) == (
+            422,
+            "the branch expires, and cannot become a parent: clear its expires_at first",
+        )
+        status, words = refused(project, {"protected": True}, brief)
+        assert (status, "cannot become protected" in words) == (422, True)
+        path = project.branch_path(brief, "/set_as_default")
+        status, words = refusal(project.client.call("POST", path))
+        assert (status, "cannot become the default" in words) == (422, True)
+        # Of its schema others may be made: they do not keep it.
+        project.new_branch(parent_id=brief, init_source="schema-only")
+        assert changed(project, brief, protected=True, expires_at=None)["protected"] is True
+
+
+class TestTheEnd:
+    def test_it_goes_by_itself(self, project: OfService) -> None:
+        made = project.new_branch(endpoint=True, name="brief", ttl_interval_seconds=3600)
+        branch_id, endpoint_id = made["branch"]["id"], made["endpoints"][0]["id"]
+        changed(project, branch_id, ttl_interval_seconds=1)
+        path = project.branch_path(branch_id)
+        wait_for(lambda: project.client.call("GET", path).status_code == 404, "its end", timeout=30)
+        assert not project.stack.data_dir(branch_id).parent.exists()
+        assert not project.is_running(endpoint_id)
+        begun = [row for row in project.operations() if row["initiator"]["type"] == "expiry"]
+        assert [row["action"] for row in begun] == ["delete_timeline", "suspend_compute"]
+        assert {row["status"] for row in begun} == {"finished"}
+        events = project.client.get("/events", branch_id=branch_id, actor="expiry")["events"]
+        kinds = [event["type"] for event in events]
+        assert {"branch.expired", "branch.deleted", "endpoint.deleted"} <= set(kinds)
+        (expired,) = [event for event in events if event["type"] == "branch.expired"]
+        assert expired["operation_ids"] == [row["id"] for row in reversed(begun)]
+
+    def test_too_late_to_give_it_another_end(self, project: OfService) -> None:
+        branch_id = project.new_branch_id(ttl_interval_seconds=3600)
+        with project.locked(branch_id):
+            changed(project, branch_id, ttl_interval_seconds=1)
+            wait_for(lambda: project.operations()[0]["action"] == "delete_timeline", "its deletion")
+            assert refused(project, {"expires_at": None}, branch_id)[0] == 423
+
+
+def make_due(*branches: Branch, ago: float = 60.0) -> None:
+    end = timezone.now() - timedelta(seconds=ago)
+    ids = [branch.id for branch in branches]
+    Branch.objects.filter(id__in=ids).update(expires_at=end, ttl_interval_seconds=1)
+
+
+def deletions(project: Project | None = None) -> list[str | None]:
+    found = Operation.objects.filter(action="delete_timeline")
+    if project:
+        found = found.filter(project=project)
+    return list(found.order_by("created_at").values_list("branch_id", flat=True))
+
+
+def spare(project: Project) -> list[Branch]:
+    return list(project.branches.filter(default=False).order_by("name"))
+
+
+class TestRound:
+    def test_what_must_stay_for_now_is_tried_again(self, account: Account, region: Region) -> None:
+        project = make_project(account, region, size=4)
+        default, parent, protected, free = project.branches.order_by("name")
+        child = Branch.objects.create(project=project, name="child", parent=parent)
+        Branch.objects.filter(id=protected.id).update(protected=True)
+        make_due(default, parent, protected, free)
+        expire_branches(region)
+        expire_branches(region)
+        assert deletions() == [free.id]
+        Branch.objects.filter(id=child.id).update(deleted_at=timezone.now())
+        Branch.objects.filter(id=protected.id).update(protected=False)
+        expire_branches(region)
+        assert set(deletions()) == {free.id, parent.id, protected.id}
+
+    def test_it_waits_for_what_is_under_way(self, account: Account, region: Region) -> None:
+        project = make_project(account, region, size=2)
+        (branch,) = spare(project)
+        Operation.objects.update(status="running", resources=[branch.id], branch=branch)
+        make_due(branch)
+        expire_branches(region)
+        assert deletions() == [branch.id]
+        (deletion,) = Operation.objects.filter(action="delete_timeline")
+        assert (deletion.status, deletion.initiator_type) == ("scheduling", "expiry")
+        (event,) = Event.objects.filter(type="branch.expired")
+        assert (event.branch_id, event.actor_type) == (branch.id, "expiry")
+
+    @pytest.mark.parametrize("status", ["failed", "cancelled"])
+    def test_a_deletion_that_came_to_nothing_is_begun_anew_after_a_pause(
+        self, account: Account, region: Region, status: str
+    ) -> None:
+        project = make_project(account, region, size=2)
+        (branch,) = spare(project)
+        Endpoint.objects.update(deleted_at=timezone.now())
+        make_due(branch)
+        expire_branches(region)
+        Operation.objects.update(status=status, updated_at=timezone.now())
+        expire_branches(region)
+        assert len(deletions()) == 1
+        Operation.objects.update(updated_at=timezone.now() - timedelta(minutes=6))
+        expire_branches(region)
+        assert deletions() == [branch.id, branch.id]
+
+    def test_who_has_many_holds_up_nobody(self, account: Account, region: Region) -> None:
+        for _ in range(AT_ONCE + 5):
+            make_due(*spare(make_project(account, region, size=2)), ago=3600)
+        crowded = make_project(account, region, size=MOST_WAITING + 5)
+        make_due(*spare(crowded), ago=7200)
+        other = Account.objects.create(name="bob")
+        hers = make_project(other, region, size=2)
+        make_due(*spare(hers), ago=1)
+        expire_branches(region)
+        assert len(deletions(hers)) == 1
+        assert len(deletions(crowded)) == MOST_WAITING
+        assert len(deletions()) == MOST_WAITING + AT_ONCE - 1
+        expire_branches(region)
+        assert len(deletions(crowded)) == MOST_WAITING
+        assert len(deletions()) == MOST_WAITING + 1 + AT_ONCE + 5
+        Operation.objects.filter(project=crowded).update(status="finished")
+        Branch.objects.filter(id__in=deletions(crowded)).update(deleted_at=timezone.now())
+        expire_branches(region)
+        assert len(set(deletions(crowded))) == MOST_WAITING + 4
+
+    def test_one_project_that_fails_keeps_no_other(
+        self, account: Account, region: Region, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        first, second = (make_project(account, region, size=2) for _ in range(2))
+        make_due(*spare(first), ago=60)
+        make_due(*spare(second), ago=30)
+
+        def fails_for_the_first(project: Project, branch: Branch) -> list[Operation]:
+            if project.id == first.id:
+                raise ValueError("of this project alone")
+            return schedule_deletion(project, branch)
+
+        monkeypatch.setattr("controlplane.operations.expiry.schedule_deletion", fails_for_the_first)
+        expire_branches(region)
+        assert (deletions(first), len(deletions(second))) == ([], 1)
+
+    def test_others_are_left_alone(self, account: Account, region: Region) -> None:
+        elsewhere = Region.objects.create(id="other", name="other", host="other.example.com")
+        make_due(*spare(make_project(account, elsewhere, size=2)))
+        gone = make_project(account, region, size=2)
+        make_due(*spare(gone))
+        Project.objects.filter(id=gone.id).update(deleted_at=timezone.now())
+        lasting = make_project(account, region, size=2)
+        make_due(*spare(lasting), ago=-60)
+        expire_branches(region)
+        assert deletions() == []
+
+    def test_an_idle_look_costs_nothing(self, account: Account, region: Region) -> None:
+        """However many branches there are, and however many of them end one day."""
+        project = make_project(account, region)
+        Branch.objects.bulk_create(
+            Branch(project=project, name=f"b{n}", expires_at=within(hours=1) if n % 2 else None)
+            for n in range(5000)
+        )
+        with connection.cursor() as cursor:
+            cursor.execute("ANALYZE controlplane_branch")
+        with CaptureQueriesContext(connection) as captured:
+            expire_branches(region)
+        assert len(captured) == 1
+        with connection.cursor() as cursor:
+            cursor.execute(f"EXPLAIN ANALYZE {captured[0]['sql']}")
+            plan = "\n".join(line for (line,) in cursor.fetchall())
+        assert "branches_that_expire" in plan, plan
+        assert "Seq Scan on controlplane_branch" not in plan, plan

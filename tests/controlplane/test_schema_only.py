@@ -1,0 +1,241 @@
+"""A branch with `init_source: schema-only`: what was made in its source, and none of the rows."""
+
+import random
+import time
+from typing import Any
+
+import pytest
+
+from tests.controlplane.test_story import names, steps
+from tests.support.project import Project, refusal
+from tests.support.waiting import wait_for
+
+SCHEMA_ONLY: dict[str, Any] = {"init_source": "schema-only"}
+# No row of it may be found anywhere in the new branch.
+SECRET = "the-rows-of-the-source"
+SOURCE = f"""
+CREATE ROLE reader LOGIN PASSWORD 'x' VALID UNTIL '2099-01-01';
+CREATE ROLE team CREATEROLE;
+GRANT team TO reader WITH ADMIN OPTION;
+SET ROLE team;
+CREATE ROLE by_team;
+GRANT by_team TO reader WITH INHERIT FALSE;
+RESET ROLE;
+ALTER ROLE reader SET search_path TO 'Shop', public;
+ALTER ROLE reader SET statement_timeout TO '7s';
+ALTER ROLE reader IN DATABASE neondb SET work_mem TO '8MB';
+ALTER DATABASE neondb SET lock_timeout TO '9s';
+CREATE SCHEMA "Shop" AUTHORIZATION neondb_owner;
+CREATE TYPE "Shop".size AS ENUM ('s', 'l');
+CREATE TABLE "Shop".item (
+    id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, words text NOT NULL CHECK (words <> ''),
+    size "Shop".size DEFAULT 's', twice text GENERATED ALWAYS AS (words || words) STORED
+);
+ALTER TABLE "Shop".item OWNER TO neondb_owner;
+CREATE SEQUENCE counted;
+CREATE TABLE part (at date NOT NULL) PARTITION BY RANGE (at);
+CREATE TABLE part_of_2027 PARTITION OF part FOR VALUES FROM ('2027-01-01') TO ('2028-01-01');
+INSERT INTO "Shop".item (words) SELECT '{SECRET}' || n FROM generate_series(1, 1000) n;
+INSERT INTO part VALUES ('2027-02-03');
+CREATE INDEX by_words ON "Shop".item (lower(words));
+CREATE VIEW items AS SELECT words FROM "Shop".item;
+CREATE MATERIALIZED VIEW kept AS SELECT words FROM "Shop".item;
+CREATE FUNCTION lines() RETURNS bigint LANGUAGE sql AS 'SELECT count(*) FROM "Shop".item';
+CREATE FUNCTION touch() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN new; END';
+CREATE TRIGGER touched BEFORE INSERT ON "Shop".item FOR EACH ROW EXECUTE FUNCTION touch();
+GRANT USAGE ON SCHEMA "Shop" TO reader;
+GRANT SELECT ON "Shop".item TO reader;
+COMMENT ON TABLE "Shop".item IS 'what is sold';
+SELECT nextval('counted') FROM generate_series(1, 41);
+SELECT lo_from_bytea(0, '{SECRET}');
+ANALYZE;
+"""
+LEFT_OUT = """
+SELECT (SELECT count(*) FROM "Shop".item), (SELECT count(*) FROM part), lines(),
+    (SELECT last_value FROM counted), (SELECT count(*) FROM pg_largeobject_metadata),
+    (SELECT relispopulated FROM pg_class WHERE relname = 'kept'),
+    (SELECT count(*) FROM pg_stats WHERE schemaname IN ('Shop', 'public'))
+"""
+KEPT = """
+SELECT pg_get_userbyid(relowner), relacl::text, obj_description('"Shop".item'::regclass),
+    (SELECT count(*) FROM pg_attribute WHERE attrelid = '"Shop".item'::regclass AND attnum > 0),
+    (SELECT count(*) FROM pg_constraint WHERE conrelid = '"Shop".item'::regclass),
+    (SELECT count(*) FROM pg_index WHERE indrelid = '"Shop".item'::regclass),
+    (SELECT count(*) FROM pg_trigger WHERE tgrelid = '"Shop".item'::regclass),
+    (SELECT count(*) FROM pg_inherits WHERE inhparent = 'part'::regclass)
+FROM pg_class WHERE oid = '"Shop".item'::regclass
+"""
+ROLES = """
+SELECT rolname, rolcanlogin, rolcreaterole, rolvaliduntil::text, rolpassword IS NULL,
+    (SELECT array_agg(setconfig ORDER BY setdatabase) FROM (
+        SELECT setdatabase = 0 AS setdatabase, setconfig::text FROM pg_db_role_setting
+        WHERE setrole = r.oid) s)
+FROM pg_authid r WHERE oid >= 16384 ORDER BY rolname
+"""
+MEMBERS = """
+SELECT roleid::regrole::text, member::regrole::text, grantor::regrole::text,
+    admin_option, inherit_option, set_option
+FROM pg_auth_members WHERE member >= 16384 ORDER BY 1, 2, 3
+"""
+DATABASES = """
+SELECT datname, pg_get_userbyid(datdba), datacl::text, setconfig
+FROM pg_database d LEFT JOIN pg_db_role_setting s ON s.setdatabase = d.oid AND s.setrole = 0
+ORDER BY datname
+"""
+
+
+def new_endpoint(project: Project, branch_id: str) -> str:
+    return str(project.create_endpoint(branch_id)["endpoint"]["id"])
+
+
+@pytest.mark.parametrize("sleeps", [False, True], ids=["awake", "asleep"])
+def test_it_has_all_but_the_rows(project: Project, sleeps: bool) -> None:
+    project.sql(SOURCE)
+    body = {"database": {"name": "second; DROP", "owner_name": "neondb_owner"}}
+    project.done(project.client.post(project.branch_path(rest="/databases"), body))
+    expected = {query: project.sql(query) for query in (KEPT, ROLES, MEMBERS, DATABASES)}
+    if sleeps:
+        project.suspend()
+    made = project.new_branch(**SCHEMA_ONLY)
+    branch = made["branch"]
+    assert branch["init_source"] == "schema-only"
+    assert "parent_id" not in branch
+    assert project.branch(branch["id"])["current_state"] == "ready"
+    assert "logical_size" not in project.branch(branch["id"])
+    # The source is as it was.
+    assert project.endpoint()["current_state"] == ("idle" if sleeps else "active")
+    story = names(steps(project, made["operations"][0]["id"]))
+    assert [name for name in story if "schema" in name] == ["reading_schema", "writing_schema"]
+
+    endpoint = new_endpoint(project, branch["id"])
+    assert project.sql(LEFT_OUT, endpoint_id=endpoint) == [(0, 0, 0, 1, 0, False, 0)]
+    assert {query: project.sql(query, endpoint_id=endpoint) for query in expected} == expected
+    project.sql("INSERT INTO \"Shop\".item (words) VALUES ('new')", endpoint_id=endpoint)
+    assert project.sql('SELECT id FROM items NATURAL JOIN "Shop".item', endpoint_id=endpoint) == [
+        (1,)
+    ]
+    place = project.stack.data_dir(branch["id"])
+    project.suspend(endpoint)
+    for file in place.rglob("*"):
+        assert not file.is_file() or SECRET.encode() not in file.read_bytes(), file
+    assert list(place.parent.glob("schema*")) == list(place.parent.glob("tmp*")) == []
+    assert list((project.stack.state_dir / "sockets").glob("schema*")) == []
+    # Neither keeps the other from going.
+    other = project.new_branch(parent_id=branch["id"])["branch"]
+    assert other["init_source"] == "parent-data"
+    project.client.delete(project.branch_path(other["id"]))
+
+
+def test_the_source_may_go_first(project: Project) -> None:
+    source = project.new_branch_id()
+    made = project.new_branch_id(parent_id=source, **SCHEMA_ONLY)
+    project.done(project.client.delete(project.branch_path(source)))
+    assert project.branch(made)["current_state"] == "ready"
+    # Of an own, it can be made anew what was made of it.
+    assert project.new_branch(parent_id=made, **SCHEMA_ONLY)["branch"]["init_source"]
+
+
+def test_a_client_gets_in_as_its_source(project: Project) -> None:
+    body = {"branch": SCHEMA_ONLY, "endpoints": [{"type": "read_write"}]}
+    made = project.done(project.client.post(project.path + "/branches", body))
+    assert [role["name"] for role in made["roles"]] == ["neondb_owner"]
+    assert [database["name"] for database in made["databases"]] == ["neondb"]
+    assert project.endpoint(made["endpoints"][0]["id"])["current_state"] == "active"
+
+
+def test_what_strangers_left_runs_nowhere(project: Project) -> None:
+    """Functions of the owner, wherever a restore could come to call them, and names that shadow
+    Postgres's own."""
+    project.sql(
+        """
+        SET ROLE neondb_owner;
+        CREATE SCHEMA trap;
+        CREATE FUNCTION trap.snap() RETURNS int LANGUAGE plpgsql AS $$
+            BEGIN EXECUTE 'CREATE ROLE sprung_' || current_user || ' SUPERUSER'; RETURN 1;
+            EXCEPTION WHEN insufficient_privilege THEN RETURN 1; END $$;
+        CREATE FUNCTION trap.spring() RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$
+            BEGIN RETURN trap.snap(); END $$;
+        CREATE FUNCTION trap.set_config(text, text, bool) RETURNS text LANGUAGE sql AS
+            'SELECT trap.spring()::text';
+        CREATE TABLE trap.bait (a int DEFAULT trap.spring() CHECK (trap.spring() = 1));
+        CREATE INDEX ON trap.bait ((a + trap.spring()));
+        CREATE VIEW trap.seen AS SELECT trap.spring();
+        CREATE MATERIALIZED VIEW trap.stored AS SELECT trap.spring() WITH NO DATA;
+        CREATE DOMAIN trap.dom AS int DEFAULT trap.spring() CHECK (trap.spring() = 1);
+        CREATE STATISTICS trap.stat ON (a + trap.spring()) FROM trap.bait;
+        RESET ROLE;
+        ALTER DATABASE neondb SET search_path TO trap, pg_catalog;
+        """,
+    )
+    endpoint = new_endpoint(project, project.new_branch_id(**SCHEMA_ONLY))
+    # Of the table itself nothing is asked as the platform: Postgres would call the functions that
+    # its checks and indexes name to plan the question.
+    made = """
+        SELECT to_regclass('trap.bait') IS NOT NULL,
+            (SELECT count(*) FROM pg_roles WHERE rolname ~ 'sprung')
+    """
+    assert project.sql(made, endpoint_id=endpoint) == [(True, 0)]
+    assert project.sql(made) == [(True, 0)]
+
+
+def test_a_database_that_lets_nobody_in_is_named(project: Project) -> None:
+    project.sql("CREATE DATABASE closed ALLOW_CONNECTIONS false")
+    answer = project.client.post(project.path + "/branches", {"branch": SCHEMA_ONLY})
+    (failed,) = project.client.finish(answer)
+    assert failed["status"] == "failed"
+    assert failed["error"].startswith('the database "closed" lets nobody in')
+    project.sql("ALTER DATABASE closed ALLOW_CONNECTIONS true")
+    path = f"{project.path}/operations/{failed['id']}/retry"
+    project.done(project.client.post(path))
+    assert project.branch(answer["branch"]["id"])["current_state"] == "ready"
+
+
+def test_it_can_be_cancelled_while_it_reads(project: Project) -> None:
+    """A client of the source holds a lock that the reading waits for."""
+    project.sql("CREATE TABLE held ()")
+    with project.compute() as holder, holder.transaction():
+        holder.execute("LOCK TABLE held IN ACCESS EXCLUSIVE MODE")
+        answer = project.client.post(project.path + "/branches", {"branch": SCHEMA_ONLY})
+        operation = answer["operations"][0]["id"]
+        wait_for(
+            lambda: "reading_schema" in names(steps(project, operation)), "the reading", timeout=60
+        )
+        project.client.post(f"{project.path}/operations/{operation}/cancel")
+        ended = project.client.ended(project.id, operation)
+    assert ended["status"] == "cancelled"
+    branch_id = answer["branch"]["id"]
+    assert project.branch(branch_id)["current_state"] == "init"
+    assert not project.stack.data_dir(branch_id).parent.with_name(f".{branch_id}").exists()
+    assert project.endpoint()["current_state"] == "active"
+    project.done(project.client.post(f"{project.path}/operations/{operation}/retry"))
+
+
+def test_it_can_be_cancelled_at_any_moment(project: Project) -> None:
+    """While Postgres runs that is not an endpoint's."""
+    project.suspend()
+    chance = random.Random(20270131)
+    branches, sockets = (project.stack.state_dir / name for name in ("branches", "sockets"))
+    for _ in range(4):
+        answer = project.client.post(project.path + "/branches", {"branch": SCHEMA_ONLY})
+        branch_id, (operation,) = answer["branch"]["id"], answer["operations"]
+        staging = branches / f".{branch_id}"
+        wait_for(staging.exists, "the beginning of the work", timeout=60)
+        time.sleep(chance.uniform(0, 1))  # the moment is what is random here
+        path = f"{project.path}/operations/{operation['id']}/cancel"
+        was_in_time = project.client.call("POST", path).ok
+        ended = project.client.ended(project.id, operation["id"])
+        assert ended["status"] == ("cancelled" if was_in_time else "finished"), ended
+        assert ended["failures_count"] == 0
+        assert not staging.exists()
+        assert (branches / branch_id).exists() is not was_in_time
+        assert list(branches.glob("*/schema*")) == list(sockets.glob("schema*")) == []
+    assert project.endpoint()["current_state"] == "idle"
+    project.start()
+
+
+@pytest.mark.parametrize("source", ["parent", "schema-only ", "", 7])
+def test_another_source_is_refused(standing: Project, source: Any) -> None:
+    body = {"branch": {"init_source": source}}
+    response = standing.client.call("POST", standing.path + "/branches", json=body)
+    status, message = refusal(response)
+    assert (status, "init_source" in message) == (400, True)
