@@ -5,9 +5,10 @@ or dropped between the two moments, or a whole branch made. And nothing runs on 
 """
 
 from collections.abc import Collection, Mapping
+from datetime import datetime
 
 from django.conf import settings
-from django.db import transaction
+from django.db import connection, transaction
 from django.utils import timezone
 
 from controlplane.backup.manifest import BranchCopy, Manifest
@@ -19,6 +20,7 @@ from controlplane.models import (
     Database,
     Endpoint,
     EndpointState,
+    Meter,
     Operation,
     Project,
     Region,
@@ -33,6 +35,7 @@ from controlplane.services.event_tail import renumber_events
 def settle_rows(manifest: Manifest) -> None:
     """Bring all rows to what was restored. Nothing else uses the database meanwhile."""
     renumber_events()
+    _stop_meters(manifest.rows_at)
     for endpoint in Endpoint.objects.select_related("project").filter(
         project__region_id=settings.REGION, current_state=EndpointState.ACTIVE
     ):
@@ -52,6 +55,17 @@ def settle_rows(manifest: Manifest) -> None:
     _forget_younger({*manifest.branches, *manifest.not_copied})
     # The rows remember the state directory that they were copied from.
     adopt_region(Region.objects.get(id=settings.REGION))
+
+
+def _stop_meters(rows_at: datetime) -> None:
+    """Count what the branches stored until then, and not what they lay in the backup."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT perch_add_interval(branch_id, stored_since, %s, 0, stored_bytes)"
+            " FROM controlplane_meter WHERE stored_bytes > 0 AND stored_since < %s",
+            [rows_at, rows_at],
+        )
+    Meter.objects.update(stored_since=timezone.now())
 
 
 def _expect_catalog(branch_id: str, databases: Mapping[str, str], copy: BranchCopy) -> None:

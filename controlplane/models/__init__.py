@@ -2,6 +2,7 @@
 
 from controlplane.models.account import Account, ApiKey
 from controlplane.models.branch import Branch, BranchState
+from controlplane.models.consumed import Consumed
 from controlplane.models.endpoint import (
     Configuration,
     Endpoint,
@@ -26,6 +27,7 @@ from controlplane.models.project import Project
 from controlplane.models.region import Region
 from controlplane.models.requests import IdempotentRequest, RequestRate
 from controlplane.models.role import Database, Role
+from controlplane.models.usage import Meter, Span, TrafficReporter, Usage
 from controlplane.models.webhook import DeliveryStatus, Webhook, WebhookDelivery
 
 __all__ = [
@@ -41,6 +43,7 @@ __all__ = [
     "Branch",
     "BranchState",
     "Configuration",
+    "Consumed",
     "Database",
     "DeliveryStatus",
     "Endpoint",
@@ -49,6 +52,7 @@ __all__ = [
     "Event",
     "IdempotentRequest",
     "Lane",
+    "Meter",
     "Operation",
     "OperationStatus",
     "Plan",
@@ -59,6 +63,9 @@ __all__ = [
     "Region",
     "RequestRate",
     "Role",
+    "Span",
+    "TrafficReporter",
+    "Usage",
     "Webhook",
     "WebhookDelivery",
 ]

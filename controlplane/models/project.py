@@ -4,6 +4,7 @@ from django.db import models
 from django.utils import timezone
 
 from controlplane.models.account import Account
+from controlplane.models.consumed import NOTHING, Consumed
 from controlplane.models.names import new_project_id
 from controlplane.models.region import Region
 
@@ -23,6 +24,9 @@ class Project(models.Model):
     updated_at = models.DateTimeField(default=timezone.now)
     # Set by the request that deletes it; delete_tenant then removes the data.
     deleted_at = models.DateTimeField(null=True)
+
+    # What its branches used in the consumption period; set by the services that looked.
+    consumed: Consumed = NOTHING
 
     class Meta:
         indexes = (

@@ -28,6 +28,7 @@ from controlplane.models import (
     Project,
     Role,
 )
+from controlplane.models.consumption import with_consumed_branches
 from controlplane.operations.actions import MAKES_BRANCH
 from controlplane.operations.scheduling import Step, schedule, unfinished
 from controlplane.services.creation import creation_again, make_branch, make_endpoint
@@ -156,6 +157,7 @@ def update_branch(
         after = {"name": branch.name, "protected": branch.protected}
         if changes := differences(before, after):
             record(branch_updated(project, branch, changes))
+    with_consumed_branches([branch])
     return branch
 
 
@@ -169,6 +171,7 @@ def set_default_branch(account: Account, project_id: str, branch_id: str) -> Bra
         now = timezone.now()
         if not branch.default:
             _set_default(project, branch, now)
+    with_consumed_branches([branch])
     return branch
 
 
@@ -190,6 +193,7 @@ def delete_branch(
     """
     with changing_project(account, project_id) as project:
         branch = find_branch(project, branch_id)
+        with_consumed_branches([branch])
         under_way = _deletion_of(branch, unfinished(project.id))
         if under_way:
             return branch, under_way
@@ -236,6 +240,7 @@ def _with_pending(project: Project, branches: list[Branch]) -> list[Branch]:
     for branch in branches:
         if branch.id in being_created:
             branch.pending_state = BranchState.READY
+    with_consumed_branches(branches)
     return branches
 
 

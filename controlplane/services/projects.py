@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from django.db import transaction
-from django.db.models import Q, QuerySet, Sum
-from django.db.models.functions import Coalesce
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from controlplane.events.catalog import database_created, role_created
@@ -32,6 +31,7 @@ from controlplane.models import (
     Region,
     Role,
 )
+from controlplane.models.consumption import with_consumed_projects
 from controlplane.operations.engine import withdraw
 from controlplane.operations.scheduling import Step, schedule
 from controlplane.services import plan_limits
@@ -100,9 +100,8 @@ def find_project(account: Account, project_id: str) -> Project:
 
 def get_project(account: Account, project_id: str) -> Project:
     """The project with what its branches used. Raises NotFound."""
-    project = _with_usage(_projects_of(account)).filter(id=project_id, deleted_at=None).first()
-    if project is None:
-        raise NotFound("project not found")
+    project = find_project(account, project_id)
+    with_consumed_projects([project])
     return project
 
 
@@ -127,9 +126,7 @@ def list_projects(
 ) -> list[Project]:
     """Newest first, those that follow the project with the id `after`; with `only`, at most the
     one with that id. Raises Invalid."""
-    projects = (
-        _with_usage(_projects_of(account)).filter(deleted_at=None).order_by("-created_at", "id")
-    )
+    projects = _projects_of(account).filter(deleted_at=None).order_by("-created_at", "id")
     if only is not None:
         projects = projects.filter(id=only)
     if search:
@@ -142,7 +139,7 @@ def list_projects(
         projects = projects.filter(
             Q(created_at__lt=last.created_at) | Q(created_at=last.created_at, id__gt=last.id)
         )
-    return list(projects[:limit])
+    return list(with_consumed_projects(list(projects[:limit])))
 
 
 def create_project(account: Account, spec: ProjectSpec) -> NewProject:
@@ -230,6 +227,7 @@ def update_project(account: Account, project_id: str, changes: ProjectChanges) -
         project.save()
         if changed := differences(before, _told_of(project)):
             record(project_updated(project, changed))
+    with_consumed_projects([project])
     return project
 
 
@@ -260,6 +258,7 @@ def delete_project(account: Account, project_id: str) -> Project:
         Endpoint.objects.filter(project=project, deleted_at=None).update(deleted_at=now)
         operations = schedule(project, [Step(Action.DELETE_TENANT, holds_project=True)])
         record(project_deleted(project, operations))
+        with_consumed_projects([project])
     return project
 
 
@@ -288,13 +287,6 @@ def _owner_of(database_name: str) -> str:
 
 def _projects_of(account: Account) -> QuerySet[Project]:
     return Project.objects.select_related("region", "account").filter(account=account)
-
-
-def _with_usage(projects: QuerySet[Project]) -> QuerySet[Project]:
-    return projects.annotate(
-        total_active=Coalesce(Sum("branches__active_seconds"), 0.0),
-        total_compute=Coalesce(Sum("branches__compute_seconds"), 0.0),
-    )
 
 
 def _find_region(region_id: str | None) -> Region:

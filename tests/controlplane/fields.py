@@ -148,6 +148,8 @@ PROJECT_LISTED: Mapping[str, Check] = {
     "store_passwords": flag,
     "active_time": integer,
     "cpu_used_sec": integer,
+    "synthetic_storage_size": integer,
+    "quota_reset_at": timestamp,
     "creation_source": text,
     "created_at": timestamp,
     "updated_at": timestamp,
@@ -165,7 +167,7 @@ PROJECT: Mapping[str, Check] = {
     "consumption_period_end": timestamp,
     "owner": mapping,
 }
-PROJECT_AT_TIMES: Mapping[str, Check] = {"synthetic_storage_size": integer}
+PROJECT_AT_TIMES: Mapping[str, Check] = {"compute_last_active_at": timestamp}
 ROLE: Mapping[str, Check] = {
     "branch_id": branch_id,
     "name": text,

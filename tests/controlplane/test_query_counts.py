@@ -24,13 +24,13 @@ from controlplane.models import (
 from tests.controlplane.rows import make_project, make_webhook
 
 # The key, the project, and what was asked for. One more tells which branches or endpoints
-# have something pending.
+# have something pending, and one what projects or branches have consumed.
 BUDGET = {
-    "": 2,
+    "": 3,
     "/endpoints": 3,
     "/endpoints/{endpoint}": 4,
-    "/branches": 4,
-    "/branches/{branch}": 4,
+    "/branches": 5,
+    "/branches/{branch}": 5,
     "/branches/{branch}/endpoints": 4,
     "/operations": 3,
     "/operations?limit=1": 3,
@@ -65,9 +65,9 @@ def test_reading_a_projects_parts(
 def test_listing_projects(api: DjangoClient, account: Account, region: Region, size: int) -> None:
     for _ in range(size):
         make_project(account, region)
-    assert queries(api, "?limit=400") == 2
+    assert queries(api, "?limit=400") == 3
     middle = Project.objects.order_by("created_at")[size // 2]
-    assert queries(api, f"?limit=400&cursor={middle.id}") == 3
+    assert queries(api, f"?limit=400&cursor={middle.id}") == 4
 
 
 @pytest.mark.parametrize("size", [3, 30])
@@ -90,8 +90,8 @@ ENDPOINT = "/{project}/endpoints/{endpoint}"
 # endpoint runs, except to be started; the branch `bare` has none.
 WRITES: dict[str, tuple[str, str, Any, int]] = {
     "create a project": ("POST", "", {"project": {}}, 14),
-    "rename a project": ("PATCH", "/{project}", {"project": {"name": "x"}}, 6),
-    "delete a project": ("DELETE", "/{project}", None, 12),
+    "rename a project": ("PATCH", "/{project}", {"project": {"name": "x"}}, 7),
+    "delete a project": ("DELETE", "/{project}", None, 13),
     "create a branch": ("POST", "/{project}/branches", {}, 17),
     "create a branch with an endpoint": (
         "POST",
@@ -99,9 +99,9 @@ WRITES: dict[str, tuple[str, str, Any, int]] = {
         {"branch": {"name": "x"}, "endpoints": [{"type": "read_write"}]},
         18,
     ),
-    "rename a branch": ("PATCH", BRANCH, {"branch": {"name": "x"}}, 8),
-    "make a branch the default": ("POST", BRANCH + "/set_as_default", None, 10),
-    "delete a branch": ("DELETE", BRANCH, None, 13),
+    "rename a branch": ("PATCH", BRANCH, {"branch": {"name": "x"}}, 9),
+    "make a branch the default": ("POST", BRANCH + "/set_as_default", None, 11),
+    "delete a branch": ("DELETE", BRANCH, None, 14),
     "create an endpoint": (
         "POST",
         "/{project}/endpoints",
@@ -115,7 +115,7 @@ WRITES: dict[str, tuple[str, str, Any, int]] = {
     "start": ("POST", ENDPOINT + "/start", None, 11),
     "suspend": ("POST", ENDPOINT + "/suspend", None, 11),
     "restart": ("POST", ENDPOINT + "/restart", None, 11),
-    "delete an endpoint": ("DELETE", ENDPOINT, None, 12),
+    "delete an endpoint": ("DELETE", ENDPOINT, None, 11),
     "delete a role": ("DELETE", BRANCH + "/roles/bob", None, 16),
     "reset a password": ("POST", BRANCH + "/roles/bob/reset_password", None, 15),
     "delete a database": ("DELETE", BRANCH + "/databases/stock", None, 15),

@@ -5,7 +5,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ from controlplane.proxy.directory import ComputeAddress, Route
 from controlplane.proxy.server import Proxy
 from controlplane.proxy.settings import ProxySettings
 from controlplane.proxy.tls import TlsIdentity
+from controlplane.proxy.traffic import Tally, Traffic
 from tests.support.waiting import wait_for
 
 REGION_HOST = "localhost"
@@ -44,8 +45,12 @@ class Endpoint:
 class MemoryDirectory:
     def __init__(self) -> None:
         self.endpoints: dict[str, Endpoint] = {}
+        self.traffic = Traffic()
         # The endpoint, where it exists, the role and the address of each.
         self.refusals: list[tuple[str | None, str, str]] = []
+
+    def counting(self, endpoint_id: str) -> AbstractContextManager[Tally]:
+        return self.traffic.counting(endpoint_id, "")
 
     def note_refusal(self, route: Route | None, role: str, *, address: str) -> None:
         self.refusals.append((route.endpoint_id if route else None, role, address))
