@@ -26,6 +26,7 @@ from controlplane.services.errors import (
     Unprocessable,
 )
 from controlplane.services.idempotency import AnsweredBefore
+from controlplane.services.quotas import QuotaExceeded
 from controlplane.services.request_rates import RateLimited
 
 log = logging.getLogger(__name__)
@@ -39,6 +40,7 @@ STATUS_OF: Mapping[type[ServiceError], int] = {
     PasswordNotStored: 412,
     Unprocessable: 422,
     Locked: 423,
+    QuotaExceeded: 423,
     RateLimited: 429,
     RegionFull: 503,
 }

@@ -20,11 +20,13 @@ from controlplane.operations.disk import guard_disk
 from controlplane.operations.event_retention import forget_events
 from controlplane.operations.idleness import suspend_idle_endpoints
 from controlplane.operations.kept_requests import forget_requests
+from controlplane.operations.quota_rounds import QUOTA_ROUND, hold_to_quotas
 from controlplane.operations.reconcile import reconcile_host, redispatch_lost_operations
 from controlplane.operations.retention import forget_deleted
 from controlplane.operations.sizes import measure_nearly_full, measure_sizes
 from controlplane.operations.story import write_lasting
 from controlplane.operations.under_way import hear_of_cancels
+from controlplane.operations.usage_retention import forget_usage
 from controlplane.webhooks.upkeep import look_after_webhooks
 
 log = logging.getLogger(__name__)
@@ -87,10 +89,12 @@ ROUNDS: Sequence[Round] = (
     Round(5, check_availability),
     Round(30, measure_sizes),
     Round(2, measure_nearly_full),
+    Round(QUOTA_ROUND, hold_to_quotas),
     Round(5, follow_compute_logs),
     Round(1, write_lasting),
     Round(600, forget_deleted),
     Round(60, forget_requests),
     Round(600, forget_events),
+    Round(600, forget_usage),
     Round(60, look_after_webhooks),
 )

@@ -101,6 +101,15 @@ class DisabledEndpointRefused(ProxyError):
         super().__init__("Control plane request failed: endpoint is disabled")
 
 
+class QuotaUsedUp(ProxyError):
+    """The project has used what its settings allow; `reason` says of what."""
+
+    sqlstate = "53400"
+    hint = (
+        "Raise the quota in the project's settings, or wait for the end of the consumption period."
+    )
+
+
 class WakeFailed(ProxyError):
     """The compute did not start; `reason` says why in words a user understands."""
 
