@@ -12,6 +12,7 @@ from ninja.errors import AuthenticationError, HttpError, ValidationError
 
 from controlplane.api.fair_shares import TooManyRequests
 from controlplane.api.request_log import request_id
+from controlplane.services.consumption import OutsideBounds
 from controlplane.services.errors import (
     Conflict,
     EndpointDisabled,
@@ -36,6 +37,7 @@ STATUS_OF: Mapping[type[ServiceError], int] = {
     Forbidden: 403,
     NotFound: 404,
     EndpointDisabled: 406,
+    OutsideBounds: 406,
     Conflict: 409,
     PasswordNotStored: 412,
     Unprocessable: 422,

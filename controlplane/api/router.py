@@ -3,6 +3,7 @@
 from controlplane.api import (
     api_keys,
     branches,
+    consumption,
     databases,
     endpoints,
     events,
@@ -36,6 +37,7 @@ for resource in (
     databases,
     api_keys,
     users,
+    consumption,
     webhooks,
 ):
     api.add_router("", resource.router)
