@@ -56,40 +56,78 @@ TOTALS_OF_PROJECTS = TOTALS.substitute(
 TOTALS_OF_BRANCHES = TOTALS.substitute(
     PARTS, of_usage="u.branch_id", of_branch="b.id", of_endpoint="e.branch_id"
 )
-# By hour, day or month, of an account as a whole or by project.
+# By hour, day or month, of an account as a whole or by project. Of meters the sums are taken by the
+# part in which they began (`begun`): with 50,000 that began long ago, each part is a sum of sums.
 HISTORY = Template("""
-SELECT $owner AS owner, start, $sums
-FROM (
-    SELECT u.project_id, u.of_root, u.start, $counted
-    FROM controlplane_usage u
-    WHERE u.account_id = %(account)s AND $of_usage
-        AND u.span = %(span)s AND u.start >= %(since)s AND u.start < %(until)s
-    UNION ALL
-    SELECT b.project_id, b.parent_id IS NULL, k.start, $metered
+WITH part AS (
+    SELECT one AS start, extract(epoch FROM least(one + %(step)s::interval, now()) - one) AS seconds
+    FROM generate_series(
+        %(since)s::timestamptz, %(until)s::timestamptz - interval '1 microsecond',
+        %(step)s::interval
+    ) one
+), metered AS (
+    SELECT p.id AS project_id, b.parent_id IS NULL AS of_root, m.*
     FROM controlplane_project p
     JOIN controlplane_branch b ON b.project_id = p.id
     JOIN controlplane_meter m ON m.branch_id = b.id
-    JOIN (
-        SELECT one AS start, least(one + %(step)s::interval, now()) AS until
-        FROM generate_series(
-            %(since)s::timestamptz, %(until)s::timestamptz - interval '1 microsecond',
-            %(step)s::interval
-        ) one
-    ) k ON k.until > least(
-        CASE WHEN m.compute_units > 0 THEN m.active_since END,
-        CASE WHEN m.stored_bytes > 0 THEN m.stored_since END
-    )
     WHERE p.account_id = %(account)s AND $of_project
-        AND (m.compute_units > 0 OR m.stored_bytes > 0)
+), begun AS (
+    SELECT owner, date_trunc(%(span)s, since, 'UTC') AS start,
+        sum(active) AS active, sum(active * late) AS active_late,
+        sum(units) AS units, sum(units * late) AS units_late,
+        sum(root) AS root, sum(root * late) AS root_late,
+        sum(child) AS child, sum(child * late) AS child_late
+    FROM (
+        SELECT $owner AS owner, greatest(active_since, %(since)s) AS since,
+            1 AS active, compute_units AS units, 0 AS root, 0 AS child
+        FROM metered WHERE compute_units > 0
+        UNION ALL
+        SELECT $owner, greatest(stored_since, %(since)s), 0, 0,
+            CASE WHEN of_root THEN stored_bytes / 3600.0::float8 ELSE 0 END,
+            CASE WHEN of_root THEN 0 ELSE stored_bytes / 3600.0::float8 END
+        FROM metered WHERE stored_bytes > 0
+    ) rate
+    -- Seconds that they missed of the part in which they began.
+    CROSS JOIN LATERAL (
+        SELECT extract(epoch FROM since - date_trunc(%(span)s, since, 'UTC'))::float8 AS late
+    ) missed
+    GROUP BY owner, 2
+), running AS (
+    SELECT owner, part.start,
+        $active AS active, $units AS units, $root AS root, $child AS child
+    FROM (SELECT DISTINCT owner FROM begun) owners
+    CROSS JOIN part
+    LEFT JOIN begun USING (owner, start)
+    WINDOW so_far AS (PARTITION BY owner ORDER BY part.start)
+)
+SELECT owner, start, sum(active)::float8, sum(units)::float8, sum(written)::bigint,
+    sum(transferred)::bigint, sum(root)::float8, sum(child)::float8
+FROM (
+    SELECT $owner AS owner, start, active_seconds AS active, compute_seconds AS units,
+        written_bytes AS written, transferred_bytes AS transferred,
+        CASE WHEN of_root THEN storage_byte_hours ELSE 0 END AS root,
+        CASE WHEN of_root THEN 0 ELSE storage_byte_hours END AS child
+    FROM controlplane_usage
+    WHERE account_id = %(account)s AND $of_usage
+        AND span = %(span)s AND start >= %(since)s AND start < %(until)s
+    UNION ALL
+    SELECT owner, start, active, units, 0, 0, root, child FROM running
+    WHERE active > 0 OR units > 0 OR root > 0 OR child > 0
 ) one GROUP BY owner, start ORDER BY owner, start
 """)
+RUNNING = {
+    name: f"sum(coalesce({name}, 0)) OVER so_far * part.seconds - coalesce({name}_late, 0)"
+    for name in ("active", "units", "root", "child")
+}
 HISTORY_OF_PROJECTS = HISTORY.substitute(
-    PARTS,
+    RUNNING,
     owner="project_id",
-    of_usage="u.project_id = ANY(%(ids)s)",
+    of_usage="project_id = ANY(%(ids)s)",
     of_project="p.id = ANY(%(ids)s)",
 )
-HISTORY_OF_ACCOUNT = HISTORY.substitute(PARTS, owner="''", of_usage="true", of_project="true")
+HISTORY_OF_ACCOUNT = HISTORY.substitute(
+    RUNNING, owner="''::text", of_usage="true", of_project="true"
+)
 # All that an account has used something with in these periods, or could have: those that were
 # forgotten since too.
 PROJECTS = """

@@ -42,7 +42,9 @@ def hold_to_quotas(region: Region) -> None:
 
 def _running(region: Region) -> list[Endpoint]:
     """By project."""
-    endpoints = Endpoint.objects.select_related("branch__project__account", "project__account")
+    endpoints = Endpoint.objects.select_related(
+        "branch__project__account", "branch__meter", "project__account"
+    )
     return list(
         endpoints.filter(
             project__region=region,

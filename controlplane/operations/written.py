@@ -23,5 +23,5 @@ def note_written(branch_id: str, written: compute.Written) -> None:
     """In one statement: whoever dies before it has counted nothing, and nobody counts it again."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT perchnote_written(%s, %s, %s)", [branch_id, written.data, written.position]
+            "SELECT perch_note_written(%s, %s, %s)", [branch_id, written.data, written.position]
         )

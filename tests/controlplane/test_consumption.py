@@ -71,7 +71,7 @@ class TestByPeriod:
 
     def test_several_periods_are_linked(self, api: DjangoClient, projects: list[Project]) -> None:
         now = timezone.now()
-        query = {"from": text(previous_period(now)), "to": text(now), "limit": 1}
+        query: Any = {"from": text(previous_period(now)), "to": text(now), "limit": 1}
         body = api.get("/api/v2/consumption/projects", query).json()
         before, present = body["projects"]
         assert body["periods_in_response"] == 2
@@ -79,14 +79,14 @@ class TestByPeriod:
         assert before["period_id"] == present["previous_period_id"]
 
     def test_pages(self, api: DjangoClient, projects: list[Project]) -> None:
-        seen, cursor = [], None
+        seen: list[str] = []
+        query: dict[str, Any] = {"limit": 2}
         while True:
-            query: Any = {"limit": 2} | ({"cursor": cursor} if cursor else {})
             body = api.get("/api/v2/consumption/projects", query).json()
             seen += [one["project_id"] for one in body["projects"]]
             if "pagination" not in body:
                 break
-            cursor = body["pagination"]["cursor"]
+            query["cursor"] = body["pagination"]["cursor"]
         assert seen == [project.id for project in projects]
 
     def test_forgotten_projects_count(self, api: DjangoClient, projects: list[Project]) -> None:
