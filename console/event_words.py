@@ -33,6 +33,7 @@ GROUPS: dict[str, tuple[EventType, ...]] = {
         EventType("endpoint.restart_requested", "Restart asked for"),
         EventType("endpoint.active", "Endpoint active", "awake", "good"),
         EventType("endpoint.idle", "Endpoint idle", "asleep", "calm"),
+        EventType("quota.exceeded", "Quota used up", *BAD),
     ),
     "Branches": (
         EventType("branch.created", "Branch created", *MADE),

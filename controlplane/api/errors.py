@@ -15,6 +15,7 @@ from controlplane.api.fair_shares import TooManyRequests
 from controlplane.api.not_offered import PREFIX, known_route, words_of_missing
 from controlplane.api.request_log import request_id
 from controlplane.api.requests.unsupported import NOT_OFFERED
+from controlplane.services.consumption import OutsideBounds
 from controlplane.services.errors import (
     Conflict,
     EndpointDisabled,
@@ -29,6 +30,7 @@ from controlplane.services.errors import (
     Unprocessable,
 )
 from controlplane.services.idempotency import AnsweredBefore
+from controlplane.services.quotas import QuotaExceeded
 from controlplane.services.request_rates import RateLimited
 
 log = logging.getLogger(__name__)
@@ -38,10 +40,12 @@ STATUS_OF: Mapping[type[ServiceError], int] = {
     Forbidden: 403,
     NotFound: 404,
     EndpointDisabled: 406,
+    OutsideBounds: 406,
     Conflict: 409,
     PasswordNotStored: 412,
     Unprocessable: 422,
     Locked: 423,
+    QuotaExceeded: 423,
     RateLimited: 429,
     RegionFull: 503,
 }

@@ -3,6 +3,7 @@
 from controlplane.api import (
     api_keys,
     branches,
+    consumption,
     databases,
     endpoints,
     events,
@@ -42,6 +43,7 @@ for resource in (
     users,
     organizations,
     looked_for,
+    consumption,
     webhooks,
 ):
     api.add_router("", resource.router)

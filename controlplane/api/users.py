@@ -8,8 +8,9 @@ from ninja import Query
 from controlplane.api.auth import AuthenticatedRequest
 from controlplane.api.pagination import RegionsQuery
 from controlplane.api.responses.organizations import AuthDetails, CurrentUser, Regions, email_of
-from controlplane.api.responses.shared import UNLIMITED, as_limit, month_of, subscription_type
+from controlplane.api.responses.shared import UNLIMITED, as_limit, subscription_type
 from controlplane.api.routing import Router
+from controlplane.models.consumed import period_of
 from controlplane.services import regions
 from controlplane.services.organizations import check_organization
 
@@ -36,7 +37,7 @@ def get_current_user_info(request: AuthenticatedRequest) -> dict[str, Any]:
             "name": account.name,
             "email": email_of(account),
             "subscription_type": subscription_type(account),
-            "quota_reset_at_last": month_of(timezone.now()),
+            "quota_reset_at_last": period_of(timezone.now()),
         },
     }
 

@@ -5,9 +5,10 @@ or dropped between the two moments, or a whole branch made. And nothing runs on 
 """
 
 from collections.abc import Collection, Mapping
+from datetime import datetime
 
 from django.conf import settings
-from django.db import transaction
+from django.db import connection, transaction
 from django.db.models import Q
 from django.utils import timezone
 
@@ -20,6 +21,7 @@ from controlplane.models import (
     Database,
     Endpoint,
     EndpointState,
+    Meter,
     Operation,
     Project,
     Region,
@@ -38,6 +40,7 @@ def settle_rows(manifest: Manifest) -> None:
     Project.objects.filter(region_id=settings.REGION).exclude(recoverable_until=None).update(
         recoverable_until=None
     )
+    _stop_meters(manifest.rows_at)
     for endpoint in Endpoint.objects.select_related("project").filter(
         project__region_id=settings.REGION, current_state=EndpointState.ACTIVE
     ):
@@ -57,6 +60,17 @@ def settle_rows(manifest: Manifest) -> None:
     _forget_younger({*manifest.branches, *manifest.not_copied})
     # The rows remember the state directory that they were copied from.
     adopt_region(Region.objects.get(id=settings.REGION))
+
+
+def _stop_meters(rows_at: datetime) -> None:
+    """Count what the branches stored until then, and not what they lay in the backup."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT perch_add_interval(branch_id, stored_since, %s, 0, stored_bytes)"
+            " FROM controlplane_meter WHERE stored_bytes > 0 AND stored_since < %s",
+            [rows_at, rows_at],
+        )
+    Meter.objects.update(stored_since=timezone.now())
 
 
 def _expect_catalog(branch_id: str, databases: Mapping[str, str], copy: BranchCopy) -> None:

@@ -7,6 +7,7 @@ then ends in the same state. Callers hold the branch's lock (`lock_branches`).
 import logging
 import os
 import re
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import cast
@@ -52,6 +53,36 @@ ANSWER_BOUND = 5.0
 ENDPOINT_ID = re.compile("ep-[a-z0-9-]+")
 # What a branch without an endpoint runs for while the platform reads it: the branch's id follows.
 READER = "ep-r-"
+
+
+# Bytes of the databases that clients use.
+DATABASES_SIZE = (
+    "(SELECT sum(pg_database_size(oid))::bigint FROM pg_database"
+    " WHERE datname NOT IN ('template0', 'template1', 'postgres'))"
+)
+# What is on disk of the log: no crash takes it back, so nothing is counted twice.
+WRITTEN = "current_setting('data_directory'), (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint"
+
+
+@dataclass(frozen=True)
+class Written:
+    """How far a branch's write-ahead log has come."""
+
+    # See `data_of`: a position means nothing beside one of other data.
+    data: str
+    # Bytes.
+    position: int
+
+
+@dataclass(frozen=True)
+class Measures:
+    # Bytes of the databases.
+    logical_size: int
+    written: Written
+
+
+class OtherBranch(Exception):
+    """The endpoint's compute still runs, or runs by now, on another branch."""
 
 
 class OtherMajorVersion(Exception):
@@ -214,14 +245,40 @@ def last_activity(endpoint_id: str) -> datetime | None:
     return cast("datetime | None", row and row[0])
 
 
-def logical_size(endpoint_id: str) -> int:
-    """Bytes of the databases of the running compute. Raises psycopg.OperationalError."""
+def measure(endpoint_id: str, branch_id: str) -> Measures:
+    """What the endpoint's compute holds, which runs on the branch.
+
+    Raises psycopg.OperationalError, OtherBranch.
+    """
     with session(socket_dir(endpoint_id)) as connection:
-        row = connection.execute(
-            "SELECT sum(pg_catalog.pg_database_size(oid))::bigint FROM pg_catalog.pg_database"
-            " WHERE datname NOT IN ('template0', 'template1', 'postgres')"
-        ).fetchone()
-    return cast("int", row and row[0]) or 0
+        row = connection.execute(f"SELECT {DATABASES_SIZE}, {WRITTEN}").fetchone()
+    size, data_directory, position = cast("tuple[int | None, str, int]", row)
+    return Measures(size or 0, _written(branch_id, data_directory, position))
+
+
+def written(endpoint_id: str, branch_id: str) -> Written:
+    """How far the log of the endpoint's compute has come, which runs on the branch.
+
+    Raises psycopg.OperationalError, OtherBranch.
+    """
+    with session(socket_dir(endpoint_id), bound=LOOK_BOUND) as connection:
+        row = connection.execute(f"SELECT {WRITTEN}").fetchone()
+    return _written(branch_id, *cast("tuple[str, int]", row))
+
+
+def _written(branch_id: str, data_directory: str, position: int) -> Written:
+    runs_on = Path(data_directory).parent.name
+    if runs_on != branch_id:
+        raise OtherBranch(f"the compute runs on the branch {runs_on}")
+    return Written(data_of(branch_id), position)
+
+
+def data_of(branch_id: str) -> str:
+    """Tells the branch's data from any that took, or takes, its place; "" where it has none."""
+    try:
+        return str(data_dir(branch_id).stat().st_ino)
+    except FileNotFoundError:
+        return ""
 
 
 def running_branches() -> dict[str, str | None]:

@@ -200,6 +200,26 @@ def endpoint_entered(
     )
 
 
+def quota_exceeded(
+    project: Project,
+    endpoint: Endpoint,
+    operations: Iterable[Operation],
+    *,
+    quota: str,
+    words: str,
+    limit: int,
+    used: int,
+) -> Event:
+    """Of the quota of that name, in seconds or bytes, for which the endpoint is suspended."""
+    summary = (
+        f"The {words} quota of {limit} is used up, with {used}: the endpoint {endpoint.id} "
+        "is suspended"
+    )
+    made = made_with(quota=quota, limit=limit, used=used)
+    kind = EventType.QUOTA_EXCEEDED
+    return _of_endpoint(kind, project, endpoint, summary, operations, made)
+
+
 def cancelling_requested(project: Project, operations: Sequence[Operation]) -> Event:
     """Of the first, and of those that are cancelled with it."""
     summary = f"The operation {operations[0].action} was asked to be cancelled"

@@ -29,6 +29,8 @@ class EventType(StrEnum):
     ENDPOINT_RESTART_REQUESTED = "endpoint.restart_requested"
     ENDPOINT_ACTIVE = "endpoint.active"
     ENDPOINT_IDLE = "endpoint.idle"
+    # A running endpoint is suspended for it.
+    QUOTA_EXCEEDED = "quota.exceeded"
     ROLE_CREATED = "role.created"
     ROLE_DELETED = "role.deleted"
     ROLE_PASSWORD_RESET = "role.password_reset"  # noqa: S105 # a name

@@ -2,6 +2,7 @@
 
 from controlplane.models.account import Account, ApiKey
 from controlplane.models.branch import Branch, BranchState, InitSource
+from controlplane.models.consumed import Consumed
 from controlplane.models.endpoint import (
     Configuration,
     Endpoint,
@@ -27,6 +28,7 @@ from controlplane.models.region import Region
 from controlplane.models.requests import IdempotentRequest, RequestRate
 from controlplane.models.role import Database, Role
 from controlplane.models.schema_reading import SchemaFormat, SchemaReading
+from controlplane.models.usage import Meter, Span, TrafficReporter, Usage
 from controlplane.models.webhook import DeliveryStatus, Webhook, WebhookDelivery
 
 __all__ = [
@@ -43,6 +45,7 @@ __all__ = [
     "Branch",
     "BranchState",
     "Configuration",
+    "Consumed",
     "Database",
     "DeliveryStatus",
     "Endpoint",
@@ -52,6 +55,7 @@ __all__ = [
     "IdempotentRequest",
     "InitSource",
     "Lane",
+    "Meter",
     "Operation",
     "OperationStatus",
     "Plan",
@@ -64,6 +68,9 @@ __all__ = [
     "Role",
     "SchemaFormat",
     "SchemaReading",
+    "Span",
+    "TrafficReporter",
+    "Usage",
     "Webhook",
     "WebhookDelivery",
 ]

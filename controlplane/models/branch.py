@@ -3,6 +3,7 @@
 from django.db import models
 from django.utils import timezone
 
+from controlplane.models.consumed import NOTHING, Consumed
 from controlplane.models.names import new_branch_id
 from controlplane.models.project import Project
 
@@ -44,10 +45,8 @@ class Branch(models.Model):
     annotation_value = models.JSONField(
         default=dict, db_default=models.Value({}, models.JSONField())
     )
-    # Seconds that computes ran on this branch, and the same weighted by compute units.
-    active_seconds = models.FloatField(default=0)
-    compute_seconds = models.FloatField(default=0)
-    # Bytes of its databases, as last measured on a running compute.
+    # Bytes of its databases, as last measured on a running compute. A trigger counts them as
+    # stored (`usage`).
     logical_size = models.BigIntegerField(null=True)
     # Counts changes of roles and databases; the compute applies what it has not yet seen.
     catalog_revision = models.PositiveIntegerField(default=0)
@@ -66,6 +65,8 @@ class Branch(models.Model):
     pending_state: BranchState | None = None
     # Whether one of them puts other data in the place of its own.
     is_resetting = False
+    # What it used in the consumption period; set by the services that looked.
+    consumed: Consumed = NOTHING
 
     class Meta:
         constraints = (

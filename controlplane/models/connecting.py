@@ -67,6 +67,9 @@ UPDATE controlplane_endpoint SET last_active = greatest(last_active, to_timestam
 WHERE id = %(endpoint)s
 """
 
+# A report that was counted already counts no more.
+TRAFFIC = "SELECT perch_note_traffic(%s, %s, %s, %s, %s)"
+
 
 @dataclass(frozen=True, slots=True)
 class RouteRow:
@@ -147,3 +150,13 @@ async def report_alive(connection: Connection, *, region: str) -> None:
 async def report_used(connection: Connection, endpoint_id: str, *, at: float) -> None:
     """Note that a client came to the endpoint `at` this time, in seconds since 1970."""
     await connection.execute(USED, {"endpoint": endpoint_id, "at": at})
+
+
+async def report_traffic(
+    connection: Connection, *, reporter: uuid.UUID, number: int, sent: Mapping[tuple[str, str], int]
+) -> None:
+    """Count the bytes sent to clients, by endpoint and branch, once for each number of the
+    reporter's; the branch is "" for the endpoint's own. Numbers grow."""
+    endpoints, branches = [key[0] for key in sent], [key[1] for key in sent]
+    values = [reporter, number, endpoints, branches, list(sent.values())]
+    await connection.execute(TRAFFIC, values)

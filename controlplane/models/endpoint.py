@@ -105,6 +105,13 @@ class Endpoint(models.Model):
                 fields=["project", "created_at"],
                 condition=models.Q(deleted_at=None),
             ),
+            # For the rounds, which look at those that run: there may be a thousand that do not
+            # for each one.
+            models.Index(
+                name="active_endpoints",
+                fields=["project"],
+                condition=models.Q(deleted_at=None, current_state="active"),
+            ),
         )
 
     def __str__(self) -> str:
@@ -137,23 +144,18 @@ class Endpoint(models.Model):
     def enter(self, state: EndpointState, *, now: datetime) -> None:
         """Change `current_state`, and with it all that a change of state leaves behind.
 
-        The only place that does: time on the branch is counted here, and `started_at` and
-        `suspended_at` are kept. The caller holds the project's lock.
+        The only place that does: `started_at` and `suspended_at` are kept, between which a trigger
+        counts the time on the branch (`usage`). `now` is when it did, where that was earlier. The
+        caller holds the project's lock.
         """
         if state == self.current_state:
             return
         if state == EndpointState.ACTIVE:
             self.started_at = self.last_active = now
         elif self.current_state == EndpointState.ACTIVE and self.started_at:
-            seconds = max(0.0, (now - self.started_at).total_seconds())
-            Branch.objects.filter(id=self.branch_id).update(
-                active_seconds=models.F("active_seconds") + seconds,
-                compute_seconds=models.F("compute_seconds")
-                + seconds * self.autoscaling_limit_max_cu,
-            )
             self.suspended_at = now
         self.current_state = state
-        self.updated_at = now
+        self.updated_at = max(now, self.updated_at)
         self.save(
             update_fields=[
                 "current_state",

@@ -4,6 +4,7 @@ from django.db import models
 from django.utils import timezone
 
 from controlplane.models.account import Account
+from controlplane.models.consumed import NOTHING, Consumed
 from controlplane.models.names import new_project_id
 from controlplane.models.region import Region
 
@@ -36,6 +37,9 @@ class Project(models.Model):
     deleted_at = models.DateTimeField(null=True)
     # Of a deleted one whose data is kept: how long. None once that is being removed.
     recoverable_until = models.DateTimeField(null=True)
+
+    # What its branches used in the consumption period; set by the services that looked.
+    consumed: Consumed = NOTHING
 
     class Meta:
         indexes = (

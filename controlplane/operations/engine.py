@@ -291,7 +291,7 @@ def _is_no_news(operation: Operation, status: OperationStatus) -> bool:
 
 def _load(operation_id: uuid.UUID) -> Operation:
     return Operation.objects.select_related(
-        "project__region", "branch__project__account", "endpoint__branch"
+        "project__region", "branch__project__account", "branch__meter", "endpoint__branch"
     ).get(id=operation_id)
 
 

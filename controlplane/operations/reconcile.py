@@ -7,6 +7,7 @@ operation whose job was lost is handed over again.
 import logging
 from collections.abc import Set
 from contextlib import suppress
+from datetime import datetime
 
 from django.db import connection
 from django.utils import timezone
@@ -30,9 +31,18 @@ from controlplane.operations.states import enter
 
 log = logging.getLogger(__name__)
 
+# When this worker last saw what runs in each region; before its first look, it was another that
+# did.
+_seen_at: dict[str, datetime] = {}
+
 
 def reconcile_host(region: Region) -> None:
-    """Mend every difference between the region's rows and the processes of this host."""
+    """Mend every difference between the region's rows and the processes of this host.
+
+    `region` is as it was when this worker began. A compute that is gone counts as having run until
+    the last look: not for as long as the host was down.
+    """
+    seen_at, looking_at = _seen_at.get(region.id, region.worker_seen_at), timezone.now()
     says_active = dict(
         Endpoint.objects.filter(
             project__region=region, deleted_at=None, current_state=EndpointState.ACTIVE
@@ -43,16 +53,20 @@ def reconcile_host(region: Region) -> None:
         # Where nobody should run, what a dead Postgres left is a difference too.
         if branch_id not in says_active or says_active[branch_id] != runs.get(branch_id):
             try:
-                reconcile_branch(branch_id, timeout=0)
+                reconcile_branch(branch_id, timeout=0, seen_at=seen_at)
             except LockTimeout:
                 continue  # an operation works on it; it is looked at again soon
             except StopFailed as error:
                 log.error("leftovers not ended", extra={"branch": branch_id, "error": str(error)})
+    _seen_at[region.id] = looking_at
     _forget_deleted(compute.endpoints_with_sockets() - {*says_active.values(), *runs.values()})
 
 
-def reconcile_branch(branch_id: str, *, timeout: float = 60.0) -> None:
-    """Mend the difference on one branch, unless an operation is about to.
+def reconcile_branch(
+    branch_id: str, *, timeout: float = 60.0, seen_at: datetime | None = None
+) -> None:
+    """Mend the difference on one branch, unless an operation is about to. Its compute was last
+    seen at `seen_at`, by default when the region's worker last said that it is there.
 
     Raises LockTimeout where other work holds the branch for `timeout` seconds.
     """
@@ -82,7 +96,7 @@ def reconcile_branch(branch_id: str, *, timeout: float = 60.0) -> None:
                     project,
                     endpoint,
                     EndpointState.IDLE,
-                    now=timezone.now(),
+                    now=_ended_at(endpoint, seen_at or project.region.worker_seen_at),
                     reason="its compute has ended by itself",
                     actor=PLATFORM,
                 )
@@ -93,6 +107,12 @@ def reconcile_branch(branch_id: str, *, timeout: float = 60.0) -> None:
         compute.stop(branch_id)
         if branch.deleted_at is not None:
             forget_lock(branch_id)
+
+
+def _ended_at(endpoint: Endpoint, seen_at: datetime | None) -> datetime:
+    """When a compute that is gone has ended, as far as anybody knows."""
+    now = timezone.now()
+    return min(now, max(filter(None, (seen_at, endpoint.started_at)), default=now))
 
 
 def _forget_deleted(endpoint_ids: Set[str]) -> None:

@@ -1,4 +1,5 @@
-"""Measures the branches of running computes, and holds them to what their account's plan allows.
+"""Measures the branches of running computes: how large they are and how much is written to them;
+and holds them to what their account's plan allows.
 
 A branch that is larger becomes read-only for transactions that do not say otherwise: its owner
 can still delete. One of more than LENIENCY times the limit that goes on growing is suspended, each
@@ -6,6 +7,7 @@ time that is seen; nobody is kept from starting it again, to look at the data or
 """
 
 import logging
+from collections.abc import Iterable
 
 from django.db.models import QuerySet
 
@@ -25,6 +27,7 @@ from controlplane.models import (
 from controlplane.operations.locks import locked_project
 from controlplane.operations.looks import look_into
 from controlplane.operations.scheduling import Step, schedule, unfinished
+from controlplane.operations.written import note_written
 
 log = logging.getLogger(__name__)
 
@@ -35,14 +38,14 @@ SLACK = 0.01
 
 
 def measure_sizes(region: Region) -> None:
-    """Note how large the branches of the active endpoints are."""
-    _measure(_active_endpoints(region))
+    """Note how large the branches of the active endpoints are, and what was written to them."""
+    measure(_active_endpoints(region))
 
 
 def measure_nearly_full(region: Region) -> None:
     """The same for those that are near their limits or beyond."""
     for plan, limit in BRANCH_SIZE_LIMITS.items():
-        _measure(
+        measure(
             _active_endpoints(region).filter(
                 project__account__plan=plan, branch__logical_size__gt=limit * NEAR
             )
@@ -50,13 +53,28 @@ def measure_nearly_full(region: Region) -> None:
 
 
 def _active_endpoints(region: Region) -> QuerySet[Endpoint]:
-    return Endpoint.objects.select_related("branch__project__account", "project__account").filter(
-        project__region=region, deleted_at=None, current_state=EndpointState.ACTIVE
-    )
+    return Endpoint.objects.select_related(
+        "branch__project__account", "branch__meter", "project__account"
+    ).filter(project__region=region, deleted_at=None, current_state=EndpointState.ACTIVE)
 
 
-def _measure(endpoints: QuerySet[Endpoint]) -> None:
-    for endpoint, size in look_into(endpoints, compute.logical_size, at="size"):
+def measure(endpoints: Iterable[Endpoint]) -> None:
+    """Note the same of these, which come with their branches, their meters and accounts."""
+    looked_at = list(endpoints)
+    branches = {endpoint.id: endpoint.branch_id for endpoint in looked_at}
+
+    def look(endpoint_id: str) -> compute.Measures:
+        return compute.measure(endpoint_id, branches[endpoint_id])
+
+    for endpoint, found in look_into(looked_at, look, at="size"):
+        meter = endpoint.branch.meter
+        # Nothing is written to most of those that run, so most cost no query.
+        if (meter.written_data, meter.written_position) != (
+            found.written.data,
+            found.written.position,
+        ):
+            note_written(endpoint.branch_id, found.written)
+        size = found.logical_size
         if size == endpoint.branch.logical_size:
             continue
         if endpoint.project.account.branch_size_limit is None:

@@ -22,6 +22,7 @@ from controlplane.operations.expiry import expire_branches
 from controlplane.operations.hidden_branches import remove_unwanted
 from controlplane.operations.idleness import suspend_idle_endpoints
 from controlplane.operations.kept_requests import forget_requests
+from controlplane.operations.quota_rounds import QUOTA_ROUND, hold_to_quotas
 from controlplane.operations.reconcile import reconcile_host, redispatch_lost_operations
 from controlplane.operations.recovery import remove_unrecovered
 from controlplane.operations.retention import forget_deleted
@@ -29,6 +30,7 @@ from controlplane.operations.schemas import forget_readings
 from controlplane.operations.sizes import measure_nearly_full, measure_sizes
 from controlplane.operations.story import write_lasting
 from controlplane.operations.under_way import hear_of_cancels
+from controlplane.operations.usage_retention import forget_usage
 from controlplane.webhooks.upkeep import look_after_webhooks
 
 log = logging.getLogger(__name__)
@@ -104,6 +106,7 @@ ROUNDS: Sequence[Round] = (
     Round(2, expire_branches),
     Round(30, measure_sizes),
     Round(2, measure_nearly_full),
+    Round(QUOTA_ROUND, hold_to_quotas),
     Round(5, follow_compute_logs),
     Round(1, write_lasting),
     Round(2, remove_unwanted),
@@ -112,5 +115,6 @@ ROUNDS: Sequence[Round] = (
     Round(60, forget_requests),
     Round(60, forget_readings),
     Round(600, forget_events),
+    Round(600, forget_usage),
     Round(60, look_after_webhooks),
 )

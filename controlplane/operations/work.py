@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from controlplane.compute import branch_data, compute
 from controlplane.compute.branch_data import NoSuchBranchData
-from controlplane.compute.compute import ConfigurationRefused, OtherMajorVersion
+from controlplane.compute.compute import ConfigurationRefused, OtherBranch, OtherMajorVersion
 from controlplane.compute.configuration import ComputeSpec
 from controlplane.compute.integrity import check_data
 from controlplane.compute.pooler_settings import pooler_complaint
@@ -49,6 +49,7 @@ from controlplane.operations.disk import why_stopped
 from controlplane.operations.locks import locked_project
 from controlplane.operations.states import enter
 from controlplane.operations.words import words_of
+from controlplane.operations.written import count_written
 
 log = logging.getLogger(__name__)
 
@@ -170,6 +171,7 @@ def _start(operation: Operation, endpoint: Endpoint) -> None:
     except Exception as error:
         # One role that cannot be made must not keep everyone out; the next start tries again.
         log.error("catalog not applied", extra={"endpoint": endpoint.id, "error": repr(error)})
+    _begin_counting(endpoint)
     _hold_to_limit(endpoint)
 
 
@@ -181,6 +183,8 @@ def suspend_compute(attempt: Attempt) -> None:
     only_if_idle = details.if_idle and endpoint.deleted_at is None
     if only_if_idle and (attempt.is_awaited() or _was_used(endpoint)):
         return
+    if compute.running_endpoint(attempt.branch.id) == endpoint.id:
+        count_written(endpoint.id, attempt.branch.id)
     compute.stop(attempt.branch.id)
 
 
@@ -198,6 +202,7 @@ def apply_config(attempt: Attempt) -> None:
         if error.is_final:
             raise Refused(words_of(error)) from error
         raise
+    _begin_counting(endpoint)
 
 
 def check_availability(attempt: Attempt) -> None:
@@ -306,6 +311,14 @@ def bring_up(endpoint: Endpoint, bring_up: Callable[[ComputeSpec], None]) -> Non
         raise Refused(words_of(error)) from error
 
 
+def _begin_counting(endpoint: Endpoint) -> None:
+    """Have what is written be counted from here on where the branch's data is new: not what the
+    platform wrote to it, nor what was written to its parent."""
+    branch = endpoint.branch
+    if branch.meter.written_data != compute.data_of(branch.id):
+        count_written(endpoint.id, branch.id)
+
+
 def _hold_to_limit(endpoint: Endpoint) -> None:
     """Measure a branch whose size is limited; since it was last, it may have grown beyond."""
     branch = endpoint.branch
@@ -313,8 +326,8 @@ def _hold_to_limit(endpoint: Endpoint) -> None:
         return
     try:
         with step("measuring"):
-            size = compute.logical_size(endpoint.id)
-    except psycopg.Error as error:
+            size = compute.measure(endpoint.id, branch.id).logical_size
+    except (psycopg.Error, OtherBranch) as error:
         log.info("size unknown", extra={"endpoint": endpoint.id, "error": str(error)})
         return
     was_over, branch.logical_size = branch.is_over_limit, size

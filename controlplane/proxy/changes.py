@@ -53,6 +53,10 @@ class Changes:
         """Clients of the endpoint are on this branch: see `run`."""
         self._served[endpoint_id] = branch_id
 
+    def branch_of(self, endpoint_id: str) -> str:
+        """The branch that the endpoint's clients were last let in to; "" if they were dropped."""
+        return self._served.get(endpoint_id, "")
+
     async def run(
         self,
         drop: Callable[[str], Any],

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from controlplane.events.refusals import Refusal, refusals
@@ -16,6 +17,8 @@ from controlplane.proxy.errors import ControlPlaneSilent
 from controlplane.proxy.reports import Reports
 from controlplane.proxy.routes import Routes
 from controlplane.proxy.service_calls import ServiceCalls
+from controlplane.proxy.traffic import Tally, Traffic
+from controlplane.proxy.traffic_reports import TrafficReports
 from controlplane.proxy.wakes import Wakes
 
 # Seconds for the last refusals to be written once the proxy is to end.
@@ -32,6 +35,8 @@ class DatabaseDirectory:
         self._changes = Changes(self._database, [self._routes.memory, states.memory])
         self._wakes = Wakes(self._database, states, self._changes)
         self._reports = Reports(self._database, region)
+        self._traffic = Traffic()
+        self._traffic_reports = TrafficReports(self._database, self._traffic)
         self._calls = ServiceCalls()
 
     async def run(
@@ -47,7 +52,10 @@ class DatabaseDirectory:
                 await self.ready()
                 refusals.begin()
                 tasks.create_task(self._reports.run())
+                tasks.create_task(self._traffic_reports.run())
         finally:
+            with contextlib.suppress(ControlPlaneSilent):
+                await self._traffic_reports.report()
             with contextlib.suppress(ControlPlaneSilent):
                 await self._calls.call(_write_refusals, "", within=_LAST_WRITE_WITHIN)
             self._calls.close()
@@ -57,6 +65,10 @@ class DatabaseDirectory:
     async def ready(self) -> None:
         """Returns once the database has answered and its changes are heard."""
         await self._changes.are_heard.wait()
+
+    def counting(self, endpoint_id: str) -> AbstractContextManager[Tally]:
+        """See `Directory.counting`."""
+        return self._traffic.counting(endpoint_id, self._changes.branch_of(endpoint_id))
 
     def note_refusal(
         self, route: Route | None, role: str, *, address: str, is_outside: bool = False
@@ -79,7 +91,7 @@ class DatabaseDirectory:
     async def wake(
         self, endpoint_id: str, *, pooled: bool, refused: ComputeAddress | None = None
     ) -> ComputeAddress:
-        """See `Directory.wake`. Raises DisabledEndpointRefused, WakeFailed."""
+        """See `Directory.wake`. Raises DisabledEndpointRefused, QuotaUsedUp, WakeFailed."""
         self._reports.note_use(endpoint_id)
         return await self._wakes.wake(endpoint_id, pooled=pooled, refused=refused)
 

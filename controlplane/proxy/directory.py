@@ -1,11 +1,13 @@
 """What the proxy asks of the outside world: who may connect to an endpoint, and where its compute
 answers. The proxy knows nothing else of the control plane."""
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from controlplane.proxy.access_rules import AccessRules
+from controlplane.proxy.traffic import Tally
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,11 @@ class Directory(Protocol):
         not exist; or it may not come from there (`is_outside`)."""
         ...
 
+    def counting(self, endpoint_id: str) -> AbstractContextManager[Tally]:
+        """Where to add what is sent to a client of the endpoint, in bytes, while it is connected to
+        the compute that `wake` has given it."""
+        ...
+
     async def route(self, endpoint_id: str, role: str) -> Route | None:
         """None where no endpoint has this id. Called before the client has proved anything.
 
@@ -62,6 +69,7 @@ class Directory(Protocol):
         an endpoint and kind of connection. May be cancelled when nobody waits any more. `refused`
         is an address that did not answer although an earlier call gave it: the compute died.
 
-        Raises DisabledEndpointRefused, or WakeFailed with a reason that the client is to read.
+        Raises DisabledEndpointRefused, QuotaUsedUp, or WakeFailed with a reason that the client
+        is to read.
         """
         ...

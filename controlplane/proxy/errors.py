@@ -133,6 +133,15 @@ class ReplicationThroughPooler(ProxyError):
         super().__init__("replication connections are not supported through the pooler")
 
 
+class QuotaUsedUp(ProxyError):
+    """The project has used what its settings allow; `reason` says of what."""
+
+    sqlstate = "53400"
+    hint = (
+        "Raise the quota in the project's settings, or wait for the end of the consumption period."
+    )
+
+
 class WakeFailed(ProxyError):
     """The compute did not start; `reason` says why in words a user understands."""
 

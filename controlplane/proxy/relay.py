@@ -11,14 +11,18 @@ from controlplane.proxy import messages
 from controlplane.proxy.channel import WOULD_BLOCK, Channel
 from controlplane.proxy.errors import AdministratorShutdown
 from controlplane.proxy.readiness import Readiness
+from controlplane.proxy.traffic import Tally
 
 _TAIL_SIZE = messages.READY_FOR_QUERY_SIZE
 
 
 class Relay:
-    """`done` is resolved, and both channels are closed, when the joint connection has ended."""
+    """`done` is resolved, and both channels are closed, when the joint connection has ended. What
+    was sent to the client counts in `sent` at once, however long the connection lasts."""
 
-    def __init__(self, client: Channel, compute: Channel, *, readiness: Readiness) -> None:
+    def __init__(
+        self, client: Channel, compute: Channel, *, readiness: Readiness, sent: Tally
+    ) -> None:
         self.done: asyncio.Future[None] = readiness.loop.create_future()
         self._closed = False
         self._client = client
@@ -32,6 +36,7 @@ class Relay:
             source_ended=compute.end_output,
             source_broke=self.close,
             sink_broke=self._stop_upward,
+            tally=Tally(),
         )
         self._downward = _Pump(
             readiness,
@@ -40,6 +45,7 @@ class Relay:
             source_ended=self._compute_ended,
             source_broke=self._compute_ended,
             sink_broke=self.close,
+            tally=sent,
         )
 
     def start(self, *, to_client: bytes, to_compute: bytes) -> None:
@@ -101,6 +107,7 @@ class _Pump:
         "_source",
         "_source_broke",
         "_source_ended",
+        "_tally",
         "tail",
     )
 
@@ -113,6 +120,7 @@ class _Pump:
         source_ended: Callable[[], None],
         source_broke: Callable[[], None],
         sink_broke: Callable[[], None],
+        tally: Tally,
     ) -> None:
         self._readiness = readiness
         self._source = source.fileno
@@ -123,6 +131,7 @@ class _Pump:
         self._source_ended = source_ended
         self._source_broke = source_broke
         self._sink_broke = sink_broke
+        self._tally = tally
         self._held: memoryview | None = None
         self.tail = b""
 
@@ -147,6 +156,7 @@ class _Pump:
         except OSError:
             self._sink_broke()
             return
+        self._tally.bytes += sent
         if sent == len(data):
             self.tail = data[-_TAIL_SIZE:]
         else:
@@ -172,6 +182,7 @@ class _Pump:
         except OSError:
             self._sink_broke()
             return
+        self._tally.bytes += sent
         if sent == len(data):
             self.tail = data[-_TAIL_SIZE:]
         else:
@@ -191,6 +202,7 @@ class _Pump:
         except OSError:
             self._sink_broke()
             return
+        self._tally.bytes += sent
         if sent < len(self._held):
             self._held = self._held[sent:]
             return

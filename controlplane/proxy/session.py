@@ -152,15 +152,18 @@ class Session:
         self.key = self._proxy.registry.issue_key(
             self, long=request.protocol >= messages.PROTOCOL_3_2
         )
-        self._relay = Relay(self._client, connection.channel, readiness=self._proxy.readiness)
-        try:
-            self._relay.start(
-                to_client=sasl_final + connection.greeting(self.key),
-                to_compute=self._client.take_ahead(),
+        with self._proxy.directory.counting(destination.endpoint_id) as sent:
+            self._relay = Relay(
+                self._client, connection.channel, readiness=self._proxy.readiness, sent=sent
             )
-            await self._relay.done
-        finally:
-            self._relay.close()
+            try:
+                self._relay.start(
+                    to_client=sasl_final + connection.greeting(self.key),
+                    to_compute=self._client.take_ahead(),
+                )
+                await self._relay.done
+            finally:
+                self._relay.close()
 
     async def _read_request(self) -> startup.CancelRequest | startup.StartupMessage:
         """Reads up to the start-up message or cancel request, agreeing on TLS on the way."""

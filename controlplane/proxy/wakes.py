@@ -17,10 +17,11 @@ from controlplane.proxy.changes import Changes
 from controlplane.proxy.compute_states import ComputeState, ComputeStates
 from controlplane.proxy.control_database import ControlDatabase
 from controlplane.proxy.directory import ComputeAddress
-from controlplane.proxy.errors import DisabledEndpointRefused, WakeFailed
+from controlplane.proxy.errors import DisabledEndpointRefused, QuotaUsedUp, WakeFailed
 from controlplane.proxy.service_calls import ServiceCalls
 from controlplane.services import waking
 from controlplane.services.errors import EndpointDisabled, ServiceError
+from controlplane.services.quotas import QuotaExceeded
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +95,8 @@ class Wakes:
             return await self._calls.call(waking.start_for_client, endpoint_id, within=_ASK_WITHIN)
         except EndpointDisabled as error:
             raise DisabledEndpointRefused from error
+        except QuotaExceeded as error:
+            raise QuotaUsedUp(error.words) from error
         except ServiceError as error:
             raise WakeFailed(error.message) from error
 

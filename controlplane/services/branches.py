@@ -28,6 +28,7 @@ from controlplane.models import (
     Project,
     Role,
 )
+from controlplane.models.consumption import with_consumed_branches
 from controlplane.models.reading import Reading
 from controlplane.operations.actions import MAKES_BRANCH
 from controlplane.operations.branch_deletion import deletion_of, schedule_deletion, why_it_stays
@@ -221,6 +222,7 @@ def update_branch(
         branch.save(update_fields=[*CHANGED, "updated_at"])
         if changed := differences(before, _told_of(branch)):
             record(branch_updated(project, branch, changed))
+    with_consumed_branches([branch])
     return branch
 
 
@@ -244,6 +246,7 @@ def set_default_branch(account: Account, project_id: str, branch_id: str) -> Bra
         now = timezone.now()
         if not branch.default:
             _set_default(project, branch, now)
+    with_consumed_branches([branch])
     return branch
 
 
@@ -265,6 +268,7 @@ def delete_branch(
     """
     with changing_project(account, project_id) as project:
         branch = find_branch(project, branch_id)
+        with_consumed_branches([branch])
         earlier = unfinished(project.id)
         under_way = deletion_of(branch, earlier)
         if under_way:
@@ -326,6 +330,7 @@ def with_pending(
         if branch.id in being_created:
             branch.pending_state = BranchState.READY
         branch.is_resetting = branch.id in replaced
+    with_consumed_branches(branches)
     return branches
 
 

@@ -38,6 +38,7 @@ from controlplane.services.endpoint_attributes import (
     with_defaults,
 )
 from controlplane.services.errors import RegionFull
+from controlplane.services.quotas import refuse_used_up
 
 
 def make_branch(
@@ -157,7 +158,7 @@ def make_endpoint(
     """An endpoint of the project's defaults and what was asked for, which stands above them.
 
     A disabled one is idle from the first, and nothing starts it. The caller has made sure
-    that the branch has no endpoint and stays. Raises Invalid, Unprocessable.
+    that the branch has no endpoint and stays. Raises Invalid, Unprocessable, QuotaExceeded.
     """
     plan_limits.check_endpoints(project)
     endpoint = Endpoint(project=project, branch=branch, settings={"pg_settings": {}})
@@ -167,6 +168,7 @@ def make_endpoint(
         endpoint.current_state = EndpointState.IDLE
         endpoint.save(force_insert=True)
         return endpoint, []
+    refuse_used_up(project, branch)
     endpoint.save(force_insert=True)
     endpoint.pending_state = EndpointState.ACTIVE
     return endpoint, [Step(Action.START_COMPUTE, branch=branch, endpoint=endpoint)]

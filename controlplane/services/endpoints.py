@@ -52,6 +52,7 @@ from controlplane.services.endpoint_attributes import (
 )
 from controlplane.services.errors import Conflict, EndpointDisabled, Locked, NotFound
 from controlplane.services.projects import changing_project, find_project
+from controlplane.services.quotas import refuse_used_up
 
 # The events that tell of what was asked for, by the action that does it.
 REQUESTS = {
@@ -217,7 +218,7 @@ def _steps(
 def start_endpoint(account: Account, project_id: str, endpoint_id: str) -> EndpointChange:
     """Start an endpoint; one start serves all who ask while it is under way.
 
-    Raises NotFound, EndpointDisabled, Locked.
+    Raises NotFound, EndpointDisabled, Locked, QuotaExceeded.
     """
     with changing_project(account, project_id) as project:
         endpoint = find_endpoint(project, endpoint_id)
@@ -234,11 +235,12 @@ def suspend_endpoint(account: Account, project_id: str, endpoint_id: str) -> End
 
 
 def restart_endpoint(account: Account, project_id: str, endpoint_id: str) -> EndpointChange:
-    """Suspend and start again. Raises NotFound, EndpointDisabled, Locked."""
+    """Suspend and start again. Raises NotFound, EndpointDisabled, Locked, QuotaExceeded."""
     with changing_project(account, project_id) as project:
         endpoint = find_endpoint(project, endpoint_id)
         if endpoint.disabled:
             raise EndpointDisabled("endpoint is disabled")
+        refuse_used_up(project, endpoint.branch)
         operations = unfinished(project.id)
         refuse_while_deleting(endpoint.branch, operations)
         actions = (Action.SUSPEND_COMPUTE, Action.START_COMPUTE)
@@ -285,7 +287,8 @@ def head_for(
     *,
     lane: Lane = Lane.REQUESTS,
 ) -> EndpointChange:
-    """Schedule `action` in the `lane` unless the endpoint is in `state`, or under way to it."""
+    """Schedule `action` in the `lane` unless the endpoint is in `state`, or under way to it. Raises
+    Locked, QuotaExceeded."""
     operations = unfinished(project.id)
     pending = pending_state(endpoint, operations)
     if (pending or endpoint.current_state) == state:
@@ -294,6 +297,8 @@ def head_for(
         endpoint.pending_state = pending
         return EndpointChange(endpoint, under_way)
     refuse_while_deleting(endpoint.branch, operations)
+    if action == Action.START_COMPUTE:
+        refuse_used_up(project, endpoint.branch)
     step = Step(action, branch=endpoint.branch, endpoint=endpoint)
     change = _scheduled(project, endpoint, operations, [step], lane=lane)
     record(endpoint_requested(REQUESTS[action], project, endpoint, change.operations))

@@ -9,6 +9,7 @@ from controlplane.events.changes import project_updated
 from controlplane.events.differences import differences
 from controlplane.events.recording import record
 from controlplane.models import Account, Operation, Project
+from controlplane.models.consumption import with_consumed_projects
 from controlplane.services import plan_limits
 from controlplane.services.endpoint_attributes import (
     EndpointDefaults,
@@ -67,6 +68,7 @@ def update_project(
             operations = suspend_for_logical_replication(project)
         if changed := differences(before, _told_of(project)):
             record(project_updated(project, changed, operations))
+    with_consumed_projects([project])
     return project, operations
 
 

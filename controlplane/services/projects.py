@@ -7,8 +7,7 @@ from datetime import timedelta
 
 from django.conf import settings
 from django.db import connection, transaction
-from django.db.models import Q, QuerySet, Sum
-from django.db.models.functions import Coalesce
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from controlplane.events.catalog import database_created, role_created
@@ -32,6 +31,7 @@ from controlplane.models import (
     Region,
     Role,
 )
+from controlplane.models.consumption import with_consumed_projects
 from controlplane.models.reading import Reading
 from controlplane.operations.engine import withdraw
 from controlplane.operations.replacing import give_up_replacing
@@ -84,16 +84,11 @@ class NewProject:
     operations: list[Operation]
 
 
-# What a project's branches have used comes with those that callers look at.
-USAGE = {
-    "total_active": "SELECT coalesce(sum(active_seconds), 0)"
-    " FROM controlplane_branch WHERE project_id = t.id",
-    "total_compute": "SELECT coalesce(sum(compute_seconds), 0)"
-    " FROM controlplane_branch WHERE project_id = t.id",
-}
-ONE = "WHERE t.id = %(project)s AND t.account_id = %(account)s AND t.deleted_at IS NULL"
-PROJECT = Reading(Project, ONE, joined=["region"])
-PROJECT_WITH_USAGE = Reading(Project, ONE, joined=["region"], extra=USAGE)
+PROJECT = Reading(
+    Project,
+    "WHERE t.id = %(project)s AND t.account_id = %(account)s AND t.deleted_at IS NULL",
+    joined=["region"],
+)
 FIRST_PROJECTS = Reading(
     Project,
     """
@@ -101,24 +96,21 @@ FIRST_PROJECTS = Reading(
     ORDER BY t.created_at DESC, t.id LIMIT %(limit)s
     """,
     joined=["region"],
-    extra=USAGE,
 )
 
 
 def find_project(account: Account, project_id: str) -> Project:
     """Raises NotFound, for another account's projects too."""
-    return _found(PROJECT, account, project_id)
+    project = PROJECT.first({"account": account}, project=project_id, account=account.id)
+    if project is None:
+        raise NotFound("project not found")
+    return project
 
 
 def get_project(account: Account, project_id: str) -> Project:
     """The project with what its branches used. Raises NotFound."""
-    return _found(PROJECT_WITH_USAGE, account, project_id)
-
-
-def _found(reading: Reading[Project], account: Account, project_id: str) -> Project:
-    project = reading.first({"account": account}, project=project_id, account=account.id)
-    if project is None:
-        raise NotFound("project not found")
+    project = find_project(account, project_id)
+    with_consumed_projects([project])
     return project
 
 
@@ -152,9 +144,10 @@ def list_projects(
     """
     check_organization(account, org_id)
     if after is None and only is None and not search and not recoverable and within is None:
-        return FIRST_PROJECTS.rows({"account": account}, account=account.id, limit=limit)
+        first = FIRST_PROJECTS.rows({"account": account}, account=account.id, limit=limit)
+        return list(with_consumed_projects(first))
     listed = Q(recoverable_until__gt=timezone.now()) if recoverable else Q(deleted_at=None)
-    projects = _with_usage(_projects_of(account)).filter(listed).order_by("-created_at", "id")
+    projects = _projects_of(account).filter(listed).order_by("-created_at", "id")
     if only is not None:
         projects = projects.filter(id=only)
     if search:
@@ -168,7 +161,7 @@ def list_projects(
             Q(created_at__lt=last.created_at) | Q(created_at=last.created_at, id__gt=last.id)
         )
     if within is None:
-        return list(projects[:limit])
+        return list(with_consumed_projects(list(projects[:limit])))
     with transaction.atomic(), connection.cursor() as cursor:
         # Of this transaction alone; no longer than what bounds every statement.
         cursor.execute(
@@ -176,7 +169,7 @@ def list_projects(
             " FROM pg_settings WHERE name = 'statement_timeout'",
             [round(within * 1000)],
         )
-        return list(projects[:limit])
+        return list(with_consumed_projects(list(projects[:limit])))
 
 
 def create_project(account: Account, spec: ProjectSpec) -> NewProject:
@@ -266,6 +259,7 @@ def delete_project(account: Account, project_id: str) -> Project:
         for operation in given_up:
             give_up_replacing(operation)
         record(project_deleted(project, operations))
+        with_consumed_projects([project])
     return project
 
 
@@ -294,13 +288,6 @@ def _owner_of(database_name: str) -> str:
 
 def _projects_of(account: Account) -> QuerySet[Project]:
     return Project.objects.select_related("region", "account").filter(account=account)
-
-
-def _with_usage(projects: QuerySet[Project]) -> QuerySet[Project]:
-    return projects.annotate(
-        total_active=Coalesce(Sum("branches__active_seconds"), 0.0),
-        total_compute=Coalesce(Sum("branches__compute_seconds"), 0.0),
-    )
 
 
 def _find_region(region_id: str | None) -> Region:

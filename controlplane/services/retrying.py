@@ -34,6 +34,7 @@ from controlplane.services.endpoint_attributes import check_endpoint
 from controlplane.services.endpoints import refuse_occupied, refuse_while_configured
 from controlplane.services.errors import Conflict, Unprocessable
 from controlplane.services.given_up import GivenUp
+from controlplane.services.quotas import refuse_used_up
 from controlplane.services.restoring import replace_again
 
 CONFIGURED = [field.name for field in fields(Configuration)]
@@ -107,6 +108,7 @@ def _start(given_up: GivenUp) -> list[Step]:
     given_up.refuse_if_superseded(Action.START_COMPUTE, Action.SUSPEND_COMPUTE)
     if given_up.heading_for == EndpointState.ACTIVE and not given_up.has(Action.SUSPEND_COMPUTE):
         raise Conflict("the endpoint is active already")
+    refuse_used_up(endpoint.project, endpoint.branch)
     return [*creation_again(endpoint.branch, given_up.earlier), _step(given_up, endpoint)]
 
 

@@ -25,7 +25,7 @@ def start_for_client(endpoint_id: str) -> list[uuid.UUID]:
     """Have the endpoint start; returns the ids of the operations to wait for, if any.
 
     After a failed start the next is tried only after a pause that grows with each failure.
-    Raises NotFound, EndpointDisabled, Locked, WakePostponed.
+    Raises NotFound, EndpointDisabled, Locked, WakePostponed, QuotaExceeded.
     """
     found = Endpoint.objects.filter(id=endpoint_id, deleted_at=None).first()
     if found is None:

@@ -35,10 +35,10 @@ OTHERS, ENDPOINTS_OF_OTHERS = 10_000, 5
 ENDPOINTS = """
 WITH made AS (
     INSERT INTO controlplane_branch (id, project_id, name, current_state, "default", protected,
-        active_seconds, compute_seconds, catalog_revision, applied_catalog_revision,
+        catalog_revision, applied_catalog_revision,
         created_at, updated_at, state_changed_at)
     SELECT 'br-bench-' || %(prefix)s || '-' || n, %(project)s, 'branch ' || n, 'ready', false,
-        false, 0, 0, 0, 0, now(), now(), now()
+        false, 0, 0, now(), now(), now()
     FROM generate_series(1, %(count)s) n
     RETURNING id, project_id)
 INSERT INTO controlplane_endpoint (id, project_id, branch_id, type, autoscaling_limit_min_cu,

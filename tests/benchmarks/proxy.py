@@ -18,7 +18,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from controlplane.proxy.peers import PeerGroup
 from controlplane.proxy.processes import run_processes
 from controlplane.proxy.server import Proxy, open_listeners
 from controlplane.proxy.settings import ProxySettings
+from controlplane.proxy.traffic import Tally, Traffic
 from tests.support.bare_postgres import (
     SUPERUSER,
     BarePostgres,
@@ -92,6 +93,10 @@ class BenchmarkDirectory:
     def __init__(self, verifier: str, compute: Path) -> None:
         self._route = Route(ENDPOINT, 1, verifier)
         self._address = ComputeAddress(compute)
+        self._traffic = Traffic()
+
+    def counting(self, endpoint_id: str) -> AbstractContextManager[Tally]:
+        return self._traffic.counting(endpoint_id, "")
 
     def note_refusal(
         self, route: Route | None, role: str, *, address: str, is_outside: bool = False

@@ -155,6 +155,8 @@ PROJECT_LISTED: Mapping[str, Check] = {
     "store_passwords": flag,
     "active_time": integer,
     "cpu_used_sec": integer,
+    "synthetic_storage_size": integer,
+    "quota_reset_at": timestamp,
     "creation_source": text,
     "created_at": timestamp,
     "updated_at": timestamp,
@@ -181,6 +183,7 @@ PROJECT: Mapping[str, Check] = {
 PROJECT_AT_TIMES: Mapping[str, Check] = {
     **PROJECT_LISTED_AT_TIMES,
     "synthetic_storage_size": integer,
+    "compute_last_active_at": timestamp,
 }
 ROLE: Mapping[str, Check] = {
     "branch_id": branch_id,

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import requests
@@ -34,10 +35,15 @@ BODIES: dict[tuple[str, str], Any] = {
     ("PATCH", "/webhooks/{webhook_id}"): {"webhook": {"enabled": False}},
     ("POST", "/webhooks/{webhook_id}/rotate_secret"): {"webhook": {"secret": "whsec_" + "A" * 32}},
 }
+NOW = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+HISTORY = f"?from={NOW}&to={NOW}&granularity=daily"
 QUERIES = {
     "/projects/{project_id}/branches/{branch_id}/schema": "?db_name=neondb",
     "/projects/{project_id}/branches/{branch_id}/compare_schema": "?db_name=neondb",
     "/projects/{project_id}/connection_uri": "?database_name=neondb&role_name=neondb_owner",
+    "/consumption_history/account": HISTORY,
+    "/consumption_history/projects": HISTORY,
+    "/consumption_history/v2/projects": f"{HISTORY}&metrics=compute_unit_seconds",
 }
 
 

@@ -20,7 +20,7 @@ from controlplane.backup.manifest import BranchCopy, Manifest, read_manifest, ve
 from controlplane.backup.restored_rows import settle_rows
 from controlplane.backup.taking import BackupRefused, take_backup
 from controlplane.compute.filesystem import lock_branches
-from controlplane.models import Account, Action, Branch, Operation, Region
+from controlplane.models import Account, Action, Branch, Operation, Region, Span, Usage
 from tests.controlplane.rows import make_project
 from tests.support.client import Client
 from tests.support.place import Place
@@ -300,7 +300,7 @@ def test_what_was_never_copied_is_not_said_to_be_there(account: Account, region:
 
     endpoint.refresh_from_db()
     assert endpoint.current_state == "idle"
-    assert copied.branches.get().active_seconds == pytest.approx(60)
+    assert Usage.objects.get(span=Span.MONTH).active_seconds == pytest.approx(60)
     younger.refresh_from_db()
     assert younger.deleted_at is not None
     assert not younger.endpoints.filter(deleted_at=None).exists()

@@ -94,7 +94,8 @@ class TestGet:
         fresh_project.suspend()
         with fresh_project.stack.database() as connection:
             row = connection.execute(
-                "SELECT active_seconds, compute_seconds FROM controlplane_branch WHERE id = %s",
+                "SELECT active_seconds, compute_seconds FROM controlplane_usage"
+                " WHERE branch_id = %s AND span = 'month'",
                 [fresh_project.branch_id],
             ).fetchone()
         assert row is not None

@@ -24,15 +24,15 @@ from controlplane.models import (
 from tests.controlplane.rows import make_project, make_webhook
 
 # The key, the project, and what was asked for; a single one comes with its project. One more tells
-# what is pending, where operations are under way.
+# what is pending, where operations are under way, and one what projects or branches have consumed.
 BUDGET = {
-    "": 2,
+    "": 3,
     "/endpoints": 3,
     "/endpoints/{endpoint}": 2,
-    "/branches": 3,
-    "/branches?limit=1&sort_by=name": 4,
+    "/branches": 4,
+    "/branches?limit=1&sort_by=name": 5,
     "/branches/count": 3,
-    "/branches/{branch}": 2,
+    "/branches/{branch}": 3,
     "/branches/{branch}/endpoints": 4,
     "/operations": 3,
     "/operations?limit=1": 3,
@@ -67,9 +67,9 @@ def test_reading_a_projects_parts(
 def test_listing_projects(api: DjangoClient, account: Account, region: Region, size: int) -> None:
     for _ in range(size):
         make_project(account, region)
-    assert queries(api, "?limit=400") == 2
+    assert queries(api, "?limit=400") == 3
     middle = Project.objects.order_by("created_at")[size // 2]
-    assert queries(api, f"?limit=400&cursor={middle.id}") == 3
+    assert queries(api, f"?limit=400&cursor={middle.id}") == 4
 
 
 @pytest.mark.parametrize("size", [3, 30])
@@ -92,9 +92,9 @@ ENDPOINT = "/{project}/endpoints/{endpoint}"
 # endpoint runs, except to be started; the branch `bare` has none.
 WRITES: dict[str, tuple[str, str, Any, int]] = {
     "create a project": ("POST", "", {"project": {}}, 14),
-    "rename a project": ("PATCH", "/{project}", {"project": {"name": "x"}}, 6),
-    "delete a project": ("DELETE", "/{project}", None, 8),
-    "delete a project at once": ("DELETE", "/{project}", None, 12),
+    "rename a project": ("PATCH", "/{project}", {"project": {"name": "x"}}, 7),
+    "delete a project": ("DELETE", "/{project}", None, 9),
+    "delete a project at once": ("DELETE", "/{project}", None, 13),
     "create a branch": ("POST", "/{project}/branches", {}, 17),
     "create a branch with an endpoint": (
         "POST",
@@ -102,17 +102,17 @@ WRITES: dict[str, tuple[str, str, Any, int]] = {
         {"branch": {"name": "x"}, "endpoints": [{"type": "read_write"}]},
         18,
     ),
-    "rename a branch": ("PATCH", BRANCH, {"branch": {"name": "x"}}, 8),
+    "rename a branch": ("PATCH", BRANCH, {"branch": {"name": "x"}}, 9),
     # The children, and what is unfinished.
-    "have a branch expire": ("PATCH", BRANCH, {"branch": {"ttl_interval_seconds": 60}}, 9),
+    "have a branch expire": ("PATCH", BRANCH, {"branch": {"ttl_interval_seconds": 60}}, 10),
     "create a branch with its schema alone": (
         "POST",
         "/{project}/branches",
         {"branch": {"init_source": "schema-only", "ttl_interval_seconds": 60}},
         18,
     ),
-    "make a branch the default": ("POST", BRANCH + "/set_as_default", None, 10),
-    "delete a branch": ("DELETE", BRANCH, None, 13),
+    "make a branch the default": ("POST", BRANCH + "/set_as_default", None, 11),
+    "delete a branch": ("DELETE", BRANCH, None, 14),
     "create an endpoint": (
         "POST",
         "/{project}/endpoints",
@@ -126,7 +126,7 @@ WRITES: dict[str, tuple[str, str, Any, int]] = {
     "start": ("POST", ENDPOINT + "/start", None, 11),
     "suspend": ("POST", ENDPOINT + "/suspend", None, 11),
     "restart": ("POST", ENDPOINT + "/restart", None, 11),
-    "delete an endpoint": ("DELETE", ENDPOINT, None, 12),
+    "delete an endpoint": ("DELETE", ENDPOINT, None, 11),
     "delete a role": ("DELETE", BRANCH + "/roles/bob", None, 16),
     "reset a password": ("POST", BRANCH + "/roles/bob/reset_password", None, 15),
     "delete a database": ("DELETE", BRANCH + "/databases/stock", None, 15),

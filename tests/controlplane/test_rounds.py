@@ -24,6 +24,7 @@ from controlplane.models import (
 from controlplane.operations import idleness, vitals
 from controlplane.operations.availability import check_availability
 from controlplane.operations.idleness import suspend_idle_endpoints
+from controlplane.operations.quota_rounds import hold_to_quotas
 from controlplane.operations.scheduling import RegionAway
 from controlplane.operations.upkeep import Round
 from tests.controlplane.rows import make_project
@@ -146,6 +147,20 @@ class TestSuspendIdleEndpoints:
         queries = cost(suspend_idle_endpoints, region)
         assert queries == 1
         assert Branch.objects.count() == MANY
+
+
+class TestHoldToQuotas:
+    def test_those_without_a_quota_are_one_query(self, account: Account, region: Region) -> None:
+        project = make_project(account, region, size=MANY)
+        Endpoint.objects.filter(project=project).update(current_state=EndpointState.ACTIVE)
+        assert cost(hold_to_quotas, region) == 1
+
+    def test_those_with_one_are_two(self, account: Account, region: Region) -> None:
+        project = make_project(account, region, size=MANY)
+        Endpoint.objects.filter(project=project).update(current_state=EndpointState.ACTIVE)
+        Project.objects.update(settings={"quota": {"active_time_seconds": 1 << 40}})
+        assert cost(hold_to_quotas, region) == 2
+        assert scheduled() == 0
 
 
 def test_a_round_that_finds_its_own_region_away_is_put_off(region: Region) -> None:

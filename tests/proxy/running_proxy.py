@@ -5,7 +5,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -17,6 +17,7 @@ from controlplane.proxy.directory import ComputeAddress, Route
 from controlplane.proxy.server import Proxy
 from controlplane.proxy.settings import ProxySettings
 from controlplane.proxy.tls import TlsIdentity
+from controlplane.proxy.traffic import Tally, Traffic
 from tests.support.waiting import wait_for
 
 REGION_HOST = "localhost"
@@ -46,9 +47,13 @@ class Endpoint:
 class MemoryDirectory:
     def __init__(self) -> None:
         self.endpoints: dict[str, Endpoint] = {}
+        self.traffic = Traffic()
         # The endpoint, where it exists, the role and the address of each.
         self.refusals: list[tuple[str | None, str, str]] = []
         self.outsiders: list[tuple[str | None, str, str]] = []
+
+    def counting(self, endpoint_id: str) -> AbstractContextManager[Tally]:
+        return self.traffic.counting(endpoint_id, "")
 
     def note_refusal(
         self, route: Route | None, role: str, *, address: str, is_outside: bool = False

@@ -40,8 +40,8 @@ class BranchOut(Schema):
     cpu_used_sec: int
     compute_time_seconds: int
     active_time_seconds: int
-    written_data_bytes: int = 0
-    data_transfer_bytes: int = 0
+    written_data_bytes: int
+    data_transfer_bytes: int
     created_at: Timestamp
     updated_at: Timestamp
     last_reset_at: Timestamp | None = None
@@ -69,15 +69,23 @@ class BranchOut(Schema):
 
     @staticmethod
     def resolve_cpu_used_sec(branch: Branch) -> int:
-        return round(branch.compute_seconds)
+        return int(branch.consumed.compute_seconds)
 
     @staticmethod
     def resolve_compute_time_seconds(branch: Branch) -> int:
-        return round(branch.compute_seconds)
+        return int(branch.consumed.compute_seconds)
 
     @staticmethod
     def resolve_active_time_seconds(branch: Branch) -> int:
-        return round(branch.active_seconds)
+        return int(branch.consumed.active_seconds)
+
+    @staticmethod
+    def resolve_written_data_bytes(branch: Branch) -> int:
+        return branch.consumed.written_bytes
+
+    @staticmethod
+    def resolve_data_transfer_bytes(branch: Branch) -> int:
+        return branch.consumed.transferred_bytes
 
 
 class OneBranch(Schema):

@@ -1,6 +1,6 @@
 """Projects, as callers get them."""
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from django.utils import timezone
@@ -23,10 +23,10 @@ from controlplane.api.responses.shared import (
     UNLIMITED_MEBIBYTES,
     Cursor,
     as_limit,
-    month_of,
     subscription_type,
 )
 from controlplane.models import Project
+from controlplane.models.consumed import next_period, period_of
 
 
 class Owner(Schema):
@@ -37,7 +37,7 @@ class Owner(Schema):
 
 
 class ProjectListItemOut(Schema):
-    # total_active and total_compute come with queries; a project just made has used nothing.
+    # What it consumed is of the period so far.
     id: str
     platform_id: str = "local"
     region_id: str
@@ -52,6 +52,9 @@ class ProjectListItemOut(Schema):
     store_passwords: bool
     active_time: int
     cpu_used_sec: int
+    synthetic_storage_size: int
+    quota_reset_at: Timestamp
+    compute_last_active_at: Timestamp | None = None
     creation_source: str = "console"
     created_at: Timestamp
     updated_at: Timestamp
@@ -80,11 +83,23 @@ class ProjectListItemOut(Schema):
 
     @staticmethod
     def resolve_active_time(project: Project) -> int:
-        return round(getattr(project, "total_active", 0))
+        return int(project.consumed.active_seconds)
 
     @staticmethod
     def resolve_cpu_used_sec(project: Project) -> int:
-        return round(getattr(project, "total_compute", 0))
+        return int(project.consumed.compute_seconds)
+
+    @staticmethod
+    def resolve_synthetic_storage_size(project: Project) -> int:
+        return project.consumed.stored_bytes
+
+    @staticmethod
+    def resolve_quota_reset_at(project: Project) -> datetime:
+        return next_period(timezone.now())
+
+    @staticmethod
+    def resolve_compute_last_active_at(project: Project) -> datetime | None:
+        return project.consumed.last_active
 
     @staticmethod
     def resolve_org_id(project: Project) -> str:
@@ -96,9 +111,9 @@ class ProjectListItemOut(Schema):
 
 
 class ProjectOut(ProjectListItemOut):
-    data_storage_bytes_hour: int = 0
-    data_transfer_bytes: int = 0
-    written_data_bytes: int = 0
+    data_storage_bytes_hour: int
+    data_transfer_bytes: int
+    written_data_bytes: int
     compute_time_seconds: int
     active_time_seconds: int
     history_retention_seconds: int
@@ -107,20 +122,32 @@ class ProjectOut(ProjectListItemOut):
     owner: Owner
 
     @staticmethod
+    def resolve_data_storage_bytes_hour(project: Project) -> int:
+        return int(project.consumed.byte_hours)
+
+    @staticmethod
+    def resolve_data_transfer_bytes(project: Project) -> int:
+        return project.consumed.transferred_bytes
+
+    @staticmethod
+    def resolve_written_data_bytes(project: Project) -> int:
+        return project.consumed.written_bytes
+
+    @staticmethod
     def resolve_compute_time_seconds(project: Project) -> int:
-        return round(getattr(project, "total_compute", 0))
+        return int(project.consumed.compute_seconds)
 
     @staticmethod
     def resolve_active_time_seconds(project: Project) -> int:
-        return round(getattr(project, "total_active", 0))
+        return int(project.consumed.active_seconds)
 
     @staticmethod
     def resolve_consumption_period_start(project: Project) -> datetime:
-        return month_of(timezone.now())
+        return period_of(timezone.now())
 
     @staticmethod
     def resolve_consumption_period_end(project: Project) -> datetime:
-        return month_of(month_of(timezone.now()) + timedelta(days=32))
+        return next_period(timezone.now())
 
     @staticmethod
     def resolve_owner(project: Project) -> dict[str, str | int]:

@@ -1,7 +1,5 @@
 """What the answers about several resources share."""
 
-from datetime import datetime
-
 from ninja import Schema
 
 from controlplane.models import Account, Plan
@@ -24,7 +22,3 @@ def subscription_type(account: Account) -> str:
 def as_limit(limit: int | None) -> int:
     """A limit as clients of this API know it."""
     return UNLIMITED if limit is None else limit
-
-
-def month_of(time: datetime) -> datetime:
-    return time.replace(day=1, hour=0, minute=0, second=0, microsecond=0)

@@ -1,0 +1,105 @@
+"""`/consumption` and `/consumption_history`: what an account and its projects have used."""
+
+from typing import Any
+
+from ninja import Query
+
+from controlplane.api.auth import AuthenticatedRequest
+from controlplane.api.requests.consumption import (
+    AccountHistoryQuery,
+    ProjectsConsumptionQuery,
+    ProjectsHistoryQuery,
+    ProjectsMetricsQuery,
+)
+from controlplane.api.responses.consumption import (
+    AccountHistory,
+    ProjectsConsumption,
+    ProjectsHistory,
+    ProjectsMetrics,
+    as_periods,
+    projects_consumption,
+    projects_page,
+    with_metrics,
+    with_totals,
+)
+from controlplane.api.routing import Router
+from controlplane.models import Account
+from controlplane.services import consumption
+
+router = Router(tags=["consumption"])
+
+PAGED = (
+    "By the projects' ids, by cursor; deleted projects too. Asking wakes no compute. Hours, days "
+    "and months, of UTC, in which nothing was consumed are left out."
+)
+
+
+@router.get(
+    "/consumption/projects",
+    response=ProjectsConsumption,
+    exclude_none=True,
+    summary="What each project consumed by consumption period",
+    description=PAGED,
+)
+def list_projects_consumption(
+    request: AuthenticatedRequest, query: Query[ProjectsConsumptionQuery]
+) -> dict[str, Any]:
+    found = consumption.projects_by_period(
+        request.auth,
+        since=query.since,
+        until=query.until,
+        after=query.cursor,
+        limit=query.limit,
+    )
+    return projects_consumption(found)
+
+
+@router.get(
+    "/consumption_history/account",
+    response=AccountHistory,
+    exclude_none=True,
+    summary="What the account consumed",
+    description="All its projects together, deleted ones too, the oldest first.",
+)
+def get_account_history(
+    request: AuthenticatedRequest, query: Query[AccountHistoryQuery]
+) -> dict[str, Any]:
+    check_organization(request.auth, query.org_id)
+    periods = consumption.account_history(request.auth, **query.asked())
+    framed = with_totals(include_v1=query.include_v1_metrics)
+    return {"periods": as_periods(request.auth, periods, framed)}
+
+
+@router.get(
+    "/consumption_history/projects",
+    response=ProjectsHistory,
+    exclude_none=True,
+    summary="What each project consumed",
+    description=PAGED,
+)
+def list_projects_history(
+    request: AuthenticatedRequest, query: Query[ProjectsHistoryQuery]
+) -> dict[str, Any]:
+    check_organization(request.auth, query.org_id)
+    found = consumption.projects_history(request.auth, **query.asked())
+    framed = with_totals(include_v1=query.include_v1_metrics)
+    return projects_page(request.auth, found, framed)
+
+
+@router.get(
+    "/consumption_history/v2/projects",
+    response=ProjectsMetrics,
+    exclude_none=True,
+    summary="Metrics of what each project consumed",
+    description=f"{PAGED} `…_bytes_month` are bytes times hours.",
+)
+def list_projects_metrics(
+    request: AuthenticatedRequest, query: Query[ProjectsMetricsQuery]
+) -> dict[str, Any]:
+    check_organization(request.auth, query.org_id)
+    found = consumption.projects_history(request.auth, **query.asked())
+    return projects_page(request.auth, found, with_metrics(query.metrics))
+
+
+def check_organization(account: Account, org_id: str | None) -> None:
+    """An account is of one organization, so whichever is named, it is asked about itself."""

@@ -1,0 +1,103 @@
+"""What callers ask of consumption: query parameters."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from ninja import Field, Schema
+from pydantic import AfterValidator
+
+from controlplane.api.fields import PointInTime, Text
+
+MOST_PROJECTS = 100
+MetricName = Literal[
+    "compute_unit_seconds",
+    "root_branch_bytes_month",
+    "child_branch_bytes_month",
+    "instant_restore_bytes_month",
+    "public_network_transfer_bytes",
+    "private_network_transfer_bytes",
+    "extra_branches_month",
+    "snapshot_storage_bytes_month",
+]
+METRICS: Sequence[str] = MetricName.__args__  # type: ignore[attr-defined]
+
+
+def _separated(values: list[str]) -> list[str]:
+    """Lists come as one value with commas, as several, or both."""
+    parts = [part for value in values for part in value.split(",") if part]
+    if len(parts) > MOST_PROJECTS:
+        raise ValueError(f"at most {MOST_PROJECTS} are allowed")
+    return parts
+
+
+def _known(values: list[str]) -> list[str]:
+    if not values:
+        raise ValueError(f"at least one is needed, of {', '.join(METRICS)}")
+    for value in values:
+        if value not in METRICS:
+            raise ValueError(f'no such metric: "{value}"; use {", ".join(METRICS)}')
+    return list(dict.fromkeys(values))
+
+
+Several = Annotated[list[Text], AfterValidator(_separated)]
+
+
+class ProjectsConsumptionQuery(Schema):
+    cursor: Text | None = Field(None, description="The cursor of the page before.")
+    limit: int = Field(10, ge=1, le=1000, description="At most so many projects.")
+    since: PointInTime | None = Field(
+        None, alias="from", description="The first consumption period holds it; by default now."
+    )
+    until: PointInTime | None = Field(
+        None, alias="to", description="The last consumption period holds it; by default now."
+    )
+
+
+class HistoryQuery(Schema):
+    since: PointInTime = Field(alias="from", description="Rounded down by the granularity.")
+    until: PointInTime = Field(
+        alias="to", description="Where what is asked for ends; rounded up by the granularity."
+    )
+    granularity: Literal["hourly", "daily", "monthly"] = Field(
+        description="They reach back 168 hours, 60 days and a year."
+    )
+    org_id: Text | None = Field(None, description="The account's organization.")
+
+    def asked(self) -> dict[str, Any]:
+        """As the service takes it."""
+        return {
+            "since": self.since,
+            "until": self.until,
+            "granularity": self.granularity,
+        }
+
+
+class AccountHistoryQuery(HistoryQuery):
+    include_v1_metrics: bool = Field(
+        False, description="`data_storage_bytes_hour` and `logical_size_bytes*` as well."
+    )
+
+
+class ProjectsPageQuery(HistoryQuery):
+    cursor: Text | None = Field(None, description="The cursor of the page before.")
+    limit: int = Field(10, ge=1, le=100, description="At most so many projects.")
+    project_ids: Several = Field(
+        default_factory=list,
+        description=f"At most {MOST_PROJECTS}, separated by commas or repeated; by default all.",
+    )
+
+    def asked(self) -> dict[str, Any]:
+        page = {"after": self.cursor, "limit": self.limit, "only": self.project_ids}
+        return {**super().asked(), **page}
+
+
+class ProjectsHistoryQuery(ProjectsPageQuery):
+    include_v1_metrics: bool = Field(
+        False, description="`data_storage_bytes_hour` and `logical_size_bytes*` as well."
+    )
+
+
+class ProjectsMetricsQuery(ProjectsPageQuery):
+    metrics: Annotated[Several, AfterValidator(_known)] = Field(
+        description="Separated by commas or repeated: " + ", ".join(METRICS) + "."
+    )

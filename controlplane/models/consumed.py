@@ -1,0 +1,43 @@
+"""What was used in a time: by a branch, a project or an account."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Consumed:
+    active_seconds: float = 0
+    # Seconds times compute units.
+    compute_seconds: float = 0
+    written_bytes: int = 0
+    # Sent to clients.
+    transferred_bytes: int = 0
+    # Bytes times hours, of branches without a parent and of the others.
+    root_byte_hours: float = 0
+    child_byte_hours: float = 0
+    # Bytes of the branches that there are now.
+    stored_bytes: int = 0
+    # When a client last used a compute, in this time or before; None for never.
+    last_active: datetime | None = None
+
+    @property
+    def byte_hours(self) -> float:
+        return self.root_byte_hours + self.child_byte_hours
+
+
+NOTHING = Consumed()
+
+
+def period_of(time: datetime) -> datetime:
+    """The start of the consumption period, a calendar month in UTC, that the time falls into."""
+    return time.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+
+
+def next_period(time: datetime) -> datetime:
+    """The start of the period after the one that the time falls into, which is its end."""
+    return period_of(period_of(time) + timedelta(days=32))
+
+
+def previous_period(time: datetime) -> datetime:
+    """The start of the period before the one that the time falls into."""
+    return period_of(period_of(time) - timedelta(days=1))

@@ -1,0 +1,226 @@
+"""Reads what was used: the rows of `usage`, and what each meter has run for since they were
+written.
+
+One statement, however much there is. Who may read what, the callers know.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from string import Template
+from typing import Any
+
+from django.db import connection
+from django.utils import timezone
+
+from controlplane.models.branch import Branch
+from controlplane.models.consumed import NOTHING, Consumed, period_of
+from controlplane.models.project import Project
+from controlplane.models.usage import Span
+
+# Of a meter, from `k.start` to `k.until`: seconds of its compute, and of what it stores.
+RAN = "greatest(0, extract(epoch FROM k.until - greatest(m.active_since, k.start)))::float8"
+LAY = "greatest(0, extract(epoch FROM k.until - greatest(m.stored_since, k.start)))::float8"
+PARTS = {
+    "counted": "active_seconds, compute_seconds, written_bytes, transferred_bytes,"
+    " storage_byte_hours",
+    "metered": f"CASE WHEN m.compute_units > 0 THEN {RAN} ELSE 0 END AS active_seconds,"
+    f" m.compute_units * {RAN} AS compute_seconds, 0 AS written_bytes, 0 AS transferred_bytes,"
+    f" {LAY} / 3600 * m.stored_bytes AS storage_byte_hours",
+    "sums": "sum(active_seconds)::float8, sum(compute_seconds)::float8,"
+    " sum(written_bytes)::bigint, sum(transferred_bytes)::bigint,"
+    " coalesce(sum(storage_byte_hours) FILTER (WHERE of_root), 0)::float8,"
+    " coalesce(sum(storage_byte_hours) FILTER (WHERE NOT of_root), 0)::float8",
+}
+# What each of several has used in the period that began at `start`, and uses now.
+TOTALS = Template("""
+SELECT owner, $sums, sum(stored_bytes)::bigint, max(last_active)
+FROM (
+    SELECT $of_usage AS owner, of_root, $counted,
+        0 AS stored_bytes, NULL::timestamptz AS last_active
+    FROM controlplane_usage u
+    WHERE $of_usage = ANY(%(ids)s) AND span = 'month' AND start = %(start)s
+    UNION ALL
+    SELECT $of_branch, b.parent_id IS NULL, $metered, m.stored_bytes, NULL::timestamptz
+    FROM controlplane_branch b JOIN controlplane_meter m ON m.branch_id = b.id
+    CROSS JOIN (SELECT %(start)s::timestamptz AS start, now() AS until) k
+    WHERE $of_branch = ANY(%(ids)s) AND (m.compute_units > 0 OR m.stored_bytes > 0)
+    UNION ALL
+    SELECT $of_endpoint, false, 0, 0, 0, 0, 0, 0, e.last_active
+    FROM controlplane_endpoint e
+    WHERE $of_endpoint = ANY(%(ids)s) AND e.last_active IS NOT NULL
+) one GROUP BY owner
+""")
+TOTALS_OF_PROJECTS = TOTALS.substitute(
+    PARTS, of_usage="u.project_id", of_branch="b.project_id", of_endpoint="e.project_id"
+)
+TOTALS_OF_BRANCHES = TOTALS.substitute(
+    PARTS, of_usage="u.branch_id", of_branch="b.id", of_endpoint="e.branch_id"
+)
+# By hour, day or month, of an account as a whole or by project. Of meters the sums are taken by the
+# part in which they began (`begun`): with 50,000 that began long ago, each part is a sum of sums.
+HISTORY = Template("""
+WITH part AS (
+    SELECT one AS start, extract(epoch FROM least(one + %(step)s::interval, now()) - one) AS seconds
+    FROM generate_series(
+        %(since)s::timestamptz, %(until)s::timestamptz - interval '1 microsecond',
+        %(step)s::interval
+    ) one
+), metered AS (
+    SELECT p.id AS project_id, b.parent_id IS NULL AS of_root, m.*
+    FROM controlplane_project p
+    JOIN controlplane_branch b ON b.project_id = p.id
+    JOIN controlplane_meter m ON m.branch_id = b.id
+    WHERE p.account_id = %(account)s AND $of_project
+), begun AS (
+    SELECT owner, date_trunc(%(span)s, since, 'UTC') AS start,
+        sum(active) AS active, sum(active * late) AS active_late,
+        sum(units) AS units, sum(units * late) AS units_late,
+        sum(root) AS root, sum(root * late) AS root_late,
+        sum(child) AS child, sum(child * late) AS child_late
+    FROM (
+        SELECT $owner AS owner, greatest(active_since, %(since)s) AS since,
+            1 AS active, compute_units AS units, 0 AS root, 0 AS child
+        FROM metered WHERE compute_units > 0
+        UNION ALL
+        SELECT $owner, greatest(stored_since, %(since)s), 0, 0,
+            CASE WHEN of_root THEN stored_bytes / 3600.0::float8 ELSE 0 END,
+            CASE WHEN of_root THEN 0 ELSE stored_bytes / 3600.0::float8 END
+        FROM metered WHERE stored_bytes > 0
+    ) rate
+    -- Seconds that they missed of the part in which they began.
+    CROSS JOIN LATERAL (
+        SELECT extract(epoch FROM since - date_trunc(%(span)s, since, 'UTC'))::float8 AS late
+    ) missed
+    GROUP BY owner, 2
+), running AS (
+    SELECT owner, part.start,
+        $active AS active, $units AS units, $root AS root, $child AS child
+    FROM (SELECT DISTINCT owner FROM begun) owners
+    CROSS JOIN part
+    LEFT JOIN begun USING (owner, start)
+    WINDOW so_far AS (PARTITION BY owner ORDER BY part.start)
+)
+SELECT owner, start, sum(active)::float8, sum(units)::float8, sum(written)::bigint,
+    sum(transferred)::bigint, sum(root)::float8, sum(child)::float8
+FROM (
+    SELECT $owner AS owner, start, active_seconds AS active, compute_seconds AS units,
+        written_bytes AS written, transferred_bytes AS transferred,
+        CASE WHEN of_root THEN storage_byte_hours ELSE 0 END AS root,
+        CASE WHEN of_root THEN 0 ELSE storage_byte_hours END AS child
+    FROM controlplane_usage
+    WHERE account_id = %(account)s AND $of_usage
+        AND span = %(span)s AND start >= %(since)s AND start < %(until)s
+    UNION ALL
+    SELECT owner, start, active, units, 0, 0, root, child FROM running
+    WHERE active > 0 OR units > 0 OR root > 0 OR child > 0
+) one GROUP BY owner, start ORDER BY owner, start
+""")
+RUNNING = {
+    name: f"sum(coalesce({name}, 0)) OVER so_far * part.seconds - coalesce({name}_late, 0)"
+    for name in ("active", "units", "root", "child")
+}
+HISTORY_OF_PROJECTS = HISTORY.substitute(
+    RUNNING,
+    owner="project_id",
+    of_usage="project_id = ANY(%(ids)s)",
+    of_project="p.id = ANY(%(ids)s)",
+)
+HISTORY_OF_ACCOUNT = HISTORY.substitute(
+    RUNNING, owner="''::text", of_usage="true", of_project="true"
+)
+# All that an account has used something with in these periods, or could have: those that were
+# forgotten since too.
+PROJECTS = """
+SELECT id FROM (
+    SELECT p.id FROM controlplane_project p
+    WHERE p.account_id = %(account)s AND p.created_at < %(until)s
+        AND (p.deleted_at IS NULL OR p.deleted_at >= %(since)s)
+    UNION
+    SELECT u.project_id FROM controlplane_usage u
+    WHERE u.account_id = %(account)s AND u.span = %(span)s
+        AND u.start >= %(since)s AND u.start < %(until)s
+) known
+WHERE id > %(after)s AND (%(only)s::text[] IS NULL OR id = ANY(%(only)s))
+ORDER BY id LIMIT %(limit)s
+"""
+
+
+def with_consumed_projects(projects: Sequence[Project]) -> Sequence[Project]:
+    """The same projects, each knowing what it has used in the period so far."""
+    consumed = consumed_by_projects(project.id for project in projects)
+    for project in projects:
+        project.consumed = consumed.get(project.id, NOTHING)
+    return projects
+
+
+def with_consumed_branches(branches: Sequence[Branch]) -> Sequence[Branch]:
+    """As above."""
+    consumed = _totals(TOTALS_OF_BRANCHES, [branch.id for branch in branches])
+    for branch in branches:
+        branch.consumed = consumed.get(branch.id, NOTHING)
+    return branches
+
+
+def consumed_by_projects(ids: Iterable[str]) -> Mapping[str, Consumed]:
+    """In the period so far, by project; those that used nothing are left out."""
+    return _totals(TOTALS_OF_PROJECTS, list(ids))
+
+
+def history_of_projects(
+    account_id: int, ids: Sequence[str], span: Span, since: datetime, until: datetime
+) -> Mapping[str, Mapping[datetime, Consumed]]:
+    """By project and the start of the hour, day or month; without those in which nothing was."""
+    values = {**_range(account_id, span, since, until), "ids": list(ids)}
+    history: dict[str, dict[datetime, Consumed]] = {project_id: {} for project_id in ids}
+    for project_id, start, *sums in _rows(HISTORY_OF_PROJECTS, values):
+        history[project_id][start] = Consumed(*sums)
+    return history
+
+
+def history_of_account(
+    account_id: int, span: Span, since: datetime, until: datetime
+) -> Mapping[datetime, Consumed]:
+    """As above, of all projects together."""
+    rows = _rows(HISTORY_OF_ACCOUNT, _range(account_id, span, since, until))
+    return {start: Consumed(*sums) for _, start, *sums in rows}
+
+
+def projects_between(
+    account_id: int,
+    span: Span,
+    since: datetime,
+    until: datetime,
+    *,
+    after: str,
+    limit: int,
+    only: Sequence[str] | None = None,
+) -> list[str]:
+    """Ids of the account's projects of that time, deleted ones too, in their order; those that
+    follow the id `after`."""
+    values = _range(account_id, span, since, until)
+    values |= {"after": after, "limit": limit, "only": None if only is None else list(only)}
+    return [row[0] for row in _rows(PROJECTS, values)]
+
+
+def _totals(statement: str, ids: list[str]) -> Mapping[str, Consumed]:
+    if not ids:
+        return {}
+    values = {"ids": ids, "start": period_of(timezone.now())}
+    return {owner: Consumed(*sums) for owner, *sums in _rows(statement, values)}
+
+
+def _range(account_id: int, span: Span, since: datetime, until: datetime) -> dict[str, Any]:
+    return {
+        "account": account_id,
+        "span": span.value,
+        "step": f"1 {span.value}",
+        "since": since,
+        "until": until,
+    }
+
+
+def _rows(statement: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    with connection.cursor() as cursor:
+        cursor.execute(statement, values)
+        rows: list[tuple[Any, ...]] = cursor.fetchall()
+    return rows

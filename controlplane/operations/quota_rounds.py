@@ -1,0 +1,98 @@
+"""Suspends the endpoints of projects that have used up a quota of their settings.
+
+Within QUOTA_ROUND seconds of its being used up, as far as that is known: seconds are at once, sizes
+and what was written are measured in the same round, what the proxy has sent is reported every few
+seconds. What is suspended stays so: whoever would start it is refused (`services.quotas`).
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+
+from controlplane.events.changes import endpoint_requested, quota_exceeded
+from controlplane.events.recording import record
+from controlplane.events.types import EventType
+from controlplane.models import Action, Consumed, Endpoint, EndpointState, Lane, Region
+from controlplane.models.consumed import NOTHING
+from controlplane.models.consumption import consumed_by_projects
+from controlplane.operations.locks import locked_project
+from controlplane.operations.quotas import LOGICAL_SIZE, WRITTEN, UsedUp, quota_of, used_up_of
+from controlplane.operations.scheduling import Step, schedule, unfinished
+from controlplane.operations.sizes import measure
+
+log = logging.getLogger(__name__)
+
+QUOTA_ROUND = 3.0  # seconds
+
+
+def hold_to_quotas(region: Region) -> None:
+    """Suspend what runs of the region and may not. Looks at running endpoints of projects with a
+    quota alone."""
+    running = _running(region)
+    measured = [one for one in running if {LOGICAL_SIZE, WRITTEN} & quota_of(one.project).keys()]
+    if measured:
+        measure(measured)
+        running = _running(region)
+    consumed = consumed_by_projects({endpoint.project_id for endpoint in running})
+    for project_id, endpoints in groupby(running, key=lambda endpoint: endpoint.project_id):
+        doomed = _doomed(list(endpoints), consumed)
+        if doomed:
+            _suspend(project_id, doomed)
+
+
+def _running(region: Region) -> list[Endpoint]:
+    """By project."""
+    endpoints = Endpoint.objects.select_related(
+        "branch__project__account", "branch__meter", "project__account"
+    )
+    return list(
+        endpoints.filter(
+            project__region=region,
+            project__settings__has_key="quota",
+            project__deleted_at=None,
+            deleted_at=None,
+            current_state=EndpointState.ACTIVE,
+        ).order_by("project_id", "id")
+    )
+
+
+def _doomed(
+    endpoints: Sequence[Endpoint], consumed: Mapping[str, Consumed]
+) -> Mapping[str, UsedUp]:
+    """What keeps each of them, by id, from running; those that may run are left out."""
+    found = {
+        one.id: used_up_of(quota_of(one.project), consumed.get(one.project_id, NOTHING), one.branch)
+        for one in endpoints
+    }
+    return {endpoint_id: why for endpoint_id, why in found.items() if why}
+
+
+def _suspend(project_id: str, doomed: Mapping[str, UsedUp]) -> None:
+    with locked_project(project_id) as project:
+        # An endpoint with unfinished operations is left to the next round: a configuration that is
+        # applied after a suspend would start it again.
+        busy = {row.endpoint_id for row in unfinished(project.id)}
+        running = Endpoint.objects.select_related("branch").filter(
+            id__in=doomed.keys() - busy, deleted_at=None, current_state=EndpointState.ACTIVE
+        )
+        limits = quota_of(project)
+        for endpoint in running:
+            why = doomed[endpoint.id]
+            if limits.get(why.quota.field) != why.limit:
+                continue  # it was changed just now
+            step = Step(Action.SUSPEND_COMPUTE, branch=endpoint.branch, endpoint=endpoint)
+            operations = schedule(project, [step], lane=Lane.UPKEEP)
+            log.warning("quota used up", extra={"endpoint": endpoint.id, "quota": why.quota.field})
+            kind = EventType.ENDPOINT_SUSPEND_REQUESTED
+            record(
+                quota_exceeded(
+                    project,
+                    endpoint,
+                    operations,
+                    quota=why.quota.field,
+                    words=why.quota.words,
+                    limit=why.limit,
+                    used=why.used,
+                ),
+                endpoint_requested(kind, project, endpoint, operations),
+            )

@@ -1,0 +1,45 @@
+"""Counts what is sent to the clients of each endpoint, for as long as they are connected."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+# An endpoint, and the branch that its clients were let in to.
+Key = tuple[str, str]
+
+
+class Tally:
+    """Bytes sent and not yet reported. The relay adds to it with every message: a slot, and nothing
+    else."""
+
+    __slots__ = ("bytes", "clients")
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.clients = 0
+
+
+class Traffic:
+    """Must be used within one event loop."""
+
+    def __init__(self) -> None:
+        self._tallies: dict[Key, Tally] = {}
+
+    @contextmanager
+    def counting(self, endpoint_id: str, branch_id: str) -> Iterator[Tally]:
+        """The one tally of all the endpoint's clients, for one of them."""
+        tally = self._tallies.setdefault((endpoint_id, branch_id), Tally())
+        tally.clients += 1
+        try:
+            yield tally
+        finally:
+            tally.clients -= 1
+
+    def take(self) -> Mapping[Key, int]:
+        """What was sent since the last call."""
+        sent = {}
+        for key, tally in list(self._tallies.items()):
+            if tally.bytes:
+                sent[key], tally.bytes = tally.bytes, 0
+            elif not tally.clients:
+                del self._tallies[key]
+        return sent

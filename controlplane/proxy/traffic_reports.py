@@ -1,0 +1,51 @@
+"""Tells the control plane what was sent to clients: in batches, each counted once."""
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import Mapping
+from functools import partial
+
+from controlplane.models.connecting import report_traffic
+from controlplane.proxy.control_database import ControlDatabase
+from controlplane.proxy.errors import ControlPlaneSilent
+from controlplane.proxy.traffic import Key, Traffic
+
+# Seconds. A process that is killed loses what it has not reported.
+REPORT_EVERY = 5.0
+
+
+class TrafficReports:
+    """A batch whose answer was lost is sent again as it was, under the same number: whether the
+    database has counted it, the database knows. What comes meanwhile waits for the next."""
+
+    def __init__(self, database: ControlDatabase, traffic: Traffic) -> None:
+        self._database = database
+        self._traffic = traffic
+        # This process's own, for its life.
+        self._reporter = uuid.uuid4()
+        self._number = 0
+        self._batch: Mapping[Key, int] = {}
+
+    async def run(self) -> None:
+        """Report until cancelled."""
+        while True:
+            await asyncio.sleep(REPORT_EVERY)
+            with contextlib.suppress(ControlPlaneSilent):
+                await self.report()
+
+    async def report(self) -> None:
+        """Report all that was sent until now. Raises ControlPlaneSilent."""
+        if self._batch:
+            await self._send()
+        self._batch = self._traffic.take()
+        if self._batch:
+            self._number += 1
+            await self._send()
+
+    async def _send(self) -> None:
+        report = partial(
+            report_traffic, reporter=self._reporter, number=self._number, sent=self._batch
+        )
+        await self._database.ask(report)
+        self._batch = {}

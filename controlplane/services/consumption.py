@@ -1,0 +1,226 @@
+"""What an account and its projects have consumed: by hour, day and consumption period."""
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.utils import timezone
+
+from controlplane.models import Account, Consumed, Project, Span, Usage
+from controlplane.models.consumed import NOTHING, next_period, period_of, previous_period
+from controlplane.models.consumption import (
+    consumed_by_projects,
+    history_of_account,
+    history_of_projects,
+    projects_between,
+)
+from controlplane.services.errors import Invalid, ServiceError
+
+# Of the ids of consumption periods, which are derived.
+PERIODS = uuid.UUID("4f0f7c52-8b60-4b6c-9a2d-6d6fb3c0a5e1")
+
+
+class OutsideBounds(ServiceError):
+    """What was consumed that long ago is not known so finely any more."""
+
+
+@dataclass(frozen=True)
+class Granularity:
+    span: Span
+    # How far back it reaches.
+    reach: timedelta
+
+    def start_of(self, time: datetime) -> datetime:
+        if self.span == Span.MONTH:
+            return period_of(time)
+        whole = time.replace(minute=0, second=0, microsecond=0)
+        return whole.replace(hour=0) if self.span == Span.DAY else whole
+
+    def end_of(self, start: datetime) -> datetime:
+        """Of the hour, day or month that starts then."""
+        if self.span == Span.MONTH:
+            return next_period(start)
+        return start + (timedelta(days=1) if self.span == Span.DAY else timedelta(hours=1))
+
+
+GRANULARITIES: Mapping[str, Granularity] = {
+    "hourly": Granularity(Span.HOUR, timedelta(hours=168)),
+    "daily": Granularity(Span.DAY, timedelta(days=60)),
+    "monthly": Granularity(Span.MONTH, timedelta(days=365)),
+}
+MONTHLY = GRANULARITIES["monthly"]
+
+
+@dataclass(frozen=True)
+class Timeframe:
+    """An hour, a day or a month, and what was consumed in it; `now` ends one that is not over."""
+
+    start: datetime
+    end: datetime
+    now: datetime
+    consumed: Consumed
+
+    @property
+    def average_bytes(self) -> int:
+        """What was stored on average, so far."""
+        hours = (min(self.end, self.now) - self.start) / timedelta(hours=1)
+        return int(self.consumed.byte_hours / hours) if hours > 0 else 0
+
+
+@dataclass(frozen=True)
+class Period:
+    """A consumption period, and those of its timeframes in which anything was consumed."""
+
+    id: uuid.UUID
+    start: datetime
+    # None for the one that is under way.
+    end: datetime | None
+    timeframes: Sequence[Timeframe]
+
+
+@dataclass(frozen=True)
+class ProjectHistory:
+    project_id: str
+    periods: Sequence[Period]
+
+
+@dataclass(frozen=True)
+class ProjectPeriod:
+    """What a project consumed in a period, as a whole."""
+
+    project_id: str
+    period_id: uuid.UUID
+    previous_period_id: uuid.UUID
+    timeframe: Timeframe
+    # Bytes stored: now, or on average where the period is over.
+    stored_bytes: int
+
+
+def account_history(
+    account: Account, *, since: datetime, until: datetime, granularity: str
+) -> list[Period]:
+    """Of all its projects together. Raises Invalid, OutsideBounds."""
+    by, now = GRANULARITIES[granularity], timezone.now()
+    since, until = _rounded(by, since, until, now)
+    return _periods(account, by, history_of_account(account.id, by.span, since, until), now)
+
+
+def projects_history(
+    account: Account,
+    *,
+    since: datetime,
+    until: datetime,
+    granularity: str,
+    after: str | None,
+    limit: int,
+    only: Sequence[str] = (),
+) -> list[ProjectHistory]:
+    """Of each of its projects, deleted ones too, in the order of their ids: those that follow the
+    id `after`, and of these `only` the named, if any are. Raises Invalid, OutsideBounds."""
+    by, now = GRANULARITIES[granularity], timezone.now()
+    since, until = _rounded(by, since, until, now)
+    ids = _page(account, by, since, until, after=after, limit=limit, only=only)
+    history = history_of_projects(account.id, ids, by.span, since, until)
+    return [ProjectHistory(one, _periods(account, by, history[one], now)) for one in ids]
+
+
+def projects_by_period(
+    account: Account,
+    *,
+    since: datetime | None,
+    until: datetime | None,
+    after: str | None,
+    limit: int,
+) -> list[ProjectPeriod]:
+    """What each project, at most `limit` of them, consumed in each of the periods that the time
+    touches, by default the present one. Raises Invalid, OutsideBounds."""
+    now = timezone.now()
+    since, until = _rounded(MONTHLY, since or now, until or now, now)
+    ids = _page(account, MONTHLY, since, until, after=after, limit=limit)
+    history = history_of_projects(account.id, ids, Span.MONTH, since, until)
+    present = consumed_by_projects(ids) if until > now else {}
+    starts = []
+    while since < until:
+        starts.append(since)
+        since = next_period(since)
+    found = []
+    for project_id in ids:
+        for start in starts:
+            consumed = history[project_id].get(start, NOTHING)
+            timeframe = Timeframe(start, next_period(start), now, consumed)
+            is_over = timeframe.end <= now
+            stored = present.get(project_id, NOTHING).stored_bytes
+            found.append(
+                ProjectPeriod(
+                    project_id,
+                    _period_id(account, start),
+                    _period_id(account, previous_period(start)),
+                    timeframe,
+                    timeframe.average_bytes if is_over else stored,
+                )
+            )
+    return found
+
+
+def _rounded(
+    by: Granularity, since: datetime, until: datetime, now: datetime
+) -> tuple[datetime, datetime]:
+    """Whole hours, days or months that hold both, up to the present one at most."""
+    if until < since:
+        raise Invalid("invalid request: to is before from")
+    start = by.start_of(since)
+    if start < by.start_of(now - by.reach):
+        raise OutsideBounds(
+            "the specified date-time range is outside the boundaries of the specified granularity: "
+            "hourly reaches back 168 hours, daily 60 days and monthly a year; adjust from and to, "
+            "or select a different granularity"
+        )
+    last = by.start_of(min(until, now))
+    # A time that is a boundary ends what is before it, as `to` is not part of the range.
+    end = last if last == until and last > start else by.end_of(last)
+    return start, end
+
+
+def _page(
+    account: Account,
+    by: Granularity,
+    since: datetime,
+    until: datetime,
+    *,
+    after: str | None,
+    limit: int,
+    only: Sequence[str] = (),
+) -> list[str]:
+    """Ids of projects. Raises Invalid where none of the account's is called `after`."""
+    if after and not (
+        Project.objects.filter(account=account, id=after).exists()
+        or Usage.objects.filter(account=account, project_id=after).exists()
+    ):
+        raise Invalid("invalid cursor: no such project")
+    return projects_between(
+        account.id, by.span, since, until, after=after or "", limit=limit, only=only or None
+    )
+
+
+def _periods(
+    account: Account, by: Granularity, history: Mapping[datetime, Consumed], now: datetime
+) -> list[Period]:
+    """In the order of time."""
+    frames: dict[datetime, list[Timeframe]] = {}
+    for start in sorted(history):
+        frame = Timeframe(start, by.end_of(start), now, history[start])
+        frames.setdefault(period_of(start), []).append(frame)
+    return [
+        Period(
+            _period_id(account, start),
+            start,
+            next_period(start) if next_period(start) <= now else None,
+            of_period,
+        )
+        for start, of_period in frames.items()
+    ]
+
+
+def _period_id(account: Account, start: datetime) -> uuid.UUID:
+    return uuid.uuid5(PERIODS, f"{account.id} {start:%Y-%m}")

@@ -1,0 +1,194 @@
+"""What computes write and proxies send is measured, and quotas of it hold."""
+
+import time
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.support.place import Place
+from tests.support.project import refusal
+from tests.support.waiting import wait_for
+
+MEGABYTE = 1_000_000
+# Seconds: the proxies' reports, and the round that looks at sizes and logs, with room for load.
+REPORTED, MEASURED = 30.0, 60.0
+
+
+def project(place: Place) -> Any:
+    return place.client.get(place.path)["project"]
+
+
+def branch(place: Place, branch_id: str | None = None) -> Any:
+    return place.client.get(place.branch_path(branch_id or place.branch_id))["branch"]
+
+
+def write(place: Place, megabytes: int, *, table: str = "written") -> None:
+    """Rows of random bytes: they do not get smaller in the log."""
+    with place.connect() as connection:
+        connection.execute(f"CREATE TABLE IF NOT EXISTS {table} (data text)".encode())
+        connection.execute(
+            f"INSERT INTO {table} SELECT string_agg(md5(random()::text), '')"
+            f" FROM generate_series(1, {megabytes * 1000}) n, generate_series(1, 31)"
+            " GROUP BY n".encode()
+        )
+
+
+def set_quota(place: Place, **quota: int) -> None:
+    """As the API does; the round and the starts read the row."""
+    body = {"project": {"settings": {"quota": quota}}}
+    place.client.patch(place.path, body)
+
+
+class TestMeasured:
+    def test_what_is_written(self, place: Place) -> None:
+        # What the platform has written to make it is not the user's.
+        assert branch(place)["written_data_bytes"] < MEGABYTE
+        write(place, 5)
+        # Noted at the latest when it is suspended.
+        place.suspend()
+        written = branch(place)["written_data_bytes"]
+        assert 5 * MEGABYTE < written < 15 * MEGABYTE
+        place.start()
+        place.suspend()
+        assert branch(place)["written_data_bytes"] < written + MEGABYTE
+
+    def test_a_copy_begins_with_nothing(self, place: Place) -> None:
+        write(place, 5)
+        created = place.new_branch(endpoint=True)
+        child, endpoint_id = created["branch"]["id"], created["endpoints"][0]["id"]
+        place.client.finish(place.client.post(f"{place.path}/endpoints/{endpoint_id}/suspend"))
+        assert branch(place, child)["written_data_bytes"] < MEGABYTE
+        assert branch(place, child)["data_transfer_bytes"] == 0
+        place.suspend()
+        assert branch(place)["written_data_bytes"] > 5 * MEGABYTE
+        both = [branch(place, one)["written_data_bytes"] for one in (place.branch_id, child)]
+        assert project(place)["written_data_bytes"] == sum(both)
+
+    def test_a_compute_that_is_killed_is_counted_neither_twice_nor_less(self, place: Place) -> None:
+        write(place, 5)
+        wait_for(
+            lambda: branch(place)["written_data_bytes"] > 5 * MEGABYTE,
+            "a look while it runs",
+            timeout=MEASURED,
+        )
+        write(place, 5)
+        place.postmaster().kill()
+        wait_for(lambda: place.state() == "idle", "its end to be noticed")
+        place.query("SELECT 1")
+        place.suspend()
+        # Recovery writes a little of its own.
+        assert 10 * MEGABYTE < branch(place)["written_data_bytes"] < 25 * MEGABYTE
+
+    def test_what_is_sent_to_clients(self, place: Place) -> None:
+        before = project(place)["data_transfer_bytes"]
+        with place.connect() as direct, place.connect(pooled=True) as pooled:
+            for connection in (direct, pooled):
+                connection.execute("SELECT repeat('x', 5000000)")
+            wait_for(
+                lambda: project(place)["data_transfer_bytes"] >= before + 10 * MEGABYTE,
+                "a report of connections that last",
+                timeout=REPORTED,
+            )
+        assert project(place)["data_transfer_bytes"] < before + 11 * MEGABYTE
+        assert branch(place)["data_transfer_bytes"] == project(place)["data_transfer_bytes"]
+
+    def test_an_endpoint_that_runs_shows_it(self, place: Place) -> None:
+        place.query("SELECT 1")
+        first = project(place)["active_time_seconds"]
+        wait_for(lambda: project(place)["active_time_seconds"] > first + 2, "time to pass")
+        assert branch(place)["compute_time_seconds"] > first
+        assert project(place)["compute_last_active_at"]
+
+    def test_what_is_stored(self, place: Place) -> None:
+        place.query("SELECT 1")
+        wait_for(
+            lambda: project(place)["synthetic_storage_size"] > MEGABYTE,
+            "a look at its size",
+            timeout=MEASURED,
+        )
+        assert project(place)["synthetic_storage_size"] == branch(place)["logical_size"]
+
+
+QUOTAS = {
+    "active_time_seconds": "active time",
+    "compute_time_seconds": "compute time",
+    "written_data_bytes": "written data",
+    "data_transfer_bytes": "data transfer",
+    "logical_size_bytes": "logical size",
+}
+
+
+class TestQuota:
+    @pytest.mark.parametrize("field", QUOTAS)
+    def test_what_is_used_up_stops_and_does_not_start(self, place: Place, field: str) -> None:
+        words = (
+            f"Your account or project has exceeded the {QUOTAS[field]} quota. "
+            "Upgrade your plan to increase limits."
+        )
+        write(place, 1)
+        place.query("SELECT repeat('x', 2000000)")
+        limit = 1 if field.endswith("seconds") else MEGABYTE
+        set_quota(place, **{field: limit})
+        began = time.monotonic()
+        wait_for(lambda: place.state() == "idle", "it to be suspended", timeout=MEASURED)
+        print(f"{field}: suspended after {time.monotonic() - began:.1f} s")
+        place.settle()
+
+        error = place.refusal()
+        assert words in str(error)
+        path = f"{place.path}/endpoints/{place.endpoint_id}"
+        for call in ("start", "restart"):
+            response = place.client.call("POST", f"{path}/{call}")
+            status, message = refusal(response)
+            assert status == 423
+            assert message.startswith(words)
+            assert (
+                response.json()["code"]
+                == f"{QUOTAS[field].upper().replace(' ', '_')}_QUOTA_EXCEEDED"
+            )
+        (event,) = place.client.get("/events", type="quota.exceeded")["events"][:1]
+        assert event["endpoint_id"] == place.endpoint_id
+        assert event["changes"]["quota"]["to"] == field
+        assert place.state() == "idle"
+
+        set_quota(place, **{field: 1 << 40})
+        assert place.is_served()
+
+    def test_no_endpoint_comes_to_a_project_without_anything_left(self, place: Place) -> None:
+        place.query("SELECT 1")
+        set_quota(place, active_time_seconds=1)
+        wait_for(lambda: place.state() == "idle", "it to be suspended", timeout=MEASURED)
+        place.settle()
+        body = {"endpoints": [{"type": "read_write"}]}
+        assert refusal(place.client.call("POST", f"{place.path}/branches", json=body))[0] == 423
+        made = place.new_branch_id()
+        wanted = {"endpoint": {"branch_id": made, "type": "read_write"}}
+        response = place.client.call("POST", f"{place.path}/endpoints", json=wanted)
+        assert refusal(response)[0] == 423
+
+    def test_the_next_period_begins_with_nothing_used(self, place: Place) -> None:
+        place.query("SELECT 1")
+        set_quota(place, active_time_seconds=1)
+        wait_for(lambda: place.state() == "idle", "it to be suspended", timeout=MEASURED)
+        place.settle()
+        with place.stack.database() as database:
+            database.execute(
+                "UPDATE controlplane_usage SET start = start - interval '1 month'"
+                " WHERE project_id = %s AND span = 'month'",
+                [place.id],
+            )
+        assert place.is_served()
+
+    def test_zero_is_no_limit(self, place: Place) -> None:
+        place.suspend()
+        set_quota(place, active_time_seconds=0, logical_size_bytes=0)
+        with place.connect() as connection:
+            assert connection.execute("SELECT 1").fetchone() == (1,)
+
+    def test_clients_are_told_when_it_is_suspended(self, place: Place) -> None:
+        with place.connect() as connection:
+            set_quota(place, compute_time_seconds=1)
+            wait_for(lambda: place.state() == "idle", "it to be suspended", timeout=MEASURED)
+            with pytest.raises(psycopg.OperationalError):
+                connection.execute("SELECT 1")

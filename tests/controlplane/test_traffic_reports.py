@@ -1,0 +1,57 @@
+"""A proxy's reports of what it sent are counted once, whatever becomes of their answers."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from controlplane.database.version import conninfo
+from controlplane.models import Account, Plan, Region, Usage
+from controlplane.proxy.control_database import ControlDatabase
+from controlplane.proxy.errors import ControlPlaneSilent
+from controlplane.proxy.traffic import Traffic
+from controlplane.proxy.traffic_reports import TrafficReports
+from tests.controlplane.rows import make_project
+
+
+class LossyDatabase(ControlDatabase):
+    """The service's own; what it answers is lost, or what it is asked, as `loses` says."""
+
+    loses = ""
+
+    async def ask(self, question: Callable[[Any], Awaitable[Any]]) -> Any:
+        if self.loses == "question":
+            raise ControlPlaneSilent
+        answer = await super().ask(question)
+        if self.loses == "answer":
+            raise ControlPlaneSilent
+        return answer
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("loses", ["question", "answer"])
+def test_a_report_whose_answer_is_lost_is_sent_again_as_it_was(loses: str) -> None:
+    account = Account.objects.create(name="carol", plan=Plan.UNLIMITED)
+    region = Region.objects.create(id="reports", name="reports", host="localhost")
+    endpoint = make_project(account, region).endpoints.get()
+    database, traffic = LossyDatabase(conninfo()), Traffic()
+    reports = TrafficReports(database, traffic)
+
+    async def go() -> None:
+        with traffic.counting(endpoint.id, endpoint.branch_id) as tally:
+            tally.bytes += 10
+            database.loses = loses
+            for _ in range(2):
+                with pytest.raises(ControlPlaneSilent):
+                    await reports.report()
+                tally.bytes += 1
+            database.loses = ""
+            await reports.report()
+            tally.bytes += 5
+        await reports.report()
+        await database.close()
+
+    asyncio.run(go())
+    counted = Usage.objects.values_list("span", "transferred_bytes")
+    assert dict(counted) == {"hour": 17, "day": 17, "month": 17}
