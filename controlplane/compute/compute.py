@@ -7,6 +7,7 @@ then ends in the same state. Callers hold the branch's lock (`lock_branches`).
 import logging
 import os
 import re
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import cast
@@ -18,6 +19,7 @@ from controlplane.compute import branch_data
 from controlplane.compute.accounts import account_of, give
 from controlplane.compute.binaries import other_major_of, postgres_version
 from controlplane.compute.branch_data import branch_dir, data_dir
+from controlplane.compute.catalog_reading import read_mark
 from controlplane.compute.configuration import ComputeSpec, render_configuration
 from controlplane.compute.filesystem import forget_lock, remove_tree
 from controlplane.compute.limits import forget_limits, limit_compute
@@ -184,20 +186,31 @@ def is_silence(error: psycopg.Error) -> bool:
     return error.sqlstate is None and "FATAL:" not in str(error)
 
 
-def last_activity(endpoint_id: str) -> datetime | None:
-    """When a client last did something on the running compute; None if none ever did.
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a look at a running compute has found."""
+
+    # When a client last did something; None if none ever did.
+    last_activity: datetime | None
+    # See `catalog_reading`.
+    catalog_mark: str
+
+
+def look(endpoint_id: str) -> Look:
+    """Look at the running compute.
 
     Activity is a running query or an open transaction, and the end of the last one; an idle
     connection is none, nor are the platform's own. One that is just being made is activity:
     whose it is shows only later. Raises psycopg.OperationalError.
     """
     with session(socket_dir(endpoint_id), bound=LOOK_BOUND) as connection:
+        mark = read_mark(connection)
         row = connection.execute(
             "SELECT CASE WHEN bool_or(state <> 'idle') THEN now() ELSE max(state_change) END"
             " FROM pg_stat_activity WHERE usename IS DISTINCT FROM current_user"
             " AND backend_type IN ('client backend', 'walsender')"
         ).fetchone()
-    return cast("datetime | None", row and row[0])
+    return Look(cast("datetime | None", row and row[0]), mark)
 
 
 def logical_size(endpoint_id: str) -> int:

@@ -141,15 +141,10 @@ def session(
     run in it raises psycopg.Error.
     """
     connection = _BoundedConnection.connect(
-        host=str(socket_dir),
-        port=5432,
-        user=PLATFORM_ROLE,
-        dbname=dbname,
+        **parameters(socket_dir, dbname, bound=bound),
         autocommit=True,
         connect_timeout=max(SHORTEST_CONNECT, round(min(bound, remaining()))),
-        application_name="perch",
         client_encoding=client_encoding,
-        options=_options(bound),
     )
     connection.bound = bound
     if not is_served_by(connection.fileno(), socket_dir):
@@ -166,6 +161,19 @@ def session(
     finally:
         # Not `with connection`: leaving that after a timeout would wait for a rollback.
         connection.close()
+
+
+def parameters(socket_dir: Path, dbname: str, *, bound: float) -> dict[str, Any]:
+    """What libpq needs for a session of the platform's, pinned; the caller sees by `is_served_by`
+    where it leads, and waits no longer than `bound` seconds for a statement."""
+    return {
+        "host": str(socket_dir),
+        "port": 5432,
+        "user": PLATFORM_ROLE,
+        "dbname": dbname,
+        "application_name": "perch",
+        "options": _options(bound),
+    }
 
 
 def name_of(sent: object) -> str:

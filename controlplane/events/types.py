@@ -24,6 +24,7 @@ class EventType(StrEnum):
     ENDPOINT_ACTIVE = "endpoint.active"
     ENDPOINT_IDLE = "endpoint.idle"
     ROLE_CREATED = "role.created"
+    ROLE_UPDATED = "role.updated"
     ROLE_DELETED = "role.deleted"
     ROLE_PASSWORD_RESET = "role.password_reset"  # noqa: S105 # a name
     ROLE_PASSWORD_REVEALED = "role.password_revealed"  # noqa: S105

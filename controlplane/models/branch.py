@@ -30,6 +30,9 @@ class Branch(models.Model):
     # Counts changes of roles and databases; the compute applies what it has not yet seen.
     catalog_revision = models.PositiveIntegerField(default=0)
     applied_catalog_revision = models.PositiveIntegerField(default=0)
+    # Of the compute's catalog as it was when the rows were last brought to what SQL did in it;
+    # "" before. See `compute.catalog_reading`.
+    catalog_mark = models.TextField(default="", db_default="")
     created_at = models.DateTimeField(default=timezone.now)
     updated_at = models.DateTimeField(default=timezone.now)
     state_changed_at = models.DateTimeField(default=timezone.now)

@@ -18,6 +18,7 @@ from controlplane.compute import branch_data, compute
 from controlplane.compute.branch_data import NoSuchBranchData
 from controlplane.compute.compute import ConfigurationRefused, OtherMajorVersion
 from controlplane.compute.configuration import ComputeSpec
+from controlplane.compute.filesystem import LockTimeout
 from controlplane.compute.integrity import check_data
 from controlplane.compute.postgres_settings import complaint, from_json
 from controlplane.compute.process import StartFailed
@@ -33,6 +34,7 @@ from controlplane.models import (
     Operation,
     PostgresSettings,
 )
+from controlplane.operations.by_sql import take_in_before_stop, take_in_branch
 from controlplane.operations.catalog import NotApplied, bring_to_catalog
 from controlplane.operations.details import (
     ApplyConfigDetails,
@@ -93,6 +95,7 @@ def create_branch(attempt: Attempt) -> None:
     if branch.parent is None:
         raise Refused("the branch has no parent")
     _wake_for_a_long_copy(attempt.operation, branch.parent)
+    _take_in(branch.parent)
     try:
         branch_data.create_from_parent(branch.id, branch.parent.id)
     except (NoSuchBranchData, NotEnoughSpace) as error:
@@ -130,6 +133,15 @@ def _wake_for_a_long_copy(operation: Operation, parent: Branch) -> None:
             enter(project, living, EndpointState.ACTIVE, now=now, operations=[operation])
 
 
+def _take_in(parent: Branch) -> None:
+    """Have the new branch's rows know what SQL did on the parent before the copy."""
+    try:
+        take_in_branch(parent)
+    except (psycopg.Error, LockTimeout) as error:
+        # The copy holds it too, and is read when it is started.
+        log.warning("catalog unread", extra={"branch": parent.id, "error": str(error)})
+
+
 def start_compute(attempt: Attempt) -> None:
     _start(attempt.operation, attempt.endpoint)
 
@@ -154,6 +166,7 @@ def suspend_compute(attempt: Attempt) -> None:
     only_if_idle = details.if_idle and endpoint.deleted_at is None
     if only_if_idle and (attempt.is_awaited() or _was_used(endpoint)):
         return
+    take_in_before_stop(attempt.branch)
     compute.stop(attempt.branch.id)
 
 
@@ -163,6 +176,7 @@ def apply_config(attempt: Attempt) -> None:
     assert isinstance(details, ApplyConfigDetails)
     left = details.from_branch_id
     if left and compute.running_endpoint(left) == endpoint.id:
+        take_in_before_stop(Branch.objects.get(id=left))
         compute.stop(left)
     _bring_up(endpoint, compute.reconfigure)
     try:
@@ -184,6 +198,7 @@ def check_availability(attempt: Attempt) -> None:
     try:
         _bring_up(endpoint, compute.start)
         check_data(compute.socket_dir(endpoint.id))
+        take_in_branch(endpoint.branch)
     finally:
         if not was_running and not attempt.is_awaited():
             compute.stop(endpoint.branch_id)
@@ -233,7 +248,7 @@ def _was_given_up(branch: Branch) -> bool:
 def _was_used(endpoint: Endpoint) -> bool:
     """Whether a client has come since the endpoint was found idle."""
     try:
-        last = compute.last_activity(endpoint.id)
+        last = compute.look(endpoint.id).last_activity
     except psycopg.Error:
         return False
     return last is not None and (endpoint.last_active is None or last > endpoint.last_active)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from controlplane.proxy.compute import CancelKey
-from controlplane.proxy.directory import Directory
+from controlplane.proxy.directory import Client, Directory
 from controlplane.proxy.errors import AdministratorShutdown
 from controlplane.proxy.pacing import FailurePace
 from controlplane.proxy.peers import Peers
@@ -88,6 +88,10 @@ class Proxy:
         for session in sessions:
             session.interrupt(AdministratorShutdown())
         return len(sessions)
+
+    def of_endpoint(self, endpoint_id: str) -> Sequence[Client]:
+        """Its clients that have shown a password."""
+        return self.registry.of_endpoint(endpoint_id)
 
     async def _cancel(self, key: CancelKey) -> None:
         """Cancels what runs under the key; one that fits nobody is ignored, as Postgres does."""

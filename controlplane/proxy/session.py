@@ -15,13 +15,15 @@ from controlplane.proxy import compute, messages, scram, startup
 from controlplane.proxy.authentication import authenticate
 from controlplane.proxy.channel import Channel
 from controlplane.proxy.compute import CancelKey, ComputeConnection, ComputeGone
-from controlplane.proxy.directory import Directory
+from controlplane.proxy.directory import ComputeAddress, Directory, RoleIdentity, Route
 from controlplane.proxy.errors import (
     ComputeRefused,
     ComputeUnreachable,
     ConnectionLost,
     DisabledEndpointRefused,
     InsecureConnection,
+    LoginEnded,
+    LoginUnknown,
     PasswordFailed,
     ProtocolViolation,
     ProxyError,
@@ -71,6 +73,9 @@ class Session:
         self.admission: Admission | None = None
         # Known once it is joined to its compute.
         self.key: CancelKey | None = None
+        # Whose session it is, known with the admission.
+        self.role = ""
+        self.identity = RoleIdentity()
         self._compute: ComputeConnection | None = None
         self._relay: Relay | None = None
         self._interruption: ProxyError | None = None
@@ -92,6 +97,10 @@ class Session:
         else:
             self._interruption = error
             self.task.cancel()
+
+    def end_login(self, reason: str) -> None:
+        """See `directory.Client`."""
+        self.interrupt(LoginEnded(reason))
 
     async def cancel_query(self) -> None:
         if self._compute is not None:
@@ -129,10 +138,10 @@ class Session:
                 await self._proxy.cancel(CancelKey(request.pid, request.secret))
                 await self._client.finish(b"", patience=_LAST_WORDS_PATIENCE)
                 return
-            destination, sasl_final = await self._admit(request)
+            destination, route, sasl_final = await self._admit(request)
         admitted = time.monotonic()
         with acting_as(Actor(ActorType.CLIENT, name=request.role, address=self._client_address)):
-            connection = await self._reach_compute(destination)
+            connection = await self._reach_compute(destination, route)
         fields = {
             "client": self._client_address,
             "endpoint": destination.endpoint_id,
@@ -180,7 +189,7 @@ class Session:
                 gss_refused = True
                 await self._client.write(b"N")
 
-    async def _admit(self, request: startup.StartupMessage) -> tuple[Destination, bytes]:
+    async def _admit(self, request: startup.StartupMessage) -> tuple[Destination, Route, bytes]:
         """Finds the endpoint and checks the password: both or the same refusal."""
         proxy = self._proxy
         tls = self._client.tls
@@ -217,10 +226,11 @@ class Session:
             request.role,
             account_connections=route.account_connections,
         )
+        self.role, self.identity = request.role, route.identity
         proxy.registry.admit(self, admission)
-        return destination.with_pooler(route.always_pooled), sasl_final
+        return destination.with_pooler(route.always_pooled), route, sasl_final
 
-    async def _reach_compute(self, destination: Destination) -> ComputeConnection:
+    async def _reach_compute(self, destination: Destination, route: Route) -> ComputeConnection:
         """Wakes the compute and starts a session there, while the client stays."""
         refused: ComputeGone | None = None
         refused_address = None
@@ -235,9 +245,9 @@ class Session:
                         refused=refused_address,
                     )
                     try:
-                        return await compute.connect(
-                            address, destination.parameters, readiness=self._proxy.readiness
-                        )
+                        return await self._join(address, destination, route)
+                    except LoginUnknown:
+                        refused, refused_address = ComputeGone("it names no role"), address
                     except ComputeGone as gone:
                         if gone.final and gone.packet and address == refused_address:
                             raise ComputeRefused(gone.packet) from gone
@@ -252,6 +262,20 @@ class Session:
             raise ComputeUnreachable from None
         finally:
             self._client.unwatch()
+
+    async def _join(
+        self, address: ComputeAddress, destination: Destination, route: Route
+    ) -> ComputeConnection:
+        """Starts the session, of a role that may log in there now.
+
+        Raises PasswordFailed, LoginUnknown, and as `compute.connect` does.
+        """
+        self.identity = await self._proxy.directory.confirm(
+            route, self.role, address, pooled=destination.pooled
+        )
+        return await compute.connect(
+            address, destination.parameters, readiness=self._proxy.readiness
+        )
 
     def _may_be_plain(self) -> bool:
         allowed = self._proxy.settings.plain_connections

@@ -56,7 +56,7 @@ def make_branch(
         parent=parent,
         default=parent is None,
         protected=protected,
-        catalog_revision=parent.catalog_revision if parent else 1,
+        catalog_revision=_revision_of_child(parent, roles) if parent else 1,
     )
     branch.save(force_insert=True)
     for role in roles:
@@ -67,6 +67,11 @@ def make_branch(
     Database.objects.bulk_create(databases)
     branch.pending_state = BranchState.READY
     return branch, _creation_of(branch)
+
+
+def _revision_of_child(parent: Branch, roles: Sequence[Role]) -> int:
+    """Beyond the parent's where the copy of its data is yet to learn of the child's passwords."""
+    return parent.catalog_revision + any(role.password_is_newer for role in roles)
 
 
 def creation_again(branch: Branch, operations: Sequence[Operation]) -> list[Step]:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import psycopg
 import uvloop
 
-from controlplane.proxy.directory import ComputeAddress, Route
+from controlplane.proxy.directory import ComputeAddress, RoleIdentity, Route
 from controlplane.proxy.server import Proxy
 from controlplane.proxy.settings import ProxySettings
 from controlplane.proxy.tls import TlsIdentity
@@ -62,6 +62,11 @@ class MemoryDirectory:
             disabled=endpoint.disabled,
             account_connections=endpoint.account_connections,
         )
+
+    async def confirm(
+        self, route: Route, role: str, address: ComputeAddress, *, pooled: bool
+    ) -> RoleIdentity:
+        return route.identity
 
     async def wake(
         self, endpoint_id: str, *, pooled: bool, refused: ComputeAddress | None = None

@@ -65,7 +65,7 @@ async def serve_when_ready(
     proxy = Proxy(chosen, directory, identity)
     # Without the directory the proxy is of no use: if that fails, both end.
     async with asyncio.TaskGroup() as tasks:
-        knowing = tasks.create_task(directory.run(proxy.drop))
+        knowing = tasks.create_task(directory.run(proxy))
         try:
             await directory.ready()
             await asyncio.to_thread(refuse_what_is_anothers)
