@@ -21,6 +21,7 @@ from controlplane.compute.binaries import other_major_of, postgres_version
 from controlplane.compute.branch_data import branch_dir, data_dir
 from controlplane.compute.catalog_reading import read_mark
 from controlplane.compute.configuration import ComputeSpec, render_configuration
+from controlplane.compute.extensions import offered_extensions
 from controlplane.compute.filesystem import forget_lock, remove_tree
 from controlplane.compute.limits import forget_limits, limit_compute
 from controlplane.compute.occupants import (
@@ -289,6 +290,7 @@ def _write_configuration(spec: ComputeSpec, name: str) -> Path:
         spec,
         socket_dir=socket_dir(spec.endpoint_id),
         hba_file=Path(settings.STATE_DIR) / HBA_FILE,
+        extensions=offered_extensions(),
     )
     return branch_data.write_for(spec.branch_id, name, text)
 

@@ -73,6 +73,7 @@ PINNED = {
     "debug_print_rewritten": "off",
     "debug_print_plan": "off",
     "track_activities": "off",
+    "pg_stat_statements.track": "none",
     # waiting
     "synchronous_commit": "local",
     "idle_session_timeout": "0",

@@ -27,7 +27,7 @@ import psutil
 import psycopg
 import uvloop
 
-from controlplane.proxy.directory import ComputeAddress, Route
+from controlplane.proxy.directory import ComputeAddress, RoleIdentity, Route
 from controlplane.proxy.peers import PeerGroup
 from controlplane.proxy.processes import run_processes
 from controlplane.proxy.server import Proxy, open_listeners
@@ -96,6 +96,11 @@ class BenchmarkDirectory:
 
     async def route(self, endpoint_id: str, role: str) -> Route | None:
         return self._route if (endpoint_id, role) == (ENDPOINT, SUPERUSER) else None
+
+    async def confirm(
+        self, route: Route, role: str, address: ComputeAddress, *, pooled: bool
+    ) -> RoleIdentity:
+        return route.identity
 
     async def wake(
         self, endpoint_id: str, *, pooled: bool, refused: ComputeAddress | None = None

@@ -40,7 +40,7 @@ def rolpassword(place: Place, role: str) -> str | None:
         row = platform.execute("SELECT rolpassword FROM pg_authid WHERE rolname = %s", [role])
         found = row.fetchone()
         assert found is not None
-        return found[0]
+        return None if found[0] is None else str(found[0])
 
 
 def kill(place: Place) -> None:
