@@ -14,12 +14,14 @@ Locks: the catalog's own, the last before the project's row; never the branch's.
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import psycopg
 from django.utils import timezone
 
 from controlplane.actors import SQL, acting_as
 from controlplane.compute import compute
+from controlplane.compute.branch_data import data_dir
 from controlplane.compute.catalog_reading import (
     Found,
     end_clients,
@@ -68,6 +70,9 @@ def take_in_branch(branch: Branch, *, is_last: bool = False) -> None:
         acting_as(SQL),
         session(compute.socket_dir(endpoint_id), bound=BOUND) as connection,
     ):
+        # The endpoint may have been given to another branch meanwhile.
+        if not is_compute_of(connection, branch.id):
+            return
         if is_last:
             end_clients(connection)
         _take_in(branch.id, connection)
@@ -80,6 +85,12 @@ def take_in_before_stop(branch: Branch) -> None:
         take_in_branch(branch, is_last=True)
     except (psycopg.Error, LockTimeout) as error:
         log.warning("catalog unread", extra={"branch": branch.id, "error": str(error)})
+
+
+def is_compute_of(connection: Session, branch_id: str) -> bool:
+    """Whether the session is in the compute that runs on the branch. Raises psycopg.Error."""
+    row = connection.execute("SELECT current_setting('data_directory')").fetchone()
+    return row is not None and Path(str(row[0])) == data_dir(branch_id)
 
 
 @contextmanager
@@ -102,8 +113,9 @@ def _take_in(branch_id: str, connection: Session) -> None:
         known = Branch.objects.values_list("catalog_mark", flat=True).get(id=branch_id)
         if read_mark(connection) == known:
             return
-        _put_placeholders(branch_id, connection)
         found = read_catalog(connection)
+        if _put_placeholders(branch_id, connection, found):
+            found = read_catalog(connection)
         # Before the rows lead a new role of that name to the sessions of an old one.
         end_sessions_without_login(connection)
         for oid, password, replacement in _write(branch_id, found):
@@ -111,15 +123,18 @@ def _take_in(branch_id: str, connection: Session) -> None:
         admit_roles(branch_id, Role.that_may_connect(branch_id))
 
 
-def _put_placeholders(branch_id: str, connection: Session) -> None:
-    """For roles that were made before there were any, or by an older release. To be done before
-    the rows know their number: from then on a missing password is one that SQL has removed."""
-    unseen = Role.objects.filter(branch_id=branch_id, compute_oid=None, deleted_at=None)
-    for name, verifier in unseen.values_list("name", "verifier"):
-        connection.execute(
-            "UPDATE pg_authid SET rolpassword = %s WHERE rolname = %s AND rolpassword IS NULL",
-            [placeholder_of(verifier), name],
-        )
+def _put_placeholders(branch_id: str, connection: Session, found: Found) -> bool:
+    """For roles that were made before there were any, or by an older release; whether there were
+    such. To be done before the rows know their number: from then on a missing password is one that
+    SQL has removed."""
+    blank = {role.name: role.oid for role in found.roles if role.password is None}
+    unseen = Role.objects.filter(
+        branch_id=branch_id, compute_oid=None, deleted_at=None, name__in=blank
+    ).exclude(verifier="")
+    rows = list(unseen.values_list("name", "verifier"))
+    for name, verifier in rows:
+        replace_password(connection, blank[name], None, placeholder_of(verifier))
+    return bool(rows)
 
 
 def _write(branch_id: str, found: Found) -> list[tuple[int, str, str | None]]:

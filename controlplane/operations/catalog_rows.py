@@ -126,6 +126,9 @@ class CatalogRows:
     def _take_password(self, row: Role, role: FoundRole, *, was_seen: bool) -> bool:
         """Whether SQL has set, or removed, one; the row holds its verifier then."""
         if is_placeholder(role.password):
+            # Of a copy, whose rows are of another moment than the data: it is to name the row's.
+            if role.password and role.password != placeholder_of(row.verifier):
+                self._passwords.append((role.oid, role.password, placeholder_of(row.verifier)))
             return False
         verifier = role.password if role.password and is_verifier(role.password) else ""
         if role.password:

@@ -270,12 +270,28 @@ class Session:
 
         Raises PasswordFailed, LoginUnknown, and as `compute.connect` does.
         """
-        self.identity = await self._proxy.directory.confirm(
+        confirm = self._proxy.directory.confirm(
             route, self.role, address, pooled=destination.pooled
         )
-        return await compute.connect(
-            address, destination.parameters, readiness=self._proxy.readiness
-        )
+        readiness = self._proxy.readiness
+        if destination.pooled:
+            # The pooler may learn of the role only now.
+            self.identity = await confirm
+            return await compute.connect(address, destination.parameters, readiness=readiness)
+        # Both begin a session in the compute: side by side, one waits no longer than for the other.
+        confirming = asyncio.ensure_future(confirm)
+        try:
+            connection = await compute.connect(address, destination.parameters, readiness=readiness)
+        except BaseException:
+            confirming.cancel()
+            await asyncio.gather(confirming, return_exceptions=True)
+            raise
+        try:
+            self.identity = await confirming
+        except BaseException:
+            connection.channel.close()
+            raise
+        return connection
 
     def _may_be_plain(self) -> bool:
         allowed = self._proxy.settings.plain_connections
