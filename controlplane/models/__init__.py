@@ -1,7 +1,7 @@
 """What Perch knows: the rows that the API shows and the engine works on."""
 
 from controlplane.models.account import Account, ApiKey
-from controlplane.models.branch import Branch, BranchState
+from controlplane.models.branch import CATALOG_UNREAD, Branch, BranchState
 from controlplane.models.endpoint import (
     Configuration,
     Endpoint,
@@ -29,6 +29,7 @@ from controlplane.models.role import Database, Role
 from controlplane.models.webhook import DeliveryStatus, Webhook, WebhookDelivery
 
 __all__ = [
+    "CATALOG_UNREAD",
     "BRANCH_SIZE_LIMITS",
     "GIVEN_UP",
     "HANDED_OVER",

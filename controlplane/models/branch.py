@@ -12,6 +12,10 @@ class BranchState(models.TextChoices):
     READY = "ready", "Its data directory is complete"
 
 
+# The mark of a catalog that ended, with its compute, before anybody could read it.
+CATALOG_UNREAD = "unread"
+
+
 class Branch(models.Model):
     id = models.CharField(primary_key=True, max_length=60, default=new_branch_id)
     project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="branches")
