@@ -29,8 +29,8 @@ from controlplane.models.role import Database, Role
 from controlplane.models.webhook import DeliveryStatus, Webhook, WebhookDelivery
 
 __all__ = [
-    "CATALOG_UNREAD",
     "BRANCH_SIZE_LIMITS",
+    "CATALOG_UNREAD",
     "GIVEN_UP",
     "HANDED_OVER",
     "HOPEFUL",
