@@ -31,8 +31,8 @@ from controlplane.compute.catalog_reading import (
     read_mark,
     replace_password,
 )
-from controlplane.compute.filesystem import LockTimeout, lock_branches
-from controlplane.compute.pooler import admit_roles
+from controlplane.compute.filesystem import LockTimeout, catalog_lock, lock_branches
+from controlplane.compute.pooler import admit_roles, stop_pooler
 from controlplane.compute.session import Session, session
 from controlplane.models import Branch, BranchState, Endpoint, Role
 from controlplane.operations.catalog_rows import CatalogRows
@@ -74,6 +74,7 @@ def take_in_branch(branch: Branch, *, is_last: bool = False) -> None:
         if not is_compute_of(connection, branch.id):
             return
         if is_last:
+            stop_pooler(branch.id)  # which would give its clients new sessions
             end_clients(connection)
         _take_in(branch.id, connection)
 
@@ -97,7 +98,7 @@ def is_compute_of(connection: Session, branch_id: str) -> bool:
 def holding_catalog(branch_id: str) -> Iterator[None]:
     """Against every other who reads the branch's catalog, or tells the pooler of its roles: so an
     older reading never replaces a newer one. Raises LockTimeout."""
-    with lock_branches(f"catalog-{branch_id}", timeout=LOCK_WITHIN):
+    with lock_branches(catalog_lock(branch_id), timeout=LOCK_WITHIN):
         yield
 
 

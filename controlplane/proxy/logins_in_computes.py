@@ -51,6 +51,7 @@ class _Line:
         self.mark: str | None = None
         self._connection: _Connection | None = None
         self._lock = asyncio.Lock()
+        self._asking: set[asyncio.Task[Any]] = set()
 
     async def ask(
         self,
@@ -60,11 +61,33 @@ class _Line:
         *,
         within: float,
     ) -> Any:
-        """The first row of its answer; None for no rows. Raises LoginUnknown."""
+        """The first row of its answer; None for no rows. Raises LoginUnknown.
+
+        Whoever is cancelled here leaves the question to its end: a stranger who hangs up must not
+        cost the next one a session.
+        """
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + within
         if loop.time() < self.silent_until:
             raise LoginUnknown
+        answer = self._answer(statement, values, row_factory, loop.time() + within)
+        asking = loop.create_task(answer)
+        self._asking.add(asking)
+        asking.add_done_callback(self._settle)
+        return await asyncio.shield(asking)
+
+    def _settle(self, asking: "asyncio.Task[Any]") -> None:
+        self._asking.discard(asking)
+        if not asking.cancelled():
+            asking.exception()  # nobody may be left who asks how it ended
+
+    async def _answer(
+        self,
+        statement: LiteralString,
+        values: tuple[object, ...],
+        row_factory: Any,
+        deadline: float,
+    ) -> Any:
+        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout_at(deadline):
                 await self._lock.acquire()
