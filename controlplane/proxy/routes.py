@@ -67,12 +67,17 @@ class Routes:
         row = await self._read(route.endpoint_id, role)
         if row is None:
             raise PasswordFailed(role)
+        oid = route.identity.oid
         was_confirmed = route.confirmed_by is not None and route.confirmed_by == address.run
-        if was_confirmed and _identity_of(row, route.identity.oid) == route.identity:
+        is_same = _identity_of(row, oid) == route.identity and oid not in row.doomed
+        if was_confirmed and is_same:
             return route.identity
         row, login = await self._ask_compute(row, role, within=_AFTER_PASSWORD)
         if not is_in_rows(row, login):
-            await self._logins.take_in(route.endpoint_id)
+            if pooled:
+                await self._logins.take_in(route.endpoint_id)
+            else:
+                self._logins.take_in_soon(route.endpoint_id)
         if verifier_by_compute(row, login) != route.verifier:
             raise PasswordFailed(role)
         if login is not None and login.oid in row.doomed:
