@@ -25,6 +25,7 @@ ACTOR_KINDS = {
         ActorKind("idleness", "Idleness", "idleness of", "idleness"),
         ActorKind("expiry", "A time that was set", "expiry of", "a time that was set"),
         ActorKind("check", "A check", "a check of", "a check"),
+        ActorKind("sql", "SQL", "SQL of", "SQL"),
         ActorKind("platform", "The platform", "the platform,", "the platform"),
     )
 }

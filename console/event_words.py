@@ -53,6 +53,7 @@ GROUPS: dict[str, tuple[EventType, ...]] = {
     ),
     "Roles and databases": (
         EventType("role.created", "Role created", *MADE),
+        EventType("role.updated", "Role changed"),
         EventType("role.deleted", "Role deleted", *GONE),
         EventType("role.password_reset", "Password set anew"),
         EventType("role.password_revealed", "Password shown"),

@@ -18,6 +18,7 @@ class ActorType(StrEnum):
     CHECK = "check"  # the platform looks whether data is sound and endpoints answer
     EXPIRY = "expiry"  # a time that somebody has set has come
     RETRY = "retry"  # a request to try again what has failed; its name is the key's
+    SQL = "sql"  # a statement in a compute; whose, it does not say
     PLATFORM = "platform"  # everything else that nobody asked for
 
 
@@ -35,6 +36,7 @@ PLATFORM = Actor(ActorType.PLATFORM)
 IDLENESS = Actor(ActorType.IDLENESS)
 CHECK = Actor(ActorType.CHECK)
 EXPIRY = Actor(ActorType.EXPIRY)
+SQL = Actor(ActorType.SQL)
 
 _current: ContextVar[Actor] = ContextVar("actor", default=PLATFORM)
 

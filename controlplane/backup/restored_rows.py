@@ -55,7 +55,7 @@ def settle_rows(manifest: Manifest) -> None:
     for branch_id, copy in manifest.branches.items():
         _expect_catalog(branch_id, copy.databases, copy)
         Branch.objects.filter(id=branch_id, catalog_revision=0).update(catalog_revision=1)
-        Branch.objects.filter(id=branch_id).update(applied_catalog_revision=0)
+        Branch.objects.filter(id=branch_id).update(applied_catalog_revision=0, catalog_mark="")
     Branch.objects.filter(id__in=manifest.not_copied).update(current_state=BranchState.INIT)
     _forget_younger({*manifest.branches, *manifest.not_copied})
     # The rows remember the state directory that they were copied from.
@@ -82,7 +82,8 @@ def _expect_catalog(branch_id: str, databases: Mapping[str, str], copy: BranchCo
     rows = Database.objects.filter(branch_id=branch_id)
     for row in rows:
         row.applied_name = databases.get(str(row.id))
-        row.save(update_fields=["applied_name"])
+        row.compute_oid = row.applied_owner = None
+        row.save(update_fields=["applied_name", "compute_oid", "applied_owner"])
     now = timezone.now()
     expected = set(rows.exclude(applied_name=None).values_list("applied_name", flat=True))
     Database.objects.bulk_create(
@@ -90,6 +91,8 @@ def _expect_catalog(branch_id: str, databases: Mapping[str, str], copy: BranchCo
         for name in copy.databases.values()
         if name not in expected
     )
+    # Nor is what they have in the data the last that was known of them.
+    Role.objects.filter(branch_id=branch_id).update(compute_oid=None, password_is_newer=True)
     roles = set(Role.objects.filter(branch_id=branch_id).values_list("name", flat=True))
     Role.objects.bulk_create(
         Role(branch_id=branch_id, name=name, verifier="", no_login=True, deleted_at=now)

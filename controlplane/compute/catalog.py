@@ -4,26 +4,29 @@ Every step asks first what is there, so applying twice changes nothing, and a cr
 half-way is mended by applying again. Each role and each database is applied on its own: what
 its owner has set or holds in its way fails that one alone (`Failures`).
 
-A role gets no password: the proxy has checked the client's before anything reaches the
-compute, so neither the password nor its verifier can be found in one.
+A role gets a placeholder for its password (`catalog_reading`): the proxy has checked the client's
+before anything reaches the compute, so neither the password nor its verifier can be found in one.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import LiteralString, TypeVar
 
 import psycopg
 from psycopg import sql
 
+from controlplane.compute.catalog_reading import end_sessions_begun_before
 from controlplane.compute.patience import progressed
 from controlplane.compute.removal import drop_database, drop_role
-from controlplane.compute.session import Session, name_of, session
+from controlplane.compute.session import Session, session
 
 # Every role made through the API is a member: what they share is granted to it.
 GROUP = "perch_superuser"
 
 ROLE: LiteralString = "SELECT 1 FROM pg_roles WHERE rolname = %s"
+REPLICATES: LiteralString = ROLE + " AND rolreplication"
 DATABASE: LiteralString = "SELECT 1 FROM pg_database WHERE datname = %s"
 
 
@@ -33,6 +36,15 @@ class RoleSpec:
     login: bool
     # Whether it may make replication slots, and connect for replication.
     replication: bool = False
+    # Its number, where it was seen in the compute: if it is not there now, SQL has dropped it.
+    oid: int | None = None
+    # Made by SQL: it has no more rights than it got there.
+    is_plain: bool = False
+    # A placeholder; None for none.
+    password: str | None = None
+    # Whatever SQL has set there holds no more.
+    has_new_password: bool = False
+    sessions_end_at: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -46,6 +58,8 @@ class DatabaseSpec:
 @dataclass(frozen=True)
 class DroppedRole:
     name: str
+    # None where it was never seen; else it goes whatever SQL calls it now.
+    oid: int | None = None
 
 
 @dataclass(frozen=True)
@@ -96,27 +110,51 @@ def apply_catalog(socket_dir: Path, spec: CatalogSpec, items: Collection[Item]) 
     one_by_one = _OneByOne(socket_dir)
     with session(socket_dir) as connection:
         _create_group(connection)
+    heirs = {database.name: database.owner for database in spec.databases}
+
+    def drop(_: Session, role: DroppedRole) -> None:
+        drop_role(socket_dir, role.name, oid=role.oid, heirs=heirs, otherwise=GROUP)
+
+    old, others = _made_again(spec)
+    one_by_one.do((row for row in old if row in items), drop)
+    one_by_one.failures |= _behind_the_old(spec, items, old, one_by_one.failures)
     one_by_one.do((row for row in spec.roles if row in items), _apply_role)
     databases = [row for row in spec.databases if row in items]
     # Before any is made: a new one may take the name that another gives up.
     names = {database.name for database in spec.databases}
     one_by_one.do(databases, lambda found, row: _rename_database(found, row, names))
     one_by_one.do(databases, _apply_database)
-    living = {role.name for role in spec.roles}
-    heirs = {database.name: database.owner for database in spec.databases}
-    one_by_one.do(
-        # One that was made again meanwhile is the new one already.
-        (row for row in spec.dropped_roles if row in items and row.name not in living),
-        lambda _, role: drop_role(socket_dir, role.name, heirs=heirs, otherwise=GROUP),
-    )
+    one_by_one.do((row for row in others if row in items), drop)
     return one_by_one.failures
 
 
-def database_names(socket_dir: Path) -> set[str]:
-    """The databases that are there. Raises psycopg.Error."""
-    with session(socket_dir) as connection:
-        rows = connection.execute("SELECT namesend(datname) FROM pg_database").fetchall()
-    return {name_of(name) for (name,) in rows}
+def _made_again(spec: CatalogSpec) -> tuple[list[DroppedRole], list[DroppedRole]]:
+    """The dropped roles whose name a new one waits for, which must not become what they were; and
+    the others, but for what can only be the new one by now."""
+    living = {role.name: role for role in spec.roles}
+    old, others = [], []
+    for role in spec.dropped_roles:
+        new = living.get(role.name)
+        if new is not None and new.oid is None:
+            old.append(role)
+        elif new is None or role.oid is not None:
+            others.append(role)
+    return old, others
+
+
+def _behind_the_old(
+    spec: CatalogSpec,
+    items: Collection[Item],
+    old: Collection[DroppedRole],
+    failures: Collection[Item],
+) -> Failures:
+    """New roles whose name is still an old one's, which could not be dropped."""
+    kept = {role.name for role in old if role not in items or role in failures}
+    return {
+        role: Failure("the deleted role of this name could not be dropped yet")
+        for role in spec.roles
+        if role in items and role.oid is None and role.name in kept
+    }
 
 
 @dataclass
@@ -163,18 +201,31 @@ def _create_group(connection: Session) -> None:
 
 
 def _apply_role(connection: Session, role: RoleSpec) -> None:
-    verb: LiteralString = "ALTER"
-    if not _exists(connection, ROLE, role.name):
-        verb = "CREATE"
-    login: LiteralString = "LOGIN" if role.login else "NOLOGIN"
-    replication: LiteralString = "REPLICATION" if role.replication else "NOREPLICATION"
-    statement = sql.SQL("{} ROLE {} {} {} CREATEDB CREATEROLE BYPASSRLS PASSWORD NULL")
-    connection.execute(
-        statement.format(
-            sql.SQL(verb), sql.Identifier(role.name), sql.SQL(login), sql.SQL(replication)
+    is_there = _exists(connection, ROLE, role.name)
+    if not is_there and role.oid is not None:
+        return  # dropped by SQL: its row goes with the next reading
+    if not is_there or role.has_new_password:
+        verb, words = sql.SQL("ALTER" if is_there else "CREATE"), []
+        if not (is_there and role.is_plain):
+            words.append("LOGIN" if role.login else "NOLOGIN")
+        if not role.is_plain:
+            words.append("CREATEDB CREATEROLE BYPASSRLS")
+        # One that has run out would let nobody in, whatever the password.
+        words.append("VALID UNTIL 'infinity'")
+        statement = sql.SQL("{} ROLE {} {} PASSWORD {}").format(
+            verb,
+            sql.Identifier(role.name),
+            sql.SQL(" ".join(words)),
+            sql.Literal(role.password),
         )
-    )
+        connection.execute(statement)
+    if role.has_new_password and role.sessions_end_at is not None:
+        end_sessions_begun_before(connection, role.name, role.sessions_end_at)
+    if role.is_plain:
+        return
     _run(connection, "GRANT {} TO {}", GROUP, role.name)
+    if role.replication and not _exists(connection, REPLICATES, role.name):
+        _run(connection, "ALTER ROLE {} REPLICATION", role.name)
 
 
 def _rename_database(connection: Session, database: DatabaseSpec, names: Collection[str]) -> None:

@@ -19,7 +19,9 @@ from controlplane.compute import branch_data
 from controlplane.compute.accounts import account_of, give
 from controlplane.compute.binaries import other_major_of, postgres_version
 from controlplane.compute.branch_data import branch_dir, data_dir
+from controlplane.compute.catalog_reading import read_mark
 from controlplane.compute.configuration import ComputeSpec, render_configuration
+from controlplane.compute.extensions import offered_extensions
 from controlplane.compute.filesystem import forget_lock, remove_tree
 from controlplane.compute.limits import forget_limits, limit_compute
 from controlplane.compute.occupants import (
@@ -229,20 +231,31 @@ def is_silence(error: psycopg.Error) -> bool:
     return error.sqlstate is None and "FATAL:" not in str(error)
 
 
-def last_activity(endpoint_id: str) -> datetime | None:
-    """When a client last did something on the running compute; None if none ever did.
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a look at a running compute has found."""
+
+    # When a client last did something; None if none ever did.
+    last_activity: datetime | None
+    # See `catalog_reading`.
+    catalog_mark: str
+
+
+def look(endpoint_id: str) -> Look:
+    """Look at the running compute.
 
     Activity is a running query or an open transaction, and the end of the last one; an idle
     connection is none, nor are the platform's own. One that is just being made is activity:
     whose it is shows only later. Raises psycopg.OperationalError.
     """
     with session(socket_dir(endpoint_id), bound=LOOK_BOUND) as connection:
+        mark = read_mark(connection)
         row = connection.execute(
             "SELECT CASE WHEN bool_or(state <> 'idle') THEN now() ELSE max(state_change) END"
             " FROM pg_stat_activity WHERE usename IS DISTINCT FROM current_user"
             " AND backend_type IN ('client backend', 'walsender')"
         ).fetchone()
-    return cast("datetime | None", row and row[0])
+    return Look(cast("datetime | None", row and row[0]), mark)
 
 
 def measure(endpoint_id: str, branch_id: str) -> Measures:
@@ -347,6 +360,7 @@ def _write_configuration(spec: ComputeSpec, name: str) -> Path:
         spec,
         socket_dir=socket_dir(spec.endpoint_id),
         hba_file=Path(settings.STATE_DIR) / HBA_FILE,
+        extensions=offered_extensions(),
     )
     return branch_data.write_for(spec.branch_id, name, text)
 

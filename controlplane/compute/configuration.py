@@ -30,7 +30,18 @@ class ComputeSpec:
     read_only: bool = False
 
 
-def render_configuration(spec: ComputeSpec, *, socket_dir: Path, hba_file: Path) -> str:
+@dataclass(frozen=True)
+class ExtensionPaths:
+    """Where Postgres finds extensions that the platform offers, beside its own, and the library
+    that it loads at its start; "" for none."""
+
+    control_path: str = ""
+    preloaded: str = ""
+
+
+def render_configuration(
+    spec: ComputeSpec, *, socket_dir: Path, hba_file: Path, extensions: ExtensionPaths
+) -> str:
     """The text of postgresql.conf. Later lines win, so the reserved ones stand last."""
     memory = spec.min_cu * MEGABYTES_PER_CU
     defaults = {
@@ -67,6 +78,13 @@ def render_configuration(spec: ComputeSpec, *, socket_dir: Path, hba_file: Path)
         # The platform's own: its sessions get in when users' have taken all the others.
         "superuser_reserved_connections": "7",
     }
+    if extensions.control_path:
+        reserved["extension_control_path"] = extensions.control_path
+    if extensions.preloaded:
+        reserved["shared_preload_libraries"] = extensions.preloaded
+        # A few megabytes, whatever is run; and no statement that may hold a password.
+        reserved["pg_stat_statements.max"] = "2000"
+        reserved["pg_stat_statements.track_utility"] = "off"
     if spec.read_only:
         reserved["default_transaction_read_only"] = "on"
     lines = ["# Written by Perch at every start; changes here are lost."]

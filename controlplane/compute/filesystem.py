@@ -71,9 +71,15 @@ def lock_branches(*branch_ids: str, timeout: float = 60.0) -> Iterator[None]:
         yield
 
 
+def catalog_lock(branch_id: str) -> str:
+    """The name of the lock on what is known of a branch's catalog; see `operations.by_sql`."""
+    return f"catalog-{branch_id}"
+
+
 def forget_lock(branch_id: str) -> None:
-    """Remove the lock file of a branch that is gone. The caller holds its lock."""
-    (settings.STATE_DIR / "locks" / branch_id).unlink(missing_ok=True)
+    """Remove the lock files of a branch that is gone. The caller holds its lock."""
+    for name in (branch_id, catalog_lock(branch_id)):
+        (settings.STATE_DIR / "locks" / name).unlink(missing_ok=True)
 
 
 @contextmanager

@@ -23,6 +23,8 @@ BOOLEANS = ("true", "false", "yes", "no", "on", "off", "1", "0")
 EXTENSIONS = frozenset(
     "auto_explain hnsw ivfflat pg_hint_plan pg_stat_statements pg_trgm plpgsql".split()
 )
+# Of theirs, those that the platform sets (`configuration`).
+FIXED = frozenset({"pg_stat_statements.max", "pg_stat_statements.track_utility"})
 
 
 @dataclass(frozen=True)
@@ -204,6 +206,8 @@ def exceeds_size(name: str, value: str, *, max_cu: float, known: KnownSettings) 
 
 
 def _complaint_of_extension(name: str) -> str | None:
+    if name.lower() in FIXED:
+        return "is the platform's own: it bounds memory, or keeps passwords out of what is kept"
     if name.lower().partition(".")[0] in EXTENSIONS:
         return None
     return f"of extensions, only the settings of these can be set: {', '.join(sorted(EXTENSIONS))}"

@@ -59,17 +59,21 @@ def drop_database(socket_dir: Path, name: str) -> None:
         _run(connection, "DROP DATABASE {} WITH (FORCE)", name)
 
 
-def drop_role(socket_dir: Path, name: str, *, heirs: Mapping[str, str], otherwise: str) -> None:
-    """Drop a role; what it owns in a database goes to the heir that `heirs` names for it.
+def drop_role(
+    socket_dir: Path, name: str, *, oid: int | None, heirs: Mapping[str, str], otherwise: str
+) -> None:
+    """Drop the role of this number, whatever it is called by now, or of this name where none is
+    known; what it owns in a database goes to the heir that `heirs` names for it.
 
     In a database that somebody made by SQL it goes to `otherwise`. Never to the platform: a
     function that runs with its owner's rights would then have a superuser's. Whatever stands
     in the way afterwards, the role can connect no more. Raises psycopg.Error.
     """
     with session(socket_dir) as connection:
-        role = _oid_of(connection, name)
-        if role is None:
+        found = _find_role(connection, name, oid)
+        if found is None:
             return
+        role, name = found
         _run(connection, "ALTER ROLE {} NOLOGIN PASSWORD NULL", name)
         connection.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", [name]
@@ -77,9 +81,10 @@ def drop_role(socket_dir: Path, name: str, *, heirs: Mapping[str, str], otherwis
         _roll_back_prepared(socket_dir, connection, "owner", name)
         for database in _databases_that_know(connection, role):
             heir = _oid_of(connection, heirs.get(database.name, otherwise))
-            _give_away(
-                socket_dir, connection, database, role, heir or _oid_of(connection, otherwise)
-            )
+            # A role that is to have its name is not there yet.
+            if heir is None or heir == role:
+                heir = _oid_of(connection, otherwise)
+            _give_away(socket_dir, connection, database, role, heir)
         # What belongs to no database: databases themselves, and rights to them.
         _run(connection, "REASSIGN OWNED BY {} TO {}", name, otherwise)
         _run(connection, "DROP OWNED BY {}", name)
@@ -167,6 +172,16 @@ def _end_waited_for(socket_dir: Path, notice: psycopg.errors.Diagnostic) -> None
 def _oid_of(connection: Session, role: str) -> int | None:
     row = connection.execute("SELECT oid FROM pg_roles WHERE rolname = %s", [role]).fetchone()
     return int(str(row[0])) if row else None
+
+
+def _find_role(connection: Session, name: str, oid: int | None) -> tuple[int, str] | None:
+    """Its number and its name."""
+    if oid is None:
+        found = _oid_of(connection, name)
+        return None if found is None else (found, name)
+    row = connection.execute("SELECT namesend(rolname) FROM pg_roles WHERE oid = %s", [oid])
+    sent = row.fetchone()
+    return None if sent is None else (oid, name_of(sent[0]))
 
 
 def _run(connection: Session, statement: str, *names: str) -> None:

@@ -30,6 +30,7 @@ from controlplane.compute.binaries import postgres_bin
 from controlplane.compute.branch_data import NoSuchBranchData, branch_dir, data_dir
 from controlplane.compute.cluster_roles import make_roles, read_roles
 from controlplane.compute.configuration import PLATFORM_ROLE, ComputeSpec, render_configuration
+from controlplane.compute.extensions import offered_extensions
 from controlplane.compute.filesystem import forget_lock, lock_branches, remove_tree
 from controlplane.compute.limits import forget_limits, limit_compute
 from controlplane.compute.logs import flush_log
@@ -165,7 +166,9 @@ def _serving(branch_id: str, sockets: Path, pg_settings: dict[str, str]) -> Iter
     give(sockets, account)
     spec = ComputeSpec(sockets.name, branch_id, min_cu=LEAST, max_cu=MOST, pg_settings=pg_settings)
     hba_file = Path(settings.STATE_DIR) / HBA_FILE
-    text = render_configuration(spec, socket_dir=sockets, hba_file=hba_file)
+    text = render_configuration(
+        spec, socket_dir=sockets, hba_file=hba_file, extensions=offered_extensions()
+    )
     try:
         config = branch_data.write_for(branch_id, f"{NAME}.conf", text)
         clear_stale_pid_file(data, sockets=sockets)

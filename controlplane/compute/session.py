@@ -73,6 +73,7 @@ PINNED = {
     "debug_print_rewritten": "off",
     "debug_print_plan": "off",
     "track_activities": "off",
+    "pg_stat_statements.track": "none",
     # waiting
     "synchronous_commit": "local",
     "idle_session_timeout": "0",
@@ -141,15 +142,10 @@ def session(
     run in it raises psycopg.Error.
     """
     connection = _BoundedConnection.connect(
-        host=str(socket_dir),
-        port=5432,
-        user=PLATFORM_ROLE,
-        dbname=dbname,
+        **parameters(socket_dir, dbname, bound=bound),
         autocommit=True,
         connect_timeout=max(SHORTEST_CONNECT, round(min(bound, remaining()))),
-        application_name="perch",
         client_encoding=client_encoding,
-        options=pinned_options(bound),
     )
     connection.bound = bound
     if not is_served_by(connection.fileno(), socket_dir):
@@ -166,6 +162,19 @@ def session(
     finally:
         # Not `with connection`: leaving that after a timeout would wait for a rollback.
         connection.close()
+
+
+def parameters(socket_dir: Path, dbname: str, *, bound: float) -> dict[str, Any]:
+    """What libpq needs for a session of the platform's, pinned; the caller sees by `is_served_by`
+    where it leads, and waits no longer than `bound` seconds for a statement."""
+    return {
+        "host": str(socket_dir),
+        "port": 5432,
+        "user": PLATFORM_ROLE,
+        "dbname": dbname,
+        "application_name": "perch",
+        "options": pinned_options(bound),
+    }
 
 
 def name_of(sent: object) -> str:

@@ -18,6 +18,23 @@ def role_deleted(project: Project, branch: Branch, role: Role) -> Event:
     return of_branch(EventType.ROLE_DELETED, project, branch, summary, changes=_gone(role.name))
 
 
+def role_updated(project: Project, branch: Branch, name: str, changes: Changes) -> Event:
+    """`name` is the one it had."""
+    summary = f'The role "{name}" was changed: {", ".join(changes)}'
+    named = {**_same(name), **changes}
+    return of_branch(EventType.ROLE_UPDATED, project, branch, summary, changes=named)
+
+
+def password_set_by_sql(project: Project, branch: Branch, role: Role, fault: str) -> Event:
+    """`fault` says why nobody can log in by it, if so."""
+    was_set = role.verifier or fault
+    summary = f'The password of the role "{role.name}" was {"set" if was_set else "removed"} by SQL'
+    if fault:
+        summary += f"; {fault}"
+    kind = EventType.ROLE_PASSWORD_RESET
+    return of_branch(kind, project, branch, summary, changes=_same(role.name))
+
+
 def password_reset(project: Project, branch: Branch, role: Role) -> Event:
     summary = f'The role "{role.name}" was given a new password'
     kind = EventType.ROLE_PASSWORD_RESET

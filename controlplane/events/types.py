@@ -32,6 +32,7 @@ class EventType(StrEnum):
     # A running endpoint is suspended for it.
     QUOTA_EXCEEDED = "quota.exceeded"
     ROLE_CREATED = "role.created"
+    ROLE_UPDATED = "role.updated"
     ROLE_DELETED = "role.deleted"
     ROLE_PASSWORD_RESET = "role.password_reset"  # noqa: S105 # a name
     ROLE_PASSWORD_REVEALED = "role.password_revealed"  # noqa: S105

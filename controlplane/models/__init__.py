@@ -1,7 +1,7 @@
 """What Perch knows: the rows that the API shows and the engine works on."""
 
 from controlplane.models.account import Account, ApiKey
-from controlplane.models.branch import Branch, BranchState, InitSource
+from controlplane.models.branch import CATALOG_UNREAD, Branch, BranchState, InitSource
 from controlplane.models.consumed import Consumed
 from controlplane.models.endpoint import (
     Configuration,
@@ -33,6 +33,7 @@ from controlplane.models.webhook import DeliveryStatus, Webhook, WebhookDelivery
 
 __all__ = [
     "BRANCH_SIZE_LIMITS",
+    "CATALOG_UNREAD",
     "DEFAULT_PROVISIONER",
     "GIVEN_UP",
     "HANDED_OVER",

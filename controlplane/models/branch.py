@@ -18,6 +18,10 @@ class InitSource(models.TextChoices):
     SCHEMA_ONLY = "schema-only", "Roles, databases and their schemas, and no rows"
 
 
+# The mark of a catalog that ended, with its compute, before anybody could read it.
+CATALOG_UNREAD = "unread"
+
+
 class Branch(models.Model):
     id = models.CharField(primary_key=True, max_length=60, default=new_branch_id)
     project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="branches")
@@ -51,6 +55,9 @@ class Branch(models.Model):
     # Counts changes of roles and databases; the compute applies what it has not yet seen.
     catalog_revision = models.PositiveIntegerField(default=0)
     applied_catalog_revision = models.PositiveIntegerField(default=0)
+    # Of the compute's catalog as it was when the rows were last brought to what SQL did in it;
+    # "" before. See `compute.catalog_reading`.
+    catalog_mark = models.TextField(default="", db_default="")
     created_at = models.DateTimeField(default=timezone.now)
     updated_at = models.DateTimeField(default=timezone.now)
     state_changed_at = models.DateTimeField(default=timezone.now)

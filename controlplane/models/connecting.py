@@ -21,20 +21,34 @@ Connection = AsyncConnection[Any]
 CHANGES = "perch_endpoints"
 
 ROUTE = """
-SELECT e.id AS endpoint_id, p.account_id, a.plan, e.disabled, e.pooler_enabled, r.verifier,
+SELECT e.id AS endpoint_id, p.account_id, a.plan, e.disabled, e.pooler_enabled, e.branch_id,
+    e.current_state = 'active' AS is_active,
+    r.id AS role_id, r.verifier, r.no_login, r.valid_until, r.compute_oid, r.password_is_newer,
+    r.sessions_end_at,
+    ARRAY(
+        SELECT gone.compute_oid FROM controlplane_role gone
+        WHERE gone.branch_id = e.branch_id AND gone.deleted_at IS NOT NULL
+            AND gone.compute_oid IS NOT NULL
+    ) AS doomed,
     b.protected, jsonb_build_object(
         'allowed_ips', p.settings -> 'allowed_ips',
-        'block_public_connections', p.settings -> 'block_public_connections') AS access
+        'block_public_connections', p.settings -> 'block_public_connections')::text AS access
 FROM controlplane_endpoint e
 JOIN controlplane_project p ON p.id = e.project_id
 JOIN controlplane_branch b ON b.id = e.branch_id
 JOIN controlplane_account a ON a.id = p.account_id
 LEFT JOIN controlplane_role r
-    ON r.branch_id = e.branch_id AND r.name = %(role)s
-    AND r.deleted_at IS NULL AND NOT r.no_login
+    ON r.branch_id = e.branch_id AND r.name = %(role)s AND r.deleted_at IS NULL
 WHERE e.id = %(endpoint)s AND e.deleted_at IS NULL AND p.deleted_at IS NULL
     AND p.region_id = %(region)s
 """
+# What is to be known of roles with open sessions: see `RoleState`.
+ROLES = """
+SELECT r.name, r.id, r.compute_oid, r.no_login, r.sessions_end_at
+FROM controlplane_role r JOIN controlplane_endpoint e ON e.branch_id = r.branch_id
+WHERE e.id = %(endpoint)s AND r.name = ANY(%(names)s) AND r.deleted_at IS NULL
+"""
+CATALOG_MARK = "SELECT catalog_mark FROM controlplane_branch WHERE id = %(branch)s"
 # One statement, so that the state and the operations are of the same moment.
 STATE = """
 SELECT e.branch_id, e.disabled, e.current_state, e.started_at,
@@ -48,7 +62,7 @@ SELECT e.branch_id, e.disabled, e.current_state, e.started_at,
     ), '[]') AS unfinished,
     b.protected, jsonb_build_object(
         'allowed_ips', p.settings -> 'allowed_ips',
-        'block_public_connections', p.settings -> 'block_public_connections') AS access
+        'block_public_connections', p.settings -> 'block_public_connections')::text AS access
 FROM controlplane_endpoint e
 JOIN controlplane_project p ON p.id = e.project_id
 JOIN controlplane_branch b ON b.id = e.branch_id
@@ -73,22 +87,45 @@ TRAFFIC = "SELECT perch_note_traffic(%s, %s, %s, %s, %s)"
 
 @dataclass(frozen=True, slots=True)
 class RouteRow:
-    """An endpoint as one role sees it; `verifier` is None where the role may not log in."""
+    """An endpoint as one role sees it, by the rows: what SQL has done in its compute lately may
+    not be in them yet. The role's fields are null where no role has that name."""
 
     endpoint_id: str
     account_id: int
     plan: str
     disabled: bool
     pooler_enabled: bool
+    branch_id: str
+    # Its compute may be asked.
+    is_active: bool
+    role_id: int | None
     verifier: str | None
-    # Whether its branch is, and what the project's settings say of addresses.
+    no_login: bool | None
+    valid_until: datetime | None
+    compute_oid: int | None
+    password_is_newer: bool | None
+    sessions_end_at: datetime | None
+    # The numbers of deleted roles that the compute may still have.
+    doomed: Sequence[int]
+    # Whether its branch is, and what the project's settings say of addresses, as JSON.
     protected: bool
-    access: Mapping[str, Any]
+    access: str
 
     @property
     def connections(self) -> int | None:
         """How many the account's plan allows; None for any number."""
         return LIMITS[self.plan].connections
+
+
+@dataclass(frozen=True, slots=True)
+class RoleState:
+    """A role with open sessions, by the rows."""
+
+    name: str
+    id: int
+    compute_oid: int | None
+    no_login: bool
+    sessions_end_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +147,7 @@ class StateRow:
     unfinished: Sequence[UnfinishedOperation]
     # As in `RouteRow`.
     protected: bool
-    access: Mapping[str, Any]
+    access: str
 
     def __post_init__(self) -> None:
         operations = [UnfinishedOperation(**row) for row in self.unfinished]  # type: ignore[arg-type]
@@ -131,6 +168,22 @@ async def find_state(connection: Connection, endpoint_id: str) -> StateRow | Non
     cursor = connection.cursor(row_factory=class_row(StateRow))
     await cursor.execute(STATE, {"endpoint": endpoint_id})
     return await cursor.fetchone()
+
+
+async def find_roles(
+    connection: Connection, endpoint_id: str, *, names: Sequence[str]
+) -> dict[str, RoleState]:
+    """By name, of those that there are on the endpoint's branch."""
+    cursor = connection.cursor(row_factory=class_row(RoleState))
+    await cursor.execute(ROLES, {"endpoint": endpoint_id, "names": list(names)})
+    return {row.name: row for row in await cursor.fetchall()}
+
+
+async def find_catalog_mark(connection: Connection, branch_id: str) -> str:
+    """Of the catalog that the branch's rows were last brought to."""
+    cursor = await connection.execute(CATALOG_MARK, {"branch": branch_id})
+    row = await cursor.fetchone()
+    return str(row[0]) if row else ""
 
 
 async def find_failure(

@@ -6,7 +6,7 @@ from typing import Any
 from django.db import connection
 
 from controlplane.actors import CHECK, acting_as
-from controlplane.models import UNFINISHED, Action, Endpoint, Region
+from controlplane.models import CATALOG_UNREAD, UNFINISHED, Action, Branch, Endpoint, Region
 from controlplane.operations.locks import locked_project
 from controlplane.operations.scheduling import Step, schedule
 
@@ -30,6 +30,7 @@ WITH under_way AS MATERIALIZED (
     ) AS position
     FROM controlplane_endpoint e
     JOIN controlplane_project p ON p.id = e.project_id
+    JOIN controlplane_branch b ON b.id = e.branch_id
     CROSS JOIN LATERAL (
         SELECT coalesce(max(newest.created_at), e.created_at) AS pause_began,
             count(*) FILTER (WHERE newest.created_at > coalesce(e.last_active, e.created_at))
@@ -42,9 +43,9 @@ WITH under_way AS MATERIALIZED (
     ) AS since
     WHERE p.region_id = %(region)s AND p.deleted_at IS NULL
         AND e.deleted_at IS NULL AND NOT e.disabled
-        AND since.pause_began <= now() - least(
+        AND (b.catalog_mark = %(unread)s OR since.pause_began <= now() - least(
             %(first)s * power(2, greatest(since.checks_since_use - 1, 0)), %(longest)s
-        )
+        ))
         AND NOT EXISTS (
             SELECT FROM controlplane_operation o
             WHERE o.project_id = p.id AND o.endpoint_id = e.id AND o.status = ANY(%(unfinished)s)
@@ -62,13 +63,16 @@ def check_availability(region: Region) -> None:
     """Schedule checks that are due, the longest due first, as many as may be under way at once.
 
     The first comes two hours after the endpoint was created; then the pause doubles with
-    each, up to a day, and begins again at two hours once the endpoint has been used.
+    each, up to a day, and begins again at two hours once the endpoint has been used. One comes at
+    once, and once, where a compute was killed before its catalog was read: a password that was
+    set there last is known to nobody else, and who has it could not have the compute started.
     """
     values: dict[str, Any] = {
         "region": region.id,
         "check": Action.CHECK_AVAILABILITY,
         "unfinished": list(UNFINISHED),
         "counted": CHECKS_THAT_COUNT,
+        "unread": CATALOG_UNREAD,
         "first": FIRST_CHECK,
         "longest": LONGEST_PAUSE,
         "at_once": AT_ONCE,
@@ -81,3 +85,5 @@ def check_availability(region: Region) -> None:
         with acting_as(CHECK), locked_project(endpoint.project_id) as project:
             step = Step(Action.CHECK_AVAILABILITY, branch=endpoint.branch, endpoint=endpoint)
             schedule(project, [step])
+            unread = Branch.objects.filter(id=endpoint.branch_id, catalog_mark=CATALOG_UNREAD)
+            unread.update(catalog_mark="")

@@ -27,13 +27,13 @@ from controlplane.compute.catalog import (
     Item,
     RoleSpec,
     apply_catalog,
-    database_names,
     drop_databases,
 )
+from controlplane.compute.catalog_reading import placeholder_of
 from controlplane.compute.patience import OutOfPatience, patience
-from controlplane.compute.pooler import admit_roles
 from controlplane.compute.steps import step
 from controlplane.models import HOPEFUL, Action, Branch, Database, Endpoint, Operation, Role
+from controlplane.operations.by_sql import admit_to_pooler, take_in_branch
 
 log = logging.getLogger(__name__)
 
@@ -57,17 +57,20 @@ class NotApplied(psycopg.DatabaseError):
 def bring_to_catalog(operation: Operation, endpoint: Endpoint) -> None:
     """Have the compute hold the branch's roles and databases, where they have changed.
 
-    Raises NotApplied once everything that could be applied was, psycopg.Error where the
-    compute cannot be asked at all.
+    What SQL did there comes into the rows before, so that nothing of it is taken back, and what
+    the compute calls the new ones after. Raises NotApplied once everything that could be applied
+    was, psycopg.Error where the compute cannot be asked at all.
     """
     branch = endpoint.branch
     if branch.applied_catalog_revision == branch.catalog_revision:
         return
     with step("applying_catalog") as part:
+        take_in_branch(branch)
         rows, failed = _bring(operation, branch, compute.socket_dir(endpoint.id))
         part.detail |= {"roles_and_databases": len(rows.by_item), "refused": len(failed)}
         told = _keep_errors(operation, rows, failed)
-        admit_roles(branch.id, Role.that_may_connect(branch.id))
+        admit_to_pooler(branch.id)
+        take_in_branch(branch)
         if told:
             raise NotApplied({item: failed[item] for item in told})
     if rows.are_all:
@@ -94,7 +97,6 @@ def _until(operation: Operation, branch: Branch) -> datetime | None:
 
 def _bring(operation: Operation, branch: Branch, socket_dir: Path) -> "tuple[_Rows, Failures]":
     """Apply all that can be; returns what there was, and what failed of it."""
-    _forget_dropped_by_sql(branch, socket_dir)
     rows = _Rows.of(branch, until=_until(operation, branch))
     old = {item for item in rows.by_item if _was_answered_for(rows.by_item[item], operation)}
     failed = _apply(branch, socket_dir, rows, rows.by_item.keys() - old)
@@ -144,8 +146,17 @@ def _stood(row: Row, at: datetime) -> bool:
 def _item_of(row: Row, *, replication: bool) -> Item:
     if isinstance(row, Role):
         if row.deleted_at:
-            return DroppedRole(row.name)
-        return RoleSpec(row.name, login=not row.no_login, replication=replication)
+            return DroppedRole(row.name, row.compute_oid)
+        return RoleSpec(
+            row.name,
+            login=not row.no_login,
+            replication=replication,
+            oid=row.compute_oid,
+            is_plain=row.made_by_sql,
+            password=placeholder_of(row.verifier),
+            has_new_password=row.password_is_newer,
+            sessions_end_at=row.sessions_end_at,
+        )
     if row.deleted_at:
         return DroppedDatabase(row.applied_name or row.name)
     return DatabaseSpec(row.name, row.owner_name, row.applied_name)
@@ -189,6 +200,12 @@ def _behind_the_old(branch: Branch, spec: CatalogSpec, items: Collection[Item]) 
 def _keep_applied(branch: Branch, item: Item, rows: Sequence[Row]) -> None:
     if isinstance(item, DroppedRole):
         branch.roles.filter(id__in=[row.pk for row in rows]).delete()
+    elif isinstance(item, RoleSpec) and item.has_new_password:
+        for row in rows:
+            assert isinstance(row, Role)
+            # One that was reset again meanwhile has an operation of its own to come.
+            same = branch.roles.filter(id=row.pk, verifier=row.verifier)
+            same.update(password_is_newer=False)
     elif isinstance(item, DatabaseSpec) and item.applied_name != item.name:
         branch.databases.filter(id__in=[row.pk for row in rows]).update(applied_name=item.name)
 
@@ -233,11 +250,3 @@ def _keep_errors(operation: Operation, rows: _Rows, failed: Failures) -> list[It
             if any(getattr(row, name) != value for name, value in changes.items()):
                 type(row)._default_manager.filter(id=row.pk).update(**changes)
     return told
-
-
-def _forget_dropped_by_sql(branch: Branch, socket_dir: Path) -> None:
-    """A database that was made once and is there no more was dropped by its owner: so be it."""
-    present = database_names(socket_dir)
-    for row in branch.databases.filter(deleted_at=None).exclude(applied_name=None):
-        if present.isdisjoint({row.name, row.applied_name}):
-            row.delete()

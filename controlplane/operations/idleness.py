@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from django.conf import settings
+from django.db import connection
 from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.utils import timezone
 
@@ -14,6 +15,7 @@ from controlplane.events.changes import endpoint_requested
 from controlplane.events.recording import record
 from controlplane.events.types import EventType
 from controlplane.models import UNFINISHED, Action, Endpoint, EndpointState, Lane, Operation, Region
+from controlplane.operations.by_sql import take_in
 from controlplane.operations.details import SuspendComputeDetails
 from controlplane.operations.locks import locked_project
 from controlplane.operations.looks import look_into
@@ -45,9 +47,23 @@ def suspend_idle_endpoints(region: Region) -> None:
         return
     _looked_at.update((endpoint_id, now) for endpoint_id in ids)
     due = list(Endpoint.objects.select_related("branch").filter(id__in=ids))
-    for endpoint, activity in look_into(due, listening(compute.last_activity), at="activity"):
-        _take_in(endpoint, activity)
+    marks = {endpoint.id: endpoint.branch.catalog_mark for endpoint in due}
+    changed = []
+    for endpoint, seen in look_into(due, listening(compute.look), at="activity"):
+        _take_in(endpoint, seen.last_activity)
+        if seen.catalog_mark != marks[endpoint.id]:
+            changed.append(endpoint)
+    for _ in look_into(changed, _take_in_catalog, at="catalog"):
+        pass
     check_silent(due)
+
+
+def _take_in_catalog(endpoint_id: str) -> None:
+    """See `by_sql`; the proxy does it within seconds for a compute that has clients."""
+    try:
+        take_in(endpoint_id)
+    finally:
+        connection.close()  # this thread's
 
 
 def _is_due(endpoint_id: str, timeouts: Mapping[str, int], now: datetime) -> bool:

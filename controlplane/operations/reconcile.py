@@ -17,6 +17,7 @@ from controlplane.compute import compute
 from controlplane.compute.filesystem import LockTimeout, forget_lock, lock_branches
 from controlplane.compute.process import StopFailed
 from controlplane.models import (
+    CATALOG_UNREAD,
     HANDED_OVER,
     UNFINISHED,
     Branch,
@@ -100,6 +101,8 @@ def reconcile_branch(
                     reason="its compute has ended by itself",
                     actor=PLATFORM,
                 )
+                # What SQL has set last is known once it is read: see `availability`.
+                Branch.objects.filter(id=branch_id).update(catalog_mark=CATALOG_UNREAD)
         if runs_for:
             fields = {"branch": branch_id, "endpoint": runs_for}
             log.warning("stopping a compute that should not run", extra=fields)

@@ -5,7 +5,7 @@ Called by the effects and where operations are given up, in their transactions; 
 the project's lock. On disk see `compute.branch_data.replace`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import TypeVar
 
@@ -58,14 +58,20 @@ def enter_replaced(operation: Operation, details: CreateBranchDetails, now: date
     branch = Branch.objects.get(id=operation.branch_id)
     source = Branch.objects.get(id=details.source_branch_id)
     kept = Branch.objects.get(id=details.kept_as)
+    passwords = {role.name: role for role in branch.roles.filter(deleted_at=None)}
     _keep(branch, kept, now)
-    Role.objects.bulk_create(_copies(source.roles.order_by("id"), branch))
+    roles = _copies(source.roles.order_by("id"), branch)
+    if source.protected:
+        _give_other_passwords(roles, passwords)
+    Role.objects.bulk_create(roles)
     Database.objects.bulk_create(_copies(source.databases.order_by("id"), branch))
     if not source.hidden:
         branch.parent = source
     branch.init_source, branch.schema_of = InitSource.PARENT_DATA, None
     branch.catalog_revision = source.catalog_revision
-    branch.applied_catalog_revision = source.applied_catalog_revision
+    branch.applied_catalog_revision = 0 if source.protected else source.applied_catalog_revision
+    # SQL may have changed the source since its copy was made: the next start reads the copy.
+    branch.catalog_mark = ""
     branch.logical_size = source.logical_size
     branch.last_reset_at = branch.state_changed_at = branch.updated_at = now
     branch.save()
@@ -93,6 +99,7 @@ def _keep(branch: Branch, kept: Branch, now: datetime) -> None:
     kept.current_state = BranchState.READY
     kept.catalog_revision = branch.catalog_revision
     kept.applied_catalog_revision = branch.applied_catalog_revision
+    kept.catalog_mark = branch.catalog_mark
     kept.logical_size = branch.logical_size
     kept.state_changed_at = kept.updated_at = now
     kept.save()
@@ -101,6 +108,16 @@ def _keep(branch: Branch, kept: Branch, now: datetime) -> None:
     if not kept.hidden:
         children = Branch.objects.filter(parent=branch, deleted_at=None).exclude(id=kept.id)
         children.update(parent=kept)
+
+
+def _give_other_passwords(roles: Iterable[Role], before: Mapping[str, Role]) -> None:
+    """Whoever gets a copy of what is protected is to get no way to the original with it: the roles
+    have the passwords that the branch's had, and those that it did not have get none."""
+    for role in roles:
+        had = before.get(role.name)
+        role.verifier = had.verifier if had else ""
+        role.encrypted_password = had.encrypted_password if had else ""
+        role.password_is_newer = True
 
 
 def _copies(rows: Iterable[CatalogRow], branch: Branch) -> list[CatalogRow]:

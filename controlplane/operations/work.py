@@ -18,6 +18,7 @@ from controlplane.compute import branch_data, compute
 from controlplane.compute.branch_data import NoSuchBranchData
 from controlplane.compute.compute import ConfigurationRefused, OtherBranch, OtherMajorVersion
 from controlplane.compute.configuration import ComputeSpec
+from controlplane.compute.filesystem import LockTimeout
 from controlplane.compute.integrity import check_data
 from controlplane.compute.pooler_settings import pooler_complaint
 from controlplane.compute.postgres_settings import complaint, from_json
@@ -37,6 +38,7 @@ from controlplane.models import (
     Operation,
     PostgresSettings,
 )
+from controlplane.operations.by_sql import take_in_before_stop, take_in_branch
 from controlplane.operations.catalog import NotApplied, bring_to_catalog
 from controlplane.operations.details import (
     ApplyConfigDetails,
@@ -117,16 +119,20 @@ def create_branch(attempt: Attempt) -> None:
 def _make_from(operation: Operation, branch: Branch, source: Branch) -> int | None:
     """Returns what is known of the new branch's logical size."""
     if branch.init_source == InitSource.SCHEMA_ONLY:
+        _take_in(source)
         create_schema_only(branch.id, source.id)
         return None
     _wake_for_a_long_copy(operation, source)
+    _take_in(source)
     branch_data.create_from_parent(branch.id, source.id)
     return source.logical_size
 
 
 def _replace_data(operation: Operation, branch: Branch, source_id: str, *, kept_as: str) -> None:
     """Its endpoint was suspended before, and nobody starts it until the operation has ended."""
-    _wake_for_a_long_copy(operation, Branch.objects.get(id=source_id))
+    source = Branch.objects.get(id=source_id)
+    _wake_for_a_long_copy(operation, source)
+    _take_in(source)
     compute.stop(branch.id)
     try:
         branch_data.replace(branch.id, source_id, kept_as=kept_as)
@@ -158,6 +164,15 @@ def _wake_for_a_long_copy(operation: Operation, parent: Branch) -> None:
             enter(project, living, EndpointState.ACTIVE, now=now, operations=[operation])
 
 
+def _take_in(parent: Branch) -> None:
+    """Have the new branch's rows know what SQL did on the parent before the copy."""
+    try:
+        take_in_branch(parent)
+    except (psycopg.Error, LockTimeout) as error:
+        # The copy holds it too, and is read when it is started.
+        log.warning("catalog unread", extra={"branch": parent.id, "error": str(error)})
+
+
 def start_compute(attempt: Attempt) -> None:
     _start(attempt.operation, attempt.endpoint)
 
@@ -183,6 +198,7 @@ def suspend_compute(attempt: Attempt) -> None:
     only_if_idle = details.if_idle and endpoint.deleted_at is None
     if only_if_idle and (attempt.is_awaited() or _was_used(endpoint)):
         return
+    take_in_before_stop(attempt.branch)
     if compute.running_endpoint(attempt.branch.id) == endpoint.id:
         count_written(endpoint.id, attempt.branch.id)
     compute.stop(attempt.branch.id)
@@ -194,6 +210,7 @@ def apply_config(attempt: Attempt) -> None:
     assert isinstance(details, ApplyConfigDetails)
     left = details.from_branch_id
     if left and compute.running_endpoint(left) == endpoint.id:
+        take_in_before_stop(Branch.objects.get(id=left))
         compute.stop(left)
     bring_up(endpoint, compute.reconfigure)
     try:
@@ -216,6 +233,7 @@ def check_availability(attempt: Attempt) -> None:
     try:
         bring_up(endpoint, compute.start)
         check_data(compute.socket_dir(endpoint.id))
+        take_in_branch(endpoint.branch)
     finally:
         if not was_running and not attempt.is_awaited():
             compute.stop(endpoint.branch_id)
@@ -278,7 +296,7 @@ def _was_given_up(branch: Branch) -> bool:
 def _was_used(endpoint: Endpoint) -> bool:
     """Whether a client has come since the endpoint was found idle."""
     try:
-        last = compute.last_activity(endpoint.id)
+        last = compute.look(endpoint.id).last_activity
     except psycopg.Error:
         return False
     return last is not None and (endpoint.last_active is None or last > endpoint.last_active)

@@ -1,11 +1,12 @@
 """From which addresses an endpoint's clients may come, as its project's settings have it: read once
 with the endpoint's route, then asked for each connection."""
 
+import json
 import logging
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
 
 from controlplane.address_ranges import Address, AddressRange, parse_address, parse_range
 from controlplane.proxy.errors import AddressNotAllowed, PublicAddressRefused
@@ -79,9 +80,12 @@ class AccessRules:
         return True
 
 
-def parse_rules(settings: Mapping[str, Any], *, is_protected: bool) -> AccessRules | None:
-    """What the project's settings `allowed_ips` and `block_public_connections` mean for a branch
-    that is protected, or is not; None where anybody may come."""
+@lru_cache(maxsize=1024)
+def parse_rules(text: str, *, is_protected: bool) -> AccessRules | None:
+    """What the project's settings `allowed_ips` and `block_public_connections`, as JSON, mean for a
+    branch that is protected, or is not; None where anybody may come. Kept, as every connection
+    asks."""
+    settings = json.loads(text)
     allowed_ips = settings.get("allowed_ips")
     # Rows of before these settings had a form may have any.
     if not isinstance(allowed_ips, Mapping):

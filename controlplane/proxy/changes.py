@@ -3,16 +3,18 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import psycopg
 
 from controlplane.models.connecting import CHANGES, find_state
 from controlplane.proxy.access_rules import AccessRules, parse_rules
 from controlplane.proxy.control_database import ControlDatabase, bounded
+from controlplane.proxy.directory import Clients
 from controlplane.proxy.errors import ControlPlaneSilent
+from controlplane.proxy.open_sessions import OpenSessions
 
 log = logging.getLogger(__name__)
 
@@ -30,8 +32,11 @@ class Hearer(Protocol):
 
 
 class Changes:
-    def __init__(self, database: ControlDatabase, hearers: Sequence[Hearer]) -> None:
+    def __init__(
+        self, database: ControlDatabase, hearers: Sequence[Hearer], sessions: OpenSessions
+    ) -> None:
         self._database = database
+        self._sessions = sessions
         self._hearers = hearers
         self._awaited: dict[str, asyncio.Event] = {}
         # The branch that each endpoint's clients were last let in to. Kept whatever we hear:
@@ -57,27 +62,22 @@ class Changes:
         """The branch that the endpoint's clients were last let in to; "" if they were dropped."""
         return self._served.get(endpoint_id, "")
 
-    async def run(
-        self,
-        drop: Callable[[str], Any],
-        hold_to: Callable[[str, AccessRules | None], Any],
-    ) -> None:
+    async def run(self, clients: Clients) -> None:
         """Hear of changes until cancelled; where the database does not answer, try again.
 
-        `drop` is called with the id of an endpoint whose clients must go: it was deleted,
-        disabled or reassigned since they were let in. `hold_to` is called where others may come
-        than before, and ends the connections of those who no longer may.
+        Those of the clients are ended whose endpoint was deleted, disabled or reassigned since
+        they were let in, whose role may not be there any more, or who come from where they no
+        longer may.
         """
-        self._drop, self._hold_to = drop, hold_to
         while True:
             try:
-                await self._listen()
+                await self._listen(clients)
             except (psycopg.Error, ControlPlaneSilent, TimeoutError, OSError) as error:
                 reason = str(error) or type(error).__name__
                 log.warning("database silent, changes unheard", extra={"error": reason})
             await asyncio.sleep(_CONNECT_AGAIN)
 
-    async def _listen(self) -> None:
+    async def _listen(self, clients: Clients) -> None:
         connection = await self._database.connect()
         try:
             await bounded(connection, connection.execute(f"LISTEN {CHANGES}".encode()))
@@ -85,10 +85,10 @@ class Changes:
             # What changed while nothing was heard.
             self._held_to.clear()
             for endpoint_id in list(self._served):
-                await self._check(endpoint_id)
+                await self._check(endpoint_id, clients)
             while True:
                 async for notification in connection.notifies(timeout=_HEARTBEAT):
-                    await self._take_in(notification.payload)
+                    await self._take_in(notification.payload, clients)
                 await bounded(connection, connection.execute("SELECT 1"))
         finally:
             self._end()
@@ -106,17 +106,17 @@ class Changes:
         for event in awaited.values():
             event.set()
 
-    async def _take_in(self, endpoint_id: str) -> None:
+    async def _take_in(self, endpoint_id: str, clients: Clients) -> None:
         for hearer in self._hearers:
             hearer.forget(endpoint_id)
         if event := self._awaited.pop(endpoint_id, None):
             event.set()
         if endpoint_id in self._served:
-            await self._check(endpoint_id)
+            await self._check(endpoint_id, clients)
 
-    async def _check(self, endpoint_id: str) -> None:
-        """Drop the endpoint's clients unless they are where they should be, and come from where
-        they may."""
+    async def _check(self, endpoint_id: str, clients: Clients) -> None:
+        """Drop the endpoint's clients unless they are where they should be, and those who may not
+        be there, or come from where they may not."""
         served = self._served[endpoint_id]
         row = await self._database.ask(partial(find_state, endpoint_id=endpoint_id))
         if row is None or row.disabled or row.branch_id != served:
@@ -125,9 +125,10 @@ class Changes:
             self._served.pop(endpoint_id, None)
             self._held_to.pop(endpoint_id, None)
             log.info("connections dropped", extra={"endpoint": endpoint_id})
-            self._drop(endpoint_id)
+            clients.drop(endpoint_id)
             return
         rules = parse_rules(row.access, is_protected=row.protected)
         if rules != self._held_to.get(endpoint_id):
             self._held_to[endpoint_id] = rules
-            self._hold_to(endpoint_id, rules)
+            clients.hold_to(endpoint_id, rules)
+        await self._sessions.check(endpoint_id, clients)

@@ -2,18 +2,18 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
 
 from controlplane.events.refusals import Refusal, refusals
 from controlplane.events.types import EventType
 from controlplane.proxy.access_rules import AccessRules
-from controlplane.proxy.changes import Changes
+from controlplane.proxy.changes import Changes, Hearer
 from controlplane.proxy.compute_states import ComputeStates
 from controlplane.proxy.control_database import ControlDatabase
-from controlplane.proxy.directory import ComputeAddress, Route
+from controlplane.proxy.directory import Clients, ComputeAddress, RoleIdentity, Route
 from controlplane.proxy.errors import ControlPlaneSilent
+from controlplane.proxy.logins_in_computes import ComputeLogins
+from controlplane.proxy.open_sessions import OpenSessions
 from controlplane.proxy.reports import Reports
 from controlplane.proxy.routes import Routes
 from controlplane.proxy.service_calls import ServiceCalls
@@ -30,26 +30,24 @@ class DatabaseDirectory:
 
     def __init__(self, conninfo: str, region: str) -> None:
         self._database = ControlDatabase(conninfo)
-        self._routes = Routes(self._database, region)
         states = ComputeStates(self._database)
-        self._changes = Changes(self._database, [self._routes.memory, states.memory])
+        self._logins = ComputeLogins(self._database)
+        self._routes = Routes(self._database, region, states, self._logins)
+        hearers: list[Hearer] = [self._routes.memory, states.memory]
+        self._changes = Changes(self._database, hearers, OpenSessions(self._database))
         self._wakes = Wakes(self._database, states, self._changes)
         self._reports = Reports(self._database, region)
         self._traffic = Traffic()
         self._traffic_reports = TrafficReports(self._database, self._traffic)
         self._calls = ServiceCalls()
 
-    async def run(
-        self,
-        drop: Callable[[str], Any],
-        hold_to: Callable[[str, AccessRules | None], Any],
-    ) -> None:
-        """Hear of changes, and report, until cancelled; see `Changes.run` for `drop` and
-        `hold_to`."""
+    async def run(self, clients: Clients) -> None:
+        """Hear of changes, and report, until cancelled; ends those of the clients that must go."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._changes.run(drop, hold_to))
+                tasks.create_task(self._changes.run(clients))
                 await self.ready()
+                tasks.create_task(self._logins.run(clients))
                 refusals.begin()
                 tasks.create_task(self._reports.run())
                 tasks.create_task(self._traffic_reports.run())
@@ -87,6 +85,16 @@ class DatabaseDirectory:
     async def route(self, endpoint_id: str, role: str) -> Route | None:
         """See `Directory.route`. Raises ControlPlaneSilent."""
         return await self._routes.find(endpoint_id, role)
+
+    async def rules(self, endpoint_id: str, role: str) -> AccessRules | None:
+        """See `Directory.rules`. Raises ControlPlaneSilent."""
+        return await self._routes.rules(endpoint_id, role)
+
+    async def confirm(
+        self, route: Route, role: str, address: ComputeAddress, *, pooled: bool
+    ) -> RoleIdentity:
+        """See `Directory.confirm`. Raises ControlPlaneSilent as well."""
+        return await self._routes.confirm(route, role, address, pooled=pooled)
 
     async def wake(
         self, endpoint_id: str, *, pooled: bool, refused: ComputeAddress | None = None

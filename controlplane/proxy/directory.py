@@ -1,13 +1,27 @@
 """What the proxy asks of the outside world: who may connect to an endpoint, and where its compute
 answers. The proxy knows nothing else of the control plane."""
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
 from controlplane.proxy.access_rules import AccessRules
 from controlplane.proxy.traffic import Tally
+
+
+@dataclass(frozen=True, slots=True)
+class RoleIdentity:
+    """Which role a session is of: of two with the same name, one may have followed the other."""
+
+    # Its row; None where SQL has made the role, and the rows do not know it yet.
+    row: int | None = None
+    # What its compute numbers it by; None where that was not asked.
+    oid: int | None = None
+    # Sessions that were begun before this end.
+    sessions_end_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +34,11 @@ class Route:
     # `SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>`; None where the role does not
     # exist or may not log in.
     verifier: str | None
+    identity: RoleIdentity = RoleIdentity()
+    # Whether the rows know all that the compute says of the role.
+    is_in_rows: bool = True
+    # The run of the compute that has confirmed it; None where only the rows were asked.
+    confirmed_by: str | None = None
     disabled: bool = False
     # How many connections that account may have by its plan; None for as many as the proxy allows.
     account_connections: int | None = None
@@ -60,6 +79,21 @@ class Directory(Protocol):
         """
         ...
 
+    async def rules(self, endpoint_id: str, role: str) -> AccessRules | None:
+        """From where the endpoint's clients may come now; of those that a route was found for."""
+        ...
+
+    async def confirm(
+        self, route: Route, role: str, address: ComputeAddress, *, pooled: bool
+    ) -> RoleIdentity:
+        """Whose session may begin at the address, now that the client has shown the password of
+        `route`: SQL may have changed the role there since the rows were last brought to it.
+
+        Raises PasswordFailed where that password holds no more, LoginUnknown where the compute
+        does not say.
+        """
+        ...
+
     async def wake(
         self, endpoint_id: str, *, pooled: bool, refused: ComputeAddress | None = None
     ) -> ComputeAddress:
@@ -72,4 +106,29 @@ class Directory(Protocol):
         Raises DisabledEndpointRefused, QuotaUsedUp, or WakeFailed with a reason that the client
         is to read.
         """
+        ...
+
+
+class Clients(Protocol):
+    """Those of the proxy, as the directory ends them."""
+
+    def drop(self, endpoint_id: str) -> int:
+        """End the endpoint's; returns how many."""
+        ...
+
+    def hold_to(self, endpoint_id: str, rules: AccessRules | None) -> int:
+        """End those of the endpoint's that come from where none may any more; returns how many."""
+        ...
+
+    def of_endpoint(self, endpoint_id: str) -> "Sequence[Client]":
+        """Those that have shown a password."""
+        ...
+
+
+class Client(Protocol):
+    role: str
+    identity: RoleIdentity
+
+    def end_login(self, reason: str) -> None:
+        """End the connection, telling the client why if it can still be told."""
         ...

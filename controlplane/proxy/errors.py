@@ -118,6 +118,19 @@ class PublicAddressRefused(ProxyError):
         )
 
 
+class LoginUnknown(Exception):
+    """The compute does not say whether a role may log in, or has yet to be brought to it."""
+
+
+class LoginEnded(ProxyError):
+    """What a session was begun by holds no more: its role, its login or its password."""
+
+    sqlstate = "57P01"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"terminating connection due to administrator command: {reason}")
+
+
 class DisabledEndpointRefused(ProxyError):
     sqlstate = "55000"
 

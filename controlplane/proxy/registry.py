@@ -8,6 +8,7 @@ from collections import OrderedDict
 from typing import Protocol
 
 from controlplane.proxy.compute import CancelKey
+from controlplane.proxy.directory import RoleIdentity
 from controlplane.proxy.errors import ProxyError
 from controlplane.proxy.limits import Admission, ConnectionCounts, ConnectionLimits
 from controlplane.proxy.peers import PeerGroup
@@ -26,9 +27,12 @@ class Connected(Protocol):
     # None until it is joined to its compute.
     key: CancelKey | None
     task: "asyncio.Task[None]"
+    role: str
+    identity: RoleIdentity
 
     def abandon(self) -> None: ...
     def interrupt(self, error: ProxyError) -> None: ...
+    def end_login(self, reason: str) -> None: ...
     async def cancel_query(self) -> None: ...
 
 

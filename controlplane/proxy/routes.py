@@ -1,42 +1,138 @@
-"""Which endpoint a client's name leads to, and how its password is checked."""
+"""Which endpoint a client's name leads to, and how its password is checked: by the rows, and by
+what the endpoint's compute says of the role where it runs."""
 
+from dataclasses import replace
 from functools import partial
 
-from controlplane.models.connecting import find_route
-from controlplane.proxy.access_rules import parse_rules
+from controlplane.models.connecting import RouteRow, find_route
+from controlplane.proxy.access_rules import AccessRules, parse_rules
+from controlplane.proxy.compute_states import ComputeStates
 from controlplane.proxy.control_database import ControlDatabase
-from controlplane.proxy.directory import Route
+from controlplane.proxy.directory import ComputeAddress, RoleIdentity, Route
+from controlplane.proxy.errors import LoginUnknown, PasswordFailed, WakeFailed
+from controlplane.proxy.logins import (
+    RoleLogin,
+    is_in_rows,
+    is_older,
+    is_reserved,
+    verifier_by_compute,
+    verifier_by_row,
+)
+from controlplane.proxy.logins_in_computes import ComputeLogins
 from controlplane.proxy.memory import Memory
+
+# Seconds for a compute to say whether a role may log in: before the client has shown a password,
+# which it may do by the rows where the compute says nothing, and after.
+_BEFORE_PASSWORD = 1.0
+_AFTER_PASSWORD = 5.0
 
 
 class Routes:
-    def __init__(self, database: ControlDatabase, region: str) -> None:
+    def __init__(
+        self, database: ControlDatabase, region: str, states: ComputeStates, logins: ComputeLogins
+    ) -> None:
         self._database = database
         self._region = region
-        self.memory: Memory[Route | None] = Memory(is_silent=lambda: database.is_silent)
+        self._states = states
+        self._logins = logins
+        self.memory: Memory[RouteRow | None] = Memory(is_silent=lambda: database.is_silent)
 
     async def find(self, endpoint_id: str, role: str) -> Route | None:
         """See `Directory.route`."""
+        row = await self._read(endpoint_id, role)
+        if row is None:
+            return None
+        by_row = _route_of(row, verifier_by_row(row), row.compute_oid)
+        if not row.is_active or is_reserved(role):
+            return by_row
+        try:
+            state = await self._states.find(endpoint_id)
+            if state.run is None:
+                return by_row
+            row, login = await self._ask_compute(row, role, within=_BEFORE_PASSWORD)
+        except (LoginUnknown, WakeFailed):
+            return by_row  # `confirm` comes after the password
+        known = is_in_rows(row, login)
+        if not known:
+            self._logins.take_in_soon(endpoint_id)
+        route = _route_of(row, verifier_by_compute(row, login), login.oid if login else None)
+        return replace(route, is_in_rows=known, confirmed_by=state.run)
+
+    async def rules(self, endpoint_id: str, role: str) -> AccessRules | None:
+        """See `Directory.rules`."""
+        row = await self._read(endpoint_id, role)
+        return parse_rules(row.access, is_protected=row.protected) if row else None
+
+    async def confirm(
+        self, route: Route, role: str, address: ComputeAddress, *, pooled: bool
+    ) -> RoleIdentity:
+        """See `Directory.confirm`."""
+        # The pooler knows the roles of the rows, and may have sessions of an old one.
+        if pooled and not route.is_in_rows and not await self._logins.take_in(route.endpoint_id):
+            raise LoginUnknown
+        row = await self._read(route.endpoint_id, role)
+        if row is None:
+            raise PasswordFailed(role)
+        oid = route.identity.oid
+        was_confirmed = route.confirmed_by is not None and route.confirmed_by == address.run
+        is_same = _identity_of(row, oid) == route.identity and oid not in row.doomed
+        if was_confirmed and is_same:
+            return route.identity
+        row, login = await self._ask_compute(row, role, within=_AFTER_PASSWORD)
+        if not is_in_rows(row, login):
+            if pooled:
+                await self._logins.take_in(route.endpoint_id)
+            else:
+                self._logins.take_in_soon(route.endpoint_id)
+        if verifier_by_compute(row, login) != route.verifier:
+            raise PasswordFailed(role)
+        if login is not None and login.oid in row.doomed:
+            raise LoginUnknown  # the old one of this name is about to go
+        return _identity_of(row, login.oid if login else None)
+
+    async def _ask_compute(
+        self, row: RouteRow, role: str, *, within: float
+    ) -> tuple[RouteRow, RoleLogin | None]:
+        """What the compute says, and a row that is no older. Raises LoginUnknown."""
+        ask = partial(self._logins.ask, row.endpoint_id, row.branch_id, role, within=within)
+        login = await ask()
+        if is_older(row, login):
+            self.memory.forget(row.endpoint_id)
+            read = await self._read(row.endpoint_id, role)
+            if read is None:
+                raise LoginUnknown
+            row = read
+        return row, login
+
+    async def _read(self, endpoint_id: str, role: str) -> RouteRow | None:
         return await self.memory.read(
             endpoint_id,
             role,
             partial(self._ask, endpoint_id, role),
             # Names that exist not are not kept: anybody may ask for any number of them.
-            lasts=lambda route: route is not None and route.verifier is not None,
+            lasts=lambda row: row is not None and bool(row.verifier),
         )
 
-    async def _ask(self, endpoint_id: str, role: str) -> Route | None:
-        row = await self._database.ask(
+    async def _ask(self, endpoint_id: str, role: str) -> RouteRow | None:
+        return await self._database.ask(
             partial(find_route, endpoint_id=endpoint_id, role=role, region=self._region)
         )
-        if row is None:
-            return None
-        return Route(
-            endpoint_id=row.endpoint_id,
-            account_id=row.account_id,
-            account_connections=row.connections,
-            verifier=row.verifier,
-            disabled=row.disabled,
-            always_pooled=row.pooler_enabled,
-            rules=parse_rules(row.access, is_protected=row.protected),
-        )
+
+
+def _route_of(row: RouteRow, verifier: str | None, oid: int | None) -> Route:
+    return Route(
+        endpoint_id=row.endpoint_id,
+        account_id=row.account_id,
+        account_connections=row.connections,
+        verifier=verifier,
+        disabled=row.disabled,
+        always_pooled=row.pooler_enabled,
+        identity=_identity_of(row, oid),
+        rules=parse_rules(row.access, is_protected=row.protected),
+    )
+
+
+def _identity_of(row: RouteRow, oid: int | None) -> RoleIdentity:
+    if oid is not None and row.compute_oid not in (None, oid):
+        return RoleIdentity(None, oid)  # SQL has made another of that name
+    return RoleIdentity(row.role_id, oid, row.sessions_end_at)

@@ -13,7 +13,7 @@ from typing import Any
 
 from controlplane.proxy.access_rules import AccessRules
 from controlplane.proxy.compute import CancelKey
-from controlplane.proxy.directory import Directory
+from controlplane.proxy.directory import Client, Directory
 from controlplane.proxy.errors import AdministratorShutdown
 from controlplane.proxy.pacing import FailurePace
 from controlplane.proxy.password_checks import PasswordChecks
@@ -108,6 +108,10 @@ class Proxy:
             extra = {"endpoint": endpoint_id, "connections": len(sessions)}
             log.info("connections from outside dropped", extra=extra)
         return len(sessions)
+
+    def of_endpoint(self, endpoint_id: str) -> Sequence[Client]:
+        """Its clients that have shown a password."""
+        return self.registry.of_endpoint(endpoint_id)
 
     async def _cancel(self, key: CancelKey) -> None:
         """Cancels what runs under the key; one that fits nobody is ignored, as Postgres does."""

@@ -7,7 +7,7 @@ import secrets
 import socket
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from controlplane.actors import Actor, ActorType, acting_as
 from controlplane.logs import context
@@ -15,7 +15,7 @@ from controlplane.proxy import compute, forwarding, messages, scram, startup
 from controlplane.proxy.authentication import ask_for_password, authenticate
 from controlplane.proxy.channel import Channel
 from controlplane.proxy.compute import CancelKey, ComputeConnection, ComputeGone
-from controlplane.proxy.directory import Directory, Route
+from controlplane.proxy.directory import ComputeAddress, Directory, RoleIdentity, Route
 from controlplane.proxy.errors import (
     ComputeRefused,
     ComputeUnreachable,
@@ -23,6 +23,8 @@ from controlplane.proxy.errors import (
     DisabledEndpointRefused,
     ForeignServerName,
     InsecureConnection,
+    LoginEnded,
+    LoginUnknown,
     MissingEndpoint,
     PasswordFailed,
     ProtocolViolation,
@@ -76,6 +78,9 @@ class Session:
         self.admission: Admission | None = None
         # Known once it is joined to its compute.
         self.key: CancelKey | None = None
+        # Whose session it is, known with the admission.
+        self.role = ""
+        self.identity = RoleIdentity()
         self._compute: ComputeConnection | None = None
         self._relay: Relay | None = None
         self._interruption: ProxyError | None = None
@@ -97,6 +102,10 @@ class Session:
         else:
             self._interruption = error
             self.task.cancel()
+
+    def end_login(self, reason: str) -> None:
+        """See `directory.Client`."""
+        self.interrupt(LoginEnded(reason))
 
     async def cancel_query(self) -> None:
         if self._compute is not None:
@@ -136,10 +145,10 @@ class Session:
                 await self._proxy.cancel(CancelKey(request.pid, request.secret))
                 await self._client.finish(b"", patience=_LAST_WORDS_PATIENCE)
                 return
-            destination, sasl_final = await self._admit(request)
+            destination, route, sasl_final = await self._admit(request)
         admitted = time.monotonic()
         with acting_as(Actor(ActorType.CLIENT, name=request.role, address=self.client_address)):
-            connection = await self._reach_compute(destination)
+            connection = await self._reach_compute(destination, route)
         fields = {
             "client": self.client_address,
             "endpoint": destination.endpoint_id,
@@ -190,7 +199,7 @@ class Session:
                 gss_refused = True
                 await self._client.write(b"N")
 
-    async def _admit(self, request: startup.StartupMessage) -> tuple[Destination, bytes]:
+    async def _admit(self, request: startup.StartupMessage) -> tuple[Destination, Route, bytes]:
         """Finds the endpoint and checks the password: both or the same refusal."""
         proxy = self._proxy
         tls = self._client.tls
@@ -237,8 +246,9 @@ class Session:
             account_connections=route.account_connections,
         )
         destination = for_the_pooler(destination.with_pooler(route.always_pooled))
+        self.role, self.identity = request.role, route.identity
         proxy.registry.admit(self, admission)
-        return destination, sasl_final
+        return destination, route, sasl_final
 
     async def _find_destination(
         self, request: startup.StartupMessage
@@ -272,14 +282,13 @@ class Session:
             )
             raise
 
-    async def _look_again(self) -> None:
+    async def _look_again(self, route: Route) -> None:
         """What was so at the door may have changed before this client was one of its endpoint's,
         who are told of changes. Asks nobody where nothing has changed."""
-        assert self.admission is not None
-        endpoint_id, role = self.admission.endpoint_id, self.admission.role
-        self._check_address(await self._proxy.directory.route(endpoint_id, role), role)
+        rules = await self._proxy.directory.rules(route.endpoint_id, self.role)
+        self._check_address(replace(route, rules=rules), self.role)
 
-    async def _reach_compute(self, destination: Destination) -> ComputeConnection:
+    async def _reach_compute(self, destination: Destination, route: Route) -> ComputeConnection:
         """Wakes the compute and starts a session there, while the client stays."""
         refused: ComputeGone | None = None
         refused_address = None
@@ -293,11 +302,11 @@ class Session:
                         pooled=destination.pooled,
                         refused=refused_address,
                     )
-                    await self._look_again()
+                    await self._look_again(route)
                     try:
-                        return await compute.connect(
-                            address, destination.parameters, readiness=self._proxy.readiness
-                        )
+                        return await self._join(address, destination, route)
+                    except LoginUnknown:
+                        refused, refused_address = ComputeGone("it names no role"), address
                     except ComputeGone as gone:
                         if gone.final and gone.packet and address == refused_address:
                             raise ComputeRefused(gone.packet) from gone
@@ -312,6 +321,36 @@ class Session:
             raise ComputeUnreachable from None
         finally:
             self._client.unwatch()
+
+    async def _join(
+        self, address: ComputeAddress, destination: Destination, route: Route
+    ) -> ComputeConnection:
+        """Starts the session, of a role that may log in there now.
+
+        Raises PasswordFailed, LoginUnknown, and as `compute.connect` does.
+        """
+        confirm = self._proxy.directory.confirm(
+            route, self.role, address, pooled=destination.pooled
+        )
+        readiness = self._proxy.readiness
+        if destination.pooled:
+            # The pooler may learn of the role only now.
+            self.identity = await confirm
+            return await compute.connect(address, destination.parameters, readiness=readiness)
+        # Both begin a session in the compute: side by side, one waits no longer than for the other.
+        confirming = asyncio.ensure_future(confirm)
+        try:
+            connection = await compute.connect(address, destination.parameters, readiness=readiness)
+        except BaseException:
+            confirming.cancel()
+            await asyncio.gather(confirming, return_exceptions=True)
+            raise
+        try:
+            self.identity = await confirming
+        except BaseException:
+            connection.channel.close()
+            raise
+        return connection
 
     def _may_be_plain(self) -> bool:
         allowed = self._proxy.settings.plain_connections

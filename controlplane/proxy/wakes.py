@@ -13,6 +13,7 @@ from controlplane.compute.filesystem import LockTimeout, lock_branches
 from controlplane.compute.pooler import PoolerUnavailable, ensure_pooler, pooler_socket
 from controlplane.models import Action, Role
 from controlplane.models.connecting import find_failure
+from controlplane.operations.by_sql import holding_catalog
 from controlplane.proxy.changes import Changes
 from controlplane.proxy.compute_states import ComputeState, ComputeStates
 from controlplane.proxy.control_database import ControlDatabase
@@ -145,6 +146,6 @@ class Wakes:
 
 
 def _start_pooler(directory: Path, branch_id: str) -> None:
-    # The roles are read under the lock, so that an older list never replaces a newer one.
-    with lock_branches(branch_id, timeout=_POOLER_LOCK_WITHIN):
+    # The roles are read under the locks, so that an older list never replaces a newer one.
+    with lock_branches(branch_id, timeout=_POOLER_LOCK_WITHIN), holding_catalog(branch_id):
         ensure_pooler(branch_id, directory, roles=Role.that_may_connect(branch_id))

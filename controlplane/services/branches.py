@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from django.utils import timezone
 
+from controlplane.events.catalog import password_reset
 from controlplane.events.changes import (
     branch_created,
     branch_deletion_requested,
@@ -49,6 +50,7 @@ from controlplane.services.branch_expiry import (
 from controlplane.services.creation import creation_again, make_branch, make_endpoint
 from controlplane.services.endpoint_attributes import EndpointAttributes
 from controlplane.services.errors import Conflict, Locked, NotFound, Unprocessable
+from controlplane.services.passwords import give_new_passwords
 from controlplane.services.projects import changing_project, find_project
 
 CatalogRow = TypeVar("CatalogRow", Role, Database)
@@ -172,6 +174,12 @@ def create_branch(account: Account, project_id: str, spec: BranchSpec) -> NewBra
         # Rows that wait to be dropped come too: the data may hold what they stand for.
         roles = _copies(list(parent.roles.order_by("id")))
         databases = _copies(list(parent.databases.order_by("id")))
+        if spec.schema_only:
+            # They are made anew, and numbered otherwise.
+            for row in (*roles, *databases):
+                row.compute_oid = None
+        # Whoever gets a copy of what is protected is to get no way to the original with it.
+        given = give_new_passwords(roles, store=project.store_passwords) if parent.protected else []
         branch, creation = make_branch(
             project,
             name=spec.name or _free_name(project),
@@ -190,6 +198,7 @@ def create_branch(account: Account, project_id: str, spec: BranchSpec) -> NewBra
             steps += start
         operations = schedule(project, steps)
         record(branch_created(project, branch, operations))
+        record(*(password_reset(project, branch, role) for role in given))
         record(*(endpoint_created(project, endpoint, operations) for endpoint in endpoints))
     return NewBranch(
         branch,

@@ -39,7 +39,7 @@ from controlplane.services.branches import (
     refuse_while_replaced,
 )
 from controlplane.services.errors import Conflict, NotFound, PasswordNotStored, Unprocessable
-from controlplane.services.passwords import decrypt, encrypt, new_password, scram_verifier
+from controlplane.services.passwords import decrypt, new_password, set_password
 from controlplane.services.projects import changing_project, find_project
 from controlplane.services.reserved_names import check_database_name, check_role_name
 
@@ -114,7 +114,7 @@ def create_role(
             raise Conflict(f'role already exists; role_name:"{name}"')
         plan_limits.check_roles(account, change.branch)
         role = Role(branch=change.branch, name=name, no_login=no_login)
-        _set_password(role, password, store=change.project.store_passwords)
+        set_password(role, password, store=change.project.store_passwords)
         role.save(force_insert=True)
         change.events.append(role_created(change.project, change.branch, role))
     return role, password, change.operations
@@ -127,9 +127,9 @@ def reset_password(
     password = new_password()
     with changing_catalog(account, project_id, branch_id) as change:
         role = find_role(change.branch, name)
-        _set_password(role, password, store=change.project.store_passwords)
-        role.updated_at = timezone.now()
-        role.save(update_fields=["verifier", "encrypted_password", "updated_at"])
+        set_password(role, password, store=change.project.store_passwords)
+        role.updated_at = role.sessions_end_at = timezone.now()
+        role.save()
         change.events.append(password_reset(change.project, change.branch, role))
     return role, password, change.operations
 
@@ -144,13 +144,18 @@ def reveal_password(account: Account, project_id: str, branch_id: str, name: str
 def reveal(project: Project, branch: Branch, role: Role) -> str:
     """The role's password, which is about to be shown to whoever asks. Raises
     PasswordNotStored."""
-    password = password_of(role)
+    password = password_of(project, role)
     record(password_revealed(project, branch, role))
     return password
 
 
-def password_of(role: Role) -> str:
+def password_of(project: Project, role: Role) -> str:
     """Raises PasswordNotStored."""
+    if not role.encrypted_password and project.store_passwords:
+        raise PasswordNotStored(
+            f'the password of the role "{role.name}" was not set here but by SQL, and is not '
+            "stored: reset_password gives the role a new one"
+        )
     if not role.encrypted_password:
         raise PasswordNotStored("Storing passwords is disabled")
     return decrypt(role.encrypted_password)
@@ -259,11 +264,6 @@ def _refuse_name_in_use(branch: Branch, database: Database, name: str) -> None:
 def _check_owner(branch: Branch, owner_name: str) -> None:
     if not _roles(branch).filter(name=owner_name).exists():
         raise Unprocessable(f'database owner not found; role_name:"{owner_name}"')
-
-
-def _set_password(role: Role, password: str, *, store: bool) -> None:
-    role.verifier = scram_verifier(password)
-    role.encrypted_password = encrypt(password) if store else ""
 
 
 def _roles(branch: Branch) -> QuerySet[Role]:

@@ -90,6 +90,10 @@ def connection_to_new(created: NewBranch) -> Connection | None:
     """How to reach a new branch; None unless it has one endpoint, and there is no question
     which role, which database and what password are meant."""
     endpoints, roles, databases = created.endpoints, created.roles, created.databases
-    if not len(endpoints) == len(roles) == len(databases) == 1 or not roles[0].encrypted_password:
+    if not len(endpoints) == len(roles) == len(databases) == 1:
         return None
-    return connection_to(endpoints[0], roles[0], databases[0], password=password_of(roles[0]))
+    role = roles[0]
+    if not role.password and not role.encrypted_password:
+        return None
+    password = role.password or password_of(created.branch.project, role)
+    return connection_to(endpoints[0], roles[0], databases[0], password=password)

@@ -71,7 +71,7 @@ def make_branch(
         default=source is None,
         protected=protected,
         annotation_value=dict(annotation or {}),
-        catalog_revision=source.catalog_revision if source else 1,
+        catalog_revision=_revision_of_child(source, roles) if source else 1,
     )
     if set_expiry(branch, expiry):
         refuse_impossible_expiry(branch)
@@ -99,6 +99,11 @@ def make_kept_branch(project: Project, branch: Branch, *, name: str | None) -> B
     kept.name = kept.id if name is None else name
     kept.save(force_insert=True)
     return kept
+
+
+def _revision_of_child(parent: Branch, roles: Sequence[Role]) -> int:
+    """Beyond the parent's where the copy of its data is yet to learn of the child's passwords."""
+    return parent.catalog_revision + any(role.password_is_newer for role in roles)
 
 
 def creation_again(branch: Branch, operations: Sequence[Operation]) -> list[Step]:

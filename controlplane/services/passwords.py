@@ -6,8 +6,10 @@ import hmac
 import os
 import secrets
 import string
+from collections.abc import Iterable
 
 from controlplane import encryption
+from controlplane.models import Role
 
 ITERATIONS = 4096  # Postgres's own scram_iterations
 PURPOSE = "role passwords"
@@ -27,6 +29,24 @@ def scram_verifier(password: str) -> str:
     server_key = hmac.digest(salted, b"Server Key", "sha256")
     encoded = [base64.b64encode(part).decode() for part in (salt, stored_key, server_key)]
     return f"SCRAM-SHA-256${ITERATIONS}:{encoded[0]}${encoded[1]}:{encoded[2]}"
+
+
+def set_password(role: Role, password: str, *, store: bool) -> None:
+    """From now on this one holds, whatever SQL has set in the compute. The caller saves it."""
+    role.password_is_newer = True
+    role.valid_until = None
+    role.verifier = scram_verifier(password)
+    role.encrypted_password = encrypt(password) if store else ""
+
+
+def give_new_passwords(roles: Iterable[Role], *, store: bool) -> list[Role]:
+    """Give each that may log in by one a password that it had nowhere else, in clear with it for
+    the answer; returns those. The caller saves them."""
+    given = [role for role in roles if role.deleted_at is None and role.verifier]
+    for role in given:
+        role.password = new_password()
+        set_password(role, role.password, store=store)
+    return given
 
 
 def encrypt(password: str) -> str:

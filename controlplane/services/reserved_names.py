@@ -1,11 +1,8 @@
 """Names that a role or a database may not have."""
 
+from controlplane.models.reserved_names import is_reserved_database, is_reserved_role
 from controlplane.services.errors import Unprocessable
 
-RESERVED_ROLES = ("pg_", "perch_")
-# PgBouncer keeps one of each for its own console, which a role of that name would get into.
-POOLERS_OWN = "pgbouncer"
-RESERVED_DATABASES = ("postgres", "template0", "template1", POOLERS_OWN)
 # What HTTP clients take for steps to another place.
 STEPS = (".", "..")
 
@@ -13,14 +10,14 @@ STEPS = (".", "..")
 def check_role_name(name: str) -> None:
     """Raises Unprocessable for names that Postgres or the platform keeps for itself."""
     _check_addressable("role", name)
-    if name.startswith(RESERVED_ROLES) or name in ("public", "none", POOLERS_OWN):
+    if is_reserved_role(name):
         raise Unprocessable(f'the role name "{name}" is reserved')
 
 
 def check_database_name(name: str) -> None:
     """Raises Unprocessable for the databases that every cluster has."""
     _check_addressable("database", name)
-    if name in RESERVED_DATABASES:
+    if is_reserved_database(name):
         raise Unprocessable(f'the database name "{name}" is reserved')
 
 

@@ -28,7 +28,7 @@ import psycopg
 import uvloop
 
 from controlplane.proxy.authority import load_or_create_authority
-from controlplane.proxy.directory import ComputeAddress, Route
+from controlplane.proxy.directory import ComputeAddress, RoleIdentity, Route
 from controlplane.proxy.issuing import IssuingIdentity
 from controlplane.proxy.peers import PeerGroup
 from controlplane.proxy.processes import run_processes
@@ -105,6 +105,14 @@ class BenchmarkDirectory:
 
     async def route(self, endpoint_id: str, role: str) -> Route | None:
         return self._route if (endpoint_id, role) == (ENDPOINT, SUPERUSER) else None
+
+    async def rules(self, endpoint_id: str, role: str) -> None:
+        return None
+
+    async def confirm(
+        self, route: Route, role: str, address: ComputeAddress, *, pooled: bool
+    ) -> RoleIdentity:
+        return route.identity
 
     async def wake(
         self, endpoint_id: str, *, pooled: bool, refused: ComputeAddress | None = None

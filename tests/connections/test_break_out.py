@@ -61,16 +61,7 @@ POWERS = (
     "pg_maintain",
     "pg_checkpoint",
 )
-UNTRUSTED = (
-    "dblink",
-    "postgres_fdw",
-    "file_fdw",
-    "pageinspect",
-    "pg_surgery",
-    "pg_walinspect",
-    "pg_buffercache",
-    "pg_stat_statements",
-)
+UNTRUSTED = ("file_fdw", "pageinspect", "pg_surgery", "pg_walinspect")
 
 
 @pytest.mark.parametrize("statement", FORBIDDEN.values(), ids=FORBIDDEN.keys())

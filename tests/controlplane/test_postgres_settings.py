@@ -6,7 +6,12 @@ from typing import Any
 import pytest
 from psycopg import sql
 
-from controlplane.compute.configuration import ComputeSpec, max_connections, render_configuration
+from controlplane.compute.configuration import (
+    ComputeSpec,
+    ExtensionPaths,
+    max_connections,
+    render_configuration,
+)
 from controlplane.compute.postgres_settings import (
     ALLOWED,
     SIZED,
@@ -45,7 +50,9 @@ def test_an_endpoints_own_defaults_are_within_its_bounds(
     known: KnownSettings, size: float, tmp_path: Any
 ) -> None:
     spec = ComputeSpec("ep-a-b-123456", "br-a-b-123456", min_cu=size, max_cu=size)
-    text = render_configuration(spec, socket_dir=tmp_path, hba_file=tmp_path)
+    text = render_configuration(
+        spec, socket_dir=tmp_path, hba_file=tmp_path, extensions=ExtensionPaths()
+    )
     given = dict(line.replace("'", "").split(" = ") for line in text.splitlines()[1:])
     for name in given.keys() & SIZED.keys():
         assert complaint(name, given[name], max_cu=size, known=known) is None, (name, given[name])
@@ -77,6 +84,9 @@ REFUSED = {
     ("no_such_setting", "1", 1): "Postgres knows no such setting",
     ("synchronous_standby_names", "nobody", 1): "belongs to the platform",
     ("shared_preload_libraries", "x", 1): "belongs to the platform",
+    ("extension_control_path", "x", 1): "belongs to the platform",
+    ("pg_stat_statements.max", "1000000000", 1): "is the platform's own",
+    ("Pg_Stat_Statements.Track_Utility", "on", 1): "is the platform's own",
     ("track_activities", "off", 1): "belongs to the platform",
     ("allow_alter_system", "on", 1): "belongs to the platform",
     ("ssl_passphrase_command", "id", 1): "belongs to the platform",

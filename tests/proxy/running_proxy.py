@@ -13,7 +13,7 @@ import psycopg
 import uvloop
 
 from controlplane.proxy.access_rules import AccessRules
-from controlplane.proxy.directory import ComputeAddress, Route
+from controlplane.proxy.directory import ComputeAddress, RoleIdentity, Route
 from controlplane.proxy.server import Proxy
 from controlplane.proxy.settings import ProxySettings
 from controlplane.proxy.tls import TlsIdentity
@@ -74,6 +74,14 @@ class MemoryDirectory:
             account_connections=endpoint.account_connections,
             rules=endpoint.rules,
         )
+
+    async def rules(self, endpoint_id: str, role: str) -> AccessRules | None:
+        return self.endpoints[endpoint_id].rules
+
+    async def confirm(
+        self, route: Route, role: str, address: ComputeAddress, *, pooled: bool
+    ) -> RoleIdentity:
+        return route.identity
 
     async def wake(
         self, endpoint_id: str, *, pooled: bool, refused: ComputeAddress | None = None

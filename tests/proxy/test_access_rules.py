@@ -1,5 +1,6 @@
 """From where an endpoint's clients may come."""
 
+import json
 from typing import Any
 
 import psycopg
@@ -23,7 +24,9 @@ BLOCKED = "This connection is trying to access this endpoint from a blocked netw
 
 
 def rules(*ips: str, is_protected: bool = False, **settings: Any) -> AccessRules | None:
-    return parse_rules({"allowed_ips": {"ips": ips}, **settings}, is_protected=is_protected)
+    return parse_rules(
+        json.dumps({"allowed_ips": {"ips": ips}, **settings}), is_protected=is_protected
+    )
 
 
 def rules_of(*ips: str, **settings: Any) -> AccessRules:
@@ -120,8 +123,8 @@ def test_both_rules_hold_together() -> None:
 @pytest.mark.parametrize("name", ["protected_branches_only", "primary_branch_only"])
 def test_a_rule_for_protected_branches_is_none_for_others(name: str) -> None:
     settings = {"allowed_ips": {"ips": ["192.0.2.7"], name: True}}
-    assert parse_rules(settings, is_protected=False) is None
-    assert parse_rules(settings, is_protected=True) is not None
+    assert parse_rules(json.dumps(settings), is_protected=False) is None
+    assert parse_rules(json.dumps(settings), is_protected=True) is not None
 
 
 @pytest.mark.parametrize(
@@ -135,7 +138,7 @@ def test_a_rule_for_protected_branches_is_none_for_others(name: str) -> None:
     ],
 )
 def test_no_rule(settings: dict[str, Any]) -> None:
-    assert parse_rules(settings, is_protected=True) is None
+    assert parse_rules(json.dumps(settings), is_protected=True) is None
 
 
 @pytest.mark.parametrize("way", [{}, plain(ENDPOINT)], ids=["tls", "plain"])

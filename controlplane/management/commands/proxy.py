@@ -68,7 +68,7 @@ async def serve_when_ready(
     proxy = Proxy(chosen, directory, identity)
     # Without the directory the proxy is of no use: if that fails, both end.
     async with asyncio.TaskGroup() as tasks:
-        knowing = tasks.create_task(directory.run(proxy.drop, proxy.hold_to))
+        knowing = tasks.create_task(directory.run(proxy))
         try:
             await directory.ready()
             await asyncio.to_thread(introduce_itself, identity)

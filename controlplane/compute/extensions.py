@@ -1,0 +1,129 @@
+"""Which extensions the owner of a database may create, beyond those that Postgres itself trusts.
+
+`CREATE EXTENSION` by somebody who is no superuser needs `trusted = true` in the extension's control
+file. So computes look into a directory of the platform's first (`extension_control_path`, since
+Postgres 18), which holds copies of what is in OFFERED, trusted and with the rights that their users
+need. A Postgres before 18 offers what it trusts by itself. The reasons are in docs/extensions.md.
+"""
+
+import functools
+import hashlib
+import os
+import re
+import shutil
+from pathlib import Path
+
+from django.conf import settings
+
+from controlplane.compute.accounts import shared_account
+from controlplane.compute.binaries import postgres_bin, postgres_version
+from controlplane.compute.catalog import GROUP
+from controlplane.compute.configuration import ExtensionPaths
+from controlplane.compute.filesystem import lock_branches, remove_tree, sync_tree
+
+# Since this major version there is a path to look for extensions in.
+HAS_PATH = 18
+PRELOADED = "pg_stat_statements"
+# What its owner's role needs and the extension's own script gives to superusers alone. Static
+# statements on purpose: a query here would run as a superuser, in the owner's schema.
+OFFERED: dict[str, tuple[str, ...]] = {
+    "amcheck": (
+        "GRANT EXECUTE ON FUNCTION bt_index_check(regclass) TO {group}",
+        "GRANT EXECUTE ON FUNCTION bt_index_check(regclass, boolean) TO {group}",
+        "GRANT EXECUTE ON FUNCTION bt_index_check(regclass, boolean, boolean) TO {group}",
+    ),
+    "autoinc": (),
+    "bloom": (),
+    "dict_xsyn": (),
+    "earthdistance": (),
+    "insert_username": (),
+    "intagg": (),
+    "moddatetime": (),
+    "pg_buffercache": (),
+    "pg_freespacemap": (),
+    "pg_prewarm": (),
+    "pg_stat_statements": (
+        "GRANT EXECUTE ON FUNCTION pg_stat_statements_reset(oid, oid, bigint, boolean) TO {group}",
+    ),
+    "pg_visibility": (),
+    "pgrowlocks": (),
+    "pgstattuple": (),
+    "vector": (),
+}
+# They connect to other servers, as the compute's account: only where no other compute has that
+# account could none of the sockets on the host be opened by it.
+REACHING_OUT: dict[str, tuple[str, ...]] = {
+    "dblink": ("GRANT USAGE ON FOREIGN DATA WRAPPER dblink_fdw TO {group}",),
+    "postgres_fdw": ("GRANT USAGE ON FOREIGN DATA WRAPPER postgres_fdw TO {group}",),
+}
+
+
+@functools.cache
+def offered_extensions() -> ExtensionPaths:
+    """Of this host's Postgres; their files are made by the first caller."""
+    system = _system_directory()
+    if system is None or int(postgres_version().split(".")[0]) < HAS_PATH:
+        return ExtensionPaths()
+    offered = OFFERED if shared_account() else OFFERED | REACHING_OUT
+    present = {name: offered[name] for name in offered if (system / f"{name}.control").exists()}
+    place = _make(system, present)
+    has_library = any((library / f"{PRELOADED}.so").exists() for library in _library_directories())
+    return ExtensionPaths(
+        control_path=f"{place}:$system",
+        preloaded=PRELOADED if PRELOADED in present and has_library else "",
+    )
+
+
+def _make(system: Path, offered: dict[str, tuple[str, ...]]) -> Path:
+    """The directory with the copies; another one for whatever would be in it."""
+    told = repr(sorted(offered.items())) + GROUP
+    name = f"{postgres_version()}-{hashlib.sha256(told.encode()).hexdigest()[:12]}"
+    place: Path = settings.STATE_DIR / "extensions" / name
+    if place.exists():
+        return place
+    with lock_branches("extensions"):
+        if place.exists():
+            return place
+        place.parent.mkdir(mode=0o755, exist_ok=True)
+        staging = place.with_name(f".{name}")
+        remove_tree(staging)
+        # Postgres looks for them below a directory of this name.
+        (staging / "extension").mkdir(parents=True)
+        for extension, grants in offered.items():
+            _copy(system, staging / "extension", extension, grants)
+        for path in (place.parent, staging, *staging.rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        sync_tree(staging)
+        staging.rename(place)
+    return place
+
+
+def _copy(system: Path, target: Path, extension: str, grants: tuple[str, ...]) -> None:
+    """The extension's files, trusted, and with what its last script is to grant."""
+    control = (system / f"{extension}.control").read_text()
+    version = re.search(r"^default_version\s*=\s*'([^']+)'", control, re.MULTILINE)
+    (target / f"{extension}.control").write_text(f"{control.rstrip()}\ntrusted = true\n")
+    for script in system.glob(f"{extension}--*.sql"):
+        shutil.copyfile(script, target / script.name)
+        if version and script.stem.endswith(f"--{version[1]}"):
+            with (target / script.name).open("a") as file:
+                file.writelines(f"\n{grant.format(group=GROUP)};\n" for grant in grants)
+
+
+def _system_directory() -> Path | None:
+    """Where Postgres's own control files lie."""
+    major = postgres_version().split(".")[0]
+    root = postgres_bin().parent
+    for share in (
+        root / "share",
+        root / "share" / "postgresql",
+        Path(f"/usr/share/postgresql/{major}"),
+    ):
+        if os.path.exists(share / "extension" / "plpgsql.control"):
+            return share / "extension"
+    return None
+
+
+def _library_directories() -> list[Path]:
+    root = postgres_bin().parent
+    return [root / "lib", root / "lib" / "postgresql"]

@@ -1,0 +1,296 @@
+"""Brings a branch's rows of roles and databases to what was found in its compute's catalog. Called
+by `by_sql`, which holds the project's lock.
+
+A row is known again by the number that Postgres gave to what it stands for. Of a field that both
+the API and SQL have changed, the API's change stays: the compute has yet to follow it.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from controlplane.compute.catalog_reading import (
+    Found,
+    FoundDatabase,
+    FoundRole,
+    is_placeholder,
+    is_verifier,
+    placeholder_of,
+)
+from controlplane.events.catalog import (
+    database_created,
+    database_deleted,
+    database_updated,
+    password_set_by_sql,
+    role_created,
+    role_deleted,
+    role_updated,
+)
+from controlplane.events.differences import differences
+from controlplane.events.recording import record
+from controlplane.models import Branch, Database, Event, Project, Role
+from controlplane.models.reserved_names import is_reserved_database, is_reserved_role
+
+log = logging.getLogger(__name__)
+
+# A password that SQL has set: whose, which, and what the compute is to hold in its place.
+Password = tuple[int, str, str | None]
+
+
+@dataclass
+class CatalogRows:
+    """`is_told` is whether events tell of it."""
+
+    project: Project
+    branch: Branch
+    now: datetime
+    is_told: bool = True
+    _passwords: list[Password] = field(default_factory=list)
+
+    def bring_to(self, found: Found) -> list[Password]:
+        """Returns the passwords that the rows hold from now on."""
+        self._bring_roles([role for role in found.roles if not is_reserved_role(role.name)])
+        self._bring_databases(
+            [one for one in found.databases if not is_reserved_database(one.name)]
+        )
+        return self._passwords
+
+    # roles
+
+    def _bring_roles(self, found: Sequence[FoundRole]) -> None:
+        rows = list(self.branch.roles.order_by("id"))
+        living = [row for row in rows if row.deleted_at is None]
+        doomed = _Doomed.of(rows)
+        roles = [role for role in found if not doomed.has(role.oid, role.name)]
+        matches = self._match_roles(living, {role.oid: role for role in roles})
+        for row in living:
+            if row not in matches and row.compute_oid is not None:
+                row.delete()
+                self._tell(role_deleted(self.project, self.branch, row))
+        renamed = {row.pk: role.name for row, role in matches.items() if row.name != role.name}
+        _make_way(Role, renamed)
+        for row, role in matches.items():
+            self._bring_role(row, role)
+        known = {role.oid for role in matches.values()}
+        for role in roles:
+            if role.oid not in known:
+                self._add_role(role)
+
+    def _match_roles(
+        self, living: Sequence[Role], by_oid: Mapping[int, FoundRole]
+    ) -> dict[Role, FoundRole]:
+        """What each row stands for, of those that stand for something."""
+        by_name = {role.name: role for role in by_oid.values()}
+        asked_for = {row.name for row in living if row.compute_oid is None}
+        matches = {}
+        for row in living:
+            role = by_oid.get(row.compute_oid or 0)
+            # Renamed to what the API has made meanwhile: that takes it over, as it will be applied.
+            if role and (role.name == row.name or role.name not in asked_for):
+                matches[row] = role
+        taken = {role.oid for role in matches.values()}
+        for row in living:
+            role = by_name.get(row.name)
+            if row in matches or role is None or role.oid in taken:
+                continue
+            # Of the platform's own making under another number: the data was made anew.
+            if row.compute_oid is None or is_placeholder(role.password):
+                matches[row] = role
+        return matches
+
+    def _bring_role(self, row: Role, role: FoundRole) -> None:
+        before, kept = _told_of(row), _kept_of(row)
+        was_seen = row.compute_oid is not None
+        if row.name != role.name:
+            owned = self.branch.databases.filter(deleted_at=None)
+            owned.filter(owner_name=row.name).update(owner_name=role.name)
+            owned.filter(applied_owner=row.name).update(applied_owner=role.name)
+        row.compute_oid, row.name = role.oid, role.name
+        has_password = False
+        # Else the API's own role or password is yet to come there.
+        if not row.password_is_newer:
+            row.no_login, row.valid_until = not role.can_login, role.valid_until
+            has_password = self._take_password(row, role, was_seen=was_seen)
+        changes = differences(before, _told_of(row))
+        if changes or has_password:
+            row.updated_at = self.now
+        if _kept_of(row) != kept:
+            row.save()
+        if changes:
+            self._tell(role_updated(self.project, self.branch, str(before["name"]), changes))
+        if has_password:
+            self._tell(password_set_by_sql(self.project, self.branch, row, _fault_of(role)))
+
+    def _take_password(self, row: Role, role: FoundRole, *, was_seen: bool) -> bool:
+        """Whether SQL has set, or removed, one; the row holds its verifier then."""
+        if is_placeholder(role.password):
+            # Of a copy, whose rows are of another moment than the data: it is to name the row's.
+            if role.password and role.password != placeholder_of(row.verifier):
+                self._passwords.append((role.oid, role.password, placeholder_of(row.verifier)))
+            return False
+        verifier = role.password if role.password and is_verifier(role.password) else ""
+        if role.password:
+            self._passwords.append((role.oid, role.password, placeholder_of(verifier)))
+        elif not was_seen:
+            return False
+        if row.verifier == verifier and not _fault_of(role):
+            return False
+        row.verifier, row.encrypted_password = verifier, ""
+        if fault := _fault_of(role):
+            log.warning(fault, extra={"branch": self.branch.id, "role": role.name})
+        return True
+
+    def _add_role(self, role: FoundRole) -> None:
+        row = Role(
+            branch=self.branch,
+            name=role.name,
+            verifier="",
+            no_login=not role.can_login,
+            valid_until=role.valid_until,
+            compute_oid=role.oid,
+            made_by_sql=True,
+            created_at=self.now,
+            updated_at=self.now,
+        )
+        self._take_password(row, role, was_seen=False)
+        row.save(force_insert=True)
+        self._tell(role_created(self.project, self.branch, row))
+        if fault := _fault_of(role):
+            self._tell(password_set_by_sql(self.project, self.branch, row, fault))
+
+    # databases
+
+    def _bring_databases(self, found: Sequence[FoundDatabase]) -> None:
+        rows = list(self.branch.databases.order_by("id"))
+        living = [row for row in rows if row.deleted_at is None]
+        doomed = _Doomed.of(rows)
+        there = [one for one in found if not doomed.has(one.oid, one.name)]
+        matches = _match_databases(living, there)
+        # What the API is about to make, or to rename, has its name already.
+        asked_for = {row.name for row in living if row.name != row.applied_name}
+        for row in living:
+            if row not in matches and row.applied_name is not None:
+                row.delete()
+                self._tell(database_deleted(self.project, self.branch, row))
+        renamed = {
+            row.pk: one.name
+            for row, one in matches.items()
+            if row.name == row.applied_name != one.name
+        }
+        _make_way(Database, renamed)
+        for row, one in matches.items():
+            if row.pk in renamed and one.name in asked_for:
+                # Nobody could have both; the row follows once the API's has its name, or none.
+                Database.objects.filter(pk=row.pk).update(name=row.name)
+            else:
+                self._bring_database(row, one)
+        known = {one.oid for one in matches.values()}
+        for one in there:
+            if one.oid not in known and one.name not in asked_for:
+                self._add_database(one)
+
+    def _bring_database(self, row: Database, one: FoundDatabase) -> None:
+        before, kept = {"name": row.name, "owner_name": row.owner_name}, _kept_of(row)
+        if row.name == row.applied_name:
+            row.name = one.name
+        row.compute_oid, row.applied_name = one.oid, one.name
+        is_applied = self.branch.applied_catalog_revision == self.branch.catalog_revision
+        if row.owner_name == row.applied_owner or (row.applied_owner is None and is_applied):
+            row.owner_name = one.owner
+        row.applied_owner = one.owner
+        changes = differences(before, {"name": row.name, "owner_name": row.owner_name})
+        if changes:
+            row.updated_at = self.now
+        if _kept_of(row) != kept:
+            row.save()
+        if changes:
+            self._tell(database_updated(self.project, self.branch, before["name"], changes))
+
+    def _add_database(self, one: FoundDatabase) -> None:
+        row = Database.objects.create(
+            branch=self.branch,
+            name=one.name,
+            applied_name=one.name,
+            owner_name=one.owner,
+            applied_owner=one.owner,
+            compute_oid=one.oid,
+            created_at=self.now,
+            updated_at=self.now,
+        )
+        self._tell(database_created(self.project, self.branch, row))
+
+    def _tell(self, event: Event) -> None:
+        if self.is_told:
+            record(event)
+
+
+@dataclass(frozen=True)
+class _Doomed:
+    """What the API has deleted and the compute still has: by number, or by name where none is
+    known."""
+
+    oids: frozenset[int]
+    names: frozenset[str]
+
+    @classmethod
+    def of(cls, rows: Sequence[Role] | Sequence[Database]) -> "_Doomed":
+        gone = [row for row in rows if row.deleted_at is not None]
+        unseen = [row for row in gone if row.compute_oid is None]
+        living = {_name_there(row) for row in rows if row.deleted_at is None}
+        return cls(
+            frozenset(row.compute_oid for row in gone if row.compute_oid is not None),
+            frozenset(_name_there(row) for row in unseen) - living,
+        )
+
+    def has(self, oid: int, name: str) -> bool:
+        return oid in self.oids or name in self.names
+
+
+def _name_there(row: Role | Database) -> str:
+    """What the compute knows it by."""
+    return (row.applied_name or row.name) if isinstance(row, Database) else row.name
+
+
+def _match_databases(
+    living: Sequence[Database], there: Sequence[FoundDatabase]
+) -> dict[Database, FoundDatabase]:
+    """What each row stands for: by its number, else by the name that it has there. So one that
+    was dropped and made again is the same to the rows."""
+    by_oid = {one.oid: one for one in there}
+    by_name = {one.name: one for one in there}
+    made = [row for row in living if row.applied_name is not None]
+    matches = {row: by_oid[row.compute_oid] for row in made if row.compute_oid in by_oid}
+    taken = {one.oid for one in matches.values()}
+    for row in made:
+        # Renamed by the platform, before a crash: by its new name.
+        for name in (row.applied_name, row.name):
+            one = by_name.get(name or "")
+            if row not in matches and one is not None and one.oid not in taken:
+                matches[row] = one
+                taken.add(one.oid)
+    return matches
+
+
+def _make_way(rows: type[Role] | type[Database], renamed: Mapping[int, str]) -> None:
+    """Free the names of those that are to get another: two may have swapped theirs."""
+    for pk in renamed:
+        rows._default_manager.filter(pk=pk).update(name=f"renamed {pk}")
+
+
+def _kept_of(row: Role | Database) -> dict[str, Any]:
+    """Every field, to see whether one was changed: what is written is told to the proxies."""
+    return {one.attname: getattr(row, one.attname) for one in row._meta.concrete_fields}
+
+
+def _told_of(row: Role) -> dict[str, Any]:
+    until = row.valid_until.isoformat() if row.valid_until else None
+    return {"name": row.name, "no_login": row.no_login, "valid_until": until}
+
+
+def _fault_of(role: FoundRole) -> str:
+    """Why nobody can log in by a password that SQL has set; "" where one can."""
+    if not role.password or is_verifier(role.password):
+        return ""
+    return "its password is kept by MD5 and opens nothing here: set one by scram-sha-256"

@@ -1,0 +1,249 @@
+"""Asks running computes whether a role may log in there, and notices what SQL does to their
+catalogs: by one session of the platform's in each compute that clients come to.
+
+A compute is a stranger's and may hang: each question is bounded, one that goes unanswered has the
+next fail at once for a while, and none waits for another endpoint's.
+"""
+
+import asyncio
+import logging
+from functools import partial
+from typing import Any, LiteralString
+
+import psycopg
+from psycopg.rows import class_row, scalar_row
+
+from controlplane.compute import compute
+from controlplane.compute.accounts import is_served_by
+from controlplane.compute.catalog_reading import LOGIN, MARK
+from controlplane.compute.session import parameters
+from controlplane.models.connecting import find_catalog_mark
+from controlplane.operations.by_sql import take_in
+from controlplane.proxy.control_database import ControlDatabase, bounded
+from controlplane.proxy.directory import Clients
+from controlplane.proxy.errors import LoginUnknown
+from controlplane.proxy.logins import RoleLogin
+from controlplane.proxy.service_calls import ServiceCalls
+
+log = logging.getLogger(__name__)
+
+# Seconds.
+LOOK_EVERY = 2.0
+KEPT_UNUSED = 15.0
+_SILENT_FOR = 1.0
+_ANSWER_WITHIN = 2.0
+_TAKEN_IN_WITHIN = 15.0
+# Between two times that strangers can cause.
+_TAKEN_IN_AGAIN = 1.0
+
+_Connection = psycopg.AsyncConnection[Any]
+
+
+class _Line:
+    """The session in one endpoint's compute."""
+
+    def __init__(self, endpoint_id: str, branch_id: str, now: float) -> None:
+        self.endpoint_id = endpoint_id
+        self.branch_id = branch_id
+        self.used_at = now
+        self.silent_until = 0.0
+        # Of the catalog that the rows are known to agree with; None where that is to be asked.
+        self.mark: str | None = None
+        self._connection: _Connection | None = None
+        self._lock = asyncio.Lock()
+        self._asking: set[asyncio.Task[Any]] = set()
+
+    async def ask(
+        self,
+        statement: LiteralString,
+        values: tuple[object, ...],
+        row_factory: Any,
+        *,
+        within: float,
+    ) -> Any:
+        """The first row of its answer; None for no rows. Raises LoginUnknown.
+
+        Whoever is cancelled here leaves the question to its end: a stranger who hangs up must not
+        cost the next one a session.
+        """
+        loop = asyncio.get_running_loop()
+        if loop.time() < self.silent_until:
+            raise LoginUnknown
+        answer = self._answer(statement, values, row_factory, loop.time() + within)
+        asking = loop.create_task(answer)
+        self._asking.add(asking)
+        asking.add_done_callback(self._settle)
+        return await asyncio.shield(asking)
+
+    def _settle(self, asking: "asyncio.Task[Any]") -> None:
+        self._asking.discard(asking)
+        if not asking.cancelled():
+            asking.exception()  # nobody may be left who asks how it ended
+
+    async def _answer(
+        self,
+        statement: LiteralString,
+        values: tuple[object, ...],
+        row_factory: Any,
+        deadline: float,
+    ) -> Any:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._lock.acquire()
+            try:
+                return await self._put(statement, values, row_factory, deadline)
+            finally:
+                self._lock.release()
+        except (psycopg.Error, TimeoutError, OSError) as error:
+            self.silent_until = loop.time() + (_SILENT_FOR if loop.time() >= deadline else 0)
+            raise LoginUnknown from error
+
+    async def _put(
+        self,
+        statement: LiteralString,
+        values: tuple[object, ...],
+        row_factory: Any,
+        deadline: float,
+    ) -> Any:
+        is_new = self._connection is None
+        try:
+            if self._connection is None:
+                self._connection = await self._connect(deadline)
+            cursor = self._connection.cursor(row_factory=row_factory)
+            executed = cursor.execute(statement, values, prepare=True)
+            await bounded(self._connection, executed, deadline=deadline)
+            return await cursor.fetchone()
+        except BaseException as error:
+            await self.close()
+            # The compute may have been restarted since the session was begun.
+            if is_new or not isinstance(error, psycopg.OperationalError):
+                raise
+        if asyncio.get_running_loop().time() >= deadline:
+            raise TimeoutError
+        return await self._put(statement, values, row_factory, deadline)
+
+    async def _connect(self, deadline: float) -> _Connection:
+        place = compute.socket_dir(self.endpoint_id)
+        self.mark = None
+        within = max(0.0, deadline - asyncio.get_running_loop().time())
+        async with asyncio.timeout_at(deadline):
+            connection = await psycopg.AsyncConnection.connect(
+                **parameters(place, "postgres", bound=max(within, _ANSWER_WITHIN)),
+                autocommit=True,
+            )
+        if not is_served_by(connection.fileno(), place):
+            await connection.close()
+            raise psycopg.OperationalError("the compute's socket leads elsewhere")
+        return connection
+
+    async def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+
+class ComputeLogins:
+    """Must be used within one event loop."""
+
+    def __init__(self, database: ControlDatabase) -> None:
+        self._database = database
+        self._calls = ServiceCalls()
+        self._lines: dict[str, _Line] = {}
+        self._taking_in: dict[str, asyncio.Task[bool]] = {}
+        self._taken_in_at: dict[str, float] = {}
+
+    async def ask(
+        self, endpoint_id: str, branch_id: str, role: str, *, within: float
+    ) -> RoleLogin | None:
+        """The role as the endpoint's running compute has it; None for none. Raises LoginUnknown
+        where that does not answer within so many seconds."""
+        line = self._line(endpoint_id, branch_id)
+        found: RoleLogin | None = await line.ask(
+            LOGIN, (role,), class_row(RoleLogin), within=within
+        )
+        return found
+
+    def take_in_soon(self, endpoint_id: str) -> None:
+        """Have the rows brought to the compute's catalog, unless that was just done."""
+        now = asyncio.get_running_loop().time()
+        if now - self._taken_in_at.get(endpoint_id, -_TAKEN_IN_AGAIN) >= _TAKEN_IN_AGAIN:
+            self._take_in(endpoint_id)
+
+    async def take_in(self, endpoint_id: str) -> bool:
+        """Bring the rows to the compute's catalog; False where that failed. One that is under way
+        may have read before the caller did, so it is waited for and followed by another."""
+        if under_way := self._taking_in.get(endpoint_id):
+            await asyncio.shield(under_way)
+        return await asyncio.shield(self._take_in(endpoint_id))
+
+    def _take_in(self, endpoint_id: str) -> "asyncio.Task[bool]":
+        task = self._taking_in.get(endpoint_id)
+        if task is None:
+            task = asyncio.create_task(self._call_take_in(endpoint_id))
+            self._taking_in[endpoint_id] = task
+            task.add_done_callback(lambda _: self._taking_in.pop(endpoint_id, None))
+        return task
+
+    async def _call_take_in(self, endpoint_id: str) -> bool:
+        try:
+            await self._calls.call(take_in, endpoint_id, within=_TAKEN_IN_WITHIN)
+        except Exception as error:
+            # The compute's fault, or the database's; it is tried again with the next look.
+            log.warning("catalog unread", extra={"endpoint": endpoint_id, "error": repr(error)})
+            return False
+        finally:
+            self._taken_in_at[endpoint_id] = asyncio.get_running_loop().time()
+        return True
+
+    async def run(self, clients: Clients) -> None:
+        """Look at the catalogs of computes with clients until cancelled."""
+        looks: set[asyncio.Task[None]] = set()
+        try:
+            while True:
+                await asyncio.sleep(LOOK_EVERY)
+                under_way = {task.get_name() for task in looks}
+                for endpoint_id in self._lines.keys() - under_way:
+                    look = partial(self._look, self._lines[endpoint_id], clients)
+                    task = asyncio.create_task(look(), name=endpoint_id)
+                    looks.add(task)
+                    task.add_done_callback(looks.discard)
+        finally:
+            for task in looks:
+                task.cancel()
+            self._calls.close()
+            for line in self._lines.values():
+                await line.close()
+
+    async def _look(self, line: _Line, clients: Clients) -> None:
+        is_used = bool(clients.of_endpoint(line.endpoint_id))
+        now = asyncio.get_running_loop().time()
+        if is_used:
+            line.used_at = now
+        try:
+            mark = await line.ask(MARK, (), scalar_row, within=_ANSWER_WITHIN)
+            if line.mark is None:
+                ask = partial(find_catalog_mark, branch_id=line.branch_id)
+                line.mark = await self._database.ask(ask)
+            if mark != line.mark:
+                await self.take_in(line.endpoint_id)
+                line.mark = None
+        except LoginUnknown:
+            pass  # a compute that is gone, or hangs: whoever comes next asks anew
+        except Exception as error:
+            fields = {"endpoint": line.endpoint_id, "error": repr(error)}
+            log.info("catalog not looked at", extra=fields)
+        if now - line.used_at >= KEPT_UNUSED and self._lines.get(line.endpoint_id) is line:
+            del self._lines[line.endpoint_id]
+            self._taken_in_at.pop(line.endpoint_id, None)
+            await line.close()
+
+    def _line(self, endpoint_id: str, branch_id: str) -> _Line:
+        now = asyncio.get_running_loop().time()
+        line = self._lines.get(endpoint_id)
+        if line is None or line.branch_id != branch_id:
+            if line is not None:
+                asyncio.create_task(line.close())  # noqa: RUF006 # it ends by itself
+            line = self._lines[endpoint_id] = _Line(endpoint_id, branch_id, now)
+        line.used_at = now
+        return line

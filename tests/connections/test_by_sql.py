@@ -1,0 +1,340 @@
+"""What SQL does to roles and databases holds at the proxy and is told by the API."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.support.place import Place, last_words, serves
+from tests.support.waiting import wait_for
+
+
+def run(place: Place, *statements: str, **connection: Any) -> None:
+    with place.connect(**connection) as session:
+        for statement in statements:
+            session.execute(statement.encode())
+
+
+def lets_in(place: Place, password: str, user: str | None = None, **parameters: Any) -> bool:
+    refusal = ""
+    try:
+        place.connect(user=user or place.role, password=password, **parameters).close()
+    except psycopg.OperationalError as error:
+        refusal = str(error)
+    assert "password authentication failed" in refusal or not refusal, refusal
+    return not refusal
+
+
+def names(place: Place, kind: str) -> list[str]:
+    return sorted(row["name"] for row in place.client.get(place.branch_path(rest=f"/{kind}"))[kind])
+
+
+def await_names(place: Place, kind: str, wanted: list[str]) -> None:
+    wait_for(lambda: names(place, kind) == sorted(wanted), f"{kind} to be {wanted}", timeout=15)
+
+
+def rolpassword(place: Place, role: str) -> str | None:
+    with place.stack.compute(place.endpoint_id, "postgres") as platform:
+        row = platform.execute("SELECT rolpassword FROM pg_authid WHERE rolname = %s", [role])
+        found = row.fetchone()
+        assert found is not None
+        return None if found[0] is None else str(found[0])
+
+
+def kill(place: Place) -> None:
+    place.postmaster().kill()
+
+
+@pytest.mark.parametrize("pooled", [False, True], ids=["direct", "pooled"])
+def test_a_password_set_by_sql_holds_at_once_and_the_old_one_no_more(
+    place: Place, pooled: bool
+) -> None:
+    assert place.query("SELECT 1", pooled=pooled) == (1,)
+    old = place.password
+    for new in ("first", "second", "thïrd"):
+        run(place, f"ALTER ROLE neondb_owner PASSWORD '{new}'")
+        for _ in range(4):  # whichever process it comes to
+            assert not lets_in(place, old, pooled=pooled)
+            assert lets_in(place, new, pooled=pooled)
+        old = place.password = new
+
+
+def test_a_verifier_from_a_driver_is_as_good_as_a_password(place: Place) -> None:
+    with place.connect() as connection:
+        verifier = connection.pgconn.encrypt_password(b"new", b"neondb_owner", b"scram-sha-256")
+        connection.execute(f"ALTER ROLE neondb_owner PASSWORD '{verifier.decode()}'".encode())
+    assert not lets_in(place, place.password)
+    assert lets_in(place, "new")
+
+
+def test_a_password_set_by_sql_outlives_the_compute(place: Place) -> None:
+    run(place, "ALTER ROLE neondb_owner PASSWORD 'new'")
+    old, place.password = place.password, "new"
+    place.suspend()
+    assert not lets_in(place, old)
+    assert place.state() == "idle"
+    assert lets_in(place, "new")
+    wait_for(lambda: "$AAAA" in str(rolpassword(place, place.role)), "the verifier to go")
+
+
+def test_an_old_password_opens_nothing_after_a_crash(place: Place) -> None:
+    old = place.password
+    with place.connect() as connection:
+        connection.execute("ALTER ROLE neondb_owner PASSWORD 'new'")
+        kill(place)
+    assert not place.is_served(password=old)
+    wait_for(lambda: place.is_served(password="new"), "the new one to be known", timeout=60)
+    assert not lets_in(place, old)
+
+
+def test_a_new_password_is_known_after_a_crash_though_nobody_knows_the_old(place: Place) -> None:
+    with place.connect() as connection:
+        connection.execute("ALTER ROLE neondb_owner PASSWORD 'new'")
+        kill(place)
+    wait_for(lambda: place.is_served(password="new"), "the new password to be known", timeout=60)
+
+
+def test_a_role_made_by_sql_connects_at_once(place: Place) -> None:
+    run(place, "CREATE ROLE bob LOGIN PASSWORD 'bobs'")
+    assert place.query("SELECT current_user", user="bob", password="bobs") == ("bob",)
+    run(place, "CREATE ROLE ann LOGIN PASSWORD 'anns'")
+    assert place.query("SELECT current_user", user="ann", password="anns", pooled=True) == ("ann",)
+    assert not lets_in(place, "wrong", "bob")
+    await_names(place, "roles", ["ann", "bob", place.role])
+    # No more than what SQL gave it, also once the API has changed something.
+    place.new_role("carol")
+    asked = "SELECT rolcreatedb OR rolbypassrls OR pg_has_role('perch_superuser', 'MEMBER')"
+    asked += " FROM pg_roles WHERE rolname = current_user"
+    assert place.query(asked, user="bob", password="bobs") == (False,)
+    path = place.of_catalog("roles", "bob")
+    answer = place.client.call("GET", f"{path}/reveal_password")
+    assert (answer.status_code, "set here but by SQL" in answer.json()["message"]) == (412, True)
+    reset = place.done(place.client.post(f"{path}/reset_password"))["role"]["password"]
+    assert lets_in(place, reset, "bob")
+    assert not lets_in(place, "bobs", "bob")
+    assert place.query(asked, user="bob", password=reset) == (False,)
+
+
+def test_what_keeps_a_role_out_by_sql_keeps_it_out(place: Place) -> None:
+    run(
+        place,
+        "CREATE ROLE late LOGIN PASSWORD 'x' VALID UNTIL '2020-01-01'",
+        "CREATE ROLE far LOGIN PASSWORD 'x' VALID UNTIL '290000-01-01'",
+        "CREATE ROLE soon LOGIN PASSWORD 'x' VALID UNTIL 'infinity'",
+        "CREATE ROLE blank LOGIN",
+        "CREATE ROLE grp PASSWORD 'x'",
+        "SET password_encryption = 'md5'",
+        "CREATE ROLE old LOGIN PASSWORD 'x'",
+    )
+    for _ in range(2):
+        for role in ("late", "blank", "grp", "old"):
+            assert not lets_in(place, "x", role), role
+        for role in ("far", "soon"):
+            assert lets_in(place, "x", role), role
+        everybody = ["late", "far", "soon", "blank", "grp", "old", place.role]
+        await_names(place, "roles", everybody)
+    assert rolpassword(place, "old") is None
+    run(place, "ALTER ROLE grp LOGIN", "ALTER ROLE soon NOLOGIN")
+    assert lets_in(place, "x", "grp")
+    assert not lets_in(place, "x", "soon")
+    run(place, f"ALTER ROLE far VALID UNTIL '{time.strftime('%Y-%m-%d')}'")
+    assert not lets_in(place, "x", "far")
+    run(place, "ALTER ROLE grp PASSWORD NULL")
+    for _ in range(3):
+        assert not lets_in(place, "x", "grp")
+    summaries = [row["summary"] for row in place.client.get("/events", limit=100)["events"]]
+    assert any("kept by MD5" in words for words in summaries)
+    assert any('"grp" was removed by SQL' in words for words in summaries)
+
+
+def test_roles_of_the_platform_are_nobodys(place: Place) -> None:
+    run(
+        place,
+        "CREATE ROLE perch_mine LOGIN PASSWORD 'x'",
+        "CREATE ROLE pgbouncer LOGIN PASSWORD 'x'",
+    )
+    for role in ("perch_mine", "pgbouncer", "perch_platform", "perch_superuser"):
+        assert not lets_in(place, "x", role)
+    run(place, "CREATE ROLE seen")
+    await_names(place, "roles", ["seen", place.role])
+
+
+def test_roles_and_databases_follow_what_sql_does(place: Place) -> None:
+    run(place, "CREATE ROLE bob", "GRANT bob TO neondb_owner")
+    run(place, "CREATE DATABASE one", "CREATE DATABASE two", "CREATE DATABASE three OWNER bob")
+    await_names(place, "databases", ["neondb", "one", "two", "three"])
+    run(
+        place,
+        "ALTER DATABASE one RENAME TO swap",
+        "ALTER DATABASE two RENAME TO one",
+        "ALTER DATABASE swap RENAME TO two",
+        "DROP DATABASE three",
+        "ALTER ROLE bob RENAME TO rob",
+        "ALTER DATABASE one OWNER TO rob",
+    )
+    await_names(place, "databases", ["neondb", "one", "two"])
+    await_names(place, "roles", ["rob", place.role])
+    assert place.client.get(place.of_catalog("databases", "one"))["database"]["owner_name"] == "rob"
+    # What the API does afterwards is of the same things.
+    renamed = place.client.patch(place.of_catalog("databases", "one"), {"database": {"name": "1"}})
+    place.done(renamed)
+    assert place.query("SELECT 1", dbname="1") == (1,)
+    run(place, 'DROP DATABASE "1"', "DROP ROLE rob")
+    place.suspend()
+    assert names(place, "databases") == ["neondb", "two"]
+    assert names(place, "roles") == [place.role]
+    types = {row["type"] for row in place.client.get("/events", actor="sql", limit=100)["events"]}
+    assert {"role.updated", "role.deleted", "database.created", "database.updated"} <= types
+
+
+def test_a_role_dropped_by_sql_is_not_made_again(place: Place) -> None:
+    password = place.new_role("bob")
+    with place.stack.compute(place.endpoint_id) as platform:
+        platform.execute("DROP ROLE bob")
+    assert not lets_in(place, password, "bob")
+    place.new_role("ann")
+    assert names(place, "roles") == ["ann", place.role]
+    place.suspend()
+    place.start()
+    assert not lets_in(place, password, "bob")
+    place.new_role("bob")
+
+
+def test_the_api_wins_for_what_it_changed_later(place: Place) -> None:
+    run(place, "ALTER ROLE neondb_owner PASSWORD 'new'")
+    reset = place.client.post(place.of_catalog("roles", place.role) + "/reset_password")
+    place.done(reset)
+    assert not lets_in(place, "new")
+    assert lets_in(place, reset["role"]["password"])
+    place.password = reset["role"]["password"]
+    run(place, "ALTER ROLE neondb_owner PASSWORD 'newest'")
+    place.password = "newest"
+    made = place.new_role("bob")
+    assert lets_in(place, "newest")
+    assert not lets_in(place, reset["role"]["password"])
+    assert lets_in(place, made, "bob")
+
+
+def test_a_child_has_what_sql_did_on_its_parent(place: Place) -> None:
+    old = place.password
+    run(place, "CREATE ROLE bob LOGIN PASSWORD 'bobs'", "ALTER ROLE neondb_owner PASSWORD 'new'")
+    place.password = "new"
+    branch = place.new_branch_id(name="dev")
+    place.change(branch_id=branch)
+    place.branch_id = branch
+    assert not lets_in(place, old)
+    assert lets_in(place, "new")
+    assert lets_in(place, "bobs", "bob")
+    assert names(place, "roles") == ["bob", place.role]
+
+
+def test_a_compute_that_hangs_lets_nobody_in_and_holds_nobody_up(place: Place, shop: Place) -> None:
+    run(place, "ALTER ROLE neondb_owner PASSWORD 'new'")
+    postmaster = place.postmaster()
+    stopped = [postmaster, *postmaster.children(recursive=True)]
+    for process in stopped:
+        process.suspend()
+    try:
+        began = time.monotonic()
+        assert not place.is_served(connect_timeout=20)
+        assert shop.query("SELECT 1") == (1,)
+        assert time.monotonic() - began < 40
+    finally:
+        for process in stopped:
+            if process.is_running():
+                process.resume()
+    wait_for(lambda: lets_in(place, "new"), "the compute to come back", timeout=40)
+
+
+def test_sql_ends_the_sessions_of_a_role_without_login(place: Place) -> None:
+    run(place, "CREATE ROLE bob LOGIN PASSWORD 'bobs'")
+    bob: dict[str, Any] = {"user": "bob", "password": "bobs"}
+    with place.connect(**bob) as direct, place.connect(**bob, pooled=True) as pooled:
+        assert serves(direct)
+        assert serves(pooled)
+        run(place, "ALTER ROLE bob NOLOGIN")
+        assert [last_words(direct), last_words(pooled)] == ["57P01", "57P01"]
+
+
+def test_a_new_role_gets_no_session_of_an_old_one_of_its_name(place: Place) -> None:
+    run(place, "CREATE ROLE bob LOGIN PASSWORD 'old'")
+    old = place.connect(user="bob", password="old", pooled=True)
+    assert serves(old)
+    run(place, "DROP ROLE bob", "CREATE ROLE bob LOGIN PASSWORD 'new'")
+    assert place.query(IS_OWN, user="bob", password="new", pooled=True) == (True,)
+    with old, pytest.raises(psycopg.OperationalError):
+        old.execute("SELECT 1")
+
+
+def test_a_protected_branchs_child_has_passwords_of_its_own(place: Place) -> None:
+    run(place, "CREATE ROLE bob LOGIN PASSWORD 'bobs'", "CREATE ROLE grp")
+    await_names(place, "roles", ["bob", "grp", place.role])
+    place.client.patch(place.branch_path(), {"branch": {"protected": True}})
+    body = {"branch": {"name": "dev"}}
+    made = place.done(place.client.post(f"{place.path}/branches", body))
+    given = {role["name"]: role.get("password") for role in made["roles"]}
+    assert (given["grp"], len({given["bob"], given[place.role], "bobs"})) == (None, 3)
+    child = made["branch"]["id"]
+    listed = place.client.get(f"{place.path}/branches/{child}/roles")["roles"]
+    assert not any("password" in role for role in listed)
+    path = f"{place.path}/branches/{child}/roles/bob/reveal_password"
+    assert place.client.get(path)["password"] == given["bob"]
+    assert lets_in(place, place.password)
+    place.change(branch_id=child)
+    for role, old in ((place.role, place.password), ("bob", "bobs")):
+        assert not lets_in(place, old, role)
+        assert lets_in(place, given[role], role)
+        assert "$AAAA" in str(rolpassword(place, role))
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
+@pytest.mark.parametrize("pooled", [False, True], ids=["direct", "pooled"])
+def test_a_reset_password_ends_the_roles_sessions(place: Place, pooled: bool, busy: bool) -> None:
+    bob: dict[str, Any] = {"user": "bob", "password": place.new_role("bob"), "pooled": pooled}
+    others = place.connect(pooled=pooled)
+    with others, place.connect(**bob) as his, ThreadPoolExecutor(1) as thread:
+        assert serves(his)
+        running = thread.submit(his.execute, "SELECT pg_sleep(60)") if busy else None
+        if busy:
+            wait_for(lambda: sessions_of(place, "bob", "active") == 1, "the query to run")
+        reset = place.client.post(place.of_catalog("roles", "bob") + "/reset_password")
+        if running is None:
+            assert last_words(his) == "57P01"
+        else:
+            with pytest.raises(psycopg.OperationalError):
+                running.result(20)
+        bob["password"] = reset["role"]["password"]
+        place.done(reset)
+        assert sessions_of(place, "bob") == 0
+        assert serves(others)
+        assert place.query("SELECT current_user", **bob) == ("bob",)
+
+
+def test_a_deleted_roles_pooled_session_is_not_that_of_a_new_one(place: Place) -> None:
+    bob: dict[str, Any] = {"user": "bob", "password": place.new_role("bob"), "pooled": True}
+    with place.connect(**bob) as his:
+        assert serves(his)
+        deleted = place.client.delete(place.of_catalog("roles", "bob"))
+        made = place.client.post(place.branch_path(rest="/roles"), {"role": {"name": "bob"}})
+        bob["password"] = made["role"]["password"]
+        assert place.query(IS_OWN, **bob) == (True,)
+        assert last_words(his) == "57P01"
+        place.client.finish(deleted)
+        place.done(made)
+        assert place.query(IS_OWN, **bob) == (True,)
+
+
+# Whether the session is of the role that has its name now.
+IS_OWN = """
+SELECT (SELECT oid FROM pg_roles WHERE rolname = 'bob')
+    = (SELECT usesysid FROM pg_stat_activity WHERE pid = pg_backend_pid())
+"""
+
+
+def sessions_of(place: Place, role: str, state: str = "%") -> int:
+    with place.stack.compute(place.endpoint_id, "postgres") as platform:
+        asked = "SELECT count(*) FROM pg_stat_activity WHERE usename = %s AND state LIKE %s"
+        row = platform.execute(asked, [role, state]).fetchone()
+        return int(row[0]) if row else 0
