@@ -10,7 +10,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('controlplane', '0017_access'),
+        ('controlplane', '0018_branch_fields'),
     ]
 
     operations = [

@@ -84,7 +84,7 @@ def _is_range(text: Any) -> bool:
 
 class Migration(migrations.Migration):
 
-    dependencies = [("controlplane", "0017_access")]
+    dependencies = [("controlplane", "0019_snapshots")]
 
     operations = [
         migrations.AddField(

@@ -229,7 +229,7 @@ ALTER TABLE controlplane_branch ALTER active_seconds SET DEFAULT 0,
 
 
 class Migration(migrations.Migration):
-    dependencies = [("controlplane", "0017_access")]
+    dependencies = [("controlplane", "0020_project_settings")]
 
     operations = [
         migrations.CreateModel(

@@ -24,7 +24,7 @@ DROP FUNCTION perch_notify_role_gone();
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('controlplane', '0017_access'),
+        ('controlplane', '0021_consumption'),
     ]
 
     operations = [

@@ -41,7 +41,7 @@ DROP FUNCTION perch_notify_branch();
 
 
 class Migration(migrations.Migration):
-    dependencies = [("controlplane", "0017_access")]
+    dependencies = [("controlplane", "0022_catalog_by_sql")]
 
     operations = [
         migrations.AddField(
