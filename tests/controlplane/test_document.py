@@ -8,10 +8,10 @@ import jsonschema_rs
 import pytest
 from django.test import Client as DjangoClient
 
+from tests.support.specification import specification
 from tests.support.stack import ROOT
 
 METHODS = ("get", "post", "patch", "delete")
-SPECIFICATION = ROOT.parent / "shared" / "spec"
 # Of later versions of the API than `neon-paths.txt` is of, as its SDKs name them.
 LATER = {
     "GET /projects/shared": "listSharedProjects",
@@ -66,9 +66,7 @@ def test_every_call_has_an_id_of_its_own_and_says_what_it_does(calls: dict[str, 
 
 
 def test_the_ids_are_those_of_the_sdks(calls: dict[str, Any]) -> None:
-    paths = SPECIFICATION / "neon-paths.txt"
-    if not paths.exists():
-        pytest.skip("the list of Neon's paths is not there")
+    paths = specification("neon-paths.txt")
     known = dict(LATER)
     for line in paths.read_text().splitlines():
         if found := re.match(r"(GET|POST|PATCH|DELETE) (\S+) (\w+) ", line):
@@ -107,7 +105,7 @@ def test_every_call_tells_its_errors(calls: dict[str, Any]) -> None:
         for status, answer in operation["responses"].items():
             if not status.startswith("2"):
                 example = answer["content"]["application/json"]["example"]
-                assert example["message"] and example["request_id"], (call, status)
+                assert example["message"], (call, status)
 
 
 def test_every_example_is_as_its_schema_says(document: Any, calls: dict[str, Any]) -> None:
@@ -119,10 +117,9 @@ def test_every_example_is_as_its_schema_says(document: Any, calls: dict[str, Any
                 described = content["application/json"]
                 words = f"{call}: a line in REQUESTS of controlplane/api/document/glossary.py"
                 assert "example" in described, words
-                complaints = list(
-                    validator(document, described["schema"]).iter_errors(described["example"])
-                )
-                assert not complaints, (call, complaints[0].message, complaints[0].instance_path)
+                schema = validator(document, described["schema"])
+                complaints = [str(one) for one in schema.iter_errors(described["example"])]
+                assert not complaints, (call, complaints[0])
 
 
 def test_every_link_leads_to_a_call_that_takes_what_it_hands_on(calls: dict[str, Any]) -> None:
