@@ -49,7 +49,6 @@ IDEMPOTENCY_KEY = {
     "in": "header",
     "required": False,
     "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[ -~]+$"},
-    "example": "6f1a54a0-deploy-17",
     "description": (
         "Printable ASCII of the caller's choice, new for each request. A second request of the "
         "same API key with it, within a day, is not done again: it gets the first one's answer, "
