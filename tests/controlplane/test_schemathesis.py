@@ -21,7 +21,7 @@ CONFIGURATION = """
 [checks.positive_data_acceptance]
 expected-statuses = ["2xx", 400, 401, 403, 404, 406, 409, 412, 422, 423, 429]
 """
-SECONDS = {"full": 40, "read-only": 12, "one project": 12}
+SECONDS = {"full": 35, "read-only": 8, "one project": 8}
 
 
 @pytest.mark.parametrize("reach", SECONDS)
