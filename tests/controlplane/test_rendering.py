@@ -95,7 +95,7 @@ def rows(account: Account, project: Project) -> list[tuple[type[Schema], Any]]:
         initiator_address="192.0.2.10",
     )
     role = Role(branch=branch, name="ann", verifier="-")
-    role.password = "shown once"  # type: ignore[attr-defined]
+    role.password = "shown once"
     database = Database(id=3, branch=branch, name="neondb", owner_name="ann")
     return [
         (ProjectListItemOut, project),

@@ -97,7 +97,7 @@ GLOSSARY: dict[str, Entry] = {
     "error": ("What has happened, and what to do", NOT_THERE),
     "event_id": ("The event's id", EVENT_ID),
     "event_type": ("The event's type", "endpoint.active"),
-    "event_types": ("Of which types; `*` stands for all", ["endpoint.*"]),
+    "event_types": ("Of which types; `*` stands for all", ["endpoint.active", "endpoint.idle"]),
     "events": ("The events", []),
     "expires_at": ("From then on it is as good as revoked; null for never", None),
     "failing_since": ("Since when all attempts have failed", NOT_THERE),
@@ -264,7 +264,10 @@ REQUESTS: dict[str, Any] = {
     "updateProjectBranchDatabase": {"database": {"owner_name": "neondb_owner"}},
     "createApiKey": {"key_name": "deploy"},
     "createWebhook": {
-        "webhook": {"url": "https://hooks.example/perch", "event_types": ["endpoint.*"]}
+        "webhook": {
+            "url": "https://hooks.example/perch",
+            "event_types": ["endpoint.active", "endpoint.idle"],
+        }
     },
     "updateWebhook": {"webhook": {"enabled": False}},
     "rotateWebhookSecret": {"webhook": {}},
