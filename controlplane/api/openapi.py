@@ -1,31 +1,54 @@
-"""What the API's document says of every route alike: its errors, and the headers that it takes."""
+"""The document that the API publishes about itself: ninja's, completed by the rules of
+`controlplane.api.document`."""
 
+import copy
+from functools import cached_property
 from typing import Any
 
 from ninja import NinjaAPI
 from ninja.openapi.schema import OpenAPISchema
+from ninja.operation import Operation
 
+from controlplane.api.document.examples import REFERENCE, example_of
+from controlplane.api.document.failures import ERROR, failures
+from controlplane.api.document.glossary import REQUESTS, entry_of
+from controlplane.api.document.links import Call, links
 from controlplane.api.idempotency import METHODS
 
+# Where the document and its page have the API's address, which is put in for each request.
+ADDRESS = "https://address-of-the-api.invalid"
 METHOD_NAMES = ("get", "post", "put", "patch", "delete")
-ERROR = {
-    "title": "Error",
-    "type": "object",
-    "required": ["request_id", "code", "message"],
-    "properties": {
-        "request_id": {"type": "string", "description": "What the request has in the log."},
-        "code": {
-            "type": "string",
-            "description": 'For programs, as "PROJECTS_LIMIT_EXCEEDED"; often empty.',
-        },
-        "message": {"type": "string", "description": "For people: what is wrong, what to do."},
-    },
+JSON = "application/json"
+# What the ids in a path look like, of those that Perch gives out itself.
+ID = {"type": "string", "minLength": 1, "maxLength": 60, "pattern": "^[a-z0-9-]{1,60}$"}
+IDS = frozenset({"project_id", "branch_id", "endpoint_id", "snapshot_id"})
+NAME = {"type": "string", "minLength": 1}
+TAGS = {
+    "projects": "A project holds branches. All begins with one.",
+    "branches": "A branch is a copy of its parent's data, with roles and databases of its own.",
+    "endpoints": "An endpoint is the one way into a branch: a host to connect to, and the compute "
+    "behind it, which sleeps while nobody is connected.",
+    "operations": "What takes time is an operation. Whoever waits polls it, or asks with `wait`.",
+    "events": "Who has changed what, as pages or as a stream.",
+    "roles": "Who may connect to a branch.",
+    "databases": "The databases of a branch.",
+    "API keys": "Keys for programs; they may be limited to a project, or to reading.",
+    "users": "Whose key it is, and where projects can be.",
+    "webhooks": "Where events are posted to.",
 }
+DESCRIPTION = """\
+Postgres endpoints and operations, with the calls of Neon's management API.
+
+Every request carries `Authorization: Bearer <key>`. Bodies and answers are JSON; unknown fields of
+a body are ignored. Times are UTC. A change that takes time answers with its `operations`: it is
+done once the last of them has finished. Whatever is refused is answered with a `message` for
+people, and with what the request has in the log.
+"""
 IDEMPOTENCY_KEY = {
     "name": "Idempotency-Key",
     "in": "header",
     "required": False,
-    "schema": {"type": "string", "minLength": 1, "maxLength": 255},
+    "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[ -~]+$"},
     "description": (
         "Printable ASCII of the caller's choice, new for each request. A second request of the "
         "same API key with it, within a day, is not done again: it gets the first one's answer, "
@@ -34,47 +57,146 @@ IDEMPOTENCY_KEY = {
         "Answers that say to try again (401, 408, 423, 429, 5xx) are not kept."
     ),
 }
-RETRY_AFTER = {
-    "description": "Seconds, a whole number, after which to try again.",
-    "schema": {"type": "integer", "minimum": 1},
-}
 REPLAYED = {
     "Idempotent-Replayed": {
         "description": "There where the answer is an earlier request's.",
         "schema": {"type": "boolean"},
     }
 }
-CONTENT = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
-FAILURES: dict[str, dict[str, Any]] = {
-    "401": {"description": "The key is missing, wrong, revoked or expired."},
-    "403": {"description": "The key is limited, and this is out of its reach."},
-    "429": {
-        "description": "Too many requests of the account or the key; nothing was done.",
-        "headers": {"Retry-After": RETRY_AFTER},
-    },
-    "default": {"description": "What else is wrong."},
+BEARER = {
+    "type": "http",
+    "scheme": "bearer",
+    "description": "An API key: `manage.py create_api_key`, or `POST /api_keys`.",
 }
 
 
 class DescribedApi(NinjaAPI):
+    def get_openapi_operation_id(self, operation: Operation) -> str:
+        """The function's name as the SDKs write names: `list_projects` is listProjects."""
+        first, *others = operation.view_func.__name__.split("_")
+        return first + "".join(part.capitalize() for part in others)
+
     def get_openapi_schema(self, **options: Any) -> OpenAPISchema:
-        schema = super().get_openapi_schema(**options)
-        schema["components"]["schemas"]["Error"] = ERROR
-        for methods in schema["paths"].values():
-            for method in methods.keys() & METHOD_NAMES:
-                methods[method] = _completed(methods[method], method.upper())
-        return schema
+        """A new one each time, which the caller may change; paths are below `/api/v2`."""
+        return copy.deepcopy(self._document)
+
+    @cached_property
+    def _document(self) -> OpenAPISchema:
+        document = super().get_openapi_schema(path_prefix="")
+        document["info"] |= {"description": DESCRIPTION}
+        document["servers"] = [
+            {"url": ADDRESS, "description": "As this was asked for"},
+            {"url": "/api/v2", "description": "Wherever this was read from"},
+        ]
+        schemas = document["components"]["schemas"]
+        schemas["Error"] = ERROR
+        document["components"]["securitySchemes"] = {"BearerAuth": BEARER}
+        document["security"] = [{"BearerAuth": []}]
+        for name, schema in schemas.items():
+            _describe_fields(name, schema)
+        calls = _calls(document)
+        for operation_id, method, path in calls:
+            methods = document["paths"][path]
+            # A new one: ninja describes a view of two methods once, for both.
+            methods[method] = _completed(copy.deepcopy(methods[method]), method, path)
+            _add_links(methods[method], (operation_id, method, path), calls, schemas)
+        used = {tag for _, method, path in calls for tag in document["paths"][path][method]["tags"]}
+        document["tags"] = [
+            {"name": tag, "description": TAGS.get(tag, "")} for tag in sorted(used, key=_order)
+        ]
+        _add_examples(document)
+        return document
 
 
-def _completed(operation: dict[str, Any], method: str) -> dict[str, Any]:
-    """A new one: ninja describes a view of two methods once, for both."""
+def _calls(document: Any) -> list[Call]:
+    return [
+        (operation["operationId"], method, path)
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+        if method in METHOD_NAMES
+    ]
+
+
+def _order(tag: str) -> int:
+    return list(TAGS).index(tag) if tag in TAGS else len(TAGS)
+
+
+def _describe_fields(name: str, schema: Any) -> None:
+    for field, part in schema.get("properties", {}).items():
+        part.pop("title", None)
+        known = entry_of(name, field)
+        if known is not None and not part.get("description"):
+            part["description"] = known[0]
+
+
+def _completed(operation: dict[str, Any], method: str, path: str) -> dict[str, Any]:
+    operation["summary"] = _summary(operation)
+    operation["security"] = [{"BearerAuth": []}]
+    parameters = [_described(one) for one in operation.get("parameters", ())]
     answers = {str(status): answer for status, answer in operation["responses"].items()}
-    failures = {status: {**failure, "content": CONTENT} for status, failure in FAILURES.items()}
-    if method not in METHODS:
-        return {**operation, "responses": {**failures, **answers}}
-    replayed = {
-        status: {**answer, "headers": {**answer.get("headers", {}), **REPLAYED}}
-        for status, answer in answers.items()
-    }
-    parameters = [*operation.get("parameters", ()), IDEMPOTENCY_KEY]
-    return {**operation, "parameters": parameters, "responses": {**failures, **replayed}}
+    for answer in answers.values():
+        answer["description"] = "Done" if method != "get" else "What was asked for"
+    if method.upper() in METHODS:
+        parameters.append(IDEMPOTENCY_KEY)
+        for answer in answers.values():
+            answer["headers"] = {**answer.get("headers", {}), **REPLAYED}
+    possible = failures(method.upper(), path, wrapper=_wrapper(operation, path))
+    refusals = {str(one.status): one.described() for one in possible}
+    operation["responses"] = {**answers, **dict(sorted(refusals.items()))}
+    operation["parameters"] = parameters
+    return operation
+
+
+def _summary(operation: dict[str, Any]) -> str:
+    """The route's own, or its name as a sentence; ninja capitalizes every word of that."""
+    words = operation["summary"].split()
+    if len(words) > 1 and all(word[:1].isupper() for word in words):
+        return " ".join([words[0], *(word.lower() for word in words[1:])])
+    return str(operation["summary"])
+
+
+def _described(parameter: dict[str, Any]) -> dict[str, Any]:
+    name, schema = parameter["name"], dict(parameter["schema"])
+    schema.pop("title", None)
+    meaning = schema.pop("description", None) or parameter.get("description")
+    known = entry_of("", name)
+    if known is not None:
+        meaning = meaning or known[0]
+        if parameter["in"] == "path" or parameter.get("required"):
+            parameter["example"] = known[1]
+    if parameter["in"] == "path" and schema.get("type") == "string":
+        schema = ID if name in IDS else NAME
+    return {**parameter, "schema": schema, **({"description": meaning} if meaning else {})}
+
+
+def _wrapper(operation: dict[str, Any], path: str) -> str | None:
+    """The first field of the body; None where it takes none."""
+    example = REQUESTS.get(operation["operationId"])
+    return next(iter(example)) if example and "requestBody" in operation else None
+
+
+def _add_links(operation: Any, call: Call, calls: list[Call], schemas: Any) -> None:
+    for status, answer in operation["responses"].items():
+        if status.startswith("2"):
+            fields = _fields_of(answer, schemas)
+            if found := links(call, fields, calls):
+                answer["links"] = found
+
+
+def _fields_of(answer: Any, schemas: Any) -> dict[str, Any]:
+    schema = answer.get("content", {}).get(JSON, {}).get("schema", {})
+    named = schemas.get(schema.get("$ref", "").removeprefix(REFERENCE), schema)
+    return dict(named.get("properties", {}))
+
+
+def _add_examples(document: Any) -> None:
+    schemas = document["components"]["schemas"]
+    for _, method, path in _calls(document):
+        operation = document["paths"][path][method]
+        body = operation.get("requestBody", {}).get("content", {}).get(JSON)
+        if body is not None and operation["operationId"] in REQUESTS:
+            body["example"] = REQUESTS[operation["operationId"]]
+        for status, answer in operation["responses"].items():
+            content = answer.get("content", {}).get(JSON)
+            if status.startswith("2") and content is not None:
+                content["example"] = example_of(content["schema"], schemas)

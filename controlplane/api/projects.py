@@ -137,7 +137,11 @@ def connection_details(connection: Connection) -> dict[str, Any]:
     return {"connection_uri": parameters.pop("uri"), "connection_parameters": parameters}
 
 
-@router.get("/projects/{project_id}/connection_uri", response=ConnectionUri)
+@router.get(
+    "/projects/{project_id}/connection_uri",
+    response=ConnectionUri,
+    operation_id="getConnectionURI",
+)
 def get_connection_uri(
     request: AuthenticatedRequest, project_id: str, query: Query[ConnectionQuery]
 ) -> dict[str, Any]:

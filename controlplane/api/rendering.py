@@ -26,6 +26,8 @@ from controlplane.api.fields import in_seconds
 
 Render = Callable[[Any], Any]
 Getter = Callable[[Any], Any]
+# What is taken at once as it is, whose names those are, and how to come by each of the others.
+Reader = tuple[Callable[[Any], Iterable[Any]], list[str], list[tuple[str, Getter]]]
 
 # Timestamps are printed in seconds, UTC, with Z (`fields.Timestamp`).
 OPTIONS = orjson.OPT_OMIT_MICROSECONDS | orjson.OPT_UTC_Z
@@ -105,8 +107,8 @@ class SchemaRenderer:
 
     def __init__(self, schema: type[BaseModel]) -> None:
         self._schema = schema
-        # What comes out of each kind of source, made when the first of the kind is there.
-        self._getters: dict[type, list[tuple[str, Getter]]] = {}
+        # How each kind of source is read, made when the first of the kind is there.
+        self._readers: dict[type, Reader] = {}
         # By their names in JSON, of which pydantic keeps some for itself.
         self._fields = {
             field.serialization_alias or name: field for name, field in schema.model_fields.items()
@@ -114,20 +116,27 @@ class SchemaRenderer:
         self._optional = [name for name, field in self._fields.items() if not field.is_required()]
 
     def __call__(self, source: Any) -> dict[str, Any]:
-        getters = self._getters.get(type(source)) or self._getters_of(source)
-        answer = {name: get(source) for name, get in getters}
+        plain, names, others = self._readers.get(type(source)) or self._reader_of(source)
+        answer = dict(zip(names, plain(source), strict=True))
+        for name, get in others:
+            answer[name] = get(source)
         for name in self._optional:
             if answer[name] is None:
                 del answer[name]
         return answer
 
-    def _getters_of(self, source: Any) -> list[tuple[str, Getter]]:
-        getters = [
-            (name, _rendered(self._getter(name, field, source), _renderer_of(field)))
-            for name, field in self._fields.items()
-        ]
-        self._getters[type(source)] = getters
-        return getters
+    def _reader_of(self, source: Any) -> Reader:
+        plain: list[str] = []
+        others: list[tuple[str, Getter]] = []
+        for name, field in self._fields.items():
+            get, render = self._getter(name, field, source), _renderer_of(field)
+            if isinstance(get, attrgetter) and render is None:
+                plain.append(name)
+            else:
+                others.append((name, _rendered(get, render)))
+        reader = _attributes(plain), plain, others
+        self._readers[type(source)] = reader
+        return reader
 
     def _getter(self, name: str, field: FieldInfo, source: Any) -> Getter:
         if resolve := getattr(self._schema, f"resolve_{name}", None):
@@ -142,6 +151,13 @@ class SchemaRenderer:
             return attrgetter(name)
         default = field.get_default(call_default_factory=True, validated_data={})
         return lambda row: getattr(row, name, default)
+
+
+def _attributes(names: list[str]) -> Callable[[Any], Iterable[Any]]:
+    """Of one name alone attrgetter would give the value, not a row of one."""
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda source: [getattr(source, name) for name in names]
 
 
 def _renderer_of(field: FieldInfo) -> Render | None:

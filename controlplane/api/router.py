@@ -26,7 +26,8 @@ api = DescribedApi(
     version="2",
     auth=ApiKeyAuth(),
     docs_url=None,
-    openapi_url="/openapi.json",
+    # `controlplane.api.document.views` serves it.
+    openapi_url=None,
 )
 install_error_handlers(api)
 for resource in (

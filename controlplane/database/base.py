@@ -6,7 +6,6 @@ connection and raises OperationalError. A server that does answer ends the state
 before, so that nothing goes on for nobody.
 """
 
-import json
 import math
 import select
 import time
@@ -14,6 +13,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, TypeVar
 
+import orjson
 import psycopg
 from django.db import Error
 from django.db.backends.postgresql import base
@@ -74,16 +74,8 @@ def check_good(connection: BoundedConnection) -> None:
     ConnectionPool.check_connection(connection)
 
 
-_scan = json.JSONDecoder().raw_decode
-
-
-def _read_json(data: bytes | bytearray | str) -> Any:
-    """What Postgres has written: UTF-8, with nothing around it."""
-    return _scan(data if isinstance(data, str) else str(data, "utf-8"))[0]
-
-
 READ_ADAPTERS = AdaptersMap(psycopg.adapters)
-set_json_loads(_read_json, READ_ADAPTERS)
+set_json_loads(orjson.loads, READ_ADAPTERS)
 
 
 class ReadCursor(psycopg.Cursor[tuple[Any, ...]]):

@@ -118,12 +118,13 @@ class Table(Generic[Row]):
 
     def made(self, columns: Sequence[Any], given: Given = None) -> Row:
         """The row of the first of the columns; `given` are rows that it refers to."""
-        row = self._model.__new__(self._model)
-        row.__dict__.update(zip(self.names, columns, strict=False))
+        attributes: dict[str, Any] = dict(zip(self.names, columns, strict=False))
         for name, convert in self._converters:
-            row.__dict__[name] = convert(row.__dict__[name], None, connection)
-        row._state = state = ModelState()
+            attributes[name] = convert(attributes[name], None, connection)
+        attributes["_state"] = state = ModelState()
         state.adding, state.db = False, DEFAULT_DB_ALIAS
+        row = self._model.__new__(self._model)
+        row.__dict__ = attributes
         if given is not None:
             state.fields_cache = {**given}
         return row

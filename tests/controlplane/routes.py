@@ -76,7 +76,7 @@ def all_routes(api_url: str) -> list[Route]:
     routes = []
     for path, methods in document["paths"].items():
         for method, described in methods.items():
-            route = Route(method.upper(), path.removeprefix("/api/v2"))
+            route = Route(method.upper(), path)
             needs_body = described.get("requestBody", {}).get("required", False)
             assert route.body is not None or not needs_body, f"no body for {route}"
             routes.append(route)

@@ -76,7 +76,7 @@ def test_it_is_never_an_error_of_ours(
 def fields_of(document: Any, method: str, template: str, wrapper: str) -> list[str]:
     """The names of what a route's wrapper may hold; where it is none, its own."""
     schemas = document["components"]["schemas"]
-    content = document["paths"][f"/api/v2{template}"][method.lower()]["requestBody"]["content"]
+    content = document["paths"][template][method.lower()]["requestBody"]["content"]
     reference = content["application/json"]["schema"]
     for name in ("", wrapper):
         if name:

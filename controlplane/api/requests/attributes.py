@@ -2,11 +2,14 @@
 
 from typing import Any
 
-from pydantic import BaseModel, model_validator
+from pydantic import BaseModel, ConfigDict, model_validator
 
 
 class Attributes(BaseModel):
-    """The attributes of a resource, of which a caller sends some."""
+    """The attributes of a resource, of which a caller sends some. A text is no number, and neither
+    is true or false: what a field is not, it is not made."""
+
+    model_config = ConfigDict(strict=True)
 
     @model_validator(mode="before")
     @classmethod

@@ -1,0 +1,185 @@
+"""Which errors a call can answer with, by its method and path: what the layers before it refuse,
+and what the services do. `api/errors.py` gives them their statuses."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from controlplane.api.idempotency import METHODS
+from controlplane.api.reach import BESIDE_THE_PROJECT
+
+ERROR = {
+    "title": "Error",
+    "type": "object",
+    "description": "What every refused request is answered with.",
+    "required": ["request_id", "code", "message"],
+    "properties": {
+        "request_id": {
+            "type": "string",
+            "description": "What the request has in the log; the caller's `X-Request-ID`, if sent.",
+        },
+        "code": {
+            "type": "string",
+            "description": 'For programs, as "PROJECTS_LIMIT_EXCEEDED"; often empty.',
+        },
+        "message": {"type": "string", "description": "For people: what is wrong, what to do."},
+    },
+}
+RETRY_AFTER = {
+    "Retry-After": {
+        "description": "Seconds, a whole number, after which to try again.",
+        "schema": {"type": "integer", "minimum": 1},
+    }
+}
+EXAMPLE_REQUEST_ID = "3f1c9c1e-6f4a-4a53-9d0e-5a1c1f1f8d11"
+PROJECT = "/projects/{project_id}"
+# What a path names, and how its absence is said; the last one of a path is what it is about.
+MISSING = {
+    "project_id": "project not found",
+    "branch_id": "branch not found",
+    "endpoint_id": "endpoint not found",
+    "operation_id": "operation not found",
+    "chain_id": "chain not found",
+    "role_name": "role not found",
+    "database_name": "database not found",
+    "snapshot_id": "snapshot not found",
+    "org_id": "organization not found",
+    "key_id": "API key not found",
+    "webhook_id": "webhook not found",
+    "delivery_id": "delivery not found",
+}
+# Calls that name another thing in their body or query.
+NAMING_A_PROJECT = frozenset(
+    {"POST /api_keys", "POST /webhooks", "GET /webhooks", "PATCH /webhooks/{webhook_id}"}
+)
+STARTING = ("/start", "/restart", "/retry")
+BUSY = "project already has running conflicting operations, scheduling of new ones is prohibited"
+
+
+@dataclass(frozen=True)
+class Failure:
+    status: int
+    description: str
+    message: str
+    code: str = ""
+    retry_after: bool = False
+
+    def described(self) -> dict[str, Any]:
+        example = {
+            "request_id": EXAMPLE_REQUEST_ID,
+            "code": self.code,
+            "message": self.message,
+        }
+        answer: dict[str, Any] = {
+            "description": self.description,
+            "content": {
+                "application/json": {
+                    "schema": {"$ref": "#/components/schemas/Error"},
+                    "example": example,
+                }
+            },
+        }
+        if self.retry_after:
+            answer["headers"] = RETRY_AFTER
+        return answer
+
+
+# Whatever the call is.
+ANYWHERE = (
+    Failure(
+        401,
+        "The key is missing, wrong, revoked or expired.",
+        "supplied credentials do not pass authentication",
+    ),
+    Failure(408, "The request was not sent in time.", "invalid request: it was not sent in time"),
+    Failure(
+        411,
+        "The request has `Transfer-Encoding`.",
+        "a body must come with its Content-Length",
+    ),
+    Failure(
+        429,
+        "Too many requests of the account or the key; nothing was done.",
+        "rate limit exceeded: 700 requests per minute for an account; try again in 1 s",
+        "RATE_LIMIT_EXCEEDED",
+        retry_after=True,
+    ),
+    Failure(500, "An error of the service's own.", "internal error"),
+    Failure(
+        503,
+        "The service cannot do it now; nothing was done, and it is safe to try again.",
+        "the database does not answer; try again",
+    ),
+)
+UNREADABLE = "invalid request: decode application/json: invalid: {wrapper} (field required)"
+
+
+def failures(method: str, path: str, *, wrapper: str | None) -> Iterator[Failure]:
+    """Those of a call, whose body begins with the field `wrapper`; None where it takes no body."""
+    yield from ANYWHERE
+    yield _unreadable(wrapper)
+    if _out_of_reach(method, path):
+        yield Failure(
+            403,
+            "The key is limited, and this is out of its reach.",
+            f"this API key is read-only: {method} is out of its reach"
+            if method != "GET"
+            else 'this API key is limited to the project "quiet-cell-12345678"',
+        )
+    if message := _missing(method, path):
+        yield Failure(404, "There is none, or it is another account's.", message)
+    if path.endswith(STARTING):
+        yield Failure(406, "The endpoint is disabled.", "endpoint is disabled")
+    if path.endswith(("/reveal_password", "/connection_uri")):
+        yield Failure(
+            412,
+            "The project keeps no passwords (`store_passwords`).",
+            "Storing passwords is disabled",
+        )
+    if method in METHODS:
+        yield from _of_changes(method, path)
+
+
+def _unreadable(wrapper: str | None) -> Failure:
+    if wrapper is None:
+        message = "invalid request: decode query: invalid: limit (Input should be a valid integer)"
+    else:
+        message = UNREADABLE.format(wrapper=wrapper)
+    return Failure(400, "What was sent cannot be read; the message names each field.", message)
+
+
+def _out_of_reach(method: str, path: str) -> bool:
+    return method != "GET" or path.replace("{", "<").replace("}", ">") not in BESIDE_THE_PROJECT
+
+
+def _missing(method: str, path: str) -> str | None:
+    named = [part[1:-1] for part in path.split("/") if part.startswith("{")]
+    if named:
+        return MISSING.get(named[-1], f"{named[-1].rpartition('_')[0]} not found")
+    return "project not found" if f"{method} {path}" in NAMING_A_PROJECT else None
+
+
+def _of_changes(method: str, path: str) -> Iterator[Failure]:
+    yield Failure(
+        409,
+        "It contradicts what there is, or a request with this `Idempotency-Key` is under way.",
+        'branch already exists; branch_name:"preview/x"'
+        if path.endswith("/branches")
+        else "read_write endpoint already exists"
+        if path.endswith("/endpoints")
+        else "a request with this Idempotency-Key is being served",
+    )
+    yield Failure(413, "The body is too long.", "a body may have at most 1048576 bytes")
+    yield Failure(
+        422,
+        "It can be read, but not be done: a limit, a value that is not available here, or an "
+        "`Idempotency-Key` that came with another request.",
+        "projects limit exceeded"
+        if path == "/projects"
+        else "this Idempotency-Key was sent with another request",
+        "PROJECTS_LIMIT_EXCEEDED" if path == "/projects" else "",
+    )
+    if path.startswith(PROJECT):
+        yield Failure(
+            423, "The project is busy; nothing was done, and it is safe to try again.", BUSY
+        )

@@ -1,0 +1,165 @@
+"""The document that the API publishes: whole for every call, and true."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import pytest
+from django.test import Client as DjangoClient
+
+from tests.support.specification import specification
+from tests.support.stack import ROOT
+
+METHODS = ("get", "post", "patch", "delete")
+# Of later versions of the API than `neon-paths.txt` is of, as its SDKs name them.
+LATER = {
+    "GET /projects/shared": "listSharedProjects",
+    "GET /projects/{project_id}/connection_uri": "getConnectionURI",
+    "POST /projects/{project_id}/endpoints/{endpoint_id}/restart": "restartProjectEndpoint",
+    "POST /projects/{project_id}/branches/{branch_id}/set_as_default": "setDefaultProjectBranch",
+    "GET /users/me/organizations": "getCurrentUserOrganizations",
+    "GET /regions": "getActiveRegions",
+    "GET /auth": "getAuthDetails",
+}
+
+
+@pytest.fixture(scope="module")
+def document() -> Any:
+    return DjangoClient().get("/api/v2/openapi.json").json()
+
+
+@pytest.fixture(scope="module")
+def calls(document: Any) -> dict[str, Any]:
+    """The document's operations, as "GET /projects"."""
+    return {
+        f"{method.upper()} {path}": operation
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+        if method in METHODS
+    }
+
+
+def test_it_is_openapi_of_this_address(document: Any) -> None:
+    assert document["openapi"].startswith("3.1")
+    assert [one["url"] for one in document["servers"]] == ["http://testserver/api/v2", "/api/v2"]
+    (scheme,) = document["components"]["securitySchemes"].values()
+    assert (scheme["type"], scheme["scheme"]) == ("http", "bearer")
+    assert all(tag["description"] for tag in document["tags"]), document["tags"]
+
+
+def test_whatever_host_was_asked_it_stays_json(client: DjangoClient) -> None:
+    for host in ('a"b', "x y", "[::1", "example.com:99999999"):
+        answer = client.get("/api/v2/openapi.json", headers={"Host": host})
+        assert answer.status_code == 200
+        assert answer.json()["servers"][-1]["url"] == "/api/v2"
+
+
+def test_every_call_has_an_id_of_its_own_and_says_what_it_does(calls: dict[str, Any]) -> None:
+    ids = [operation["operationId"] for operation in calls.values()]
+    assert len(ids) == len(set(ids))
+    for call, operation in calls.items():
+        assert re.fullmatch(r"[a-z]+([A-Z][A-Za-z]*)*", operation["operationId"]), call
+        assert operation["summary"], f"{call}: no summary"
+        assert operation.get("description"), f"{call}: the function needs a docstring"
+        assert operation["tags"], call
+
+
+def test_the_ids_are_those_of_the_sdks(calls: dict[str, Any]) -> None:
+    paths = specification("neon-paths.txt")
+    known = dict(LATER)
+    for line in paths.read_text().splitlines():
+        if found := re.match(r"(GET|POST|PATCH|DELETE) (\S+) (\w+) ", line):
+            known[f"{found[1]} {found[2]}"] = found[3]
+    named = {call: operation["operationId"] for call, operation in calls.items() if call in known}
+    assert named == {call: known[call] for call in named}
+
+
+def test_every_parameter_and_field_says_what_it_is(document: Any, calls: dict[str, Any]) -> None:
+    unsaid = [
+        f"{call}: parameter {one['name']}"
+        for call, operation in calls.items()
+        for one in operation["parameters"]
+        if not one.get("description")
+    ]
+    unsaid += [
+        f"{name}.{field}"
+        for name, schema in document["components"]["schemas"].items()
+        for field, part in schema.get("properties", {}).items()
+        if not part.get("description")
+    ]
+    where = "Field(description=…), or a line in controlplane/api/document/glossary.py"
+    assert not unsaid, f"{where}: {unsaid}"
+
+
+def test_every_call_tells_its_errors(calls: dict[str, Any]) -> None:
+    for call, operation in calls.items():
+        method, path = call.split()
+        told = set(operation["responses"])
+        assert {"400", "401", "429", "500", "503"} <= told, call
+        assert ("404" in told) >= ("{" in path), call
+        if method != "GET":
+            assert {"403", "409", "413", "422"} <= told, call
+            assert ("423" in told) == path.startswith("/projects/{project_id}"), call
+        assert "default" not in told, call
+        for status, answer in operation["responses"].items():
+            if not status.startswith("2"):
+                example = answer["content"]["application/json"]["example"]
+                assert example["message"], (call, status)
+
+
+def test_every_example_is_as_its_schema_says(document: Any, calls: dict[str, Any]) -> None:
+    for call, operation in calls.items():
+        contents = [operation.get("requestBody", {}).get("content", {})]
+        contents += [answer.get("content", {}) for answer in operation["responses"].values()]
+        for content in contents:
+            if "application/json" in content:
+                described = content["application/json"]
+                words = f"{call}: a line in REQUESTS of controlplane/api/document/glossary.py"
+                assert "example" in described, words
+                schema = validator(document, described["schema"])
+                complaints = [str(one) for one in schema.iter_errors(described["example"])]
+                assert not complaints, (call, complaints[0])
+
+
+def test_every_link_leads_to_a_call_that_takes_what_it_hands_on(calls: dict[str, Any]) -> None:
+    by_id = {operation["operationId"]: operation for operation in calls.values()}
+    linked = set()
+    for call, operation in calls.items():
+        for answer in operation["responses"].values():
+            for link in answer.get("links", {}).values():
+                target = by_id[link["operationId"]]
+                names = {one["name"] for one in target["parameters"] if one["in"] == "path"}
+                assert names == link["parameters"].keys(), (call, link)
+                linked.add(link["operationId"])
+    assert {"getProjectOperation", "getProject", "getProjectBranch", "getWebhook"} <= linked
+
+
+def test_the_page_says_the_same_and_loads_nothing(
+    client: DjangoClient, calls: dict[str, Any]
+) -> None:
+    answer = client.get("/api/v2/docs")
+    page = answer.content.decode()
+    assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
+    policy = answer.headers["Content-Security-Policy"]
+    assert policy.startswith("default-src 'none'; style-src 'sha256-")
+    assert "unsafe" not in policy
+    for operation in calls.values():
+        assert f'id="{operation["operationId"]}"' in page
+    assert not re.findall(r"<(script|link|img|iframe)\b|\bstyle=|\bon\w+=|url\(|@import", page)
+    assert set(re.findall(r'href="([^#"][^"]*)"', page)) == {
+        "http://testserver/api/v2/openapi.json"
+    }
+
+
+def test_the_pages_own_files_are_in_the_wheel() -> None:
+    listed = (ROOT / "pyproject.toml").read_text()
+    for directory in (ROOT / "controlplane" / "api").rglob("*/"):
+        if list(directory.glob("*.py")):
+            package = str(Path(directory).relative_to(ROOT)).replace("/", ".")
+            assert f'"{package}"' in listed, package
+
+
+def validator(document: Any, schema: Any) -> jsonschema_rs.Draft202012Validator:
+    whole = {**schema, "components": document["components"]}
+    return jsonschema_rs.Draft202012Validator(whole, validate_formats=True)

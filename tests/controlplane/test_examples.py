@@ -1,0 +1,250 @@
+"""The document's examples are true: its requests are taken, and what is refused is as it says."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.test import Client as DjangoClient
+
+from controlplane.api.document.glossary import BRANCH_ID, ENDPOINT_ID, PROJECT_ID
+from controlplane.models import (
+    Account,
+    ApiKey,
+    Branch,
+    Database,
+    Endpoint,
+    Operation,
+    Plan,
+    Project,
+    Region,
+    Role,
+)
+from tests.controlplane.rows import make_project, make_webhook
+from tests.controlplane.test_document import METHODS, validator
+
+JSON = "application/json"
+
+
+@pytest.fixture
+def document(api: DjangoClient) -> Any:
+    return api.get("/api/v2/openapi.json").json()
+
+
+@pytest.fixture
+def ids(account: Account, region: Region) -> dict[str, str]:
+    """A project at rest, a branch without an endpoint among its others."""
+    project = make_project(account, region, size=2)
+    branch = Branch.objects.filter(project=project, default=False)[0]
+    bare = Branch.objects.create(project=project, name="bare", current_state="ready")
+    for one in (branch, bare):
+        Role.objects.create(branch=one, name="neondb_owner", verifier="-")
+        Database.objects.create(branch=one, name="neondb", owner_name="neondb_owner")
+    return {
+        "project_id": project.id,
+        "branch_id": branch.id,
+        "bare": bare.id,
+        "endpoint_id": Endpoint.objects.filter(branch=branch)[0].id,
+        "role_name": "neondb_owner",
+        "database_name": "neondb",
+        "webhook_id": make_webhook(account).id,
+    }
+
+
+def test_every_request_is_taken_as_it_stands_there(
+    api: DjangoClient, document: Any, ids: dict[str, str]
+) -> None:
+    sent = 0
+    for path, methods in document["paths"].items():
+        for method in methods.keys() & METHODS:
+            content = methods[method].get("requestBody", {}).get("content", {}).get(JSON)
+            if content is None:
+                continue
+            Operation.objects.filter(status__in=["scheduling", "running"]).update(status="finished")
+            text = json.dumps(content["example"])
+            for example, real in (
+                (PROJECT_ID, ids["project_id"]),
+                (BRANCH_ID, ids["bare"]),
+                (ENDPOINT_ID, ids["endpoint_id"]),
+            ):
+                text = text.replace(example, real)
+            answer = api.generic(method, f"/api/v2{path.format(**ids)}", text, content_type=JSON)
+            assert answer.status_code in (200, 201), (method, path, answer.content)
+            check(document, methods[method], answer, (method, path))
+            sent += 1
+    assert sent >= 13
+
+
+def check(document: Any, operation: Any, answer: Any, where: Any) -> None:
+    """That the document has this answer of the operation, and what it says of it holds."""
+    described = operation["responses"].get(str(answer.status_code))
+    assert described is not None, (where, answer.status_code, answer.content)
+    schema = validator(document, described["content"][JSON]["schema"])
+    complaints = [str(one) for one in schema.iter_errors(answer.json())]
+    assert not complaints, (where, complaints[0])
+    for name in described.get("headers", {}):
+        assert name in answer.headers or name == "Idempotent-Replayed", (where, name)
+
+
+# What is wrong, and how to do it to any call: by its method, its address and its body. Returns
+# None where it does not apply.
+Wrong = Callable[[DjangoClient, str, str, str, bool], Any]
+
+
+def nul(api: DjangoClient, method: str, url: str, body: str, takes_body: bool) -> Any:
+    return api.generic(method, f"{url}?x=%00", body, content_type=JSON)
+
+
+def no_json(api: DjangoClient, method: str, url: str, body: str, takes_body: bool) -> Any:
+    return api.generic(method, url, "{", content_type=JSON) if takes_body else None
+
+
+def no_object(api: DjangoClient, method: str, url: str, body: str, takes_body: bool) -> Any:
+    return api.generic(method, url, "[1]", content_type=JSON) if takes_body else None
+
+
+def wrong_key(api: DjangoClient, method: str, url: str, body: str, takes_body: bool) -> Any:
+    return DjangoClient().generic(
+        method, url, body, content_type=JSON, headers={"Authorization": "Bearer no"}
+    )
+
+
+def in_chunks(api: DjangoClient, method: str, url: str, body: str, takes_body: bool) -> Any:
+    return api.generic(
+        method, url, body, content_type=JSON, headers={"Transfer-Encoding": "chunked"}
+    )
+
+
+def too_long(api: DjangoClient, method: str, url: str, body: str, takes_body: bool) -> Any:
+    return api.generic(method, url, " " * 1_100_000, content_type=JSON) if takes_body else None
+
+
+def bad_idempotency_key(api: DjangoClient, method: str, url: str, body: str, takes: bool) -> Any:
+    if method == "get":
+        return None
+    return api.generic(method, url, body, content_type=JSON, headers={"Idempotency-Key": "é"})
+
+
+ANYWHERE: dict[Wrong, int] = {
+    nul: 400,
+    no_json: 400,
+    no_object: 400,
+    bad_idempotency_key: 400,
+    wrong_key: 401,
+    in_chunks: 411,
+    too_long: 413,
+}
+
+
+def body_of(operation: Any) -> tuple[str, bool]:
+    content = operation.get("requestBody", {}).get("content", {}).get(JSON)
+    return (json.dumps(content["example"]), True) if content else ("", False)
+
+
+@pytest.mark.parametrize("wrong", ANYWHERE, ids=lambda wrong: wrong.__name__)
+def test_what_is_wrong_with_any_call_is_refused_as_it_says(
+    api: DjangoClient, document: Any, wrong: Wrong
+) -> None:
+    for path, methods in document["paths"].items():
+        for method in methods.keys() & METHODS:
+            url = f"/api/v2{path}".replace("{key_id}", "1").replace("{", "").replace("}", "")
+            body, takes_body = body_of(methods[method])
+            answer = wrong(api, method, url, body, takes_body)
+            if answer is not None:
+                assert answer.status_code == ANYWHERE[wrong], (method, path, answer.content)
+                check(document, methods[method], answer, (method, path))
+
+
+def test_what_is_not_there_is_not_found(
+    api: DjangoClient, document: Any, ids: dict[str, str]
+) -> None:
+    missing = dict.fromkeys(("operation_id", "chain_id"), "00000000-0000-4000-8000-000000000000")
+    for path, methods in document["paths"].items():
+        names = [part[1:-1] for part in path.split("/") if part.startswith("{")]
+        for name in names:
+            real = {**missing, "delivery_id": "1-1", "key_id": "1", **ids}
+            gone = "999999999" if name == "key_id" else missing.get(name, "gone-away-00000000")
+            url = f"/api/v2{path.format(**{**real, name: gone})}"
+            if "connection_uri" in path:
+                url += "?database_name=neondb&role_name=neondb_owner"
+            for method in methods.keys() & METHODS:
+                answer = api.generic(method, url, body_of(methods[method])[0], content_type=JSON)
+                assert answer.status_code == 404, (method, path, name, answer.content)
+                check(document, methods[method], answer, (method, path))
+
+
+def test_a_limited_key_is_refused_as_it_says(
+    api: DjangoClient, document: Any, ids: dict[str, str], account: Account, region: Region
+) -> None:
+    elsewhere = make_project(account, region)
+    refused = 0
+    for limits in ({"read_only": True}, {"project_id": elsewhere.id}):
+        _, key = ApiKey.issue(account, "limited", **limits)
+        for path, methods in document["paths"].items():
+            filled = {
+                "operation_id": "x",
+                "chain_id": "x",
+                "delivery_id": "1-1",
+                "key_id": "1",
+                **ids,
+            }
+            for method in methods.keys() & METHODS:
+                answer = DjangoClient().generic(
+                    method,
+                    f"/api/v2{path.format(**filled)}",
+                    body_of(methods[method])[0],
+                    content_type=JSON,
+                    headers={"Authorization": f"Bearer {key}"},
+                )
+                check(document, methods[method], answer, (method, path))
+                refused += answer.status_code == 403
+    assert refused > 50
+
+
+def test_what_a_state_forbids_is_refused_as_it_says(
+    api: DjangoClient, document: Any, ids: dict[str, str], account: Account
+) -> None:
+    project, endpoint = f"/projects/{ids['project_id']}", f"/endpoints/{ids['endpoint_id']}"
+    one = "/projects/{project_id}"
+
+    def refused(method: str, template: str, path: str, body: Any, status: int) -> None:
+        answer = api.generic(
+            method, f"/api/v2{path}", json.dumps(body) if body else "", content_type=JSON
+        )
+        assert answer.status_code == status, answer.content
+        check(document, document["paths"][template][method], answer, (method, path))
+
+    Endpoint.objects.filter(id=ids["endpoint_id"]).update(disabled=True)
+    refused("post", one + "/endpoints/{endpoint_id}/start", f"{project}{endpoint}/start", None, 406)
+    roles = f"{project}/branches/{ids['branch_id']}/roles"
+    refused(
+        "get",
+        one + "/branches/{branch_id}/roles/{role_name}/reveal_password",
+        f"{roles}/neondb_owner/reveal_password",
+        None,
+        412,
+    )
+    refused("post", one + "/branches", f"{project}/branches", {"branch": {"name": "bare"}}, 409)
+    taken = {"endpoint": {"branch_id": ids["branch_id"], "type": "read_write"}}
+    refused("post", one + "/endpoints", f"{project}/endpoints", taken, 409)
+    nobodys = {"database": {"name": "x", "owner_name": "nobody"}}
+    databases = f"{project}/branches/{ids['branch_id']}/databases"
+    refused("post", one + "/branches/{branch_id}/databases", databases, nobodys, 422)
+    Account.objects.filter(id=account.id).update(plan=Plan.FREE)
+    for _ in range(2):
+        api.post("/api/v2/projects", {"project": {}}, content_type=JSON)
+    refused("post", "/projects", "/projects", {"project": {}}, 422)
+
+
+def test_a_busy_project_is_refused_as_it_says(
+    api: DjangoClient, document: Any, ids: dict[str, str]
+) -> None:
+    project = Project.objects.get(id=ids["project_id"])
+    path = f"/api/v2/projects/{project.id}/endpoints/{ids['endpoint_id']}"
+    settings = {"endpoint": {"settings": {"pg_settings": {"work_mem": "9MB"}}}}
+    assert api.patch(path, settings, content_type=JSON).status_code == 200
+    settings["endpoint"]["settings"]["pg_settings"]["work_mem"] = "10MB"
+    answer = api.patch(path, settings, content_type=JSON)
+    assert answer.status_code == 423, answer.content
+    operation = document["paths"]["/projects/{project_id}/endpoints/{endpoint_id}"]["patch"]
+    check(document, operation, answer, path)

@@ -1,0 +1,168 @@
+"""Every answer has the fields that the schemas of clients require: `neon-fields.txt`, by `*`."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from django.test import Client as DjangoClient
+
+from controlplane.models import Account, Branch, Database, Endpoint, Project, Region, Role
+from controlplane.services.passwords import encrypt
+from tests.controlplane.rows import make_project
+from tests.support.specification import specification
+
+# What of it Perch does not have, and why nobody misses it.
+MISSING: Mapping[str, str] = {
+    "GET /consumption/projects": "consumption is not measured yet",
+}
+BODIES: Mapping[str, Any] = {
+    "POST /api_keys": {"key_name": "deploy"},
+    "POST /projects": {"project": {}},
+    "PATCH /projects/{project_id}": {"project": {"name": "other"}},
+    "POST /projects/{project_id}/branches": {"branch": {"name": "preview"}},
+    "PATCH /projects/{project_id}/branches/{branch_id}": {"branch": {"name": "renamed"}},
+    "POST /projects/{project_id}/branches/{branch_id}/databases": {
+        "database": {"name": "orders", "owner_name": "ann"}
+    },
+    "PATCH /projects/{project_id}/branches/{branch_id}/databases/{database_name}": {
+        "database": {"owner_name": "ann"}
+    },
+    "POST /projects/{project_id}/branches/{branch_id}/roles": {"role": {"name": "eve"}},
+    "POST /projects/{project_id}/endpoints": {
+        "endpoint": {"branch_id": "{bare}", "type": "read_write"}
+    },
+    "PATCH /projects/{project_id}/endpoints/{endpoint_id}": {
+        "endpoint": {"passwordless_access": True}
+    },
+}
+TYPES: Mapping[str, type | tuple[type, ...]] = {
+    "string": str,
+    "integer": int,
+    "number": (int, float),
+    "boolean": bool,
+    "object": dict,
+}
+
+
+@dataclass
+class Known:
+    """A schema of the file: what it consists of, its fields, or what it is else."""
+
+    of: str = ""
+    fields: dict[str, tuple[bool, str]] = field(default_factory=dict)
+
+
+def read_fields() -> dict[str, Known]:
+    schemas: dict[str, Known] = {}
+    for line in specification("neon-fields.txt").read_text().splitlines():
+        if found := re.match(r"## (\w+)\s*(.*)", line):
+            schemas[found[1]] = now = Known(of=found[2].strip())
+        elif found := re.match(r"\s+(\*?)([\w ]+?) : (.+)", line):
+            now.fields[found[2]] = bool(found[1]), found[3].strip()
+    return schemas
+
+
+def read_calls() -> dict[str, tuple[int, str]]:
+    """The calls, as "GET /projects", with the status and the schema of their good answers."""
+    calls = {}
+    for line in specification("neon-paths.txt").read_text().splitlines():
+        head, _, rest = line.partition(" | ")
+        answer = re.search(r"'(20\d)': '([^']+)'", rest)
+        assert answer, line
+        schema = re.search(r"schemas/(\w+)", answer[2])
+        name = f"{schema[1]}[]" if schema else answer[2]
+        calls[" ".join(head.split()[:2])] = int(answer[1]), name.replace("Ite[]", "Item[]")
+    return calls
+
+
+def complaints(schemas: Mapping[str, Known], name: str, value: Any, at: str) -> Iterator[str]:
+    """What of the value is not as the schema's required fields want it."""
+    if "&" in name:
+        for part in name.split("&"):
+            yield from complaints(schemas, part, value, at)
+    elif name.endswith("[]"):
+        if not isinstance(value, list):
+            yield f"{at} is no list"
+        else:
+            for one in value:
+                yield from complaints(schemas, name[:-2], one, f"{at}[]")
+    elif name in schemas:
+        known = schemas[name]
+        if "&" in known.of:
+            yield from complaints(schemas, known.of.split()[0], value, at)
+        elif known.fields:
+            yield from of_fields(schemas, known.fields, value, at)
+        elif known.of:
+            yield from complaints(schemas, known.of.split()[0], value, at)
+    elif name in TYPES and (
+        not isinstance(value, TYPES[name]) or (isinstance(value, bool) and name != "boolean")
+    ):
+        yield f"{at} is no {name}: {value!r}"
+
+
+def of_fields(
+    schemas: Mapping[str, Known], fields: Mapping[str, tuple[bool, str]], value: Any, at: str
+) -> Iterator[str]:
+    if not isinstance(value, dict):
+        yield f"{at} is no object"
+        return
+    for name, (is_required, kind) in fields.items():
+        if value.get(name) is not None:
+            yield from complaints(schemas, kind.split()[0], value[name], f"{at}.{name}")
+        elif is_required:
+            yield f"{at}.{name} is missing"
+
+
+@pytest.fixture
+def project(account: Account, region: Region) -> Project:
+    return make_project(account, region, size=3)
+
+
+def test_every_answer_has_the_fields_that_clients_require(
+    api: DjangoClient, account: Account, project: Project
+) -> None:
+    schemas, found = read_fields(), []
+    for call, (status, schema) in sorted(read_calls().items(), key=lambda one: order(one[0])):
+        if call in MISSING:
+            continue
+        answer = send(api, call, project)
+        if answer.status_code != status:
+            found.append(f"{call}: {answer.status_code} {answer.content.decode()[:200]}")
+        else:
+            found += [f"{call}: {one}" for one in complaints(schemas, schema, answer.json(), "")]
+    assert not found, "\n".join(found)
+
+
+def order(call: str) -> int:
+    """What deletes comes last."""
+    return ["GET", "POST", "PATCH", "DELETE"].index(call.split()[0]) * 10 - call.count("/")
+
+
+def send(api: DjangoClient, call: str, project: Project) -> Any:
+    """The call, with whatever it is about made for it."""
+    method, path = call.split()
+    child = Branch.objects.create(
+        project=project, name=f"for {call}", current_state="ready", default=False
+    )
+    bare = Branch.objects.create(project=project, name=f"bare: {call}", current_state="ready")
+    for branch in (child, bare):
+        password = encrypt("secret")
+        Role.objects.create(branch=branch, name="ann", verifier="-", encrypted_password=password)
+        Role.objects.create(branch=branch, name="bob", verifier="-", encrypted_password=password)
+        Database.objects.create(branch=branch, name="stock", owner_name="ann")
+    endpoint = Endpoint.objects.create(project=project, branch=child, current_state="idle")
+    project.operations.filter(status__in=["scheduling", "running"]).update(status="finished")
+    filled = path.format(
+        project_id=project.id,
+        branch_id=child.id,
+        endpoint_id=endpoint.id,
+        role_name="bob",
+        database_name="stock",
+        operation_id=project.operations.all()[0].id,
+        key_id=api.get("/api/v2/api_keys").json()[0]["id"],
+    )
+    body = json.dumps(BODIES.get(call, "")).replace("{bare}", bare.id) if call in BODIES else ""
+    return api.generic(method, f"/api/v2{filled}", body, content_type="application/json")
