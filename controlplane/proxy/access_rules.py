@@ -5,6 +5,7 @@ import logging
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from controlplane.address_ranges import Address, AddressRange, parse_address, parse_range
@@ -94,18 +95,21 @@ def parse_rules(settings: Mapping[str, Any], *, is_protected: bool) -> AccessRul
     blocks_public = bool(settings.get("block_public_connections"))
     if not is_restricted and not blocks_public:
         return None
-    return AccessRules(AddressSet.of(_ranges(texts)) if is_restricted else None, blocks_public)
+    allowed = _set_of(tuple(map(str, texts))) if is_restricted else None
+    return AccessRules(allowed, blocks_public)
 
 
-def _ranges(texts: Iterable[str]) -> list[AddressRange]:
-    """One that cannot be read lets nobody in: it is no reason to let in everybody."""
+# A list is read again for each role, and whenever something of an endpoint of its project changes.
+@lru_cache(maxsize=1000)
+def _set_of(texts: tuple[str, ...]) -> AddressSet:
+    """A range that cannot be read lets nobody in: it is no reason to let in everybody."""
     found = []
     for text in texts:
         try:
-            found.append(parse_range(str(text)))
+            found.append(parse_range(text))
         except ValueError as error:
             log.error("range of addresses not read", extra={"error": str(error)})
-    return found
+    return AddressSet.of(found)
 
 
 _PRIVATE_ADDRESSES = AddressSet.of(map(parse_range, _PRIVATE))
