@@ -98,18 +98,21 @@ def parse_rules(text: str, *, is_protected: bool) -> AccessRules | None:
     blocks_public = bool(settings.get("block_public_connections"))
     if not is_restricted and not blocks_public:
         return None
-    return AccessRules(AddressSet.of(_ranges(texts)) if is_restricted else None, blocks_public)
+    allowed = _set_of(tuple(map(str, texts))) if is_restricted else None
+    return AccessRules(allowed, blocks_public)
 
 
-def _ranges(texts: Iterable[str]) -> list[AddressRange]:
-    """One that cannot be read lets nobody in: it is no reason to let in everybody."""
+# A list is read again for each role, and whenever something of an endpoint of its project changes.
+@lru_cache(maxsize=1000)
+def _set_of(texts: tuple[str, ...]) -> AddressSet:
+    """A range that cannot be read lets nobody in: it is no reason to let in everybody."""
     found = []
     for text in texts:
         try:
-            found.append(parse_range(str(text)))
+            found.append(parse_range(text))
         except ValueError as error:
             log.error("range of addresses not read", extra={"error": str(error)})
-    return found
+    return AddressSet.of(found)
 
 
 _PRIVATE_ADDRESSES = AddressSet.of(map(parse_range, _PRIVATE))
