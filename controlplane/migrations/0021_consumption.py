@@ -82,10 +82,13 @@ BEGIN
         units := 0;
         bytes := 0;
     END IF;
-    INSERT INTO controlplane_meter
-        (branch_id, compute_units, active_since, stored_bytes, stored_since)
-        VALUES (of_branch, 0, now(), 0, now()) ON CONFLICT DO NOTHING;
     SELECT * INTO had FROM controlplane_meter WHERE branch_id = of_branch FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        -- Nobody else does meanwhile: the branch is locked.
+        INSERT INTO controlplane_meter
+            (branch_id, compute_units, active_since, stored_bytes, stored_since)
+            VALUES (of_branch, 0, now(), 0, now()) RETURNING * INTO had;
+    END IF;
     IF units <> had.compute_units THEN
         at := least(at, clock_timestamp());
         IF had.compute_units > 0 THEN
