@@ -92,6 +92,11 @@ ShortName = Annotated[
     StringConstraints(strip_whitespace=True, min_length=1, max_length=64),
     AfterValidator(_storable),
 ]
+# What is noted about something, and under which name.
+Note = Annotated[str, StringConstraints(max_length=1024), AfterValidator(_storable)]
+NoteName = Annotated[
+    str, StringConstraints(min_length=1, max_length=128), AfterValidator(_storable)
+]
 # The name of a role or a database: Postgres cuts off what is longer.
 Identifier = Annotated[
     str,

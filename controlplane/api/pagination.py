@@ -42,7 +42,7 @@ class BranchesQuery(Schema):
     cursor: Text | None = Field(None, description="The `next` of the page before.")
     # Without a limit a caller means all of them, as far as one page may go.
     limit: int = Field(MOST, ge=1, le=MOST, description="At most so many branches.")
-    search: Text = Field("", description="A part of the name or of the id.")
+    search: Text = Field("", description="A part of the name, or the beginning of the id.")
     sort_by: SortBy | None = Field(None, description="`updated_at` unless told.")
     sort_order: Annotated[SortOrder, BeforeValidator(_in_small_letters)] | None = Field(
         None, description="`desc` unless told."

@@ -95,7 +95,7 @@ class Branch(models.Model):
                 name="branch_init_source_is_known",
                 condition=models.Q(init_source__in=InitSource.values),
             ),
-            # What the composite foreign keys of endpoints and children point at.
+            # What the composite foreign keys of endpoints, children and `schema_of` point at.
             models.UniqueConstraint(name="branch_of_its_project", fields=["id", "project"]),
         )
         indexes = (

@@ -142,7 +142,11 @@ def count_branches(account: Account, project_id: str, *, search: str = "") -> in
 def _found(project: Project, search: str) -> QuerySet[Branch]:
     branches = Branch.objects.filter(project=project, deleted_at=None, hidden=False)
     if search:
-        branches = branches.filter(Q(name__icontains=search) | Q(id__icontains=search))
+        wanted = Q(name__icontains=search)
+        # Every id has letters that a name is looked for by.
+        if search.startswith("br-"):
+            wanted |= Q(id__startswith=search)
+        branches = branches.filter(wanted)
     return branches
 
 

@@ -80,10 +80,11 @@ def test_renaming(alice: Person, shop: Shop) -> None:
 
 
 def test_a_branch_that_expires_says_when(alice: Person, shop: Shop) -> None:
-    assert "expires" not in Page(alice.get(shop.url)).row(shop.dev_id)
     path = f"/projects/{shop.id}/branches/{shop.dev_id}"
     alice.api.patch(path, {"branch": {"expires_at": "2999-01-31T12:00:00Z"}})
     assert "expires 2999-01-31 12:00:00 UTC" in Page(alice.get(shop.url)).row(shop.dev_id)
+    alice.api.patch(path, {"branch": {"expires_at": None}})
+    assert "expires" not in Page(alice.get(shop.url)).row(shop.dev_id)
 
 
 def test_another_default(alice: Person, shop: Shop) -> None:

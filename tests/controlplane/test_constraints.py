@@ -104,6 +104,17 @@ class TestBranches:
             lambda: Branch.objects.create(project=project, name="child", parent=parent),
         )
 
+    def test_a_schema_of_another_project(self, project: Project, other: Project) -> None:
+        source = Branch.objects.filter(project=other)[0]
+        violates(
+            "branch_and_schema_share_a_project",
+            lambda: Branch.objects.create(project=project, name="empty", schema_of=source),
+        )
+
+    def test_an_unknown_source(self, project: Project) -> None:
+        branches = Branch.objects.filter(project=project)
+        violates("branch_init_source_is_known", lambda: branches.update(init_source="nothing"))
+
     def test_an_unknown_state(self, project: Project) -> None:
         branches = Branch.objects.filter(project=project)
         violates("branch_state_is_known", lambda: branches.update(current_state="archived"))

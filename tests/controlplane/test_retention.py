@@ -60,6 +60,19 @@ def test_branches_and_endpoints_of_a_project_that_lives_on(
     assert Branch.objects.get().id == Endpoint.objects.get().branch_id == kept.id
 
 
+def test_a_branch_outlives_the_one_that_it_is_the_schema_of(
+    account: Account, region: Region
+) -> None:
+    project = make_project(account, region, size=2)
+    source, made = Branch.objects.filter(project=project).order_by("name")
+    Branch.objects.filter(id=made.id).update(schema_of=source, init_source="schema-only")
+    Branch.objects.filter(id=source.id).update(deleted_at=LONG_AGO)
+    Endpoint.objects.filter(branch=source).update(deleted_at=LONG_AGO)
+    forget_deleted(region)
+    kept = Branch.objects.get()
+    assert (kept.id, kept.source, kept.init_source) == (made.id, None, "schema-only")
+
+
 def test_an_endpoint_that_was_deleted_lately_keeps_its_branch(
     account: Account, region: Region
 ) -> None:

@@ -2,9 +2,9 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, StringConstraints, model_validator
+from pydantic import BaseModel, Field, model_validator
 
-from controlplane.api.fields import Integer, Name, PointInTime, Text
+from controlplane.api.fields import Integer, Name, Note, NoteName, PointInTime, Text
 from controlplane.api.requests.attributes import Attributes
 from controlplane.api.requests.endpoints import NewBranchEndpoint
 from controlplane.services.branch_expiry import Expiry
@@ -20,9 +20,6 @@ ARCHIVED = (
 )
 ENDS = {"expires_at", "ttl_interval_seconds"}
 TWO_ENDS = "expires_at and ttl_interval_seconds both say when the branch is to go: send one of them"
-
-Note = Annotated[Text, StringConstraints(max_length=1024)]
-NoteName = Annotated[Text, StringConstraints(min_length=1, max_length=128)]
 
 
 class BranchAttributes(Attributes):

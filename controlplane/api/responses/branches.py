@@ -92,7 +92,7 @@ class OneBranch(Schema):
     branch: BranchOut
 
 
-class Annotated(Schema):
+class AnnotatedObject(Schema):
     type: Literal["console/branch"]
     id: str
 
@@ -100,7 +100,7 @@ class Annotated(Schema):
 class Annotation(Schema):
     """What was noted about a branch when it was made."""
 
-    object: Annotated
+    object: AnnotatedObject
     value: dict[str, str]
     created_at: Timestamp
     updated_at: Timestamp
@@ -108,7 +108,7 @@ class Annotation(Schema):
     @classmethod
     def of(cls, branch: Branch) -> Self:
         return cls(
-            object=Annotated(type="console/branch", id=branch.id),
+            object=AnnotatedObject(type="console/branch", id=branch.id),
             value=branch.annotation_value,
             created_at=branch.created_at,
             updated_at=branch.created_at,
