@@ -1,5 +1,9 @@
 """What clients look for before they go on, and this server never has any of: lists that are empty,
-once the caller's project or branch was found."""
+once the caller's project or branch was found.
+
+A branch's `credentials` are not among them: where that list answers, `neonctl env pull` goes on to
+make one, and where it is not offered, does without.
+"""
 
 from typing import Any
 
@@ -21,10 +25,6 @@ class Permissions(Schema):
     project_permissions: list[Nothing]
 
 
-class Credentials(Schema):
-    credentials: list[Nothing]
-
-
 class Functions(Schema):
     functions: list[Nothing]
 
@@ -42,15 +42,6 @@ def list_permissions(request: AuthenticatedRequest, project_id: str) -> dict[str
     """Nobody: an API key that is limited to the project is how another gets at it."""
     find_project(request.auth, project_id)
     return {"project_permissions": []}
-
-
-@router.get(f"{BRANCH}/credentials", response=Credentials, summary="List the branch's credentials")
-def list_credentials(
-    request: AuthenticatedRequest, project_id: str, branch_id: str
-) -> dict[str, Any]:
-    """There are none: a branch is reached by its roles' passwords alone."""
-    get_branch(request.auth, project_id, branch_id)
-    return {"credentials": []}
 
 
 @router.get(f"{BRANCH}/functions", response=Functions, summary="List the branch's functions")
