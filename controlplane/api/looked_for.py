@@ -10,7 +10,7 @@ from typing import Any
 from ninja import Router, Schema
 
 from controlplane.api.auth import AuthenticatedRequest
-from controlplane.services.branches import get_branch
+from controlplane.services.branches import find_branch
 from controlplane.services.projects import find_project
 
 router = Router(tags=["projects"])
@@ -49,12 +49,12 @@ def list_functions(
     request: AuthenticatedRequest, project_id: str, branch_id: str
 ) -> dict[str, Any]:
     """There are none: this server runs none."""
-    get_branch(request.auth, project_id, branch_id)
+    find_branch(find_project(request.auth, project_id), branch_id)
     return {"functions": []}
 
 
 @router.get(f"{BRANCH}/buckets", response=Buckets, summary="List the branch's buckets")
 def list_buckets(request: AuthenticatedRequest, project_id: str, branch_id: str) -> dict[str, Any]:
     """There are none: this server stores no objects."""
-    get_branch(request.auth, project_id, branch_id)
+    find_branch(find_project(request.auth, project_id), branch_id)
     return {"buckets": []}

@@ -32,6 +32,10 @@ BUDGET = {
     "/branches": 4,
     "/branches/{branch}": 4,
     "/branches/{branch}/endpoints": 4,
+    "/branches/{branch}/functions": 3,
+    "/branches/{branch}/buckets": 3,
+    "/permissions": 2,
+    "/limits": 2,
     "/operations": 3,
     "/operations?limit=1": 3,
     "/operations/{operation}": 3,
@@ -91,6 +95,12 @@ ENDPOINT = "/{project}/endpoints/{endpoint}"
 WRITES: dict[str, tuple[str, str, Any, int]] = {
     "create a project": ("POST", "", {"project": {}}, 14),
     "rename a project": ("PATCH", "/{project}", {"project": {"name": "x"}}, 6),
+    "change a project's settings": (
+        "PATCH",
+        "/{project}",
+        {"project": {"settings": {"allowed_ips": {"ips": []}}}},
+        6,
+    ),
     "delete a project": ("DELETE", "/{project}", None, 12),
     "create a branch": ("POST", "/{project}/branches", {}, 17),
     "create a branch with an endpoint": (
