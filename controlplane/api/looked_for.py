@@ -1,5 +1,9 @@
 """What clients look for before they go on, and this server never has any of: lists that are empty,
-once the caller's project or branch was found."""
+once the caller's project or branch was found.
+
+A branch's `credentials` are not among them: where that list answers, `neonctl env pull` goes on to
+make one, and where it is not offered, does without.
+"""
 
 from typing import Any
 
@@ -7,7 +11,7 @@ from ninja import Schema
 
 from controlplane.api.auth import AuthenticatedRequest
 from controlplane.api.routing import Router
-from controlplane.services.branches import get_branch
+from controlplane.services.branches import find_branch
 from controlplane.services.projects import find_project
 
 router = Router(tags=["projects"])
@@ -20,10 +24,6 @@ class Nothing(Schema):
 
 class Permissions(Schema):
     project_permissions: list[Nothing]
-
-
-class Credentials(Schema):
-    credentials: list[Nothing]
 
 
 class Functions(Schema):
@@ -45,26 +45,17 @@ def list_permissions(request: AuthenticatedRequest, project_id: str) -> dict[str
     return {"project_permissions": []}
 
 
-@router.get(f"{BRANCH}/credentials", response=Credentials, summary="List the branch's credentials")
-def list_credentials(
-    request: AuthenticatedRequest, project_id: str, branch_id: str
-) -> dict[str, Any]:
-    """There are none: a branch is reached by its roles' passwords alone."""
-    get_branch(request.auth, project_id, branch_id)
-    return {"credentials": []}
-
-
 @router.get(f"{BRANCH}/functions", response=Functions, summary="List the branch's functions")
 def list_functions(
     request: AuthenticatedRequest, project_id: str, branch_id: str
 ) -> dict[str, Any]:
     """There are none: this server runs none."""
-    get_branch(request.auth, project_id, branch_id)
+    find_branch(find_project(request.auth, project_id), branch_id)
     return {"functions": []}
 
 
 @router.get(f"{BRANCH}/buckets", response=Buckets, summary="List the branch's buckets")
 def list_buckets(request: AuthenticatedRequest, project_id: str, branch_id: str) -> dict[str, Any]:
     """There are none: this server stores no objects."""
-    get_branch(request.auth, project_id, branch_id)
+    find_branch(find_project(request.auth, project_id), branch_id)
     return {"buckets": []}

@@ -162,7 +162,8 @@ def words_of_missing(request: HttpRequest) -> tuple[str, str]:
         return "", f"not found: {path[:LONGEST_PATH]}"
     below = path.removeprefix(PREFIX)
     if known := known_route(method, below):
-        return "NOT_OFFERED", f"not offered by this server: {known}"
+        # By the last words neonctl knows that it has to do without, and goes on.
+        return "NOT_OFFERED", f"not offered by this server: {known} is not available here"
     return "", f"not found: there is no {method[:16]} {below[:LONGEST_PATH] or '/'} in this API"
 
 

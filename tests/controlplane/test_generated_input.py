@@ -45,6 +45,7 @@ def test_it_is_never_an_error_of_ours(
         endpoint_id=Endpoint.objects.get(project=project).id,
         database_name="neondb",
         webhook_id=make_webhook(account).id,
+        org_id=account.organization_id,
     )
 
     document = api.get("/api/v2/openapi.json").json()

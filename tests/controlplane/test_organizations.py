@@ -87,7 +87,7 @@ def test_what_a_plan_allows_of_a_project(alice: Client, free: Client) -> None:
 
 
 class TestWhatThereIsNeverOneOf:
-    @pytest.mark.parametrize("name", ["credentials", "functions", "buckets"])
+    @pytest.mark.parametrize("name", ["functions", "buckets"])
     def test_of_a_branch(self, standing: Project, alice: Client, name: str) -> None:
         path = standing.branch_path(rest=f"/{name}")
         assert standing.client.get(path) == {name: []}

@@ -227,3 +227,18 @@ class TestStoredBefore:
     )
     def test_the_rest_goes(self, stored: Any, kept: Any) -> None:
         assert self.typed(stored) == kept
+
+
+@pytest.mark.parametrize("deep", ["[" * 500 + "]" * 500, '{"a":' * 500 + "1" + "}" * 500])
+def test_what_is_nested_for_ever_is_kept_nowhere(
+    api: DjangoClient, project: Project, deep: str
+) -> None:
+    for name, status in (("a", 200), ("hipaa", 422), ("quota", 400)):
+        text = f'{{"project": {{"settings": {{"{name}": {deep}}}}}}}'
+        if name == "quota" and deep.startswith("{"):
+            status = 200
+        path = f"/api/v2/projects/{project.id}"
+        response = api.generic("PATCH", path, text, content_type="application/json")
+        assert response.status_code == status, response.content
+    project.refresh_from_db()
+    assert project.settings.get("quota", {}) == {}

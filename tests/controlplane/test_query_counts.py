@@ -34,6 +34,10 @@ BUDGET = {
     "/branches/count": 3,
     "/branches/{branch}": 3,
     "/branches/{branch}/endpoints": 4,
+    "/branches/{branch}/functions": 3,
+    "/branches/{branch}/buckets": 3,
+    "/permissions": 2,
+    "/limits": 2,
     "/operations": 3,
     "/operations?limit=1": 3,
     "/operations/{operation}": 2,
@@ -93,6 +97,12 @@ ENDPOINT = "/{project}/endpoints/{endpoint}"
 WRITES: dict[str, tuple[str, str, Any, int]] = {
     "create a project": ("POST", "", {"project": {}}, 14),
     "rename a project": ("PATCH", "/{project}", {"project": {"name": "x"}}, 7),
+    "change a project's settings": (
+        "PATCH",
+        "/{project}",
+        {"project": {"settings": {"allowed_ips": {"ips": []}}}},
+        7,
+    ),
     "delete a project": ("DELETE", "/{project}", None, 9),
     "delete a project at once": ("DELETE", "/{project}", None, 13),
     "create a branch": ("POST", "/{project}/branches", {}, 17),
