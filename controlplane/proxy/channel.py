@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from controlplane.proxy.errors import ConnectionLost
 from controlplane.proxy.readiness import Readiness
+from controlplane.proxy.tls import ClientTlsSocket
 
 WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 # What one read of a plain socket takes at most, in bytes.
@@ -45,8 +46,8 @@ class Channel:
         readiness.adopt(self.fileno)
 
     @property
-    def tls(self) -> ssl.SSLSocket | None:
-        return self._socket if isinstance(self._socket, ssl.SSLSocket) else None
+    def tls(self) -> ClientTlsSocket | None:
+        return self._socket if isinstance(self._socket, ClientTlsSocket) else None
 
     def _adopt(self, connection: socket.socket) -> None:
         connection.setblocking(False)
@@ -107,7 +108,8 @@ class Channel:
                 raise ConnectionLost from error
 
     async def start_tls(self, context: ssl.SSLContext) -> ssl.SSLSocket:
-        """Shakes hands as the server. Raises ConnectionLost where that fails."""
+        """Shakes hands as the server, with the context of a `tls.TlsIdentity`. Raises
+        ConnectionLost where that fails."""
         tls = context.wrap_socket(self._socket, server_side=True, do_handshake_on_connect=False)
         self._adopt(tls)
         while True:

@@ -35,7 +35,7 @@ from controlplane.proxy.relay import Relay
 from controlplane.proxy.routing import Destination, find_destination
 from controlplane.proxy.settings import PlainConnections, ProxySettings
 from controlplane.proxy.shared_wakes import SharedWakes
-from controlplane.proxy.tls import ALPN_PROTOCOL, ClientTlsSocket, TlsIdentity
+from controlplane.proxy.tls import ALPN_PROTOCOL, TlsIdentity
 
 log = logging.getLogger(__name__)
 
@@ -188,7 +188,7 @@ class Session:
             raise InsecureConnection
         destination = find_destination(
             request.parameters,
-            server_name=tls.server_name if isinstance(tls, ClientTlsSocket) else None,
+            server_name=tls.server_name if tls is not None else None,
             region_host=proxy.settings.region_host,
         )
         route = await proxy.directory.route(destination.endpoint_id, request.role)
@@ -201,7 +201,7 @@ class Session:
                 self._client,
                 verifier,
                 role=request.role,
-                channel_binding=proxy.identity.channel_binding if tls is not None else None,
+                channel_binding=tls.channel_binding if tls is not None else None,
                 preamble=request.negotiation,
             )
         except PasswordFailed:
@@ -209,6 +209,8 @@ class Session:
             await asyncio.sleep(proxy.failure_pace.pause(self._client_address))
             raise
         assert route is not None
+        if tls is not None:
+            proxy.identity.note_proven(tls.server_name)
         if route.disabled:
             raise DisabledEndpointRefused
         admission = Admission(

@@ -27,12 +27,13 @@ import psutil
 import psycopg
 import uvloop
 
+from controlplane.proxy.authority import load_or_create_authority
 from controlplane.proxy.directory import ComputeAddress, Route
+from controlplane.proxy.issuing import IssuingIdentity
 from controlplane.proxy.peers import PeerGroup
 from controlplane.proxy.processes import run_processes
 from controlplane.proxy.server import Proxy, open_listeners
 from controlplane.proxy.settings import ProxySettings
-from controlplane.proxy.tls import load_identity, load_or_create_identity
 from tests.support.bare_postgres import (
     SUPERUSER,
     BarePostgres,
@@ -41,6 +42,7 @@ from tests.support.bare_postgres import (
     private_directory,
     unprivileged,
 )
+from tests.support.certificates import certificate
 from tests.support.waiting import wait_for
 
 ENDPOINT = "ep-bench-mark-000001"
@@ -61,8 +63,8 @@ max_client_conn = 2000
 default_pool_size = 500
 server_lifetime = 0
 client_tls_sslmode = allow
-client_tls_cert_file = {directory}/server.pem
-client_tls_key_file = {directory}/server.key
+client_tls_cert_file = {directory}/localhost.pem
+client_tls_key_file = {directory}/localhost.pem
 log_connections = 0
 log_disconnections = 0
 logfile = {directory}/log
@@ -119,7 +121,6 @@ def main() -> None:
         verifier = set_password(postgres)
         run_pgbench(direct(postgres).conninfo, "-i", "-s", "5", "-q")
         identity = directory / "tls"
-        load_or_create_identity(identity, "localhost")
         pgbouncer = stack.enter_context(running_pgbouncer(directory, postgres, verifier))
         proxy = stack.enter_context(
             running_proxy(identity, postgres, verifier, arguments.processes)
@@ -236,10 +237,7 @@ def running_pgbouncer(
     directory: Path, postgres: BarePostgres, verifier: str
 ) -> Iterator[Callable[[str], list[Contestant]]]:
     port = free_port()
-    tls = directory / "tls"
-    for name in ("server.pem", "server.key"):
-        shutil.copy(tls / name, directory / name)
-        (directory / name).chmod(0o644)
+    certificate(directory, "localhost").chmod(0o644)
     (directory / "users").write_text(f'"{SUPERUSER}" "{verifier}"\n')
     (directory / "pgbouncer.ini").write_text(
         PGBOUNCER.format(
@@ -279,7 +277,7 @@ def running_proxy(
 
 def serve_proxy(*, port: int, processes: int, identity: str, verifier: str, compute: str) -> None:
     """The proxy alone, in the processes that are measured."""
-    tls = load_identity(Path(identity) / "server.pem", Path(identity) / "server.key")
+    tls = IssuingIdentity(load_or_create_authority(Path(identity)), "localhost")
     directory = BenchmarkDirectory(verifier, Path(compute))
     settings = ProxySettings(region_host="localhost", secret=b"benchmark", port=port)
     listeners = open_listeners(settings)

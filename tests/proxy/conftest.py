@@ -1,12 +1,14 @@
 """The named people: alice and bob have roles on the endpoint `ep-calm-river-000001`."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from psycopg import sql
 
+from controlplane.proxy.authority import load_or_create_authority
 from controlplane.proxy.directory import ComputeAddress
-from controlplane.proxy.tls import TlsIdentity, load_or_create_identity
+from controlplane.proxy.issuing import IssuingIdentity
 from tests.proxy.running_proxy import (
     REGION_HOST,
     Endpoint,
@@ -21,8 +23,16 @@ PASSWORDS = {"alice": "alice's secret", "bob": "bob's secret"}
 
 
 @pytest.fixture(scope="session")
-def identity(tmp_path_factory: pytest.TempPathFactory) -> TlsIdentity:
-    return load_or_create_identity(tmp_path_factory.mktemp("tls"), REGION_HOST)
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The PEM file that clients who verify trust."""
+    directory = tmp_path_factory.mktemp("tls")
+    load_or_create_authority(directory)
+    return directory / "authority.pem"
+
+
+@pytest.fixture(scope="session")
+def identity(authority: Path) -> IssuingIdentity:
+    return IssuingIdentity(load_or_create_authority(authority.parent), REGION_HOST)
 
 
 @pytest.fixture(scope="session")
@@ -58,7 +68,7 @@ def directory(postgres: BarePostgres) -> MemoryDirectory:
 
 
 @pytest.fixture
-def proxy(identity: TlsIdentity, directory: MemoryDirectory) -> Iterator[RunningProxy]:
+def proxy(identity: IssuingIdentity, directory: MemoryDirectory) -> Iterator[RunningProxy]:
     with running_proxy(identity, directory) as proxy:
         yield proxy
 

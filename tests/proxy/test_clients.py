@@ -143,13 +143,3 @@ def test_notifications_arrive_while_the_client_is_idle(proxy: RunningProxy) -> N
         speaker.execute("NOTIFY news, 'hello'")
         notification = next(listener.notifies(timeout=10))
     assert notification.payload == "hello"
-
-
-def test_a_verifying_client_trusts_the_authority(
-    proxy: RunningProxy, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    authority = next(tmp_path_factory.getbasetemp().glob("tls0/authority.pem"))
-    with proxy.connect(
-        ENDPOINT, **ALICE, sslmode="verify-full", sslrootcert=str(authority)
-    ) as connection:
-        assert connection.execute("SELECT 1").fetchone() == (1,)

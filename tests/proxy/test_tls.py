@@ -1,48 +1,277 @@
-"""The certificate that the proxy makes for itself, or the operator's own."""
+"""The certificates that the proxy makes for itself, or the operator's own."""
 
+import asyncio
+import os
+import shutil
+import socket
 import ssl
+import subprocess
+import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
+import asyncpg
 import pytest
 from cryptography import x509
 
-from controlplane.proxy.tls import load_identity, load_or_create_identity
+from controlplane.proxy import issuing
+from controlplane.proxy.authority import load_or_create_authority
+from controlplane.proxy.issuing import IssuingIdentity
+from controlplane.proxy.tls import OperatorIdentity, end_point_hash
+from tests.proxy.conftest import ENDPOINT, PASSWORDS
+from tests.proxy.running_proxy import MemoryDirectory, RunningProxy, running_proxy
+from tests.support.certificates import certificate
+
+ALICE: dict[str, Any] = {"user": "alice", "password": PASSWORDS["alice"]}
+# What clients may call the region, and with which `options`.
+NAMES = {
+    "an endpoint": (f"{ENDPOINT}.localhost", ""),
+    "its pooler": (f"{ENDPOINT}-pooler.localhost", ""),
+    "the region": ("localhost", f"endpoint={ENDPOINT}"),
+    "an address": ("127.0.0.1", f"endpoint={ENDPOINT}"),
+}
 
 
-def certificate(directory: Path) -> x509.Certificate:
-    return x509.load_pem_x509_certificates((directory / "server.pem").read_bytes())[0]
+def shown(proxy: RunningProxy | int, server_name: str | None) -> x509.Certificate:
+    """The certificate that a client sees who asks for this name."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.set_alpn_protocols(["postgresql"])
+    port = proxy if isinstance(proxy, int) else proxy.port
+    with (
+        socket.create_connection(("127.0.0.1", port)) as plain,
+        context.wrap_socket(plain, server_hostname=server_name) as tls,
+    ):
+        der = tls.getpeercert(binary_form=True)
+        assert der is not None
+        assert tls.selected_alpn_protocol() == "postgresql"
+        return x509.load_der_x509_certificate(der)
 
 
-def test_the_first_start_makes_a_certificate_for_the_region(tmp_path: Path) -> None:
-    load_or_create_identity(tmp_path / "tls", "eu.example.com")
-    names = certificate(tmp_path / "tls").extensions.get_extension_for_class(
-        x509.SubjectAlternativeName
+def names_of(leaf: x509.Certificate) -> list[str]:
+    names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    addresses = [str(address) for address in names.get_values_for_type(x509.IPAddress)]
+    return [*names.get_values_for_type(x509.DNSName), *addresses]
+
+
+@pytest.mark.parametrize(("host", "options"), NAMES.values(), ids=NAMES.keys())
+@pytest.mark.parametrize("negotiation", ["postgres", "direct"])
+def test_libpq_verifies_every_name(
+    proxy: RunningProxy, authority: Path, host: str, options: str, negotiation: str
+) -> None:
+    proxy.directory.endpoints[ENDPOINT].pooler = proxy.directory.endpoints[ENDPOINT].address
+    with proxy.connect(
+        ENDPOINT,
+        **ALICE,
+        host=host,
+        options=options,
+        sslmode="verify-full",
+        sslrootcert=str(authority),
+        sslnegotiation=negotiation,
+        channel_binding="require",
+    ) as connection:
+        assert connection.execute("SELECT current_user").fetchone() == ("alice",)
+
+
+def test_psql_verifies_an_endpoints_name(proxy: RunningProxy, authority: Path) -> None:
+    connection = (
+        f"host={ENDPOINT}.localhost hostaddr=127.0.0.1 port={proxy.port} user=alice"
+        f" dbname=postgres sslmode=verify-full sslrootcert={authority} channel_binding=require"
     )
-    assert names.value.get_values_for_type(x509.DNSName) == ["eu.example.com", "*.eu.example.com"]
+    answer = subprocess.run(
+        ["psql", connection, "-Atc", "SELECT current_user"],
+        env={**os.environ, "PGPASSWORD": PASSWORDS["alice"]},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (answer.stdout, answer.stderr) == ("alice\n", "")
+
+
+@pytest.mark.parametrize(("host", "options"), NAMES.values(), ids=NAMES.keys())
+def test_pythons_own_tls_verifies_every_name(
+    proxy: RunningProxy, authority: Path, host: str, options: str
+) -> None:
+    """As strictly as Python can, which is what asyncpg has."""
+    context = ssl.create_default_context(cafile=str(authority))
+    context.verify_flags |= ssl.VERIFY_X509_STRICT
+    proxy.directory.endpoints[ENDPOINT].pooler = proxy.directory.endpoints[ENDPOINT].address
+    with (
+        socket.create_connection(("127.0.0.1", proxy.port)) as plain,
+        context.wrap_socket(plain, server_hostname=host) as tls,
+    ):
+        assert tls.version() == "TLSv1.3"
+
+
+def test_asyncpg_verifies_the_region(proxy: RunningProxy, authority: Path) -> None:
+    async def ask() -> Any:
+        connection = await asyncpg.connect(
+            host="localhost",
+            port=proxy.port,
+            database="postgres",
+            ssl=ssl.create_default_context(cafile=str(authority)),
+            server_settings={"options": f"endpoint={ENDPOINT}"},
+            **ALICE,
+        )
+        try:
+            return await connection.fetchval("SELECT current_user")
+        finally:
+            await connection.close()
+
+    assert asyncio.run(ask()) == "alice"
+
+
+@pytest.mark.parametrize("host", [f"{ENDPOINT}.localhost", "api.localhost", "localhost"])
+def test_openssl_verifies_the_name(proxy: RunningProxy, authority: Path, host: str) -> None:
+    answer = subprocess.run(
+        [
+            *("openssl", "s_client", "-connect", f"127.0.0.1:{proxy.port}", "-starttls"),
+            *("postgres", "-servername", host, "-verify_hostname", host, "-x509_strict"),
+            *("-verify_return_error", "-CAfile", str(authority), "-brief"),
+        ],
+        input="",
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=20,
+    )
+    assert "Verification: OK" in answer.stderr
+    assert f"Verified peername: {host}" in answer.stderr
+
+
+def test_each_name_has_a_certificate_and_all_have_one_key(proxy: RunningProxy) -> None:
+    first, again = (shown(proxy, f"{ENDPOINT}.localhost") for _ in range(2))
+    pooler, region = shown(proxy, f"{ENDPOINT}-pooler.localhost"), shown(proxy, None)
+    assert first == again
+    assert names_of(first) == [f"{ENDPOINT}.localhost"]
+    assert names_of(pooler) == [f"{ENDPOINT}-pooler.localhost"]
+    assert names_of(region) == ["localhost", "*.localhost", "127.0.0.1", "::1"]
+    assert first.public_key() == pooler.public_key() == region.public_key()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["x.localhost", "ep-.localhost", f"a.{ENDPOINT}.localhost", f"{ENDPOINT}.example.com"],
+)
+def test_a_name_that_no_endpoint_can_have_gets_the_regions(proxy: RunningProxy, name: str) -> None:
+    assert shown(proxy, name) == shown(proxy, None)
+
+
+def test_a_host_of_a_region_elsewhere_shows_its_own_address(
+    authority: Path, directory: MemoryDirectory
+) -> None:
+    """Who comes by an address verifies the address."""
+    identity = IssuingIdentity(load_or_create_authority(authority.parent), "eu.example.com")
+    with running_proxy(identity, directory, region_host="eu.example.com") as proxy:
+        assert names_of(shown(proxy, None)) == ["eu.example.com", "*.eu.example.com", "127.0.0.1"]
+        assert names_of(shown(proxy, "localhost")) == ["eu.example.com", "*.eu.example.com"]
+        name = f"{ENDPOINT}.eu.example.com"
+        assert names_of(shown(proxy, name.upper())) == [name]
+
+
+def test_strangers_names_are_bounded_and_push_out_no_endpoints_name(
+    authority: Path, directory: MemoryDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(issuing, "_MOST_UNPROVEN", 5)
+    monkeypatch.setattr(issuing, "_BURST", 20.0)
+    monkeypatch.setattr(issuing, "_PACE", 0.0)
+    identity = IssuingIdentity(load_or_create_authority(authority.parent), "localhost")
+    with running_proxy(identity, directory) as proxy:
+        proxy.connect(ENDPOINT, **ALICE).close()
+        ours = shown(proxy, f"{ENDPOINT}.localhost")
+        seen = [shown(proxy, f"ep-any-name-{number}.localhost") for number in range(30)]
+        assert len(identity._unproven) == 5
+        # Beyond their number they get what the region has.
+        assert len({leaf.serial_number for leaf in seen}) == 19 + 1
+        assert seen[-1] == shown(proxy, None)
+        assert shown(proxy, f"{ENDPOINT}.localhost") == ours
+
+
+def test_certificates_are_renewed_while_the_proxy_runs(
+    authority: Path, directory: MemoryDirectory
+) -> None:
+    moved = timedelta(0)
+    identity = IssuingIdentity(
+        load_or_create_authority(authority.parent),
+        "localhost",
+        now=lambda: datetime.now(UTC) + moved,
+    )
+    with running_proxy(identity, directory) as proxy:
+        names = f"{ENDPOINT}.localhost", None
+        first = [shown(proxy, name) for name in names]
+        moved = timedelta(days=59)
+        assert [shown(proxy, name) for name in names] == first
+        moved = timedelta(days=61)
+        renewed = [shown(proxy, name) for name in names]
+        for old, new in zip(first, renewed, strict=True):
+            assert new.not_valid_after_utc > old.not_valid_after_utc
+            assert names_of(new) == names_of(old)
+        with proxy.connect(ENDPOINT, **ALICE, channel_binding="require") as connection:
+            assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
 def test_keys_are_for_their_owner_only(tmp_path: Path) -> None:
-    load_or_create_identity(tmp_path / "tls", "localhost")
+    load_or_create_authority(tmp_path / "tls")
     assert (tmp_path / "tls").stat().st_mode & 0o777 == 0o700
-    for key in (tmp_path / "tls").glob("*.key"):
-        assert key.stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "tls" / "authority.key").stat().st_mode & 0o777 == 0o600
 
 
-def test_the_next_start_keeps_the_certificate(tmp_path: Path) -> None:
-    first = load_or_create_identity(tmp_path, "localhost")
-    second = load_or_create_identity(tmp_path, "localhost")
-    assert first.channel_binding == second.channel_binding
+def test_the_next_start_keeps_the_authority(tmp_path: Path) -> None:
+    first, second = load_or_create_authority(tmp_path), load_or_create_authority(tmp_path)
+    assert first.pem == second.pem == (tmp_path / "authority.pem").read_text()
 
 
-def test_another_region_gets_another_certificate_of_the_same_authority(tmp_path: Path) -> None:
-    load_or_create_identity(tmp_path, "localhost")
-    authority = (tmp_path / "authority.pem").read_bytes()
-    load_or_create_identity(tmp_path, "eu.example.com")
-    assert (tmp_path / "authority.pem").read_bytes() == authority
-    certificate(tmp_path).verify_directly_issued_by(x509.load_pem_x509_certificate(authority))
+def test_an_authority_that_has_expired_gives_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("controlplane.proxy.authority._AUTHORITY_LIFETIME", timedelta(seconds=-1))
+    expired = load_or_create_authority(tmp_path)
+    monkeypatch.undo()
+    assert load_or_create_authority(tmp_path).pem != expired.pem
+
+
+def test_the_operators_certificate_is_shown_to_all_and_bound_to(
+    tmp_path: Path, directory: MemoryDirectory
+) -> None:
+    pem = certificate(tmp_path, "db.example.com")
+    identity = OperatorIdentity(pem, pem)
+    with running_proxy(identity, directory) as proxy:
+        for name in (f"{ENDPOINT}.localhost", None):
+            assert names_of(shown(proxy, name)) == ["db.example.com"]
+        proxy.connect(ENDPOINT, **ALICE, channel_binding="require").close()
+
+
+def test_an_operators_certificate_that_is_replaced_is_taken_in(
+    tmp_path: Path, directory: MemoryDirectory
+) -> None:
+    pem = certificate(tmp_path, "old.example.com")
+    key = tmp_path / "key.pem"
+    shutil.copy(pem, key)
+    identity = OperatorIdentity(pem, key)
+    with running_proxy(identity, directory) as proxy:
+        assert names_of(shown(proxy, None)) == ["old.example.com"]
+        new = certificate(tmp_path, "new.example.com")
+        new.replace(pem)
+        identity.refresh()
+        # The key does not fit yet: what was good goes on to be shown.
+        assert names_of(shown(proxy, None)) == ["old.example.com"]
+        shutil.copy(pem, key)
+        identity.refresh()
+        assert names_of(shown(proxy, None)) == ["new.example.com"]
+        proxy.connect(ENDPOINT, **ALICE, channel_binding="require").close()
 
 
 def test_a_key_that_does_not_fit_is_refused(tmp_path: Path) -> None:
-    load_or_create_identity(tmp_path, "localhost")
+    authority = load_or_create_authority(tmp_path)
+    assert len(end_point_hash(authority.certificate)) == 32
     with pytest.raises(ssl.SSLError):
-        load_identity(tmp_path / "server.pem", tmp_path / "authority.key")
+        OperatorIdentity(certificate(tmp_path, "localhost"), tmp_path / "authority.key")
+
+
+def test_a_new_name_costs_little(identity: IssuingIdentity) -> None:
+    began = time.process_time()
+    for number in range(20):
+        identity._of_name(f"ep-quick-wren-{number}.localhost")
+    assert (time.process_time() - began) / 20 < 0.02

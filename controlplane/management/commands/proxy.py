@@ -18,12 +18,14 @@ from django.db import close_old_connections
 
 from controlplane.database.version import OtherVersion, conninfo, refuse_other_version
 from controlplane.operations.own_region import RegionTaken, own_region
+from controlplane.proxy.authority import load_or_create_authority
 from controlplane.proxy.database_directory import DatabaseDirectory
+from controlplane.proxy.issuing import IssuingIdentity
 from controlplane.proxy.peers import PeerGroup, own_directory
 from controlplane.proxy.processes import REFUSED, run_processes
 from controlplane.proxy.server import Proxy, open_listeners
 from controlplane.proxy.settings import PlainConnections, ProxySettings
-from controlplane.proxy.tls import TlsIdentity, load_identity, load_or_create_identity
+from controlplane.proxy.tls import OperatorIdentity, TlsIdentity
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +110,8 @@ def peer_groups(count: int) -> list[PeerGroup | None]:
 
 
 def tls_identity() -> TlsIdentity:
-    """The operator's certificate, else one of our own making."""
+    """The operator's certificate, else those of an authority of our own."""
     if settings.TLS_CERTIFICATE:
-        return load_identity(Path(settings.TLS_CERTIFICATE), Path(settings.TLS_KEY))
-    return load_or_create_identity(settings.STATE_DIR / "tls", settings.REGION_HOST)
+        return OperatorIdentity(Path(settings.TLS_CERTIFICATE), Path(settings.TLS_KEY))
+    authority = load_or_create_authority(settings.STATE_DIR / "tls")
+    return IssuingIdentity(authority, settings.REGION_HOST)
