@@ -1,6 +1,8 @@
 """Asks a client for its password by SCRAM, over its channel. Called by a session before anything
 of the endpoint is touched."""
 
+from collections.abc import Awaitable, Callable
+
 from controlplane.proxy import messages, scram
 from controlplane.proxy.channel import Channel
 from controlplane.proxy.errors import PasswordFailed, ProtocolViolation
@@ -46,11 +48,31 @@ async def authenticate(
     return messages.authentication_sasl_final(server_final)
 
 
+async def authenticate_in_clear(
+    channel: Channel,
+    fits: Callable[[bytes], Awaitable[bool]],
+    *,
+    role: str,
+    preamble: bytes = b"",
+) -> None:
+    """Asks for the password itself, which only an encrypted connection or this machine may carry.
+    A client may have sent it before it was asked, as Neon's over WebSocket does.
+
+    Raises PasswordFailed, ProtocolViolation or ConnectionLost.
+    """
+    await channel.write(preamble + messages.AUTHENTICATION_CLEARTEXT_PASSWORD)
+    password, terminator, rest = (await _read_password(channel)).partition(b"\0")
+    if not terminator or rest:
+        raise ProtocolViolation("malformed password message")
+    if not await fits(password):
+        raise PasswordFailed(role)
+
+
 async def _read_password(channel: Channel) -> bytes:
     header = await channel.read(messages.HEADER_SIZE)
     kind, size = header[:1], int.from_bytes(header[1:], "big") - 4
     if kind != _PASSWORD_MESSAGE:
-        raise ProtocolViolation(f"expected SASL response, got message type {kind[0]}")
+        raise ProtocolViolation(f"expected password response, got message type {kind[0]}")
     if not 0 <= size <= _MAX_SASL_MESSAGE:
         raise ProtocolViolation("invalid message length")
     return await channel.read(size)

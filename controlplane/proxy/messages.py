@@ -51,6 +51,18 @@ def error_sqlstate(payload: bytes) -> str:
     return ""
 
 
+def error_fields(payload: bytes) -> dict[str, str]:
+    """The fields of an ErrorResponse's payload, by their codes."""
+    fields = (field for field in payload.split(b"\0") if field)
+    return {
+        field[:1].decode("ascii", errors="replace"): field[1:].decode(errors="replace")
+        for field in fields
+    }
+
+
+AUTHENTICATION_CLEARTEXT_PASSWORD = message(b"R", _INT.pack(3))
+
+
 def authentication_sasl(mechanisms: Iterable[str]) -> bytes:
     names = b"".join(name.encode() + b"\0" for name in mechanisms)
     return message(b"R", _INT.pack(10) + names + b"\0")
@@ -96,7 +108,7 @@ def sasl_initial_response(payload: bytes) -> tuple[str, bytes]:
     return name.decode("ascii", errors="replace"), data
 
 
-def complete_messages(buffer: bytes, *, limit: int) -> Iterator[tuple[bytes, int, int]]:
+def complete_messages(buffer: bytes | bytearray, *, limit: int) -> Iterator[tuple[bytes, int, int]]:
     """Each whole message in the buffer: its kind, and where its payload starts and ends.
 
     Raises MalformedMessage for a length that no message has or that exceeds `limit` bytes.

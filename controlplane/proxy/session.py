@@ -1,4 +1,5 @@
-"""One client's connection from its first byte to its last: start-up, password, wake, relay."""
+"""One client's connection from its first byte to its last: start-up, password, wake, relay; or
+requests over HTTP, which are admitted and reach their computes by the same ways."""
 
 import asyncio
 import ipaddress
@@ -8,14 +9,16 @@ import socket
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 from controlplane.actors import Actor, ActorType, acting_as
 from controlplane.logs import context
 from controlplane.proxy import compute, messages, scram, startup
-from controlplane.proxy.authentication import authenticate
+from controlplane.proxy.authentication import authenticate, authenticate_in_clear
 from controlplane.proxy.channel import Channel
 from controlplane.proxy.compute import CancelKey, ComputeConnection, ComputeGone
-from controlplane.proxy.directory import Directory
+from controlplane.proxy.directory import ComputeAddress, Directory
 from controlplane.proxy.errors import (
     ComputeRefused,
     ComputeUnreachable,
@@ -28,16 +31,23 @@ from controlplane.proxy.errors import (
     WakeTimeout,
 )
 from controlplane.proxy.limits import Admission
+from controlplane.proxy.over_http import websocket
+from controlplane.proxy.over_http.connection import HttpConnection
+from controlplane.proxy.over_http.queries import Queries
 from controlplane.proxy.pacing import FailurePace
+from controlplane.proxy.password_checks import PasswordChecks
 from controlplane.proxy.readiness import Readiness
 from controlplane.proxy.registry import Registry
 from controlplane.proxy.relay import Relay
 from controlplane.proxy.routing import Destination, find_destination
 from controlplane.proxy.settings import PlainConnections, ProxySettings
 from controlplane.proxy.shared_wakes import SharedWakes
-from controlplane.proxy.tls import ALPN_PROTOCOL, TlsIdentity
+from controlplane.proxy.tls import ALPN_HTTP, TlsIdentity
 
 log = logging.getLogger(__name__)
+
+Proof = TypeVar("Proof")
+Reached = TypeVar("Reached")
 
 _FIRST_RETRY_PAUSE = 0.02
 _LONGEST_RETRY_PAUSE = 0.5
@@ -56,6 +66,8 @@ class Surroundings:
     directory: Directory
     wakes: SharedWakes
     failure_pace: FailurePace
+    passwords: PasswordChecks
+    queries: Queries
     # Cancels what runs under the key, here or at a peer.
     cancel: Callable[[CancelKey], Awaitable[None]]
 
@@ -65,8 +77,8 @@ class Session:
         self, proxy: Surroundings, connection: socket.socket, *, client_address: str
     ) -> None:
         self._proxy = proxy
-        self._client = Channel(connection, proxy.readiness)
-        self._client_address = client_address
+        self.channel = Channel(connection, proxy.readiness)
+        self.client_address = client_address
         # Known once the client has shown its password.
         self.admission: Admission | None = None
         # Known once it is joined to its compute.
@@ -74,6 +86,10 @@ class Session:
         self._compute: ComputeConnection | None = None
         self._relay: Relay | None = None
         self._interruption: ProxyError | None = None
+        # While it speaks HTTP.
+        self._http: HttpConnection | None = None
+        # Once it is a WebSocket: the host that it wants to get to.
+        self._websocket_host: str | None = None
         # The task copies the context, and with it what every line about this client is
         # followed by, also in the operations that it has scheduled.
         with context(request=f"c-{secrets.token_hex(6)}"):
@@ -105,36 +121,47 @@ class Session:
         except ProxyError as error:
             await self._refuse(error)
         except ConnectionLost as error:
-            log.debug(
-                "connection lost", extra={"client": self._client_address, "error": str(error)}
-            )
+            log.debug("connection lost", extra={"client": self.client_address, "error": str(error)})
         except TimeoutError:
-            log.info("start-up timed out", extra={"client": self._client_address})
+            log.info("start-up timed out", extra={"client": self.client_address})
         except asyncio.CancelledError:
             if self._interruption is None:
                 raise
             await self._refuse(self._interruption)
         except Exception:
-            log.exception("session failed", extra={"client": self._client_address})
+            log.exception("session failed", extra={"client": self.client_address})
             await self._refuse(ProxyError("internal error"))
 
     def _clean_up(self, _: "asyncio.Task[None]") -> None:
-        self._client.close()
+        self.channel.close()
         self._proxy.registry.remove(self)
 
     async def _serve(self) -> None:
-        async with asyncio.timeout(self._proxy.settings.startup_timeout):
+        bound = self._proxy.settings.startup_timeout
+        async with asyncio.timeout(bound) as patience:
+            if await self._speaks_http():
+                # HTTP has bounds of its own.
+                patience.reschedule(None)
+                if not await self._serve_http():
+                    return
+                patience.reschedule(self._proxy.readiness.loop.time() + bound)
             request = await self._read_request()
             if isinstance(request, startup.CancelRequest):
                 await self._proxy.cancel(CancelKey(request.pid, request.secret))
-                await self._client.finish(b"", patience=_LAST_WORDS_PATIENCE)
+                await self.channel.finish(b"", patience=_LAST_WORDS_PATIENCE)
                 return
-            destination, sasl_final = await self._admit(request)
+            destination, sasl_final = await self._admit_postgres(request)
         admitted = time.monotonic()
-        with acting_as(Actor(ActorType.CLIENT, name=request.role, address=self._client_address)):
-            connection = await self._reach_compute(destination)
+        connection = await self.reach(
+            destination,
+            partial(
+                compute.connect,
+                parameters=destination.parameters,
+                readiness=self._proxy.readiness,
+            ),
+        )
         fields = {
-            "client": self._client_address,
+            "client": self.client_address,
             "endpoint": destination.endpoint_id,
             "role": request.role,
             "pooled": destination.pooled,
@@ -145,68 +172,117 @@ class Session:
         self.key = self._proxy.registry.issue_key(
             self, long=request.protocol >= messages.PROTOCOL_3_2
         )
-        self._relay = Relay(self._client, connection.channel, readiness=self._proxy.readiness)
+        self._relay = Relay(self.channel, connection.channel, readiness=self._proxy.readiness)
         try:
             self._relay.start(
                 to_client=sasl_final + connection.greeting(self.key),
-                to_compute=self._client.take_ahead(),
+                to_compute=self.channel.take_ahead(),
             )
             await self._relay.done
         finally:
             self._relay.close()
 
+    async def _speaks_http(self) -> bool:
+        """Looks at what comes first, behind TLS where the client begins with that."""
+        first = await self.channel.peek()
+        if first != startup.TLS_HANDSHAKE_BYTE:
+            return startup.begins_http(first)
+        tls = await self.channel.start_tls(self._proxy.identity.context)
+        agreed = tls.selected_alpn_protocol()
+        if agreed is not None:
+            return agreed == ALPN_HTTP
+        if not startup.begins_http(await self.channel.peek()):
+            raise ProtocolViolation(
+                "received direct SSL connection request without ALPN protocol negotiation extension"
+            )
+        return True
+
+    async def _serve_http(self) -> bool:
+        """Whether it has become a WebSocket, which speaks as any other client from here on."""
+        self._http = HttpConnection(self.channel)
+        request = await self._http.serve(partial(self._proxy.queries.handle, self))
+        if request is None:
+            await self.channel.finish(b"", patience=_LAST_WORDS_PATIENCE)
+            return False
+        self._http = None
+        self._websocket_host = websocket.host_named(request) or ""
+        return True
+
     async def _read_request(self) -> startup.CancelRequest | startup.StartupMessage:
         """Reads up to the start-up message or cancel request, agreeing on TLS on the way."""
-        if await self._client.peek() == startup.TLS_HANDSHAKE_BYTE:
-            tls = await self._client.start_tls(self._proxy.identity.context)
-            if tls.selected_alpn_protocol() != ALPN_PROTOCOL:
-                raise ProtocolViolation(
-                    "received direct SSL connection request without ALPN protocol "
-                    "negotiation extension"
-                )
         gss_refused = False
         while True:
-            head = await self._client.read(startup.HEAD_SIZE)
-            rest = await self._client.read(startup.packet_size(head) - startup.HEAD_SIZE)
+            head = await self.channel.read(startup.HEAD_SIZE)
+            rest = await self.channel.read(startup.packet_size(head) - startup.HEAD_SIZE)
             packet = startup.parse(head + rest)
             if not isinstance(packet, startup.EncryptionRequest):
                 return packet
-            if self._client.tls is not None or (gss_refused and not packet.tls):
+            if self.channel.tls is not None or (gss_refused and not packet.tls):
                 raise ProtocolViolation("received unexpected encryption request")
-            if packet.tls:
-                await self._client.write(b"S")
-                await self._client.start_tls(self._proxy.identity.context)
+            if packet.tls and self._websocket_host is None:
+                await self.channel.write(b"S")
+                await self.channel.start_tls(self._proxy.identity.context)
             else:
                 gss_refused = True
-                await self._client.write(b"N")
+                await self.channel.write(b"N")
 
-    async def _admit(self, request: startup.StartupMessage) -> tuple[Destination, bytes]:
-        """Finds the endpoint and checks the password: both or the same refusal."""
-        proxy = self._proxy
-        tls = self._client.tls
-        if tls is None and not self._may_be_plain():
-            raise InsecureConnection
+    async def _admit_postgres(self, request: startup.StartupMessage) -> tuple[Destination, bytes]:
+        """Finds the endpoint and asks for the password. Returns what is still to be said of it."""
         destination = find_destination(
             request.parameters,
-            server_name=tls.server_name if tls is not None else None,
-            region_host=proxy.settings.region_host,
+            server_name=self._server_name(),
+            region_host=self._proxy.settings.region_host,
         )
-        route = await proxy.directory.route(destination.endpoint_id, request.role)
+        return await self.admit(destination, request.role, partial(self._authenticate, request))
+
+    def _server_name(self) -> str | None:
+        if self._websocket_host is not None:
+            return self._websocket_host
+        return self.channel.tls.server_name if self.channel.tls is not None else None
+
+    async def _authenticate(
+        self, request: startup.StartupMessage, verifier: scram.Verifier
+    ) -> bytes:
+        """Raises PasswordFailed, ProtocolViolation, ConnectionLost."""
+        if self._websocket_host is not None:
+            # Its TLS ends before a browser's program can see it: there is nothing to bind to, and
+            # drivers send the password without being asked.
+            fits = partial(self._proxy.passwords.fits, verifier)
+            await authenticate_in_clear(
+                self.channel, fits, role=request.role, preamble=request.negotiation
+            )
+            return b""
+        tls = self.channel.tls
+        return await authenticate(
+            self.channel,
+            verifier,
+            role=request.role,
+            channel_binding=tls.channel_binding if tls is not None else None,
+            preamble=request.negotiation,
+        )
+
+    async def admit(
+        self,
+        destination: Destination,
+        role: str,
+        prove: Callable[[scram.Verifier], Awaitable[Proof]],
+    ) -> tuple[Destination, Proof]:
+        """Lets in who can prove to be the role: both the endpoint and the role exist, or the same
+        refusal. `prove` raises PasswordFailed; what it returns is passed on."""
+        proxy = self._proxy
+        tls = self.channel.tls
+        if tls is None and not self._may_be_plain():
+            raise InsecureConnection
+        route = await proxy.directory.route(destination.endpoint_id, role)
         verifier = scram.parse_verifier(route.verifier) if route and route.verifier else None
         if verifier is None:
-            name = f"{destination.endpoint_id}/{request.role}"
+            name = f"{destination.endpoint_id}/{role}"
             verifier = scram.mock_verifier(name, proxy.settings.secret)
         try:
-            sasl_final = await authenticate(
-                self._client,
-                verifier,
-                role=request.role,
-                channel_binding=tls.channel_binding if tls is not None else None,
-                preamble=request.negotiation,
-            )
+            proof = await prove(verifier)
         except PasswordFailed:
-            proxy.directory.note_refusal(route, request.role, address=self._client_address)
-            await asyncio.sleep(proxy.failure_pace.pause(self._client_address))
+            proxy.directory.note_refusal(route, role, address=self.client_address)
+            await asyncio.sleep(proxy.failure_pace.pause(self.client_address))
             raise
         assert route is not None
         if tls is not None:
@@ -216,18 +292,32 @@ class Session:
         admission = Admission(
             route.account_id,
             destination.endpoint_id,
-            request.role,
+            role,
             account_connections=route.account_connections,
         )
         proxy.registry.admit(self, admission)
-        return destination.with_pooler(route.always_pooled), sasl_final
+        return destination.with_pooler(route.always_pooled), proof
 
-    async def _reach_compute(self, destination: Destination) -> ComputeConnection:
-        """Wakes the compute and starts a session there, while the client stays."""
+    def dismiss(self) -> None:
+        """What it was admitted for is over; it may be admitted again."""
+        self._proxy.registry.dismiss(self)
+
+    async def reach(
+        self, destination: Destination, connect: Callable[[ComputeAddress], Awaitable[Reached]]
+    ) -> Reached:
+        """Wakes the compute and connects to it, by `connect`, while the client stays."""
+        assert self.admission is not None
+        client = Actor(ActorType.CLIENT, name=self.admission.role, address=self.client_address)
+        with acting_as(client):
+            return await self._reach(destination, connect)
+
+    async def _reach(
+        self, destination: Destination, connect: Callable[[ComputeAddress], Awaitable[Reached]]
+    ) -> Reached:
         refused: ComputeGone | None = None
         refused_address = None
         pause = _FIRST_RETRY_PAUSE
-        self._client.watch(self.abandon)
+        self.channel.watch(self.abandon)
         try:
             async with asyncio.timeout(self._proxy.settings.wake_timeout):
                 while True:
@@ -237,9 +327,7 @@ class Session:
                         refused=refused_address,
                     )
                     try:
-                        return await compute.connect(
-                            address, destination.parameters, readiness=self._proxy.readiness
-                        )
+                        return await connect(address)
                     except ComputeGone as gone:
                         if gone.final and gone.packet and address == refused_address:
                             raise ComputeRefused(gone.packet) from gone
@@ -253,20 +341,21 @@ class Session:
                 raise ComputeRefused(refused.packet) from None
             raise ComputeUnreachable from None
         finally:
-            self._client.unwatch()
+            self.channel.unwatch()
 
     def _may_be_plain(self) -> bool:
         allowed = self._proxy.settings.plain_connections
         if allowed is PlainConnections.LOOPBACK:
-            return ipaddress.ip_address(self._client_address).is_loopback
+            return ipaddress.ip_address(self.client_address).is_loopback
         return allowed is PlainConnections.ALWAYS
 
     async def _refuse(self, error: ProxyError) -> None:
         fields = {
-            "client": self._client_address,
+            "client": self.client_address,
             "endpoint": self.admission.endpoint_id if self.admission else None,
             "sqlstate": error.sqlstate,
             "error": str(error),
         }
         log.info("connection refused", extra=fields)
-        await self._client.finish(error.packet(), patience=_LAST_WORDS_PATIENCE)
+        last_words = self._http.last_words(error) if self._http else error.packet()
+        await self.channel.finish(last_words, patience=_LAST_WORDS_PATIENCE)
