@@ -29,6 +29,7 @@ SUITES = {
     "connections": 2,
     "console": 1,
     "browser": 1,
+    "clients": 1,
     "proxy": 1,
     "packaging": 1,
     "runner": 1,

@@ -127,7 +127,7 @@ class Proxy:
             for task in unfinished:
                 task.cancel()
             await asyncio.gather(*unfinished, return_exceptions=True)
-        self.queries.pool.close()
+        self.queries.close()
         self._passwords.close()
         self._readiness.close()
 

@@ -469,14 +469,13 @@ def test_other_clients_are_served_while_a_large_answer_is_made(proxy: RunningPro
         concurrent.futures.ThreadPoolExecutor() as threads,
     ):
         answer = threads.submit(ask_for_much)
-        slowest = 0.0
+        slowest, start = 0.0, time.monotonic()
         while not answer.done():
             began = time.monotonic()
             connection.execute("SELECT 1")
             slowest = max(slowest, time.monotonic() - began)
         assert b'"rowCount": 600000' in answer.result()
-    # One that waited for all of it would have waited a second and more.
-    assert slowest < 0.5
+    assert slowest < (time.monotonic() - start) / 4
 
 
 def test_requests_without_json_or_with_too_much(sql: SqlClient) -> None:
@@ -491,6 +490,9 @@ def test_requests_without_json_or_with_too_much(sql: SqlClient) -> None:
         "[]", "[" * 900 + "]" * 900
     )
     assert sql.session.post(sql.url, data=nested, headers=headers(), timeout=10).status_code == 400
+    many = json.dumps({"query": "SELECT 1", "params": [[0] * 1_000_000]})
+    answer = sql.session.post(sql.url, data=many, headers=headers(), timeout=30)
+    assert (answer.status_code, answer.json()["code"]) == (413, "54000")
     assert sql.refusal("SELECT '\0'")["code"] == "22021"
     assert sql.refusal("SELECT $1", "\ud800")["code"] == "22021"
     assert sql.refusal("SELECT 1", *[1] * 70_000)["code"] == "54023"

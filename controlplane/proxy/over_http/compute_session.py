@@ -79,15 +79,16 @@ class ComputeSession:
         # Whether it is in the middle of something that nobody reads any more.
         self.is_broken = False
 
-    async def run(self, batch: Batch, *, clean: bool, grow: Callable[[int], None]) -> Results:
-        """Executes the batch. With `clean`, the session forgets afterwards all that the batch left
-        behind in it, which `is_reusable` awaits.
+    async def run(
+        self, batch: Batch, wire: bytes, *, clean: bool, grow: Callable[[int], None]
+    ) -> Results:
+        """Executes the batch, of which `wire` are the `batch_messages`. With `clean`, the session
+        forgets afterwards all that the batch left behind in it, which `is_reusable` awaits.
 
         `grow` is told of each further byte of the answer, and may raise. Raises StatementFailed,
         RequestRefused, ResponseTooLarge, AdministratorShutdown, ComputeUnreachable.
         """
         results = Results(batch)
-        wire = batch_messages(batch)
         self._owed += 1
         if clean:
             wire += _DISCARD

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from controlplane.proxy.over_http.refusals import TooMuchHeld
 
 # Of one process, in bytes.
-MOST_HELD = 512 * 1024 * 1024
+MOST_HELD = 256 * 1024 * 1024
 
 
 class HeldMemory:

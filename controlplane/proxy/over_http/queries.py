@@ -3,8 +3,10 @@ session of its endpoint's compute."""
 
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from controlplane.proxy import compute
@@ -12,9 +14,10 @@ from controlplane.proxy.channel import Channel
 from controlplane.proxy.directory import ComputeAddress
 from controlplane.proxy.errors import ForeignServerName, PasswordFailed
 from controlplane.proxy.over_http.answer import Answer
-from controlplane.proxy.over_http.compute_session import ComputeSession
+from controlplane.proxy.over_http.compute_session import ComputeSession, batch_messages
 from controlplane.proxy.over_http.connection import Body
 from controlplane.proxy.over_http.held_memory import HeldMemory
+from controlplane.proxy.over_http.json_reading import SMALL_BODY
 from controlplane.proxy.over_http.refusals import ConnectionStringRefused, RequestRefused
 from controlplane.proxy.over_http.request import Request
 from controlplane.proxy.over_http.results import Results
@@ -92,6 +95,18 @@ def _noticing_its_going(caller: Caller) -> Iterator[None]:
         caller.channel.unwatch()
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    batch: Batch
+    # The same as Postgres reads it.
+    wire: bytes
+
+
+def _read(headers: Mapping[str, str], body: bytes) -> _Asked:
+    batch = read_batch(headers, body)
+    return _Asked(batch, batch_messages(batch))
+
+
 class Queries:
     """Shared by all requests of a proxy."""
 
@@ -102,7 +117,13 @@ class Queries:
         self._passwords = passwords
         self._settings = settings
         self.memory = HeldMemory()
+        # One at a time: they share a core with all the relays here.
+        self._reading = ThreadPoolExecutor(1, thread_name_prefix="reading")
         self.pool = SessionPool(readiness.loop)
+
+    def close(self) -> None:
+        self.pool.close()
+        self._reading.shutdown(wait=False, cancel_futures=True)
 
     async def handle(self, caller: Caller, request: Request, body: Body) -> Answer:
         """Raises ProxyError, ConnectionLost."""
@@ -115,42 +136,48 @@ class Queries:
         return await self._execute(caller, request, body)
 
     async def _execute(self, caller: Caller, request: Request, body: Body) -> Answer:
-        asked = read_connection_string(request.headers)
+        sender = read_connection_string(request.headers)
         try:
             destination = find_destination(
-                asked.parameters, server_name=asked.host, region_host=self._settings.region_host
+                sender.parameters, server_name=sender.host, region_host=self._settings.region_host
             )
         except ForeignServerName as error:
-            raise ConnectionStringRefused(f"invalid hostname: {asked.host}") from error
+            raise ConnectionStringRefused(f"invalid hostname: {sender.host}") from error
 
         async def prove(verifier: Verifier) -> Verifier:
-            if not await self._passwords.fits(verifier, asked.password):
-                raise PasswordFailed(asked.role)
+            if not await self._passwords.fits(verifier, sender.password):
+                raise PasswordFailed(sender.role)
             return verifier
 
-        destination, verifier = await caller.admit(destination, asked.role, prove)
+        destination, verifier = await caller.admit(destination, sender.role, prove)
         try:
             with self.memory.hold() as hold:
-                batch = read_batch(request.headers, await body(hold))
-                results = await self._run(caller, destination, verifier, batch, hold.grow)
-                headers = echoed(request.headers) if batch.begin is not None else []
+                asked = await self._read(request.headers, await body(hold))
+                results = await self._run(caller, destination, verifier, asked, hold.grow)
+                headers = echoed(request.headers) if asked.batch.begin is not None else []
                 return Answer(200, results.body(), headers)
         finally:
             caller.dismiss()
+
+    async def _read(self, headers: Mapping[str, str], body: bytes) -> _Asked:
+        if len(body) <= SMALL_BODY:
+            return _read(headers, body)
+        loop = self._readiness.loop
+        return await loop.run_in_executor(self._reading, _read, headers, body)
 
     async def _run(
         self,
         caller: Caller,
         destination: Destination,
         verifier: Verifier,
-        batch: Batch,
+        asked: _Asked,
         grow: Callable[[int], None],
     ) -> Results:
         key = SessionKey(
             destination.endpoint_id, verifier, frozenset(destination.parameters.items())
         )
         if destination.pooled:
-            return await self._run_pooled(caller, destination, batch, grow)
+            return await self._run_pooled(caller, destination, asked, grow)
 
         async def connect(address: ComputeAddress) -> tuple[ComputeAddress, ComputeSession]:
             open_one = functools.partial(self._open, address, destination)
@@ -162,7 +189,7 @@ class Queries:
             address, session = await caller.reach(destination, connect)
             try:
                 with _noticing_its_going(caller):
-                    return await session.run(batch, clean=True, grow=grow)
+                    return await session.run(asked.batch, asked.wire, clean=True, grow=grow)
             finally:
                 self.pool.give_back(key, address, session)
         finally:
@@ -172,7 +199,7 @@ class Queries:
         self,
         caller: Caller,
         destination: Destination,
-        batch: Batch,
+        asked: _Asked,
         grow: Callable[[int], None],
     ) -> Results:
         """By the endpoint's PgBouncer, which keeps the sessions and bounds their number."""
@@ -183,7 +210,7 @@ class Queries:
         session = await caller.reach(destination, connect)
         try:
             with _noticing_its_going(caller):
-                return await session.run(batch, clean=False, grow=grow)
+                return await session.run(asked.batch, asked.wire, clean=False, grow=grow)
         finally:
             session.close()
 

@@ -1,13 +1,12 @@
 """Reads what a `POST /sql` asks for: where, as whom, what, and how the answer is to be written.
 Pure functions on headers and bytes."""
 
-import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from controlplane.proxy.over_http.json_reading import read_json, unparsable
 from controlplane.proxy.over_http.refusals import ConnectionStringRefused, RequestRefused
 from controlplane.proxy.over_http.values import parameter
 
@@ -28,7 +27,6 @@ _ISOLATION_LEVELS = {
 # What a Bind message can count.
 _MOST_PARAMETERS = 65_535
 _PASSED_ON = ("application_name", "options")
-_NOT_FOR_TEXT = re.compile("[\0\ud800-\udfff]")
 
 Headers = Mapping[str, str]
 
@@ -117,16 +115,12 @@ def _passed_on(query: str) -> dict[bytes, bytes]:
 
 def read_batch(headers: Headers, body: bytes) -> Batch:
     """Raises RequestRefused."""
-    try:
-        asked = json.loads(body, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        reason = "too deep" if isinstance(error, RecursionError) else str(error)
-        raise _unparsable(reason) from error
+    asked = read_json(body)
     as_arrays = _is_on(headers, ARRAY_MODE)
     is_batch = isinstance(asked, dict) and "query" not in asked
     several = asked.get("queries") if is_batch else [asked]
     if not isinstance(several, list):
-        raise _unparsable("`query`, or `queries` with a list, is missing")
+        raise unparsable("`query`, or `queries` with a list, is missing")
     return Batch(
         statements=[_statement(one, as_arrays=as_arrays) for one in several],
         begin=_begin(headers) if is_batch else None,
@@ -158,12 +152,12 @@ def _begin(headers: Headers) -> bytes:
 
 def _statement(asked: Any, *, as_arrays: bool) -> Statement:
     if not isinstance(asked, dict) or not isinstance(asked.get("query"), str):
-        raise _unparsable("`query` must be a string")
+        raise unparsable("`query` must be a string")
     params = asked.get("params")
     if params is None:
         params = []
     if not isinstance(params, list):
-        raise _unparsable("`params` must be a list")
+        raise unparsable("`params` must be a list")
     if len(params) > _MOST_PARAMETERS:
         raise RequestRefused(
             f"a statement has at most {_MOST_PARAMETERS} parameters, not {len(params)}",
@@ -173,7 +167,7 @@ def _statement(asked: Any, *, as_arrays: bool) -> Statement:
     try:
         texts = [parameter(value) for value in params]
     except RecursionError as error:
-        raise _unparsable("too deep") from error
+        raise unparsable("too deep") from error
     return Statement(
         query=_encoded(asked["query"]),
         parameters=[None if text is None else _encoded(text) for text in texts],
@@ -182,20 +176,20 @@ def _statement(asked: Any, *, as_arrays: bool) -> Statement:
 
 
 def _encoded(text: str) -> bytes:
-    if odd := _NOT_FOR_TEXT.search(text):
-        raise RequestRefused(
-            f'invalid byte sequence for encoding "UTF8": 0x{ord(odd[0]):02x}', sqlstate="22021"
-        )
-    return text.encode()
+    try:
+        encoded = text.encode()
+    except UnicodeEncodeError as error:
+        raise _unfit(ord(text[error.start])) from error
+    if b"\0" in encoded:
+        raise _unfit(0)
+    return encoded
+
+
+def _unfit(character: int) -> RequestRefused:
+    return RequestRefused(
+        f'invalid byte sequence for encoding "UTF8": 0x{character:02x}', sqlstate="22021"
+    )
 
 
 def _is_on(headers: Headers, name: str) -> bool:
     return headers.get(name) == "true"
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
-
-
-def _unparsable(reason: str) -> RequestRefused:
-    return RequestRefused(f"could not parse the HTTP request body: {reason}")

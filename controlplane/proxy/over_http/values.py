@@ -45,6 +45,8 @@ def parameter(value: object) -> str | None:
         return value
     if isinstance(value, list):
         return _array(value)
+    if type(value) is int:
+        return str(value)
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -53,15 +55,14 @@ def _array(values: list[object]) -> str:
 
 
 def _element(value: object) -> str:
+    if value is None:
+        return "NULL"
     if isinstance(value, list):
         return _array(value)
-    text = parameter(value)
-    if text is None:
-        return "NULL"
     if isinstance(value, (str, dict)):
-        escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+        escaped = (parameter(value) or "").replace("\\", "\\\\").replace('"', '\\"')
         return f'"{escaped}"'
-    return text
+    return parameter(value) or ""
 
 
 def encoder(type_oid: int) -> Encoder:

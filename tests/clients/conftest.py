@@ -1,0 +1,104 @@
+"""A running service, and the clients that people own to call it with."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.clients import nodejs
+from tests.support.client import Client
+from tests.support.place import Place
+from tests.support.stack import Stack, stack
+
+__all__ = ["stack"]
+
+
+@pytest.fixture(scope="session")
+def node() -> None:
+    """The clients from npm are installed."""
+    try:
+        nodejs.install()
+    except nodejs.NoNode as error:
+        if os.environ.get("PERCH_REQUIRE_BROWSER") == "1":
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def alice(stack: Stack) -> Iterator[Client]:
+    """An account; what it has left behind goes at the end of the module."""
+    client = stack.client()
+    yield client
+    for project in client.get("/projects", limit=400)["projects"]:
+        client.delete(f"/projects/{project['id']}")
+
+
+@pytest.fixture(scope="module")
+def shop(stack: Stack, alice: Client) -> Place:
+    """A project that the tests of a module share."""
+    return Place.create(stack, alice, name="shop")
+
+
+@dataclass(frozen=True)
+class Cli:
+    """Neon's own command-line client, pointed at the service as its users point it."""
+
+    client: Client
+    # Where it keeps its configuration, and where it is run.
+    home: Path
+    # The package that it comes in.
+    package: str = "neonctl"
+
+    def run(self, *arguments: str, timeout: float = 120) -> nodejs.Ran:
+        """Run it as it is; what it says goes to people."""
+        return nodejs.run(
+            "node",
+            nodejs.program(self.package),
+            "--no-analytics",
+            "--config-dir",
+            self.home / "config",
+            *arguments,
+            cwd=self.home,
+            environment={
+                "NEON_API_HOST": self.client.api_url,
+                "NEON_API_KEY": self.client.key,
+                "HOME": str(self.home),
+            },
+            timeout=timeout,
+        )
+
+    def text(self, *arguments: str) -> str:
+        """What it prints. It must succeed."""
+        ran = self.run(*arguments)
+        assert ran.status == 0, f"{' '.join(arguments)}: {ran.told}{ran.output}"
+        return ran.output
+
+    def __call__(self, *arguments: str) -> Any:
+        """What it answers to programs. It must succeed."""
+        return json.loads(self.text("--output", "json", *arguments))
+
+    def refusal(self, *arguments: str) -> str:
+        """What it says when it fails, which it must."""
+        ran = self.run(*arguments)
+        assert ran.status != 0, ran.output
+        return ran.told
+
+
+@pytest.fixture
+def make_cli(node: None, tmp_path: Path) -> Callable[[Client, str], Cli]:
+    def make(client: Client, package: str = "neonctl") -> Cli:
+        return Cli(client, tmp_path, package)
+
+    return make
+
+
+@pytest.fixture
+def neonctl(make_cli: Callable[[Client], Cli], shop: Place) -> Callable[..., Any]:
+    """It, for the shared project."""
+    cli = make_cli(shop.client)
+    (cli.home / ".neon").write_text(json.dumps({"projectId": shop.id}))
+    return cli

@@ -1,0 +1,76 @@
+"""The clients from npm, and the programs that run them."""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+MODULES = HERE / "node_modules"
+# What is installed already is of this package.json.
+INSTALLED = MODULES / ".perch-installed"
+
+
+class NoNode(Exception):
+    """This machine has no Node.js that is new enough, or it cannot install anything."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A program that has ended."""
+
+    status: int
+    output: str
+    # Where warnings, notices and errors go.
+    told: str
+
+
+def install() -> None:
+    """Put the clients into `node_modules`, unless they are there. Raises NoNode."""
+    for program in ("node", "npm"):
+        if shutil.which(program) is None:
+            raise NoNode(f"{program} is not installed")
+    wanted = hashlib.sha256((HERE / "package.json").read_bytes()).hexdigest()
+    if INSTALLED.exists() and INSTALLED.read_text() == wanted:
+        return
+    # No lock file: it would name a registry. The versions stand in package.json.
+    command = ["npm", "install", "--no-audit", "--no-fund", "--no-package-lock", "--ignore-scripts"]
+    ran = subprocess.run(command, cwd=HERE, capture_output=True, text=True, timeout=300)
+    if ran.returncode:
+        raise NoNode(f"npm cannot install the clients: {ran.stderr[-2000:]}")
+    INSTALLED.write_text(wanted)
+
+
+def program(package: str) -> Path:
+    """The one program that comes with a package."""
+    described = json.loads((MODULES / package / "package.json").read_text())
+    return MODULES / package / next(iter(described["bin"].values()))
+
+
+def run(
+    *command: str | Path,
+    cwd: Path = HERE,
+    environment: Mapping[str, str] | None = None,
+    timeout: float = 120,
+) -> Ran:
+    """Run a program of `node_modules` or of this folder, with nothing to read."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("NEON_")}
+    ended = subprocess.run(
+        command,
+        cwd=cwd,
+        env={**inherited, "NO_COLOR": "1", **(environment or {})},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+    return Ran(ended.returncode, ended.stdout, ended.stderr)
+
+
+def script(name: str, **environment: str) -> Ran:
+    """Run one of this folder's own modules."""
+    return run("node", HERE / name, environment=environment)
