@@ -143,7 +143,8 @@ const checks = {
       const overHttp = await failure(neon(changed(changes))`SELECT 1`);
       const client = new Client(changed(changes));
       client.on("error", () => {});
-      const overWebSocket = await failure(client.connect());
+      // By default `connect` waits for no answer: the first query tells.
+      const overWebSocket = await failure(client.connect().then(() => client.query("SELECT 1")));
       for (const error of [overHttp, overWebSocket]) {
         assert.equal(error.code, code);
         assert.match(error.message, words);

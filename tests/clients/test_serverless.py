@@ -9,7 +9,6 @@ from tests.clients import nodejs
 from tests.support.place import Place
 from tests.support.waiting import wait_for
 
-
 pytestmark = pytest.mark.usefixtures("node")
 
 
