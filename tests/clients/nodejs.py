@@ -48,7 +48,7 @@ def install() -> None:
 def program(package: str) -> Path:
     """The one program that comes with a package."""
     described = json.loads((MODULES / package / "package.json").read_text())
-    return MODULES / package / next(iter(described["bin"].values()))
+    return MODULES / package / str(next(iter(described["bin"].values())))
 
 
 def run(

@@ -6,6 +6,7 @@ import WebSocket from "ws";
 
 const { DATABASE_URL, PROXY, SECURE } = process.env;
 const secure = SECURE === "yes";
+const pooled = DATABASE_URL.includes("-pooler.");
 
 // What docs/serverless.md tells users to set.
 neonConfig.fetchEndpoint = () => `${secure ? "https" : "http"}://${PROXY}/sql`;
@@ -138,7 +139,8 @@ const checks = {
     for (const [changes, code, words] of [
       [{ password: "wrong" }, "28P01", /^password authentication failed for user "/],
       [{ username: "nobody" }, "28P01", /^password authentication failed for user "nobody"/],
-      [{ pathname: "/nowhere" }, "3D000", /^database "nowhere" does not exist/],
+      // PgBouncer has one code for all that it refuses.
+      [{ pathname: "/nowhere" }, pooled ? "08P01" : "3D000", /database "nowhere" does not exist/],
     ]) {
       const overHttp = await failure(neon(changed(changes))`SELECT 1`);
       const client = new Client(changed(changes));

@@ -160,6 +160,8 @@ def test_direct_tls_without_alpn_is_refused(proxy: RunningProxy) -> None:
     context.verify_mode = ssl.CERT_NONE
     client = RawClient(proxy.port)
     client.socket = context.wrap_socket(client.socket)
+    # What speaks HTTP may come without: the first bytes tell.
+    client.send_startup(user="alice", database="postgres")
     assert b"without ALPN protocol negotiation extension" in client.read_to_end()
 
 
