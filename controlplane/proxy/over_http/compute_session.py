@@ -9,8 +9,13 @@ from collections.abc import Callable
 from controlplane.proxy import compute, messages
 from controlplane.proxy.channel import WOULD_BLOCK
 from controlplane.proxy.compute import ComputeConnection
-from controlplane.proxy.errors import AdministratorShutdown, ComputeUnreachable, ConnectionLost
-from controlplane.proxy.over_http.refusals import RequestRefused, ResponseTooLarge, StatementFailed
+from controlplane.proxy.errors import AdministratorShutdown, ConnectionLost
+from controlplane.proxy.over_http.refusals import (
+    RequestRefused,
+    ResponseTooLarge,
+    StatementFailed,
+    UnreadableAnswer,
+)
 from controlplane.proxy.over_http.results import Results
 from controlplane.proxy.over_http.statements import Batch, Statement
 from controlplane.proxy.readiness import Readiness
@@ -86,7 +91,7 @@ class ComputeSession:
         forgets afterwards all that the batch left behind in it, which `is_reusable` awaits.
 
         `grow` is told of each further byte of the answer, and may raise. Raises StatementFailed,
-        RequestRefused, ResponseTooLarge, AdministratorShutdown, ComputeUnreachable.
+        RequestRefused, ResponseTooLarge, AdministratorShutdown, UnreadableAnswer.
         """
         results = Results(batch)
         self._owed += 1
@@ -108,7 +113,7 @@ class ComputeSession:
         except ConnectionLost as error:
             raise AdministratorShutdown from error
         except messages.MalformedMessage as error:
-            raise ComputeUnreachable from error
+            raise UnreadableAnswer from error
         except asyncio.CancelledError:
             self._stop_what_runs()
             raise

@@ -28,8 +28,10 @@ FIELDS = {
     "L": "line",
     "R": "routine",
 }
-# What is so for the moment, before anything was executed: the same request may do later.
+# What is so for the moment: the same request may do later.
 _PASSING_STATES = {"57P01", "57P03", "53300", "53400"}
+# Those of them that are told before anything was executed.
+_RETRYABLE_STATES = {"57P03", "53300"}
 _INTERNAL_STATE = "XX000"
 
 
@@ -70,6 +72,13 @@ class TooMuchHeld(ProxyError):
         super().__init__("the proxy holds too many large requests and answers just now; try again")
 
 
+class UnreadableAnswer(ProxyError):
+    """The compute speaks otherwise than Postgres does; what it has executed is not known."""
+
+    def __init__(self) -> None:
+        super().__init__("the compute's answer cannot be read")
+
+
 class StatementFailed(ProxyError):
     """Postgres's own error, in the fields of its ErrorResponse by their codes."""
 
@@ -87,8 +96,8 @@ def refusal(error: ProxyError) -> Answer:
     fields = {"S": "FATAL", "C": error.sqlstate, "M": str(error)}
     if error.hint is not None:
         fields["H"] = error.hint
-    is_passing = error.sqlstate in _PASSING_STATES
-    return Answer(_status(error), _body(fields, retryable=is_passing))
+    is_retryable = error.sqlstate in _RETRYABLE_STATES
+    return Answer(_status(error), _body(fields, retryable=is_retryable))
 
 
 def _status(error: ProxyError) -> int:

@@ -80,12 +80,12 @@ class SessionPool:
         try:
             async with asyncio.timeout(within):
                 await turn
-        except TimeoutError:
-            raise SessionsTaken from None
-        except asyncio.CancelledError:
+        except (TimeoutError, asyncio.CancelledError) as ending:
             if turn.done() and not turn.cancelled():
                 # It had been given the right already.
                 self.leave(key)
+            if isinstance(ending, TimeoutError):
+                raise SessionsTaken from None
             raise
 
     def leave(self, key: SessionKey) -> None:
