@@ -61,6 +61,8 @@ REGION_HOST = envstr("PERCH_REGION_HOST", "localhost")
 
 PROXY_HOST = envstr("PERCH_HOST", "127.0.0.1")
 PROXY_PORT = envint("PERCH_PROXY_PORT", 5432)
+# A further port of the proxy, for SQL over HTTP and WebSocket at HTTP's own, 443; 0 for none.
+PROXY_HTTP_PORT = envint("PERCH_HTTP_PORT", 0)
 # How many processes share the port; the other half of the cores is for the computes.
 PROXY_PROCESSES = envint("PERCH_PROXY_PROCESSES", max(1, min(4, len(os.sched_getaffinity(0)) // 2)))
 # Where they reach each other. Not below the computes' sockets: their account owns those.

@@ -12,7 +12,7 @@ import socket
 import ssl
 from collections.abc import Callable
 from functools import partial
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 from controlplane.proxy.errors import ConnectionLost
 from controlplane.proxy.readiness import Readiness
@@ -30,11 +30,36 @@ _READ_AHEAD = 16384
 _DRAIN = 262144
 
 
+class Framing(Protocol):
+    """What wraps every byte that passes, as a WebSocket's frames do. Both calls are as a
+    Channel's own, and make use of those that it had before."""
+
+    def receive(self, size: int) -> bytes: ...
+    def send(self, data: bytes | memoryview) -> int: ...
+
+    def take_ahead(self) -> bytes:
+        """What has been received and was not asked for."""
+        ...
+
+    def end(self) -> None:
+        """Says that nothing more will come, as far as that can be said at once."""
+        ...
+
+
 class Channel:
     """Owns its socket. `receive` and `send` are one attempt each: they may raise one of
     WOULD_BLOCK, or another OSError where the connection broke; `receive` gives b"" at the end."""
 
-    __slots__ = ("_ahead", "_readiness", "_socket", "chunk_size", "fileno", "receive", "send")
+    __slots__ = (
+        "_ahead",
+        "_framing",
+        "_readiness",
+        "_socket",
+        "chunk_size",
+        "fileno",
+        "receive",
+        "send",
+    )
 
     receive: Callable[[int], bytes]
     send: Callable[[bytes | memoryview], int]
@@ -42,6 +67,7 @@ class Channel:
     def __init__(self, connection: socket.socket, readiness: Readiness) -> None:
         self._readiness = readiness
         self._ahead = b""
+        self._framing: Framing | None = None
         self._adopt(connection)
         readiness.adopt(self.fileno)
 
@@ -61,8 +87,17 @@ class Channel:
             self.receive = partial(os.read, self.fileno)
             self.send = partial(os.write, self.fileno)
 
+    def put_on(self, framing: Framing) -> None:
+        """From now on all bytes go through it. To be called before anything is read ahead."""
+        self._framing = framing
+        self.receive, self.send = framing.receive, framing.send
+
     async def peek(self) -> bytes:
-        """The first byte, left where it is. Raises ConnectionLost at the end."""
+        """The first byte, which `read` and `take_ahead` give again; of a plain connection it is
+        left in the kernel. Raises ConnectionLost at the end."""
+        if self.tls is not None:
+            self._ahead = self._ahead or await self.read_some()
+            return self._ahead[:1]
         while True:
             try:
                 byte = self._socket.recv(1, socket.MSG_PEEK)
@@ -149,6 +184,8 @@ class Channel:
     def take_ahead(self) -> bytes:
         """What has been read already and not been asked for."""
         ahead, self._ahead = self._ahead, b""
+        if self._framing is not None:
+            return ahead + self._framing.take_ahead()
         while self.tls is not None and self.tls.pending():
             ahead += self.receive(self.chunk_size)
         return ahead
@@ -167,6 +204,8 @@ class Channel:
 
     def end_output(self) -> None:
         """Tells the peer that nothing more will come."""
+        if self._framing is not None:
+            self._framing.end()
         with contextlib.suppress(OSError, ValueError):
             if self.tls is not None:
                 # Sends close_notify, then complains that the peer has not sent its own yet.

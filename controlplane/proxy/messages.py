@@ -51,6 +51,15 @@ def error_sqlstate(payload: bytes) -> str:
     return ""
 
 
+def error_fields(payload: bytes) -> dict[str, str]:
+    """The fields of an ErrorResponse's payload, by their codes."""
+    fields = (field for field in payload.split(b"\0") if field)
+    return {
+        field[:1].decode("ascii", errors="replace"): field[1:].decode(errors="replace")
+        for field in fields
+    }
+
+
 def authentication_cleartext_password() -> bytes:
     return message(b"R", _INT.pack(3))
 
@@ -100,7 +109,7 @@ def sasl_initial_response(payload: bytes) -> tuple[str, bytes]:
     return name.decode("ascii", errors="replace"), data
 
 
-def complete_messages(buffer: bytes, *, limit: int) -> Iterator[tuple[bytes, int, int]]:
+def complete_messages(buffer: bytes | bytearray, *, limit: int) -> Iterator[tuple[bytes, int, int]]:
     """Each whole message in the buffer: its kind, and where its payload starts and ends.
 
     Raises MalformedMessage for a length that no message has or that exceeds `limit` bytes.

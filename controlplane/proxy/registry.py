@@ -56,6 +56,9 @@ class Registry:
 
     def add(self, session: Connected) -> None:
         self._all.add(session)
+        self._await_password(session)
+
+    def _await_password(self, session: Connected) -> None:
         self._pending[session] = None
         if len(self._pending) > self._max_pending:
             oldest, _ = self._pending.popitem(last=False)
@@ -70,6 +73,13 @@ class Registry:
         session.admission = admission
         self._pending.pop(session, None)
         self._by_endpoint.setdefault(admission.endpoint_id, set()).add(session)
+
+    def dismiss(self, session: Connected) -> None:
+        """What the session was admitted for has ended, and it waits as those do that have shown
+        no password: so does a connection over HTTP between its requests."""
+        self._leave(session)
+        session.admission = None
+        self._await_password(session)
 
     def issue_key(self, session: Connected, *, long: bool) -> CancelKey:
         """A new key, unlike any in use; `long` where the client speaks protocol 3.2."""
@@ -93,6 +103,9 @@ class Registry:
         self._pending.pop(session, None)
         if session.key is not None:
             self._by_pid.pop(session.key.pid, None)
+        self._leave(session)
+
+    def _leave(self, session: Connected) -> None:
         if session.admission is not None:
             self._counts.remove(session.admission)
             endpoint_id = session.admission.endpoint_id

@@ -15,6 +15,7 @@ from controlplane.proxy.access_rules import AccessRules
 from controlplane.proxy.compute import CancelKey
 from controlplane.proxy.directory import Client, Directory
 from controlplane.proxy.errors import AdministratorShutdown
+from controlplane.proxy.over_http.queries import Queries
 from controlplane.proxy.pacing import FailurePace
 from controlplane.proxy.password_checks import PasswordChecks
 from controlplane.proxy.peers import Peers
@@ -50,6 +51,7 @@ class Proxy:
         self._readiness = Readiness(self._loop)
         self._wakes = SharedWakes(directory)
         self._passwords = PasswordChecks()
+        self.queries = Queries(self._readiness, self._passwords, settings)
         self._surroundings = Surroundings(
             settings=settings,
             identity=identity,
@@ -59,6 +61,7 @@ class Proxy:
             wakes=self._wakes,
             failure_pace=FailurePace(self._loop.time),
             passwords=self._passwords,
+            queries=self.queries,
             cancel=self._cancel,
         )
         self._listeners: list[socket.socket] = []
@@ -88,6 +91,7 @@ class Proxy:
         """Ends the endpoint's connections with 57P01, and returns how many: it was deleted,
         disabled or reassigned."""
         self._wakes.forget(endpoint_id)
+        self.queries.pool.drop(endpoint_id)
         sessions = self.registry.of_endpoint(endpoint_id)
         for session in sessions:
             session.interrupt(AdministratorShutdown())
@@ -144,6 +148,7 @@ class Proxy:
             for task in unfinished:
                 task.cancel()
             await asyncio.gather(*unfinished, return_exceptions=True)
+        self.queries.close()
         self._passwords.close()
         self._readiness.close()
 
@@ -188,10 +193,16 @@ class Proxy:
 
 
 def open_listeners(settings: ProxySettings) -> list[socket.socket]:
-    """Listens on every address of the host. Raises OSError where one is taken."""
-    addresses = socket.getaddrinfo(
-        settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )
+    """Listens on every address of the host, at each of the proxy's ports. Raises OSError where one
+    is taken."""
+    ports = [settings.port, *([settings.http_port] if settings.http_port else [])]
+    addresses = [
+        address
+        for port in dict.fromkeys(ports)
+        for address in socket.getaddrinfo(
+            settings.host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    ]
     return [
         _listen(family, address, settings) for family, _, _, _, address in dict.fromkeys(addresses)
     ]

@@ -1,4 +1,5 @@
-"""One client's connection from its first byte to its last: start-up, password, wake, relay."""
+"""One client's connection from its first byte to its last: start-up, password, wake, relay; or
+requests over HTTP, which are admitted and reach their computes by the same ways."""
 
 import asyncio
 import ipaddress
@@ -7,7 +8,10 @@ import secrets
 import socket
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
 
 from controlplane.actors import Actor, ActorType, acting_as
 from controlplane.logs import context
@@ -32,6 +36,9 @@ from controlplane.proxy.errors import (
     WakeTimeout,
 )
 from controlplane.proxy.limits import Admission
+from controlplane.proxy.over_http import websocket
+from controlplane.proxy.over_http.connection import HttpConnection
+from controlplane.proxy.over_http.queries import Queries
 from controlplane.proxy.pacing import FailurePace
 from controlplane.proxy.password_checks import PasswordChecks
 from controlplane.proxy.readiness import Readiness
@@ -41,9 +48,13 @@ from controlplane.proxy.replication import for_the_pooler
 from controlplane.proxy.routing import Destination, find_destination, find_in_password
 from controlplane.proxy.settings import PlainConnections, ProxySettings
 from controlplane.proxy.shared_wakes import SharedWakes
-from controlplane.proxy.tls import ALPN_PROTOCOL, TlsIdentity
+from controlplane.proxy.tls import ALPN_HTTP, TlsIdentity
+from controlplane.proxy.traffic import Tally
 
 log = logging.getLogger(__name__)
+
+Proof = TypeVar("Proof")
+Reached = TypeVar("Reached")
 
 _FIRST_RETRY_PAUSE = 0.02
 _LONGEST_RETRY_PAUSE = 0.5
@@ -63,6 +74,7 @@ class Surroundings:
     wakes: SharedWakes
     failure_pace: FailurePace
     passwords: PasswordChecks
+    queries: Queries
     # Cancels what runs under the key, here or at a peer.
     cancel: Callable[[CancelKey], Awaitable[None]]
 
@@ -72,18 +84,23 @@ class Session:
         self, proxy: Surroundings, connection: socket.socket, *, client_address: str
     ) -> None:
         self._proxy = proxy
-        self._client = Channel(connection, proxy.readiness)
+        self.channel = Channel(connection, proxy.readiness)
         self.client_address = client_address
         # Known once the client has shown its password.
         self.admission: Admission | None = None
         # Known once it is joined to its compute.
         self.key: CancelKey | None = None
-        # Whose session it is, known with the admission.
+        # Whose session it is, and by which route it was let in; known with the admission.
         self.role = ""
         self.identity = RoleIdentity()
+        self._route: Route | None = None
         self._compute: ComputeConnection | None = None
         self._relay: Relay | None = None
         self._interruption: ProxyError | None = None
+        # While it speaks HTTP.
+        self._http: HttpConnection | None = None
+        # Once it is a WebSocket: the host that it wants to get to.
+        self._websocket_host: str | None = None
         # The task copies the context, and with it what every line about this client is
         # followed by, also in the operations that it has scheduled.
         with context(request=f"c-{secrets.token_hex(6)}"):
@@ -131,24 +148,38 @@ class Session:
             await self._refuse(ProxyError("internal error"))
 
     def _clean_up(self, _: "asyncio.Task[None]") -> None:
-        self._client.close()
+        self.channel.close()
         self._proxy.registry.remove(self)
 
     async def _serve(self) -> None:
-        async with asyncio.timeout(self._proxy.settings.startup_timeout):
+        bound = self._proxy.settings.startup_timeout
+        async with asyncio.timeout(bound) as patience:
             if load_balancers := self._proxy.settings.load_balancers:
                 self.client_address = await forwarding.client_address(
-                    self._client, self.client_address, load_balancers=load_balancers
+                    self.channel, self.client_address, load_balancers=load_balancers
                 )
+            if await self._speaks_http():
+                # HTTP has bounds of its own.
+                patience.reschedule(None)
+                if not await self._serve_http():
+                    return
+                patience.reschedule(self._proxy.readiness.loop.time() + bound)
             request = await self._read_request()
             if isinstance(request, startup.CancelRequest):
                 await self._proxy.cancel(CancelKey(request.pid, request.secret))
-                await self._client.finish(b"", patience=_LAST_WORDS_PATIENCE)
+                await self.channel.finish(b"", patience=_LAST_WORDS_PATIENCE)
                 return
-            destination, route, sasl_final = await self._admit(request)
+            destination, sasl_final = await self._admit_postgres(request)
         admitted = time.monotonic()
-        with acting_as(Actor(ActorType.CLIENT, name=request.role, address=self.client_address)):
-            connection = await self._reach_compute(destination, route)
+        connection = await self.reach(
+            destination,
+            partial(
+                compute.connect,
+                parameters=destination.parameters,
+                readiness=self._proxy.readiness,
+            ),
+            discard=lambda unwanted: unwanted.channel.close(),
+        )
         fields = {
             "client": self.client_address,
             "endpoint": destination.endpoint_id,
@@ -161,77 +192,152 @@ class Session:
         self.key = self._proxy.registry.issue_key(
             self, long=request.protocol >= messages.PROTOCOL_3_2
         )
-        with self._proxy.directory.counting(destination.endpoint_id) as sent:
+        with self.counting() as sent:
             self._relay = Relay(
-                self._client, connection.channel, readiness=self._proxy.readiness, sent=sent
+                self.channel, connection.channel, readiness=self._proxy.readiness, sent=sent
             )
             try:
                 self._relay.start(
                     to_client=sasl_final + connection.greeting(self.key),
-                    to_compute=self._client.take_ahead(),
+                    to_compute=self.channel.take_ahead(),
                 )
                 await self._relay.done
             finally:
                 self._relay.close()
 
+    def counting(self) -> AbstractContextManager[Tally]:
+        """Where to add what is sent to the client, once it has reached its compute."""
+        assert self.admission is not None
+        return self._proxy.directory.counting(self.admission.endpoint_id)
+
+    async def _speaks_http(self) -> bool:
+        """Looks at what comes first, behind TLS where the client begins with that."""
+        first = await self.channel.peek()
+        if first != startup.TLS_HANDSHAKE_BYTE:
+            return startup.begins_http(first)
+        tls = await self.channel.start_tls(self._proxy.identity.context)
+        agreed = tls.selected_alpn_protocol()
+        if agreed is not None:
+            return agreed == ALPN_HTTP
+        if not startup.begins_http(await self.channel.peek()):
+            raise ProtocolViolation(
+                "received direct SSL connection request without ALPN protocol negotiation extension"
+            )
+        return True
+
+    async def _serve_http(self) -> bool:
+        """Whether it has become a WebSocket, which speaks as any other client from here on."""
+        self._http = HttpConnection(self.channel)
+        request = await self._http.serve(partial(self._proxy.queries.handle, self))
+        if request is None:
+            await self.channel.finish(b"", patience=_LAST_WORDS_PATIENCE)
+            return False
+        self._http = None
+        self._websocket_host = websocket.host_named(request) or ""
+        return True
+
     async def _read_request(self) -> startup.CancelRequest | startup.StartupMessage:
         """Reads up to the start-up message or cancel request, agreeing on TLS on the way."""
-        if await self._client.peek() == startup.TLS_HANDSHAKE_BYTE:
-            tls = await self._client.start_tls(self._proxy.identity.context)
-            if tls.selected_alpn_protocol() != ALPN_PROTOCOL:
-                raise ProtocolViolation(
-                    "received direct SSL connection request without ALPN protocol "
-                    "negotiation extension"
-                )
         gss_refused = False
         while True:
-            head = await self._client.read(startup.HEAD_SIZE)
-            rest = await self._client.read(startup.packet_size(head) - startup.HEAD_SIZE)
+            head = await self.channel.read(startup.HEAD_SIZE)
+            rest = await self.channel.read(startup.packet_size(head) - startup.HEAD_SIZE)
             packet = startup.parse(head + rest)
             if not isinstance(packet, startup.EncryptionRequest):
                 return packet
-            if self._client.tls is not None or (gss_refused and not packet.tls):
+            if self.channel.tls is not None or (gss_refused and not packet.tls):
                 raise ProtocolViolation("received unexpected encryption request")
-            if packet.tls:
-                await self._client.write(b"S")
-                await self._client.start_tls(self._proxy.identity.context)
+            if packet.tls and self._websocket_host is None:
+                await self.channel.write(b"S")
+                await self.channel.start_tls(self._proxy.identity.context)
             else:
                 gss_refused = True
-                await self._client.write(b"N")
+                await self.channel.write(b"N")
 
-    async def _admit(self, request: startup.StartupMessage) -> tuple[Destination, Route, bytes]:
-        """Finds the endpoint and checks the password: both or the same refusal."""
-        proxy = self._proxy
-        tls = self._client.tls
-        if tls is None and not self._may_be_plain():
+    async def _admit_postgres(self, request: startup.StartupMessage) -> tuple[Destination, bytes]:
+        """Finds the endpoint and asks for the password. Returns what is still to be said of it."""
+        if self.channel.tls is None and not self._may_be_plain():
             raise InsecureConnection
         destination, password = await self._find_destination(request)
-        route = await proxy.directory.route(destination.endpoint_id, request.role)
-        self._check_address(route, request.role)
+        prove = partial(self._authenticate, request, destination.endpoint_id, password)
+        return await self.admit(destination, request.role, prove)
+
+    async def _find_destination(
+        self, request: startup.StartupMessage
+    ) -> tuple[Destination, bytes | None]:
+        """The destination, and the password where the client had to be asked for it in clear text,
+        as nothing else can name the endpoint."""
+        try:
+            destination = find_destination(
+                request.parameters,
+                server_name=self._server_name(),
+                region_host=self._proxy.settings.region_host,
+            )
+        except (MissingEndpoint, ForeignServerName):
+            password = await ask_for_password(self.channel, preamble=request.negotiation)
+            found = find_in_password(password, request.parameters)
+            if found is None:
+                raise
+            return found
+        return destination, None
+
+    def _server_name(self) -> str | None:
+        if self._websocket_host is not None:
+            return self._websocket_host
+        return self.channel.tls.server_name if self.channel.tls is not None else None
+
+    async def _authenticate(
+        self,
+        request: startup.StartupMessage,
+        endpoint_id: str,
+        password: bytes | None,
+        verifier: scram.Verifier,
+    ) -> bytes:
+        """Raises PasswordFailed, ProtocolViolation, ConnectionLost."""
+        if password is None and self._websocket_host is not None:
+            # Its TLS ends before a browser's program can see it: there is nothing to bind to, and
+            # drivers send the password without being asked.
+            password = await ask_for_password(self.channel, preamble=request.negotiation)
+        if password is not None:
+            await self._proxy.passwords.check(
+                verifier,
+                password,
+                role=request.role,
+                endpoint_id=endpoint_id,
+                address=self.client_address,
+            )
+            return b""
+        tls = self.channel.tls
+        return await authenticate(
+            self.channel,
+            verifier,
+            role=request.role,
+            channel_binding=tls.channel_binding if tls is not None else None,
+            preamble=request.negotiation,
+        )
+
+    async def admit(
+        self,
+        destination: Destination,
+        role: str,
+        prove: Callable[[scram.Verifier], Awaitable[Proof]],
+    ) -> tuple[Destination, Proof]:
+        """Lets in who can prove to be the role: both the endpoint and the role exist, or the same
+        refusal. `prove` raises PasswordFailed; what it returns is passed on."""
+        proxy = self._proxy
+        tls = self.channel.tls
+        if tls is None and not self._may_be_plain():
+            raise InsecureConnection
+        route = await proxy.directory.route(destination.endpoint_id, role)
+        self._check_address(route, role)
         verifier = scram.parse_verifier(route.verifier) if route and route.verifier else None
         if verifier is None:
-            name = f"{destination.endpoint_id}/{request.role}"
+            name = f"{destination.endpoint_id}/{role}"
             verifier = scram.mock_verifier(name, proxy.settings.secret)
         try:
-            if password is None:
-                sasl_final = await authenticate(
-                    self._client,
-                    verifier,
-                    role=request.role,
-                    channel_binding=tls.channel_binding if tls is not None else None,
-                    preamble=request.negotiation,
-                )
-            else:
-                sasl_final = b""
-                await proxy.passwords.check(
-                    verifier,
-                    password,
-                    role=request.role,
-                    endpoint_id=destination.endpoint_id,
-                    address=self.client_address,
-                )
+            proof = await prove(verifier)
         except PasswordFailed:
-            proxy.directory.note_refusal(route, request.role, address=self.client_address)
+            proxy.directory.note_refusal(route, role, address=self.client_address)
             await asyncio.sleep(proxy.failure_pace.pause(self.client_address))
             raise
         assert route is not None
@@ -242,33 +348,13 @@ class Session:
         admission = Admission(
             route.account_id,
             destination.endpoint_id,
-            request.role,
+            role,
             account_connections=route.account_connections,
         )
         destination = for_the_pooler(destination.with_pooler(route.always_pooled))
-        self.role, self.identity = request.role, route.identity
+        self.role, self.identity, self._route = role, route.identity, route
         proxy.registry.admit(self, admission)
-        return destination, route, sasl_final
-
-    async def _find_destination(
-        self, request: startup.StartupMessage
-    ) -> tuple[Destination, bytes | None]:
-        """The destination, and the password where the client had to be asked for it in clear text,
-        as nothing else can name the endpoint."""
-        tls = self._client.tls
-        try:
-            destination = find_destination(
-                request.parameters,
-                server_name=tls.server_name if tls is not None else None,
-                region_host=self._proxy.settings.region_host,
-            )
-        except (MissingEndpoint, ForeignServerName):
-            password = await ask_for_password(self._client, preamble=request.negotiation)
-            found = find_in_password(password, request.parameters)
-            if found is None:
-                raise
-            return found
-        return destination, None
+        return destination, proof
 
     def _check_address(self, route: Route | None, role: str) -> None:
         """Raises AddressNotAllowed, PublicAddressRefused."""
@@ -282,18 +368,33 @@ class Session:
             )
             raise
 
-    async def _look_again(self, route: Route) -> None:
-        """What was so at the door may have changed before this client was one of its endpoint's,
-        who are told of changes. Asks nobody where nothing has changed."""
-        rules = await self._proxy.directory.rules(route.endpoint_id, self.role)
-        self._check_address(replace(route, rules=rules), self.role)
+    def dismiss(self) -> None:
+        """What it was admitted for is over; it may be admitted again."""
+        self._proxy.registry.dismiss(self)
 
-    async def _reach_compute(self, destination: Destination, route: Route) -> ComputeConnection:
-        """Wakes the compute and starts a session there, while the client stays."""
+    async def reach(
+        self,
+        destination: Destination,
+        connect: Callable[[ComputeAddress], Awaitable[Reached]],
+        *,
+        discard: Callable[[Reached], None],
+    ) -> Reached:
+        """Wakes the compute and connects to it, by `connect`, while the client stays; what it may
+        not have after all is discarded."""
+        client = Actor(ActorType.CLIENT, name=self.role, address=self.client_address)
+        with acting_as(client):
+            return await self._reach(destination, connect, discard)
+
+    async def _reach(
+        self,
+        destination: Destination,
+        connect: Callable[[ComputeAddress], Awaitable[Reached]],
+        discard: Callable[[Reached], None],
+    ) -> Reached:
         refused: ComputeGone | None = None
         refused_address = None
         pause = _FIRST_RETRY_PAUSE
-        self._client.watch(self.abandon)
+        self.channel.watch(self.abandon)
         try:
             async with asyncio.timeout(self._proxy.settings.wake_timeout):
                 while True:
@@ -302,9 +403,9 @@ class Session:
                         pooled=destination.pooled,
                         refused=refused_address,
                     )
-                    await self._look_again(route)
+                    await self._look_again()
                     try:
-                        return await self._join(address, destination, route)
+                        return await self._join(address, destination, connect, discard)
                     except LoginUnknown:
                         refused, refused_address = ComputeGone("it names no role"), address
                     except ComputeGone as gone:
@@ -320,27 +421,39 @@ class Session:
                 raise ComputeRefused(refused.packet) from None
             raise ComputeUnreachable from None
         finally:
-            self._client.unwatch()
+            self.channel.unwatch()
+
+    async def _look_again(self) -> None:
+        """What was so at the door may have changed before this client was one of its endpoint's,
+        who are told of changes. Asks nobody where nothing has changed."""
+        route = self._route
+        assert route is not None
+        rules = await self._proxy.directory.rules(route.endpoint_id, self.role)
+        self._check_address(replace(route, rules=rules), self.role)
 
     async def _join(
-        self, address: ComputeAddress, destination: Destination, route: Route
-    ) -> ComputeConnection:
+        self,
+        address: ComputeAddress,
+        destination: Destination,
+        connect: Callable[[ComputeAddress], Awaitable[Reached]],
+        discard: Callable[[Reached], None],
+    ) -> Reached:
         """Starts the session, of a role that may log in there now.
 
-        Raises PasswordFailed, LoginUnknown, and as `compute.connect` does.
+        Raises PasswordFailed, LoginUnknown, and as `connect` does.
         """
+        assert self._route is not None
         confirm = self._proxy.directory.confirm(
-            route, self.role, address, pooled=destination.pooled
+            self._route, self.role, address, pooled=destination.pooled
         )
-        readiness = self._proxy.readiness
         if destination.pooled:
             # The pooler may learn of the role only now.
             self.identity = await confirm
-            return await compute.connect(address, destination.parameters, readiness=readiness)
+            return await connect(address)
         # Both begin a session in the compute: side by side, one waits no longer than for the other.
         confirming = asyncio.ensure_future(confirm)
         try:
-            connection = await compute.connect(address, destination.parameters, readiness=readiness)
+            reached = await connect(address)
         except BaseException:
             confirming.cancel()
             await asyncio.gather(confirming, return_exceptions=True)
@@ -348,9 +461,9 @@ class Session:
         try:
             self.identity = await confirming
         except BaseException:
-            connection.channel.close()
+            discard(reached)
             raise
-        return connection
+        return reached
 
     def _may_be_plain(self) -> bool:
         allowed = self._proxy.settings.plain_connections
@@ -366,4 +479,5 @@ class Session:
             "error": str(error),
         }
         log.info("connection refused", extra=fields)
-        await self._client.finish(error.packet(), patience=_LAST_WORDS_PATIENCE)
+        last_words = self._http.last_words(error) if self._http else error.packet()
+        await self.channel.finish(last_words, patience=_LAST_WORDS_PATIENCE)

@@ -28,6 +28,8 @@ class ProxySettings:
     secret: bytes = field(repr=False)
     host: str = "127.0.0.1"
     port: int = 5432
+    # Another port where the same is served: HTTP's own, as 443, for clients that take no other.
+    http_port: int | None = None
     plain_connections: PlainConnections = PlainConnections.LOOPBACK
     # From the first byte to the right password.
     startup_timeout: float = 30.0

@@ -48,6 +48,12 @@ class StartupMessage:
 StartupPacket = EncryptionRequest | CancelRequest | StartupMessage
 
 
+def begins_http(first: bytes) -> bool:
+    """Whether the first byte is of an HTTP request's method. A start-up packet begins with its
+    length, which is far less than a capital letter would make of it."""
+    return b"A" <= first <= b"Z"
+
+
 def packet_size(head: bytes) -> int:
     """The size in bytes that the packet's first eight bytes announce.
 

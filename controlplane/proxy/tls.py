@@ -13,7 +13,8 @@ from cryptography.hazmat.primitives import serialization
 
 log = logging.getLogger(__name__)
 
-ALPN_PROTOCOL = "postgresql"
+ALPN_POSTGRES = "postgresql"
+ALPN_HTTP = "http/1.1"
 
 _WEAK_HASHES = {"md5", "sha1"}
 # Seconds between two looks at whether the operator's files have been replaced.
@@ -109,7 +110,7 @@ def server_context(certificate: str, key: str | None = None) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols([ALPN_PROTOCOL])
+    context.set_alpn_protocols([ALPN_POSTGRES, ALPN_HTTP])
     # No client resumes a session, and tickets would cost each connection two messages.
     context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     context.num_tickets = 0

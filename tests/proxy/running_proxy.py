@@ -165,6 +165,14 @@ class RunningProxy:
 
         return self.call(count())
 
+    def close_idle_sessions(self) -> None:
+        """Those in computes that requests over HTTP have left."""
+
+        async def close() -> None:
+            self.proxy.queries.pool.close()
+
+        self.call(close())
+
     def secret_of(self, pid: int) -> bytes:
         """The secret half of a cancel key that the proxy gave out."""
         keys = [session.key for session in self.proxy.registry.all() if session.key is not None]
@@ -206,6 +214,7 @@ def running_proxy(
         yield proxy
         wait_for(lambda: proxy.sessions() == 0, "the sessions to end")
         wait_for(lambda: proxy.tasks() == 0, "the tasks to end")
+        proxy.close_idle_sessions()
         wait_for(lambda: open_descriptors() <= descriptors, "the descriptors to be closed")
     finally:
         proxy.stop()

@@ -97,6 +97,7 @@ def proxy_settings() -> ProxySettings:
         secret=hashlib.sha256(b"proxy:" + settings.SECRET_KEY.encode()).digest(),
         host=settings.PROXY_HOST,
         port=settings.PROXY_PORT,
+        http_port=settings.PROXY_HTTP_PORT or None,
         plain_connections=PlainConnections(settings.PROXY_PLAIN_CONNECTIONS),
         wake_timeout=settings.WAKE_TIMEOUT,
         load_balancers=settings.PROXY_LOAD_BALANCERS,

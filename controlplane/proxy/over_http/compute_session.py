@@ -1,0 +1,267 @@
+"""A session in a compute in which the proxy is the client: statements by the extended protocol,
+with all values as text. Whatever it reads comes from a compute, which belongs to strangers."""
+
+import asyncio
+import contextlib
+import struct
+from collections.abc import Callable
+
+from controlplane.proxy import compute, messages
+from controlplane.proxy.channel import WOULD_BLOCK
+from controlplane.proxy.compute import ComputeConnection
+from controlplane.proxy.errors import AdministratorShutdown, ConnectionLost
+from controlplane.proxy.over_http.refusals import (
+    RequestRefused,
+    ResponseTooLarge,
+    StatementFailed,
+    UnreadableAnswer,
+)
+from controlplane.proxy.over_http.results import Results
+from controlplane.proxy.over_http.statements import Batch, Statement
+from controlplane.proxy.readiness import Readiness
+
+# As Neon's.
+MOST_RESPONSE_BYTES = 64 * 1024 * 1024
+# The protocol's own bound; how much is read of one message is bounded by what an answer may have.
+_LONGEST_MESSAGE = 2**31 - 1
+# What an idle session's socket takes at once, so that nobody need read meanwhile.
+_AT_ONCE = 32_768
+# Seconds for a session that has been left to be clean again, and for telling its compute to stop.
+_CLEAN_WITHIN = 5.0
+_CANCEL_WITHIN = 5.0
+
+_HEADER = struct.Struct("!cI")
+_SYNC = messages.message(b"S", b"")
+_EXECUTE = messages.message(b"E", b"\0" + b"\0\0\0\0")
+_DESCRIBE = messages.message(b"D", b"P\0")
+_NULL = b"\xff\xff\xff\xff"
+_IDLE = b"I"
+
+
+def _statement(statement: Statement) -> bytes:
+    parse = messages.message(b"P", b"\0" + statement.query + b"\0\0\0")
+    values = b"".join(
+        _NULL if value is None else struct.pack("!i", len(value)) + value
+        for value in statement.parameters
+    )
+    count = struct.pack("!H", len(statement.parameters))
+    bind = messages.message(b"B", b"\0\0\0\0" + count + values + b"\0\0")
+    return parse + bind + _DESCRIBE + _EXECUTE
+
+
+def _command(text: bytes) -> bytes:
+    """A statement without parameters, of which only the end is told."""
+    parse = messages.message(b"P", b"\0" + text + b"\0\0\0")
+    return parse + messages.message(b"B", bytes(8)) + _EXECUTE
+
+
+def _query(text: bytes) -> bytes:
+    return messages.message(b"Q", text + b"\0")
+
+
+_DISCARD = _query(b"DISCARD ALL")
+
+
+def batch_messages(batch: Batch) -> bytes:
+    """All of it in one breath: after an error Postgres passes over the rest, COMMIT included."""
+    parts = list(map(_statement, batch.statements))
+    if batch.begin is not None:
+        parts = [_command(batch.begin), *parts, _command(b"COMMIT")]
+    return b"".join([*parts, _SYNC])
+
+
+class ComputeSession:
+    """Must be closed unless it `is_reusable`. Used by one request at a time."""
+
+    def __init__(self, connection: ComputeConnection, readiness: Readiness) -> None:
+        self._connection = connection
+        self._channel = connection.channel
+        self._readiness = readiness
+        self._buffer = bytearray(connection.greeting_after_key)
+        # How many ReadyForQuery are still to come of what was sent.
+        self._owed = 1
+        self._status = _IDLE
+        # Whether it is in the middle of something that nobody reads any more.
+        self.is_broken = False
+
+    async def run(
+        self, batch: Batch, wire: bytes, *, clean: bool, grow: Callable[[int], None]
+    ) -> Results:
+        """Executes the batch, of which `wire` are the `batch_messages`. With `clean`, the session
+        forgets afterwards all that the batch left behind in it, which `is_reusable` awaits.
+
+        `grow` is told of each further byte of the answer, and may raise. Raises StatementFailed,
+        RequestRefused, ResponseTooLarge, AdministratorShutdown, UnreadableAnswer.
+        """
+        results = Results(batch)
+        self._owed += 1
+        if clean:
+            wire += _DISCARD
+            self._owed += 1
+        writing: asyncio.Task[None] | None = None
+        self.is_broken = True
+        try:
+            await self._until_ready_but(2 if clean else 1)
+            if len(wire) <= _AT_ONCE:
+                await self._channel.write(wire)
+            else:
+                # Postgres may want its answers read before it reads on.
+                writing = self._readiness.loop.create_task(self._channel.write(wire))
+            failure = await self._read_results(results, grow)
+            if writing is not None:
+                await writing
+        except ConnectionLost as error:
+            raise AdministratorShutdown from error
+        except messages.MalformedMessage as error:
+            raise UnreadableAnswer from error
+        except asyncio.CancelledError:
+            self._stop_what_runs()
+            raise
+        finally:
+            if writing is not None and not writing.done():
+                writing.cancel()
+                with contextlib.suppress(asyncio.CancelledError, ConnectionLost):
+                    await writing
+        self.is_broken = False
+        if self._status != _IDLE:
+            await self._roll_back(clean=clean)
+        if failure is not None:
+            raise failure
+        return results
+
+    async def is_reusable(self) -> bool:
+        """Whether it is clean and alive, waiting shortly for the former."""
+        if self.is_broken:
+            return False
+        try:
+            async with asyncio.timeout(_CLEAN_WITHIN):
+                await self._until_ready_but(0)
+            # One whose server has ended it has got that to read.
+            self._buffer += self._channel.receive(self._channel.chunk_size)
+        except WOULD_BLOCK:
+            return not self.is_broken and not self._buffer and self._status == _IDLE
+        except (ConnectionLost, TimeoutError, messages.MalformedMessage, OSError):
+            pass
+        return False
+
+    def close(self) -> None:
+        self.is_broken = True
+        self._channel.close()
+
+    async def _roll_back(self, *, clean: bool) -> None:
+        """Ends the transaction that the batch has left open, before anybody hears of its end."""
+        self.is_broken = True
+        with contextlib.suppress(ConnectionLost, TimeoutError, messages.MalformedMessage):
+            async with asyncio.timeout(_CLEAN_WITHIN):
+                # A DISCARD ALL that was on its way fails within the transaction.
+                await self._until_ready_but(0)
+                left = 1 if clean else 0
+                self._owed = 1 + left
+                await self._channel.write(_query(b"ROLLBACK") + _DISCARD * left)
+                await self._until_ready_but(left)
+                self.is_broken = False
+
+    def _stop_what_runs(self) -> None:
+        """Nobody waits any more: the server is told, as it notices a client's going only later."""
+        cancelling = self._readiness.loop.create_task(
+            _cancel_within(self._connection, self._readiness)
+        )
+        _cancelling.add(cancelling)
+        cancelling.add_done_callback(_cancelling.discard)
+
+    async def _until_ready_but(self, owed: int) -> None:
+        """Reads until no more than so many ReadyForQuery are still to come."""
+        while self._owed > owed:
+            self._pass_over(owed)
+            if self._owed > owed:
+                await self._read_more()
+
+    def _pass_over(self, owed: int) -> None:
+        position = 0
+        for kind, start, end in messages.complete_messages(self._buffer, limit=_LONGEST_MESSAGE):
+            position = end
+            if kind == b"Z":
+                self._became_ready(start)
+                if self._owed <= owed:
+                    break
+            elif kind == b"E" and self._owed <= 1:
+                # The cleaning has failed, or the session was ended.
+                self.is_broken = True
+        del self._buffer[:position]
+
+    def _became_ready(self, start: int) -> None:
+        self._owed -= 1
+        self._status = bytes(self._buffer[start : start + 1])
+
+    async def _read_results(
+        self, results: Results, grow: Callable[[int], None]
+    ) -> StatementFailed | None:
+        """Reads up to the batch's ReadyForQuery; returns what failed, if anything did."""
+        ready_at = self._owed - 1
+        failure: StatementFailed | None = None
+        grown = 0
+        while True:
+            position = 0
+            for kind, start, end in messages.complete_messages(
+                self._buffer, limit=_LONGEST_MESSAGE
+            ):
+                position = end
+                if kind == b"D":
+                    results.add(self._buffer, start)
+                elif kind == b"T":
+                    results.describe(self._buffer, start)
+                elif kind in (b"C", b"I"):
+                    results.complete(self._buffer[start:end].rstrip(b"\0").decode(errors="replace"))
+                elif kind == b"E":
+                    failure = failure or _failure(self._buffer[start:end])
+                elif kind in (b"G", b"H", b"W"):
+                    raise RequestRefused(
+                        "COPY is not supported over HTTP: connect over WebSocket or TCP for it",
+                        sqlstate="0A000",
+                    )
+                elif kind == b"Z":
+                    self._became_ready(start)
+                    if self._owed <= ready_at:
+                        break
+            del self._buffer[:position]
+            if self._owed <= ready_at:
+                return failure
+            results.write()
+            if results.written + len(self._buffer) > MOST_RESPONSE_BYTES:
+                raise ResponseTooLarge(MOST_RESPONSE_BYTES)
+            self._refuse_what_is_coming()
+            grow(results.written - grown)
+            grown = results.written
+            try:
+                await self._read_more()
+            except ConnectionLost:
+                # A server that ends the session may have said why.
+                if failure is not None:
+                    raise failure from None
+                raise
+
+    def _refuse_what_is_coming(self) -> None:
+        """One value may be larger than any answer."""
+        if len(self._buffer) >= messages.HEADER_SIZE:
+            _, length = _HEADER.unpack_from(self._buffer)
+            if length > MOST_RESPONSE_BYTES:
+                raise ResponseTooLarge(MOST_RESPONSE_BYTES)
+
+    async def _read_more(self) -> None:
+        # A server that writes as fast as we read must not keep the loop from others.
+        await asyncio.sleep(0)
+        self._buffer += await self._channel.read_some()
+
+
+# Tasks that nobody awaits are kept from the garbage collector here.
+_cancelling: set["asyncio.Task[None]"] = set()
+
+
+async def _cancel_within(connection: ComputeConnection, readiness: Readiness) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_CANCEL_WITHIN):
+            await compute.cancel(connection.address, connection.cancel_key, readiness=readiness)
+
+
+def _failure(payload: bytearray) -> StatementFailed:
+    return StatementFailed(messages.error_fields(bytes(payload)))

@@ -1,0 +1,201 @@
+"""One connection that speaks HTTP/1.1: reads its requests one after the other and writes their
+answers, until it ends or becomes a WebSocket. What the requests mean is not known here."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from email.utils import formatdate
+from typing import Protocol
+
+import h11
+
+from controlplane.proxy.channel import Channel
+from controlplane.proxy.errors import ConnectionLost, ProxyError
+from controlplane.proxy.over_http import websocket
+from controlplane.proxy.over_http.answer import Answer
+from controlplane.proxy.over_http.held_memory import Hold
+from controlplane.proxy.over_http.refusals import RequestRefused, RequestTooLarge, refusal
+from controlplane.proxy.over_http.request import Request
+
+# As Neon's.
+MOST_REQUEST_BYTES = 64 * 1024 * 1024
+# A connection string may be long, and there are the driver's other headers.
+_MOST_HEAD_BYTES = 32_768
+# Seconds: between two requests, for a request's head, and beyond what their sizes allow for
+# bodies both ways, at the slowest that is waited for, in bytes a second.
+_IDLE_WITHIN = 75.0
+_HEAD_WITHIN = 15.0
+_BODY_WITHIN = 30.0
+_SLOWEST = 16_384
+# What is sent in one write with its head.
+_SMALL_BODY = 65_536
+
+
+class Body(Protocol):
+    """What reads a request's body. Raises RequestTooLarge, RequestRefused, ConnectionLost."""
+
+    def __call__(self, hold: Hold) -> Awaitable[bytes]: ...
+
+
+Handler = Callable[[Request, Body], Awaitable[Answer]]
+
+
+class HttpConnection:
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_MOST_HEAD_BYTES)
+        self._loop = asyncio.get_running_loop()
+        # As the request's head says, in bytes; None where it does not.
+        self._declared: int | None = None
+
+    async def serve(self, handle: Handler) -> Request | None:
+        """Answers requests until the connection is to end, or has become a WebSocket: then its
+        channel carries the messages, and the request for it is returned.
+
+        Raises ConnectionLost.
+        """
+        try:
+            while (request := await self._next_request()) is not None:
+                if websocket.is_upgrade(request):
+                    await self._upgrade(request)
+                    return request
+                await self._send(await self._answer(request, handle))
+                if (self._http.our_state, self._http.their_state) != (h11.DONE, h11.DONE):
+                    break
+                self._http.start_next_cycle()
+        except ProxyError as error:
+            await self._channel.write(self.last_words(error))
+        except TimeoutError:
+            pass  # It is slow, or has nothing more to ask.
+        return None
+
+    def last_words(self, error: ProxyError) -> bytes:
+        """What a client that waits for an answer is told, where it may still be told anything."""
+        if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            return b""
+        if self._http.our_state is h11.IDLE and not isinstance(error, RequestRefused):
+            return b""  # It asked for nothing.
+        answer = refusal(error)
+        return self._head(answer, closing=True) + self._end(answer)
+
+    async def _answer(self, request: Request, handle: Handler) -> Answer:
+        try:
+            return await handle(request, self._read_body)
+        except ProxyError as error:
+            return refusal(error)
+
+    async def _next_request(self) -> Request | None:
+        """None where the client has said that there is no more. Raises RequestRefused,
+        ConnectionLost, TimeoutError."""
+        has_begun = False
+        async with asyncio.timeout(_IDLE_WITHIN) as patience:
+            while True:
+                event = self._next_event()
+                if isinstance(event, h11.Request):
+                    request = _request(event)
+                    declared = request.headers.get("content-length")
+                    self._declared = int(declared) if declared else None
+                    return request
+                if event is not h11.NEED_DATA:
+                    return None
+                await self._read_more()
+                if not has_begun:
+                    has_begun = True
+                    patience.reschedule(self._loop.time() + _HEAD_WITHIN)
+
+    async def _read_body(self, hold: Hold) -> bytes:
+        if self._declared is not None and self._declared > MOST_REQUEST_BYTES:
+            raise RequestTooLarge(MOST_REQUEST_BYTES)
+        if self._http.they_are_waiting_for_100_continue:
+            go_on = h11.InformationalResponse(status_code=100, headers=[])
+            await self._channel.write(self._http.send(go_on) or b"")
+        parts: list[bytes] = []
+        size = 0
+        began = self._loop.time()
+        try:
+            while True:
+                event = self._next_event()
+                if isinstance(event, h11.EndOfMessage):
+                    return b"".join(parts)
+                if isinstance(event, h11.Data):
+                    size += len(event.data)
+                    if size > MOST_REQUEST_BYTES:
+                        raise RequestTooLarge(MOST_REQUEST_BYTES)
+                    hold.grow(len(event.data))
+                    parts.append(bytes(event.data))
+                    continue
+                async with asyncio.timeout_at(began + _BODY_WITHIN + size / _SLOWEST):
+                    await self._read_more()
+        except TimeoutError:
+            raise RequestRefused("the request's body came too slowly", status=408) from None
+
+    async def _read_more(self) -> None:
+        self._http.receive_data(self._channel.take_ahead() or await self._channel.read_some())
+
+    def _next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+        try:
+            return self._http.next_event()
+        except h11.RemoteProtocolError as error:
+            status = error.error_status_hint
+            raise RequestRefused(f"malformed HTTP request: {error}", status=status) from error
+
+    async def _send(self, answer: Answer) -> None:
+        # Where a body is left unread, nobody can tell where the next request begins.
+        head = self._head(answer, closing=not self._has_no_more())
+        end = self._end(answer)
+        try:
+            async with asyncio.timeout(_BODY_WITHIN + len(end) / _SLOWEST):
+                if len(end) <= _SMALL_BODY:
+                    await self._channel.write(head + end)
+                else:
+                    await self._channel.write(head)
+                    await self._channel.write(end)
+        except TimeoutError as error:
+            raise ConnectionLost("the client does not read its answer") from error
+
+    def _has_no_more(self) -> bool:
+        """Whether the request has been read to its end, as one without a body is by its head."""
+        if self._http.their_state is h11.SEND_BODY:
+            self._next_event()
+        return self._http.their_state is not h11.SEND_BODY
+
+    def _head(self, answer: Answer, *, closing: bool) -> bytes:
+        headers = [
+            ("Date", formatdate(usegmt=True)),
+            ("Access-Control-Allow-Origin", "*"),
+            *answer.headers,
+            ("Content-Length", str(len(answer.body))),
+        ]
+        if answer.body:
+            headers.append(("Content-Type", "application/json"))
+        if closing:
+            headers.append(("Connection", "close"))
+        response = h11.Response(status_code=answer.status, headers=headers)
+        return self._http.send(response) or b""
+
+    def _end(self, answer: Answer) -> bytes:
+        data = self._http.send(h11.Data(data=answer.body)) or b""
+        return data + (self._http.send(h11.EndOfMessage()) or b"")
+
+    async def _upgrade(self, request: Request) -> None:
+        headers = websocket.accept(request)
+        if not self._has_no_more():
+            raise RequestRefused("the request for a WebSocket is malformed")
+        # What follows is no HTTP.
+        agreed = h11.InformationalResponse(status_code=101, headers=headers)
+        await self._channel.write(self._http.send(agreed) or b"")
+        behind, _ = self._http.trailing_data
+        ahead = bytes(behind) + self._channel.take_ahead()
+        self._channel.put_on(websocket.WebSocketFraming(self._channel, ahead))
+
+
+def _request(event: h11.Request) -> Request:
+    path, _, query = event.target.decode("ascii", errors="replace").partition("?")
+    return Request(
+        method=event.method.decode("ascii", errors="replace"),
+        path=path,
+        query=query,
+        headers={
+            name.decode("ascii", errors="replace"): value.decode(errors="replace")
+            for name, value in event.headers
+        },
+    )

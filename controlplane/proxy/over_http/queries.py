@@ -1,0 +1,240 @@
+"""What a `POST /sql` does: the client is admitted as any other is, and its statements run in a
+session of its endpoint's compute."""
+
+import functools
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from controlplane.proxy import compute
+from controlplane.proxy.channel import Channel
+from controlplane.proxy.directory import ComputeAddress
+from controlplane.proxy.errors import ForeignServerName
+from controlplane.proxy.over_http.answer import Answer
+from controlplane.proxy.over_http.compute_session import ComputeSession, batch_messages
+from controlplane.proxy.over_http.connection import Body
+from controlplane.proxy.over_http.held_memory import HeldMemory
+from controlplane.proxy.over_http.json_reading import SMALL_BODY
+from controlplane.proxy.over_http.refusals import ConnectionStringRefused, RequestRefused
+from controlplane.proxy.over_http.request import Request
+from controlplane.proxy.over_http.results import Results
+from controlplane.proxy.over_http.session_pool import SessionKey, SessionPool
+from controlplane.proxy.over_http.statements import (
+    ARRAY_MODE,
+    CONNECTION_STRING,
+    DEFERRABLE,
+    ISOLATION_LEVEL,
+    POOL_OPT_IN,
+    RAW_TEXT_OUTPUT,
+    READ_ONLY,
+    Batch,
+    echoed,
+    read_batch,
+    read_connection_string,
+)
+from controlplane.proxy.password_checks import PasswordChecks
+from controlplane.proxy.readiness import Readiness
+from controlplane.proxy.routing import Destination, find_destination
+from controlplane.proxy.scram import Verifier
+from controlplane.proxy.settings import ProxySettings
+from controlplane.proxy.traffic import Tally
+
+log = logging.getLogger(__name__)
+
+Proof = TypeVar("Proof")
+Reached = TypeVar("Reached")
+
+_PATH = "/sql"
+_METHODS = "OPTIONS, POST"
+_HEADERS = ", ".join(
+    header.title()
+    for header in (
+        *("authorization", "content-type", CONNECTION_STRING, RAW_TEXT_OUTPUT, ARRAY_MODE),
+        *(POOL_OPT_IN, ISOLATION_LEVEL, READ_ONLY, DEFERRABLE),
+    )
+)
+_ALLOWED = Answer(
+    200,
+    headers=[
+        ("Allow", _METHODS),
+        ("Access-Control-Allow-Methods", _METHODS),
+        ("Access-Control-Allow-Headers", _HEADERS),
+        ("Access-Control-Max-Age", "86400"),
+    ],
+)
+
+
+class Caller(Protocol):
+    """The connection that a request came by; see `session.Session`."""
+
+    client_address: str
+
+    @property
+    def channel(self) -> Channel: ...
+
+    def abandon(self) -> None: ...
+
+    async def admit(
+        self, destination: Destination, role: str, prove: Callable[[Verifier], Awaitable[Proof]]
+    ) -> tuple[Destination, Proof]: ...
+
+    def dismiss(self) -> None: ...
+
+    def counting(self) -> AbstractContextManager[Tally]: ...
+
+    async def reach(
+        self,
+        destination: Destination,
+        connect: Callable[[ComputeAddress], Awaitable[Reached]],
+        *,
+        discard: Callable[[Reached], None],
+    ) -> Reached: ...
+
+
+@contextmanager
+def _noticing_its_going(caller: Caller) -> Iterator[None]:
+    """A client that goes meanwhile waits for nothing any more."""
+    caller.channel.watch(caller.abandon)
+    try:
+        yield
+    finally:
+        caller.channel.unwatch()
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    batch: Batch
+    # The same as Postgres reads it.
+    wire: bytes
+
+
+def _read(headers: Mapping[str, str], body: bytes) -> _Asked:
+    batch = read_batch(headers, body)
+    return _Asked(batch, batch_messages(batch))
+
+
+class Queries:
+    """Shared by all requests of a proxy."""
+
+    def __init__(
+        self, readiness: Readiness, passwords: PasswordChecks, settings: ProxySettings
+    ) -> None:
+        self._readiness = readiness
+        self._passwords = passwords
+        self._settings = settings
+        self.memory = HeldMemory()
+        # One at a time: they share a core with all the relays here.
+        self._reading = ThreadPoolExecutor(1, thread_name_prefix="reading")
+        self.pool = SessionPool(readiness.loop)
+
+    def close(self) -> None:
+        self.pool.close()
+        self._reading.shutdown(wait=False, cancel_futures=True)
+
+    async def handle(self, caller: Caller, request: Request, body: Body) -> Answer:
+        """Raises ProxyError, ConnectionLost."""
+        if request.path != _PATH:
+            raise RequestRefused(f"not found: POST {_PATH} is served here", status=404)
+        if request.method == "OPTIONS":
+            return _ALLOWED
+        if request.method != "POST":
+            raise RequestRefused(f"not allowed: POST {_PATH} is served here", status=405)
+        return await self._execute(caller, request, body)
+
+    async def _execute(self, caller: Caller, request: Request, body: Body) -> Answer:
+        sender = read_connection_string(request.headers)
+        try:
+            destination = find_destination(
+                sender.parameters, server_name=sender.host, region_host=self._settings.region_host
+            )
+        except ForeignServerName as error:
+            raise ConnectionStringRefused(f"invalid hostname: {sender.host}") from error
+
+        async def prove(verifier: Verifier) -> Verifier:
+            await self._passwords.check(
+                verifier,
+                sender.password,
+                role=sender.role,
+                endpoint_id=destination.endpoint_id,
+                address=caller.client_address,
+            )
+            return verifier
+
+        destination, verifier = await caller.admit(destination, sender.role, prove)
+        try:
+            with self.memory.hold() as hold:
+                asked = await self._read(request.headers, await body(hold))
+                results = await self._run(caller, destination, verifier, asked, hold.grow)
+                headers = echoed(request.headers) if asked.batch.begin is not None else []
+                answer = Answer(200, results.body(), headers)
+                with caller.counting() as sent:
+                    sent.bytes += len(answer.body)
+                return answer
+        finally:
+            caller.dismiss()
+
+    async def _read(self, headers: Mapping[str, str], body: bytes) -> _Asked:
+        if len(body) <= SMALL_BODY:
+            return _read(headers, body)
+        loop = self._readiness.loop
+        return await loop.run_in_executor(self._reading, _read, headers, body)
+
+    async def _run(
+        self,
+        caller: Caller,
+        destination: Destination,
+        verifier: Verifier,
+        asked: _Asked,
+        grow: Callable[[int], None],
+    ) -> Results:
+        key = SessionKey(
+            destination.endpoint_id, verifier, frozenset(destination.parameters.items())
+        )
+        if destination.pooled:
+            return await self._run_pooled(caller, destination, asked, grow)
+
+        async def connect(address: ComputeAddress) -> tuple[ComputeAddress, ComputeSession]:
+            open_one = functools.partial(self._open, address, destination)
+            return address, await self.pool.take(key, address, open_one)
+
+        with _noticing_its_going(caller):
+            await self.pool.enter(key, within=self._settings.wake_timeout)
+        try:
+            address, session = await caller.reach(
+                destination, connect, discard=lambda unwanted: unwanted[1].close()
+            )
+            try:
+                with _noticing_its_going(caller):
+                    return await session.run(asked.batch, asked.wire, clean=True, grow=grow)
+            finally:
+                self.pool.give_back(key, address, session)
+        finally:
+            self.pool.leave(key)
+
+    async def _run_pooled(
+        self,
+        caller: Caller,
+        destination: Destination,
+        asked: _Asked,
+        grow: Callable[[int], None],
+    ) -> Results:
+        """By the endpoint's PgBouncer, which keeps the sessions and bounds their number."""
+
+        async def connect(address: ComputeAddress) -> ComputeSession:
+            return await self._open(address, destination)
+
+        session = await caller.reach(destination, connect, discard=ComputeSession.close)
+        try:
+            with _noticing_its_going(caller):
+                return await session.run(asked.batch, asked.wire, clean=False, grow=grow)
+        finally:
+            session.close()
+
+    async def _open(self, address: ComputeAddress, destination: Destination) -> ComputeSession:
+        connection = await compute.connect(
+            address, destination.parameters, readiness=self._readiness
+        )
+        return ComputeSession(connection, self._readiness)

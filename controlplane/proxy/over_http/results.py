@@ -1,0 +1,174 @@
+"""Writes what Postgres answers to statements as JSON, while it comes: rows are never held as
+Python's objects for longer than the chunk that they came in."""
+
+import json
+import struct
+from collections.abc import Callable
+
+from controlplane.proxy.messages import MalformedMessage
+from controlplane.proxy.over_http.statements import Batch, Statement
+from controlplane.proxy.over_http.values import UnreadableArray, encoder
+
+_COUNT = struct.Struct("!H")
+_LENGTH = struct.Struct("!i")
+# Of a column after its name: table, number in it, type, the type's size and modifier, format.
+_COLUMN = struct.Struct("!IhIhih")
+
+Row = list[str | None]
+
+
+def row_of(buffer: bytearray, start: int) -> Row:
+    """A DataRow's columns as text; `start` is where its payload begins. Raises struct.error."""
+    (count,) = _COUNT.unpack_from(buffer, start)
+    position = start + _COUNT.size
+    row: Row = []
+    for _ in range(count):
+        (length,) = _LENGTH.unpack_from(buffer, position)
+        position += _LENGTH.size
+        if length < 0:
+            row.append(None)
+        else:
+            row.append(buffer[position : position + length].decode(errors="replace"))
+            position += length
+    return row
+
+
+class Results:
+    """The answer to a batch: told of each message in turn, it is all there at the end.
+
+    `written` is its size in bytes so far.
+    """
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+        self._is_one = batch.begin is None
+        self._statements = iter(batch.statements)
+        self._parts: list[bytes] = [] if self._is_one else [b'{"results":[']
+        # A transaction's BEGIN is answered before its statements, its COMMIT after them.
+        self._statement: Statement | None = next(self._statements) if self._is_one else None
+        self._fields: list[dict[str, object]] = []
+        self._write_rows: Callable[[list[Row]], str] = _write_nothing
+        self._rows: list[Row] = []
+        self._has_rows = False
+        self._has_results = False
+        self._is_open = False
+        self.written = 0
+
+    def describe(self, buffer: bytearray, start: int) -> None:
+        """A RowDescription. Raises MalformedMessage."""
+        try:
+            self._fields = _fields(buffer, start)
+        except (struct.error, ValueError) as error:
+            raise MalformedMessage("a row description that cannot be read") from error
+
+    def add(self, buffer: bytearray, start: int) -> None:
+        """A DataRow. Raises MalformedMessage."""
+        try:
+            self._rows.append(row_of(buffer, start))
+        except struct.error as error:
+            raise MalformedMessage("a row that cannot be read") from error
+
+    def write(self) -> None:
+        """Writes the rows that came since. Raises MalformedMessage."""
+        if not self._rows:
+            return
+        rows, self._rows = self._rows, []
+        self._open()
+        try:
+            written = self._write_rows(rows)
+        except (UnreadableArray, ValueError, IndexError) as error:
+            raise MalformedMessage("a value that cannot be read") from error
+        self._add("," + written if self._has_rows else written)
+        self._has_rows = True
+
+    def complete(self, tag: str) -> None:
+        """The statement under way has come to its end, with this CommandComplete."""
+        if self._statement is not None:
+            self.write()
+            self._open()
+            command, count = _parse_tag(tag)
+            self._add("]," + json.dumps({"command": command, "rowCount": count})[1:])
+        self._statement = next(self._statements, None)
+        self._fields, self._has_rows, self._is_open = [], False, False
+
+    def body(self) -> bytes:
+        """The whole answer."""
+        return b"".join(self._parts if self._is_one else [*self._parts, b"]}"])
+
+    def _open(self) -> None:
+        if self._is_open or self._statement is None:
+            return
+        self._is_open = True
+        as_arrays = self._statement.as_arrays
+        self._write_rows = _writer(self._fields, as_text=self._batch.as_text, as_arrays=as_arrays)
+        head = json.dumps({"rowAsArray": as_arrays, "fields": self._fields}, ensure_ascii=False)
+        separator = "," if self._has_results else ""
+        self._has_results = True
+        self._add(f'{separator}{head[:-1]}, "rows":[')
+
+    def _add(self, text: str) -> None:
+        part = text.encode(errors="replace")
+        self.written += len(part)
+        self._parts.append(part)
+
+
+def _write_nothing(rows: list[Row]) -> str:
+    raise MalformedMessage(f"{len(rows)} rows that nothing describes")
+
+
+def _writer(
+    fields: list[dict[str, object]], *, as_text: bool, as_arrays: bool
+) -> Callable[[list[Row]], str]:
+    """What writes rows of these fields as JSON, separated by commas."""
+    names = [str(field["name"]) for field in fields]
+    if as_text and as_arrays:
+        return _dump
+    if as_text:
+        return lambda rows: _dump([dict(zip(names, row, strict=True)) for row in rows])
+    encoders = [encoder(int(str(field["dataTypeID"]))) for field in fields]
+
+    def write(row: Row) -> str:
+        columns = [
+            "null" if text is None else encode(text)
+            for encode, text in zip(encoders, row, strict=True)
+        ]
+        if as_arrays:
+            return "[" + ",".join(columns) + "]"
+        named = zip(map(json.dumps, names), columns, strict=True)
+        return "{" + ",".join(f"{name}:{column}" for name, column in named) + "}"
+
+    return lambda rows: ",".join(map(write, rows))
+
+
+def _dump(rows: object) -> str:
+    return json.dumps(rows, ensure_ascii=False, separators=(",", ":"))[1:-1]
+
+
+def _fields(buffer: bytearray, start: int) -> list[dict[str, object]]:
+    (count,) = _COUNT.unpack_from(buffer, start)
+    position = start + _COUNT.size
+    fields: list[dict[str, object]] = []
+    for _ in range(count):
+        end = buffer.index(0, position)
+        name = buffer[position:end].decode(errors="replace")
+        table, column, type_oid, size, modifier, _format = _COLUMN.unpack_from(buffer, end + 1)
+        position = end + 1 + _COLUMN.size
+        fields.append(
+            {
+                "name": name,
+                "dataTypeID": type_oid,
+                "tableID": table,
+                "columnID": column,
+                "dataTypeSize": size,
+                "dataTypeModifier": modifier,
+                "format": "text",
+            }
+        )
+    return fields
+
+
+def _parse_tag(tag: str) -> tuple[str, int | None]:
+    """`INSERT 0 3` → INSERT and 3; `CREATE TABLE` → CREATE and no number."""
+    command, _, rest = tag.partition(" ")
+    count = rest.rpartition(" ")[2] if command == "INSERT" else rest
+    return command, int(count) if count.isdecimal() else None

@@ -1,0 +1,155 @@
+"""Sessions in computes that HTTP requests use one after the other: a new one costs Postgres a
+process, which is more than most requests cost."""
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from controlplane.proxy.directory import ComputeAddress
+from controlplane.proxy.errors import ProxyError
+from controlplane.proxy.over_http.compute_session import ComputeSession
+from controlplane.proxy.scram import Verifier
+
+# For one key: what PgBouncer has for one role in one database. More requests wait.
+MOST_SESSIONS = 20
+# Short, as a session keeps its database from being dropped and the settings it began with; and
+# long enough for whoever sends one request after the other.
+IDLE_SECONDS = 5.0
+_MOST_IDLE = 400
+
+
+class SessionsTaken(ProxyError):
+    sqlstate = "53300"
+
+    def __init__(self) -> None:
+        super().__init__(
+            f"sorry, too many clients already: {MOST_SESSIONS} requests of this role run here over "
+            "HTTP, and none has ended in time"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SessionKey:
+    """What two requests must share to use the same session.
+
+    The verifier is among it, so that no session outlives its role's password; and so is the
+    compute's run.
+    """
+
+    endpoint_id: str
+    verifier: Verifier
+    parameters: frozenset[tuple[bytes, bytes]]
+
+
+@dataclass(eq=False, slots=True)
+class _Place:
+    """One key's."""
+
+    taken: int = 0
+    waiting: deque["asyncio.Future[None]"] = field(default_factory=deque)
+
+
+@dataclass(eq=False, slots=True)
+class _Idle:
+    key: SessionKey
+    address: ComputeAddress
+    session: ComputeSession
+    end: asyncio.TimerHandle
+
+
+class SessionPool:
+    """Must be used within one event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._places: dict[SessionKey, _Place] = {}
+        # Oldest first.
+        self._idle: OrderedDict[ComputeSession, _Idle] = OrderedDict()
+        self._idle_by_key: dict[tuple[SessionKey, ComputeAddress], list[_Idle]] = {}
+
+    async def enter(self, key: SessionKey, *, within: float) -> None:
+        """Waits for the right to take one session of the key, which `leave` gives back, up to so
+        many seconds. Raises SessionsTaken."""
+        place = self._places.setdefault(key, _Place())
+        if place.taken < MOST_SESSIONS:
+            place.taken += 1
+            return
+        turn = self._loop.create_future()
+        place.waiting.append(turn)
+        try:
+            async with asyncio.timeout(within):
+                await turn
+        except (TimeoutError, asyncio.CancelledError) as ending:
+            if turn.done() and not turn.cancelled():
+                # It had been given the right already.
+                self.leave(key)
+            if isinstance(ending, TimeoutError):
+                raise SessionsTaken from None
+            raise
+
+    def leave(self, key: SessionKey) -> None:
+        place = self._places[key]
+        while place.waiting:
+            turn = place.waiting.popleft()
+            if not turn.done():
+                # The right passes on, and so is never free in between.
+                turn.set_result(None)
+                return
+        place.taken -= 1
+        if not place.taken:
+            del self._places[key]
+
+    async def take(
+        self,
+        key: SessionKey,
+        address: ComputeAddress,
+        open_one: Callable[[], Awaitable[ComputeSession]],
+    ) -> ComputeSession:
+        """An idle session at this address, else a new one. Raises what `open_one` raises."""
+        while idle := self._idle_by_key.get((key, address)):
+            session = idle[-1].session
+            self._forget(idle[-1])
+            try:
+                if await session.is_reusable():
+                    return session
+            except BaseException:
+                session.close()
+                raise
+            session.close()
+        return await open_one()
+
+    def give_back(self, key: SessionKey, address: ComputeAddress, session: ComputeSession) -> None:
+        """Keeps it for a while, or closes it where it is broken or there are too many."""
+        if session.is_broken:
+            session.close()
+            return
+        end = self._loop.call_later(IDLE_SECONDS, self._close, session)
+        idle = _Idle(key, address, session, end)
+        self._idle[session] = idle
+        self._idle_by_key.setdefault((key, address), []).append(idle)
+        if len(self._idle) > _MOST_IDLE:
+            self._close(next(iter(self._idle)))
+
+    def drop(self, endpoint_id: str) -> None:
+        """Closes the endpoint's idle sessions."""
+        for idle in list(self._idle.values()):
+            if idle.key.endpoint_id == endpoint_id:
+                self._close(idle.session)
+
+    def close(self) -> None:
+        """Closes all idle sessions."""
+        for session in list(self._idle):
+            self._close(session)
+
+    def _close(self, session: ComputeSession) -> None:
+        self._forget(self._idle[session])
+        session.close()
+
+    def _forget(self, idle: _Idle) -> None:
+        idle.end.cancel()
+        del self._idle[idle.session]
+        at = (idle.key, idle.address)
+        self._idle_by_key[at].remove(idle)
+        if not self._idle_by_key[at]:
+            del self._idle_by_key[at]

@@ -1,0 +1,195 @@
+"""Reads what a `POST /sql` asks for: where, as whom, what, and how the answer is to be written.
+Pure functions on headers and bytes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from controlplane.proxy.over_http.json_reading import read_json, unparsable
+from controlplane.proxy.over_http.refusals import ConnectionStringRefused, RequestRefused
+from controlplane.proxy.over_http.values import parameter
+
+CONNECTION_STRING = "neon-connection-string"
+RAW_TEXT_OUTPUT = "neon-raw-text-output"
+ARRAY_MODE = "neon-array-mode"
+POOL_OPT_IN = "neon-pool-opt-in"
+ISOLATION_LEVEL = "neon-batch-isolation-level"
+READ_ONLY = "neon-batch-read-only"
+DEFERRABLE = "neon-batch-deferrable"
+
+_ISOLATION_LEVELS = {
+    "ReadUncommitted": "READ UNCOMMITTED",
+    "ReadCommitted": "READ COMMITTED",
+    "RepeatableRead": "REPEATABLE READ",
+    "Serializable": "SERIALIZABLE",
+}
+# What a Bind message can count.
+_MOST_PARAMETERS = 65_535
+_PASSED_ON = ("application_name", "options")
+
+Headers = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionString:
+    """As in the header: which endpoint by which name, and as whom."""
+
+    host: str
+    role: str
+    password: bytes
+    # What a start-up message would say.
+    parameters: dict[bytes, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    query: bytes
+    parameters: list[bytes | None]
+    # Rows as lists, else as objects.
+    as_arrays: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What is executed, and how its answer is written."""
+
+    statements: list[Statement]
+    # The statement that begins the transaction around all; None for one that stands alone.
+    begin: bytes | None
+    # Columns as the text that Postgres gives, else as JSON's own kinds of values.
+    as_text: bool
+
+
+def read_connection_string(headers: Headers) -> ConnectionString:
+    """Raises ConnectionStringRefused, or RequestRefused for another way of saying who one is."""
+    if "authorization" in headers:
+        raise RequestRefused(
+            "JWT authorization is not offered by this server: "
+            "send the password in Neon-Connection-String, and no Authorization",
+            sqlstate="28000",
+        )
+    given = headers.get(CONNECTION_STRING)
+    if given is None:
+        raise ConnectionStringRefused(f"invalid header: {CONNECTION_STRING}")
+    try:
+        url = urlsplit(given)
+        host, database = url.hostname, unquote(url.path[1:], errors="strict")
+        role = unquote(url.username or "", errors="strict")
+        password = unquote(url.password or "", errors="strict")
+    except ValueError as error:
+        raise ConnectionStringRefused(f"invalid connection string: {error}") from error
+    if url.scheme not in ("postgres", "postgresql"):
+        raise ConnectionStringRefused("incorrect scheme")
+    for is_missing, what in (
+        (not database, "missing database name"),
+        (not role, "missing username"),
+        (not password, "missing authentication credentials: required password"),
+        (not host, "missing hostname"),
+    ):
+        if is_missing:
+            raise ConnectionStringRefused(what)
+    if "\0" in role + password + database:
+        raise ConnectionStringRefused("invalid connection string: a null character")
+    return ConnectionString(
+        host=host or "",
+        role=role,
+        password=password.encode(errors="surrogateescape"),
+        parameters={
+            b"user": role.encode(),
+            b"database": database.encode(),
+            b"client_encoding": b"UTF8",
+            **_passed_on(url.query),
+        },
+    )
+
+
+def _passed_on(query: str) -> dict[bytes, bytes]:
+    given = dict(parse_qsl(query, errors="replace"))
+    return {
+        name.encode(): given[name].encode(errors="replace")
+        for name in _PASSED_ON
+        if name in given and "\0" not in given[name]
+    }
+
+
+def read_batch(headers: Headers, body: bytes) -> Batch:
+    """Raises RequestRefused."""
+    asked = read_json(body)
+    as_arrays = _is_on(headers, ARRAY_MODE)
+    is_batch = isinstance(asked, dict) and "query" not in asked
+    several = asked.get("queries") if is_batch else [asked]
+    if not isinstance(several, list):
+        raise unparsable("`query`, or `queries` with a list, is missing")
+    return Batch(
+        statements=[_statement(one, as_arrays=as_arrays) for one in several],
+        begin=_begin(headers) if is_batch else None,
+        as_text=_is_on(headers, RAW_TEXT_OUTPUT),
+    )
+
+
+def echoed(headers: Headers) -> list[tuple[str, str]]:
+    """What the answer to a batch says again: of which kind its transaction was."""
+    echoed = [(name, "true") for name in (READ_ONLY, DEFERRABLE) if _is_on(headers, name)]
+    if ISOLATION_LEVEL in headers:
+        echoed.append((ISOLATION_LEVEL, headers[ISOLATION_LEVEL]))
+    return echoed
+
+
+def _begin(headers: Headers) -> bytes:
+    words = ["BEGIN"]
+    if ISOLATION_LEVEL in headers:
+        level = _ISOLATION_LEVELS.get(headers[ISOLATION_LEVEL])
+        if level is None:
+            raise RequestRefused("invalid isolation level")
+        words.append(f"ISOLATION LEVEL {level}")
+    if _is_on(headers, READ_ONLY):
+        words.append("READ ONLY")
+    if _is_on(headers, DEFERRABLE):
+        words.append("DEFERRABLE")
+    return " ".join(words).encode()
+
+
+def _statement(asked: Any, *, as_arrays: bool) -> Statement:
+    if not isinstance(asked, dict) or not isinstance(asked.get("query"), str):
+        raise unparsable("`query` must be a string")
+    params = asked.get("params")
+    if params is None:
+        params = []
+    if not isinstance(params, list):
+        raise unparsable("`params` must be a list")
+    if len(params) > _MOST_PARAMETERS:
+        raise RequestRefused(
+            f"a statement has at most {_MOST_PARAMETERS} parameters, not {len(params)}",
+            sqlstate="54023",
+        )
+    of_its_own = asked.get("arrayMode")
+    try:
+        texts = [parameter(value) for value in params]
+    except RecursionError as error:
+        raise unparsable("too deep") from error
+    return Statement(
+        query=_encoded(asked["query"]),
+        parameters=[None if text is None else _encoded(text) for text in texts],
+        as_arrays=of_its_own if isinstance(of_its_own, bool) else as_arrays,
+    )
+
+
+def _encoded(text: str) -> bytes:
+    try:
+        encoded = text.encode()
+    except UnicodeEncodeError as error:
+        raise _unfit(ord(text[error.start])) from error
+    if b"\0" in encoded:
+        raise _unfit(0)
+    return encoded
+
+
+def _unfit(character: int) -> RequestRefused:
+    return RequestRefused(
+        f'invalid byte sequence for encoding "UTF8": 0x{character:02x}', sqlstate="22021"
+    )
+
+
+def _is_on(headers: Headers, name: str) -> bool:
+    return headers.get(name) == "true"

@@ -1,0 +1,151 @@
+"""A WebSocket whose binary messages are the Postgres protocol's bytes, cut up anyhow."""
+
+import contextlib
+import struct
+from collections.abc import Callable
+from urllib.parse import parse_qs
+
+from wsproto import ConnectionType
+from wsproto.connection import Connection
+from wsproto.events import BytesMessage, CloseConnection, Ping, TextMessage
+from wsproto.frame_protocol import CloseReason
+from wsproto.utilities import LocalProtocolError, generate_accept_token
+
+from controlplane.proxy.channel import WOULD_BLOCK, Channel
+from controlplane.proxy.over_http.refusals import RequestRefused
+from controlplane.proxy.over_http.request import Request
+
+_VERSION = "13"
+# Read at once: so many of the smallest frames take some milliseconds to tell apart.
+_CHUNK = 16_384
+_BINARY_MESSAGE = 0x82
+_SHORT_REASON = 100
+
+
+def is_upgrade(request: Request) -> bool:
+    return "websocket" in request.tokens("upgrade") and "upgrade" in request.tokens("connection")
+
+
+def accept(request: Request) -> list[tuple[str, str]]:
+    """The headers of the answer that begins the WebSocket. Raises RequestRefused."""
+    key = request.headers.get("sec-websocket-key", "")
+    if request.headers.get("sec-websocket-version") != _VERSION:
+        raise RequestRefused(f"WebSocket version {_VERSION} is spoken here", status=426)
+    if request.method != "GET" or not key:
+        raise RequestRefused("the request for a WebSocket is malformed")
+    token = generate_accept_token(key.encode(errors="replace"))
+    return [
+        ("Upgrade", "WebSocket"),
+        ("Connection", "Upgrade"),
+        ("Sec-WebSocket-Accept", token.decode()),
+    ]
+
+
+def host_named(request: Request) -> str | None:
+    """The host that the client wants to get to: the one in `?address=host:port`, as the driver
+    asks a proxy that has an address of its own, else the one that it came to."""
+    address = parse_qs(request.query).get("address", [request.headers.get("host", "")])[0]
+    return address.rpartition(":")[0] if ":" in address else address or None
+
+
+class WebSocketFraming:
+    """See `channel.Framing`.
+
+    What is sent becomes a message of its own for each `send`. Where the socket takes only a part
+    of one, the rest must be sent next: the message's length has been said already.
+    """
+
+    def __init__(self, channel: Channel, ahead: bytes) -> None:
+        """`ahead` was read behind the handshake's request."""
+        self._receive: Callable[[int], bytes] = channel.receive
+        self._send: Callable[[bytes | memoryview], int] = channel.send
+        self._protocol = Connection(ConnectionType.SERVER)
+        self._payload = b""
+        # Of the peer's, or of ours that ends it.
+        self._has_ended = False
+        # Control frames and the head of a message, before its bytes.
+        self._out = b""
+        # The bytes of the message begun that are still to be sent.
+        self._unsent = 0
+        # Control frames that have to wait for the end of the message begun.
+        self._control = b""
+        if ahead:
+            self._take_in(ahead)
+
+    def receive(self, size: int) -> bytes:
+        if not self._payload and not self._has_ended:
+            data = self._receive(_CHUNK)
+            if not data:
+                self._has_ended = True
+                return b""
+            self._take_in(data)
+        if not self._payload and not self._has_ended:
+            raise BlockingIOError
+        payload, self._payload = self._payload[:size], self._payload[size:]
+        return payload
+
+    def take_ahead(self) -> bytes:
+        payload, self._payload = self._payload, b""
+        # Nothing is left in TLS's layer: each read takes a whole record.
+        return payload
+
+    def send(self, data: bytes | memoryview) -> int:
+        if not self._unsent:
+            self._out += self._take_control() + _head(len(data))
+            self._unsent = len(data)
+        waiting = len(self._out)
+        sent = self._send(self._out + bytes(data) if waiting else data)
+        self._out = self._out[sent:]
+        of_data = max(0, sent - waiting)
+        self._unsent -= of_data
+        return of_data
+
+    def end(self) -> None:
+        self._close(CloseReason.NORMAL_CLOSURE)
+
+    def _take_in(self, data: bytes) -> None:
+        self._protocol.receive_data(data)
+        parts = []
+        for event in self._protocol.events():
+            match event:
+                case BytesMessage():
+                    parts.append(bytes(event.data))
+                case TextMessage():
+                    self._close(CloseReason.UNSUPPORTED_DATA, "binary messages are spoken here")
+                case Ping():
+                    # Only the last one need be answered, so that they cannot pile up.
+                    self._say(self._protocol.send(event.response()), instead=True)
+                case CloseConnection():
+                    self._close(event.code, event.reason or "")
+            if self._has_ended:
+                break
+        self._payload += b"".join(parts)
+
+    def _close(self, code: int, reason: str = "") -> None:
+        """Nothing is received any more, and the peer told so where it can be."""
+        self._has_ended = True
+        with contextlib.suppress(LocalProtocolError):
+            closing = CloseConnection(code=code, reason=reason[:_SHORT_REASON])
+            self._say(self._protocol.send(closing))
+
+    def _say(self, frame: bytes, *, instead: bool = False) -> None:
+        """Sends a control frame, now or with the next message."""
+        self._control = frame if instead else self._control + frame
+        if self._unsent:
+            return
+        self._out += self._take_control()
+        with contextlib.suppress(*WOULD_BLOCK, OSError):
+            self._out = self._out[self._send(self._out) :]
+
+    def _take_control(self) -> bytes:
+        control, self._control = self._control, b""
+        return control
+
+
+def _head(size: int) -> bytes:
+    """Of a whole unmasked binary message."""
+    if size < 126:
+        return struct.pack("!BB", _BINARY_MESSAGE, size)
+    if size < 65_536:
+        return struct.pack("!BBH", _BINARY_MESSAGE, 126, size)
+    return struct.pack("!BBQ", _BINARY_MESSAGE, 127, size)

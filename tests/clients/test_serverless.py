@@ -1,0 +1,94 @@
+"""Neon's serverless driver, unmodified: over HTTP and over WebSocket, awake and asleep, plain and
+encrypted with certificates that it verifies."""
+
+from urllib.parse import quote
+
+import pytest
+
+from tests.clients import nodejs
+from tests.support.place import Place
+from tests.support.waiting import wait_for
+
+pytestmark = pytest.mark.usefixtures("node")
+
+
+def driver(
+    place: Place, *arguments: str, secure: bool = True, pooled: bool = False, **changes: str
+) -> None:
+    """Has it done what the arguments name in `serverless.mjs`."""
+    name = place.endpoint_id + ("-pooler" if pooled else "")
+    password = quote(place.password, safe="")
+    ran = nodejs.run(
+        "node",
+        nodejs.HERE / "serverless.mjs",
+        *arguments,
+        environment={
+            "DATABASE_URL": f"postgresql://{place.role}:{password}@{name}.localhost"
+            f"/{place.database}?sslmode=require",
+            "PROXY": f"localhost:{place.stack.proxy_port}",
+            "SECURE": "yes" if secure else "no",
+            "NODE_EXTRA_CA_CERTS": str(place.stack.state_dir / "tls" / "authority.pem"),
+            **changes,
+        },
+    )
+    assert ran.status == 0, ran.told + ran.output
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+@pytest.mark.parametrize("what", ["queries", "types", "transactions", "errors", "refusals"])
+def test_all_of_its_kinds_of_queries(shop: Place, what: str, pooled: bool) -> None:
+    driver(shop, what, pooled=pooled)
+
+
+@pytest.mark.parametrize("what", ["sessions", "poolsOverHttp", "proxiesByName", "byHostName"])
+@pytest.mark.parametrize("secure", [False, True])
+def test_sessions_over_websocket(shop: Place, what: str, secure: bool) -> None:
+    driver(shop, what, secure=secure)
+
+
+@pytest.mark.parametrize("way", ["http", "ws"])
+@pytest.mark.parametrize("pooled", [False, True])
+def test_a_hundred_at_once(shop: Place, way: str, pooled: bool) -> None:
+    driver(shop, "crowd", way, pooled=pooled)
+
+
+@pytest.mark.parametrize("way", ["http", "ws"])
+@pytest.mark.parametrize("pooled", [False, True])
+def test_each_way_wakes_a_sleeping_endpoint(shop: Place, way: str, pooled: bool) -> None:
+    shop.suspend()
+    driver(shop, "plainly", way, pooled=pooled)
+    assert shop.state() == "active"
+    before = shop.endpoint()["last_active"]
+    driver(shop, "plainly", way, pooled=pooled)
+    wait_for(lambda: shop.endpoint()["last_active"] > before, "the endpoint's use to be noted")
+
+
+@pytest.mark.parametrize("way", ["http", "ws"])
+def test_a_connection_string_as_the_api_gives_it(shop: Place, way: str) -> None:
+    uri = shop.created["connection_uris"][0]["connection_uri"]
+    driver(shop, "plainly", way, DATABASE_URL=uri)
+
+
+def test_a_new_password_holds_at_once_and_the_old_one_stops(shop: Place) -> None:
+    driver(shop, "plainly", "http")
+    old = shop.password
+    path = shop.of_catalog("roles", shop.role)
+    reset = shop.client.post(f"{path}/reset_password")
+    shop.client.finish(reset)
+    shop.password = reset["role"]["password"]
+    driver(shop, "plainly", "http")
+    uri = f"postgresql://{shop.role}:{old}@{shop.endpoint_id}.localhost/{shop.database}"
+    with pytest.raises(AssertionError, match="password authentication failed"):
+        driver(shop, "plainly", "http", DATABASE_URL=uri)
+
+
+def test_a_reassigned_endpoint_answers_from_its_new_branch(shop: Place) -> None:
+    """No session of the old branch's compute is used again."""
+    driver(shop, "transactions")
+    parent = shop.branch_id
+    branch = shop.done(shop.client.post(f"{shop.path}/branches", {"branch": {"name": "other"}}))[
+        "branch"
+    ]["id"]
+    for to in (branch, parent):
+        shop.done(shop.client.patch(shop.endpoint_path(), {"endpoint": {"branch_id": to}}))
+        driver(shop, "transactions")

@@ -1,0 +1,250 @@
+"""HTTP itself on the proxy's port: who speaks it, in which forms, and what is too much."""
+
+import contextlib
+import json
+import random
+import socket
+import struct
+import time
+
+import pytest
+
+from controlplane.proxy.tls import TlsIdentity
+from tests.proxy.conftest import ENDPOINT, PASSWORDS
+from tests.proxy.http_client import RawHttp, SqlClient, headers, request
+from tests.proxy.running_proxy import MemoryDirectory, RunningProxy, running_proxy
+from tests.support.stack import free_port
+from tests.support.waiting import wait_for
+
+ONE = b'{"query": "SELECT 1"}'
+
+
+def is_one(answer: tuple[int, dict[str, str], object]) -> bool:
+    status, _, body = answer
+    return status == 200 and isinstance(body, dict) and body["rows"] == [{"?column?": 1}]
+
+
+@pytest.mark.parametrize("alpn", [None, [], ["http/1.1"], ["h2", "http/1.1"], ["h2"]])
+def test_it_is_spoken_beside_postgres(proxy: RunningProxy, alpn: list[str] | None) -> None:
+    """Plain, and behind TLS whether or not the client says what it is going to speak."""
+    with RawHttp(proxy, alpn=alpn) as http:
+        for _ in range(2):
+            http.post(ONE)
+            assert is_one(http.answer())
+    with proxy.connect(ENDPOINT, user="alice", password=PASSWORDS["alice"]) as connection:
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_who_agreed_on_postgres_speaks_it(proxy: RunningProxy) -> None:
+    with RawHttp(proxy, alpn=["postgresql"]) as http:
+        http.post(ONE)
+        assert http.read(1) == b"E"
+
+
+def test_a_port_of_its_own(identity: TlsIdentity, directory: MemoryDirectory) -> None:
+    port = free_port()
+    with running_proxy(identity, directory, http_port=port) as proxy:
+        for each in (proxy.port, port):
+            with SqlClient(proxy) as client:
+                client.url = f"http://127.0.0.1:{each}/sql"
+                assert client.rows("SELECT 1") == [["1"]]
+
+
+def test_bodies_in_chunks_and_after_a_word_to_go_on(proxy: RunningProxy) -> None:
+    with RawHttp(proxy) as http:
+        http.send(request("Transfer-Encoding: chunked"))
+        for part in (ONE[:5], ONE[5:], b""):
+            http.send(f"{len(part):x}\r\n".encode() + part + b"\r\n")
+        assert is_one(http.answer())
+        http.send(request(f"Content-Length: {len(ONE)}", "Expect: 100-continue"))
+        assert http.answer()[0] == 100
+        http.send(ONE)
+        assert is_one(http.answer())
+
+
+def test_two_requests_at_once_are_answered_in_turn(proxy: RunningProxy) -> None:
+    with RawHttp(proxy) as http:
+        two = request(f"Content-Length: {len(ONE)}") + ONE
+        http.send(two + two)
+        assert is_one(http.answer())
+        assert is_one(http.answer())
+
+
+def test_bytes_that_come_one_by_one(proxy: RunningProxy) -> None:
+    with RawHttp(proxy) as http:
+        http.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for byte in request(f"Content-Length: {len(ONE)}") + ONE:
+            http.send(bytes([byte]))
+        assert is_one(http.answer())
+
+
+@pytest.mark.parametrize(
+    ("first", "status"),
+    [
+        ("GET / HTTP/1.1", 404),
+        ("GET /sql HTTP/1.1", 405),
+        ("POST /sqll HTTP/1.1", 404),
+        ("POST http://api.localhost/sql HTTP/1.1", 404),
+        ("BREW /sql HTTP/1.1", 405),
+        ("OPTIONS /sql HTTP/1.1", 200),
+    ],
+)
+def test_what_is_not_served_is_said_so(proxy: RunningProxy, first: str, status: int) -> None:
+    with RawHttp(proxy) as http:
+        for _ in range(2):
+            http.send(request(first=first))
+            answered, named, _ = http.answer()
+            assert answered == status
+            assert "connection" not in named
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"GET  /  HTTP/1.1\r\n\r\n", 400),
+        (b"POST /sql HTTP/1.1\r\n\r\n", 400),
+        (b"POST /sql HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400),
+        (b"POST /sql HTTP/1.1\r\nHost: a\r\nno colon\r\n\r\n", 400),
+        (b"POST /sql HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n", 400),
+        (b"POST /sql HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", 400),
+        (b"POST /sql HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\n\r\n", 501),
+        (b"POST /sql HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 40_000, 431),
+        (b"POST /" + b"x" * 40_000, 431),
+    ],
+)
+def test_malformed_heads_are_refused(proxy: RunningProxy, sent: bytes, status: int) -> None:
+    with RawHttp(proxy) as http:
+        http.send(sent)
+        answered, named, body = http.answer()
+        assert (answered, named["connection"]) == (status, "close")
+        assert body["message"].startswith("malformed HTTP request")
+        assert http.has_ended()
+
+
+def test_a_malformed_chunk_is_refused(proxy: RunningProxy) -> None:
+    with RawHttp(proxy) as http:
+        http.send(request("Transfer-Encoding: chunked") + b"zz\r\n")
+        assert http.answer()[0] == 400
+        assert http.has_ended()
+
+
+def test_nothing_of_a_body_is_read_before_the_password_was_right(proxy: RunningProxy) -> None:
+    with RawHttp(proxy) as http:
+        wrong = headers()["Neon-Connection-String"].encode()
+        head = request("Content-Length: 60000000", "Expect: 100-continue")
+        http.send(head.replace(wrong, wrong.replace(b"alice:", b"alice:not")))
+        status, named, body = http.answer()
+        assert (status, named["connection"], body["code"]) == (400, "close", "28P01")
+        assert http.has_ended()
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_body_that_is_too_large(proxy: RunningProxy, declared: bool) -> None:
+    most = 64 * 1024 * 1024
+    with RawHttp(proxy) as http:
+        if declared:
+            http.send(request(f"Content-Length: {most + 1}"))
+        else:
+            http.send(request("Transfer-Encoding: chunked"))
+            part = b"%x\r\n" % 1_000_000 + b" " * 1_000_000 + b"\r\n"
+            with contextlib.suppress(ConnectionError):
+                for _ in range(80):
+                    http.send(part)
+        status, _, body = http.answer()
+        assert status == 413
+        assert body["message"] == f"request is too large (max is {most} bytes)"
+
+
+def test_a_request_as_large_as_may_be(proxy: RunningProxy) -> None:
+    value = "x" * 60_000_000
+    with SqlClient(proxy) as client:
+        assert client.rows("SELECT length($1)", value) == [["60000000"]]
+
+
+def test_the_largest_hold_no_more_than_there_is(
+    proxy: RunningProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proxy.proxy.queries, "memory", type(proxy.proxy.queries.memory)(1_000_000))
+    with SqlClient(proxy) as client:
+        error = client.refusal("SELECT length($1)", "x" * 2_000_000, status=503)
+        assert error["code"] == "53400"
+        error = client.refusal("SELECT repeat('x', 1000) FROM generate_series(1, 5000)", status=503)
+        assert error["code"] == "53400"
+        assert client.rows("SELECT length($1)", "x" * 900_000) == [["900000"]]
+
+
+def test_the_silent_make_room(identity: TlsIdentity, directory: MemoryDirectory) -> None:
+    """A connection that asks for nothing waits as one does that has not shown its password."""
+    with running_proxy(identity, directory, max_pending=5) as proxy:
+        idle = []
+        for _ in range(6):
+            http = RawHttp(proxy)
+            http.post(ONE)
+            assert is_one(http.answer())
+            idle.append(http)
+        assert idle[0].has_ended()
+        http.post(ONE)
+        assert is_one(http.answer())
+        for http in idle:
+            http.close()
+
+
+def test_stopping_tells_who_waits_and_closes_the_rest(
+    identity: TlsIdentity, directory: MemoryDirectory
+) -> None:
+    with (
+        running_proxy(identity, directory) as proxy,
+        RawHttp(proxy) as idle,
+        RawHttp(proxy) as waiting,
+    ):
+        idle.post(ONE)
+        assert is_one(idle.answer())
+        waiting.post(b'{"query": "SELECT pg_sleep(600)"}')
+        wait_for(lambda: len(proxy.proxy.registry.of_endpoint(ENDPOINT)) == 1, "the query")
+        proxy.call(proxy.proxy.stop())
+        status, named, body = waiting.answer()
+        assert (status, named["connection"], body["code"]) == (503, "close", "57P01")
+        assert idle.has_ended()
+
+
+def test_a_client_that_resets_in_the_middle(proxy: RunningProxy) -> None:
+    for sent in (
+        b"POST /sql",
+        request("Content-Length: 100"),
+        request("Content-Length: 100") + ONE,
+    ):
+        http = RawHttp(proxy)
+        http.send(sent)
+        time.sleep(0.05)
+        http.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        http.close()
+
+
+def test_random_requests(proxy: RunningProxy) -> None:
+    """Whatever is changed in one, the proxy answers or ends, and goes on."""
+    whole = request(f"Content-Length: {len(ONE)}") + ONE
+    for seed in range(300):
+        generator = random.Random(seed)
+        changed = bytearray(whole)
+        for _ in range(generator.randrange(1, 6)):
+            changed[generator.randrange(len(changed))] = generator.randrange(256)
+        broken = (ConnectionError, TimeoutError, IndexError, ValueError)
+        with contextlib.suppress(*broken), RawHttp(proxy) as http:
+            http.send(bytes(changed[: generator.randrange(1, len(changed) + 1)]))
+            http.socket.shutdown(socket.SHUT_WR)
+            http.socket.settimeout(5)
+            http.answer()
+    with SqlClient(proxy) as client:
+        assert client.rows("SELECT 1") == [["1"]]
+
+
+def test_errors_are_of_one_form(proxy: RunningProxy) -> None:
+    """As the driver reads them, whatever went wrong."""
+    with SqlClient(proxy) as client:
+        shapes = {
+            tuple(client.refusal("SELECT 1/0")),
+            tuple(client.refusal("SELECT 1", connection="mysql://x")),
+            tuple(json.loads(client.session.get(client.url).text)),
+        }
+    assert len(shapes) == 1
+    assert {"message", "code", "detail", "hint", "position", "severity", "where"} <= {*shapes.pop()}

@@ -1,0 +1,363 @@
+"""The Postgres protocol over WebSocket, spoken by a client of its own kind. Neon's driver is in
+`tests/clients`."""
+
+import contextlib
+import os
+import socket
+import ssl
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection, connect
+
+from controlplane.proxy import messages
+from controlplane.proxy.settings import PlainConnections
+from controlplane.proxy.tls import TlsIdentity
+from tests.proxy.conftest import ENDPOINT, PASSWORDS
+from tests.proxy.http_client import RawHttp, request
+from tests.proxy.running_proxy import MemoryDirectory, RunningProxy, running_proxy
+from tests.support.bare_postgres import BarePostgres
+from tests.support.waiting import wait_for
+
+UPGRADE = (
+    "Connection: Upgrade",
+    "Upgrade: websocket",
+    "Sec-WebSocket-Version: 13",
+    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+)
+
+
+@contextlib.contextmanager
+def opened(
+    proxy: RunningProxy,
+    *,
+    host: str = f"{ENDPOINT}.localhost",
+    path: str = "/v2",
+    tls: bool = False,
+) -> Iterator[ClientConnection]:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    connection = socket.create_connection(("127.0.0.1", proxy.port))
+    with connect(
+        f"{'wss' if tls else 'ws'}://{host}:{proxy.port}{path}",
+        sock=connection,
+        ssl=context if tls else None,
+        max_size=None,
+        compression=None,
+        proxy=None,
+    ) as opened:
+        yield opened
+
+
+def startup(**parameters: str) -> bytes:
+    given = {"user": "alice", "database": "postgres", **parameters}
+    return messages.startup_message({name.encode(): text.encode() for name, text in given.items()})
+
+
+def password(text: str = PASSWORDS["alice"]) -> bytes:
+    return messages.message(b"p", text.encode() + b"\0")
+
+
+def query(text: str) -> bytes:
+    return messages.message(b"Q", text.encode() + b"\0")
+
+
+class Reader:
+    """Postgres's messages, out of WebSocket's."""
+
+    def __init__(self, connection: ClientConnection) -> None:
+        self._connection = connection
+        self._buffer = b""
+
+    def read(self) -> tuple[bytes, bytes]:
+        while True:
+            for kind, start, end in messages.complete_messages(self._buffer, limit=2**31):
+                payload, self._buffer = self._buffer[start:end], self._buffer[end:]
+                return kind, payload
+            chunk = self._connection.recv(timeout=30)
+            assert isinstance(chunk, bytes)
+            self._buffer += chunk
+
+    def until(self, *wanted: bytes) -> list[tuple[bytes, bytes]]:
+        found = [self.read()]
+        while found[-1][0] not in wanted:
+            found.append(self.read())
+        return found
+
+
+def values(found: list[tuple[bytes, bytes]]) -> list[bytes]:
+    """The first column of each row."""
+    rows = [payload for kind, payload in found if kind == b"D"]
+    return [row[6 : 6 + struct.unpack("!i", row[2:6])[0]] for row in rows]
+
+
+def logged_in(connection: ClientConnection, **parameters: str) -> Reader:
+    connection.send(startup(**parameters) + password())
+    reader = Reader(connection)
+    reader.until(b"Z")
+    return reader
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_all_of_the_start_may_be_sent_in_one_go(proxy: RunningProxy, tls: bool) -> None:
+    with opened(proxy, tls=tls) as connection:
+        # As `pipelineConnect: "password"` does.
+        connection.send(startup() + password() + query("SELECT 'first'"))
+        reader = Reader(connection)
+        assert reader.read() == (b"R", struct.pack("!I", 3))
+        assert reader.read() == (b"R", struct.pack("!I", 0))
+        reader.until(b"Z")
+        assert values(reader.until(b"Z")) == [b"first"]
+        connection.send(query("SELECT 2"))
+        assert values(reader.until(b"Z")) == [b"2"]
+        connection.send(messages.TERMINATE)
+        with pytest.raises(ConnectionClosed):
+            connection.recv(timeout=10)
+
+
+@pytest.mark.parametrize(
+    ("host", "path", "options"),
+    [
+        ("localhost", f"/v1?address={ENDPOINT}.localhost:5432", ""),
+        ("localhost", "/", f"endpoint={ENDPOINT}"),
+        ("127.0.0.1", "/anything/at/all", f"endpoint={ENDPOINT}"),
+    ],
+)
+def test_the_endpoint_may_be_named_otherwise(
+    proxy: RunningProxy, host: str, path: str, options: str
+) -> None:
+    with opened(proxy, host=host, path=path) as connection:
+        logged_in(connection, **({"options": options} if options else {}))
+
+
+def test_messages_may_be_cut_up_anyhow(proxy: RunningProxy) -> None:
+    with opened(proxy) as connection:
+        given = startup() + password() + query("SELECT 'x'")
+        # Frames of one message, of which pings may come in between, then messages of a byte.
+        connection.send(given[i : i + 3] for i in range(0, 30, 3))
+        connection.ping(b"are you there?")
+        connection.send(b"")
+        for i in range(30, len(given)):
+            connection.send(given[i : i + 1])
+        reader = Reader(connection)
+        reader.until(b"Z")
+        assert values(reader.until(b"Z")) == [b"x"]
+
+
+def test_pings_are_answered_at_any_time(proxy: RunningProxy) -> None:
+    with opened(proxy) as connection:
+        assert connection.ping().wait(10)
+        reader = logged_in(connection)
+        assert connection.ping().wait(10)
+        connection.send(query("SELECT pg_sleep(1)"))
+        assert connection.ping().wait(10)
+        reader.until(b"Z")
+
+
+def test_large_messages_both_ways(proxy: RunningProxy) -> None:
+    with opened(proxy, tls=True) as connection:
+        reader = logged_in(connection)
+        for size in (125, 126, 65_535, 65_536, 20_000_000):
+            connection.send(query(f"SELECT length('{'x' * size}')"))
+            assert values(reader.until(b"Z")) == [str(size).encode()]
+            connection.send(query(f"SELECT repeat('y', {size})"))
+            ((value),) = values(reader.until(b"Z"))
+            assert len(value) == size
+
+
+def test_a_client_that_does_not_read_holds_its_compute_back(
+    proxy: RunningProxy, postgres: BarePostgres
+) -> None:
+    with RawHttp(proxy) as raw:
+        raw.send(
+            request(*UPGRADE, first="GET /v2 HTTP/1.1").replace(b"api.", f"{ENDPOINT}.".encode())
+        )
+        assert raw.answer()[0] == 101
+        much = query("SELECT repeat('x', 1000000) FROM generate_series(1, 300)")
+        raw.send(frame(startup(application_name="slow") + password() + much))
+        state = "SELECT wait_event FROM pg_stat_activity WHERE application_name = 'slow'"
+        wait_for(lambda: postgres.execute(state) == [("ClientWrite",)], "the compute to wait")
+        for _ in range(100):
+            raw.send(frame(b"unheard", opcode=9))
+    wait_for(lambda: postgres.backends_of("slow") == 0, "the session to end")
+
+
+def frame(payload: bytes, *, opcode: int = 2, final: bool = True, masked: bool = True) -> bytes:
+    """A client's, masked with zeros."""
+    head = struct.pack("!B", opcode | (0x80 if final else 0))
+    mask = 0x80 if masked else 0
+    if len(payload) < 126:
+        head += struct.pack("!B", mask | len(payload))
+    else:
+        head += struct.pack("!BH", mask | 126, len(payload))
+    return head + (bytes(4) if masked else b"") + payload
+
+
+@pytest.mark.parametrize(
+    ("sent", "code"),
+    [
+        (frame(b"select", opcode=1), 1003),
+        (frame(b"\xff", opcode=1), 1007),
+        (frame(b"x", masked=False), 1002),
+        (frame(b"x", opcode=3), 1002),
+        (frame(b"x", opcode=0), 1002),
+        (frame(b"x" * 126, opcode=9), 1002),
+        (b"\xc2\x80" + bytes(4), 1002),
+        (b"\x82\xff" + b"\xff" * 8 + bytes(4), 1002),
+        (frame(struct.pack("!H", 1001), opcode=8), 1001),
+    ],
+)
+def test_broken_frames_are_closed_upon(proxy: RunningProxy, sent: bytes, code: int) -> None:
+    with RawHttp(proxy) as raw:
+        raw.send(request(*UPGRADE, first="GET /v2 HTTP/1.1"))
+        assert raw.answer()[0] == 101
+        raw.send(sent)
+        closing = raw.read(4)
+        assert closing[0] == 0x88
+        assert struct.unpack("!H", closing[2:4]) == (code,)
+
+
+def test_it_must_be_asked_for_as_the_protocol_says(proxy: RunningProxy) -> None:
+    for first, without, status in (
+        ("GET /v2 HTTP/1.1", "Sec-WebSocket-Version: 13", 426),
+        ("GET /v2 HTTP/1.1", UPGRADE[3], 400),
+        ("POST /v2 HTTP/1.1", "", 400),
+    ):
+        with RawHttp(proxy) as raw:
+            raw.send(request(*(one for one in UPGRADE if one != without), first=first))
+            assert raw.answer()[0] == status
+            assert raw.has_ended()
+
+
+@pytest.mark.parametrize(
+    ("sent", "sqlstate"),
+    [
+        (startup() + password("wrong"), "28P01"),
+        (startup(user="nobody") + password("wrong"), "28P01"),
+        (startup() + messages.message(b"p", b"no end"), "08P01"),
+        (startup() + messages.message(b"p", b"two\0ends\0"), "08P01"),
+        (startup() + query("SELECT 1"), "08P01"),
+        (startup(database="nowhere") + password(), "3D000"),
+        (struct.pack("!II", 8, 0x40000), "0A000"),
+        (startup(options="endpoint=ep-other-000001") + password(), "28000"),
+    ],
+)
+def test_refusals_come_as_postgress_errors(proxy: RunningProxy, sent: bytes, sqlstate: str) -> None:
+    with opened(proxy) as connection:
+        connection.send(sent)
+        *_, (_, error) = Reader(connection).until(b"E")
+        assert messages.error_sqlstate(error) == sqlstate
+        with pytest.raises(ConnectionClosed):
+            connection.recv(timeout=10)
+
+
+def test_postgres_within_is_never_encrypted_twice(proxy: RunningProxy) -> None:
+    with opened(proxy) as connection:
+        connection.send(struct.pack("!II", 8, 80877103))
+        assert connection.recv(timeout=10) == b"N"
+        logged_in(connection)
+
+
+def test_plain_ones_only_from_where_plain_connections_may_come(
+    identity: TlsIdentity, directory: MemoryDirectory
+) -> None:
+    never = {"plain_connections": PlainConnections.NEVER}
+    with running_proxy(identity, directory, **never) as proxy:
+        with opened(proxy) as connection:
+            connection.send(startup() + password())
+            _, error = Reader(connection).read()
+            assert b"connection is insecure" in error
+        with RawHttp(proxy) as raw:
+            raw.post(b'{"query": "SELECT 1"}')
+            status, _, error = raw.answer()
+            assert (status, error["code"]) == (400, "28000")
+            assert "connection is insecure" in error["message"]
+        with opened(proxy, tls=True) as connection:
+            logged_in(connection)
+
+
+def test_a_dropped_endpoints_client_is_told_so(proxy: RunningProxy) -> None:
+    with opened(proxy) as connection:
+        reader = logged_in(connection)
+        assert proxy.drop(ENDPOINT) == 1
+        assert messages.error_sqlstate(reader.read()[1]) == "57P01"
+        with pytest.raises(ConnectionClosed):
+            connection.recv(timeout=10)
+
+
+def test_one_that_waits_for_its_compute_may_go(
+    proxy: RunningProxy, directory: MemoryDirectory
+) -> None:
+    endpoint = directory.endpoints[ENDPOINT]
+    endpoint.asleep = True
+    with opened(proxy) as connection:
+        connection.send(startup() + password())
+        wait_for(lambda: endpoint.wakes == 1, "the wake")
+        assert connection.ping().wait(10)
+    wait_for(lambda: endpoint.cancelled_wakes == 1, "the wake to be given up")
+
+
+def test_a_query_is_cancelled_by_its_key(proxy: RunningProxy) -> None:
+    with opened(proxy) as connection:
+        connection.send(startup() + password())
+        reader = Reader(connection)
+        keys = dict(reader.until(b"Z"))[b"K"]
+        connection.send(query("SELECT pg_sleep(600)"))
+        time.sleep(0.2)
+        with opened(proxy, host="localhost") as canceller:
+            pid, secret = struct.unpack("!I", keys[:4])[0], keys[4:]
+            canceller.send(messages.cancel_request(pid, secret))
+            with pytest.raises(ConnectionClosed):
+                canceller.recv(timeout=10)
+        error = dict(reader.until(b"Z"))[b"E"]
+        assert messages.error_sqlstate(error) == "57014"
+
+
+def test_psycopg_through_a_tunnel(proxy: RunningProxy) -> None:
+    """Any client can be brought along by who carries its bytes."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def carry() -> None:
+        near, _ = listener.accept()
+        with near, opened(proxy) as far:
+
+            def up() -> None:
+                with contextlib.suppress(OSError, ConnectionClosed):
+                    while data := near.recv(65536):
+                        far.send(data)
+                with contextlib.suppress(ConnectionClosed):
+                    far.close()
+
+            upward = threading.Thread(target=up)
+            upward.start()
+            with contextlib.suppress(ConnectionClosed, OSError):
+                for data in far:
+                    assert isinstance(data, bytes)
+                    near.sendall(data)
+            with contextlib.suppress(OSError):
+                near.shutdown(socket.SHUT_RDWR)
+            upward.join()
+
+    carrier = threading.Thread(target=carry)
+    carrier.start()
+    parameters: dict[str, Any] = {
+        "host": "127.0.0.1",
+        "port": listener.getsockname()[1],
+        "user": "alice",
+        "password": PASSWORDS["alice"],
+        "dbname": "postgres",
+    }
+    with psycopg.connect(**parameters) as connection:
+        blob = os.urandom(3_000_000)
+        assert connection.execute("SELECT %s", [blob]).fetchone() == (blob,)
+        with connection.cursor() as cursor, cursor.copy("COPY (SELECT 1) TO STDOUT") as copy:
+            assert list(copy.rows()) == [("1",)]
+    carrier.join(20)
+    listener.close()
+    assert not carrier.is_alive()
