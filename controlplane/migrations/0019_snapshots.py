@@ -1,6 +1,7 @@
 """Branches that nobody sees, when a branch was last reset, snapshots, readings of schemas, and the
 time that a deleted project can be recovered."""
 
+import controlplane.models.names
 import django.db.models.deletion
 import django.utils.timezone
 import uuid
@@ -24,6 +25,15 @@ class Migration(migrations.Migration):
                 ('finished_at', models.DateTimeField(null=True)),
                 ('answer', models.TextField(default='')),
                 ('error', models.TextField(default='')),
+            ],
+        ),
+        migrations.CreateModel(
+            name='Snapshot',
+            fields=[
+                ('id', models.CharField(default=controlplane.models.names.new_snapshot_id, max_length=60, primary_key=True, serialize=False)),
+                ('name', models.CharField(max_length=256)),
+                ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
+                ('expires_at', models.DateTimeField(null=True)),
             ],
         ),
         migrations.RemoveConstraint(
@@ -57,5 +67,24 @@ class Migration(migrations.Migration):
             model_name='schemareading',
             name='branch',
             field=models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='controlplane.branch'),
+        ),
+        migrations.AddField(
+            model_name='snapshot',
+            name='data_branch',
+            field=models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, related_name='snapshot', to='controlplane.branch'),
+        ),
+        migrations.AddField(
+            model_name='snapshot',
+            name='project',
+            field=models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='snapshots', to='controlplane.project'),
+        ),
+        migrations.AddField(
+            model_name='snapshot',
+            name='source_branch',
+            field=models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='snapshots', to='controlplane.branch'),
+        ),
+        migrations.AddIndex(
+            model_name='snapshot',
+            index=models.Index(condition=models.Q(('expires_at__isnull', False)), fields=['expires_at'], name='snapshots_by_expiry'),
         ),
     ]

@@ -27,6 +27,7 @@ from controlplane.models.region import Region
 from controlplane.models.requests import IdempotentRequest, RequestRate
 from controlplane.models.role import Database, Role
 from controlplane.models.schema_reading import SchemaFormat, SchemaReading
+from controlplane.models.snapshot import Snapshot
 from controlplane.models.webhook import DeliveryStatus, Webhook, WebhookDelivery
 
 __all__ = [
@@ -62,6 +63,7 @@ __all__ = [
     "Role",
     "SchemaFormat",
     "SchemaReading",
+    "Snapshot",
     "Webhook",
     "WebhookDelivery",
 ]

@@ -26,6 +26,7 @@ from controlplane.operations.recovery import remove_unrecovered
 from controlplane.operations.retention import forget_deleted
 from controlplane.operations.schemas import forget_readings
 from controlplane.operations.sizes import measure_nearly_full, measure_sizes
+from controlplane.operations.snapshots import expire_snapshots
 from controlplane.operations.story import write_lasting
 from controlplane.operations.under_way import hear_of_cancels
 from controlplane.webhooks.upkeep import look_after_webhooks
@@ -93,6 +94,7 @@ ROUNDS: Sequence[Round] = (
     Round(5, follow_compute_logs),
     Round(1, write_lasting),
     Round(2, remove_unwanted),
+    Round(5, expire_snapshots),
     Round(5, remove_unrecovered),
     Round(600, forget_deleted),
     Round(60, forget_requests),

@@ -95,19 +95,22 @@ def create_branch(attempt: Attempt) -> None:
     if details.source_branch_id and details.kept_as:
         _replace_data(attempt.operation, branch, details.source_branch_id, kept_as=details.kept_as)
         return
-    if branch.parent is None:
+    parent = branch.parent
+    if details.source_branch_id:
+        parent = Branch.objects.filter(id=details.source_branch_id).first()
+    if parent is None:
         raise Refused("the branch has no parent")
-    _wake_for_a_long_copy(attempt.operation, branch.parent)
+    _wake_for_a_long_copy(attempt.operation, parent)
     try:
-        branch_data.create_from_parent(branch.id, branch.parent.id)
+        branch_data.create_from_parent(branch.id, parent.id)
     except (NoSuchBranchData, NotEnoughSpace) as error:
         raise Refused(words_of(error)) from error
     # The data came with the parent's roles and databases as they were last applied there. Where
     # an earlier creation came to nothing, both branches may have counted changes since: the numbers
     # would compare what differs, and all is applied anew.
-    revision = 0 if _was_given_up(branch) else branch.parent.applied_catalog_revision
+    revision = 0 if _was_given_up(branch) else parent.applied_catalog_revision
     Branch.objects.filter(id=branch.id).update(
-        applied_catalog_revision=revision, logical_size=branch.parent.logical_size
+        applied_catalog_revision=revision, logical_size=parent.logical_size
     )
 
 
@@ -115,8 +118,9 @@ def _replace_data(operation: Operation, branch: Branch, source_id: str, *, kept_
     """Its endpoint was suspended before, and nobody starts it until the operation has ended."""
     _wake_for_a_long_copy(operation, Branch.objects.get(id=source_id))
     compute.stop(branch.id)
+    is_wanted = not Branch.objects.get(id=kept_as).hidden
     try:
-        branch_data.replace(branch.id, source_id, kept_as=kept_as)
+        branch_data.replace(branch.id, source_id, kept_as=kept_as, must_keep=is_wanted)
     except (NoSuchBranchData, NotEnoughSpace) as error:
         raise Refused(words_of(error)) from error
 

@@ -21,6 +21,7 @@ from controlplane.models import (
     Role,
 )
 from controlplane.operations.actions import MAKES_BRANCH
+from controlplane.operations.details import CreateBranchDetails
 from controlplane.operations.scheduling import Step
 from controlplane.services import plan_limits
 from controlplane.services.endpoint_attributes import (
@@ -41,23 +42,31 @@ def make_branch(
     protected: bool,
     roles: Sequence[Role],
     databases: Sequence[Database],
+    source: Branch | None = None,
+    hidden: bool = False,
 ) -> tuple[Branch, Step]:
-    """A branch with these roles and databases, unsaved as yet; without a parent, the
-    project's first and its default.
+    """A branch with these roles and databases, unsaved as yet: with the data of its parent, or of
+    a snapshot's branch `source`; without either, the project's first and its default. A hidden one
+    has no name of its own.
 
     The caller has made sure that the name is free and that the parent stays. Raises RegionFull,
     Unprocessable where the account's plan allows no more.
     """
     _refuse_without_room(project.region)
-    plan_limits.check_branches(project)
+    if not hidden:
+        plan_limits.check_branches(project)
+    copied = parent or source
     branch = Branch(
         project=project,
         name=name,
         parent=parent,
-        default=parent is None,
+        default=copied is None,
         protected=protected,
-        catalog_revision=parent.catalog_revision if parent else 1,
+        catalog_revision=copied.catalog_revision if copied else 1,
+        hidden=hidden,
     )
+    if hidden:
+        branch.name = branch.id
     branch.save(force_insert=True)
     for role in roles:
         role.branch = branch
@@ -66,7 +75,7 @@ def make_branch(
     Role.objects.bulk_create(roles)
     Database.objects.bulk_create(databases)
     branch.pending_state = BranchState.READY
-    return branch, _creation_of(branch)
+    return branch, _creation_of(branch, source)
 
 
 def make_kept_branch(project: Project, branch: Branch, *, name: str | None) -> Branch:
@@ -97,7 +106,7 @@ def creation_again(branch: Branch, operations: Sequence[Operation]) -> list[Step
     steps: list[Step] = []
     missing: Branch | None = branch
     while missing and missing.current_state != BranchState.READY and missing.id not in under_way:
-        steps.insert(0, _creation_of(missing))
+        steps.insert(0, _creation_of(missing, _source_of(missing)))
         missing = missing.parent
     for step in steps:
         if step.branch and step.branch.parent:
@@ -128,7 +137,19 @@ def _refuse_without_room(region: Region) -> None:
         )
 
 
-def _creation_of(branch: Branch) -> Step:
+def _source_of(branch: Branch) -> Branch | None:
+    """The snapshot's branch that a branch was to be made of; None where it is none of those."""
+    made = Operation.objects.filter(branch=branch, action=Action.CREATE_BRANCH)
+    first = None if branch.parent_id else made.order_by("created_at").first()
+    if first is None:
+        return None
+    return Branch.objects.filter(id=first.details.get("source_branch_id")).first()
+
+
+def _creation_of(branch: Branch, source: Branch | None) -> Step:
+    if source is not None:
+        details = CreateBranchDetails(source_branch_id=source.id)
+        return Step(Action.CREATE_BRANCH, branch=branch, also_holds=[source], details=details)
     if branch.parent is None:
         return Step(Action.CREATE_TIMELINE, branch=branch)
     return Step(Action.CREATE_BRANCH, branch=branch, also_holds=[branch.parent])

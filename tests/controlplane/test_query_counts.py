@@ -21,7 +21,7 @@ from controlplane.models import (
     Region,
     Role,
 )
-from tests.controlplane.rows import make_project, make_webhook
+from tests.controlplane.rows import make_project, make_snapshot, make_webhook
 
 # The key, the project, and what was asked for. One more tells which branches or endpoints
 # have something pending.
@@ -32,6 +32,7 @@ BUDGET = {
     "/branches": 4,
     "/branches/{branch}": 4,
     "/branches/{branch}/endpoints": 4,
+    "/snapshots": 3,
     "/operations": 3,
     "/operations?limit=1": 3,
     "/operations/{operation}": 3,
@@ -53,9 +54,11 @@ def test_reading_a_projects_parts(
     api: DjangoClient, account: Account, region: Region, path: str, size: int
 ) -> None:
     project = make_project(account, region, size=size)
+    for _ in range(size):
+        make_snapshot(project)
     filled = path.format(
         endpoint=Endpoint.objects.filter(project=project)[0].id,
-        branch=Branch.objects.filter(project=project)[0].id,
+        branch=Branch.objects.filter(project=project, hidden=False)[0].id,
         operation=Operation.objects.filter(project=project)[0].id,
     )
     assert queries(api, f"/{project.id}{filled}") == BUDGET[path]
@@ -103,6 +106,8 @@ WRITES: dict[str, tuple[str, str, Any, int]] = {
     "rename a branch": ("PATCH", BRANCH, {"branch": {"name": "x"}}, 8),
     "make a branch the default": ("POST", BRANCH + "/set_as_default", None, 10),
     "delete a branch": ("DELETE", BRANCH, None, 13),
+    "restore a branch": ("POST", BRANCH + "/restore", {"source_branch_id": "{bare}"}, 15),
+    "take a snapshot": ("POST", BRANCH + "/snapshot", {}, 17),
     "create an endpoint": (
         "POST",
         "/{project}/endpoints",
