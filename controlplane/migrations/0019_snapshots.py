@@ -56,6 +56,10 @@ class Migration(migrations.Migration):
             field=models.DateTimeField(null=True),
         ),
         migrations.AddIndex(
+            model_name='branch',
+            index=models.Index(condition=models.Q(('deleted_at', None), ('hidden', True)), fields=['project'], name='hidden_branches'),
+        ),
+        migrations.AddIndex(
             model_name='project',
             index=models.Index(condition=models.Q(('recoverable_until__isnull', False)), fields=['deleted_at'], name='recoverable_projects'),
         ),

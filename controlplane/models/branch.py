@@ -64,6 +64,14 @@ class Branch(models.Model):
             # What the composite foreign keys of endpoints and children point at.
             models.UniqueConstraint(name="branch_of_its_project", fields=["id", "project"]),
         )
+        indexes = (
+            # Looked through again and again for those that nobody wants.
+            models.Index(
+                name="hidden_branches",
+                fields=["project"],
+                condition=models.Q(hidden=True, deleted_at=None),
+            ),
+        )
 
     def __str__(self) -> str:
         return self.id
