@@ -42,6 +42,10 @@ GROUPS: dict[str, tuple[EventType, ...]] = {
         EventType("branch.deleted", "Branch deleted", *GONE),
         EventType("branch.expired", "Branch expired", *GONE),
         EventType("branch.restore_requested", "Restore asked for"),
+        EventType("snapshot.created", "Snapshot taken", *MADE),
+        EventType("snapshot.updated", "Snapshot changed"),
+        EventType("snapshot.deleted", "Snapshot deleted", *GONE),
+        EventType("snapshot.expired", "Snapshot expired", *GONE),
         EventType("branch.restored", "Branch restored", "check", "good"),
     ),
     "Projects": (

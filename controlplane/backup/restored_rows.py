@@ -26,6 +26,7 @@ from controlplane.models import (
     Project,
     Region,
     Role,
+    Snapshot,
 )
 from controlplane.operations.own_region import adopt_region
 from controlplane.operations.states import enter
@@ -134,6 +135,7 @@ def _forget_younger(kept: Collection[str]) -> None:
         deleted_at=now, updated_at=now
     )
     Branch.objects.filter(id__in=ids).update(deleted_at=now, updated_at=now)
+    Snapshot.objects.filter(data_branch__in=ids).delete()
     for project in projects:
         living = project.branches.filter(deleted_at=None, hidden=False).order_by("created_at")
         oldest = living.first()

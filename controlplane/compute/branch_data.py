@@ -107,9 +107,10 @@ def create_from_parent(branch_id: str, parent_id: str) -> None:
         _copy_branch(parent, staging, account)
 
 
-def replace(branch_id: str, source_id: str, *, kept_as: str) -> None:
+def replace(branch_id: str, source_id: str, *, kept_as: str, must_keep: bool) -> None:
     """Make the branch hold all that is committed on the source now, and the branch `kept_as`,
-    whose id nothing else ever had, what it held until then.
+    whose id nothing else ever had, what it held until then. Where that is lost, nothing is done if
+    it `must_keep` it.
 
     Nothing runs on either. The copy is made beside both places; then two renames follow each
     other, and what lies where after a crash tells which of them were done. Raises as
@@ -117,6 +118,8 @@ def replace(branch_id: str, source_id: str, *, kept_as: str) -> None:
     """
     place, kept, fresh = branch_dir(branch_id), branch_dir(kept_as), _fresh(branch_id, kept_as)
     if not kept.exists():
+        if must_keep and not place.exists():
+            raise NoSuchBranchData(f"the branch {branch_id} has no data that could be preserved")
         if not fresh.exists():
             # What an operation has left that came to nothing.
             for other in _fresh_ones(branch_id):

@@ -24,8 +24,12 @@ LONGEST = 8 << 20
 # Seconds that pg_dump may take in all, and may wait for one table's lock.
 DUMP_BOUND, LOCK_WAIT = 30.0, 5.0
 LONGEST_COMPLAINT = 2_000  # bytes
-# Random at every call: what keeps a dump, read by psql, from being left by its contents.
-RESTRICTION = re.compile(r"^\\restrict (\S+)\n\n?", re.MULTILINE)
+# Random at every call: the first of the commands that keep a dump's contents from being taken for
+# psql's, behind the comments that it begins with.
+RESTRICTION = re.compile(r"\A((?:--[^\n]*\n|\n)*)\\restrict (\S+)\n\n?")
+# Each option of a mapping stands on a line of its own.
+MAPPING = re.compile(r"^CREATE USER MAPPING FOR .*?^\);$", re.MULTILINE | re.DOTALL)
+PASSWORD = re.compile(r"^(    password )'(?:[^']|'')*'", re.MULTILINE)
 
 TABLES = """
 SELECT coalesce(jsonb_agg(jsonb_build_object(
@@ -78,7 +82,8 @@ def schema_as_sql(endpoint_id: str, branch_id: str, database: str) -> str:
     options = running_as(account_of(branch_dir(branch_id)))
     with subprocess.Popen(
         [
-            *(postgres_bin() / "pg_dump", "--schema-only", "--no-password"),
+            # A subscription is written with its password.
+            *(postgres_bin() / "pg_dump", "--schema-only", "--no-subscriptions", "--no-password"),
             *("--host", socket_dir(endpoint_id), "--port", "5432", "--username", PLATFORM_ROLE),
             *("--encoding", "UTF8", f"--lock-wait-timeout={LOCK_WAIT * 1000:.0f}"),
         ],
@@ -96,7 +101,7 @@ def schema_as_sql(endpoint_id: str, branch_id: str, database: str) -> str:
         if "LOCK TABLE" in words:
             words = "somebody holds a lock on one of the tables; try again once that has ended"
         raise SchemaUnreadable(words or "pg_dump was ended")
-    return _comparable(said.decode(errors="replace"))
+    return _without_passwords(_comparable(said.decode(errors="replace")))
 
 
 def schema_as_tables(endpoint_id: str, database: str) -> str:
@@ -125,7 +130,7 @@ def _read(process: "subprocess.Popen[bytes]") -> tuple[bytes, bytes]:
             heed_cancel()
             left = deadline - time.monotonic()
             if left <= 0:
-                raise SchemaUnreadable(f"it took longer than {DUMP_BOUND:.0f} seconds")
+                raise SchemaUnreadable(_too_slow())
             for key, _ in selector.select(min(left, 1.0)):
                 part = os.read(key.fd, 1 << 16)
                 if not part:
@@ -134,7 +139,10 @@ def _read(process: "subprocess.Popen[bytes]") -> tuple[bytes, bytes]:
             if len(said) > LONGEST:
                 raise SchemaUnreadable(_too_long())
             del complaint[LONGEST_COMPLAINT:]
-    process.wait(max(0.1, deadline - time.monotonic()))
+    try:
+        process.wait(max(1.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired as error:
+        raise SchemaUnreadable(_too_slow()) from error
     return bytes(said), bytes(complaint)
 
 
@@ -143,8 +151,17 @@ def _comparable(dump: str) -> str:
     found = RESTRICTION.search(dump)
     if found is None:
         return dump
-    last = rf"^\\unrestrict {re.escape(found[1])}\n\n?"
-    return re.sub(last, "", RESTRICTION.sub("", dump, count=1), flags=re.MULTILINE)
+    inner, last, _ = dump[found.end() :].rpartition(f"\\unrestrict {found[2]}\n")
+    return found[1] + inner if last else dump
+
+
+def _without_passwords(dump: str) -> str:
+    """Reading a schema is no leave to read what foreign servers know their users by."""
+    return MAPPING.sub(lambda found: PASSWORD.sub(r"\1'...'", found[0]), dump)
+
+
+def _too_slow() -> str:
+    return f"it took longer than {DUMP_BOUND:.0f} seconds"
 
 
 def _too_long() -> str:

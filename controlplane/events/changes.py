@@ -18,6 +18,7 @@ from controlplane.models import (
     Operation,
     OperationStatus,
     Project,
+    Snapshot,
 )
 
 REQUESTED: Mapping[EventType, str] = {
@@ -124,6 +125,38 @@ def branch_restored(
         preserved_as=None if kept.hidden else kept.id,
     )
     return of_branch(EventType.BRANCH_RESTORED, project, branch, summary, operations, made)
+
+
+def snapshot_created(
+    project: Project, snapshot: Snapshot, operations: Iterable[Operation]
+) -> Event:
+    made = made_with(
+        id=snapshot.id,
+        name=snapshot.name,
+        expires_at=snapshot.expires_at and snapshot.expires_at.isoformat(timespec="seconds"),
+    )
+    summary = f'The snapshot "{snapshot.name}" was taken'
+    kind = EventType.SNAPSHOT_CREATED
+    return _of_snapshot(kind, project, snapshot, summary, operations, made)
+
+
+def snapshot_updated(project: Project, snapshot: Snapshot, changes: Changes) -> Event:
+    summary = f'The snapshot "{snapshot.name}" was changed: {_named(changes)}'
+    return _of_snapshot(EventType.SNAPSHOT_UPDATED, project, snapshot, summary, (), changes)
+
+
+def snapshot_deleted(
+    project: Project, snapshot: Snapshot, operations: Iterable[Operation]
+) -> Event:
+    summary = f'The snapshot "{snapshot.name}" was deleted'
+    return _of_snapshot(EventType.SNAPSHOT_DELETED, project, snapshot, summary, operations)
+
+
+def snapshot_expired(
+    project: Project, snapshot: Snapshot, operations: Iterable[Operation]
+) -> Event:
+    summary = f'The snapshot "{snapshot.name}" has expired'
+    return _of_snapshot(EventType.SNAPSHOT_EXPIRED, project, snapshot, summary, operations)
 
 
 def endpoint_created(
@@ -342,6 +375,26 @@ def of_branch(
         account_id=project.account_id,
         project=project,
         branch=branch,
+        operations=operations,
+        changes=changes,
+    )
+
+
+def _of_snapshot(
+    kind: EventType,
+    project: Project,
+    snapshot: Snapshot,
+    summary: str,
+    operations: Iterable[Operation] = (),
+    changes: Changes | None = None,
+) -> Event:
+    """Of the branch that it was taken of."""
+    return happened(
+        kind,
+        summary=summary,
+        account_id=project.account_id,
+        project=project,
+        branch=snapshot.source_branch_id,
         operations=operations,
         changes=changes,
     )

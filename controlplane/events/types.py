@@ -20,6 +20,10 @@ class EventType(StrEnum):
     # Likewise: somebody asked for it; another's data has taken its place with the next one.
     BRANCH_RESTORE_REQUESTED = "branch.restore_requested"
     BRANCH_RESTORED = "branch.restored"
+    SNAPSHOT_CREATED = "snapshot.created"
+    SNAPSHOT_UPDATED = "snapshot.updated"
+    SNAPSHOT_DELETED = "snapshot.deleted"
+    SNAPSHOT_EXPIRED = "snapshot.expired"
     ENDPOINT_CREATED = "endpoint.created"
     ENDPOINT_UPDATED = "endpoint.updated"
     ENDPOINT_DELETED = "endpoint.deleted"

@@ -1,6 +1,7 @@
 """Branches that nobody sees, when a branch was last reset, snapshots, readings of schemas, and the
 time that a deleted project can be recovered."""
 
+import controlplane.models.names
 import django.db.models.deletion
 import django.utils.timezone
 import uuid
@@ -26,6 +27,15 @@ class Migration(migrations.Migration):
                 ('error', models.TextField(default='')),
             ],
         ),
+        migrations.CreateModel(
+            name='Snapshot',
+            fields=[
+                ('id', models.CharField(default=controlplane.models.names.new_snapshot_id, max_length=60, primary_key=True, serialize=False)),
+                ('name', models.CharField(max_length=256)),
+                ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
+                ('expires_at', models.DateTimeField(null=True)),
+            ],
+        ),
         migrations.RemoveConstraint(
             model_name='branch',
             name='branch_name_is_unique',
@@ -46,6 +56,10 @@ class Migration(migrations.Migration):
             field=models.DateTimeField(null=True),
         ),
         migrations.AddIndex(
+            model_name='branch',
+            index=models.Index(condition=models.Q(('deleted_at', None), ('hidden', True)), fields=['project'], name='hidden_branches'),
+        ),
+        migrations.AddIndex(
             model_name='project',
             index=models.Index(condition=models.Q(('recoverable_until__isnull', False)), fields=['deleted_at'], name='recoverable_projects'),
         ),
@@ -57,5 +71,24 @@ class Migration(migrations.Migration):
             model_name='schemareading',
             name='branch',
             field=models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='controlplane.branch'),
+        ),
+        migrations.AddField(
+            model_name='snapshot',
+            name='data_branch',
+            field=models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, related_name='snapshot', to='controlplane.branch'),
+        ),
+        migrations.AddField(
+            model_name='snapshot',
+            name='project',
+            field=models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='snapshots', to='controlplane.project'),
+        ),
+        migrations.AddField(
+            model_name='snapshot',
+            name='source_branch',
+            field=models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='snapshots', to='controlplane.branch'),
+        ),
+        migrations.AddIndex(
+            model_name='snapshot',
+            index=models.Index(condition=models.Q(('expires_at__isnull', False)), fields=['expires_at'], name='snapshots_by_expiry'),
         ),
     ]

@@ -115,6 +115,12 @@ class Branch(models.Model):
                 fields=["project", "created_at", "id"],
                 condition=models.Q(deleted_at=None),
             ),
+            # Looked through again and again for those that nobody wants.
+            models.Index(
+                name="hidden_branches",
+                fields=["project"],
+                condition=models.Q(hidden=True, deleted_at=None),
+            ),
         )
 
     def __str__(self) -> str:

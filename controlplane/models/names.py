@@ -21,6 +21,10 @@ def new_project_id() -> str:
     return f"{_two_words()}-{_digits(8)}"
 
 
+def new_snapshot_id() -> str:
+    return f"snap-{_two_words()}-{_digits(6)}"
+
+
 def new_webhook_id() -> str:
     return f"wh-{_two_words()}-{_digits(6)}"
 

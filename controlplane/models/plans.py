@@ -24,6 +24,8 @@ class PlanLimits:
     databases_of_branch: int | None = None
     # Bytes of one branch's databases; see `operations.sizes` for what happens past it.
     branch_bytes: int | None = None
+    # Of a project; each is a copy of a branch.
+    snapshots_of_project: int | None = None
     # Clients' connections through the proxy, to all endpoints of the account together.
     connections: int | None = None
     # Seconds of a project's `history_retention_seconds`.
@@ -44,6 +46,7 @@ LIMITS: Mapping[str, PlanLimits] = {
         roles_of_branch=10,
         databases_of_branch=10,
         branch_bytes=512 << 20,
+        snapshots_of_project=1,
         connections=200,
         history_seconds=86_400,
         # Specification, section 8.
@@ -58,6 +61,7 @@ LIMITS: Mapping[str, PlanLimits] = {
         roles_of_branch=100,
         databases_of_branch=100,
         branch_bytes=50 << 30,
+        snapshots_of_project=10,
         connections=2_000,
         history_seconds=7 * 86_400,
         largest_compute=8.0,

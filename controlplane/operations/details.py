@@ -51,11 +51,11 @@ class ApplyConfigDetails(Details):
 
 @dataclass(frozen=True)
 class CreateBranchDetails(Details):
-    """Without these the branch is made of its parent; with both, its data is replaced."""
+    """Without these the branch is made of its parent."""
 
-    # The branch whose data comes in the place of its own.
+    # The branch whose data it gets: a snapshot's, or any that its own is replaced by.
     source_branch_id: str | None = None
-    # The branch that has its data of before from then on.
+    # Where it is replaced, the branch that has its data of before from then on.
     kept_as: str | None = None
 
 

@@ -35,6 +35,7 @@ def remove_unwanted(region: Region) -> None:
         ~Exists(held),
         ~Exists(tried),
         hidden=True,
+        snapshot=None,
         deleted_at=None,
         project__region=region,
         project__deleted_at=None,

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from django.utils import timezone
 
-from controlplane.events.changes import branch_created, branch_restored
+from controlplane.events.changes import branch_created, branch_restored, snapshot_deleted
 from controlplane.events.recording import record
 from controlplane.models import (
     Action,
@@ -22,9 +22,16 @@ from controlplane.models import (
     InitSource,
     Operation,
     Role,
+    Snapshot,
 )
 from controlplane.operations.actions import details_of
 from controlplane.operations.details import CreateBranchDetails
+
+# Fields of a branch that go with its data.
+OF_THE_DATA = (
+    *("catalog_revision", "applied_catalog_revision", "catalog_mark", "logical_size"),
+    *("init_source", "schema_of", "state_changed_at", "updated_at"),
+)
 
 CatalogRow = TypeVar("CatalogRow", Role, Database)
 
@@ -74,7 +81,8 @@ def enter_replaced(operation: Operation, details: CreateBranchDetails, now: date
     branch.catalog_mark = ""
     branch.logical_size = source.logical_size
     branch.last_reset_at = branch.state_changed_at = branch.updated_at = now
-    branch.save()
+    # Others are counted without the project's lock.
+    branch.save(update_fields=[*OF_THE_DATA, "parent", "last_reset_at"])
     # Has the proxy forget the old passwords, also where the source has no role to tell it by.
     Endpoint.objects.filter(branch=branch, deleted_at=None).update(branch=branch)
     project = operation.project
@@ -84,12 +92,17 @@ def enter_replaced(operation: Operation, details: CreateBranchDetails, now: date
 
 
 def give_up_replacing(operation: Operation) -> None:
-    """The branch stays what it was; that which was to keep its data never comes to be."""
+    """The branch stays what it was; that which was to keep its data never comes to be, nor does a
+    snapshot that was being taken."""
     if details := replacement_of(operation):
         now = timezone.now()
         Branch.objects.filter(
             id=details.kept_as, current_state=BranchState.INIT, deleted_at=None
         ).update(deleted_at=now, updated_at=now)
+    elif operation.action == Action.CREATE_BRANCH:
+        for snapshot in Snapshot.objects.filter(data_branch=operation.branch_id):
+            record(snapshot_deleted(operation.project, snapshot, [operation]))
+            snapshot.delete()
 
 
 def _keep(branch: Branch, kept: Branch, now: datetime) -> None:
@@ -102,7 +115,7 @@ def _keep(branch: Branch, kept: Branch, now: datetime) -> None:
     kept.catalog_mark = branch.catalog_mark
     kept.logical_size = branch.logical_size
     kept.state_changed_at = kept.updated_at = now
-    kept.save()
+    kept.save(update_fields=[*OF_THE_DATA, "parent", "current_state"])
     Role.objects.filter(branch=branch).update(branch=kept)
     Database.objects.filter(branch=branch).update(branch=kept)
     if not kept.hidden:

@@ -13,13 +13,12 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 import psycopg
-from django.db import connection, transaction
+from django.db import InterfaceError, OperationalError, connection, transaction
 from django.utils import timezone
 
 from controlplane.compute import compute
 from controlplane.compute.filesystem import LockTimeout, lock_branches
 from controlplane.compute.patience import OutOfPatience, patience
-from controlplane.compute.process import StartFailed, StopFailed
 from controlplane.compute.schema import SchemaUnreadable, schema_as_sql, schema_as_tables
 from controlplane.models import (
     HOPEFUL,
@@ -59,9 +58,10 @@ def read_schema(reading_id: uuid.UUID) -> None:
             answer = _read(reading)
     except (LockTimeout, OutOfPatience):
         error = "the branch is busy with other work; try again"
-    except (SchemaUnreadable, Refused, StartFailed, StopFailed, psycopg.Error, OSError) as failure:
-        fields = {"branch": reading.branch_id, "error": str(failure)}
-        log.warning("schema not read", extra=fields)
+    except (OperationalError, InterfaceError):
+        raise  # our own database's: the job is run again
+    except Exception as failure:
+        log.exception("schema not read", extra={"branch": reading.branch_id})
         words = str(failure) if isinstance(failure, Refused) else words_of(failure)
         error = without_paths(f"the schema cannot be read: {words}")
     with transaction.atomic():

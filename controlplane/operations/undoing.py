@@ -8,6 +8,7 @@ any point. Where the rows had to go back, they did so when the cancel was asked 
 import logging
 
 from controlplane.compute import branch_data, compute
+from controlplane.compute.filesystem import forget_lock
 from controlplane.compute.patience import patience
 from controlplane.compute.process import StopFailed
 from controlplane.compute.schema_only import end_schema_work
@@ -37,10 +38,13 @@ def undo(operation: Operation, branches: list[str]) -> None:
 
 
 def undo_data(operation: Operation) -> None:
-    """Have the data of the operation's branch lie as before it. Raises OSError."""
+    """Have the data of the operation's branch lie as before it. The caller holds its branches.
+    Raises OSError."""
     replacement = replacement_of(operation)
     if replacement and replacement.kept_as:
         branch_data.take_back(str(operation.branch_id), kept_as=replacement.kept_as)
+        # The branch that was to keep the data never comes to be.
+        forget_lock(replacement.kept_as)
     else:
         _remove_copy(operation)
 

@@ -28,6 +28,7 @@ from controlplane.operations.recovery import remove_unrecovered
 from controlplane.operations.retention import forget_deleted
 from controlplane.operations.schemas import forget_readings
 from controlplane.operations.sizes import measure_nearly_full, measure_sizes
+from controlplane.operations.snapshots import expire_snapshots
 from controlplane.operations.story import write_lasting
 from controlplane.operations.under_way import hear_of_cancels
 from controlplane.operations.usage_retention import forget_usage
@@ -110,6 +111,7 @@ ROUNDS: Sequence[Round] = (
     Round(5, follow_compute_logs),
     Round(1, write_lasting),
     Round(2, remove_unwanted),
+    Round(5, expire_snapshots),
     Round(5, remove_unrecovered),
     Round(600, forget_deleted),
     Round(60, forget_requests),

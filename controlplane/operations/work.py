@@ -103,6 +103,8 @@ def create_branch(attempt: Attempt) -> None:
         _replace_data(attempt.operation, branch, details.source_branch_id, kept_as=details.kept_as)
         return
     source = branch.source
+    if details.source_branch_id:
+        source = Branch.objects.filter(id=details.source_branch_id).first()
     if source is None:
         raise Refused("the branch that it was to be made from is gone; delete it")
     try:
@@ -134,8 +136,9 @@ def _replace_data(operation: Operation, branch: Branch, source_id: str, *, kept_
     _wake_for_a_long_copy(operation, source)
     _take_in(source)
     compute.stop(branch.id)
+    is_wanted = not Branch.objects.get(id=kept_as).hidden
     try:
-        branch_data.replace(branch.id, source_id, kept_as=kept_as)
+        branch_data.replace(branch.id, source_id, kept_as=kept_as, must_keep=is_wanted)
     except (NoSuchBranchData, NotEnoughSpace) as error:
         raise Refused(words_of(error)) from error
 

@@ -171,9 +171,7 @@ def create_branch(account: Account, project_id: str, spec: BranchSpec) -> NewBra
             refuse_to_depend_on(parent, "a parent")
         if spec.name:
             refuse_taken_name(project, spec.name)
-        # Rows that wait to be dropped come too: the data may hold what they stand for.
-        roles = _copies(list(parent.roles.order_by("id")))
-        databases = _copies(list(parent.databases.order_by("id")))
+        roles, databases = copied_catalog(parent)
         if spec.schema_only:
             # They are made anew, and numbered otherwise.
             for row in (*roles, *databases):
@@ -182,7 +180,7 @@ def create_branch(account: Account, project_id: str, spec: BranchSpec) -> NewBra
         given = give_new_passwords(roles, store=project.store_passwords) if parent.protected else []
         branch, creation = make_branch(
             project,
-            name=spec.name or _free_name(project),
+            name=spec.name or free_name(project),
             parent=None if spec.schema_only else parent,
             schema_of=parent if spec.schema_only else None,
             protected=spec.protected,
@@ -343,6 +341,15 @@ def with_pending(
     return branches
 
 
+def copied_catalog(branch: Branch) -> tuple[list[Role], list[Database]]:
+    """The branch's roles and databases as new rows, to be saved for another branch. Those that wait
+    to be dropped come too: the data may hold what they stand for."""
+    return (
+        _copies(list(branch.roles.order_by("id"))),
+        _copies(list(branch.databases.order_by("id"))),
+    )
+
+
 def _copies(rows: list[CatalogRow]) -> list[CatalogRow]:
     """The same rows as new ones, to be saved for another branch."""
     for row in rows:
@@ -350,7 +357,8 @@ def _copies(rows: list[CatalogRow]) -> list[CatalogRow]:
     return rows
 
 
-def _free_name(project: Project) -> str:
+def free_name(project: Project) -> str:
+    """Of a branch that nobody has named."""
     while True:
         name = f"branch-{secrets.token_hex(4)}"
         if not Branch.objects.filter(project=project, name=name).exists():

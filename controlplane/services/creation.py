@@ -22,6 +22,7 @@ from controlplane.models import (
     Role,
 )
 from controlplane.operations.actions import MAKES_BRANCH
+from controlplane.operations.details import CreateBranchDetails
 from controlplane.operations.scheduling import Step
 from controlplane.services import plan_limits
 from controlplane.services.branch_expiry import (
@@ -50,18 +51,22 @@ def make_branch(
     roles: Sequence[Role],
     databases: Sequence[Database],
     schema_of: Branch | None = None,
+    snapshot: Branch | None = None,
+    hidden: bool = False,
     expiry: Expiry = NEVER,
     annotation: Mapping[str, str] | None = None,
 ) -> tuple[Branch, Step]:
-    """A branch with these roles and databases, unsaved as yet; without a parent, and without one
-    whose schema it is to have, the project's first and its default.
+    """A branch with these roles and databases, unsaved as yet: with the data of its parent, or of a
+    snapshot's branch, or with the schema alone of another; without any of these, the project's
+    first and its default. A hidden one has no name of its own.
 
     The caller has made sure that the name is free and that the parent stays. Raises RegionFull,
     Unprocessable where the account's plan allows no more, or the branch could not expire.
     """
     _refuse_without_room(project.region)
-    plan_limits.check_branches(project)
-    source = schema_of or parent
+    if not hidden:
+        plan_limits.check_branches(project)
+    source = schema_of or parent or snapshot
     branch = Branch(
         project=project,
         name=name,
@@ -72,7 +77,10 @@ def make_branch(
         protected=protected,
         annotation_value=dict(annotation or {}),
         catalog_revision=_revision_of_child(source, roles) if source else 1,
+        hidden=hidden,
     )
+    if hidden:
+        branch.name = branch.id
     if set_expiry(branch, expiry):
         refuse_impossible_expiry(branch)
     branch.save(force_insert=True)
@@ -83,7 +91,7 @@ def make_branch(
     Role.objects.bulk_create(roles)
     Database.objects.bulk_create(databases)
     branch.pending_state = BranchState.READY
-    return branch, _creation_of(branch)
+    return branch, _creation_of(branch, snapshot)
 
 
 def make_kept_branch(project: Project, branch: Branch, *, name: str | None) -> Branch:
@@ -119,7 +127,7 @@ def creation_again(branch: Branch, operations: Sequence[Operation]) -> list[Step
     steps: list[Step] = []
     missing: Branch | None = branch
     while missing and missing.current_state != BranchState.READY and missing.id not in under_way:
-        steps.insert(0, _creation_of(missing))
+        steps.insert(0, _creation_of(missing, _snapshot_of(missing)))
         missing = missing.source
     for step in steps:
         if step.branch and step.branch.source:
@@ -150,7 +158,19 @@ def _refuse_without_room(region: Region) -> None:
         )
 
 
-def _creation_of(branch: Branch) -> Step:
+def _snapshot_of(branch: Branch) -> Branch | None:
+    """The snapshot's branch that a branch was to be made of; None where it is none of those."""
+    made = Operation.objects.filter(branch=branch, action=Action.CREATE_BRANCH)
+    first = None if branch.source else made.order_by("created_at").first()
+    if first is None:
+        return None
+    return Branch.objects.filter(id=first.details.get("source_branch_id")).first()
+
+
+def _creation_of(branch: Branch, snapshot: Branch | None) -> Step:
+    if snapshot is not None:
+        details = CreateBranchDetails(source_branch_id=snapshot.id)
+        return Step(Action.CREATE_BRANCH, branch=branch, also_holds=[snapshot], details=details)
     is_first = branch.parent is None and branch.init_source == InitSource.PARENT_DATA
     held = [branch.source] if branch.source else []
     action = Action.CREATE_TIMELINE if is_first else Action.CREATE_BRANCH

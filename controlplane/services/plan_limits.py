@@ -4,7 +4,16 @@ Each is asked under the lock that makes the count stay true until the transactio
 limit nothing is counted, nor locked beyond what the caller holds.
 """
 
-from controlplane.models import Account, Branch, Database, Endpoint, Project, Role, Webhook
+from controlplane.models import (
+    Account,
+    Branch,
+    Database,
+    Endpoint,
+    Project,
+    Role,
+    Snapshot,
+    Webhook,
+)
 from controlplane.services.errors import Unprocessable
 
 
@@ -36,6 +45,16 @@ def check_branches(project: Project) -> None:
         have = Branch.objects.filter(project=project, deleted_at=None, hidden=False).count()
         _refuse_past(
             project.account, "project branches", limit, have, code="BRANCHES_LIMIT_EXCEEDED"
+        )
+
+
+def check_snapshots(project: Project) -> None:
+    """The caller holds the project's lock. Raises Unprocessable."""
+    limit = project.account.limits.snapshots_of_project
+    if limit is not None:
+        have = Snapshot.objects.filter(project=project).count()
+        _refuse_past(
+            project.account, "project snapshots", limit, have, code="SNAPSHOTS_LIMIT_EXCEEDED"
         )
 
 

@@ -92,6 +92,8 @@ def _create(given_up: GivenUp) -> list[Step]:
         return replace_again(given_up)
     branch = given_up.branch
     refuse_while_deleting(branch, given_up.earlier)
+    if branch.hidden:
+        raise Conflict("the snapshot was given up; take another")
     if branch.current_state == BranchState.READY:
         raise Conflict(f"the branch {branch.id} has been made since")
     steps = creation_again(branch, given_up.earlier)

@@ -185,6 +185,18 @@ PROJECT_AT_TIMES: Mapping[str, Check] = {
     "synthetic_storage_size": integer,
     "compute_last_active_at": timestamp,
 }
+SNAPSHOT: Mapping[str, Check] = {
+    "id": like(r"snap-[a-z]+-[a-z]+-\d{6}"),
+    "name": text,
+    "created_at": timestamp,
+    "manual": flag,
+}
+SNAPSHOT_AT_TIMES: Mapping[str, Check] = {
+    "source_branch_id": branch_id,
+    "timestamp": timestamp,
+    "expires_at": timestamp,
+    "full_size": integer,
+}
 ROLE: Mapping[str, Check] = {
     "branch_id": branch_id,
     "name": text,

@@ -18,6 +18,7 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/projects/{project_id}/branches/{branch_id}/restore"): {
         "source_branch_id": "br-no-where-123456"
     },
+    ("PATCH", "/projects/{project_id}/snapshots/{snapshot_id}"): {"snapshot": {"name": "taken"}},
     ("POST", "/projects/{project_id}/endpoints"): {
         "endpoint": {"branch_id": "br-no-where-123456", "type": "read_write"}
     },
@@ -39,7 +40,9 @@ NOW = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 HISTORY = f"?from={NOW}&to={NOW}&granularity=daily"
 QUERIES = {
     "/projects/{project_id}/branches/{branch_id}/schema": "?db_name=neondb",
-    "/projects/{project_id}/branches/{branch_id}/compare_schema": "?db_name=neondb",
+    "/projects/{project_id}/branches/{branch_id}/compare_schema": (
+        "?db_name=neondb&base_branch_id={branch_id}"
+    ),
     "/projects/{project_id}/connection_uri": "?database_name=neondb&role_name=neondb_owner",
     "/consumption_history/account": HISTORY,
     "/consumption_history/projects": HISTORY,
@@ -65,7 +68,7 @@ class Route:
         return re.findall(r"\{(\w+)\}", self.template)
 
     def path(self, **ids: str) -> str:
-        return self.template.format(**ids) + QUERIES.get(self.template, "")
+        return (self.template + QUERIES.get(self.template, "")).format(**ids)
 
     def call(self, client: Client, **ids: str) -> requests.Response:
         return client.call(self.method, self.path(**ids), json=self.body)

@@ -14,6 +14,7 @@ from controlplane.models import (
     Operation,
     Project,
     Region,
+    Snapshot,
     Webhook,
 )
 
@@ -44,6 +45,12 @@ def make_project(account: Account, region: Region, *, size: int = 1) -> Project:
         for i, endpoint in enumerate(endpoints)
     )
     return project
+
+
+def make_snapshot(project: Project) -> Snapshot:
+    """Of one of the project's branches."""
+    data = Branch.objects.create(project=project, name="", current_state="ready", hidden=True)
+    return Snapshot.objects.create(project=project, data_branch=data, name="rows")
 
 
 def make_webhook(account: Account, *types: str, **attributes: Any) -> Webhook:

@@ -19,6 +19,7 @@ NOWHERE = {
     "role_name": "nobody",
     "database_name": "nothing",
     "key_id": "0",
+    "snapshot_id": "snap-no-where-123456",
     "webhook_id": "wh-no-where-123456",
     "delivery_id": "dlv-0",
 }
@@ -84,6 +85,8 @@ def test_another_accounts_things_are_not_found(stack: Stack, project: Project, b
     operation = project.operations()[0]
     key_id = str(project.client.post("/api_keys", {"key_name": "alices"})["id"])
     webhook = Webhook(stack, project.client, "https://hooks.example/", event_types=["*"])
+    taken = project.client.post(project.branch_path(rest="/snapshot"))
+    snapshot = project.done(taken)["snapshot"]
     hers = {
         "project_id": project.id,
         "branch_id": project.branch_id,
@@ -93,6 +96,7 @@ def test_another_accounts_things_are_not_found(stack: Stack, project: Project, b
         "role_name": "neondb_owner",
         "database_name": "neondb",
         "key_id": key_id,
+        "snapshot_id": snapshot["id"],
         "webhook_id": webhook.id,
         "delivery_id": webhook.test()["id"],
     }
@@ -112,6 +116,13 @@ def test_another_accounts_things_are_not_found(stack: Stack, project: Project, b
 
 
 def everything(project: Project) -> list[object]:
-    paths = ("", "/branches", "/endpoints", "/operations", f"/branches/{project.branch_id}/roles")
+    paths = (
+        "",
+        "/branches",
+        "/endpoints",
+        "/operations",
+        "/snapshots",
+        f"/branches/{project.branch_id}/roles",
+    )
     found: list[object] = [project.client.get(project.path + path) for path in paths]
     return [*found, [key["name"] for key in project.client.get("/api_keys")]]

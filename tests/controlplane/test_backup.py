@@ -20,11 +20,21 @@ from controlplane.backup.manifest import BranchCopy, Manifest, read_manifest, ve
 from controlplane.backup.restored_rows import settle_rows
 from controlplane.backup.taking import BackupRefused, take_backup
 from controlplane.compute.filesystem import lock_branches
-from controlplane.models import Account, Action, Branch, Operation, Region, Span, Usage
-from tests.controlplane.rows import make_project
+from controlplane.models import (
+    Account,
+    Action,
+    Branch,
+    Operation,
+    Region,
+    Snapshot,
+    Span,
+    Usage,
+)
+from controlplane.models import Project as ProjectRow
+from tests.controlplane.rows import make_project, make_snapshot
 from tests.support.client import Client
 from tests.support.place import Place
-from tests.support.project import locked
+from tests.support.project import Project, locked
 from tests.support.service import Service
 from tests.support.stack import ROOT
 from tests.support.waiting import wait_for
@@ -308,6 +318,25 @@ def test_what_was_never_copied_is_not_said_to_be_there(account: Account, region:
     assert list(mixed.branches.filter(deleted_at=None, default=True)) == [first]
 
 
+def test_what_nobody_could_recover_there_is_not_said_to_be_recoverable(
+    account: Account, region: Region
+) -> None:
+    deleted = make_project(account, region)
+    now = timezone.now()
+    ProjectRow.objects.update(deleted_at=now, recoverable_until=now + timedelta(hours=1))
+    settle_rows(manifest_of([], {}, now))
+    deleted.refresh_from_db()
+    assert deleted.recoverable_until is None
+
+
+def test_a_snapshot_whose_data_was_never_copied_is_gone(account: Account, region: Region) -> None:
+    project = make_project(account, region)
+    (branch,) = project.branches.all()
+    make_snapshot(project)
+    settle_rows(manifest_of([branch.id], {}, timezone.now()))
+    assert not Snapshot.objects.exists()
+
+
 def test_a_branch_that_is_being_deleted_needs_no_copy(account: Account, region: Region) -> None:
     project = make_project(account, region)
     branch = project.branches.get()
@@ -334,3 +363,42 @@ def test_a_backup_overwrites_nothing(place: str, tmp_path: Path, settings: Any) 
     with pytest.raises(BackupRefused):
         take_backup(tmp_path / place, print)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_branch_that_is_restored_meanwhile_is_copied_anew(
+    service: Service, state_dir: Path
+) -> None:
+    """The rows, which are copied last, say of it what its first copy does not hold."""
+    project = service.project()
+    project.sql("CREATE TABLE version AS SELECT 1 AS number")
+    child = project.new_branch(endpoint=True)
+    child_id, endpoint_id = child["branch"]["id"], child["endpoints"][0]["id"]
+    body = {"database": {"name": "of_old", "owner_name": "neondb_owner"}}
+    project.done(project.client.post(project.branch_path(child_id, "/databases"), body))
+    project.sql("UPDATE version SET number = 2", endpoint_id=endpoint_id)
+    project.sql("UPDATE version SET number = 3")
+    target, new = state_dir / "backup", state_dir / "new"
+    with locked(service.stack, project.new_branch_id()):
+        backup = begun("backup", target, "--state-dir", service.state_dir)
+        await_line(backup, child_id)
+        wanted = {"source_branch_id": project.branch_id, "preserve_under_name": "old"}
+        path = project.branch_path(child_id, "/restore")
+        project.done(project.client.post(path, wanted))
+    output_of(backup)
+    service.down()
+    ran("restore", target, "--state-dir", new)
+    again = Service(new)
+    try:
+        client = Client(again.stack.api_url, service.client.key)
+        found = Project(again.stack, client, project.created)
+        branches = client.get(found.path + "/branches")["branches"]
+        (old,) = [row["id"] for row in branches if row["name"] == "old"]
+        found.start(endpoint_id)
+        assert found.sql("SELECT number FROM version", endpoint_id=endpoint_id) == [(3,)]
+        of_old = found.create_endpoint(old)["endpoint"]["id"]
+        assert found.sql("SELECT number FROM version", endpoint_id=of_old) == [(2,)]
+        query = "SELECT count(*) FROM pg_database WHERE datname = 'of_old'"
+        assert found.sql(query, endpoint_id=of_old) == [(1,)]
+        assert found.sql(query, endpoint_id=endpoint_id) == [(0,)]
+    finally:
+        again.down()

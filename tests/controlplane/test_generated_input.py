@@ -11,7 +11,7 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 
 from controlplane.models import Account, Branch, Endpoint, Region
 from tests.controlplane.routes import BODIES
-from tests.controlplane.rows import make_project, make_webhook
+from tests.controlplane.rows import make_project, make_snapshot, make_webhook
 from tests.support.stack import ROOT
 
 # What has failed, so that the next run begins with it.
@@ -41,9 +41,10 @@ def test_it_is_never_an_error_of_ours(
     project = make_project(account, region)
     path = template.format(
         project_id=project.id,
-        branch_id=Branch.objects.get(project=project).id,
+        branch_id=Branch.objects.get(project=project, hidden=False).id,
         endpoint_id=Endpoint.objects.get(project=project).id,
         database_name="neondb",
+        snapshot_id=make_snapshot(project).id,
         webhook_id=make_webhook(account).id,
         org_id=account.organization_id,
     )

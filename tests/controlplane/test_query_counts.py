@@ -21,7 +21,7 @@ from controlplane.models import (
     Region,
     Role,
 )
-from tests.controlplane.rows import make_project, make_webhook
+from tests.controlplane.rows import make_project, make_snapshot, make_webhook
 
 # The key, the project, and what was asked for; a single one comes with its project. One more tells
 # what is pending, where operations are under way, and one what projects or branches have consumed.
@@ -38,6 +38,7 @@ BUDGET = {
     "/branches/{branch}/buckets": 3,
     "/permissions": 2,
     "/limits": 2,
+    "/snapshots": 3,
     "/operations": 3,
     "/operations?limit=1": 3,
     "/operations/{operation}": 2,
@@ -59,9 +60,11 @@ def test_reading_a_projects_parts(
     api: DjangoClient, account: Account, region: Region, path: str, size: int
 ) -> None:
     project = make_project(account, region, size=size)
+    for _ in range(size):
+        make_snapshot(project)
     filled = path.format(
         endpoint=Endpoint.objects.filter(project=project)[0].id,
-        branch=Branch.objects.filter(project=project)[0].id,
+        branch=Branch.objects.filter(project=project, hidden=False)[0].id,
         operation=Operation.objects.filter(project=project)[0].id,
     )
     assert queries(api, f"/{project.id}{filled}") == BUDGET[path]
@@ -123,6 +126,8 @@ WRITES: dict[str, tuple[str, str, Any, int]] = {
     ),
     "make a branch the default": ("POST", BRANCH + "/set_as_default", None, 11),
     "delete a branch": ("DELETE", BRANCH, None, 14),
+    "restore a branch": ("POST", BRANCH + "/restore", {"source_branch_id": "{bare}"}, 16),
+    "take a snapshot": ("POST", BRANCH + "/snapshot", {}, 17),
     "create an endpoint": (
         "POST",
         "/{project}/endpoints",

@@ -24,7 +24,7 @@ AGO = timedelta(hours=1)
 
 
 @pytest.fixture(scope="module")
-def keeping() -> Iterator[Stack]:
+def service() -> Iterator[Stack]:
     """A service that keeps what was deleted for an hour."""
     with (
         new_state_dir() as state_dir,
@@ -34,8 +34,8 @@ def keeping() -> Iterator[Stack]:
 
 
 @pytest.fixture
-def kept(keeping: Stack) -> LiveProject:
-    return LiveProject.create(keeping, keeping.client())
+def kept(service: Stack) -> LiveProject:
+    return LiveProject.create(service, service.client())
 
 
 def listed(project: LiveProject, **query: Any) -> list[Any]:
@@ -113,9 +113,9 @@ def test_without_the_hours_nothing_is_kept(project: LiveProject) -> None:
     assert refusal(project.client.call("POST", project.path + "/recover"))[0] == 404
 
 
-def test_anothers_cannot_be_recovered(keeping: Stack, kept: LiveProject) -> None:
+def test_anothers_cannot_be_recovered(service: Stack, kept: LiveProject) -> None:
     kept.client.delete(kept.path)
-    bob = keeping.client()
+    bob = service.client()
     assert refusal(bob.call("POST", kept.path + "/recover"))[0] == 404
     assert bob.get("/projects?recoverable=true")["projects"] == []
 

@@ -37,6 +37,16 @@ def on_disk(project: Project) -> set[str]:
     return {place.name for place in path.iterdir() if place.name.split(".")[-1] in mine}
 
 
+def given_up(project: Project) -> set[str]:
+    """Branches of the project that came to nothing, or are gone."""
+    with project.stack.database() as database:
+        rows = database.execute(
+            "SELECT id FROM controlplane_branch WHERE project_id = %s AND deleted_at IS NOT NULL",
+            [project.id],
+        ).fetchall()
+    return {str(row[0]) for row in rows}
+
+
 def test_a_reset_from_the_parent(project: Project) -> None:
     project.sql("CREATE TABLE goods AS SELECT 1 AS number")
     child = project.new_branch(endpoint=True)
@@ -280,6 +290,8 @@ def test_one_that_is_cancelled_leaves_all_as_it_was(project: Project) -> None:
         for row in cancelled:
             assert ended(project, row)["status"] == "cancelled"
     assert on_disk(project) == before
+    locks = {place.name for place in (project.stack.state_dir / "locks").iterdir()}
+    assert not {one for one in locks if one.startswith("br-")} & given_up(project)
     assert project.branch(child_id)["current_state"] == "ready"
     project.start(endpoint_id)
     assert project.sql("SELECT one FROM old", endpoint_id=endpoint_id) == [(1,)]

@@ -97,7 +97,7 @@ def test_each_step_on_disk_can_be_gone_on_from_and_undone(
     assert text_of("br-target") == "old"
     if crash_after:  # a copy needs an account
         crashed()
-        branch_data.replace("br-target", "br-source", kept_as="br-kept")
+        branch_data.replace("br-target", "br-source", kept_as="br-kept", must_keep=True)
         names = {place.name for place in branches.iterdir()}
         assert names == {"br-source", "br-target", "br-kept"}
         assert (text_of("br-target"), text_of("br-kept")) == ("new", "old")

@@ -164,10 +164,36 @@ def test_a_table_that_somebody_holds_keeps_nobody_for_long(project: Project) -> 
 
 
 def test_what_is_too_long_is_refused(project: Project) -> None:
-    project.sql("CREATE FUNCTION f() RETURNS text LANGUAGE sql AS 'SELECT 1::text'")
+    project.sql("CREATE TABLE told (id int)")
     project.sql(
-        "DO $$ BEGIN EXECUTE format('COMMENT ON FUNCTION f() IS %L', repeat('x', 9 << 20)); END $$"
+        "DO $$ BEGIN EXECUTE format('COMMENT ON TABLE told IS %L', repeat('x', 9 << 20)); END $$"
     )
     path = project.branch_path(rest="/schema?db_name=neondb")
     status, words = refusal(project.client.call("GET", path))
     assert (status, "it is longer than 8 MiB" in words) == (422, True)
+
+
+def test_no_password_is_in_it(project: Project) -> None:
+    project.sql(
+        "CREATE FOREIGN DATA WRAPPER far; CREATE SERVER away FOREIGN DATA WRAPPER far;"
+        " CREATE USER MAPPING FOR neondb_owner SERVER away"
+        " OPTIONS (\"user\" 'me', password 'it''s secret')"
+    )
+    project.sql(
+        "CREATE SUBSCRIPTION news CONNECTION 'host=/nowhere password=secret'"
+        " PUBLICATION all_news WITH (connect = false)"
+    )
+    found = schema(project)["sql"]
+    assert "CREATE USER MAPPING FOR neondb_owner SERVER away" in found
+    assert "\"user\" 'me'" in found
+    assert "secret" not in found
+
+
+def test_quick_enough_to_wait_for(project: Project) -> None:
+    """Of many tables, too, and twice at once."""
+    project.sql(
+        "DO $$ BEGIN FOR n IN 1..500 LOOP"
+        " EXECUTE format('CREATE TABLE t%s (id int PRIMARY KEY, name text)', n); END LOOP; END $$"
+    )
+    child_id = project.new_branch_id()
+    assert compare(project, child_id) == ""

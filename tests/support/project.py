@@ -105,6 +105,7 @@ class Project:
             == [{name: was[name] for name in kept}],
             {operation["status"] for operation in self.operations()} <= set(ENDED),
             len(self.client.get("/projects")["projects"]) == 1,
+            self.client.get(self.path + "/snapshots")["snapshots"] == [],
         ]
         if not all(alike):
             return False

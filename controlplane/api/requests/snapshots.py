@@ -1,0 +1,67 @@
+"""Snapshots, as callers ask for them."""
+
+from ninja import Field, Schema
+from pydantic import BaseModel
+
+from controlplane.api.fields import Name, PointInTime, Text
+from controlplane.api.requests.attributes import Attributes
+from controlplane.services.snapshots import SnapshotChanges, SnapshotRestore, SnapshotSpec
+
+REFUSED = "Refused (422): no history is kept"
+EXPIRES_AT = "When it goes by itself, as `2027-01-31T12:00:00Z`; not in the past"
+
+
+class CreateSnapshotQuery(Schema):
+    name: Name | None = None
+    expires_at: PointInTime | None = Field(None, description=EXPIRES_AT)
+    lsn: Text | None = Field(None, description=REFUSED)
+    timestamp: Text | None = Field(None, description=REFUSED)
+
+
+class NewSnapshot(Attributes):
+    name: Name | None = None
+    expires_at: PointInTime | None = Field(None, description=EXPIRES_AT)
+    lsn: Text | None = Field(None, description=REFUSED)
+    timestamp: Text | None = Field(None, description=REFUSED)
+
+
+def snapshot_spec(query: CreateSnapshotQuery, body: NewSnapshot | None) -> SnapshotSpec:
+    sent = {**query.dict(exclude_none=True), **(body.model_dump(exclude_none=True) if body else {})}
+    return SnapshotSpec(**sent)
+
+
+class SnapshotAttributes(BaseModel):
+    name: Name | None = None
+    expires_at: PointInTime | None = Field(None, description=EXPIRES_AT + "; null for never")
+
+    def changes(self) -> SnapshotChanges:
+        return SnapshotChanges(
+            name=self.name,
+            sets_expiry="expires_at" in self.model_fields_set,
+            expires_at=self.expires_at,
+        )
+
+
+class UpdateSnapshot(BaseModel):
+    snapshot: SnapshotAttributes
+
+
+class RestoreSnapshotQuery(Schema):
+    name: Name | None = Field(None, description="The older place of the body's")
+
+
+class RestoreSnapshot(Attributes):
+    name: Name | None = Field(None, description="Of the new branch")
+    target_branch_id: Text | None = Field(
+        None,
+        description="With `finalize_restore`, whose data it replaces; by default the branch that "
+        "the snapshot was taken of",
+    )
+    finalize_restore: bool = False
+
+    def wanted(self, *, name: str | None) -> SnapshotRestore:
+        return SnapshotRestore(
+            name=self.name or name,
+            target_branch_id=self.target_branch_id,
+            finalize_restore=self.finalize_restore,
+        )

@@ -1,0 +1,46 @@
+"""Snapshots, as callers get them."""
+
+from datetime import datetime
+
+from ninja import Schema
+from pydantic import Field
+
+from controlplane.api.fields import Timestamp
+from controlplane.api.responses.operations import OperationsOut
+from controlplane.models import BranchState, Snapshot
+
+
+class SnapshotOut(Schema):
+    id: str
+    name: str
+    source_branch_id: str | None = Field(None, description="The branch that it was taken of")
+    timestamp: Timestamp | None = Field(
+        None, description="What was committed before is in it; absent while it is being taken"
+    )
+    created_at: Timestamp
+    expires_at: Timestamp | None = Field(None, description="When it goes by itself")
+    manual: bool = True
+    full_size: int | None = Field(
+        None, description="Bytes of its databases, as they were last measured before"
+    )
+
+    @staticmethod
+    def resolve_timestamp(snapshot: Snapshot) -> datetime | None:
+        data = snapshot.data_branch
+        return data.state_changed_at if data.current_state == BranchState.READY else None
+
+    @staticmethod
+    def resolve_full_size(snapshot: Snapshot) -> int | None:
+        return snapshot.data_branch.logical_size
+
+
+class OneSnapshot(Schema):
+    snapshot: SnapshotOut
+
+
+class SnapshotAndOperations(OneSnapshot, OperationsOut):
+    pass
+
+
+class Snapshots(Schema):
+    snapshots: list[SnapshotOut]

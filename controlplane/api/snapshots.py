@@ -1,0 +1,104 @@
+"""`/projects/{project_id}/snapshots`, and taking one of a branch."""
+
+from typing import Any
+
+from ninja import Body, Query
+
+from controlplane.api.auth import AuthenticatedRequest
+from controlplane.api.requests.snapshots import (
+    CreateSnapshotQuery,
+    NewSnapshot,
+    RestoreSnapshot,
+    RestoreSnapshotQuery,
+    UpdateSnapshot,
+    snapshot_spec,
+)
+from controlplane.api.responses.branches import BranchAndOperations
+from controlplane.api.responses.operations import OperationsOut
+from controlplane.api.responses.snapshots import OneSnapshot, SnapshotAndOperations, Snapshots
+from controlplane.api.routing import Router
+from controlplane.services import snapshots
+from controlplane.services.snapshots import SnapshotRestore
+
+router = Router(tags=["snapshots"])
+
+
+@router.post(
+    "/projects/{project_id}/branches/{branch_id}/snapshot",
+    response=SnapshotAndOperations,
+    exclude_none=True,
+    summary="Take a snapshot of a branch",
+    description="It keeps all that is committed on the branch when its copy is made: data, roles, "
+    "databases and passwords. What is sent in the body stands above the query.",
+)
+def create_snapshot(
+    request: AuthenticatedRequest,
+    project_id: str,
+    branch_id: str,
+    query: Query[CreateSnapshotQuery],
+    body: Body[NewSnapshot | None] = None,
+) -> dict[str, Any]:
+    snapshot, operations = snapshots.create_snapshot(
+        request.auth, project_id, branch_id, snapshot_spec(query, body)
+    )
+    return {"snapshot": snapshot, "operations": operations}
+
+
+@router.get(
+    "/projects/{project_id}/snapshots",
+    response=Snapshots,
+    exclude_none=True,
+    summary="List a project's snapshots",
+    description="The newest first.",
+)
+def list_snapshots(request: AuthenticatedRequest, project_id: str) -> dict[str, Any]:
+    return {"snapshots": snapshots.list_snapshots(request.auth, project_id)}
+
+
+@router.patch(
+    "/projects/{project_id}/snapshots/{snapshot_id}",
+    response=OneSnapshot,
+    exclude_none=True,
+    summary="Change a snapshot",
+    description="Its name, and when it goes by itself: null for never.",
+)
+def update_snapshot(
+    request: AuthenticatedRequest, project_id: str, snapshot_id: str, body: UpdateSnapshot
+) -> dict[str, Any]:
+    changes = body.snapshot.changes()
+    return {"snapshot": snapshots.update_snapshot(request.auth, project_id, snapshot_id, changes)}
+
+
+@router.delete(
+    "/projects/{project_id}/snapshots/{snapshot_id}",
+    response={202: OperationsOut},
+    exclude_none=True,
+    summary="Delete a snapshot",
+    description="It is gone at once; its data goes with the operation.",
+)
+def delete_snapshot(
+    request: AuthenticatedRequest, project_id: str, snapshot_id: str
+) -> tuple[int, dict[str, Any]]:
+    operations = snapshots.delete_snapshot(request.auth, project_id, snapshot_id)
+    return 202, {"operations": operations}
+
+
+@router.post(
+    "/projects/{project_id}/snapshots/{snapshot_id}/restore",
+    response=BranchAndOperations,
+    exclude_none=True,
+    summary="Restore a snapshot",
+    description="As a new branch without an endpoint; or, with `finalize_restore`, in the place of "
+    "a branch's data: the branch keeps its id, name and endpoint, and what it was stays as a "
+    "branch `<name>_old_<time>` with its children.",
+)
+def restore_snapshot(
+    request: AuthenticatedRequest,
+    project_id: str,
+    snapshot_id: str,
+    query: Query[RestoreSnapshotQuery],
+    body: Body[RestoreSnapshot | None] = None,
+) -> dict[str, Any]:
+    wanted = body.wanted(name=query.name) if body else SnapshotRestore(name=query.name)
+    branch, operations = snapshots.restore_snapshot(request.auth, project_id, snapshot_id, wanted)
+    return {"branch": branch, "operations": operations}

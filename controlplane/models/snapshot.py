@@ -1,0 +1,35 @@
+"""A snapshot: what a branch was at one moment, until it is deleted or its time is over."""
+
+from django.db import models
+from django.utils import timezone
+
+from controlplane.models.branch import Branch
+from controlplane.models.names import new_snapshot_id
+from controlplane.models.project import Project
+
+
+class Snapshot(models.Model):
+    id = models.CharField(primary_key=True, max_length=60, default=new_snapshot_id)
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="snapshots")
+    # A hidden branch with the data, the roles and the databases.
+    data_branch = models.OneToOneField(Branch, on_delete=models.CASCADE, related_name="snapshot")
+    # None once the branch is forgotten.
+    source_branch = models.ForeignKey(
+        Branch, null=True, on_delete=models.SET_NULL, related_name="snapshots"
+    )
+    name = models.CharField(max_length=256)
+    created_at = models.DateTimeField(default=timezone.now)
+    # When it goes by itself; None for never.
+    expires_at = models.DateTimeField(null=True)
+
+    class Meta:
+        indexes = (
+            models.Index(
+                name="snapshots_by_expiry",
+                fields=["expires_at"],
+                condition=models.Q(expires_at__isnull=False),
+            ),
+        )
+
+    def __str__(self) -> str:
+        return self.id

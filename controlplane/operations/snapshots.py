@@ -1,0 +1,29 @@
+"""Deletes snapshots whose time is over."""
+
+from django.utils import timezone
+
+from controlplane.actors import EXPIRY, acting_as
+from controlplane.events.changes import snapshot_expired
+from controlplane.events.recording import record
+from controlplane.models import Action, Region, Snapshot
+from controlplane.operations.locks import locked_project
+from controlplane.operations.scheduling import Step, schedule
+
+# Snapshots that one round looks after; the next one goes on.
+AT_ONCE = 50
+
+
+def expire_snapshots(region: Region) -> None:
+    """Delete those that are due, each with an operation that removes its data."""
+    due = Snapshot.objects.filter(
+        expires_at__lte=timezone.now(), project__region=region, project__deleted_at=None
+    )
+    for snapshot_id, project_id in due.values_list("id", "project_id")[:AT_ONCE]:
+        with acting_as(EXPIRY), locked_project(project_id) as project:
+            # It may have been deleted or given more time, or its project be gone by now.
+            found = due.select_related("data_branch").filter(id=snapshot_id).first()
+            if found is not None:
+                step = Step(Action.DELETE_TIMELINE, branch=found.data_branch)
+                operations = schedule(project, [step])
+                record(snapshot_expired(project, found, operations))
+                found.delete()

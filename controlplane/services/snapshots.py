@@ -1,0 +1,251 @@
+"""Snapshots of branches: take, list, change, delete, and restore one as a new branch or in the
+place of a branch's data. The data of each is a hidden branch."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.utils import timezone
+
+from controlplane.events.changes import (
+    branch_created,
+    snapshot_created,
+    snapshot_deleted,
+    snapshot_updated,
+)
+from controlplane.events.differences import differences
+from controlplane.events.recording import record
+from controlplane.models import (
+    Account,
+    Action,
+    Branch,
+    BranchState,
+    Operation,
+    Project,
+    Snapshot,
+)
+from controlplane.operations.scheduling import Step, schedule, unfinished
+from controlplane.services import plan_limits
+from controlplane.services.branches import (
+    copied_catalog,
+    find_branch,
+    free_name,
+    refuse_taken_name,
+    refuse_while_deleting,
+    refuse_while_replaced,
+)
+from controlplane.services.creation import make_branch
+from controlplane.services.errors import Locked, NotFound, Unprocessable
+from controlplane.services.projects import changing_project, find_project
+from controlplane.services.restoring import refuse_points_in_time, replace_data
+
+# A branch's name has no more characters.
+LONGEST_NAME = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnapshotSpec:
+    """What a request asks of a new snapshot; None leaves the choice to the service."""
+
+    name: str | None = None
+    expires_at: datetime | None = None
+    # Snapshots of the past need a history that a data directory does not keep.
+    lsn: str | None = None
+    timestamp: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnapshotChanges:
+    """What a request changes of a snapshot: None for a name that was not sent."""
+
+    name: str | None = None
+    sets_expiry: bool = False
+    # None for never.
+    expires_at: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnapshotRestore:
+    """What a request makes of a snapshot."""
+
+    # Of the new branch.
+    name: str | None = None
+    # The branch whose data it replaces; by default the one that it was taken of.
+    target_branch_id: str | None = None
+    # Whether it replaces a branch's data; otherwise it becomes a new branch.
+    finalize_restore: bool = False
+
+
+def find_snapshot(project: Project, snapshot_id: str) -> Snapshot:
+    """Raises NotFound."""
+    found = (
+        Snapshot.objects.select_related("data_branch", "source_branch")
+        .filter(project=project, id=snapshot_id)
+        .first()
+    )
+    if found is None:
+        raise NotFound("snapshot not found")
+    return found
+
+
+def list_snapshots(account: Account, project_id: str) -> list[Snapshot]:
+    """The project's, the newest first. Raises NotFound."""
+    project = find_project(account, project_id)
+    snapshots = Snapshot.objects.select_related("data_branch").filter(project=project)
+    return list(snapshots.order_by("-created_at", "id"))
+
+
+def create_snapshot(
+    account: Account, project_id: str, branch_id: str, spec: SnapshotSpec
+) -> tuple[Snapshot, list[Operation]]:
+    """Keep all that is committed on the branch when its copy is made.
+
+    Raises NotFound, Locked, RegionFull, Unprocessable.
+    """
+    refuse_points_in_time(lsn=spec.lsn, timestamp=spec.timestamp)
+    now = timezone.now()
+    _refuse_past(spec.expires_at, now)
+    with changing_project(account, project_id) as project:
+        branch = find_branch(project, branch_id)
+        earlier = unfinished(project.id)
+        refuse_while_deleting(branch, earlier)
+        refuse_while_replaced(branch, earlier)
+        if branch.current_state != BranchState.READY:
+            raise Unprocessable("branch not ready yet")
+        plan_limits.check_snapshots(project)
+        roles, databases = copied_catalog(branch)
+        data, creation = make_branch(
+            project,
+            name="",
+            parent=branch,
+            protected=False,
+            roles=roles,
+            databases=databases,
+            hidden=True,
+        )
+        at = now.strftime("%Y-%m-%d %H:%M:%S UTC")
+        snapshot = Snapshot.objects.create(
+            project=project,
+            data_branch=data,
+            source_branch=branch,
+            name=spec.name or f"{branch.name} at {at}"[-LONGEST_NAME:],
+            created_at=now,
+            expires_at=spec.expires_at,
+        )
+        operations = schedule(project, [creation])
+        record(snapshot_created(project, snapshot, operations))
+    return snapshot, operations
+
+
+def update_snapshot(
+    account: Account, project_id: str, snapshot_id: str, changes: SnapshotChanges
+) -> Snapshot:
+    """Raises NotFound, Unprocessable."""
+    if changes.sets_expiry:
+        _refuse_past(changes.expires_at, timezone.now())
+    with changing_project(account, project_id) as project:
+        snapshot = find_snapshot(project, snapshot_id)
+        before = _told_of(snapshot)
+        if changes.name is not None:
+            snapshot.name = changes.name
+        if changes.sets_expiry:
+            snapshot.expires_at = changes.expires_at
+        snapshot.save(update_fields=["name", "expires_at"])
+        if changed := differences(before, _told_of(snapshot)):
+            record(snapshot_updated(project, snapshot, changed))
+    return snapshot
+
+
+def delete_snapshot(account: Account, project_id: str, snapshot_id: str) -> list[Operation]:
+    """Delete the snapshot: at once for callers, its data by the operation, behind those that make
+    it or a branch of it. Raises NotFound."""
+    with changing_project(account, project_id) as project:
+        snapshot = find_snapshot(project, snapshot_id)
+        operations = schedule(project, [Step(Action.DELETE_TIMELINE, branch=snapshot.data_branch)])
+        record(snapshot_deleted(project, snapshot, operations))
+        snapshot.delete()
+    return operations
+
+
+def restore_snapshot(
+    account: Account, project_id: str, snapshot_id: str, wanted: SnapshotRestore
+) -> tuple[Branch, list[Operation]]:
+    """Make a new branch of the snapshot, or put it in the place of a branch's data, which then
+    stays as a branch of its own; the new branch, or that one.
+
+    Raises NotFound, Conflict, Locked, RegionFull, Unprocessable.
+    """
+    _check(wanted)
+    with changing_project(account, project_id) as project:
+        snapshot = find_snapshot(project, snapshot_id)
+        if snapshot.data_branch.current_state != BranchState.READY:
+            raise Locked("the snapshot is still being taken; try again")
+        if wanted.finalize_restore:
+            branch = _target(project, snapshot, wanted.target_branch_id)
+            operations = replace_data(project, branch, snapshot.data_branch, name=_old(branch))
+            return branch, operations
+        return _new_branch(project, snapshot, wanted.name)
+
+
+def _check(wanted: SnapshotRestore) -> None:
+    if wanted.finalize_restore and wanted.name is not None:
+        raise Unprocessable(
+            "name is not offered by this server with finalize_restore: the branch keeps its own "
+            "name; leave it out"
+        )
+    if wanted.target_branch_id is not None and not wanted.finalize_restore:
+        raise Unprocessable(
+            "target_branch_id is not offered by this server without finalize_restore: restore the "
+            "snapshot as a new branch to look at it, and send finalize_restore: true to put it in "
+            "the target's place"
+        )
+
+
+def _target(project: Project, snapshot: Snapshot, branch_id: str | None) -> Branch:
+    if branch_id is not None:
+        return find_branch(project, branch_id)
+    source = snapshot.source_branch
+    if source is None or source.deleted_at is not None:
+        raise Unprocessable(
+            "the branch that the snapshot was taken of was deleted: name another one in "
+            "target_branch_id, or restore it as a new branch"
+        )
+    return source
+
+
+def _old(branch: Branch) -> str:
+    """The name of the branch that keeps what the branch was."""
+    ending = timezone.now().strftime("_old_%Y-%m-%dT%H:%M:%S.%fZ")
+    return branch.name[: LONGEST_NAME - len(ending)] + ending
+
+
+def _new_branch(
+    project: Project, snapshot: Snapshot, name: str | None
+) -> tuple[Branch, list[Operation]]:
+    if name:
+        refuse_taken_name(project, name)
+    roles, databases = copied_catalog(snapshot.data_branch)
+    branch, creation = make_branch(
+        project,
+        name=name or free_name(project),
+        parent=None,
+        snapshot=snapshot.data_branch,
+        protected=False,
+        roles=roles,
+        databases=databases,
+    )
+    operations = schedule(project, [creation])
+    record(branch_created(project, branch, operations))
+    return branch, operations
+
+
+def _told_of(snapshot: Snapshot) -> dict[str, str | None]:
+    expires_at = snapshot.expires_at
+    return {
+        "name": snapshot.name,
+        "expires_at": expires_at.isoformat(timespec="seconds") if expires_at else None,
+    }
+
+
+def _refuse_past(expires_at: datetime | None, now: datetime) -> None:
+    if expires_at is not None and expires_at <= now:
+        raise Unprocessable("expires_at is in the past")
