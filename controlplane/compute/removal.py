@@ -65,7 +65,7 @@ def drop_role(
     """Drop the role of this number, whatever it is called by now, or of this name where none is
     known; what it owns in a database goes to the heir that `heirs` names for it.
 
-    In a database that somebody made by SQL it goes to `otherwise`. Never to the platform: a
+    Where that names none, or none that is there, it goes to `otherwise`. Never to the platform: a
     function that runs with its owner's rights would then have a superuser's. Whatever stands
     in the way afterwards, the role can connect no more. Raises psycopg.Error.
     """

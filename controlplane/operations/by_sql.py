@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 # Seconds for each statement in a compute that may hang, and for another reading under way.
 BOUND = 3.0
 LOCK_WITHIN = 10.0
+# The same before a stop, which whoever asked for waits for.
+LAST_BOUND = 2.0
 # Readings in a row: each but the first comes of what was set during the one before.
 MOST_READINGS = 4
 
@@ -65,10 +67,11 @@ def take_in_branch(branch: Branch, *, is_last: bool = False) -> None:
     endpoint_id = compute.running_endpoint(branch.id)
     if endpoint_id is None or branch.current_state != BranchState.READY:
         return
+    bound, within = (LAST_BOUND, LAST_BOUND) if is_last else (BOUND, LOCK_WITHIN)
     with (
-        holding_catalog(branch.id),
+        holding_catalog(branch.id, within=within),
         acting_as(SQL),
-        session(compute.socket_dir(endpoint_id), bound=BOUND) as connection,
+        session(compute.socket_dir(endpoint_id), bound=bound) as connection,
     ):
         # The endpoint may have been given to another branch meanwhile.
         if not is_compute_of(connection, branch.id):
@@ -95,10 +98,10 @@ def is_compute_of(connection: Session, branch_id: str) -> bool:
 
 
 @contextmanager
-def holding_catalog(branch_id: str) -> Iterator[None]:
+def holding_catalog(branch_id: str, *, within: float = LOCK_WITHIN) -> Iterator[None]:
     """Against every other who reads the branch's catalog, or tells the pooler of its roles: so an
     older reading never replaces a newer one. Raises LockTimeout."""
-    with lock_branches(catalog_lock(branch_id), timeout=LOCK_WITHIN):
+    with lock_branches(catalog_lock(branch_id), timeout=within):
         yield
 
 

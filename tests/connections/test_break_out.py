@@ -184,4 +184,4 @@ def test_what_a_deleted_role_leaves_gives_nobody_its_heirs_rights(place: Place) 
             " RETURN (SELECT concat(rolname, rolsuper) FROM pg_roles WHERE rolname = current_user)"
         )
     place.client.finish(place.client.delete(place.of_catalog("roles", "heir")))
-    assert place.query("SELECT s.whoami()", dbname="aside") == ("perch_superuserf",)
+    assert place.query("SELECT s.whoami()", dbname="aside") == ("neondb_ownerf",)

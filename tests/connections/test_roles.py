@@ -8,6 +8,7 @@ from psycopg import errors
 from tests.support.client import Client
 from tests.support.place import Place, last_words
 from tests.support.stack import Stack
+from tests.support.waiting import wait_for
 
 ODD_NAMES = (
     """double "quotes", 'single' and $dollar$""",
@@ -190,6 +191,12 @@ def test_a_role_goes_whatever_it_holds(shop: Place) -> None:
             connection.execute(statement.encode())
     with shop.connect(**bob, dbname="bobs") as connection:
         connection.execute("CREATE TABLE t (); CREATE EXTENSION pg_trgm")
+    listed = f"{shop.branch_path()}/databases"
+    wait_for(lambda: "bobs" in str(shop.client.get(listed)), "the database to be listed")
+    answer = shop.client.call("DELETE", shop.of_catalog("roles", "bob"))
+    assert (answer.status_code, "owns databases: bobs" in answer.json()["message"]) == (422, True)
+    given = {"database": {"owner_name": shop.role}}
+    shop.done(shop.client.patch(shop.of_catalog("databases", "bobs"), given))
     ended = shop.client.finish(shop.client.delete(shop.of_catalog("roles", "bob")))
     assert [(row["status"], row.get("error")) for row in ended] == [("finished", None)]
     assert shop.query("SELECT tableowner FROM pg_tables WHERE tablename = 'notes'") == (shop.role,)
