@@ -6,7 +6,7 @@ the project's lock. On disk see `compute.branch_data.replace`.
 """
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TypeVar
 
 from django.utils import timezone
@@ -76,13 +76,16 @@ def enter_replaced(operation: Operation, details: CreateBranchDetails, now: date
         branch.parent = source
     branch.init_source, branch.schema_of = InitSource.PARENT_DATA, None
     branch.catalog_revision = source.catalog_revision
-    branch.applied_catalog_revision = 0 if source.protected else source.applied_catalog_revision
-    # SQL may have changed the source since its copy was made: the next start reads the copy.
-    branch.catalog_mark = ""
+    # SQL may have changed the source, and so its rows, since its copy was made: the next start reads
+    # the copy, and applies all that it does not have.
+    branch.applied_catalog_revision, branch.catalog_mark = 0, ""
     branch.logical_size = source.logical_size
     branch.last_reset_at = branch.state_changed_at = branch.updated_at = now
+    if branch.ttl_interval_seconds:
+        until = now.replace(microsecond=0) + timedelta(seconds=branch.ttl_interval_seconds)
+        branch.expires_at = until
     # Others are counted without the project's lock.
-    branch.save(update_fields=[*OF_THE_DATA, "parent", "last_reset_at"])
+    branch.save(update_fields=[*OF_THE_DATA, "parent", "last_reset_at", "expires_at"])
     # Has the proxy forget the old passwords, also where the source has no role to tell it by.
     Endpoint.objects.filter(branch=branch, deleted_at=None).update(branch=branch)
     project = operation.project
