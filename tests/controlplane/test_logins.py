@@ -40,6 +40,8 @@ ROW = RouteRow(
     password_is_newer=False,
     sessions_end_at=None,
     doomed=[],
+    protected=False,
+    access="{}",
 )
 NOBODY = replace(ROW, role_id=None, verifier=None, no_login=None, compute_oid=None)
 LOGIN = RoleLogin(oid=100, can_login=True, has_expired=False, password=placeholder_of(ROWS))
