@@ -36,7 +36,7 @@ ANSWER_WITHIN = 60.0
     description="As the statements that make it (`sql`), or as its tables (`json`). A compute that "
     "sleeps is started for as long as that takes; a branch without an endpoint is read as well.",
 )
-def get_schema(
+def get_project_branch_schema(
     request: AuthenticatedRequest, project_id: str, branch_id: str, query: Query[SchemaQuery]
 ) -> dict[str, Any]:
     query.refuse_points_in_time()
@@ -60,7 +60,7 @@ def get_schema(
     description="What leads from the base branch's schema, by default the parent's, to the "
     "branch's, as a unified diff; empty where they are equal.",
 )
-def compare_schema(
+def get_project_branch_schema_comparison(
     request: AuthenticatedRequest, project_id: str, branch_id: str, query: Query[ComparisonQuery]
 ) -> dict[str, Any]:
     query.refuse_points_in_time()

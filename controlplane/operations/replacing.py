@@ -58,9 +58,8 @@ def is_replaced(branch: Branch, operations: Iterable[Operation]) -> bool:
 def enter_replaced(operation: Operation, details: CreateBranchDetails, now: datetime) -> None:
     """The data lies where it is to lie: have the rows say so.
 
-    The operation holds the source since before its copy was made, so what the source's data holds
-    of its rows is what `applied_catalog_revision` says now; what was changed since is applied by
-    the next start.
+    The operation holds the source since before its copy was made: the API has changed none of its
+    rows since.
     """
     branch = Branch.objects.get(id=operation.branch_id)
     source = Branch.objects.get(id=details.source_branch_id)
@@ -76,8 +75,8 @@ def enter_replaced(operation: Operation, details: CreateBranchDetails, now: date
         branch.parent = source
     branch.init_source, branch.schema_of = InitSource.PARENT_DATA, None
     branch.catalog_revision = source.catalog_revision
-    # SQL may have changed the source, and so its rows, since its copy was made: the next start reads
-    # the copy, and applies all that it does not have.
+    # SQL may have changed the source, and so its rows, since its copy was made: the next start
+    # reads the copy, and applies all that it does not have.
     branch.applied_catalog_revision, branch.catalog_mark = 0, ""
     branch.logical_size = source.logical_size
     branch.last_reset_at = branch.state_changed_at = branch.updated_at = now
