@@ -76,8 +76,8 @@ def enter_replaced(operation: Operation, details: CreateBranchDetails, now: date
         branch.parent = source
     branch.init_source, branch.schema_of = InitSource.PARENT_DATA, None
     branch.catalog_revision = source.catalog_revision
-    # SQL may have changed the source, and so its rows, since its copy was made: the next start reads
-    # the copy, and applies all that it does not have.
+    # SQL may have changed the source, and so its rows, since its copy was made: the next start
+    # reads the copy, and applies all that it does not have.
     branch.applied_catalog_revision, branch.catalog_mark = 0, ""
     branch.logical_size = source.logical_size
     branch.last_reset_at = branch.state_changed_at = branch.updated_at = now
