@@ -164,6 +164,7 @@ PROJECT_LISTED: Mapping[str, Check] = {
     "org_id": like(r"org-account-\d{8,}"),
 }
 PROJECT_LISTED_AT_TIMES: Mapping[str, Check] = {
+    "compute_last_active_at": timestamp,
     "deleted_at": timestamp,
     "recoverable_until": timestamp,
 }
@@ -180,11 +181,7 @@ PROJECT: Mapping[str, Check] = {
     "consumption_period_end": timestamp,
     "owner": mapping,
 }
-PROJECT_AT_TIMES: Mapping[str, Check] = {
-    **PROJECT_LISTED_AT_TIMES,
-    "synthetic_storage_size": integer,
-    "compute_last_active_at": timestamp,
-}
+PROJECT_AT_TIMES = PROJECT_LISTED_AT_TIMES
 SNAPSHOT: Mapping[str, Check] = {
     "id": like(r"snap-[a-z]+-[a-z]+-\d{6}"),
     "name": text,

@@ -126,7 +126,12 @@ def test_it_waits_for_a_branch_that_is_being_created(project: Project) -> None:
 class TestRefusals:
     """Nothing of these comes into being."""
 
-    @pytest.mark.parametrize("kind", ["read_only", "", 1, "READ_WRITE"])
+    def test_one_that_only_reads(self, standing: Project) -> None:
+        status, message = create(standing, wanted(standing.branch_id, {"type": "read_only"}))
+        assert status == 422
+        assert "endpoint.type is not offered" in message
+
+    @pytest.mark.parametrize("kind", ["", 1, "READ_WRITE"])
     def test_another_type(self, standing: Project, kind: Any) -> None:
         body = wanted(standing.branch_id, {"type": kind})
         status, message = create(standing, body)

@@ -190,6 +190,34 @@ def test_a_database_that_lets_nobody_in_is_named(project: Project) -> None:
     assert project.branch(answer["branch"]["id"])["current_state"] == "ready"
 
 
+def test_what_it_takes_over_when_tried_again_keeps_its_name(project: Project) -> None:
+    """The source's roles have other numbers than those that are made of them."""
+    project.sql("CREATE DATABASE closed ALLOW_CONNECTIONS false")
+    answer = project.client.post(project.path + "/branches", {"branch": SCHEMA_ONLY})
+    (failed,) = project.client.finish(answer)
+    assert failed["status"] == "failed"
+    project.sql("ALTER DATABASE closed ALLOW_CONNECTIONS true; CREATE ROLE first PASSWORD '1'")
+    project.sql("CREATE ROLE second PASSWORD '2'")
+    project.sql("CREATE DATABASE other OWNER second")
+    branch_id = answer["branch"]["id"]
+    project.done(project.client.post(f"{project.path}/operations/{failed['id']}/retry"))
+    endpoint = new_endpoint(project, branch_id)
+    project.suspend(endpoint)  # which reads the catalog
+    assert _roles(project, branch_id) == _roles(project, project.branch_id)
+    path = project.branch_path(branch_id, "/databases")
+    owners = {one["name"]: one["owner_name"] for one in project.client.get(path)["databases"]}
+    assert owners["other"] == "second"
+
+
+def _roles(project: Project, branch_id: str) -> list[tuple[Any, ...]]:
+    with project.stack.database() as database:
+        return database.execute(
+            "SELECT name, verifier, no_login FROM controlplane_role WHERE branch_id = %s"
+            " AND deleted_at IS NULL ORDER BY name",
+            [branch_id],
+        ).fetchall()
+
+
 def test_it_can_be_cancelled_while_it_reads(project: Project) -> None:
     """A client of the source holds a lock that the reading waits for."""
     project.sql("CREATE TABLE held ()")
