@@ -94,6 +94,8 @@ class Session:
         self.role = ""
         self.identity = RoleIdentity()
         self._route: Route | None = None
+        # Whether it is on its way to its compute, and its role has become another meanwhile.
+        self._is_on_its_way = self._is_doubted = False
         self._compute: ComputeConnection | None = None
         self._relay: Relay | None = None
         self._interruption: ProxyError | None = None
@@ -119,6 +121,11 @@ class Session:
         else:
             self._interruption = error
             self.task.cancel()
+
+    def confirm_again(self) -> bool:
+        """See `directory.Client`."""
+        self._is_doubted = self._is_on_its_way
+        return self._is_on_its_way
 
     def end_login(self, reason: str) -> None:
         """See `directory.Client`."""
@@ -394,6 +401,7 @@ class Session:
         refused: ComputeGone | None = None
         refused_address = None
         pause = _FIRST_RETRY_PAUSE
+        self._is_on_its_way = True
         self.channel.watch(self.abandon)
         try:
             async with asyncio.timeout(self._proxy.settings.wake_timeout):
@@ -404,8 +412,13 @@ class Session:
                         refused=refused_address,
                     )
                     await self._look_again()
+                    self._is_doubted = False
                     try:
-                        return await self._join(address, destination, connect, discard)
+                        reached = await self._join(address, destination, connect, discard)
+                        if not self._is_doubted:
+                            return reached
+                        discard(reached)
+                        raise LoginUnknown
                     except LoginUnknown:
                         refused, refused_address = ComputeGone("it names no role"), address
                     except ComputeGone as gone:
@@ -421,6 +434,7 @@ class Session:
                 raise ComputeRefused(refused.packet) from None
             raise ComputeUnreachable from None
         finally:
+            self._is_on_its_way = False
             self.channel.unwatch()
 
     async def _look_again(self) -> None:
