@@ -34,6 +34,9 @@ class Admitted(Protocol):
     role: str
     identity: RoleIdentity
     route: Route | None
+    # Whether it is on its way to its compute, and its role has become another meanwhile.
+    is_on_its_way: bool
+    is_doubted: bool
 
     @property
     def channel(self) -> Channel: ...
@@ -69,6 +72,7 @@ async def _reach(
     refused: ComputeGone | None = None
     refused_address = None
     pause = _FIRST_RETRY_PAUSE
+    client.is_on_its_way = True
     client.channel.watch(client.abandon)
     try:
         async with asyncio.timeout(proxy.settings.wake_timeout):
@@ -79,8 +83,13 @@ async def _reach(
                     refused=refused_address,
                 )
                 await _look_again(proxy, client)
+                client.is_doubted = False
                 try:
-                    return await _join(proxy, client, address, destination, connect, discard)
+                    reached = await _join(proxy, client, address, destination, connect, discard)
+                    if not client.is_doubted:
+                        return reached
+                    discard(reached)
+                    raise LoginUnknown
                 except LoginUnknown:
                     refused, refused_address = ComputeGone("it names no role"), address
                 except ComputeGone as gone:
@@ -96,6 +105,7 @@ async def _reach(
             raise ComputeRefused(refused.packet) from None
         raise ComputeUnreachable from None
     finally:
+        client.is_on_its_way = False
         client.channel.unwatch()
 
 

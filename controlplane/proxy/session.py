@@ -66,7 +66,7 @@ class Session:
         self.identity = RoleIdentity()
         self.route: Route | None = None
         # Whether it is on its way to its compute, and its role has become another meanwhile.
-        self._is_on_its_way = self._is_doubted = False
+        self.is_on_its_way = self.is_doubted = False
         self._compute: ComputeConnection | None = None
         self._relay: Relay | None = None
         self._interruption: ProxyError | None = None
@@ -95,8 +95,8 @@ class Session:
 
     def confirm_again(self) -> bool:
         """See `directory.Client`."""
-        self._is_doubted = self._is_on_its_way
-        return self._is_on_its_way
+        self.is_doubted = self.is_on_its_way
+        return self.is_on_its_way
 
     def end_login(self, reason: str) -> None:
         """See `directory.Client`."""
