@@ -219,6 +219,8 @@ def apply_config(attempt: Attempt) -> None:
     left = details.from_branch_id
     if left and compute.running_endpoint(left) == endpoint.id:
         take_in_before_stop(Branch.objects.get(id=left))
+        # Perhaps no compute runs on it ever again.
+        count_written(endpoint.id, left)
         compute.stop(left)
     bring_up(endpoint, compute.reconfigure)
     try:

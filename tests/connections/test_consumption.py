@@ -65,6 +65,17 @@ class TestMeasured:
         both = [branch(place, one)["written_data_bytes"] for one in (place.branch_id, child)]
         assert project(place)["written_data_bytes"] == sum(both)
 
+    def test_what_is_written_to_a_branch_that_its_endpoint_leaves(self, place: Place) -> None:
+        other = place.new_branch_id()
+        # The copy of a branch that runs has its log go on in a new file, and that counts.
+        place.suspend()
+        before = branch(place)["written_data_bytes"]
+        write(place, 5)
+        place.change(branch_id=other)
+        written = branch(place)["written_data_bytes"] - before
+        assert 5 * MEGABYTE < written < 15 * MEGABYTE
+        assert branch(place, other)["written_data_bytes"] < MEGABYTE
+
     def test_a_compute_that_is_killed_is_counted_neither_twice_nor_less(self, place: Place) -> None:
         write(place, 5)
         wait_for(
