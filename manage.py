@@ -29,7 +29,8 @@ class Commands(ManagementUtility):
         own = [name for name, app in get_commands().items() if app == CONTROLPLANE]
         own.sort(key=lambda name: (name != "up", name))
         lines = [f"usage: {self.prog_name} COMMAND [options]", ""]
-        lines += [f"  {name:16}{load_command_class(CONTROLPLANE, name).help}" for name in own]
+        width = max(map(len, own), default=0) + 2
+        lines += [f"  {name:{width}}{load_command_class(CONTROLPLANE, name).help}" for name in own]
         if not own:
             lines.append(f"Only the console is installed, which gunicorn runs. {how_to_install()}")
         lines += [

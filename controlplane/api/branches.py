@@ -139,7 +139,7 @@ def set_primary_project_branch(
     "passwords included, in the place of the branch's. From its parent it is a reset. The branch "
     "keeps its id, name and endpoint; clients are disconnected.",
 )
-def restore_branch(
+def restore_project_branch(
     request: AuthenticatedRequest, project_id: str, branch_id: str, body: RestoreBranch
 ) -> dict[str, Any]:
     branch, operations = restoring.restore_branch(request.auth, project_id, branch_id, body.spec())

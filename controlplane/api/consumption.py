@@ -23,8 +23,8 @@ from controlplane.api.responses.consumption import (
     with_totals,
 )
 from controlplane.api.routing import Router
-from controlplane.models import Account
 from controlplane.services import consumption
+from controlplane.services.organizations import check_organization
 
 router = Router(tags=["consumption"])
 
@@ -61,7 +61,7 @@ def list_projects_consumption(
     summary="What the account consumed",
     description="All its projects together, deleted ones too, the oldest first.",
 )
-def get_account_history(
+def get_consumption_history_per_account(
     request: AuthenticatedRequest, query: Query[AccountHistoryQuery]
 ) -> dict[str, Any]:
     check_organization(request.auth, query.org_id)
@@ -77,7 +77,7 @@ def get_account_history(
     summary="What each project consumed",
     description=PAGED,
 )
-def list_projects_history(
+def get_consumption_history_per_project(
     request: AuthenticatedRequest, query: Query[ProjectsHistoryQuery]
 ) -> dict[str, Any]:
     check_organization(request.auth, query.org_id)
@@ -93,13 +93,9 @@ def list_projects_history(
     summary="Metrics of what each project consumed",
     description=f"{PAGED} `…_bytes_month` are bytes times hours.",
 )
-def list_projects_metrics(
+def get_consumption_history_per_project_v2(
     request: AuthenticatedRequest, query: Query[ProjectsMetricsQuery]
 ) -> dict[str, Any]:
     check_organization(request.auth, query.org_id)
     found = consumption.projects_history(request.auth, **query.asked())
     return projects_page(request.auth, found, with_metrics(query.metrics))
-
-
-def check_organization(account: Account, org_id: str | None) -> None:
-    """An account is of one organization, so whichever is named, it is asked about itself."""

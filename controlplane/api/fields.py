@@ -10,6 +10,10 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, St
 DEEPEST = 32
 # Unicode's bidirectional controls: with them a name shows as another one.
 REORDERING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+# What sets out a text of several lines, for `str.translate`.
+LAYOUT = str.maketrans("\t\n\r", "   ")
+# Characters of all notes about one thing: lists have them too.
+MOST_NOTED = 16384
 
 
 def _storable(text: str) -> str:
@@ -23,6 +27,18 @@ def _storable(text: str) -> str:
     if not REORDERING.isdisjoint(text):
         raise ValueError("characters that change the direction of writing are not allowed")
     return text
+
+
+def _storable_lines(text: str) -> str:
+    """The same, but for tabs and the ends of lines, which a text of several lines has."""
+    _storable(text.translate(LAYOUT))
+    return text
+
+
+def _not_too_much(notes: dict[str, str]) -> dict[str, str]:
+    if sum(map(len, notes.values())) > MOST_NOTED:
+        raise ValueError(f"at most {MOST_NOTED:,} characters are allowed, all together")
+    return notes
 
 
 def _storable_json(value: dict[str, Any]) -> dict[str, Any]:
@@ -92,11 +108,12 @@ ShortName = Annotated[
     StringConstraints(strip_whitespace=True, min_length=1, max_length=64),
     AfterValidator(_storable),
 ]
-# What is noted about something, and under which name.
-Note = Annotated[str, StringConstraints(max_length=1024), AfterValidator(_storable)]
+# What is noted about something, as the message of a commit, and under which name.
+Note = Annotated[str, StringConstraints(max_length=8192), AfterValidator(_storable_lines)]
 NoteName = Annotated[
     str, StringConstraints(min_length=1, max_length=128), AfterValidator(_storable)
 ]
+Notes = Annotated[dict[NoteName, Note], Field(max_length=50), AfterValidator(_not_too_much)]
 # The name of a role or a database: Postgres cuts off what is longer.
 Identifier = Annotated[
     str,

@@ -33,6 +33,9 @@ TAGS = {
     "roles": "Who may connect to a branch.",
     "databases": "The databases of a branch.",
     "API keys": "Keys for programs; they may be limited to a project, or to reading.",
+    "snapshots": "What a branch held at one moment, kept until it is deleted or expires.",
+    "consumption": "What projects have used: by hour, day, month and period of accounting.",
+    "organizations": "An account has exactly one, which is the account by another name.",
     "users": "Whose key it is, and where projects can be.",
     "webhooks": "Where events are posted to.",
 }

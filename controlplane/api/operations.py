@@ -8,7 +8,7 @@ from ninja import Query
 
 from controlplane.api.auth import AuthenticatedRequest
 from controlplane.api.fair_shares import only_waiting
-from controlplane.api.listening import OPERATIONS, Waiter, waiting_for
+from controlplane.api.listening import OPERATIONS, waiting_for
 from controlplane.api.pagination import OperationQuery, OperationsQuery
 from controlplane.api.responses.operations import OneOperation, OperationsPage
 from controlplane.api.routing import Router
@@ -53,25 +53,26 @@ def get_project_operation(
     deadline = time.monotonic() + query.wait
     operation = operations.get_operation(request.auth, project_id, operation_id)
     if query.wait and not operation.is_finished:
-        with waiting_for(OPERATIONS, str(operation.id)) as waiter:
-            operation = _once_ended(request, operation, waiter, deadline)
+        operation = once_ended(request, operation, deadline)
     return {"operation": operation}
 
 
-def _once_ended(
-    request: AuthenticatedRequest, operation: Operation, waiter: Waiter, deadline: float
-) -> Operation:
-    """The operation as it is at its end, or at the deadline. Raises TooManyRequests."""
+def once_ended(request: AuthenticatedRequest, operation: Operation, deadline: float) -> Operation:
+    """The operation as it is at its end, or at the deadline (`time.monotonic`).
+
+    Raises NotFound, TooManyRequests.
+    """
     account, is_over = request.auth, False
 
     def look() -> Operation:
         return operations.get_operation(account, operation.project_id, str(operation.id))
 
-    # What has ended since the operation was read, and before the waiter was there, is told to
-    # nobody.
-    fresh = look()
-    while not fresh.is_finished and not is_over:
-        with only_waiting(request, f"account {account.id}", most=settings.WAITS_PER_ACCOUNT):
-            is_over = not waiter.wait(deadline - time.monotonic())
+    with waiting_for(OPERATIONS, str(operation.id)) as waiter:
+        # What has ended since the operation was read, and before the waiter was there, is told
+        # to nobody.
         fresh = look()
+        while not fresh.is_finished and not is_over:
+            with only_waiting(request, f"account {account.id}", most=settings.WAITS_PER_ACCOUNT):
+                is_over = not waiter.wait(deadline - time.monotonic())
+            fresh = look()
     return fresh

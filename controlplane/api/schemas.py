@@ -1,11 +1,11 @@
 """`/projects/{project_id}/branches/{branch_id}/schema` and `compare_schema`.
 
-A worker reads schemas, which may take seconds; the request waits for that, and holds nothing
-meanwhile.
+A worker reads schemas, which may take seconds, of a branch that may still be being made; the
+request waits for that, and holds nothing meanwhile.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
@@ -15,6 +15,7 @@ from ninja import Query
 from controlplane.api.auth import AuthenticatedRequest
 from controlplane.api.fair_shares import only_waiting
 from controlplane.api.listening import READINGS, waiting_for
+from controlplane.api.operations import once_ended
 from controlplane.api.requests.schemas import ComparisonQuery, SchemaQuery
 from controlplane.api.responses.schemas import BranchSchema, SchemaComparison
 from controlplane.api.routing import Router
@@ -36,18 +37,22 @@ ANSWER_WITHIN = 60.0
     description="As the statements that make it (`sql`), or as its tables (`json`). A compute that "
     "sleeps is started for as long as that takes; a branch without an endpoint is read as well.",
 )
-def get_schema(
+def get_project_branch_schema(
     request: AuthenticatedRequest, project_id: str, branch_id: str, query: Query[SchemaQuery]
 ) -> dict[str, Any]:
     query.refuse_points_in_time()
-    reading = schemas.begin_reading(
-        request.auth,
-        project_id,
-        branch_id,
-        database_name=query.db_name,
-        wanted=query.format,
-    )
-    (answer,) = _once_read(request, [reading])
+
+    def begin() -> list[SchemaReading]:
+        reading = schemas.begin_reading(
+            request.auth,
+            project_id,
+            branch_id,
+            database_name=query.db_name,
+            wanted=query.format,
+        )
+        return [reading]
+
+    (answer,) = _once_read(request, begin)
     if query.format == "json":
         return {"json": {"tables": schemas.tables_in(answer)}}
     return {"sql": answer}
@@ -60,24 +65,30 @@ def get_schema(
     description="What leads from the base branch's schema, by default the parent's, to the "
     "branch's, as a unified diff; empty where they are equal.",
 )
-def compare_schema(
+def get_project_branch_schema_comparison(
     request: AuthenticatedRequest, project_id: str, branch_id: str, query: Query[ComparisonQuery]
 ) -> dict[str, Any]:
     query.refuse_points_in_time()
-    readings = schemas.begin_comparison(
-        request.auth,
-        project_id,
-        branch_id,
-        base_branch_id=query.base_branch_id,
-        database_name=query.db_name,
-    )
-    base, compared = _once_read(request, readings)
+
+    def begin() -> list[SchemaReading]:
+        return schemas.begin_comparison(
+            request.auth,
+            project_id,
+            branch_id,
+            base_branch_id=query.base_branch_id,
+            database_name=query.db_name,
+        )
+
+    base, compared = _once_read(request, begin)
     return {"diff": schemas.difference(base, compared, database_name=query.db_name)}
 
 
-def _once_read(request: AuthenticatedRequest, readings: Sequence[SchemaReading]) -> list[str]:
-    """What was read. Raises TooManyRequests, Locked, Unprocessable."""
+def _once_read(
+    request: AuthenticatedRequest, begin: Callable[[], list[SchemaReading]]
+) -> list[str]:
+    """What was read. Raises TooManyRequests, Locked, Unprocessable and what `begin` does."""
     deadline = time.monotonic() + ANSWER_WITHIN
+    readings = _once_begun(request, begin, deadline)
     with ExitStack() as waiting:
         waiters = [
             waiting.enter_context(waiting_for(READINGS, str(reading.id))) for reading in readings
@@ -91,3 +102,15 @@ def _once_read(request: AuthenticatedRequest, readings: Sequence[SchemaReading])
                 if not goes_on:
                     break
     return schemas.take_readings(readings)
+
+
+def _once_begun(
+    request: AuthenticatedRequest, begin: Callable[[], list[SchemaReading]], deadline: float
+) -> list[SchemaReading]:
+    """The readings, begun as soon as every branch has its data."""
+    while True:
+        try:
+            return begin()
+        except schemas.BranchBeingMade as unfinished:
+            if not once_ended(request, unfinished.operation, deadline).is_finished:
+                raise

@@ -56,7 +56,13 @@ def get_active_regions(request: AuthenticatedRequest, query: Query[RegionsQuery]
     found = regions.list_regions()
     return {
         "regions": [
-            {"region_id": region.id, "name": region.name, "default": region.default}
+            {
+                "region_id": region.id,
+                "name": region.name,
+                "default": region.default,
+                "geo_lat": "",
+                "geo_long": "",
+            }
             for region in found
         ]
     }

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
+from django.db.models import Q
 from django.utils import timezone
 
 from controlplane.actors import SQL, acting_as
@@ -151,7 +152,9 @@ def _write(branch_id: str, found: Found) -> list[tuple[int, str, str | None]]:
         passwords = rows.bring_to(found)
         # What is still to be copied of it will hold the same, and passwords no more.
         for child in Branch.objects.filter(
-            parent=branch, current_state=BranchState.INIT, deleted_at=None
+            Q(parent=branch) | Q(schema_of=branch),
+            current_state=BranchState.INIT,
+            deleted_at=None,
         ):
             CatalogRows(project, child, now=timezone.now(), is_told=False).bring_to(found)
         Branch.objects.filter(id=branch_id).update(catalog_mark=found.mark)

@@ -22,6 +22,7 @@ from controlplane.models import (
     BranchState,
     Endpoint,
     EndpointState,
+    InitSource,
     Operation,
 )
 from controlplane.operations.actions import details_of, rule_of
@@ -130,6 +131,12 @@ def _enter_ready(operation: Operation, now: datetime) -> None:
     Branch.objects.filter(id=operation.branch_id).update(
         current_state=BranchState.READY, state_changed_at=now, updated_at=now
     )
+    branch = Branch.objects.get(id=operation.branch_id)
+    if branch.init_source == InitSource.SCHEMA_ONLY:
+        # They were made anew, and are numbered otherwise than its source's, which their rows have
+        # followed until now.
+        branch.roles.update(compute_oid=None)
+        branch.databases.update(compute_oid=None)
 
 
 def _runs(endpoint: Endpoint) -> bool:

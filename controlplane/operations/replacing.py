@@ -58,9 +58,8 @@ def is_replaced(branch: Branch, operations: Iterable[Operation]) -> bool:
 def enter_replaced(operation: Operation, details: CreateBranchDetails, now: datetime) -> None:
     """The data lies where it is to lie: have the rows say so.
 
-    The operation holds the source since before its copy was made, so what the source's data holds
-    of its rows is what `applied_catalog_revision` says now; what was changed since is applied by
-    the next start.
+    The operation holds the source since before its copy was made: the API has changed none of its
+    rows since.
     """
     branch = Branch.objects.get(id=operation.branch_id)
     source = Branch.objects.get(id=details.source_branch_id)

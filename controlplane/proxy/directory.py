@@ -129,6 +129,11 @@ class Client(Protocol):
     role: str
     identity: RoleIdentity
 
+    def confirm_again(self) -> bool:
+        """Have a client that is on its way to the compute be judged there anew, as its role is
+        another now; False where it is there already."""
+        ...
+
     def end_login(self, reason: str) -> None:
         """End the connection, telling the client why if it can still be told."""
         ...

@@ -25,7 +25,12 @@ class OpenSessions:
         roles = await self._database.ask(ask)
         # Those that came while we asked know more than our answer, or as much.
         for client in clients.of_endpoint(endpoint_id):
-            if client.role in names and (reason := _why_ended(client, roles.get(client.role))):
+            role = roles.get(client.role)
+            if client.role in names and (reason := _why_ended(client, role)):
+                # A branch that is reset has roles of the same names: whoever waits for it goes on,
+                # where the password is the same.
+                if role and _is_another(client, role) and client.confirm_again():
+                    continue
                 fields = {"endpoint": endpoint_id, "role": client.role, "reason": reason}
                 log.info("session ended", extra=fields)
                 client.end_login(reason)

@@ -21,9 +21,10 @@ from controlplane.proxy.password_checks import PasswordChecks
 from controlplane.proxy.peers import Peers
 from controlplane.proxy.readiness import Readiness
 from controlplane.proxy.registry import Registry
-from controlplane.proxy.session import Session, Surroundings
+from controlplane.proxy.session import Session
 from controlplane.proxy.settings import ProxySettings
 from controlplane.proxy.shared_wakes import SharedWakes
+from controlplane.proxy.surroundings import Surroundings
 from controlplane.proxy.tls import TlsIdentity
 
 log = logging.getLogger(__name__)

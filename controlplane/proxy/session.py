@@ -9,46 +9,36 @@ import socket
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
-from controlplane.actors import Actor, ActorType, acting_as
 from controlplane.logs import context
 from controlplane.proxy import compute, forwarding, messages, scram, startup
 from controlplane.proxy.authentication import ask_for_password, authenticate
 from controlplane.proxy.channel import Channel
-from controlplane.proxy.compute import CancelKey, ComputeConnection, ComputeGone
-from controlplane.proxy.directory import ComputeAddress, Directory, RoleIdentity, Route
+from controlplane.proxy.compute import CancelKey, ComputeConnection
+from controlplane.proxy.directory import ComputeAddress, RoleIdentity, Route
 from controlplane.proxy.errors import (
-    ComputeRefused,
-    ComputeUnreachable,
     ConnectionLost,
     DisabledEndpointRefused,
     ForeignServerName,
     InsecureConnection,
     LoginEnded,
-    LoginUnknown,
     MissingEndpoint,
     PasswordFailed,
     ProtocolViolation,
     ProxyError,
-    WakeTimeout,
 )
 from controlplane.proxy.limits import Admission
 from controlplane.proxy.over_http import websocket
 from controlplane.proxy.over_http.connection import HttpConnection
-from controlplane.proxy.over_http.queries import Queries
-from controlplane.proxy.pacing import FailurePace
-from controlplane.proxy.password_checks import PasswordChecks
-from controlplane.proxy.readiness import Readiness
-from controlplane.proxy.registry import Registry
+from controlplane.proxy.reaching import reach
 from controlplane.proxy.relay import Relay
 from controlplane.proxy.replication import for_the_pooler
 from controlplane.proxy.routing import Destination, find_destination, find_in_password
-from controlplane.proxy.settings import PlainConnections, ProxySettings
-from controlplane.proxy.shared_wakes import SharedWakes
-from controlplane.proxy.tls import ALPN_HTTP, TlsIdentity
+from controlplane.proxy.settings import PlainConnections
+from controlplane.proxy.surroundings import Surroundings
+from controlplane.proxy.tls import ALPN_HTTP
 from controlplane.proxy.traffic import Tally
 
 log = logging.getLogger(__name__)
@@ -56,27 +46,8 @@ log = logging.getLogger(__name__)
 Proof = TypeVar("Proof")
 Reached = TypeVar("Reached")
 
-_FIRST_RETRY_PAUSE = 0.02
-_LONGEST_RETRY_PAUSE = 0.5
 # How long a refused client is given to read why, in seconds.
 _LAST_WORDS_PATIENCE = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What all sessions of a proxy share."""
-
-    settings: ProxySettings
-    identity: TlsIdentity
-    readiness: Readiness
-    registry: Registry
-    directory: Directory
-    wakes: SharedWakes
-    failure_pace: FailurePace
-    passwords: PasswordChecks
-    queries: Queries
-    # Cancels what runs under the key, here or at a peer.
-    cancel: Callable[[CancelKey], Awaitable[None]]
 
 
 class Session:
@@ -93,7 +64,9 @@ class Session:
         # Whose session it is, and by which route it was let in; known with the admission.
         self.role = ""
         self.identity = RoleIdentity()
-        self._route: Route | None = None
+        self.route: Route | None = None
+        # Whether it is on its way to its compute, and its role has become another meanwhile.
+        self._is_on_its_way = self._is_doubted = False
         self._compute: ComputeConnection | None = None
         self._relay: Relay | None = None
         self._interruption: ProxyError | None = None
@@ -119,6 +92,11 @@ class Session:
         else:
             self._interruption = error
             self.task.cancel()
+
+    def confirm_again(self) -> bool:
+        """See `directory.Client`."""
+        self._is_doubted = self._is_on_its_way
+        return self._is_on_its_way
 
     def end_login(self, reason: str) -> None:
         """See `directory.Client`."""
@@ -329,7 +307,7 @@ class Session:
         if tls is None and not self._may_be_plain():
             raise InsecureConnection
         route = await proxy.directory.route(destination.endpoint_id, role)
-        self._check_address(route, role)
+        self.check_address(route, role)
         verifier = scram.parse_verifier(route.verifier) if route and route.verifier else None
         if verifier is None:
             name = f"{destination.endpoint_id}/{role}"
@@ -352,11 +330,11 @@ class Session:
             account_connections=route.account_connections,
         )
         destination = for_the_pooler(destination.with_pooler(route.always_pooled))
-        self.role, self.identity, self._route = role, route.identity, route
+        self.role, self.identity, self.route = role, route.identity, route
         proxy.registry.admit(self, admission)
         return destination, proof
 
-    def _check_address(self, route: Route | None, role: str) -> None:
+    def check_address(self, route: Route | None, role: str) -> None:
         """Raises AddressNotAllowed, PublicAddressRefused."""
         if route is None or route.rules is None:
             return
@@ -379,91 +357,8 @@ class Session:
         *,
         discard: Callable[[Reached], None],
     ) -> Reached:
-        """Wakes the compute and connects to it, by `connect`, while the client stays; what it may
-        not have after all is discarded."""
-        client = Actor(ActorType.CLIENT, name=self.role, address=self.client_address)
-        with acting_as(client):
-            return await self._reach(destination, connect, discard)
-
-    async def _reach(
-        self,
-        destination: Destination,
-        connect: Callable[[ComputeAddress], Awaitable[Reached]],
-        discard: Callable[[Reached], None],
-    ) -> Reached:
-        refused: ComputeGone | None = None
-        refused_address = None
-        pause = _FIRST_RETRY_PAUSE
-        self.channel.watch(self.abandon)
-        try:
-            async with asyncio.timeout(self._proxy.settings.wake_timeout):
-                while True:
-                    address = await self._proxy.wakes.wake(
-                        destination.endpoint_id,
-                        pooled=destination.pooled,
-                        refused=refused_address,
-                    )
-                    await self._look_again()
-                    try:
-                        return await self._join(address, destination, connect, discard)
-                    except LoginUnknown:
-                        refused, refused_address = ComputeGone("it names no role"), address
-                    except ComputeGone as gone:
-                        if gone.final and gone.packet and address == refused_address:
-                            raise ComputeRefused(gone.packet) from gone
-                        refused, refused_address = gone, address
-                    await asyncio.sleep(pause)
-                    pause = min(pause * 2, _LONGEST_RETRY_PAUSE)
-        except TimeoutError:
-            if refused is None:
-                raise WakeTimeout(self._proxy.settings.wake_timeout) from None
-            if refused.packet is not None:
-                raise ComputeRefused(refused.packet) from None
-            raise ComputeUnreachable from None
-        finally:
-            self.channel.unwatch()
-
-    async def _look_again(self) -> None:
-        """What was so at the door may have changed before this client was one of its endpoint's,
-        who are told of changes. Asks nobody where nothing has changed."""
-        route = self._route
-        assert route is not None
-        rules = await self._proxy.directory.rules(route.endpoint_id, self.role)
-        self._check_address(replace(route, rules=rules), self.role)
-
-    async def _join(
-        self,
-        address: ComputeAddress,
-        destination: Destination,
-        connect: Callable[[ComputeAddress], Awaitable[Reached]],
-        discard: Callable[[Reached], None],
-    ) -> Reached:
-        """Starts the session, of a role that may log in there now.
-
-        Raises PasswordFailed, LoginUnknown, and as `connect` does.
-        """
-        assert self._route is not None
-        confirm = self._proxy.directory.confirm(
-            self._route, self.role, address, pooled=destination.pooled
-        )
-        if destination.pooled:
-            # The pooler may learn of the role only now.
-            self.identity = await confirm
-            return await connect(address)
-        # Both begin a session in the compute: side by side, one waits no longer than for the other.
-        confirming = asyncio.ensure_future(confirm)
-        try:
-            reached = await connect(address)
-        except BaseException:
-            confirming.cancel()
-            await asyncio.gather(confirming, return_exceptions=True)
-            raise
-        try:
-            self.identity = await confirming
-        except BaseException:
-            discard(reached)
-            raise
-        return reached
+        """See `reaching.reach`."""
+        return await reach(self._proxy, self, destination, connect, discard)
 
     def _may_be_plain(self) -> bool:
         allowed = self._proxy.settings.plain_connections

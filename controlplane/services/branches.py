@@ -172,10 +172,6 @@ def create_branch(account: Account, project_id: str, spec: BranchSpec) -> NewBra
         if spec.name:
             refuse_taken_name(project, spec.name)
         roles, databases = copied_catalog(parent)
-        if spec.schema_only:
-            # They are made anew, and numbered otherwise.
-            for row in (*roles, *databases):
-                row.compute_oid = None
         # Whoever gets a copy of what is protected is to get no way to the original with it.
         given = give_new_passwords(roles, store=project.store_passwords) if parent.protected else []
         branch, creation = make_branch(

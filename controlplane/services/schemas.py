@@ -12,7 +12,17 @@ from typing import Any
 from django.db import transaction
 from django.utils import timezone
 
-from controlplane.models import Account, Branch, BranchState, Project, SchemaFormat, SchemaReading
+from controlplane.models import (
+    UNFINISHED,
+    Account,
+    Action,
+    Branch,
+    BranchState,
+    Operation,
+    Project,
+    SchemaFormat,
+    SchemaReading,
+)
 from controlplane.operations.queue import enqueue_reading
 from controlplane.operations.scheduling import RegionAway
 from controlplane.services.branches import find_branch
@@ -24,10 +34,18 @@ from controlplane.services.projects import find_project
 MOST_LINES = 20_000
 
 
+class BranchBeingMade(Unprocessable):
+    """The branch has no data yet, but will have, once `operation` has ended."""
+
+    def __init__(self, operation: Operation) -> None:
+        super().__init__("branch not ready yet")
+        self.operation = operation
+
+
 def begin_reading(
     account: Account, project_id: str, branch_id: str, *, database_name: str, wanted: str
 ) -> SchemaReading:
-    """Have a schema read. Raises NotFound, Unprocessable, RegionAway."""
+    """Have a schema read. Raises NotFound, BranchBeingMade, Unprocessable, RegionAway."""
     project = find_project(account, project_id)
     return _begin(project, find_branch(project, branch_id), database_name, wanted)
 
@@ -42,7 +60,7 @@ def begin_comparison(
 ) -> list[SchemaReading]:
     """Have the schema of the base branch, by default the parent, and of the branch be read.
 
-    Raises NotFound, Unprocessable, RegionAway.
+    Raises NotFound, BranchBeingMade, Unprocessable, RegionAway.
     """
     project = find_project(account, project_id)
     branch = find_branch(project, branch_id)
@@ -109,6 +127,11 @@ def _differing(one: Sequence[str], other: Sequence[str]) -> int:
 
 def _begin(project: Project, branch: Branch, database_name: str, wanted: str) -> SchemaReading:
     if branch.current_state != BranchState.READY:
+        makings = Operation.objects.filter(
+            branch=branch, action=Action.CREATE_BRANCH, status__in=UNFINISHED
+        )
+        if making := makings.first():
+            raise BranchBeingMade(making)
         raise Unprocessable("branch not ready yet")
     database = find_database(branch, database_name)
     if project.region.is_away:

@@ -217,11 +217,18 @@ def test_the_api_wins_for_what_it_changed_later(place: Place) -> None:
     assert lets_in(place, made, "bob")
 
 
-def test_a_child_has_what_sql_did_on_its_parent(place: Place) -> None:
+@pytest.mark.parametrize("source", ["parent-data", "schema-only"])
+def test_a_child_has_what_sql_did_on_its_parent(place: Place, source: str) -> None:
     old = place.password
-    run(place, "CREATE ROLE bob LOGIN PASSWORD 'bobs'", "ALTER ROLE neondb_owner PASSWORD 'new'")
+    run(
+        place,
+        "CREATE ROLE gone",
+        "DROP ROLE gone",
+        "CREATE ROLE bob LOGIN PASSWORD 'bobs'",
+        "ALTER ROLE neondb_owner PASSWORD 'new'",
+    )
     place.password = "new"
-    branch = place.new_branch_id(name="dev")
+    branch = place.new_branch_id(name="dev", init_source=source)
     place.change(branch_id=branch)
     place.branch_id = branch
     assert not lets_in(place, old)

@@ -54,6 +54,11 @@ def within(prefix: str, fields: Mapping[str, Declaration]) -> Fields:
 SETTINGS = "test_project_settings.py"
 POOLER = "test_pooler_settings.py"
 LOGICAL = "test_logical_replication.py"
+CONSUMPTION = "test_consumption.py"
+PAGES = "test_branch_pages.py"
+SCHEMA = "test_schema.py"
+SNAPSHOTS = "test_snapshots.py"
+RECOVERY = "test_recover_project.py"
 
 PROJECT_SETTINGS: Fields = {
     "quota.active_time_seconds": Answers(1),
@@ -112,6 +117,21 @@ API_KEY: Fields = {
     "read_only": Shown("test_key_reach.py::test_it_reads_everything_but_passwords"),
     "expires_at": Shown("test_key_reach.py::test_it_is_good_until_then_and_shown"),
 }
+BRANCH_END: Fields = {
+    "archived": Refused(True),
+    "expires_at": Shown("test_branch_expiry.py::test_it_is_set_changed_and_cleared"),
+    "ttl_interval_seconds": Shown("test_branch_expiry.py::test_a_time_to_live"),
+}
+HISTORY: Fields = {
+    "?from": Shown(f"{CONSUMPTION}::test_of_the_account"),
+    "?to": Shown(f"{CONSUMPTION}::test_of_the_account"),
+    "?granularity": Shown(f"{CONSUMPTION}::test_by_days_and_months"),
+    "?org_id": Shown(f"{CONSUMPTION}::test_another_accounts_are_not_there"),
+}
+HISTORY_PAGES: Fields = {
+    f"?{name}": Shown(f"{CONSUMPTION}::test_of_its_projects")
+    for name in ("cursor", "limit", "project_ids")
+}
 
 DECLARED: dict[str, Fields] = {
     "GET /events": EVENTS,
@@ -120,10 +140,52 @@ DECLARED: dict[str, Fields] = {
         "?limit": Shown("test_projects.py::test_paging_loses_nothing_and_repeats_nothing"),
         "?search": Shown("test_projects.py::test_search_is_by_part_of_the_name_or_by_id"),
         "?org_id": Shown("test_organizations.py::test_it_works"),
+        "?recoverable": Shown(f"{RECOVERY}::test_it_works"),
         "?timeout": Shown("test_organizations.py::test_a_list_that_takes_too_long"),
     },
+    "GET /consumption/projects": {
+        "?from": Shown(f"{CONSUMPTION}::test_several_periods_are_linked"),
+        "?to": Shown(f"{CONSUMPTION}::test_several_periods_are_linked"),
+        "?limit": Shown(f"{CONSUMPTION}::test_pages"),
+        "?cursor": Shown(f"{CONSUMPTION}::test_pages"),
+    },
+    "GET /consumption_history/account": {
+        **HISTORY,
+        "?include_v1_metrics": Shown(f"{CONSUMPTION}::test_of_the_account"),
+    },
+    "GET /consumption_history/projects": {
+        **HISTORY,
+        **HISTORY_PAGES,
+        "?include_v1_metrics": Shown(f"{CONSUMPTION}::test_of_its_projects"),
+    },
+    "GET /consumption_history/v2/projects": {
+        **HISTORY,
+        **HISTORY_PAGES,
+        "?metrics": Shown(f"{CONSUMPTION}::test_metrics"),
+    },
     "GET /projects/{project_id}/branches": {
-        "?search": Shown("test_branches.py::test_search_is_by_part_of_the_name"),
+        "?search": Shown(f"{PAGES}::test_search_and_count"),
+        **{
+            f"?{name}": Shown(f"{PAGES}::test_page_by_page_none_is_missing_and_none_comes_twice")
+            for name in ("cursor", "limit", "sort_by", "sort_order")
+        },
+    },
+    "GET /projects/{project_id}/branches/count": {
+        "?search": Shown(f"{PAGES}::test_search_and_count"),
+    },
+    "GET /projects/{project_id}/branches/{branch_id}/schema": {
+        "?db_name": Shown(f"{SCHEMA}::test_it_works"),
+        "?format": Shown(f"{SCHEMA}::test_as_json"),
+        "?lsn": Shown(f"{SCHEMA}::test_refusals"),
+        "?timestamp": Shown(f"{SCHEMA}::test_refusals"),
+    },
+    "GET /projects/{project_id}/branches/{branch_id}/compare_schema": {
+        "?db_name": Shown(f"{SCHEMA}::test_differences"),
+        "?base_branch_id": Shown(f"{SCHEMA}::test_differences"),
+        **{
+            f"?{name}": Shown(f"{SCHEMA}::test_refusals")
+            for name in ("lsn", "timestamp", "base_lsn", "base_timestamp")
+        },
     },
     "GET /projects/{project_id}/connection_uri": {
         "?branch_id": Shown("test_connection_uri.py::test_of_another_branch"),
@@ -212,12 +274,44 @@ DECLARED: dict[str, Fields] = {
         "branch.protected": Answers(True),
         "branch.parent_lsn": Refused("0/1"),
         "branch.parent_timestamp": Refused("2020-01-01T00:00:00Z"),
+        **within("branch.", BRANCH_END),
+        "branch.init_source": Shown("test_schema_only.py::test_it_has_all_but_the_rows"),
+        "annotation_value": Shown(f"{PAGES}::test_annotations"),
         **within("endpoints[].", ENDPOINT),
         "endpoints[].type": Refused("read_only"),
     },
     "PATCH /projects/{project_id}/branches/{branch_id}": {
         "branch.name": Answers("named"),
         "branch.protected": Shown("test_branches.py::test_a_protected_branch_stays"),
+        **within("branch.", BRANCH_END),
+    },
+    "POST /projects/{project_id}/branches/{branch_id}/restore": {
+        "source_branch_id": Shown("test_restore_branch.py::test_a_reset_from_the_parent"),
+        "preserve_under_name": Shown("test_restore_branch.py::test_the_data_of_before_is"),
+        "source_lsn": Refused("0/1"),
+        "source_timestamp": Refused("2020-01-01T00:00:00Z"),
+    },
+    "POST /projects/{project_id}/branches/{branch_id}/snapshot": {
+        **{
+            f"{mark}{name}": Shown(f"{SNAPSHOTS}::{test}")
+            for mark in ("", "?")
+            for name, test in (
+                ("name", "test_it_works"),
+                ("expires_at", "test_its_time_comes"),
+                ("lsn", "test_refusals"),
+                ("timestamp", "test_refusals"),
+            )
+        },
+    },
+    "PATCH /projects/{project_id}/snapshots/{snapshot_id}": {
+        "snapshot.name": Shown(f"{SNAPSHOTS}::test_changes"),
+        "snapshot.expires_at": Shown(f"{SNAPSHOTS}::test_changes"),
+    },
+    "POST /projects/{project_id}/snapshots/{snapshot_id}/restore": {
+        "?name": Shown(f"{SNAPSHOTS}::test_it_works"),
+        "name": Shown(f"{SNAPSHOTS}::test_it_works"),
+        "target_branch_id": Shown(f"{SNAPSHOTS}::test_in_the_place_of_the_branch"),
+        "finalize_restore": Shown(f"{SNAPSHOTS}::test_in_the_place_of_the_branch"),
     },
     "POST /projects/{project_id}/branches/{branch_id}/databases": {
         "database.name": Answers("named"),

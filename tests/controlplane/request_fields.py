@@ -16,7 +16,7 @@ def request_fields(document: Any) -> list[str]:
         for method, operation in methods.items():
             if method not in METHODS:
                 continue
-            route = f"{method.upper()} {path.removeprefix('/api/v2')}"
+            route = f"{method.upper()} {path}"
             parameters = operation.get("parameters", ())
             found += [f"{route} ?{one['name']}" for one in parameters if one["in"] == "query"]
             content = operation.get("requestBody", {}).get("content", {})
@@ -54,7 +54,7 @@ def _shapes(document: Any, schema: Any) -> Iterator[Any]:
 def schema_of(document: Any, route: str, name: str) -> Any:
     """What the document says of one of those fields."""
     method, path = route.split(" ")
-    operation = document["paths"][f"/api/v2{path}"][method.lower()]
+    operation = document["paths"][path][method.lower()]
     if name.startswith("?"):
         return next(one for one in operation["parameters"] if one["name"] == name[1:])
     content = operation["requestBody"]["content"]

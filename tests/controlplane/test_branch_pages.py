@@ -170,7 +170,7 @@ def test_annotations(api: DjangoClient, many: Project) -> None:
         path = f"/api/v2/projects/{many.id}/branches"
         return api.post(path, json.dumps(body), content_type="application/json")
 
-    noted = {"github-commit-ref": "main", "ünïcode": "ß", "empty": ""}
+    noted = {"github-commit-ref": "main", "ünïcode": "ß", "empty": "", "lines": "a\r\n\tb\n"}
     made = created({"branch": {"name": "noted"}, "annotation_value": noted})
     assert made.status_code == 201, made.content
     branch = made.json()["branch"]
@@ -194,12 +194,15 @@ def test_annotations(api: DjangoClient, many: Project) -> None:
         {"a": None},
         {"": "x"},
         {"a" * 129: "x"},
-        {"a": "x" * 1025},
+        {"a": "x" * 8193},
+        {"a": "x" * 8192, "b": "x" * 8192, "c": "x"},
         {str(n): "" for n in range(51)},
         [],
         "x",
         {"a": "\0"},
+        {"a": "\x1b[31m"},
         {"\0": "a"},
+        {"a\nb": "a"},
     ]
     for value in too_much:
         refusal = created({"annotation_value": value})

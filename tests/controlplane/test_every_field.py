@@ -34,7 +34,7 @@ PROBED = [name for name, one in FLAT.items() if isinstance(one, Answers | Refuse
 
 @functools.cache
 def document() -> Any:
-    return json.loads(json.dumps(described.get_openapi_schema(path_prefix="/api/v2/")))
+    return json.loads(json.dumps(described.get_openapi_schema()))
 
 
 def test_every_field_of_the_document_is_declared_and_no_other() -> None:

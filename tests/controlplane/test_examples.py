@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.test import Client as DjangoClient
 
-from controlplane.api.document.glossary import BRANCH_ID, ENDPOINT_ID, PROJECT_ID
+from controlplane.api.document.glossary import BRANCH_ID, ENDPOINT_ID, PARENT_ID, PROJECT_ID
 from controlplane.models import (
     Account,
     ApiKey,
@@ -20,7 +20,7 @@ from controlplane.models import (
     Region,
     Role,
 )
-from tests.controlplane.rows import make_project, make_webhook
+from tests.controlplane.rows import make_project, make_snapshot, make_webhook
 from tests.controlplane.test_document import METHODS, validator
 
 JSON = "application/json"
@@ -48,6 +48,8 @@ def ids(account: Account, region: Region) -> dict[str, str]:
         "role_name": "neondb_owner",
         "database_name": "neondb",
         "webhook_id": make_webhook(account).id,
+        "snapshot_id": make_snapshot(project).id,
+        "org_id": account.organization_id,
     }
 
 
@@ -65,6 +67,7 @@ def test_every_request_is_taken_as_it_stands_there(
             for example, real in (
                 (PROJECT_ID, ids["project_id"]),
                 (BRANCH_ID, ids["bare"]),
+                (PARENT_ID, ids["bare"]),
                 (ENDPOINT_ID, ids["endpoint_id"]),
             ):
                 text = text.replace(example, real)
@@ -167,6 +170,8 @@ def test_what_is_not_there_is_not_found(
             url = f"/api/v2{path.format(**{**real, name: gone})}"
             if "connection_uri" in path:
                 url += "?database_name=neondb&role_name=neondb_owner"
+            elif path.endswith("schema"):
+                url += "?db_name=neondb"
             for method in methods.keys() & METHODS:
                 answer = api.generic(method, url, body_of(methods[method])[0], content_type=JSON)
                 assert answer.status_code == 404, (method, path, name, answer.content)

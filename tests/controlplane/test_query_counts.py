@@ -126,7 +126,7 @@ WRITES: dict[str, tuple[str, str, Any, int]] = {
     ),
     "make a branch the default": ("POST", BRANCH + "/set_as_default", None, 11),
     "delete a branch": ("DELETE", BRANCH, None, 14),
-    "restore a branch": ("POST", BRANCH + "/restore", {"source_branch_id": "{bare}"}, 16),
+    "restore a branch": ("POST", BRANCH + "/restore", {"source_branch_id": "{bare}"}, 15),
     "take a snapshot": ("POST", BRANCH + "/snapshot", {}, 17),
     "create an endpoint": (
         "POST",

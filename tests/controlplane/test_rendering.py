@@ -36,17 +36,10 @@ NOW = datetime(2026, 1, 31, 12, 0, 0, 123456, tzinfo=UTC)
 
 def by_schema(schema: type[Schema], row: Any) -> Any:
     """As pydantic validates and prints it: a field with a default is left out where it is None."""
-    printed = json.loads(schema.model_validate(row).model_dump_json())
-    return left_out(schema, printed)
-
-
-def left_out(schema: Any, printed: Any) -> Any:
-    fields = schema.model_fields
-    return {
-        name: value
-        for name, value in printed.items()
-        if value is not None or fields[name].is_required()
-    }
+    whole = schema.model_validate(row)
+    printed = json.loads(whole.model_dump_json(exclude_none=True))
+    required = [name for name, one in schema.model_fields.items() if one.is_required()]
+    return {**dict.fromkeys(required), **printed}
 
 
 def by_renderer(schema: type[Schema], row: Any) -> Any:

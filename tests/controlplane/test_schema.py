@@ -111,6 +111,14 @@ def test_differences(project: Project) -> None:
     assert "\n-    id integer,\n-    price numeric\n+    id integer\n" in back
 
 
+def test_a_branch_that_is_being_made_is_waited_for(project: Project) -> None:
+    project.sql("CREATE TABLE goods (id int)")
+    child_id = project.client.post(project.path + "/branches")["branch"]["id"]
+    assert "CREATE TABLE public.goods" in schema(project, child_id)["sql"]
+    child_id = project.client.post(project.path + "/branches")["branch"]["id"]
+    assert compare(project, child_id) == ""
+
+
 def test_a_database_that_was_never_made_is_empty(project: Project) -> None:
     child_id = project.new_branch_id()
     body = {"database": {"name": "a=b 'c\" d", "owner_name": "neondb_owner"}}

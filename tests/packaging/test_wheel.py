@@ -90,7 +90,7 @@ def test_its_help_tells_of_its_own_commands_first(whole: Installation) -> None:
         assert lines[0] == "usage: perch COMMAND [options]"
         own = [line.split()[0] for line in lines if line.startswith("  ")]
         assert own == [
-            *("up", "backup", "create_account", "create_api_key"),
+            *("up", "backup", "certificate_authority", "create_account", "create_api_key"),
             *("events", "proxy", "regions", "restore", "worker"),
         ]
     assert "$XDG_STATE_HOME/perch" in whole.run("perch", "up", "--help").stdout

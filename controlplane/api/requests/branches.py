@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, model_validator
 
-from controlplane.api.fields import Integer, Name, Note, NoteName, PointInTime, Text
+from controlplane.api.fields import Integer, Name, Notes, PointInTime, Text
 from controlplane.api.requests.attributes import Attributes
 from controlplane.api.requests.endpoints import NewBranchEndpoint
 from controlplane.services.branch_expiry import Expiry
@@ -64,8 +64,10 @@ class NewBranch(BranchAttributes):
 class CreateBranch(BaseModel):
     branch: NewBranch | None = None
     endpoints: list[NewBranchEndpoint] | None = None
-    annotation_value: Annotated[dict[NoteName, Note], Field(max_length=50)] | None = Field(
-        default=None, description="What to note about the branch: text by name, at most 50."
+    annotation_value: Notes | None = Field(
+        default=None,
+        description="What to note about the branch: text by name, at most 50, "
+        "of at most 16,384 characters together.",
     )
 
     def spec(self) -> BranchSpec:

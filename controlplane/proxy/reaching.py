@@ -1,0 +1,142 @@
+"""Takes a client that was let in to its compute: wakes that, and looks once more, now that the
+client is among those who are told of changes, whether it may still be there."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Protocol, TypeVar
+
+from controlplane.actors import Actor, ActorType, acting_as
+from controlplane.proxy.channel import Channel
+from controlplane.proxy.compute import ComputeGone
+from controlplane.proxy.directory import ComputeAddress, RoleIdentity, Route
+from controlplane.proxy.errors import (
+    ComputeRefused,
+    ComputeUnreachable,
+    LoginUnknown,
+    WakeTimeout,
+)
+from controlplane.proxy.routing import Destination
+from controlplane.proxy.surroundings import Surroundings
+
+Reached = TypeVar("Reached")
+Connect = Callable[[ComputeAddress], Awaitable[Reached]]
+Discard = Callable[[Reached], None]
+
+_FIRST_RETRY_PAUSE = 0.02
+_LONGEST_RETRY_PAUSE = 0.5
+
+
+class Admitted(Protocol):
+    """See `session.Session`."""
+
+    client_address: str
+    role: str
+    identity: RoleIdentity
+    route: Route | None
+
+    @property
+    def channel(self) -> Channel: ...
+
+    def abandon(self) -> None: ...
+
+    def check_address(self, route: Route | None, role: str) -> None: ...
+
+
+async def reach(
+    proxy: Surroundings,
+    client: Admitted,
+    destination: Destination,
+    connect: Connect[Reached],
+    discard: Discard[Reached],
+) -> Reached:
+    """Wakes the compute and connects to it, by `connect`, while the client stays; what it may not
+    have after all is discarded.
+
+    Raises ProxyError.
+    """
+    with acting_as(Actor(ActorType.CLIENT, name=client.role, address=client.client_address)):
+        return await _reach(proxy, client, destination, connect, discard)
+
+
+async def _reach(
+    proxy: Surroundings,
+    client: Admitted,
+    destination: Destination,
+    connect: Connect[Reached],
+    discard: Discard[Reached],
+) -> Reached:
+    refused: ComputeGone | None = None
+    refused_address = None
+    pause = _FIRST_RETRY_PAUSE
+    client.channel.watch(client.abandon)
+    try:
+        async with asyncio.timeout(proxy.settings.wake_timeout):
+            while True:
+                address = await proxy.wakes.wake(
+                    destination.endpoint_id,
+                    pooled=destination.pooled,
+                    refused=refused_address,
+                )
+                await _look_again(proxy, client)
+                try:
+                    return await _join(proxy, client, address, destination, connect, discard)
+                except LoginUnknown:
+                    refused, refused_address = ComputeGone("it names no role"), address
+                except ComputeGone as gone:
+                    if gone.final and gone.packet and address == refused_address:
+                        raise ComputeRefused(gone.packet) from gone
+                    refused, refused_address = gone, address
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, _LONGEST_RETRY_PAUSE)
+    except TimeoutError:
+        if refused is None:
+            raise WakeTimeout(proxy.settings.wake_timeout) from None
+        if refused.packet is not None:
+            raise ComputeRefused(refused.packet) from None
+        raise ComputeUnreachable from None
+    finally:
+        client.channel.unwatch()
+
+
+async def _look_again(proxy: Surroundings, client: Admitted) -> None:
+    """What was so at the door may have changed before this client was one of its endpoint's, who
+    are told of changes. Asks nobody where nothing has changed."""
+    route = client.route
+    assert route is not None
+    rules = await proxy.directory.rules(route.endpoint_id, client.role)
+    client.check_address(replace(route, rules=rules), client.role)
+
+
+async def _join(
+    proxy: Surroundings,
+    client: Admitted,
+    address: ComputeAddress,
+    destination: Destination,
+    connect: Connect[Reached],
+    discard: Discard[Reached],
+) -> Reached:
+    """Starts the session, of a role that may log in there now.
+
+    Raises PasswordFailed, LoginUnknown, and as `connect` does.
+    """
+    assert client.route is not None
+    confirm = proxy.directory.confirm(client.route, client.role, address, pooled=destination.pooled)
+    if destination.pooled:
+        # The pooler may learn of the role only now.
+        client.identity = await confirm
+        return await connect(address)
+    # Both begin a session in the compute: side by side, one waits no longer than for the other.
+    confirming = asyncio.ensure_future(confirm)
+    try:
+        reached = await connect(address)
+    except BaseException:
+        confirming.cancel()
+        await asyncio.gather(confirming, return_exceptions=True)
+        raise
+    try:
+        client.identity = await confirming
+    except BaseException:
+        discard(reached)
+        raise
+    return reached
