@@ -49,7 +49,6 @@ from controlplane.operations.details import (
 )
 from controlplane.operations.disk import why_stopped
 from controlplane.operations.locks import locked_project
-from controlplane.operations.source_catalog import take_over_catalog, take_over_passwords
 from controlplane.operations.states import enter
 from controlplane.operations.words import words_of
 from controlplane.operations.written import count_written
@@ -123,10 +122,6 @@ def _make_from(operation: Operation, branch: Branch, source: Branch) -> int | No
     """Returns what is known of the new branch's logical size."""
     if branch.init_source == InitSource.SCHEMA_ONLY:
         _take_in(source)
-        # Its data comes without the numbers by which SQL's changes find the rows of a copy.
-        with locked_project(branch.project_id):
-            take_over_catalog(branch, source)
-            take_over_passwords(branch, source)
         create_schema_only(branch.id, source.id)
         return None
     _wake_for_a_long_copy(operation, source)

@@ -24,7 +24,6 @@ from controlplane.models import (
 from controlplane.operations.actions import MAKES_BRANCH
 from controlplane.operations.details import CreateBranchDetails
 from controlplane.operations.scheduling import Step
-from controlplane.operations.source_catalog import take_over_catalog
 from controlplane.services import plan_limits
 from controlplane.services.branch_expiry import (
     NEVER,
@@ -132,8 +131,21 @@ def creation_again(branch: Branch, operations: Sequence[Operation]) -> list[Step
         missing = missing.source
     for step in steps:
         if step.branch and step.branch.source:
-            take_over_catalog(step.branch, step.branch.source)
+            _take_over_catalog(step.branch, step.branch.source)
     return steps
+
+
+def _take_over_catalog(branch: Branch, source: Branch) -> None:
+    """Give a branch that was not made the roles and databases that its source has by now, and it
+    does not know: the copy will hold them."""
+    roles = list(source.roles.exclude(name__in=branch.roles.values("name")).order_by("id"))
+    known = {name for row in branch.databases.all() for name in (row.name, row.applied_name)}
+    databases = list(source.databases.exclude(name__in=known - {None}).order_by("id"))
+    rows: list[Role | Database] = [*roles, *databases]
+    for row in rows:
+        row.pk, row.branch = None, branch
+    Role.objects.bulk_create(roles)
+    Database.objects.bulk_create(databases)
 
 
 def _refuse_without_room(region: Region) -> None:
