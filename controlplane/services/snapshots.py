@@ -6,6 +6,7 @@ from datetime import datetime
 
 from django.utils import timezone
 
+from controlplane.events.catalog import password_reset
 from controlplane.events.changes import (
     branch_created,
     snapshot_created,
@@ -35,6 +36,7 @@ from controlplane.services.branches import (
 )
 from controlplane.services.creation import make_branch
 from controlplane.services.errors import Locked, NotFound, Unprocessable
+from controlplane.services.passwords import give_new_passwords
 from controlplane.services.projects import changing_project, find_project
 from controlplane.services.restoring import refuse_points_in_time, replace_data
 
@@ -117,7 +119,7 @@ def create_snapshot(
             project,
             name="",
             parent=branch,
-            protected=False,
+            protected=branch.protected,
             roles=roles,
             databases=databases,
             hidden=True,
@@ -224,6 +226,9 @@ def _new_branch(
     if name:
         refuse_taken_name(project, name)
     roles, databases = copied_catalog(snapshot.data_branch)
+    # Whoever gets a copy of what is protected is to get no way to the original with it.
+    is_protected = snapshot.data_branch.protected
+    given = give_new_passwords(roles, store=project.store_passwords) if is_protected else []
     branch, creation = make_branch(
         project,
         name=name or free_name(project),
@@ -235,6 +240,7 @@ def _new_branch(
     )
     operations = schedule(project, [creation])
     record(branch_created(project, branch, operations))
+    record(*(password_reset(project, branch, role) for role in given))
     return branch, operations
 
 

@@ -90,6 +90,16 @@ def test_it_works(project: Project) -> None:
     assert told == ["snapshot.deleted", "snapshot.created"]
 
 
+def test_a_copy_of_a_protected_branch_has_passwords_of_its_own(project: Project) -> None:
+    project.client.patch(project.branch_path(), {"branch": {"protected": True}})
+    taken = take(project)
+    answer = project.client.post(snapshot_path(project, taken, "/restore"), {})
+    branch_id = project.done(answer)["branch"]["id"]
+    reveal = "/roles/neondb_owner/reveal_password"
+    of_copy = project.client.get(project.branch_path(branch_id, reveal))["password"]
+    assert of_copy != project.client.get(project.branch_path(rest=reveal))["password"]
+
+
 def test_in_the_place_of_the_branch(project: Project) -> None:
     project.sql("CREATE TABLE goods AS SELECT 1 AS number")
     child_id = project.new_branch_id(name="child")
