@@ -39,6 +39,7 @@ from controlplane.services.endpoint_attributes import (
     with_defaults,
 )
 from controlplane.services.errors import RegionFull
+from controlplane.services.passwords import give_new_passwords
 from controlplane.services.quotas import refuse_used_up
 
 
@@ -141,6 +142,9 @@ def _take_over_catalog(branch: Branch, source: Branch) -> None:
     roles = list(source.roles.exclude(name__in=branch.roles.values("name")).order_by("id"))
     known = {name for row in branch.databases.all() for name in (row.name, row.applied_name)}
     databases = list(source.databases.exclude(name__in=known - {None}).order_by("id"))
+    if source.protected:
+        # Whoever gets a copy of what is protected is to get no way to the original with it.
+        give_new_passwords(roles, store=branch.project.store_passwords)
     rows: list[Role | Database] = [*roles, *databases]
     for row in rows:
         row.pk, row.branch = None, branch

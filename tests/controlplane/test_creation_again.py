@@ -1,0 +1,25 @@
+"""A branch whose creation has failed is made again of what its source has by then."""
+
+import pytest
+
+from controlplane.models import Account, Branch, Region, Role
+from controlplane.operations.locks import locked_project
+from controlplane.services.creation import creation_again
+from tests.controlplane.rows import make_project
+
+
+@pytest.mark.parametrize("protected", [False, True])
+def test_roles_of_a_protected_source_come_with_passwords_of_their_own(
+    account: Account, region: Region, protected: bool
+) -> None:
+    project = make_project(account, region)
+    source = Branch.objects.get(project=project)
+    Branch.objects.filter(id=source.id).update(protected=protected)
+    child = Branch.objects.create(project=project, parent=source, name="child")
+    Role.objects.create(branch=source, name="late", verifier="the source's")
+    with locked_project(project.id):
+        (step,) = creation_again(Branch.objects.get(id=child.id), [])
+    assert step.branch is not None
+    taken = Role.objects.get(branch=child, name="late")
+    assert (taken.verifier == "the source's") != protected
+    assert taken.verifier
