@@ -109,7 +109,6 @@ def _in_json(request: HttpRequest, refused: HttpResponse) -> HttpResponse:
         known = known_route(str(request.method), request.path.removeprefix(PREFIX))
         if known is not None:
             code, message = words_of_missing(request)
-            status = 404
     response = error_response(request, status, message, code=code)
     if status == 405 and (allowed := refused.headers.get("Allow")):
         response.headers["Allow"] = allowed

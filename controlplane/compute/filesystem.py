@@ -82,6 +82,11 @@ def forget_lock(branch_id: str) -> None:
         (settings.STATE_DIR / "locks" / name).unlink(missing_ok=True)
 
 
+def forget_catalog_lock(branch_id: str) -> None:
+    """Remove that file alone, of a branch that is gone. The caller holds the lock."""
+    (settings.STATE_DIR / "locks" / catalog_lock(branch_id)).unlink(missing_ok=True)
+
+
 @contextmanager
 def _lock_file(path: Path, deadline: float) -> Iterator[None]:
     while True:

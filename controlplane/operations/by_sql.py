@@ -32,7 +32,12 @@ from controlplane.compute.catalog_reading import (
     read_mark,
     replace_password,
 )
-from controlplane.compute.filesystem import LockTimeout, catalog_lock, lock_branches
+from controlplane.compute.filesystem import (
+    LockTimeout,
+    catalog_lock,
+    forget_catalog_lock,
+    lock_branches,
+)
 from controlplane.compute.pooler import admit_roles, stop_pooler
 from controlplane.compute.session import Session, session
 from controlplane.models import Branch, BranchState, Endpoint, Role
@@ -103,7 +108,12 @@ def holding_catalog(branch_id: str, *, within: float = LOCK_WITHIN) -> Iterator[
     """Against every other who reads the branch's catalog, or tells the pooler of its roles: so an
     older reading never replaces a newer one. Raises LockTimeout."""
     with lock_branches(catalog_lock(branch_id), timeout=within):
-        yield
+        try:
+            yield
+        finally:
+            # Who comes once the branch was removed has made the file anew.
+            if not data_dir(branch_id).exists():
+                forget_catalog_lock(branch_id)
 
 
 def admit_to_pooler(branch_id: str) -> None:

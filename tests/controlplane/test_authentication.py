@@ -22,6 +22,7 @@ NOWHERE = {
     "snapshot_id": "snap-no-where-123456",
     "webhook_id": "wh-no-where-123456",
     "delivery_id": "dlv-0",
+    "org_id": "org-nowhere-00000000",
 }
 
 
@@ -99,6 +100,7 @@ def test_another_accounts_things_are_not_found(stack: Stack, project: Project, b
         "snapshot_id": snapshot["id"],
         "webhook_id": webhook.id,
         "delivery_id": webhook.test()["id"],
+        "org_id": project.client.get("/users/me/organizations")["organizations"][0]["id"],
     }
     before = everything(project)
     tried = 0

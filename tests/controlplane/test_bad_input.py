@@ -233,7 +233,7 @@ class TestLeniency:
             role_name="neondb_owner",
             pooled=flag,
         )
-        assert "-pooler." in answer["uri"]
+        assert "-pooler" in answer["uri"]
 
 
 class TestRequestIds:

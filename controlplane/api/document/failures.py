@@ -52,6 +52,14 @@ MISSING = {
 NAMING_A_PROJECT = frozenset(
     {"POST /api_keys", "POST /webhooks", "GET /webhooks", "PATCH /webhooks/{webhook_id}"}
 )
+NAMING_AN_ORGANIZATION = frozenset(
+    {
+        *("GET /projects", "POST /projects", "GET /regions"),
+        *("GET /consumption_history/account", "GET /consumption_history/projects"),
+        "GET /consumption_history/v2/projects",
+    }
+)
+NO_HISTORY = "lsn is not offered by this server: no history of a branch is kept"
 STARTING = ("/start", "/restart", "/retry")
 BUSY = "project already has running conflicting operations, scheduling of new ones is prohibited"
 
@@ -130,6 +138,15 @@ def failures(method: str, path: str, *, wrapper: str | None) -> Iterator[Failure
         yield Failure(404, "There is none, or it is another account's.", message)
     if path.endswith(STARTING):
         yield Failure(406, "The endpoint is disabled.", "endpoint is disabled")
+    if path.startswith("/consumption"):
+        yield Failure(
+            406,
+            "What was consumed so long ago is not known so finely.",
+            "the specified date-time range is outside the boundaries of the specified granularity",
+        )
+    if path.endswith("schema"):
+        yield Failure(422, "It cannot be read: it is too long, or takes too long.", NO_HISTORY)
+        yield Failure(423, "Too much is being read already; try again.", BUSY)
     if path.endswith(("/reveal_password", "/connection_uri")):
         yield Failure(
             412,
@@ -156,7 +173,10 @@ def _missing(method: str, path: str) -> str | None:
     named = [part[1:-1] for part in path.split("/") if part.startswith("{")]
     if named:
         return MISSING.get(named[-1], f"{named[-1].rpartition('_')[0]} not found")
-    return "project not found" if f"{method} {path}" in NAMING_A_PROJECT else None
+    if f"{method} {path}" in NAMING_A_PROJECT:
+        return "project not found"
+    names_an_organization = f"{method} {path}" in NAMING_AN_ORGANIZATION
+    return "organization not found" if names_an_organization else None
 
 
 def _of_changes(method: str, path: str) -> Iterator[Failure]:
