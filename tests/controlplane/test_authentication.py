@@ -1,5 +1,7 @@
 """Bearer keys (specification, section 5): who has none learns nothing, whatever was asked."""
 
+from typing import Any
+
 import pytest
 import requests
 
@@ -126,5 +128,19 @@ def everything(project: Project) -> list[object]:
         "/snapshots",
         f"/branches/{project.branch_id}/roles",
     )
-    found: list[object] = [project.client.get(project.path + path) for path in paths]
+    found = [without_measures(project.client.get(project.path + path)) for path in paths]
     return [*found, [key["name"] for key in project.client.get("/api_keys")]]
+
+
+def without_measures(answer: Any) -> Any:
+    """What a running endpoint uses goes on."""
+    if isinstance(answer, list):
+        return [without_measures(one) for one in answer]
+    if not isinstance(answer, dict):
+        return answer
+    measures = ("active_time", "compute_", "cpu_", "data_", "written_", "last_active", "logical")
+    return {
+        name: without_measures(value)
+        for name, value in answer.items()
+        if not name.startswith((*measures, "synthetic", "full_size"))
+    }
