@@ -25,6 +25,7 @@ def service() -> Iterator[Service]:
             service.down()
 
 
+@pytest.mark.xfail(strict=True, reason="a known fault: a restore that was killed ends as failed")
 def test_at_any_moment(service: Service) -> None:
     project: Project = service.project()
     project.sql("CREATE TABLE version AS SELECT 0 AS number")
