@@ -25,7 +25,9 @@ def service() -> Iterator[Service]:
             service.down()
 
 
-@pytest.mark.xfail(strict=True, reason="a known fault: a restore that was killed ends as failed")
+@pytest.mark.xfail(
+    strict=False, reason="a known fault, at some moments: a restore that was killed ends as failed"
+)
 def test_at_any_moment(service: Service) -> None:
     project: Project = service.project()
     project.sql("CREATE TABLE version AS SELECT 0 AS number")
