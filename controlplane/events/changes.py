@@ -137,26 +137,32 @@ def snapshot_created(
     )
     summary = f'The snapshot "{snapshot.name}" was taken'
     kind = EventType.SNAPSHOT_CREATED
-    return _of_snapshot(kind, project, snapshot, summary, operations, made)
+    return of_branch(kind, project, snapshot.source_branch_id, summary, operations, made)
 
 
 def snapshot_updated(project: Project, snapshot: Snapshot, changes: Changes) -> Event:
     summary = f'The snapshot "{snapshot.name}" was changed: {_named(changes)}'
-    return _of_snapshot(EventType.SNAPSHOT_UPDATED, project, snapshot, summary, (), changes)
+    return of_branch(
+        EventType.SNAPSHOT_UPDATED, project, snapshot.source_branch_id, summary, (), changes
+    )
 
 
 def snapshot_deleted(
     project: Project, snapshot: Snapshot, operations: Iterable[Operation]
 ) -> Event:
     summary = f'The snapshot "{snapshot.name}" was deleted'
-    return _of_snapshot(EventType.SNAPSHOT_DELETED, project, snapshot, summary, operations)
+    return of_branch(
+        EventType.SNAPSHOT_DELETED, project, snapshot.source_branch_id, summary, operations
+    )
 
 
 def snapshot_expired(
     project: Project, snapshot: Snapshot, operations: Iterable[Operation]
 ) -> Event:
     summary = f'The snapshot "{snapshot.name}" has expired'
-    return _of_snapshot(EventType.SNAPSHOT_EXPIRED, project, snapshot, summary, operations)
+    return of_branch(
+        EventType.SNAPSHOT_EXPIRED, project, snapshot.source_branch_id, summary, operations
+    )
 
 
 def endpoint_created(
@@ -363,38 +369,18 @@ def _of_operations(
 def of_branch(
     kind: EventType,
     project: Project,
-    branch: Branch,
+    branch: Branch | str | None,
     summary: str,
     operations: Iterable[Operation] = (),
     changes: Changes | None = None,
 ) -> Event:
-    """Of a branch, or of what is on it."""
+    """Of a branch, or of what is on it or was taken of it; a branch's id does as well."""
     return happened(
         kind,
         summary=summary,
         account_id=project.account_id,
         project=project,
         branch=branch,
-        operations=operations,
-        changes=changes,
-    )
-
-
-def _of_snapshot(
-    kind: EventType,
-    project: Project,
-    snapshot: Snapshot,
-    summary: str,
-    operations: Iterable[Operation] = (),
-    changes: Changes | None = None,
-) -> Event:
-    """Of the branch that it was taken of."""
-    return happened(
-        kind,
-        summary=summary,
-        account_id=project.account_id,
-        project=project,
-        branch=snapshot.source_branch_id,
         operations=operations,
         changes=changes,
     )
