@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Any, Literal, TypeVar, overload
 
+from console.api_changes import ChangeCalls
 from console.api_errors import APIError, NonsenseAnswer
 from console.api_events import Event
 from console.api_keys import ApiKey, NewApiKey, Reach
@@ -48,6 +49,7 @@ class ManagementAPI:
     def __init__(self, key: str) -> None:
         self._transport = Transport(key)
         self.webhooks = WebhookCalls(self._transport)
+        self.changes = ChangeCalls(self._transport)
 
     # Account
 

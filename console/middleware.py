@@ -8,12 +8,15 @@ from datetime import UTC, tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from django.http import HttpRequest, HttpResponse
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse, HttpResponseForbidden
 from django.http.response import HttpResponseBase
+from django.middleware.csrf import CsrfViewMiddleware
 from django.middleware.gzip import GZipMiddleware
+from django.urls import reverse
 from django.utils import timezone
 
-from console import logs, sessions
+from console import changes, logs, sessions
 from console.api_errors import APIError, Unauthorized
 from console.management_api import ManagementAPI
 from console.request import ConsoleRequest
@@ -125,6 +128,22 @@ def _zone(name: str) -> tzinfo:
         return UTC
 
 
+class FormsMiddleware(CsrfViewMiddleware):
+    """Take forms of our own pages only.
+
+    By the word of the browser, which names the site that a form was sent from; where it does not,
+    by the form's token. A token alone would lose what was typed into a form that was open while
+    somebody signed in anew: tokens change with that.
+    """
+
+    def process_view(self, request: HttpRequest, *view: Any) -> HttpResponseForbidden | None:
+        own = f"{request.scheme}://{request.get_host()}"
+        if request.headers.get("Origin") in (own, *settings.CSRF_TRUSTED_ORIGINS):
+            request.csrf_processing_done = True  # type: ignore[attr-defined]
+            return None
+        return super().process_view(request, *view)
+
+
 class ProblemMiddleware:
     """Tell what the management API refused, wherever the view itself did not."""
 
@@ -154,7 +173,18 @@ class SignInMiddleware:
         if getattr(view, "public", False):
             return None
         key = sessions.api_key(request)
-        if not key:
-            return show_problem(request, Unauthorized("You are not signed in."))
         request.api = ManagementAPI(key)
+        if key:
+            request.channel = _channel(request, kwargs.get("project_id", ""))
+        elif request.method != "POST":
+            return show_problem(request, Unauthorized("You are not signed in."))
+        # A form that was sent after signing out elsewhere comes back with what was typed: its
+        # view finds that the API refuses whoever has no key, as it does one that was revoked.
         return None
+
+
+def _channel(request: ConsoleRequest, project_id: str) -> str:
+    """With the mark of what the page will have seen: noted before anything is read for it."""
+    url = reverse("project_changes", args=[project_id]) if project_id else reverse("changes")
+    seen = changes.mark(request.api.changes, project_id)
+    return f"{url}?seen={seen}" if seen else url

@@ -1,10 +1,12 @@
 """Live regions: the part of a page that renews itself while an operation in it is unfinished."""
 
+import hashlib
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from django.http import HttpResponse
+from django.http import HttpResponse, HttpResponseNotModified
 from django.shortcuts import render
 
 from console.api_errors import APIError, NotFound
@@ -54,10 +56,30 @@ def polling(request: ConsoleRequest, url: str, operations: Iterable[Operation]) 
 def render_live(
     request: ConsoleRequest, template: str, context: Mapping[str, Any], state: Polling
 ) -> HttpResponse:
-    """The region alone, as its own URL answers."""
+    """The region alone, as its own URL answers; nothing where the page shows just that."""
     status = 200 if state.every else STOP_POLLING
     answer = render(request, template, {**context, "polling": state, "fragment": True})
     answer.status_code = status
+    return _unless_shown(request, answer)
+
+
+# In a region, what is another each time it is written though it shows the same: the tokens of its
+# forms, the count of its polls, and times, which move on by themselves in the browser.
+PASSING = re.compile(
+    rb'(?<= name="csrfmiddlewaretoken" value=")\w+|(?<= name="once" value=")[^"]*'
+    rb'|(?<=[?&;]n=)\d+|<p id="announce".*?</p>|(?<=>)[^<]*(?=</time>)',
+    re.DOTALL,
+)
+
+
+def _unless_shown(request: ConsoleRequest, answer: HttpResponse) -> HttpResponse:
+    """The answer, with a mark of what it shows; without a body where the page has that mark."""
+    digest = hashlib.sha256(PASSING.sub(b"", answer.content)).hexdigest()[:20]
+    tag = f'"{digest}"'
+    # Packing it makes the mark a weak one.
+    if request.headers.get("If-None-Match", "").removeprefix("W/") == tag:
+        answer = HttpResponseNotModified()
+    answer["ETag"] = tag
     return answer
 
 
@@ -75,8 +97,9 @@ def render_problem(
     )
     answer = render(request, "_poll.html", {"polling": state})
     answer["HX-Retarget"] = "#poll"
-    answer["HX-Reswap"] = "outerHTML"
-    return answer
+    answer["HX-Reswap"] = "morph"
+    answer["HX-Trigger"] = "perch:gone" if over else "perch:problem"
+    return _unless_shown(request, answer)
 
 
 def is_poll(request: ConsoleRequest) -> bool:

@@ -108,6 +108,11 @@ def _end(request: HttpRequest) -> None:
         log.exception("a copy of the session's cookie can still be used")
 
 
+def has_ended(request: HttpRequest) -> bool:
+    """Whether the session that a long answer began with has been signed out of meanwhile."""
+    return _is_over(dict(request.session.items()))
+
+
 def api_key(request: HttpRequest) -> str:
     """The signed-in user's key, or "" when nobody is signed in."""
     key = request.session.get("api_key", "")

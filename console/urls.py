@@ -7,6 +7,7 @@ from console.views import (
     api_keys,
     branches,
     bundles,
+    changes,
     connecting,
     endpoints,
     operations,
@@ -27,6 +28,7 @@ urlpatterns = [
     path("static/perch.css", bundles.show, {"name": "css"}),
     path("static/perch.js", bundles.show, {"name": "js"}),
     path("", projects.dashboard, name="dashboard"),
+    path("changes", changes.of_account, name="changes"),
     path("sign-in", sign_in.sign_in, name="sign_in"),
     path("sign-out", sign_in.sign_out, name="sign_out"),
     path("api-keys", api_keys.index, name="api_keys"),
@@ -34,6 +36,7 @@ urlpatterns = [
     path("api-keys/<int:key_id>/revoke", api_keys.revoke, name="api_key_revoke"),
     path("new-project", projects.create, name="project_create"),
     path(PROJECT, projects.show, name="project"),
+    path(f"{PROJECT}/changes", changes.of_project, name="project_changes"),
     path(f"{PROJECT}/live", projects.live, name="project_live"),
     path(f"{PROJECT}/rename", projects.rename, name="project_rename"),
     path(f"{PROJECT}/delete", projects.delete, name="project_delete"),
@@ -41,7 +44,6 @@ urlpatterns = [
     path(ENDPOINT, endpoints.show, name="endpoint"),
     path(f"{ENDPOINT}/live", endpoints.live, name="endpoint_live"),
     path(f"{ENDPOINT}/connect", connecting.show, name="endpoint_connect"),
-    path(f"{ENDPOINT}/watch", connecting.watch, name="endpoint_watch"),
     *(
         path(f"{ENDPOINT}/{what}", endpoints.change, {"what": what}, name=f"endpoint_{what}")
         for what in endpoints.CHANGES

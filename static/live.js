@@ -100,7 +100,8 @@
     const { target, xhr } = event.detail;
     if (!isRegions(target)) return;
     const isProblem = target.id === "poll";
-    shown = isProblem ? "" : xhr.getResponseHeader("ETag") ?? "";
+    shown = xhr.getResponseHeader("ETag") ?? "";
+    if (!isProblem) Perch.listen();
     const poll = document.getElementById("poll");
     if (!poll?.hasAttribute("hx-trigger")) turn = 0;
     // It may have lost what made it ask, of which htmx hears only so.
@@ -113,10 +114,6 @@
     const main = document.getElementById("main");
     main.classList.add("gone");
     for (const part of main.querySelectorAll(".actions, form, #connect")) part.inert = true;
-  });
-
-  document.addEventListener("visibilitychange", () => {
-    if (!document.hidden) Perch.renew();
   });
 
   // What fails on the way is said in one line, until something gets through.
