@@ -8,6 +8,9 @@
   // Milliseconds: until the server's first word, between two renewals, until a lost channel is told
   // of, between two looks without a channel, and until the channel is tried again.
   const FIRST_WORD = 10_000, BETWEEN = 1_000, PATIENCE = 3_000, LOOK_EVERY = 5_000, TRY_AGAIN = 60_000;
+  // The server says every 20 s that it is there.
+  const LONGEST_SILENCE = 50_000;
+  const UNREACHABLE = "The console cannot be reached. Trying again.";
 
   let source = null;
   // The mark of what the page has heard of, to come back with.
@@ -17,6 +20,7 @@
   let isRefused = false;
   let looking = 0;
   let waiting = 0;
+  let renewing = 0;
   let renewedAt = 0;
 
   const canListen = () => address && document.getElementById("live") && !document.hidden;
@@ -39,30 +43,39 @@
     clearTimeout(waiting);
     clearInterval(looking);
     looking = 0;
+    if (renewing) forget();
+  }
+
+  // What was heard and has not come to be shown is asked for again.
+  function forget() {
+    clearTimeout(renewing);
+    renewing = 0;
+    seen = "";
   }
 
   function heard(message) {
     clearTimeout(waiting);
+    waiting = setTimeout(startAfresh, LONGEST_SILENCE);
     Perch.trouble("");
     seen = message.lastEventId || seen;
     if (message.data === "changed") renewSoon();
   }
 
   // What changes in quick succession renews the page once a second.
-  function renewSoon() {
-    clearTimeout(renewSoon.timer);
-    const pause = Math.max(0, renewedAt + BETWEEN - performance.now());
-    renewSoon.timer = setTimeout(() => {
+  function renewSoon(least = 0) {
+    clearTimeout(renewing);
+    renewing = setTimeout(() => {
+      renewing = 0;
       renewedAt = performance.now();
       Perch.renew();
-    }, pause);
+    }, Math.max(least, renewedAt + BETWEEN - performance.now()));
   }
 
   function lost() {
     clearTimeout(waiting);
     if (source.readyState === EventSource.CLOSED) return look();
     // The browser comes back by itself. It often ends only to begin anew.
-    waiting = setTimeout(() => Perch.trouble("The console cannot be reached. Trying again."), PATIENCE);
+    waiting = setTimeout(() => Perch.trouble(UNREACHABLE), PATIENCE);
   }
 
   function look() {
@@ -73,10 +86,22 @@
     };
     looking = setInterval(() => {
       if (performance.now() - began < TRY_AGAIN) return once();
-      rest();
-      Perch.listen();
+      startAfresh();
     }, LOOK_EVERY);
     once();
+  }
+
+  function startAfresh() {
+    rest();
+    if (!isRefused) Perch.listen();
+  }
+
+  for (const failure of ["htmx:sendError", "htmx:responseError"]) {
+    document.addEventListener(failure, ({ detail }) => {
+      if (detail.target?.id !== "live" || !source) return;
+      forget();
+      renewSoon(LOOK_EVERY);
+    });
   }
 
   document.addEventListener("perch:problem", () => {
@@ -90,12 +115,17 @@
 
   document.addEventListener("visibilitychange", () => {
     if (document.hidden) rest();
-    else if (!isRefused) Perch.listen();
+    else startAfresh();
   });
+  window.addEventListener("offline", () => {
+    rest();
+    Perch.trouble(UNREACHABLE);
+  });
+  window.addEventListener("online", startAfresh);
   window.addEventListener("pagehide", rest);
   window.addEventListener("pageshow", (event) => {
     // Out of the browser's own memory, where nobody told it anything.
-    if (event.persisted) Perch.listen();
+    if (event.persisted) startAfresh();
   });
 
   // Once the other scripts are there.

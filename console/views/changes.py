@@ -18,6 +18,8 @@ RETRY = 2000
 HEARTBEAT, LONGEST = 20.0, 900.0
 # Seconds between two words: what changes at once is told once.
 PAUSE = 0.25
+# An event and no comment: a page can tell by it that nothing is lost.
+HERE = "data: here\n\n"
 
 
 @require_safe
@@ -45,14 +47,14 @@ def _stream(request: ConsoleRequest, project_id: str) -> HttpResponseBase:
 def _pieces(request: ConsoleRequest, project_id: str, seen: str) -> Generator[str, None, None]:
     ends_at = time.monotonic() + LONGEST
     # At once, so that the page knows that nothing on the way holds the stream back.
-    yield f"retry: {RETRY}\ndata: hello\n\n"
+    yield f"retry: {RETRY}\n{HERE}"
     with changes.watching(request.api.changes, project_id) as watch:
         while watch and time.monotonic() < ends_at:
             mark = watch.await_change(seen, within=HEARTBEAT)
             if watch.has_ended or sessions.has_ended(request):
                 return
             if mark in ("", seen):
-                yield ":\n\n"
+                yield HERE
                 continue
             seen = mark
             yield f"id: {mark}\ndata: changed\n\n"
