@@ -50,13 +50,13 @@ window.Perch = {};
     Perch.returnFocus();
   });
 
-  dialog.addEventListener("keydown", (event) => {
+  document.addEventListener("keydown", (event) => {
     // What is shown once only is left by its button, which says so.
-    if (event.key === "Escape" && dialog.querySelector(".secret")) {
+    if (event.key === "Escape" && dialog.open && dialog.querySelector(".secret")) {
       event.preventDefault();
       Perch.announce("This is shown once. Copy it, then press Done.");
     }
-  });
+  }, true);
 
   document.addEventListener("perch:changed", (event) => {
     if (dialog.contains(event.target)) dialog.close();
