@@ -5,6 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from django.urls import NoReverseMatch, reverse
+
 from console.api_operations import Operation
 from console.api_results import Branch, Endpoint, Project
 from console.statuses import (
@@ -225,3 +227,11 @@ def _duration_ms(operation: Operation) -> int | None:
     if operation.created_at is None or end is None:
         return None
     return max(0, int((end - operation.created_at).total_seconds() * 1000))
+
+
+def url_or_none(name: str, *ids: str) -> str:
+    """ "" where no page of ours can have such an id: that of a server that makes them otherwise."""
+    try:
+        return reverse(name, args=ids)
+    except NoReverseMatch:
+        return ""

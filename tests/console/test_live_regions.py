@@ -69,7 +69,7 @@ def test_every_unfinished_status_keeps_it_going(
 ) -> None:
     misbehaving.body = (
         b'{"operation": {"id": "o", "project_id": "p", "action": "start_compute", "status": "%s"},'
-        b'"branches": [], "project": {"id": "p"}}' % status.encode()
+        b'"endpoints": [], "branches": [], "project": {"id": "p"}}' % status.encode()
     )
     answer = dave.htmx_get("/projects/p/operations/o/live?n=5")
     assert pace(answer) == "500ms"
@@ -148,12 +148,14 @@ def test_a_refused_button_tells_why_and_renews_the_region(alice: Person, shop: S
         ("", 4),
         ("/branches", 4),
         ("/settings", 1),
-        ("/operations", 4),
-        ("/operations-live", 3),
-        # One more for what did its work anew, where it failed or was cancelled.
-        ("/operations/{operation}", 4),
+        ("/operations", 5),
+        ("/operations-live", 5),
+        ("/timeline", 4),
+        # Then what was asked for, and the story of each of its two operations; one more for what
+        # did its work anew, where it failed or was cancelled.
+        ("/runs/{run}", 4 + 1 + 2),
         ("/endpoints/{endpoint}", 4),
-        ("/events", 2),
+        ("/events", 4),
     ],
 )
 def test_a_page_makes_the_same_few_calls_whatever_it_shows(
@@ -169,7 +171,7 @@ def test_a_page_makes_the_same_few_calls_whatever_it_shows(
     monkeypatch.setattr(Transport, "_call", counted)
     known = {
         "endpoint": still_shop.endpoint_id,
-        "operation": still_shop.created["operations"][0]["id"],
+        "run": still_shop.created["operations"][0]["chain_id"],
     }
     answer = carol.get(still_shop.url + path.format(**known))
     assert answer.status_code in (200, polling.STOP_POLLING)

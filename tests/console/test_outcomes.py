@@ -6,12 +6,10 @@ from typing import Any
 from console.api_operations import Operation
 from console.outcomes import There, outcome
 
-NOW = datetime.now(UTC)
-
 
 def told(number: int, status: str, action: str = "start_compute", **fields: Any) -> Operation:
     """An operation of `number` minutes ago, on ep-a unless told otherwise."""
-    at = (NOW - timedelta(minutes=number)).isoformat()
+    at = (datetime.now(UTC) - timedelta(minutes=number)).isoformat()
     return Operation.read(
         {
             "id": f"o{number}",
