@@ -7,6 +7,7 @@ from console.views import (
     activity,
     api_keys,
     branches,
+    bundles,
     connecting,
     endpoints,
     operations,
@@ -26,6 +27,8 @@ CHAIN = f"{PROJECT}/chains/<slug:chain_id>"
 RUN = f"{PROJECT}/runs/<slug:chain_id>"
 
 urlpatterns = [
+    path("static/perch.css", bundles.show, {"name": "css"}),
+    path("static/perch.js", bundles.show, {"name": "js"}),
     path("", projects.dashboard, name="dashboard"),
     path("sign-in", sign_in.sign_in, name="sign_in"),
     path("sign-out", sign_in.sign_out, name="sign_out"),
