@@ -73,10 +73,22 @@ class Day:
 Known = Mapping[str, There | None]
 
 
-def days(events: Iterable[Event], known: Known, *, with_project: bool) -> list[Day]:
-    """The events by the day (UTC) they were on, in the order they come in."""
+def days(
+    events: Iterable[Event],
+    known: Known,
+    branches: Mapping[str, str] | None = None,
+    *,
+    with_project: bool,
+) -> list[Day]:
+    """The events by the day (UTC) they were on, in the order they come in; `branches` are the
+    names of those that have one."""
     rows = [
-        event_row(event, known.get(event.project_id, NOT_READ), with_project=with_project)
+        event_row(
+            event,
+            known.get(event.project_id, NOT_READ),
+            branches or {},
+            with_project=with_project,
+        )
         for event in events
     ]
     return [Day(_day_name(day), list(found)) for day, found in groupby(rows, key=_day)]
@@ -97,13 +109,19 @@ def _day_name(day: date | None) -> str:
     return f"{day:%A}, {day.day} {day:%B %Y}"
 
 
-def event_row(event: Event, there: There | None, *, with_project: bool = False) -> EventRow:
+def event_row(
+    event: Event,
+    there: There | None,
+    branches: Mapping[str, str],
+    *,
+    with_project: bool = False,
+) -> EventRow:
     """`there` is what the event's project has; None where that is gone."""
     return EventRow(
         event=event,
         type=event_type(event.type),
         changes=_changes(event),
-        links=_links(event, there, with_project=with_project),
+        links=_links(event, there, branches, with_project=with_project),
     )
 
 
@@ -154,7 +172,9 @@ def _words(value: Any) -> str:
     return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"
 
 
-def _links(event: Event, there: There | None, *, with_project: bool) -> list[Link]:
+def _links(
+    event: Event, there: There | None, branches: Mapping[str, str], *, with_project: bool
+) -> list[Link]:
     """To what the event is about, while it exists."""
     project_id = event.project_id
     if not project_id:
@@ -173,7 +193,8 @@ def _links(event: Event, there: There | None, *, with_project: bool) -> list[Lin
     ):
         if thing_id:
             is_gone = gone or (is_over and about == kind) or not _is_among(thing_id, ids)
-            found.append(_link(thing_id, kind, project_id, thing_id, is_gone=is_gone))
+            label = branches.get(thing_id, thing_id) if kind == "branch" else thing_id
+            found.append(_link(label, kind, project_id, thing_id, is_gone=is_gone))
     # Those of one request are one run: the first leads to all of them.
     if event.operation_ids and not gone:
         operation_id = event.operation_ids[0]

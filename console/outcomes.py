@@ -8,7 +8,13 @@ from datetime import UTC, datetime, timedelta
 
 from console.api_operations import Operation
 from console.api_results import Branch, Endpoint
-from console.statuses import action_name, is_unfinished, operation_status
+from console.statuses import (
+    NOT_RUN,
+    Status,
+    action_name,
+    is_unfinished,
+    operation_status,
+)
 from console.templatetags.console_tags import duration
 
 # An older failure is history: it stands in the list.
@@ -16,7 +22,7 @@ LATELY = timedelta(days=1)
 # An operation takes tens of milliseconds, a large copy minutes: from here on, say for how long.
 LONG = timedelta(seconds=20)
 # What the API says of a member of a chain that never began, because one before it failed.
-NOT_RUN = re.compile(r"not run: the operation (?P<id>[\w-]+)")
+NEVER_BEGAN = re.compile(r"not run: the operation (?P<id>[\w-]+)")
 # They make what they are about, so that nothing of it may be listed when they fail.
 MAKES_BRANCH = frozenset({"create_branch", "create_timeline"})
 DELETES = frozenset({"delete_timeline", "delete_tenant"})
@@ -124,8 +130,15 @@ def lasting_words(operation: Operation) -> str:
 
 def not_run_for(operation: Operation) -> str:
     """The id of the operation by whose failure this one never began; "" where there is none."""
-    found = NOT_RUN.match(operation.error) if operation_status(operation).tone == "bad" else None
+    found = (
+        NEVER_BEGAN.match(operation.error) if operation_status(operation).tone == "bad" else None
+    )
     return found["id"] if found else ""
+
+
+def shown_status(operation: Operation) -> Status:
+    """Its status, where one that never began is not said to have gone wrong itself."""
+    return NOT_RUN if not_run_for(operation) else operation_status(operation)
 
 
 def _lasting_ms(unfinished: Iterable[Operation]) -> int | None:

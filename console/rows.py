@@ -9,6 +9,7 @@ from django.urls import NoReverseMatch, reverse
 
 from console.api_operations import Operation
 from console.api_results import Branch, Endpoint, Project
+from console.outcomes import shown_status
 from console.statuses import (
     ACTIVE,
     ENDPOINT_STATES,
@@ -18,7 +19,6 @@ from console.statuses import (
     branch_word,
     endpoint_state,
     is_unfinished,
-    operation_status,
     pending_word,
 )
 
@@ -208,7 +208,7 @@ def operation_rows(
         OperationRow(
             operation=operation,
             name=action_name(operation.action),
-            status=operation_status(operation),
+            status=shown_status(operation),
             branch_name=names.get(operation.branch_id, operation.branch_id),
             duration_ms=_duration_ms(operation),
         )

@@ -35,6 +35,9 @@ OPERATION_STATUSES = _by_value(
     Status("skipped", "Skipped", "skip", "quiet", is_foreign=True),
 )
 
+# Of an operation that the API calls failed because another one of its request has.
+NOT_RUN = Status("not_run", "Not run", "skip", "quiet")
+
 DELIVERY_STATUSES = _by_value(
     Status("pending", "To be sent", "waiting", "pending", terminal=False),
     Status("delivered", "Delivered", "check", "good"),

@@ -36,6 +36,11 @@ class TimelineLane:
     runs: Sequence[TimelineRun]
 
     @property
+    def drawn(self) -> Sequence[TimelineRun]:
+        """What failed last, so that nothing is drawn over its mark."""
+        return sorted(self.runs, key=lambda run: run.row.status.tone == "bad")
+
+    @property
     def failed(self) -> int:
         return sum(run.row.status.tone == "bad" for run in self.runs)
 

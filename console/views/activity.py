@@ -1,6 +1,6 @@
 """Events: who did what, in one project or in the whole account."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
@@ -73,7 +73,8 @@ def _of_project(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any
     )
     filters.offer_all(branches, endpoints)
     known = {project_id: There.of(endpoints, branches)}
-    context = _context(request, filters, page, known, with_project=False)
+    names = {branch.id: branch.name for branch in branches or ()}
+    context = _context(request, filters, page, known, names, with_project=False)
     context |= {"project": project, "page_url": reverse("project_activity", args=[project_id])}
     url = reverse("project_activity_live", args=[project_id])
     return context, _state(request, filters, url)
@@ -114,13 +115,14 @@ def _context(
     filters: EventFilters,
     page: Page[Event],
     known: Known,
+    branches: Mapping[str, str] | None = None,
     *,
     with_project: bool,
 ) -> dict[str, Any]:
     older = filters.chosen | {"cursor": page.cursor}
     return {
         "filters": filters,
-        "days": days(page.items, known, with_project=with_project),
+        "days": days(page.items, known, branches, with_project=with_project),
         "older_query": urlencode(older) if page.cursor else "",
         "is_first_page": not request.GET.get("cursor"),
         "is_filtered": bool(filters.chosen),

@@ -171,7 +171,8 @@ def _page(
     project, branches, endpoints = read
     names, there = Names.of(branches), There.of(endpoints, branches)
     retries = told.retries if told else ()
-    asked = [event_row(event, there) for event in (told.events if told else ())]
+    called = {branch.id: branch.name for branch in branches}
+    asked = [event_row(event, there, called) for event in (told.events if told else ())]
     context = {
         "project": project,
         "row": run_row(project.id, run, names),

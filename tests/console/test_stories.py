@@ -121,7 +121,8 @@ def test_the_one_that_failed_is_blamed_and_not_its_victims(
     assert reason in page.text
     assert "Not run because of it: Start compute." in page.text
     assert "The branch holds no data yet." in page.text
-    assert "Not run: an operation before it failed." in page.text
+    assert "Start compute Not run" in page.text
+    assert "An operation before it failed." in page.text
     # What every attempt failed with is told once.
     assert page.text.count("failed the same way") == 1
 
