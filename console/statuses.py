@@ -25,7 +25,7 @@ def _by_value(*statuses: Status) -> dict[str, Status]:
 
 
 OPERATION_STATUSES = _by_value(
-    Status("scheduling", "Scheduling", "waiting", "pending", terminal=False),
+    Status("scheduling", "Waiting", "waiting", "pending", terminal=False),
     Status("running", "In progress", "running", "pending", terminal=False),
     Status("finished", "OK", "check", "good"),
     Status("failed", "Error", "cross", "bad"),
