@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from functools import partial
 from typing import Any, Literal, TypeVar, overload
 
 from console.api_changes import ChangeCalls
@@ -30,6 +31,7 @@ A = TypeVar("A")
 B = TypeVar("B")
 C = TypeVar("C")
 D = TypeVar("D")
+E = TypeVar("E")
 
 # What is cancelled or tried again: ("operations", its id), or ("chains", the id of one).
 Target = tuple[Literal["operations", "chains"], str]
@@ -248,6 +250,15 @@ def side_by_side(
 def side_by_side(
     a: Callable[[], A], b: Callable[[], B], c: Callable[[], C], d: Callable[[], D], /
 ) -> tuple[A, B, C, D]: ...
+@overload
+def side_by_side(
+    a: Callable[[], A],
+    b: Callable[[], B],
+    c: Callable[[], C],
+    d: Callable[[], D],
+    e: Callable[[], E],
+    /,
+) -> tuple[A, B, C, D, E]: ...
 def side_by_side(*calls: Callable[[], Any]) -> tuple[Any, ...]:
     """Make the calls at the same time; the first of them that failed raises its error."""
     # With the page's context, so that the API is told its id.
@@ -255,16 +266,22 @@ def side_by_side(*calls: Callable[[], Any]) -> tuple[Any, ...]:
     return tuple(future.result() for future in futures)
 
 
-def each_or_none(call: Callable[[A], B], items: Sequence[A]) -> list[B | None]:
-    """Call for every item at the same time; None where the API refused or failed."""
+def or_none(call: Callable[[], A]) -> Callable[[], A | None]:
+    """The call, giving None where the API refuses or fails: for what a page can do without."""
 
-    def quietly(item: A) -> B | None:
+    def quietly() -> A | None:
         try:
-            return call(item)
+            return call()
         except APIError:
             return None
 
-    futures = [_threads.submit(copy_context().run, quietly, item) for item in items]
+    return quietly
+
+
+def each_or_none(call: Callable[[A], B], items: Sequence[A]) -> list[B | None]:
+    """Call for every item at the same time; None where the API refused or failed."""
+    calls = [or_none(partial(call, item)) for item in items]
+    futures = [_threads.submit(copy_context().run, each) for each in calls]
     return [future.result() for future in futures]
 
 

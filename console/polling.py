@@ -11,8 +11,8 @@ from django.shortcuts import render
 
 from console.api_errors import APIError, NotFound
 from console.api_operations import Operation
+from console.outcomes import NOT_READ, NOTHING, Outcome, There, outcome
 from console.request import ConsoleRequest
-from console.statuses import is_unfinished, operation_status
 
 # htmx's own: "this poll has come to its end".
 STOP_POLLING = 286
@@ -31,26 +31,25 @@ class Polling:
     region_url: str
     next_url: str = ""
     every: str = ""
-    unfinished: int = 0
+    # What the operations shown have come to.
+    outcome: Outcome = NOTHING
     # What a screen reader is told when the last operation has ended.
     ending: str = ""
-    # The newest operation, if all have ended and it failed.
-    failed: Operation | None = None
     problem: APIError | None = None
     sign_in_url: str = ""
 
 
-def polling(request: ConsoleRequest, url: str, operations: Iterable[Operation]) -> Polling:
-    """The polling of a region at `url` that shows `operations`."""
-    shown = list(operations)
-    unfinished = sum(is_unfinished(operation) for operation in shown)
+def polling(
+    request: ConsoleRequest, url: str, operations: Iterable[Operation], there: There = NOT_READ
+) -> Polling:
+    """The polling of a region at `url` that shows `operations`, the newest first; `there` is what
+    they may be about."""
+    found = outcome(operations, there)
     turn = _turn(request)
-    if not unfinished:
-        failed = next((one for one in shown[:1] if operation_status(one).tone == "bad"), None)
-        ending = "The latest operation has failed." if failed else "All operations have finished."
-        return Polling(url, ending=ending if turn else "", failed=failed)
+    if not found.unfinished:
+        return Polling(url, outcome=found, ending=found.ending if turn else "")
     pace = next(pause for since, pause in PACES if turn >= since)
-    return Polling(url, _with_turn(url, turn + 1), pace, unfinished=unfinished)
+    return Polling(url, _with_turn(url, turn + 1), pace, outcome=found)
 
 
 def render_live(

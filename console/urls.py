@@ -13,6 +13,7 @@ from console.views import (
     endpoints,
     operations,
     projects,
+    runs,
     sign_in,
     steering,
     webhooks,
@@ -24,6 +25,7 @@ BRANCH = f"{PROJECT}/branches/<slug:branch_id>"
 OPERATION = f"{PROJECT}/operations/<slug:operation_id>"
 WEBHOOK = "webhooks/<slug:webhook_id>"
 CHAIN = f"{PROJECT}/chains/<slug:chain_id>"
+RUN = f"{PROJECT}/runs/<slug:chain_id>"
 
 urlpatterns = [
     path("static/perch.css", bundles.show, {"name": "css"}),
@@ -61,8 +63,12 @@ urlpatterns = [
     path(f"{BRANCH}/delete", branches.delete, name="branch_delete"),
     path(f"{PROJECT}/operations", operations.index, name="operations"),
     path(f"{PROJECT}/operations-live", operations.index_live, name="operations_live"),
-    path(OPERATION, operations.show, name="operation"),
-    path(f"{OPERATION}/live", operations.show_live, name="operation_live"),
+    path(f"{PROJECT}/timeline", operations.show_timeline, name="timeline"),
+    path(f"{PROJECT}/timeline-live", operations.timeline_live, name="timeline_live"),
+    path(RUN, runs.show, name="run"),
+    path(f"{RUN}/live", runs.live, name="run_live"),
+    path(OPERATION, runs.show_operation, name="operation"),
+    path(f"{OPERATION}/live", runs.operation_live, name="operation_live"),
     path(f"{OPERATION}/cancel", steering.cancel, name="operation_cancel"),
     path(f"{OPERATION}/retry", steering.retry, name="operation_retry"),
     path(f"{CHAIN}/cancel", steering.cancel_chain, name="chain_cancel"),
@@ -77,7 +83,9 @@ urlpatterns = [
     path(f"{WEBHOOK}/test", webhooks.test, name="webhook_test"),
     path(f"{WEBHOOK}/resend/<slug:delivery_id>", webhooks.resend, name="webhook_resend"),
     path("activity", activity.of_account, name="account_activity"),
+    path("activity-live", activity.of_account_live, name="account_activity_live"),
     path(f"{PROJECT}/events", activity.of_project, name="project_activity"),
+    path(f"{PROJECT}/events-live", activity.of_project_live, name="project_activity_live"),
     # As it was called before.
     path(
         f"{PROJECT}/activity",

@@ -9,6 +9,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from console.forms import BranchForm, ConfirmForm, RenameForm
 from console.management_api import side_by_side
+from console.outcomes import There
 from console.polling import Polling, polling, render_live
 from console.request import ConsoleRequest
 from console.responses import FormPage, act, choices, done, problems_beside, show_form
@@ -44,7 +45,7 @@ def _contents(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any],
     perched = [endpoint_row(each, branches, operations.items) for each in endpoints]
     context = {"project": project, "branches": branch_rows(branches, perched)}
     url = reverse("branches_live", args=[project_id])
-    return context, polling(request, url, operations.items)
+    return context, polling(request, url, operations.items, There.of(endpoints, branches))
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

@@ -17,6 +17,7 @@ from console.forms import (
     offer_branches,
 )
 from console.management_api import ManagementAPI, side_by_side
+from console.outcomes import There
 from console.polling import Polling, polling, render_live
 from console.request import ConsoleRequest
 from console.responses import FormPage, act, back, choices, done, problems_beside, show_form
@@ -66,7 +67,7 @@ def _contents(
         "more_query": f"?endpoint_id={endpoint_id}" if own and own[0].can_be_steered else "",
     }
     url = reverse("endpoint_live", args=[project_id, endpoint_id])
-    return context, polling(request, url, own)
+    return context, polling(request, url, own, There.of([endpoint], branches))
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

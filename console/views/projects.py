@@ -11,6 +11,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 from console.api_results import Page, Project
 from console.forms import ConfirmForm, ProjectForm, RenameForm
 from console.management_api import each_or_none, side_by_side
+from console.outcomes import There
 from console.polling import Polling, polling, render_live
 from console.request import ConsoleRequest
 from console.responses import FormPage, choices, done, problems_beside, show_form
@@ -67,7 +68,7 @@ def _contents(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any],
         "has_free_branch": any(branch.id not in taken for branch in branches),
     }
     url = reverse("project_live", args=[project_id])
-    return context, polling(request, url, operations.items)
+    return context, polling(request, url, operations.items, There.of(endpoints, branches))
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
