@@ -12,7 +12,7 @@ from django.conf import settings
 from requests.auth import AuthBase
 
 from console import logs
-from console.api_errors import APIError, NonsenseAnswer, TooSlow, Unreachable, error_class
+from console.api_errors import APIError, NonsenseAnswer, NotFound, TooSlow, Unreachable, error_class
 from console.api_results import text
 from console.bounded_http import BoundedAdapter, TooLong, proxies_for, read_whole
 
@@ -20,6 +20,9 @@ log = logging.getLogger(__name__)
 
 # What json.loads raises; the second for what is nested too deep.
 NOT_JSON = (ValueError, RecursionError)
+
+# What HTTP clients take for steps to another address, of a role that SQL has called so.
+STEPS = frozenset((".", "..", ""))
 
 
 class Transport:
@@ -40,13 +43,18 @@ class Transport:
             return self._call(_pooled, "GET", path, query=query)
 
     def send(
-        self, method: str, *path: str, body: Mapping[str, Any] | None = None, once: str = ""
+        self,
+        method: str,
+        *path: str,
+        query: Mapping[str, str | int] | None = None,
+        body: Mapping[str, Any] | None = None,
+        once: str = "",
     ) -> object:
         """`once` is a key for this one wish: a server that knows such keys answers the second
         time as it did the first, and does nothing more."""
         # On a fresh connection: a change that meets a closed one could not safely be sent twice.
         with _session() as fresh:
-            return self._call(fresh, method, path, body=body, once=once)
+            return self._call(fresh, method, path, query=query, body=body, once=once)
 
     def _call(
         self,
@@ -61,6 +69,8 @@ class Transport:
         if self._too_slow:
             # Who has waited in vain once need not wait again for the same page.
             raise self._too_slow
+        if not STEPS.isdisjoint(path):
+            raise NotFound("Nothing of that name can be asked for.", status=404)
         url = "/".join([settings.MANAGEMENT_API_URL, *(quote(part, safe="") for part in path)])
         # The page's own, so that both logs can be searched for it; what asks outside of any
         # page gets an id of the API's.

@@ -3,9 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from typing import Any, Literal, TypeVar, overload
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar, overload
 
-from console.api_errors import APIError, NonsenseAnswer
+from console.api_branches import BranchCalls
+from console.api_errors import APIError, NonsenseAnswer, NotOffered, Unauthorized
 from console.api_events import Event
 from console.api_keys import ApiKey, NewApiKey, Reach
 from console.api_operations import Operation
@@ -22,13 +24,20 @@ from console.api_results import (
     required,
     text,
 )
+from console.api_roles import CatalogCalls
+from console.api_snapshots import SnapshotCalls
 from console.api_transport import Transport
 from console.api_webhooks import WebhookCalls, may_be_missing
 
 A = TypeVar("A")
+# Of what is only read.
+Item = TypeVar("Item", covariant=True)
 B = TypeVar("B")
 C = TypeVar("C")
 D = TypeVar("D")
+E = TypeVar("E")
+F = TypeVar("F")
+G = TypeVar("G")
 
 # What is cancelled or tried again: ("operations", its id), or ("chains", the id of one).
 Target = tuple[Literal["operations", "chains"], str]
@@ -47,6 +56,9 @@ class ManagementAPI:
 
     def __init__(self, key: str) -> None:
         self._transport = Transport(key)
+        self.branching = BranchCalls(self._transport)
+        self.catalog = CatalogCalls(self._transport)
+        self.snapshots = SnapshotCalls(self._transport)
         self.webhooks = WebhookCalls(self._transport)
 
     # Account
@@ -106,32 +118,6 @@ class ManagementAPI:
             one(self._transport.get("projects", project_id, "branches", branch_id), "branch")
         )
 
-    def create_branch(
-        self, project_id: str, *, name: str, parent_id: str, with_endpoint: bool
-    ) -> Branch:
-        asked = {"name": name, "parent_id": parent_id}
-        body: dict[str, Any] = {"branch": {field: value for field, value in asked.items() if value}}
-        if with_endpoint:
-            body["endpoints"] = [{"type": "read_write"}]
-        return Branch.read(
-            one(
-                self._transport.send("POST", "projects", project_id, "branches", body=body),
-                "branch",
-            )
-        )
-
-    def rename_branch(self, project_id: str, branch_id: str, name: str) -> None:
-        body = {"branch": {"name": name}}
-        self._transport.send("PATCH", "projects", project_id, "branches", branch_id, body=body)
-
-    def set_default_branch(self, project_id: str, branch_id: str) -> None:
-        self._transport.send(
-            "POST", "projects", project_id, "branches", branch_id, "set_as_default"
-        )
-
-    def delete_branch(self, project_id: str, branch_id: str) -> None:
-        self._transport.send("DELETE", "projects", project_id, "branches", branch_id)
-
     # Endpoints
 
     def endpoints(self, project_id: str) -> list[Endpoint]:
@@ -169,12 +155,10 @@ class ManagementAPI:
 
     def roles(self, project_id: str, branch_id: str) -> list[str]:
         """The names of the branch's roles."""
-        data = self._transport.get("projects", project_id, "branches", branch_id, "roles")
-        return [required(item, "name") for item in objects(data, "roles")]
+        return [role.name for role in self.catalog.roles(project_id, branch_id)]
 
     def databases(self, project_id: str, branch_id: str) -> list[Database]:
-        data = self._transport.get("projects", project_id, "branches", branch_id, "databases")
-        return [Database.read(item) for item in objects(data, "databases")]
+        return self.catalog.databases(project_id, branch_id)
 
     def connection_uri(
         self,
@@ -246,6 +230,26 @@ def side_by_side(
 def side_by_side(
     a: Callable[[], A], b: Callable[[], B], c: Callable[[], C], d: Callable[[], D], /
 ) -> tuple[A, B, C, D]: ...
+@overload
+def side_by_side(
+    a: Callable[[], A],
+    b: Callable[[], B],
+    c: Callable[[], C],
+    d: Callable[[], D],
+    e: Callable[[], E],
+    /,
+) -> tuple[A, B, C, D, E]: ...
+@overload
+def side_by_side(
+    a: Callable[[], A],
+    b: Callable[[], B],
+    c: Callable[[], C],
+    d: Callable[[], D],
+    e: Callable[[], E],
+    f: Callable[[], F],
+    g: Callable[[], G],
+    /,
+) -> tuple[A, B, C, D, E, F, G]: ...
 def side_by_side(*calls: Callable[[], Any]) -> tuple[Any, ...]:
     """Make the calls at the same time; the first of them that failed raises its error."""
     # With the page's context, so that the API is told its id.
@@ -264,6 +268,33 @@ def each_or_none(call: Callable[[A], B], items: Sequence[A]) -> list[B | None]:
 
     futures = [_threads.submit(copy_context().run, quietly, item) for item in items]
     return [future.result() for future in futures]
+
+
+@dataclass(frozen=True)
+class Part(Generic[Item]):
+    """What a page shows where the API answers, and does without where it does not."""
+
+    items: Sequence[Item]
+    problem: APIError | None = None
+
+    @property
+    def is_offered(self) -> bool:
+        return not isinstance(self.problem, NotOffered)
+
+
+def part(call: Callable[[], Sequence[A]]) -> Callable[[], Part[A]]:
+    """The call, for `side_by_side`, with its failure as an answer. Who is not signed in any more
+    is told so by the whole page."""
+
+    def tried() -> Part[A]:
+        try:
+            return Part(call())
+        except Unauthorized:
+            raise
+        except APIError as problem:
+            return Part((), problem)
+
+    return tried
 
 
 def _page_query(limit: int, cursor: str) -> dict[str, str | int]:

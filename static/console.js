@@ -101,7 +101,7 @@
   });
 
   document.addEventListener("perch:changed", () => {
-    if (dialog.open) dialog.close();
+    if (dialog.open && !dialog.querySelector("[data-once]")) dialog.close();
     refresh();
   });
 

@@ -13,7 +13,15 @@ from console.event_words import event_type
 from console.forms import PROJECTS_OFFERED, EmptyForm
 from console.management_api import side_by_side
 from console.request import ConsoleRequest
-from console.responses import FormPage, act, choices, done, problems_beside, show_form
+from console.responses import (
+    FormPage,
+    act,
+    choices,
+    done,
+    problems_beside,
+    show_form,
+    show_secret,
+)
 from console.statuses import delivery_status
 from console.webhook_form import WebhookForm
 
@@ -53,9 +61,16 @@ def create(request: ConsoleRequest) -> HttpResponse:
 
 
 def _show_secret(request: ConsoleRequest, webhook: Webhook) -> HttpResponse:
-    """No redirect: this answer is the only place that ever holds the secret."""
-    template = "_new_secret.html" if request.htmx else "new_secret.html"
-    return render(request, template, {"webhook": webhook})
+    context = {
+        "title": "The webhook's secret",
+        "words": "This is the only time it is shown. Your program needs it to tell our messages "
+        "from others': they are signed as Standard Webhooks has it.",
+        "what": "secret",
+        "secret": webhook.secret,
+        "is_shown_once": True,
+        "back": reverse("webhook", args=[webhook.id]),
+    }
+    return show_secret(request, "_secret.html", context)
 
 
 @require_safe
