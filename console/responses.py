@@ -11,7 +11,6 @@ from django import forms
 from django.contrib import messages
 from django.http import HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
-from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils.encoding import iri_to_uri
 from django.utils.html import format_html
@@ -111,21 +110,13 @@ def _in_labels(form: forms.Form, words: str) -> str:
     return words
 
 
-class SecretResponse(HttpResponse):
-    """An answer with a password or a key in it."""
-
-    # Who compresses answers leaves it as it is: its length must not tell of what is in it.
-    holds_secret = True
-
-
 def show_secret(
     request: ConsoleRequest, template: str, context: Mapping[str, object]
 ) -> HttpResponse:
-    """No redirect: this answer is the only place that holds the secret. `template` is what goes
-    into the dialog; as a page of its own it stands in `secret.html`."""
+    """The answer to a POST, and no redirect: it is the only place that holds the secret.
+    `template` is what goes into the dialog; as a page of its own it stands in `secret.html`."""
     name = template if request.htmx else "secret.html"
-    content = render_to_string(name, {**context, "secret_template": template}, request)
-    return SecretResponse(content)
+    return render(request, name, {**context, "secret_template": template})
 
 
 def choices(request: ConsoleRequest, call: Callable[[], list[T]]) -> list[T]:
