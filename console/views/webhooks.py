@@ -11,6 +11,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from console.api_webhooks import ALL_EVENTS, Delivery, Webhook
 from console.event_words import event_type
 from console.forms import PROJECTS_OFFERED, EmptyForm
+from console.losses import Loss
 from console.management_api import side_by_side
 from console.request import ConsoleRequest
 from console.responses import (
@@ -129,12 +130,18 @@ def delete(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
         with problems_beside(form):
             request.api.webhooks.delete(webhook_id)
             return done(request, reverse("webhooks"), "The webhook is deleted.", is_live=False)
+    # Nobody should be asked to confirm the deletion of what isn't there.
+    found = choices(request, lambda: [request.api.webhooks.get(webhook_id)])
     page = FormPage(
         title="Delete the webhook",
-        intro="Nothing more is sent to it, nor what still waits to be sent.",
+        intro=f"To {found[0].url if found else webhook_id}. It goes for good, and with it:",
         submit="Delete webhook",
         danger=True,
         back=reverse("webhook", args=[webhook_id]),
+        losses=(
+            Loss("Its secret", "your program can check no message by it any more"),
+            Loss("Its deliveries", "the record of them, and what still waits to be sent"),
+        ),
     )
     return show_form(request, form, page)
 
