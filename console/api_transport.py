@@ -16,6 +16,7 @@ from console import logs
 from console.api_errors import (
     APIError,
     NonsenseAnswer,
+    NotFound,
     NotOffered,
     TooSlow,
     Unauthorized,
@@ -33,6 +34,8 @@ NOT_JSON = (ValueError, RecursionError)
 EVENT_STREAM = "text/event-stream"
 # Seconds without a byte of a stream: it says more often that it is there.
 LONGEST_SILENCE = 40.0
+# What HTTP clients take for steps to another address, of a role that SQL has called so.
+STEPS = frozenset((".", "..", ""))
 
 
 class Transport:
@@ -64,13 +67,18 @@ class Transport:
             return self._call(_pooled, "GET", path, query=query)
 
     def send(
-        self, method: str, *path: str, body: Mapping[str, Any] | None = None, once: str = ""
+        self,
+        method: str,
+        *path: str,
+        query: Mapping[str, str | int] | None = None,
+        body: Mapping[str, Any] | None = None,
+        once: str = "",
     ) -> object:
         """`once` is a key for this one wish: a server that knows such keys answers the second
         time as it did the first, and does nothing more."""
         # On a fresh connection: a change that meets a closed one could not safely be sent twice.
         with _session() as fresh:
-            return self._call(fresh, method, path, body=body, once=once)
+            return self._call(fresh, method, path, query=query, body=body, once=once)
 
     def stream(self, *path: str) -> Iterator[bytes]:
         """The pieces of an endless answer (server-sent events), as they come; silence is not
@@ -116,6 +124,8 @@ class Transport:
         if self._too_slow:
             # Who has waited in vain once need not wait again for the same page.
             raise self._too_slow
+        if not STEPS.isdisjoint(path):
+            raise NotFound("Nothing of that name can be asked for.", status=404)
         url = _url(path)
         # The page's own, so that both logs can be searched for it; what asks outside of any
         # page gets an id of the API's.

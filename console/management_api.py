@@ -3,11 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Generic, Literal, TypeVar, overload
 
+from console.api_branches import BranchCalls
 from console.api_changes import ChangeCalls
-from console.api_errors import APIError, NonsenseAnswer
+from console.api_errors import APIError, NonsenseAnswer, NotOffered, Unauthorized
 from console.api_events import Event
 from console.api_keys import ApiKey, NewApiKey, Reach
 from console.api_operations import Operation
@@ -24,14 +26,20 @@ from console.api_results import (
     required,
     text,
 )
+from console.api_roles import CatalogCalls
+from console.api_snapshots import SnapshotCalls
 from console.api_transport import Transport
 from console.api_webhooks import WebhookCalls, may_be_missing
 
 A = TypeVar("A")
+# Of what is only read.
+Item = TypeVar("Item", covariant=True)
 B = TypeVar("B")
 C = TypeVar("C")
 D = TypeVar("D")
 E = TypeVar("E")
+F = TypeVar("F")
+G = TypeVar("G")
 
 # What is cancelled or tried again: ("operations", its id), or ("chains", the id of one).
 Target = tuple[Literal["operations", "chains"], str]
@@ -50,6 +58,9 @@ class ManagementAPI:
 
     def __init__(self, key: str) -> None:
         self._transport = Transport(key)
+        self.branching = BranchCalls(self._transport)
+        self.catalog = CatalogCalls(self._transport)
+        self.snapshots = SnapshotCalls(self._transport)
         self.webhooks = WebhookCalls(self._transport)
         self.changes = ChangeCalls(self._transport)
 
@@ -110,32 +121,6 @@ class ManagementAPI:
             one(self._transport.get("projects", project_id, "branches", branch_id), "branch")
         )
 
-    def create_branch(
-        self, project_id: str, *, name: str, parent_id: str, with_endpoint: bool
-    ) -> Branch:
-        asked = {"name": name, "parent_id": parent_id}
-        body: dict[str, Any] = {"branch": {field: value for field, value in asked.items() if value}}
-        if with_endpoint:
-            body["endpoints"] = [{"type": "read_write"}]
-        return Branch.read(
-            one(
-                self._transport.send("POST", "projects", project_id, "branches", body=body),
-                "branch",
-            )
-        )
-
-    def rename_branch(self, project_id: str, branch_id: str, name: str) -> None:
-        body = {"branch": {"name": name}}
-        self._transport.send("PATCH", "projects", project_id, "branches", branch_id, body=body)
-
-    def set_default_branch(self, project_id: str, branch_id: str) -> None:
-        self._transport.send(
-            "POST", "projects", project_id, "branches", branch_id, "set_as_default"
-        )
-
-    def delete_branch(self, project_id: str, branch_id: str) -> None:
-        self._transport.send("DELETE", "projects", project_id, "branches", branch_id)
-
     # Endpoints
 
     def endpoints(self, project_id: str) -> list[Endpoint]:
@@ -173,12 +158,10 @@ class ManagementAPI:
 
     def roles(self, project_id: str, branch_id: str) -> list[str]:
         """The names of the branch's roles."""
-        data = self._transport.get("projects", project_id, "branches", branch_id, "roles")
-        return [required(item, "name") for item in objects(data, "roles")]
+        return [role.name for role in self.catalog.roles(project_id, branch_id)]
 
     def databases(self, project_id: str, branch_id: str) -> list[Database]:
-        data = self._transport.get("projects", project_id, "branches", branch_id, "databases")
-        return [Database.read(item) for item in objects(data, "databases")]
+        return self.catalog.databases(project_id, branch_id)
 
     def connection_uri(
         self,
@@ -259,6 +242,17 @@ def side_by_side(
     e: Callable[[], E],
     /,
 ) -> tuple[A, B, C, D, E]: ...
+@overload
+def side_by_side(
+    a: Callable[[], A],
+    b: Callable[[], B],
+    c: Callable[[], C],
+    d: Callable[[], D],
+    e: Callable[[], E],
+    f: Callable[[], F],
+    g: Callable[[], G],
+    /,
+) -> tuple[A, B, C, D, E, F, G]: ...
 def side_by_side(*calls: Callable[[], Any]) -> tuple[Any, ...]:
     """Make the calls at the same time; the first of them that failed raises its error."""
     # With the page's context, so that the API is told its id.
@@ -283,6 +277,33 @@ def each_or_none(call: Callable[[A], B], items: Sequence[A]) -> list[B | None]:
     calls = [or_none(partial(call, item)) for item in items]
     futures = [_threads.submit(copy_context().run, each) for each in calls]
     return [future.result() for future in futures]
+
+
+@dataclass(frozen=True)
+class Part(Generic[Item]):
+    """What a page shows where the API answers, and does without where it does not."""
+
+    items: Sequence[Item]
+    problem: APIError | None = None
+
+    @property
+    def is_offered(self) -> bool:
+        return not isinstance(self.problem, NotOffered)
+
+
+def part(call: Callable[[], Sequence[A]]) -> Callable[[], Part[A]]:
+    """The call, for `side_by_side`, with its failure as an answer. Who is not signed in any more
+    is told so by the whole page."""
+
+    def tried() -> Part[A]:
+        try:
+            return Part(call())
+        except Unauthorized:
+            raise
+        except APIError as problem:
+            return Part((), problem)
+
+    return tried
 
 
 def _page_query(limit: int, cursor: str) -> dict[str, str | int]:

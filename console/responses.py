@@ -1,7 +1,7 @@
 """How a view answers: a form to fill in, a change made, a problem."""
 
 import re
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
@@ -20,6 +20,7 @@ from django.utils.safestring import SafeString
 from console import polling
 from console.api_errors import APIError, Forbidden, NotFound, NotOffered, Unauthorized
 from console.forms import FIELDS_OF_ATTRIBUTES
+from console.losses import Loss
 from console.request import ConsoleRequest
 
 T = TypeVar("T")
@@ -39,6 +40,8 @@ class FormPage:
     danger: bool = False
     # Set where the form cannot be used: says what to do first.
     blocked: str = ""
+    # What goes with it, where something is deleted or replaced.
+    losses: Sequence[Loss] = ()
 
 
 def show_form(request: ConsoleRequest, form: forms.Form, page: FormPage) -> HttpResponse:
@@ -77,9 +80,38 @@ def _find_faults(form: forms.Form, field: str, problem: APIError) -> list[tuple[
                 found.append((name, f"{_sentence(complaint['why'])}."))
                 break
     if found:
-        return found
-    is_its_fault = field in form.fields and problem.page_status in (400, 409, 422)
-    return [(field if is_its_fault else None, spell_out(problem))]
+        return [(at_fault, _in_labels(form, words)) for at_fault, words in found]
+    is_its_fault = problem.page_status in (400, 409, 422)
+    named = next((name for _, name in _attributes(form, problem.message)), field)
+    at_fault = named if is_its_fault and named in form.fields else None
+    return [(at_fault, _in_labels(form, spell_out(problem)))]
+
+
+# As the API writes the names of its attributes: in lower case, of several words.
+ATTRIBUTE = re.compile(r"\b[A-Za-z]+(?:_[a-z]+)+\b")
+
+
+def _attributes(form: forms.Form, words: str) -> list[tuple[str, str]]:
+    """The attributes that the words name, each with the field of the form that stands for it."""
+    written = ATTRIBUTE.findall(words)
+    fields = [(name, FIELDS_OF_ATTRIBUTES.get(name.lower(), name.lower())) for name in written]
+    return [(attribute, name) for attribute, name in fields if name in form.fields]
+
+
+def _in_labels(form: forms.Form, words: str) -> str:
+    """The words, with the labels of the form's fields for the API's names of them."""
+    for attribute, name in _attributes(form, words):
+        words = words.replace(attribute, f"“{form[name].label}”")
+    return words
+
+
+def show_secret(
+    request: ConsoleRequest, template: str, context: Mapping[str, object]
+) -> HttpResponse:
+    """The answer to a POST, and no redirect: it is the only place that holds the secret.
+    `template` is what goes into the dialog; as a page of its own it stands in `secret.html`."""
+    name = template if request.htmx else "secret.html"
+    return render(request, name, {**context, "secret_template": template})
 
 
 def choices(request: ConsoleRequest, call: Callable[[], list[T]]) -> list[T]:

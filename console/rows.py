@@ -1,8 +1,7 @@
 """What the pages' tables show, row by row: API results joined and put into words."""
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from django.urls import NoReverseMatch, reverse
@@ -16,7 +15,6 @@ from console.statuses import (
     STOPPED,
     Status,
     action_name,
-    branch_word,
     endpoint_state,
     is_unfinished,
     pending_word,
@@ -104,81 +102,6 @@ def endpoint_row(
         pending=pending_word(endpoint, operations),
         branch_name=names.get(endpoint.branch_id, endpoint.branch_id),
     )
-
-
-@dataclass(frozen=True)
-class Limb:
-    """One step of a branch's way down from its root, as the tree draws it."""
-
-    x: int
-    # The line runs on to a later sibling.
-    goes_on: bool
-    # The branch itself hangs here.
-    is_own: bool
-
-
-@dataclass(frozen=True)
-class BranchRow:
-    branch: Branch
-    pending: str
-    endpoint: EndpointRow | None
-    has_children: bool
-    limbs: Sequence[Limb] = field(default=())
-
-    @property
-    def can_delete(self) -> bool:
-        return not (self.branch.default or self.has_children)
-
-    @property
-    def tree_width(self) -> int:
-        return len(self.limbs) * LIMB_WIDTH
-
-
-# In pixels, and no deeper than this many: a narrow screen has no room for more.
-LIMB_WIDTH = 20
-DEEPEST_DRAWN = 6
-
-
-def branch_rows(branches: Sequence[Branch], endpoints: Iterable[EndpointRow]) -> list[BranchRow]:
-    """The branches as a tree: parents before children, the oldest child first."""
-    known = {branch.id for branch in branches}
-    perched = {row.endpoint.branch_id: row for row in endpoints}
-    children: dict[str, list[Branch]] = defaultdict(list)
-    for branch in sorted(branches, key=_age):
-        # A branch whose parent is not in the list is drawn as a root.
-        children[branch.parent_id if branch.parent_id in known else ""].append(branch)
-
-    rows: list[BranchRow] = []
-    pending: list[tuple[Branch, tuple[bool, ...]]] = [
-        (branch, ()) for branch in reversed(children[""])
-    ]
-    while pending:
-        branch, goes_on = pending.pop()
-        below = children[branch.id]
-        rows.append(
-            BranchRow(
-                branch=branch,
-                pending=branch_word(branch),
-                endpoint=perched.get(branch.id),
-                has_children=bool(below),
-                limbs=_limbs(goes_on),
-            )
-        )
-        for place, child in enumerate(reversed(below)):
-            pending.append((child, (*goes_on, place > 0)))
-    return rows
-
-
-def _age(branch: Branch) -> tuple[datetime, str]:
-    return (branch.created_at or datetime.min.replace(tzinfo=UTC), branch.name)
-
-
-def _limbs(goes_on: tuple[bool, ...]) -> list[Limb]:
-    shown = goes_on[-DEEPEST_DRAWN:]
-    return [
-        Limb(x=place * LIMB_WIDTH + 8, goes_on=on, is_own=place == len(shown) - 1)
-        for place, on in enumerate(shown)
-    ]
 
 
 @dataclass(frozen=True)

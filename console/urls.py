@@ -6,15 +6,21 @@ from django.views.generic import RedirectView
 from console.views import (
     activity,
     api_keys,
+    branch,
+    branch_changes,
     branches,
     bundles,
     changes,
     connecting,
+    databases,
     endpoints,
     operations,
     projects,
+    roles,
     runs,
+    schemas,
     sign_in,
+    snapshots,
     steering,
     webhooks,
 )
@@ -22,6 +28,7 @@ from console.views import (
 PROJECT = "projects/<slug:project_id>"
 ENDPOINT = f"{PROJECT}/endpoints/<slug:endpoint_id>"
 BRANCH = f"{PROJECT}/branches/<slug:branch_id>"
+SNAPSHOT = f"{PROJECT}/snapshots/<slug:snapshot_id>"
 OPERATION = f"{PROJECT}/operations/<slug:operation_id>"
 WEBHOOK = "webhooks/<slug:webhook_id>"
 CHAIN = f"{PROJECT}/chains/<slug:chain_id>"
@@ -58,9 +65,26 @@ urlpatterns = [
     path(f"{PROJECT}/branches", branches.index, name="branches"),
     path(f"{PROJECT}/branches-live", branches.index_live, name="branches_live"),
     path(f"{PROJECT}/new-branch", branches.create, name="branch_create"),
-    path(f"{BRANCH}/rename", branches.rename, name="branch_rename"),
-    path(f"{BRANCH}/set-default", branches.set_default, name="branch_set_default"),
-    path(f"{BRANCH}/delete", branches.delete, name="branch_delete"),
+    path(BRANCH, branch.show, name="branch"),
+    path(f"{BRANCH}/live", branch.live, name="branch_live"),
+    path(f"{BRANCH}/rename", branch_changes.rename, name="branch_rename"),
+    path(f"{BRANCH}/expiry", branch_changes.expiry, name="branch_expiry"),
+    path(f"{BRANCH}/protection", branch_changes.protection, name="branch_protection"),
+    path(f"{BRANCH}/set-default", branch_changes.set_default, name="branch_set_default"),
+    path(f"{BRANCH}/reset", branch_changes.reset, name="branch_reset"),
+    path(f"{BRANCH}/restore", branch_changes.restore, name="branch_restore"),
+    path(f"{BRANCH}/delete", branch_changes.delete, name="branch_delete"),
+    path(f"{BRANCH}/schema", schemas.compare, name="branch_schema"),
+    path(f"{BRANCH}/new-role", roles.create, name="role_create"),
+    path(f"{BRANCH}/role/password", roles.password, name="role_password"),
+    path(f"{BRANCH}/role/new-password", roles.reset, name="role_reset"),
+    path(f"{BRANCH}/role/delete", roles.delete, name="role_delete"),
+    path(f"{BRANCH}/new-database", databases.create, name="database_create"),
+    path(f"{BRANCH}/database/edit", databases.edit, name="database_edit"),
+    path(f"{BRANCH}/database/delete", databases.delete, name="database_delete"),
+    path(f"{BRANCH}/new-snapshot", snapshots.create, name="snapshot_create"),
+    path(f"{SNAPSHOT}/restore", snapshots.restore, name="snapshot_restore"),
+    path(f"{SNAPSHOT}/delete", snapshots.delete, name="snapshot_delete"),
     path(f"{PROJECT}/operations", operations.index, name="operations"),
     path(f"{PROJECT}/operations-live", operations.index_live, name="operations_live"),
     path(f"{PROJECT}/timeline", operations.show_timeline, name="timeline"),

@@ -50,13 +50,21 @@ window.Perch = {};
     Perch.returnFocus();
   });
 
-  document.addEventListener("keydown", (event) => {
-    // What is shown once only is left by its button, which says so.
-    if (event.key === "Escape" && dialog.open && dialog.querySelector(".secret")) {
-      event.preventDefault();
-      Perch.announce("This is shown once. Copy it, then press Done.");
-    }
-  }, true);
+  // What is shown once only is left by its button, which says so.
+
+  function keep(event) {
+    const words = dialog.querySelector("[data-once-words]");
+    if (!words) return;
+    event.preventDefault();
+    words.hidden = false;
+    dialog.querySelector("footer [role=button]").focus();
+  }
+
+  dialog.addEventListener("cancel", keep);
+  dialog.addEventListener("keydown", (event) => {
+    // A browser may close a dialog at a second Escape, whatever came of the first.
+    if (event.key === "Escape") keep(event);
+  });
 
   document.addEventListener("perch:changed", (event) => {
     if (dialog.contains(event.target)) dialog.close();

@@ -8,6 +8,7 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
+from console import losses
 from console.api_results import Branch
 from console.forms import (
     ConfirmForm,
@@ -16,7 +17,7 @@ from console.forms import (
     ReassignForm,
     offer_branches,
 )
-from console.management_api import ManagementAPI, side_by_side
+from console.management_api import ManagementAPI, part, side_by_side
 from console.outcomes import There
 from console.polling import Polling, polling, render_live
 from console.request import ConsoleRequest
@@ -155,18 +156,27 @@ def delete(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpRe
         with problems_beside(form):
             request.api.delete_endpoint(project_id, endpoint_id)
             return done(request, project_url, f"Endpoint {endpoint_id} is deleted.")
-    if request.method != "POST":
-        # Nobody should be asked to confirm the deletion of what isn't there.
-        request.api.endpoint(project_id, endpoint_id)
+    # Nobody should be asked to confirm the deletion of what isn't there.
+    lost = choices(request, lambda: _losses(request, project_id, endpoint_id))
     page = FormPage(
-        title="Delete the endpoint",
-        intro="Its connections drop at once, and its host is gone for good. The branch and its "
-        "data stay.",
+        title=f"Delete the endpoint {endpoint_id}",
+        intro="It goes for good, and with it:",
         submit="Delete endpoint",
         danger=True,
         back=back(request, project_url),
+        losses=lost,
     )
     return show_form(request, form, page)
+
+
+def _losses(request: ConsoleRequest, project_id: str, endpoint_id: str) -> list[losses.Loss]:
+    """Raises NotFound."""
+    endpoint, branches = side_by_side(
+        lambda: request.api.endpoint(project_id, endpoint_id),
+        part(lambda: request.api.branches(project_id)),
+    )
+    names = {branch.id: branch.name for branch in branches.items}
+    return losses.of_endpoint(endpoint, names.get(endpoint.branch_id, endpoint.branch_id))
 
 
 # What a button's URL ends in → what the API is asked for; `on` is where a switch is to stand.

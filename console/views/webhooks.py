@@ -11,9 +11,18 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from console.api_webhooks import ALL_EVENTS, Delivery, Webhook
 from console.event_words import event_type
 from console.forms import PROJECTS_OFFERED, EmptyForm
+from console.losses import Loss
 from console.management_api import side_by_side
 from console.request import ConsoleRequest
-from console.responses import FormPage, act, choices, done, problems_beside, show_form
+from console.responses import (
+    FormPage,
+    act,
+    choices,
+    done,
+    problems_beside,
+    show_form,
+    show_secret,
+)
 from console.statuses import delivery_status
 from console.webhook_form import WebhookForm
 
@@ -53,9 +62,16 @@ def create(request: ConsoleRequest) -> HttpResponse:
 
 
 def _show_secret(request: ConsoleRequest, webhook: Webhook) -> HttpResponse:
-    """No redirect: this answer is the only place that ever holds the secret."""
-    template = "_new_secret.html" if request.htmx else "new_secret.html"
-    return render(request, template, {"webhook": webhook})
+    context = {
+        "title": "The webhook's secret",
+        "words": "This is the only time it is shown. Your program needs it to tell our messages "
+        "from others': they are signed as Standard Webhooks has it.",
+        "what": "secret",
+        "secret": webhook.secret,
+        "is_shown_once": True,
+        "back": reverse("webhook", args=[webhook.id]),
+    }
+    return show_secret(request, "_secret.html", context)
 
 
 @require_safe
@@ -114,12 +130,18 @@ def delete(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
         with problems_beside(form):
             request.api.webhooks.delete(webhook_id)
             return done(request, reverse("webhooks"), "The webhook is deleted.", is_live=False)
+    # Nobody should be asked to confirm the deletion of what isn't there.
+    found = choices(request, lambda: [request.api.webhooks.get(webhook_id)])
     page = FormPage(
         title="Delete the webhook",
-        intro="Nothing more is sent to it, nor what still waits to be sent.",
+        intro=f"To {found[0].url if found else webhook_id}. It goes for good, and with it:",
         submit="Delete webhook",
         danger=True,
         back=reverse("webhook", args=[webhook_id]),
+        losses=(
+            Loss("Its secret", "your program can check no message by it any more"),
+            Loss("Its deliveries", "the record of them, and what still waits to be sent"),
+        ),
     )
     return show_form(request, form, page)
 

@@ -45,7 +45,6 @@ def test_a_first_page_is_light_and_a_later_one_lighter(
                 page.goto(f"/projects/{shop.id}/operations")
                 idle(page, 1)
             assert later.bytes <= LATER_PAGE, later.answers
-    
 
 
 def test_an_unchanged_answer_is_nearly_nothing(
