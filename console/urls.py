@@ -1,6 +1,7 @@
 """The console's addresses. What htmx swaps has an address of its own, ending in /live."""
 
 from django.urls import path
+from django.views.generic import RedirectView
 
 from console.views import (
     activity,
@@ -32,6 +33,7 @@ urlpatterns = [
     path("new-project", projects.create, name="project_create"),
     path(PROJECT, projects.show, name="project"),
     path(f"{PROJECT}/live", projects.live, name="project_live"),
+    path(f"{PROJECT}/settings", projects.settings, name="project_settings"),
     path(f"{PROJECT}/rename", projects.rename, name="project_rename"),
     path(f"{PROJECT}/delete", projects.delete, name="project_delete"),
     path(f"{PROJECT}/new-endpoint", endpoints.create, name="endpoint_create"),
@@ -46,6 +48,8 @@ urlpatterns = [
     path(f"{ENDPOINT}/reassign", endpoints.reassign, name="endpoint_reassign"),
     path(f"{ENDPOINT}/settings", endpoints.settings, name="endpoint_settings"),
     path(f"{ENDPOINT}/delete", endpoints.delete, name="endpoint_delete"),
+    path(f"{PROJECT}/branches", branches.index, name="branches"),
+    path(f"{PROJECT}/branches-live", branches.index_live, name="branches_live"),
     path(f"{PROJECT}/new-branch", branches.create, name="branch_create"),
     path(f"{BRANCH}/rename", branches.rename, name="branch_rename"),
     path(f"{BRANCH}/set-default", branches.set_default, name="branch_set_default"),
@@ -68,7 +72,12 @@ urlpatterns = [
     path(f"{WEBHOOK}/test", webhooks.test, name="webhook_test"),
     path(f"{WEBHOOK}/resend/<slug:delivery_id>", webhooks.resend, name="webhook_resend"),
     path("activity", activity.of_account, name="account_activity"),
-    path(f"{PROJECT}/activity", activity.of_project, name="project_activity"),
+    path(f"{PROJECT}/events", activity.of_project, name="project_activity"),
+    # As it was called before.
+    path(
+        f"{PROJECT}/activity",
+        RedirectView.as_view(pattern_name="project_activity", query_string=True, permanent=True),
+    ),
 ]
 
 handler400 = "console.views.problems.bad_request"

@@ -1,4 +1,5 @@
-"""Projects: the dashboard that lists them, one's page, and creating, renaming, deleting one."""
+"""Projects: the dashboard that lists them, one's endpoints and settings, and creating, renaming,
+deleting one."""
 
 from typing import Any
 
@@ -13,12 +14,11 @@ from console.management_api import each_or_none, side_by_side
 from console.polling import Polling, polling, render_live
 from console.request import ConsoleRequest
 from console.responses import FormPage, choices, done, problems_beside, show_form
-from console.rows import branch_rows, endpoint_row, operation_rows, project_row
+from console.rows import endpoint_row, project_row
 
 PROJECTS_A_PAGE = 20
-# Read more than is shown: an endpoint's pending word may come from an operation further down.
+# An endpoint's pending word may come from an operation far down.
 OPERATIONS_READ = 50
-OPERATIONS_SHOWN = 10
 
 
 @require_safe
@@ -64,10 +64,7 @@ def _contents(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any],
         "project": project,
         "here": reverse("project", args=[project_id]),
         "endpoints": endpoint_rows,
-        "branches": branch_rows(branches, endpoint_rows),
         "has_free_branch": any(branch.id not in taken for branch in branches),
-        "operations": operation_rows(operations.items[:OPERATIONS_SHOWN], branches),
-        "has_more_operations": len(operations.items) > OPERATIONS_SHOWN,
     }
     url = reverse("project_live", args=[project_id])
     return context, polling(request, url, operations.items)
@@ -93,14 +90,20 @@ def create(request: ConsoleRequest) -> HttpResponse:
     return show_form(request, form, page)
 
 
+@require_safe
+def settings(request: ConsoleRequest, project_id: str) -> HttpResponse:
+    project = request.api.project(project_id)
+    return render(request, "project_settings.html", {"project": project})
+
+
 @require_http_methods(["GET", "HEAD", "POST"])
 def rename(request: ConsoleRequest, project_id: str) -> HttpResponse:
-    url = reverse("project", args=[project_id])
+    url = reverse("project_settings", args=[project_id])
     form = RenameForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
         with problems_beside(form, "name"):
             request.api.rename_project(project_id, form.cleaned_data["name"])
-            return done(request, url, "The project is renamed.")
+            return done(request, url, "The project is renamed.", is_live=False)
     if request.method != "POST":
         form.initial["name"] = request.api.project(project_id).name
     page = FormPage(title="Rename the project", submit="Rename", back=url)
@@ -122,6 +125,6 @@ def delete(request: ConsoleRequest, project_id: str) -> HttpResponse:
         intro="Its branches, their databases and its endpoints go with it, for good.",
         submit="Delete project",
         danger=True,
-        back=reverse("project", args=[project_id]),
+        back=reverse("project_settings", args=[project_id]),
     )
     return show_form(request, form, page)

@@ -32,6 +32,10 @@ def expect_quiet(page: Page) -> None:
     expect(page.locator("#poll")).not_to_have_attribute("hx-trigger", re.compile(".*"))
 
 
+def open_tab(page: Page, name: str) -> None:
+    page.get_by_role("navigation", name="Project").get_by_role("link", name=name).click()
+
+
 def open_menu(page: Page, endpoint_id: str) -> None:
     page.get_by_label(f"More actions for {endpoint_id}").click()
 
@@ -55,12 +59,12 @@ def test_a_first_day_with_perch(signed_in: Page) -> None:
     dialog.get_by_label("Name").fill("shop")
     dialog.get_by_role("button", name="Create project").click()
     expect(page.get_by_role("heading", name="shop")).to_be_visible()
-    mark(page)
     expect_quiet(page)
     expect(page.locator(".endpoints tbody tr")).to_have_count(1)
     expect(page.locator(".endpoints tbody tr")).to_contain_text("Active")
 
     # A branch without an endpoint; one on it; both by what the page offers there.
+    open_tab(page, "Branches")
     page.get_by_role("button", name="Create branch").click()
     dialog.get_by_label("Name").fill("dev")
     dialog.get_by_label("Create an endpoint on it").uncheck()
@@ -73,18 +77,21 @@ def test_a_first_day_with_perch(signed_in: Page) -> None:
     dialog.get_by_role("button", name="Create endpoint").click()
     expect(page.locator(".endpoints tbody tr")).to_have_count(2)
     expect_quiet(page)
-    expect(page.locator("#announce")).to_have_text("All operations have finished.")
     row = page.locator(".endpoints tbody tr").filter(has=page.get_by_role("cell", name="dev"))
     expect(row).to_contain_text("Active")
     endpoint_id = row.locator(".lead code").first.inner_text()
 
     # Another branch, and the endpoint moves there.
+    open_tab(page, "Branches")
     page.get_by_role("button", name="Create branch").click()
     dialog.get_by_label("Name").fill("preview")
     dialog.get_by_label("Create an endpoint on it").uncheck()
     dialog.get_by_role("button", name="Create branch").click()
     expect(page.locator(".branches tbody tr")).to_have_count(3)
     expect_quiet(page)
+    expect(page.locator("#announce")).to_have_text("All operations have finished.")
+    open_tab(page, "Endpoints")
+    mark(page)
     open_menu(page, endpoint_id)
     page.get_by_role("link", name="Reassign to another branch").click()
     expect(dialog.locator("select option")).to_have_count(1)
@@ -133,7 +140,7 @@ def test_a_first_day_with_perch(signed_in: Page) -> None:
     assert_not_reloaded(page)
 
     # Every operation that ever ran, with its duration and its outcome.
-    page.get_by_role("link", name="All operations").click()
+    open_tab(page, "Operations")
     rows = page.locator(".operations tbody tr")
     actions = rows.locator(".lead a").all_inner_texts()
     assert actions[-2:] == ["Start compute", "Create timeline"]
@@ -149,6 +156,7 @@ def test_a_first_day_with_perch(signed_in: Page) -> None:
 
     # And the project goes.
     page.get_by_role("link", name="shop").click()
+    open_tab(page, "Settings")
     project_id = page.locator(".about code").first.inner_text()
     page.get_by_role("button", name="Delete").click()
     dialog.get_by_label("Type its id to confirm").fill(project_id)
@@ -164,6 +172,7 @@ def test_what_is_typed_survives_a_refusal_and_the_polling_behind_it(signed_in: P
     expect(page.locator("#poll")).to_be_visible()
 
     # Opened while the page is still busy renewing itself.
+    open_tab(page, "Branches")
     page.get_by_role("button", name="Create branch").click()
     dialog.get_by_label("Name").fill("main")
     expect_quiet(page)

@@ -85,10 +85,15 @@ def test_it_works(dave: Person, misbehaving: Misbehaving) -> None:
 
 def test_a_projects_own(dave: Person, misbehaving: Misbehaving) -> None:
     answer_with(misbehaving, event(1, "branch.created"))
-    page = Page(dave.get("/projects/p/activity"))
+    page = Page(dave.get("/projects/p/events"))
     assert "branch.created happened." in page.text
     assert any("/projects/p/events?" in path for path in misbehaving.asked)
     assert 'aria-current="page"' in page.html
+
+
+def test_where_it_was_before_leads_there(dave: Person) -> None:
+    answer = dave.get("/projects/p/activity?actor=user")
+    assert answer["Location"] == "/projects/p/events?actor=user"
 
 
 def test_filters_and_pages(dave: Person, misbehaving: Misbehaving) -> None:
@@ -117,10 +122,10 @@ def test_a_type_that_is_not_known_stays_chosen_and_has_words(
 
 def test_what_is_done_here_is_told_here(alice: Person, shop: Shop) -> None:
     alice.post(f"{shop.url}/rename", {"name": "store"})
-    page = Page(alice.get(f"{shop.url}/activity?type=project.updated&actor=user"))
+    page = Page(alice.get(f"{shop.url}/events?type=project.updated&actor=user"))
     assert "name shop → store" in page.text
     assert "by key tests from 127.0.0.1" in page.text
-    assert "Nothing matches." in Page(alice.get(f"{shop.url}/activity?actor=expiry")).text
+    assert "Nothing matches." in Page(alice.get(f"{shop.url}/events?actor=expiry")).text
     account = Page(alice.get("/activity"))
     assert "name shop → store" in account.text
     assert f'href="{shop.url}"' in account.html

@@ -13,7 +13,9 @@ def branches(person: Person, shop: Shop) -> dict[str, Any]:
 
 
 def wait_until_quiet(person: Person, shop: Shop) -> None:
-    wait_for(lambda: not Page(person.get(shop.url)).polls, "every operation has ended")
+    wait_for(
+        lambda: not Page(person.get(f"{shop.url}/branches")).polls, "every operation has ended"
+    )
 
 
 def test_it_works(alice: Person, shop: Shop) -> None:
@@ -22,18 +24,27 @@ def test_it_works(alice: Person, shop: Shop) -> None:
     assert form.fields["with_endpoint"] == "on"
     sent = {"name": "preview", "parent_id": shop.dev_id, "with_endpoint": "on"}
     answer = alice.post(f"{shop.url}/new-branch", sent)
-    assert answer["Location"] == shop.url
+    assert answer["Location"] == f"{shop.url}/branches"
     wait_until_quiet(alice, shop)
     assert branches(alice, shop)["preview"]["parent_id"] == shop.dev_id
-    rows = alice.get(shop.url).context["branches"]
+    rows = alice.get(f"{shop.url}/branches").context["branches"]
     assert [bool(row.endpoint) for row in rows if row.branch.name == "preview"] == [True]
+
+
+def test_the_list(carol: Person, still_shop: Shop) -> None:
+    page = Page(carol.get(f"{still_shop.url}/branches"))
+    branch = page.row(still_shop.main_id)
+    assert "default" in branch
+    assert still_shop.endpoint_id in branch
+    assert "Create one" in page.row(still_shop.dev_id)
+    assert not page.polls
 
 
 def test_a_tree_is_drawn_with_children_below_their_parent(alice: Person, shop: Shop) -> None:
     for name, parent in (("z-child", shop.dev_id), ("e-sibling", shop.main_id)):
         body = {"branch": {"name": name, "parent_id": parent}}
         alice.api.finish(alice.api.post(f"/projects/{shop.id}/branches", body))
-    rows = alice.get(shop.url).context["branches"]
+    rows = alice.get(f"{shop.url}/branches").context["branches"]
     drawn = [(row.branch.name, len(row.limbs)) for row in rows]
     assert drawn == [("main", 0), ("dev", 1), ("z-child", 2), ("e-sibling", 1)]
 
@@ -41,7 +52,9 @@ def test_a_tree_is_drawn_with_children_below_their_parent(alice: Person, shop: S
 def test_without_an_endpoint_if_so_wished(alice: Person, shop: Shop) -> None:
     alice.post(f"{shop.url}/new-branch", {"name": "bare", "parent_id": shop.main_id})
     wait_until_quiet(alice, shop)
-    assert "Create one" in Page(alice.get(shop.url)).row(branches(alice, shop)["bare"]["id"])
+    assert "Create one" in Page(alice.get(f"{shop.url}/branches")).row(
+        branches(alice, shop)["bare"]["id"]
+    )
 
 
 def test_what_the_api_refuses_is_told_and_kept(carol: Person, still_shop: Shop) -> None:
@@ -64,7 +77,7 @@ def test_what_the_api_refuses_is_told_and_kept(carol: Person, still_shop: Shop) 
 def test_names_with_markup_are_text(alice: Person, shop: Shop) -> None:
     name = "<img src=x onerror=alert(1)>"
     alice.post(f"{shop.url}/new-branch", {"name": name, "parent_id": shop.main_id})
-    page = Page(alice.get(shop.url))
+    page = Page(alice.get(f"{shop.url}/branches"))
     assert name in page.text
     assert "<img src=x" not in page.html
 
@@ -72,7 +85,7 @@ def test_names_with_markup_are_text(alice: Person, shop: Shop) -> None:
 def test_renaming(alice: Person, shop: Shop) -> None:
     url = f"{shop.url}/branches/{shop.dev_id}/rename"
     assert Page(alice.get(url)).fields["name"] == "dev"
-    assert alice.post(url, {"name": "staging"})["Location"] == shop.url
+    assert alice.post(url, {"name": "staging"})["Location"] == f"{shop.url}/branches"
     assert branches(alice, shop)["staging"]["id"] == shop.dev_id
     answer = alice.post(url, {"name": "main"})
     assert answer.status_code == 422
@@ -82,22 +95,24 @@ def test_renaming(alice: Person, shop: Shop) -> None:
 def test_a_branch_that_expires_says_when(alice: Person, shop: Shop) -> None:
     path = f"/projects/{shop.id}/branches/{shop.dev_id}"
     alice.api.patch(path, {"branch": {"expires_at": "2999-01-31T12:00:00Z"}})
-    assert "expires 2999-01-31 12:00:00 UTC" in Page(alice.get(shop.url)).row(shop.dev_id)
+    assert "expires 2999-01-31 12:00:00 UTC" in Page(alice.get(f"{shop.url}/branches")).row(
+        shop.dev_id
+    )
     alice.api.patch(path, {"branch": {"expires_at": None}})
-    assert "expires" not in Page(alice.get(shop.url)).row(shop.dev_id)
+    assert "expires" not in Page(alice.get(f"{shop.url}/branches")).row(shop.dev_id)
 
 
 def test_another_default(alice: Person, shop: Shop) -> None:
     answer = alice.post(f"{shop.url}/branches/{shop.dev_id}/set-default")
-    assert answer["Location"] == shop.url
+    assert answer["Location"] == f"{shop.url}/branches"
     assert branches(alice, shop)["dev"]["default"] is True
-    assert "default" in Page(alice.get(shop.url)).row(shop.dev_id)
+    assert "default" in Page(alice.get(f"{shop.url}/branches")).row(shop.dev_id)
 
 
 def test_deleting_takes_the_typed_id(alice: Person, shop: Shop) -> None:
     url = f"{shop.url}/branches/{shop.dev_id}/delete"
     assert alice.post(url, {"typed": "dev"}).status_code == 422
-    assert alice.post(url, {"typed": shop.dev_id})["Location"] == shop.url
+    assert alice.post(url, {"typed": shop.dev_id})["Location"] == f"{shop.url}/branches"
     wait_for(lambda: "dev" not in branches(alice, shop), "the branch is gone")
 
 
@@ -108,7 +123,7 @@ def test_the_default_branch_and_a_parent_stay(alice: Person, shop: Shop) -> None
             {"branch": {"name": "child", "parent_id": shop.dev_id}},
         )
     )
-    page = Page(alice.get(shop.url))
+    page = Page(alice.get(f"{shop.url}/branches"))
     assert "The default branch stays" in page.row(shop.main_id)
     assert "Delete its children first" in page.row(shop.dev_id)
     for branch_id in (shop.main_id, shop.dev_id):

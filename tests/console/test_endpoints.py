@@ -219,7 +219,7 @@ def test_what_postgres_refuses_shows_in_postgres_words(alice: Person, shop: Shop
     sent = page.fields | {"pg_settings": "timezone = Nowhere/City"}
     alice.post(f"{shop.endpoint_url}/settings", sent)
     wait_until_quiet(alice, shop)
-    page = Page(alice.get(shop.url))
+    page = Page(alice.get(shop.endpoint_url))
     assert "Error" in page.text
     assert 'invalid value for parameter "TimeZone"' in page.text
 

@@ -14,11 +14,13 @@ PAGES = [
     "/",
     "/api-keys",
     "/projects/p",
+    "/projects/p/branches",
+    "/projects/p/settings",
     "/projects/p/operations",
     "/projects/p/operations/o",
     "/projects/p/operations/o/cancel",
     "/projects/p/endpoints/e",
-    "/projects/p/activity",
+    "/projects/p/events",
     "/webhooks/w",
 ]
 FORMS = {
@@ -254,10 +256,18 @@ def test_fields_that_are_missing_or_new_do_no_harm(dave: Person, bad_api: Misbeh
         "projects": [{"id": "p"}],
         "operation": {"id": "o"}
     }"""
-    for path in ("/", "/projects/p", "/projects/p/operations", "/projects/p/endpoints/e"):
+    for path in (
+        "/",
+        "/projects/p",
+        "/projects/p/branches",
+        "/projects/p/operations",
+        "/projects/p/settings",
+        "/projects/p/endpoints/e",
+    ):
         assert dave.get(path).status_code == 200, path
+    operations = Page(dave.get("/projects/p/operations"))
+    assert "Teleport compute | Pondering" in operations.row("Teleport")
     page = Page(dave.get("/projects/p"))
-    assert "Teleport compute | Pondering" in page.row("Teleport")
     assert "Idle" in page.row("Start")
     assert not page.polls
 

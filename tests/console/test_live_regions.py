@@ -111,15 +111,16 @@ def test_a_form_for_the_dialog_is_only_the_form(carol: Person, still_shop: Shop)
 
 
 def test_a_change_made_on_the_page_renews_its_region(alice: Person, shop: Shop) -> None:
-    answer = alice.htmx_post(f"{shop.url}/rename", {"name": "store"}, at=shop.url)
+    url = f"{shop.url}/branches"
+    answer = alice.htmx_post(f"{url}/{shop.dev_id}/rename", {"name": "store"}, at=url)
     assert answer["HX-Trigger"] == "perch:changed"
     assert answer["HX-Reswap"] == "none"
-    assert "The project is renamed." in Page(answer).text
+    assert "The branch is renamed." in Page(answer).text
 
 
 def test_a_change_made_elsewhere_goes_to_the_page(alice: Person, shop: Shop) -> None:
-    answer = alice.htmx_post(f"{shop.url}/rename", {"name": "store"}, at=f"{shop.url}/rename")
-    assert answer["HX-Redirect"] == shop.url
+    answer = alice.htmx_post(f"{shop.url}/rename", {"name": "store"}, at=shop.url)
+    assert answer["HX-Redirect"] == f"{shop.url}/settings"
 
 
 def test_a_refused_form_comes_back_alone_with_what_was_typed(
@@ -145,12 +146,14 @@ def test_a_refused_button_tells_why_and_renews_the_region(alice: Person, shop: S
     ("path", "calls"),
     [
         ("", 4),
+        ("/branches", 4),
+        ("/settings", 1),
         ("/operations", 4),
         ("/operations-live", 3),
         # One more for what did its work anew, where it failed or was cancelled.
         ("/operations/{operation}", 4),
         ("/endpoints/{endpoint}", 4),
-        ("/activity", 2),
+        ("/events", 2),
     ],
 )
 def test_a_page_makes_the_same_few_calls_whatever_it_shows(

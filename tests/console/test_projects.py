@@ -1,5 +1,7 @@
 """A project's page, and creating, renaming and deleting one."""
 
+import re
+
 import pytest
 
 from tests.console.conftest import Person, Shop
@@ -12,12 +14,29 @@ def test_it_works(carol: Person, still_shop: Shop) -> None:
     row = page.row(f"{still_shop.endpoint_id}.localhost")
     for words in (still_shop.endpoint_id, "Active", "main", "read_write", "local"):
         assert words in row
-    branch = page.row(still_shop.main_id)
-    assert "default" in branch
-    assert still_shop.endpoint_id in branch
-    assert "Create one" in page.row(still_shop.dev_id)
-    assert "Create timeline | OK" in page.row("Create timeline")
     assert not page.polls
+
+
+def test_each_tab_is_a_page_of_its_own(carol: Person, still_shop: Shop) -> None:
+    page = Page(carol.get(still_shop.url))
+    tabs = re.findall(r'<a id="tab-\w+" href="([^"]+)"', page.html)
+    assert [tab.removeprefix(still_shop.url) for tab in tabs] == [
+        "",
+        "/branches",
+        "/operations",
+        "/events",
+        "/settings",
+    ]
+    for tab in tabs:
+        html = carol.get(tab).content.decode()
+        assert f'href="{tab}" aria-current="page"' in html
+        assert html.count("<h1") == 1
+
+
+def test_the_settings_tell_of_the_project(carol: Person, still_shop: Shop) -> None:
+    page = Page(carol.get(f"{still_shop.url}/settings"))
+    for words in ("shop", still_shop.id, "local", "Rename…", "Delete…"):
+        assert words in page.text
 
 
 def test_an_endpoint_says_what_is_pending(alice: Person, shop: Shop) -> None:
@@ -64,7 +83,7 @@ def test_what_the_api_refuses_is_told_beside_the_form(
 def test_renaming(alice: Person, shop: Shop) -> None:
     assert Page(alice.get(f"{shop.url}/rename")).fields["name"] == "shop"
     answer = alice.post(f"{shop.url}/rename", {"name": "<i>store</i>"})
-    assert answer["Location"] == shop.url
+    assert answer["Location"] == f"{shop.url}/settings"
     page = Page(alice.get(shop.url))
     assert "<i>store</i>" in page.text
     assert "<i>store" not in page.html
@@ -89,7 +108,16 @@ def test_deleting_takes_the_typed_id(alice: Person, shop: Shop) -> None:
 
 
 def test_anothers_project_is_not_found(carol: Person, bob: Person, still_shop: Shop) -> None:
-    for path in ("", "/rename", "/delete", "/new-branch", "/new-endpoint", "/operations"):
+    for path in (
+        "",
+        "/settings",
+        "/branches",
+        "/rename",
+        "/delete",
+        "/new-branch",
+        "/new-endpoint",
+        "/operations",
+    ):
         answer = bob.get(still_shop.url + path)
         assert answer.status_code == 404, path
         assert "There is nothing here" in Page(answer).text

@@ -31,7 +31,7 @@ def test_pages_hold_no_inline_script_or_style(carol: Person, still_shop: Shop) -
         still_shop.endpoint_url,
         f"{still_shop.url}/operations",
         f"{still_shop.url}/operations/{still_shop.operations()[0]['id']}",
-        f"{still_shop.url}/activity",
+        f"{still_shop.url}/events",
         "/webhooks/new",
     ):
         html = carol.get(path).content.decode()
