@@ -15,6 +15,7 @@ from console import logs
 from console.api_errors import APIError, NonsenseAnswer, TooSlow, Unreachable, error_class
 from console.api_results import text
 from console.bounded_http import BoundedAdapter, TooLong, proxies_for, read_whole
+from console.servers import Server
 
 log = logging.getLogger(__name__)
 
@@ -23,10 +24,12 @@ NOT_JSON = (ValueError, RecursionError)
 
 
 class Transport:
-    """Sends what one user asks, with the user's key. Raises an `APIError` for every failure."""
+    """Sends what one user asks of a server, with the user's key. Raises an `APIError` for every
+    failure."""
 
-    def __init__(self, key: str) -> None:
+    def __init__(self, key: str, server: Server) -> None:
         self._auth = _Bearer(key)
+        self._server = server
         self._too_slow: TooSlow | None = None
 
     def get(self, *path: str, query: Mapping[str, str | int] | None = None) -> object:
@@ -61,7 +64,7 @@ class Transport:
         if self._too_slow:
             # Who has waited in vain once need not wait again for the same page.
             raise self._too_slow
-        url = "/".join([settings.MANAGEMENT_API_URL, *(quote(part, safe="") for part in path)])
+        url = "/".join([self._server.url, *(quote(part, safe="") for part in path)])
         # The page's own, so that both logs can be searched for it; what asks outside of any
         # page gets an id of the API's.
         request_id = logs.current("request") or None
@@ -97,7 +100,7 @@ class Transport:
             words = str(error) if isinstance(error, requests.ConnectionError) else ""
             fields = {"method": method, "url": url, "kind": type(error).__name__, "error": words}
             log.warning("API unreachable", extra=fields)
-            raise Unreachable(f"No connection to {settings.MANAGEMENT_API_URL}.") from error
+            raise Unreachable(f"No connection to {self._server.url}.") from error
         if answer.ok and answer.status_code < 300:
             return _json(answer, content)
         raise _refusal(answer, content)

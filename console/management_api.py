@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeVar, overload
 
 from console.api_errors import APIError, NonsenseAnswer
 from console.api_events import Event
-from console.api_keys import ApiKey, NewApiKey, Reach
+from console.api_keys import ApiKey, NewApiKey, OwnKey, Reach
 from console.api_operations import Operation
 from console.api_results import (
     Branch,
@@ -22,13 +22,16 @@ from console.api_results import (
     required,
     text,
 )
+from console.api_status import StatusCalls
 from console.api_transport import Transport
 from console.api_webhooks import WebhookCalls, may_be_missing
+from console.servers import Server, default_server
 
 A = TypeVar("A")
 B = TypeVar("B")
 C = TypeVar("C")
 D = TypeVar("D")
+E = TypeVar("E")
 
 # What is cancelled or tried again: ("operations", its id), or ("chains", the id of one).
 Target = tuple[Literal["operations", "chains"], str]
@@ -45,14 +48,20 @@ class ManagementAPI:
     slow, cannot be reached or talks nonsense. Ids are the API's own strings.
     """
 
-    def __init__(self, key: str) -> None:
-        self._transport = Transport(key)
+    def __init__(self, key: str, server: Server | None = None) -> None:
+        """`server` is the one of MANAGEMENT_API_URL unless told."""
+        self.server = server or default_server()
+        self._transport = Transport(key, self.server)
         self.webhooks = WebhookCalls(self._transport)
+        self.status = StatusCalls(self._transport)
 
     # Account
 
     def me(self) -> User:
         return User.read(_mapping(self._transport.get("users", "me")))
+
+    def own_key(self) -> OwnKey:
+        return OwnKey.read(_mapping(self._transport.get("auth")))
 
     def regions(self) -> list[Region]:
         return [Region.read(item) for item in objects(self._transport.get("regions"), "regions")]
@@ -246,6 +255,15 @@ def side_by_side(
 def side_by_side(
     a: Callable[[], A], b: Callable[[], B], c: Callable[[], C], d: Callable[[], D], /
 ) -> tuple[A, B, C, D]: ...
+@overload
+def side_by_side(
+    a: Callable[[], A],
+    b: Callable[[], B],
+    c: Callable[[], C],
+    d: Callable[[], D],
+    e: Callable[[], E],
+    /,
+) -> tuple[A, B, C, D, E]: ...
 def side_by_side(*calls: Callable[[], Any]) -> tuple[Any, ...]:
     """Make the calls at the same time; the first of them that failed raises its error."""
     # With the page's context, so that the API is told its id.

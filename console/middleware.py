@@ -9,7 +9,7 @@ from typing import Any
 from django.http import HttpResponse
 from django.http.response import HttpResponseBase
 
-from console import logs, sessions
+from console import logs, service_words, sessions
 from console.api_errors import APIError, Unauthorized
 from console.management_api import ManagementAPI
 from console.request import ConsoleRequest
@@ -105,8 +105,22 @@ class SignInMiddleware:
     ) -> HttpResponse | None:
         if getattr(view, "public", False):
             return None
-        key = sessions.api_key(request)
-        if not key:
+        sign_in = sessions.present(request)
+        if sign_in is None:
             return show_problem(request, Unauthorized("You are not signed in."))
-        request.api = ManagementAPI(key)
+        if _is_by_a_person(request):
+            sessions.keep_awake(request)
+        request.api = ManagementAPI(sign_in.key, sign_in.shown_server)
+        if sign_in.account.is_perch:
+            service_words.ask(sign_in.shown_server, sign_in.key)
         return None
+
+
+def _is_by_a_person(request: ConsoleRequest) -> bool:
+    """Not by a page that was left open and renews itself: that keeps no session awake."""
+    if request.method not in ("GET", "HEAD") or request.htmx.boosted:
+        return True
+    if request.htmx:
+        return bool(request.htmx.target == "dialog")
+    # Older browsers do not tell.
+    return request.headers.get("Sec-Fetch-Mode", "navigate") == "navigate"

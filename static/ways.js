@@ -1,0 +1,2 @@
+// Ways around: the palette and single keys.
+"use strict";
