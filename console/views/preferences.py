@@ -1,4 +1,4 @@
-"""Light, dark or as the system does, and shortcuts on or off: for this browser, signed in or not."""
+"""Light, dark or as the system does, and shortcuts on or off: for this browser, whoever uses it."""
 
 from django.http import HttpResponse, HttpResponseRedirect
 from django.urls import reverse

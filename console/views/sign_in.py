@@ -49,7 +49,7 @@ def sign_in(request: ConsoleRequest) -> HttpResponse:
 @public
 @require_http_methods(["GET", "HEAD", "POST"])
 def by_link(request: ConsoleRequest) -> HttpResponse:
-    """A one-time link. Looking at it uses nothing up: programs follow links to see what is there."""
+    """A one-time link. To look at it uses nothing up: programs follow links, to preview them."""
     code = request.POST.get("code") or request.GET.get("code") or ""
     if request.method != "POST":
         is_good = one_time_links.is_good(code)
