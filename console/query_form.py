@@ -7,9 +7,9 @@ from django import forms
 from console.api_results import Branch, Database, Endpoint
 from console.forms import OpenChoiceField, offer
 
-# Seconds that each statement may take.
+# Seconds that each statement may take, and unless somebody says otherwise.
 TIMES = (10, 30, 60, 300)
-SOONEST = 30
+USUALLY = 30
 
 
 class QueryForm(forms.Form):
@@ -21,8 +21,8 @@ class QueryForm(forms.Form):
         choices=[(seconds, f"{seconds} s") for seconds in TIMES],
         coerce=int,
         required=False,
-        empty_value=SOONEST,
-        initial=SOONEST,
+        empty_value=None,
+        initial=USUALLY,
     )
     read_only = forms.BooleanField(label="Read only", required=False, initial=True)
     sql = forms.CharField(

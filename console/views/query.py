@@ -13,7 +13,7 @@ from django.views.decorators.http import require_http_methods
 from console import sessions, sql_over_http
 from console.api_errors import APIError, NotOffered, Unauthorized
 from console.management_api import side_by_side
-from console.query_form import QueryForm
+from console.query_form import USUALLY, QueryForm
 from console.query_rows import (
     EXPLAIN,
     TABLES,
@@ -144,7 +144,7 @@ def _run(
             request.api.server,
             uri,
             queries,
-            seconds=chosen["seconds"],
+            seconds=chosen["seconds"] or USUALLY,
             read_only=chosen["read_only"],
         )
     except SqlFailed as failure:
