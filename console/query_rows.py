@@ -5,7 +5,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from console.pg_types import NUMBERS
 from console.sql_over_http import Column, Query, Result, SqlFailed
 from console.sql_statements import Statement
 
@@ -49,7 +48,7 @@ class ShownResult:
 
 
 def shown(result: Result, statement: str = "") -> ShownResult:
-    is_number = [column.type in NUMBERS for column in result.columns]
+    is_number = [column.is_number for column in result.columns]
     rows: list[list[Cell]] = []
     characters = 0
     for row in result.rows[:MOST_ROWS]:

@@ -21,6 +21,7 @@ from console.api_errors import APIError, Forbidden, NotFound, NotOffered, Unauth
 from console.forms import FIELDS_OF_ATTRIBUTES
 from console.reach import out_of_reach
 from console.request import ConsoleRequest
+from console.same_request import same_request
 
 T = TypeVar("T")
 
@@ -49,7 +50,8 @@ def show_form(request: ConsoleRequest, form: forms.Form, page: FormPage) -> Http
     if not (page.blocked or page.is_reading or form.is_bound):
         page = replace(page, blocked=out_of_reach(request))
     status = 422 if form.errors else 200
-    return render(request, template, {"form": form, "page": page}, status=status)
+    context = {"form": form, "page": page, "same": same_request(request, form)}
+    return render(request, template, context, status=status)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ import requests
 
 from console.api_results import number, text
 from console.bounded_http import BoundedAdapter, TooLong, is_loopback, proxies_for, read_whole
-from console.pg_types import type_name
+from console.pg_types import NUMBERS, type_name
 from console.servers import Server
 
 log = logging.getLogger(__name__)
@@ -70,6 +70,10 @@ class Column:
     name: str
     # "" for a type that is not one of Postgres's own.
     type: str
+
+    @property
+    def is_number(self) -> bool:
+        return self.type in NUMBERS
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from console.forms import EmptyForm
 from console.management_api import ManagementAPI, side_by_side
 from console.middleware import public
 from console.request import ConsoleRequest
-from console.responses import FormPage, back, show_form, spell_out
+from console.responses import FormPage, back, done, show_form, spell_out
 from console.servers import default_server, find_server, servers
 from console.sessions import Account
 from console.sign_in_form import SignInForm
@@ -92,8 +92,8 @@ def sign_out(request: ConsoleRequest) -> HttpResponse:
 def sign_out_everywhere(request: ConsoleRequest) -> HttpResponse:
     if request.method == "POST":
         sessions.sign_out(request, everywhere=True)
-        messages.success(request, "Whoever was signed in with this key is signed out.")
-        return HttpResponseRedirect(reverse("sign_in"))
+        words = "Whoever was signed in with this key is signed out."
+        return done(request, reverse("sign_in"), words, is_live=False)
     page = FormPage(
         title="Sign out everywhere",
         intro="Whoever is signed in at this console with the same key, in whatever browser, is "
