@@ -25,6 +25,7 @@ from console.api_errors import (
 )
 from console.api_results import text
 from console.bounded_http import READ_AT_ONCE, BoundedAdapter, TooLong, proxies_for, read_whole
+from console.servers import Server
 
 log = logging.getLogger(__name__)
 
@@ -39,22 +40,24 @@ STEPS = frozenset((".", "..", ""))
 
 
 class Transport:
-    """Sends what one user asks, with the user's key. Raises an `APIError` for every failure."""
+    """Sends what one user asks of a server, with the user's key. Raises an `APIError` for every
+    failure."""
 
-    def __init__(self, key: str) -> None:
+    def __init__(self, key: str, server: Server) -> None:
         """Without a key nothing is sent: every call raises Unauthorized."""
         self._key = key
         self._auth = _Bearer(key)
+        self._server = server
         self._too_slow: TooSlow | None = None
 
     @property
     def identity(self) -> tuple[str, ...]:
         """Who asks whom: with the same, the same is seen."""
-        return (settings.MANAGEMENT_API_URL, self._key)
+        return (self._server.url, self._key)
 
     def again(self) -> "Transport":
         """The same for another page, at which the server may be quick again."""
-        return Transport(self._key)
+        return Transport(self._key, self._server)
 
     def get(self, *path: str, query: Mapping[str, str | int] | None = None) -> object:
         """The decoded answer; None where there is none."""
@@ -85,7 +88,7 @@ class Transport:
         waited for longer than LONGEST_SILENCE. Raises NotOffered where that is not the answer."""
         if not self._key:
             raise Unauthorized("You are not signed in.")
-        url = _url(path)
+        url = self._url(path)
         try:
             with requests.Session() as session:
                 answer = session.get(
@@ -107,7 +110,10 @@ class Transport:
                     while piece := answer.raw.read1(READ_AT_ONCE):
                         yield piece
         except (requests.RequestException, HTTPError, OSError) as error:
-            raise Unreachable(f"No stream from {settings.MANAGEMENT_API_URL}.") from error
+            raise Unreachable(f"No stream from {self._server.url}.") from error
+
+    def _url(self, path: Sequence[str]) -> str:
+        return "/".join([self._server.url, *(quote(part, safe="") for part in path)])
 
     def _call(
         self,
@@ -126,7 +132,7 @@ class Transport:
             raise self._too_slow
         if not STEPS.isdisjoint(path):
             raise NotFound("Nothing of that name can be asked for.", status=404)
-        url = _url(path)
+        url = self._url(path)
         # The page's own, so that both logs can be searched for it; what asks outside of any
         # page gets an id of the API's.
         request_id = logs.current("request") or None
@@ -162,14 +168,10 @@ class Transport:
             words = str(error) if isinstance(error, requests.ConnectionError) else ""
             fields = {"method": method, "url": url, "kind": type(error).__name__, "error": words}
             log.warning("API unreachable", extra=fields)
-            raise Unreachable(f"No connection to {settings.MANAGEMENT_API_URL}.") from error
+            raise Unreachable(f"No connection to {self._server.url}.") from error
         if answer.ok and answer.status_code < 300:
             return _json(answer, content)
         raise _refusal(answer, content)
-
-
-def _url(path: Sequence[str]) -> str:
-    return "/".join([settings.MANAGEMENT_API_URL, *(quote(part, safe="") for part in path)])
 
 
 class _Bearer(AuthBase):

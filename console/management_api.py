@@ -11,7 +11,7 @@ from console.api_branches import BranchCalls
 from console.api_changes import ChangeCalls
 from console.api_errors import APIError, NonsenseAnswer, NotOffered, Unauthorized
 from console.api_events import Event
-from console.api_keys import ApiKey, NewApiKey, Reach
+from console.api_keys import ApiKey, NewApiKey, OwnKey, Reach
 from console.api_operations import Operation
 from console.api_results import (
     Branch,
@@ -28,8 +28,10 @@ from console.api_results import (
 )
 from console.api_roles import CatalogCalls
 from console.api_snapshots import SnapshotCalls
+from console.api_status import StatusCalls
 from console.api_transport import Transport
 from console.api_webhooks import WebhookCalls, may_be_missing
+from console.servers import Server, default_server
 
 A = TypeVar("A")
 # Of what is only read.
@@ -56,18 +58,25 @@ class ManagementAPI:
     slow, cannot be reached or talks nonsense. Ids are the API's own strings.
     """
 
-    def __init__(self, key: str) -> None:
-        self._transport = Transport(key)
+    def __init__(self, key: str, server: Server | None = None) -> None:
+        """`server` is the one of MANAGEMENT_API_URL unless told. Without a key nothing is sent:
+        every call raises Unauthorized."""
+        self.server = server or default_server()
+        self._transport = Transport(key, self.server)
         self.branching = BranchCalls(self._transport)
         self.catalog = CatalogCalls(self._transport)
         self.snapshots = SnapshotCalls(self._transport)
         self.webhooks = WebhookCalls(self._transport)
         self.changes = ChangeCalls(self._transport)
+        self.status = StatusCalls(self._transport)
 
     # Account
 
     def me(self) -> User:
         return User.read(_mapping(self._transport.get("users", "me")))
+
+    def own_key(self) -> OwnKey:
+        return OwnKey.read(_mapping(self._transport.get("auth")))
 
     def regions(self) -> list[Region]:
         return [Region.read(item) for item in objects(self._transport.get("regions"), "regions")]

@@ -16,7 +16,7 @@ from django.middleware.gzip import GZipMiddleware
 from django.urls import reverse
 from django.utils import timezone
 
-from console import changes, logs, sessions
+from console import changes, logs, service_words, sessions
 from console.api_errors import APIError, Unauthorized
 from console.management_api import ManagementAPI
 from console.request import ConsoleRequest
@@ -172,14 +172,20 @@ class SignInMiddleware:
     ) -> HttpResponse | None:
         if getattr(view, "public", False):
             return None
-        key = sessions.api_key(request)
-        request.api = ManagementAPI(key)
-        if key:
-            request.channel = _channel(request, kwargs.get("project_id", ""))
-        elif request.method != "POST":
+        sign_in = sessions.present(request)
+        if sign_in is None:
+            # A form that was sent after signing out elsewhere comes back with what was typed: its
+            # view finds that the API refuses whoever has no key, as it does one that was revoked.
+            request.api = ManagementAPI("")
+            if request.method == "POST":
+                return None
             return show_problem(request, Unauthorized("You are not signed in."))
-        # A form that was sent after signing out elsewhere comes back with what was typed: its
-        # view finds that the API refuses whoever has no key, as it does one that was revoked.
+        if _is_by_a_person(request):
+            sessions.keep_awake(request)
+        request.api = ManagementAPI(sign_in.key, sign_in.shown_server)
+        request.channel = _channel(request, kwargs.get("project_id", ""))
+        if sign_in.account.is_perch:
+            service_words.ask(sign_in.shown_server, sign_in.key)
         return None
 
 
@@ -188,3 +194,13 @@ def _channel(request: ConsoleRequest, project_id: str) -> str:
     url = reverse("project_changes", args=[project_id]) if project_id else reverse("changes")
     seen = changes.mark(request.api.changes, project_id)
     return f"{url}?seen={seen}" if seen else url
+
+
+def _is_by_a_person(request: ConsoleRequest) -> bool:
+    """Not by a page that was left open and renews itself: that keeps no session awake."""
+    if request.method not in ("GET", "HEAD") or request.htmx.boosted:
+        return True
+    if request.htmx:
+        return bool(request.htmx.target == "dialog")
+    # Older browsers do not tell.
+    return request.headers.get("Sec-Fetch-Mode", "navigate") == "navigate"

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 from urllib.parse import urlencode, urlsplit
 
@@ -21,7 +21,9 @@ from console import polling
 from console.api_errors import APIError, Forbidden, NotFound, NotOffered, Unauthorized
 from console.forms import FIELDS_OF_ATTRIBUTES
 from console.losses import Loss
+from console.reach import out_of_reach
 from console.request import ConsoleRequest
+from console.same_request import same_request
 
 T = TypeVar("T")
 
@@ -42,13 +44,18 @@ class FormPage:
     blocked: str = ""
     # What goes with it, where something is deleted or replaced.
     losses: Sequence[Loss] = ()
+    # It changes nothing in the account: a key that is read-only may do it too.
+    is_reading: bool = False
 
 
 def show_form(request: ConsoleRequest, form: forms.Form, page: FormPage) -> HttpResponse:
     """The form: as a page of its own, or for htmx as what goes into the dialog."""
     template = "_form.html" if request.htmx else "form.html"
+    if not (page.blocked or page.is_reading or form.is_bound):
+        page = replace(page, blocked=out_of_reach(request))
     status = 422 if form.errors else 200
-    return render(request, template, {"form": form, "page": page}, status=status)
+    context = {"form": form, "page": page, "same": same_request(request, form)}
+    return render(request, template, context, status=status)
 
 
 @contextmanager

@@ -26,7 +26,8 @@ def expect_fits(page: Page) -> None:
     """Nothing is wider than the window, and no sheet is cut off."""
     too_wide = page.evaluate(
         """() => [...document.querySelectorAll("body *")]
-            .filter((one) => one.checkVisibility() && !one.closest("svg, .unseen, .skip, .tabs"))
+            .filter((one) => one.checkVisibility())
+            .filter((one) => !one.closest("svg, .unseen, .skip, .tabs, .cells"))
             .filter((one) => one.getBoundingClientRect().right > innerWidth + 1)
             .map((one) => one.outerHTML.slice(0, 150))"""
     )

@@ -34,7 +34,7 @@ def test_a_first_page_is_light_and_a_later_one_lighter(
         cookies = page.context.cookies()
     for path in ("/", f"/projects/{shop.id}", f"/projects/{shop.id}/branches"):
         with opened(browser, stack.console_url) as page:
-            page.context.add_cookies(cookies)
+            page.context.add_cookies(cookies)  # type: ignore[arg-type] # its own
             with wire(page) as first:
                 page.goto(path)
                 page.wait_for_load_state("load")

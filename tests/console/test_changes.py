@@ -13,6 +13,7 @@ from django.test import Client as Browser
 from console import changes
 from console.api_changes import ChangeCalls
 from console.api_transport import Transport
+from console.servers import default_server
 from console.views import changes as stream
 from tests.console.conftest import Misbehaving, Person, Shop
 from tests.support.relay import Relay, relay
@@ -117,7 +118,7 @@ def test_an_account_is_looked_at_a_few_projects_at_a_time(
 ) -> None:
     projects = ", ".join(f'{{"id": "p{number}"}}' for number in range(10))
     misbehaving.body = f'{{"projects": [{projects}], "endpoints": []}}'.encode()
-    calls = ChangeCalls(Transport("daves-key"))
+    calls = ChangeCalls(Transport("daves-key", default_server()))
     for turn in range(3):
         calls.look("", turn)
     asked = [path.split("?")[0] for path in misbehaving.asked if "endpoints" in path]
@@ -181,7 +182,7 @@ def test_without_readers_the_watch_ends(
 ) -> None:
     monkeypatch.setattr(changes, "LOOK_EVERY", 0.02)
     monkeypatch.setattr(changes, "LINGERS", 0.1)
-    with changes.watching(ChangeCalls(Transport("daves-key")), "p") as watch:
+    with changes.watching(ChangeCalls(Transport("daves-key", default_server())), "p") as watch:
         assert watch
         wait_for(lambda: watch.mark, "the beginning")
     wait_for(lambda: watch.has_ended, "the end")
@@ -189,7 +190,7 @@ def test_without_readers_the_watch_ends(
     time.sleep(0.1)
     assert len(misbehaving.asked) == asked
     # The next reader finds another.
-    with changes.watching(ChangeCalls(Transport("daves-key")), "p") as another:
+    with changes.watching(ChangeCalls(Transport("daves-key", default_server())), "p") as another:
         assert another is not watch
 
 
@@ -197,7 +198,7 @@ def test_too_many_readers_get_along_without(
     dave: Person, misbehaving: Misbehaving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(changes, "MOST_READERS", 1)
-    calls = ChangeCalls(Transport("daves-key"))
+    calls = ChangeCalls(Transport("daves-key", default_server()))
     with changes.watching(calls, "p") as one, changes.watching(calls, "p") as two:
         assert one
         assert two is None

@@ -65,6 +65,7 @@ def test_odd_fields_of_steps_do_no_harm(dave: Person, misbehaving: Misbehaving, 
         "duration_ms": None,
         "detail": {"bytes": 1, "error": "x", "operation_id": "two"},
     }
+    value: object
     for value in [*ODD, {"error": 5}, {"operation_id": []}, {"bytes": "many"}]:
         for status in ("running", "failed"):
             steps = [step | {field: value}, step]
