@@ -51,6 +51,10 @@ class ManagementAPI:
         self.webhooks = WebhookCalls(self._transport)
         self.changes = ChangeCalls(self._transport)
 
+    def refuse_changes(self) -> None:
+        """Have every call that would change anything raise OutOfDate."""
+        self._transport.is_out_of_date = True
+
     # Account
 
     def me(self) -> User:

@@ -234,6 +234,24 @@ def test_who_signed_out_elsewhere_stays_on_the_page(page: Page, stack: Stack) ->
     assert_not_reloaded(page)
 
 
+def test_a_form_from_before_signing_in_anew_asks_once_more(page: Page, stack: Stack) -> None:
+    page_of, anew = stack.new_key(), stack.new_key()
+    sign_in(page, page_of)
+    page.goto("/new-project")
+    name = page.get_by_role("textbox", name="Name")
+    name.fill("typed before")
+    other = page.context.new_page()
+    other.goto("/")
+    other.get_by_role("button", name="Sign out").click()
+    sign_in(other, anew)
+    page.get_by_role("button", name="Create project").click()
+    # Somebody else may be signed in now.
+    expect(page.get_by_role("alert")).to_contain_text("You have signed in anew")
+    expect(name).to_have_value("typed before")
+    page.get_by_role("button", name="Create project").click()
+    expect(page.get_by_role("heading", name="typed before")).to_be_visible()
+
+
 def test_without_scripts_a_form_is_not_lost_by_signing_out(browser: Browser, stack: Stack) -> None:
     project = Project.create(stack, Client(stack.api_url, stack.new_key()), name="shop")
     with opened(browser, stack.console_url, java_script_enabled=False) as plain:
