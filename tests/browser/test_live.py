@@ -305,3 +305,24 @@ def test_times_move_on_by_themselves(page: Page, shop: Project) -> None:
     )
     expect(ago).to_have_text("1 min ago")
     wait_for(lambda: "UTC" in (ago.get_attribute("title") or ""), "the exact time")
+
+
+def test_webhooks_are_live_too(page: Page, stack: Stack) -> None:
+    client = Client(stack.api_url, stack.new_key())
+    sign_in(page, client.key)
+    with page.expect_response(re.compile("/changes")):
+        page.goto("/webhooks")
+    expect(page.get_by_text("Nobody is told")).to_be_visible()
+    asked = {"url": "https://hooks.invalid/x", "description": "chat", "event_types": ["*"]}
+    made = client.post("/webhooks", {"webhook": asked})["webhook"]
+    row = page.locator(".webhooks tbody tr")
+    expect(row).to_contain_text("hooks.invalid", timeout=SOON)
+    page.goto(f"/webhooks/{made['id']}")
+    mark(page)
+    page.get_by_role("button", name="Send a test").click()
+    expect(page.locator(".deliveries tbody tr")).to_have_count(1, timeout=SOON)
+    page.get_by_role("button", name="Disable").click()
+    expect(page.get_by_role("button", name="Enable")).to_be_focused()
+    client.delete(f"/webhooks/{made['id']}")
+    expect(page.locator("#main")).to_have_class(re.compile("gone"), timeout=SOON)
+    assert_not_reloaded(page)
