@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.conftest import Elsewhere, opened
-from tests.browser.looking import cut_off, wire
+from tests.browser.looking import cut_off, expect_accessible, wire
 from tests.browser.test_journey import assert_not_reloaded, mark, sign_in
 from tests.support.client import Client
 from tests.support.project import Project
@@ -124,6 +124,8 @@ def test_a_page_of_what_is_gone_stops_looking_alive(page: Page, stack: Stack) ->
     expect(page.locator("#poll")).to_contain_text("endpoint not found", timeout=SOON)
     expect(page.locator("#main")).to_have_class(re.compile("gone"))
     expect(page.locator("#live .head .actions").first).to_have_attribute("inert", "")
+    expect(page.locator("#edit-settings")).to_have_attribute("inert", "")
+    expect_accessible(page)
     with wire(page) as heard:
         idle(page, 6)
     assert not heard.answers
