@@ -18,6 +18,7 @@ from console.api_errors import (
     NonsenseAnswer,
     NotFound,
     NotOffered,
+    OutOfDate,
     TooSlow,
     Unauthorized,
     Unreachable,
@@ -49,6 +50,8 @@ class Transport:
         self._auth = _Bearer(key)
         self._server = server
         self._too_slow: TooSlow | None = None
+        # The page that asks is from before somebody signed in or out: it may look, and no more.
+        self.is_out_of_date = False
 
     @property
     def identity(self) -> tuple[str, ...]:
@@ -79,6 +82,8 @@ class Transport:
     ) -> object:
         """`once` is a key for this one wish: a server that knows such keys answers the second
         time as it did the first, and does nothing more."""
+        if self.is_out_of_date and self._key:
+            raise OutOfDate("You have signed in anew since this page was made.")
         # On a fresh connection: a change that meets a closed one could not safely be sent twice.
         with _session() as fresh:
             return self._call(fresh, method, path, query=query, body=body, once=once)

@@ -70,6 +70,10 @@ class ManagementAPI:
         self.changes = ChangeCalls(self._transport)
         self.status = StatusCalls(self._transport)
 
+    def refuse_changes(self) -> None:
+        """Have every call that would change anything raise OutOfDate."""
+        self._transport.is_out_of_date = True
+
     # Account
 
     def me(self) -> User:

@@ -129,19 +129,22 @@ def _zone(name: str) -> tzinfo:
 
 
 class FormsMiddleware(CsrfViewMiddleware):
-    """Take forms of our own pages only.
+    """Take forms of our own pages only, by their token.
 
-    By the word of the browser, which names the site that a form was sent from; where it does not,
-    by the form's token. A token alone would lose what was typed into a form that was open while
-    somebody signed in anew: tokens change with that.
+    Where only the token is wrong, and the browser says that the page is ours, somebody has signed
+    in or out since it was made. Nothing is done then, as they may be somebody else now; but the
+    view answers, so that what was typed comes back with a new token.
     """
 
     def process_view(self, request: HttpRequest, *view: Any) -> HttpResponseForbidden | None:
+        refusal = super().process_view(request, *view)
         own = f"{request.scheme}://{request.get_host()}"
-        if request.headers.get("Origin") in (own, *settings.CSRF_TRUSTED_ORIGINS):
-            request.csrf_processing_done = True  # type: ignore[attr-defined]
+        if refusal and request.headers.get("Origin") in (own, *settings.CSRF_TRUSTED_ORIGINS):
+            # One that came back because nobody was signed in is meant for who signs in then.
+            is_awaited = "waits_for_sign_in" in request.POST
+            request.is_out_of_date = not is_awaited  # type: ignore[attr-defined]
             return None
-        return super().process_view(request, *view)
+        return refusal
 
 
 class ProblemMiddleware:
@@ -183,6 +186,8 @@ class SignInMiddleware:
         if _is_by_a_person(request):
             sessions.keep_awake(request)
         request.api = ManagementAPI(sign_in.key, sign_in.shown_server)
+        if getattr(request, "is_out_of_date", False):
+            request.api.refuse_changes()
         request.channel = _channel(request, kwargs.get("project_id", ""))
         if sign_in.account.is_perch:
             service_words.ask(sign_in.shown_server, sign_in.key)

@@ -31,10 +31,9 @@ def test_a_first_page_is_light_and_a_later_one_lighter(
 ) -> None:
     with opened(browser, stack.console_url) as page:
         sign_in(page, shop.client.key)
-        cookies = page.context.cookies()
+        state = page.context.storage_state()
     for path in ("/", f"/projects/{shop.id}", f"/projects/{shop.id}/branches"):
-        with opened(browser, stack.console_url) as page:
-            page.context.add_cookies(cookies)  # type: ignore[arg-type] # its own
+        with opened(browser, stack.console_url, storage_state=state) as page:
             with wire(page) as first:
                 page.goto(path)
                 page.wait_for_load_state("load")

@@ -146,3 +146,40 @@ def test_axe_finds_nothing_on_the_way_in(page: Page, stack: Stack) -> None:
     page.locator("[hx-get='/new-project']").first.click()
     expect(page.locator("dialog[open]")).to_be_visible()
     expect_accessible(page)
+
+
+HEAR = """() => {
+    window.heard = [];
+    const live = "[role=alert], [role=status], [aria-live]";
+    new MutationObserver((changes) => {
+        for (const change of changes) {
+            for (const node of change.addedNodes) {
+                const around = (node.closest ? node : node.parentElement)?.closest(live);
+                const within = node.querySelectorAll ? [...node.querySelectorAll(live)] : [];
+                for (const one of [around, ...within].filter(Boolean)) {
+                    const words = one.textContent.trim().replace(/\\s+/g, " ");
+                    if (words) window.heard.push(words);
+                }
+            }
+        }
+    }).observe(document.body, { childList: true, subtree: true });
+}"""
+
+
+def test_nothing_is_announced_twice(page: Page, stack: Stack) -> None:
+    project = Project.create(stack, Client(stack.api_url, stack.new_key()), name="shop")
+    project.new_branch_id(name="free")
+    open_page(page, project)
+    page.evaluate(HEAR)
+    dialog = page.locator("dialog[open]")
+    page.locator("#create-endpoint").click()
+    dialog.get_by_role("button", name="Create endpoint").click()
+    expect(page.locator(".notice.success")).to_contain_text("is being created")
+    expect(page.locator("#announce")).to_have_text("All operations have finished.", timeout=20_000)
+    # A notice that is still there moves into the next dialog, and out of it.
+    page.locator("#create-endpoint").click()
+    expect(dialog).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
+    heard = page.evaluate("window.heard")
+    assert len(heard) == len(set(heard)) == 2, heard

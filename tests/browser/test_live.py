@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.conftest import Elsewhere, opened
-from tests.browser.looking import cut_off, wire
+from tests.browser.looking import cut_off, expect_accessible, wire
 from tests.browser.test_journey import assert_not_reloaded, mark, sign_in
 from tests.support.client import Client
 from tests.support.project import Project
@@ -124,6 +124,8 @@ def test_a_page_of_what_is_gone_stops_looking_alive(page: Page, stack: Stack) ->
     expect(page.locator("#poll")).to_contain_text("endpoint not found", timeout=SOON)
     expect(page.locator("#main")).to_have_class(re.compile("gone"))
     expect(page.locator("#live .head .actions").first).to_have_attribute("inert", "")
+    expect(page.locator("#edit-settings")).to_have_attribute("inert", "")
+    expect_accessible(page)
     with wire(page) as heard:
         idle(page, 6)
     assert not heard.answers
@@ -234,6 +236,24 @@ def test_who_signed_out_elsewhere_stays_on_the_page(page: Page, stack: Stack) ->
     assert_not_reloaded(page)
 
 
+def test_a_form_from_before_signing_in_anew_asks_once_more(page: Page, stack: Stack) -> None:
+    page_of, anew = stack.new_key(), stack.new_key()
+    sign_in(page, page_of)
+    page.goto("/new-project")
+    name = page.get_by_role("textbox", name="Name")
+    name.fill("typed before")
+    other = page.context.new_page()
+    other.goto("/")
+    other.get_by_role("button", name="Sign out").click()
+    sign_in(other, anew)
+    page.get_by_role("button", name="Create project").click()
+    # Somebody else may be signed in now.
+    expect(page.get_by_role("alert")).to_contain_text("You have signed in anew")
+    expect(name).to_have_value("typed before")
+    page.get_by_role("button", name="Create project").click()
+    expect(page.get_by_role("heading", name="typed before")).to_be_visible()
+
+
 def test_without_scripts_a_form_is_not_lost_by_signing_out(browser: Browser, stack: Stack) -> None:
     project = Project.create(stack, Client(stack.api_url, stack.new_key()), name="shop")
     with opened(browser, stack.console_url, java_script_enabled=False) as plain:
@@ -287,3 +307,24 @@ def test_times_move_on_by_themselves(page: Page, shop: Project) -> None:
     )
     expect(ago).to_have_text("1 min ago")
     wait_for(lambda: "UTC" in (ago.get_attribute("title") or ""), "the exact time")
+
+
+def test_webhooks_are_live_too(page: Page, stack: Stack) -> None:
+    client = Client(stack.api_url, stack.new_key())
+    sign_in(page, client.key)
+    with page.expect_response(re.compile("/changes")):
+        page.goto("/webhooks")
+    expect(page.get_by_text("Nobody is told")).to_be_visible()
+    asked = {"url": "https://hooks.invalid/x", "description": "chat", "event_types": ["*"]}
+    made = client.post("/webhooks", {"webhook": asked})["webhook"]
+    row = page.locator(".webhooks tbody tr")
+    expect(row).to_contain_text("hooks.invalid", timeout=SOON)
+    page.goto(f"/webhooks/{made['id']}")
+    mark(page)
+    page.get_by_role("button", name="Send a test").click()
+    expect(page.locator(".deliveries tbody tr")).to_have_count(1, timeout=SOON)
+    page.get_by_role("button", name="Disable").click()
+    expect(page.get_by_role("button", name="Enable")).to_be_focused()
+    client.delete(f"/webhooks/{made['id']}")
+    expect(page.locator("#main")).to_have_class(re.compile("gone"), timeout=SOON)
+    assert_not_reloaded(page)

@@ -177,9 +177,9 @@ def test_what_was_just_sent_is_watched(dave: Person, misbehaving: Misbehaving) -
     pending = DELIVERED | {"status": "pending", "attempts": 0, "created_at": now}
     pending["last_attempt"] = None
     answer_with(misbehaving, pending)
-    watched = 'hx-get="/webhooks/wh-1/deliveries-live" hx-trigger="load delay:1s"'
+    watched = 'hx-get="/webhooks/wh-1/live" hx-trigger="every 1s"'
     assert watched in dave.get("/webhooks/wh-1").content.decode()
-    assert watched in dave.htmx_get("/webhooks/wh-1/deliveries-live").content.decode()
+    assert watched in dave.htmx_get("/webhooks/wh-1/live").content.decode()
     answer_with(misbehaving, pending | {"created_at": "2026-11-20T10:00:00Z"})
     assert watched not in dave.get("/webhooks/wh-1").content.decode()
 
