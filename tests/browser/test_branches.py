@@ -150,6 +150,7 @@ def test_a_password_shown_once_stays_until_its_reader_is_done(at_grove: Page, gr
     expect(secret).to_have_text(password)
     expect_accessible(page)
     dialog.get_by_role("button", name="Done").click()
+    expect(dialog).to_have_count(0)
     expect(page.locator(".catalog", has_text="reporting")).to_be_visible()
     assert password not in page.content()
 
