@@ -11,7 +11,7 @@ from console.branch_rows import BranchRow, with_limbs
 from console.forms import OpenChoiceField, offer
 from console.statuses import ENDPOINT_STATES
 
-ROWS_A_PAGE = 25
+ROWS_A_PAGE = 20
 DESCENT = "descent"
 
 
@@ -38,7 +38,7 @@ SORTS: dict[str, tuple[str, Callable[[BranchRow], Any] | None]] = {
     "name": ("Name", _by_name),
     "newest": ("Newest first", _by_newest),
     "size": ("Largest first", _by_size),
-    "endpoint": ("State of the endpoint", _by_endpoint),
+    "endpoint": ("Endpoint", _by_endpoint),
 }
 
 

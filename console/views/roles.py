@@ -114,8 +114,8 @@ def _show(
 ) -> HttpResponse:
     context = {
         "title": f"The {'new ' if is_new else ''}password of {name}",
-        "words": "Copy it now, and keep it where you keep passwords. Where the project stores "
-        "passwords it can be shown again; else this is the only time."
+        "words": "Copy it now, and keep it where you keep passwords: it can be shown again only where "
+        "the project stores them."
         if is_new
         else "The branch's copies have the same, unless the branch is protected.",
         "what": "password",
