@@ -56,9 +56,9 @@ def pages(grove: Grove) -> list[str]:
     dev, deep = grove.page_of(grove.dev_id), grove.page_of(grove.deep_id)
     return [
         grove.url,
-        f"{grove.url}?q=level",
+        f"{grove.url}?search=level",
         f"{grove.url}?sort=name",
-        f"{grove.url}?q=nothing+at+all",
+        f"{grove.url}?search=nothing+at+all",
         grove.page_of(grove.branch_id),
         dev,
         deep,
@@ -235,7 +235,7 @@ def test_without_scripts(browser: Browser, stack: Stack, grove: Grove) -> None:
     page.set_default_timeout(20_000)
     sign_in(page, grove.client.key)
     page.goto(grove.url)
-    page.get_by_role("searchbox", name="Search").fill("level 7")
+    page.get_by_label("Search branches").fill("level 7")
     page.get_by_role("button", name="Show").click()
     page.locator(".branches").get_by_role("link", name="level 7", exact=True).click()
     expect(page.get_by_role("heading", name="level 7")).to_be_visible()
