@@ -1,142 +1,72 @@
-"""A project's branches as a list: searched, sorted, and page by page. By descent it is a tree."""
+"""A project's branches as a list, which is a tree as long as it goes by descent."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-from urllib.parse import urlencode
 
-from django import forms
+from django.http import HttpRequest
 
 from console.branch_rows import BranchRow, with_limbs
-from console.forms import OpenChoiceField, offer
+from console.listing import Listing, Order, listing
 from console.statuses import ENDPOINT_STATES
 
-ROWS_A_PAGE = 25
+ROWS_A_PAGE = 20
 DESCENT = "descent"
 
 
-def _by_name(row: BranchRow) -> tuple[str, str]:
-    return (row.branch.name.casefold(), row.branch.id)
-
-
-def _by_newest(row: BranchRow) -> float:
-    return -row.branch.created_at.timestamp() if row.branch.created_at else 0.0
-
-
-def _by_size(row: BranchRow) -> int:
-    return -(row.branch.logical_size if row.branch.logical_size is not None else -1)
-
-
-def _by_endpoint(row: BranchRow) -> int:
+def _by_endpoint(row: BranchRow) -> tuple[int, str]:
     states = [*ENDPOINT_STATES, None]
-    return states.index(row.endpoint.state if row.endpoint else None)
+    return (states.index(row.endpoint.state if row.endpoint else None), row.branch.name)
 
 
-# What a list is sorted by → its words, and the key; by descent, as the rows come.
-SORTS: dict[str, tuple[str, Callable[[BranchRow], Any] | None]] = {
-    DESCENT: ("Descent", None),
-    "name": ("Name", _by_name),
-    "newest": ("Newest first", _by_newest),
-    "size": ("Largest first", _by_size),
-    "endpoint": ("State of the endpoint", _by_endpoint),
+ORDERS: Mapping[str, Order[BranchRow]] = {
+    # As the rows come.
+    DESCENT: Order("By descent", lambda row: 0),
+    "name": Order("By name", lambda row: row.branch.name.casefold()),
+    "newest": Order(
+        "Newest first",
+        lambda row: row.branch.created_at.timestamp() if row.branch.created_at else 0.0,
+        reverse=True,
+    ),
+    "size": Order(
+        "Largest first",
+        lambda row: -1 if row.branch.logical_size is None else row.branch.logical_size,
+        reverse=True,
+    ),
+    "endpoint": Order("By endpoint", _by_endpoint),
 }
-
-
-class ListForm(forms.Form):
-    """Sent by GET, so that an address holds it. Always usable: what it does not know is left."""
-
-    q = forms.CharField(
-        label="Search",
-        required=False,
-        widget=forms.TextInput(
-            attrs={"type": "search", "autocomplete": "off", "placeholder": "Name, id or endpoint"}
-        ),
-    )
-    sort = OpenChoiceField(label="Sort by", required=False)
-
-    def __init__(self, data: Mapping[str, str]) -> None:
-        super().__init__(data)
-        offer(self, "sort", ((value, label) for value, (label, _) in SORTS.items()))
 
 
 @dataclass(frozen=True)
 class BranchList:
-    form: ListForm
+    listing: Listing[BranchRow]
+    # Those of the page; with their limbs where it is a tree.
     rows: Sequence[BranchRow]
-    # How many match in all.
-    found: int
-    # From 1 on; 0 where there is none.
-    page: int
-    pages: int
-    # Whether the rows stand below their parents, and so are drawn as a tree.
     is_tree: bool
-    # Of this list without its page; "" as it is at first.
-    query: str
     # Above the first row, where the page begins in the midst of the tree; the root first.
     above: Sequence[BranchRow]
 
     @property
-    def is_narrowed(self) -> bool:
-        return bool(self.form.cleaned_data["q"])
-
-    @property
-    def first(self) -> int:
-        return (self.page - 1) * ROWS_A_PAGE + 1
-
-    @property
-    def last(self) -> int:
-        return self.first + len(self.rows) - 1
-
-    @property
-    def previous_query(self) -> str:
-        return self._page_query(self.page - 1)
-
-    @property
-    def next_query(self) -> str:
-        return self._page_query(self.page + 1)
-
-    @property
-    def own_query(self) -> str:
-        """What leads to this very page of it."""
-        return self._page_query(self.page)
-
-    def _page_query(self, page: int) -> str:
-        if not 1 <= page <= self.pages:
-            return ""
-        return "&".join(part for part in (self.query, f"page={page}") if part)
+    def begins_with_all(self) -> bool:
+        """Whether it is the beginning of all branches, in whatever order."""
+        return self.listing.page == 1 and not self.listing.search
 
 
-def branch_list(rows: Sequence[BranchRow], data: Mapping[str, str]) -> BranchList:
-    """The rows come by descent, all of them; `data` is what the address asks for."""
-    form = ListForm(data)
-    form.is_valid()
-    words = form.cleaned_data["q"].casefold()
-    sort = form.cleaned_data["sort"] if form.cleaned_data["sort"] in SORTS else DESCENT
-    found = [row for row in rows if words in _text(row)] if words else list(rows)
-    key = SORTS[sort][1]
-    if key:
-        # Equals stay by name.
-        found = sorted(sorted(found, key=_by_name), key=key)
-    pages = -(-len(found) // ROWS_A_PAGE)
-    page = min(max(1, _whole(data.get("page", ""))), pages or 1)
-    shown = found[(page - 1) * ROWS_A_PAGE : page * ROWS_A_PAGE]
-    is_tree = not (words or key)
-    chosen = {"q": form.cleaned_data["q"], "sort": sort if sort != DESCENT else ""}
+def branch_list(request: HttpRequest, rows: Sequence[BranchRow]) -> BranchList:
+    """What the request asks for of the rows, which come by descent, all of them."""
+    found = listing(request, rows, words=_words, orders=ORDERS, size=ROWS_A_PAGE)
+    is_tree = found.sort == DESCENT and not found.search
+    begins_below = is_tree and found.page > 1 and found.rows
     return BranchList(
-        form=form,
-        rows=with_limbs(shown) if is_tree else shown,
-        found=len(found),
-        page=page if found else 0,
-        pages=pages,
+        listing=found,
+        rows=with_limbs(found.rows) if is_tree else found.rows,
         is_tree=is_tree,
-        query=urlencode({name: value for name, value in chosen.items() if value}),
-        above=_ancestors(shown[0], rows) if is_tree and page > 1 and shown else (),
+        above=_ancestors(found.rows[0], rows) if begins_below else (),
     )
 
 
-def _text(row: BranchRow) -> str:
+def _words(row: BranchRow) -> Iterable[str]:
     endpoint_id = row.endpoint.endpoint.id if row.endpoint else ""
-    return f"{row.branch.name} {row.branch.id} {endpoint_id}".casefold()
+    return (row.branch.name, row.branch.id, endpoint_id)
 
 
 def _ancestors(row: BranchRow, rows: Sequence[BranchRow]) -> list[BranchRow]:
@@ -147,7 +77,3 @@ def _ancestors(row: BranchRow, rows: Sequence[BranchRow]) -> list[BranchRow]:
         found.insert(0, known[parent.id])
         parent = known[parent.id].parent
     return found
-
-
-def _whole(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 1

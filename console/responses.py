@@ -105,11 +105,25 @@ def _attributes(form: forms.Form, words: str) -> list[tuple[str, str]]:
     return [(attribute, name) for attribute, name in fields if name in form.fields]
 
 
+# Where no form has a label for it.
+WORDS_OF_ATTRIBUTES = {
+    "autoscaling_limit_max_cu": "largest size",
+    "autoscaling_limit_min_cu": "smallest size",
+    "expires_at": "time of expiry",
+    "pooler_enabled": "pooling",
+    "suspend_timeout_seconds": "suspend timeout",
+}
+
+
+def _in_plain_words(words: str) -> str:
+    return ATTRIBUTE.sub(lambda name: WORDS_OF_ATTRIBUTES.get(name[0], name[0]), words)
+
+
 def _in_labels(form: forms.Form, words: str) -> str:
     """The words, with the labels of the form's fields for the API's names of them."""
     for attribute, name in _attributes(form, words):
         words = words.replace(attribute, f"“{form[name].label}”")
-    return words
+    return _in_plain_words(words)
 
 
 def show_secret(
@@ -158,7 +172,7 @@ def act(
     except Unauthorized:
         raise
     except APIError as problem:
-        messages.error(request, spell_out(problem))
+        messages.error(request, _in_plain_words(spell_out(problem)))
         return done(request, back(request, otherwise))
     return done(request, back(request, otherwise), message)
 

@@ -50,21 +50,22 @@ window.Perch = {};
     Perch.returnFocus();
   });
 
-  // What is shown once only is left by its button, which says so.
+  // What is shown once only is left by its button; who goes another way is told so.
 
   function keep(event) {
-    const words = dialog.querySelector("[data-once-words]");
+    const words = dialog.open && dialog.querySelector("[data-once-words]");
     if (!words) return;
     event.preventDefault();
     words.hidden = false;
+    Perch.announce(words.textContent.trim());
     dialog.querySelector("footer [role=button]").focus();
   }
 
   dialog.addEventListener("cancel", keep);
-  dialog.addEventListener("keydown", (event) => {
+  document.addEventListener("keydown", (event) => {
     // A browser may close a dialog at a second Escape, whatever came of the first.
     if (event.key === "Escape") keep(event);
-  });
+  }, true);
 
   document.addEventListener("perch:changed", (event) => {
     if (dialog.contains(event.target)) dialog.close();

@@ -49,12 +49,15 @@ def _contents(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any],
     perched = [endpoint_row(each, branches, operations.items) for each in endpoints]
     rows = branch_rows(branches, perched)
     known = {branch.id for branch in branches}
-    found = branch_list(rows, request.GET.dict())
-    query = f"?{found.own_query}" if found.own_query and request.GET else ""
-    here = reverse("branches", args=[project_id]) + query
+    found = branch_list(request, rows)
+    query = f"?{found.listing.query}" if found.listing.query else ""
+    here = reverse("branches", args=[project_id])
     context = {
         "project": project,
         "here": here,
+        # Where forms come back to: the very page of the list.
+        "origin": here + query,
+        "listing": found.listing,
         "count": len(rows),
         "list": found,
         "branches": found.rows,

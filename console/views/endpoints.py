@@ -73,11 +73,11 @@ def _contents(
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def create(request: ConsoleRequest, project_id: str) -> HttpResponse:
+    url = back(request, reverse("project", args=[project_id]))
     form = EndpointForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
         with problems_beside(form, "branch_id"):
             endpoint = request.api.create_endpoint(project_id, form.attributes())
-            url = reverse("project", args=[project_id])
             return done(request, url, f"Endpoint {endpoint.id} is being created.")
     free = choices(request, lambda: _free_branches(request, project_id))
     form.initial["branch_id"] = request.GET.get("branch", "")
@@ -86,7 +86,7 @@ def create(request: ConsoleRequest, project_id: str) -> HttpResponse:
         title="Create an endpoint",
         intro="Clients reach a branch through the one endpoint on it. 1 CU is 1 vCPU and 4 GB.",
         submit="Create endpoint",
-        back=reverse("project", args=[project_id]),
+        back=url,
         blocked="" if free or form.is_bound else ALL_TAKEN,
     )
     return show_form(request, form, page)

@@ -12,6 +12,12 @@ from console.management_api import part, side_by_side
 from console.request import ConsoleRequest
 from console.responses import FormPage, done, problems_beside, show_form, show_secret
 
+KEEP_IT = (
+    "Copy it now, and keep it where you keep passwords: it can be shown again only where the "
+    "project stores them."
+)
+SAME_ON_COPIES = "The branch's copies have the same, unless the branch is protected."
+
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def create(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
@@ -114,10 +120,7 @@ def _show(
 ) -> HttpResponse:
     context = {
         "title": f"The {'new ' if is_new else ''}password of {name}",
-        "words": "Copy it now, and keep it where you keep passwords. Where the project stores "
-        "passwords it can be shown again; else this is the only time."
-        if is_new
-        else "The branch's copies have the same, unless the branch is protected.",
+        "words": KEEP_IT if is_new else SAME_ON_COPIES,
         "what": "password",
         "secret": shown,
         "is_shown_once": is_new,

@@ -63,33 +63,32 @@ def test_a_first_day_with_perch(signed_in: Page) -> None:
     expect(page.locator(".endpoints tbody tr")).to_have_count(1)
     expect(page.locator(".endpoints tbody tr")).to_contain_text("Active")
 
-    # A branch without an endpoint; one on it; both by what the page offers there.
+    # A branch without an endpoint; one on it; both by what the pages offer there.
     open_tab(page, "Branches")
     page.get_by_role("button", name="Create branch").click()
     dialog.get_by_label("Name").fill("dev")
     dialog.get_by_label("Create an endpoint on it").uncheck()
     dialog.get_by_role("button", name="Create branch").click()
-    expect(dialog).to_have_count(0)
-    dev = page.locator(".branches tbody tr").filter(has_text="dev")
-    expect(dev).to_be_visible()
+    expect(page.get_by_role("heading", name="dev")).to_be_visible()
     expect_quiet(page)
-    dev.get_by_role("link", name="Create one").click()
+    page.get_by_role("button", name="Create an endpoint").click()
     dialog.get_by_role("button", name="Create endpoint").click()
-    expect(page.locator(".endpoints tbody tr")).to_have_count(2)
+    perching = page.locator(".perching")
+    expect(perching).to_contain_text("Active")
     expect_quiet(page)
-    row = page.locator(".endpoints tbody tr").filter(has=page.get_by_role("cell", name="dev"))
-    expect(row).to_contain_text("Active")
-    endpoint_id = row.locator(".lead code").first.inner_text()
+    endpoint_id = perching.locator(".lead code").first.inner_text()
 
     # Another branch, and the endpoint moves there.
-    open_tab(page, "Branches")
+    page.get_by_role("link", name="Branches").click()
+    expect(page.locator(".branches tbody tr")).to_have_count(2)
     page.get_by_role("button", name="Create branch").click()
     dialog.get_by_label("Name").fill("preview")
     dialog.get_by_label("Create an endpoint on it").uncheck()
     dialog.get_by_role("button", name="Create branch").click()
-    expect(page.locator(".branches tbody tr")).to_have_count(3)
+    expect(page.get_by_role("heading", name="preview")).to_be_visible()
     expect_quiet(page)
-    expect(page.locator("#announce")).to_have_text("All operations have finished.")
+    page.get_by_role("link", name="Branches").click()
+    expect(page.locator(".branches tbody tr")).to_have_count(3)
     open_tab(page, "Endpoints")
     mark(page)
     open_menu(page, endpoint_id)
@@ -186,7 +185,7 @@ def test_what_is_typed_survives_a_refusal_and_the_polling_behind_it(signed_in: P
     dialog.get_by_label("Name").fill("<b>markup</b> & more")
     dialog.get_by_role("button", name="Create branch").click()
     expect(dialog).to_have_count(0)
-    expect(page.locator(".branches")).to_contain_text("<b>markup</b> & more")
+    expect(page.get_by_role("heading", name="<b>markup</b> & more")).to_be_visible()
 
 
 def test_a_hidden_tab_does_not_poll_and_an_open_menu_stays_open(
