@@ -125,7 +125,7 @@ def outcome(operations: Iterable[Operation], there: There = NOT_READ) -> Outcome
 def lasting_words(operation: Operation) -> str:
     """For how long an unfinished operation has been known, where that is long: “for 40 s”."""
     lasting = _lasting_ms([operation]) if is_unfinished(operation) else None
-    return f"for {duration(lasting // 1000 * 1000)}" if lasting else ""
+    return f"for {duration(lasting)}" if lasting else ""
 
 
 def not_run_for(operation: Operation) -> str:

@@ -144,8 +144,9 @@ def _row(
 def _warning(step: Step, lasting_ms: int | None) -> str:
     if step.name != "queued" or lasting_ms is None or lasting_ms < UNTAKEN:
         return ""
-    lasting = duration(lasting_ms // 1000 * 1000)
-    return f"No worker has taken it for {lasting}. Is the worker of its region running?"
+    return (
+        f"No worker has taken it for {duration(lasting_ms)}. Is the worker of its region running?"
+    )
 
 
 def step_label(name: str) -> str:
