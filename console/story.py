@@ -99,6 +99,11 @@ def broken_off_in(operation: Operation) -> str:
     return step_label(failed[-1].name) if failed else ""
 
 
+def warning_of(operation: Operation) -> str:
+    """What is wrong with an unfinished operation although nothing has failed."""
+    return next((row.warning for row in story(operation, ()) if row.warning), "")
+
+
 def _span(step: Step, end: datetime | None) -> Span | None:
     """From when to when; a step that has no end lasts until `end`."""
     finished = step.finished_at or end
