@@ -85,8 +85,8 @@ class Outcome:
     unfinished: int = 0
     # Milliseconds since the first of those was asked for, where that is long ago.
     lasting_ms: int | None = None
-    # The newest first.
-    failures: Sequence[Failure] = ()
+    # The newest first; None where the page cannot know which of them still matter.
+    failures: Sequence[Failure] | None = ()
 
     @property
     def failure(self) -> Failure | None:
@@ -94,11 +94,13 @@ class Outcome:
 
     @property
     def other_failures(self) -> int:
-        return max(0, len(self.failures) - 1)
+        return max(0, len(self.failures or ()) - 1)
 
     @property
     def ending(self) -> str:
         """What a screen reader is told once nothing is under way any more."""
+        if self.failures is None:
+            return "Nothing shown here is in progress any more."
         if not self.failures:
             return "All operations have finished."
         if self.other_failures:
@@ -111,21 +113,22 @@ class Outcome:
 NOTHING = Outcome()
 
 
-def outcome(operations: Iterable[Operation], there: There = NOT_READ) -> Outcome:
-    """`operations` come newest first, as the API lists them."""
+def outcome(operations: Iterable[Operation], there: There | None = NOT_READ) -> Outcome:
+    """`operations` come newest first, as the API lists them; without `there` they are but some, and
+    whether their failures still matter is not known."""
     shown = list(operations)
     unfinished = [operation for operation in shown if is_unfinished(operation)]
     return Outcome(
         unfinished=len(unfinished),
         lasting_ms=_lasting_ms(unfinished),
-        failures=_standing(shown, there),
+        failures=None if there is None else _standing(shown, there),
     )
 
 
 def lasting_words(operation: Operation) -> str:
     """For how long an unfinished operation has been known, where that is long: “for 40 s”."""
     lasting = _lasting_ms([operation]) if is_unfinished(operation) else None
-    return f"for {duration(lasting // 1000 * 1000)}" if lasting else ""
+    return f"for {duration(lasting)}" if lasting else ""
 
 
 def not_run_for(operation: Operation) -> str:

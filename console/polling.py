@@ -40,10 +40,13 @@ class Polling:
 
 
 def polling(
-    request: ConsoleRequest, url: str, operations: Iterable[Operation], there: There = NOT_READ
+    request: ConsoleRequest,
+    url: str,
+    operations: Iterable[Operation],
+    there: There | None = NOT_READ,
 ) -> Polling:
     """The polling of a region at `url` that shows `operations`, the newest first; `there` is what
-    they may be about."""
+    they may be about, None where they are but some."""
     found = outcome(operations, there)
     turn = _turn(request)
     if not found.unfinished:

@@ -23,6 +23,8 @@ class RunRow:
     status: Status
     branch_name: str
     operations: Sequence[OperationRow]
+    # What is wrong with it although nothing has failed.
+    warning: str = ""
 
     @property
     def error(self) -> str:
@@ -44,8 +46,7 @@ class RunRow:
     @property
     def lasting(self) -> str:
         """“for 40 s”, where it has gone on for so long that one wonders."""
-        unfinished = [each for each in self.run.operations if is_unfinished(each)]
-        return lasting_words(unfinished[0]) if unfinished else ""
+        return lasting_words(self.run.under_way[0]) if self.run.under_way else ""
 
 
 def run_url(project_id: str, run: Run) -> str:
@@ -53,7 +54,7 @@ def run_url(project_id: str, run: Run) -> str:
     return url_or_none(name, project_id, run_id)
 
 
-def run_row(project_id: str, run: Run, names: Names) -> RunRow:
+def run_row(project_id: str, run: Run, names: Names, warning: str = "") -> RunRow:
     return RunRow(
         run=run,
         title=asked(run, names),
@@ -61,6 +62,7 @@ def run_row(project_id: str, run: Run, names: Names) -> RunRow:
         status=run.status,
         branch_name=names.branch(run.branch_id),
         operations=operation_rows(run.operations, names.branches.values()),
+        warning=warning,
     )
 
 

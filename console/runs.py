@@ -49,7 +49,11 @@ class Run:
 
     @property
     def is_unfinished(self) -> bool:
-        return any(is_unfinished(operation) for operation in self.operations)
+        return bool(self.under_way)
+
+    @property
+    def under_way(self) -> Sequence[Operation]:
+        return [operation for operation in self.operations if is_unfinished(operation)]
 
     @property
     def culprit(self) -> Operation | None:

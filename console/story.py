@@ -99,6 +99,11 @@ def broken_off_in(operation: Operation) -> str:
     return step_label(failed[-1].name) if failed else ""
 
 
+def warning_of(operation: Operation) -> str:
+    """What is wrong with an unfinished operation although nothing has failed."""
+    return next((row.warning for row in story(operation, ()) if row.warning), "")
+
+
 def _span(step: Step, end: datetime | None) -> Span | None:
     """From when to when; a step that has no end lasts until `end`."""
     finished = step.finished_at or end
@@ -144,8 +149,9 @@ def _row(
 def _warning(step: Step, lasting_ms: int | None) -> str:
     if step.name != "queued" or lasting_ms is None or lasting_ms < UNTAKEN:
         return ""
-    lasting = duration(lasting_ms // 1000 * 1000)
-    return f"No worker has taken it for {lasting}. Is the worker of its region running?"
+    return (
+        f"No worker has taken it for {duration(lasting_ms)}. Is the worker of its region running?"
+    )
 
 
 def step_label(name: str) -> str:

@@ -119,7 +119,7 @@ def duration(milliseconds: int | None) -> str:
 
 def _long(seconds: float) -> str:
     if seconds < MINUTE:
-        return f"{seconds:.1f} s"
+        return f"{seconds:.1f} s" if seconds < 10 else f"{int(seconds)} s"
     if seconds < HOUR:
         return f"{int(seconds // MINUTE)} min {int(seconds % MINUTE)} s"
     return f"{int(seconds // HOUR)} h {int(seconds % HOUR // MINUTE)} min"

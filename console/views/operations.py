@@ -1,7 +1,8 @@
 """A project's runs: the list, back to the first, and the timeline of the last hours."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
@@ -10,22 +11,23 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_safe
 
-from console.api_errors import APIError
 from console.api_operations import Operation
 from console.api_results import Branch, Endpoint, Page
 from console.filters import OperationFilters
-from console.management_api import ManagementAPI, or_none, side_by_side
-from console.outcomes import There
+from console.management_api import ManagementAPI, each_or_none, or_none, side_by_side
+from console.outcomes import There, lasting_words
 from console.polling import Polling, polling, render_live
 from console.request import ConsoleRequest
 from console.run_rows import run_row
 from console.runs import Names, Run, runs_of
+from console.story import warning_of
 from console.timeline import OPERATIONS_READ, Timeline, begin_of, hours_asked, timeline
 
 OPERATIONS_A_PAGE = 25
 # The API takes no more ids in one filter, and lists no more than so many at once of them.
 CHAINS_ASKED_FOR = 20
 MEMBERS_READ = 200
+STORIES_READ = 3
 
 
 @require_safe
@@ -81,13 +83,16 @@ def _list(
     can_filter = _can_filter(page, filters)
     names, there = Names.of(branches), There.of(endpoints, branches)
     listed = [run for run in runs_of(page.items) if not run.chain_id or run.chain_id != place.shown]
-    runs = _completed(api, project_id, listed, page, is_filtered=bool(filters.chosen))
+    # The last may go on beyond the page, and what is narrowed shows some of their operations.
+    in_doubt = listed if filters.chosen else listed[-1:] if page.cursor else []
+    told = _tell_more(api, project_id, listed, in_doubt)
+    runs = told.runs
     is_filtered = can_filter and bool(filters.chosen)
     operations = [operation for run in runs for operation in run.operations[::-1]]
     older = _Place(page.cursor, runs[-1].chain_id if runs else place.shown)
     context = {
         "project": project,
-        "runs": [run_row(project_id, run, names) for run in runs],
+        "runs": [run_row(project_id, run, names, told.warnings.get(run.id, "")) for run in runs],
         "older_query": urlencode(filters.chosen | older.query) if page.cursor else "",
         "is_first_page": not place.cursor,
         "can_filter": can_filter,
@@ -98,8 +103,10 @@ def _list(
     }
     query = filters.chosen | place.query | ({"hours": str(hours)} if "hours" in request.GET else {})
     url = reverse("operations_live", args=[project_id])
-    state = polling(request, f"{url}?{urlencode(query)}" if query else url, operations, there)
-    return context, state
+    url = f"{url}?{urlencode(query)}" if query else url
+    # What has put a failure right may be on another page, or be none of what is chosen.
+    is_all = not (place.cursor or filters.chosen)
+    return context, polling(request, url, operations, there if is_all else None)
 
 
 def _can_filter(page: Page[Operation], filters: OperationFilters) -> bool:
@@ -109,32 +116,50 @@ def _can_filter(page: Page[Operation], filters: OperationFilters) -> bool:
     return filters.is_in_use
 
 
-def _completed(
-    api: ManagementAPI,
-    project_id: str,
-    runs: Sequence[Run],
-    page: Page[Operation],
-    *,
-    is_filtered: bool,
-) -> list[Run]:
-    """The runs with all of their operations, where the list has not shown them all: where it was
-    narrowed, and of the last one before the page's end."""
-    in_doubt = runs if is_filtered else runs[-1:] if page.cursor else []
+@dataclass(frozen=True)
+class _Told:
+    """What is asked about the listed runs once they are known, all at the same time. What cannot be
+    read is left out: what is known already is worth more than an error page."""
+
+    runs: Sequence[Run]
+    # By the run's id, what is wrong with it although nothing has failed.
+    warnings: Mapping[str, str]
+
+
+def _tell_more(
+    api: ManagementAPI, project_id: str, listed: Sequence[Run], in_doubt: Sequence[Run]
+) -> _Told:
+    """Of those in doubt, all their operations, as the list may have shown but some; of those that
+    last for long, what they are at."""
     chains = [run.chain_id for run in in_doubt if run.chain_id]
-    if not chains:
-        return list(runs)
-    members = _members(api, project_id, chains[:CHAINS_ASKED_FOR])
-    return [Run(members.get(run.chain_id) or run.operations) for run in runs]
+    parts = [
+        chains[start : start + CHAINS_ASKED_FOR]
+        for start in range(0, len(chains), CHAINS_ASKED_FOR)
+    ]
+    lasting = [
+        (run.id, operation.id)
+        for run in listed
+        for operation in run.under_way[:1]
+        if run.chain_id and lasting_words(operation)
+    ]
+    slow = dict(lasting[:STORIES_READ])
+    calls: list[Callable[[], Any]] = [
+        *(partial(_members, api, project_id, part) for part in parts),
+        *(partial(api.operation, project_id, operation_id) for operation_id in slow.values()),
+    ]
+    answers = each_or_none(lambda call: call(), calls)
+    members = {k: v for found in answers[: len(parts)] for k, v in (found or {}).items()}
+    stories = zip(slow, answers[len(parts) :], strict=True)
+    return _Told(
+        runs=[Run(members.get(run.chain_id) or run.operations) for run in listed],
+        warnings={run_id: warning_of(operation) for run_id, operation in stories if operation},
+    )
 
 
 def _members(
     api: ManagementAPI, project_id: str, chains: Sequence[str]
 ) -> dict[str, Sequence[Operation]]:
-    try:
-        page = api.operations(project_id, limit=MEMBERS_READ, chain_id=",".join(chains))
-    except APIError:
-        # The part of them that is known is worth more than an error page.
-        return {}
+    page = api.operations(project_id, limit=MEMBERS_READ, chain_id=",".join(chains))
     found = {run.chain_id: run.operations for run in runs_of(page.items)}
     if page.cursor and page.items:
         # The oldest may go on beyond what was read.

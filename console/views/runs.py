@@ -183,6 +183,8 @@ def _page(
         "log": "\n".join(log_lines(run)),
         "things": things(project.id, run, names, there),
         "asked": asked,
+        # The event tells also from where.
+        "actor": asked[0].event.actor if asked and asked[0].event.actor else run.initiator,
         "retries": retries_by_run(project.id, run, retries),
         "is_several": len(run.operations) > 1,
         # What a button sends along, so that pressed twice it does no more than once.

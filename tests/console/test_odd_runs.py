@@ -9,7 +9,7 @@ from tests.console.conftest import Misbehaving, Person
 from tests.console.test_activity import event
 from tests.console.test_stories import RUN, told
 
-ODD = [None, True, -1, 1e308, "<script>", [1], {"a": {"b": 1}}]
+ODD: list[Any] = [None, True, -1, 1e308, "<script>", [1], {"a": {"b": 1}}]
 PAGES = (
     *(f"{RUN}/live", "/projects/p/operations-live", "/projects/p/timeline-live"),
     *("/projects/p/operations/one", "/projects/p/events-live", "/activity-live"),

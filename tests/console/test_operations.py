@@ -3,8 +3,9 @@
 import pytest
 
 from console.views import operations
-from tests.console.conftest import Person, Shop
+from tests.console.conftest import Misbehaving, Person, Shop
 from tests.console.pages import Page
+from tests.console.test_stories import answer_with, told
 
 
 def test_it_works(carol: Person, still_shop: Shop) -> None:
@@ -103,3 +104,14 @@ def test_the_timeline_says_the_same_as_a_table(carol: Person, still_shop: Shop) 
     # What is no choice is the usual one.
     assert "Last 6 hours" in Page(carol.get(f"{still_shop.url}/timeline?hours=7000")).text
     assert carol.htmx_get(f"{still_shop.url}/timeline-live").status_code == 286
+
+
+def test_an_older_page_does_not_tell_of_failures_that_may_be_put_right(
+    dave: Person, misbehaving: Misbehaving
+) -> None:
+    answer_with(misbehaving, told(status="failed", updated_at=""))
+    assert "Create branch failed" in Page(dave.get("/projects/p/operations")).text
+    for query in ("cursor=c", "status=failed"):
+        page = Page(dave.get(f"/projects/p/operations?{query}"))
+        assert "Create branch failed" not in page.text
+        assert "Error" in page.row("Create branch")

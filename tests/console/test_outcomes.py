@@ -28,7 +28,7 @@ def told(number: int, status: str, action: str = "start_compute", **fields: Any)
 
 def test_a_success_of_something_else_does_not_hide_a_failure() -> None:
     found = outcome([told(1, "finished", endpoint_id="ep-b"), told(2, "failed")])
-    assert [failure.operation_id for failure in found.failures] == ["o2"]
+    assert [failure.operation_id for failure in found.failures or ()] == ["o2"]
     assert found.ending == "Nothing is in progress. Start compute of ep-a has failed."
 
 
@@ -45,10 +45,12 @@ def test_the_blame_is_on_the_one_that_failed_and_not_on_those_that_were_not_run(
     why = "not run: the operation o2 (apply_config) before it failed: no disk"
     victim = told(1, "failed", "suspend_compute", error=why)
     found = outcome([victim, told(2, "failed", "apply_config")])
-    assert [failure.name for failure in found.failures] == ["Apply configuration"]
-    assert found.failures[0].error == "no disk"
+    assert [failure.name for failure in found.failures or ()] == ["Apply configuration"]
+    assert found.failure is not None
+    assert found.failure.error == "no disk"
     # Where the one that failed is not on the page, what is known of it leads there.
-    (alone,) = outcome([victim]).failures
+    alone = outcome([victim]).failure
+    assert alone is not None
     assert alone.operation_id == "o2"
     assert alone.error == why
 
@@ -64,8 +66,10 @@ def test_what_is_gone_has_no_failures() -> None:
     assert not outcome([deletion, of_branch]).failures
     # The deletion's own failure is one.
     failed_deletion = told(1, "failed", "delete_timeline", endpoint_id="")
-    (failure,) = outcome([failed_deletion, of_branch]).failures
-    assert failure.operation_id == "o1"
+    left = outcome([failed_deletion, of_branch])
+    assert left.failure is not None
+    assert left.failure.operation_id == "o1"
+    assert not left.other_failures
 
 
 def test_an_old_failure_is_history() -> None:
@@ -83,6 +87,12 @@ def test_several_are_counted() -> None:
     assert found.other_failures == 1
     assert found.unfinished == 1
     assert found.ending == "Nothing is in progress. 2 operations have failed."
+
+
+def test_a_part_of_the_operations_does_not_speak_for_all() -> None:
+    found = outcome([told(1, "failed")], None)
+    assert found.failure is None
+    assert found.ending == "Nothing shown here is in progress any more."
 
 
 def test_what_lasts_says_for_how_long() -> None:

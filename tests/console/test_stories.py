@@ -138,6 +138,7 @@ def test_an_operation_that_no_worker_takes_is_said_to_be_stuck(
     assert "1 operation in progress for 4" in page.text
     listed = Page(dave.get("/projects/p/operations"))
     assert "In progress for 4" in listed.row("Create branch")
+    assert "No worker has taken it for 4" in listed.row("Create branch")
     at = datetime.now(UTC).isoformat()
     answer_with(misbehaving, told(status="running", steps=[queued | {"started_at": at}]))
     assert "No worker" not in Page(dave.get(RUN)).text
