@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Any, Literal, TypeVar, overload
 
-from console.api_errors import APIError, NonsenseAnswer
+from console.api_errors import APIError, NonsenseAnswer, NotFound
 from console.api_events import Event
 from console.api_keys import ApiKey, NewApiKey, OwnKey, Reach
 from console.api_operations import Operation
@@ -64,7 +64,12 @@ class ManagementAPI:
         return OwnKey.read(_mapping(self._transport.get("auth")))
 
     def regions(self) -> list[Region]:
-        return [Region.read(item) for item in objects(self._transport.get("regions"), "regions")]
+        """None where the server does not tell."""
+        try:
+            data = self._transport.get("regions")
+        except NotFound:
+            return []
+        return [Region.read(item) for item in objects(data, "regions")]
 
     def api_keys(self) -> list[ApiKey]:
         return [ApiKey.read(item) for item in objects(self._transport.get("api_keys"))]
