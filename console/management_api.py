@@ -9,7 +9,7 @@ from typing import Any, Generic, Literal, TypeVar, overload
 
 from console.api_branches import BranchCalls
 from console.api_changes import ChangeCalls
-from console.api_errors import APIError, NonsenseAnswer, NotOffered, Unauthorized
+from console.api_errors import APIError, NonsenseAnswer, NotFound, NotOffered, Unauthorized
 from console.api_events import Event
 from console.api_keys import ApiKey, NewApiKey, OwnKey, Reach
 from console.api_operations import Operation
@@ -83,7 +83,12 @@ class ManagementAPI:
         return OwnKey.read(_mapping(self._transport.get("auth")))
 
     def regions(self) -> list[Region]:
-        return [Region.read(item) for item in objects(self._transport.get("regions"), "regions")]
+        """None where the server does not tell."""
+        try:
+            data = self._transport.get("regions")
+        except NotFound:
+            return []
+        return [Region.read(item) for item in objects(data, "regions")]
 
     def api_keys(self) -> list[ApiKey]:
         return [ApiKey.read(item) for item in objects(self._transport.get("api_keys"))]
