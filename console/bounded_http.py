@@ -23,11 +23,13 @@ class TooLong(requests.RequestException):
     """The answer has more bytes than it may."""
 
 
-def read_whole(answer: requests.Response, *, longest: int = LONGEST_ANSWER) -> bytes:
-    """The body of an answer that was asked for with `stream=True`, of at most `longest` bytes.
+def read_whole(answer: requests.Response, *, longest: int | None = None) -> bytes:
+    """The body of an answer that was asked for with `stream=True`, of at most `longest` bytes,
+    unless told LONGEST_ANSWER.
 
     Raises TooLong, and what `requests` raises, requests.Timeout once its time is over.
     """
+    longest = longest or LONGEST_ANSWER
     body = bytearray()
     try:
         for piece in answer.iter_content(READ_AT_ONCE):
