@@ -3,11 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar, overload
+from typing import Any, Literal, TypeVar, overload
 
 from console.api_branches import BranchCalls
-from console.api_errors import APIError, NonsenseAnswer, NotOffered, Unauthorized
+from console.api_errors import APIError, NonsenseAnswer
 from console.api_events import Event
 from console.api_keys import ApiKey, NewApiKey, Reach
 from console.api_operations import Operation
@@ -30,14 +29,10 @@ from console.api_transport import Transport
 from console.api_webhooks import WebhookCalls, may_be_missing
 
 A = TypeVar("A")
-# Of what is only read.
-Item = TypeVar("Item", covariant=True)
 B = TypeVar("B")
 C = TypeVar("C")
 D = TypeVar("D")
 E = TypeVar("E")
-F = TypeVar("F")
-G = TypeVar("G")
 
 # What is cancelled or tried again: ("operations", its id), or ("chains", the id of one).
 Target = tuple[Literal["operations", "chains"], str]
@@ -239,17 +234,6 @@ def side_by_side(
     e: Callable[[], E],
     /,
 ) -> tuple[A, B, C, D, E]: ...
-@overload
-def side_by_side(
-    a: Callable[[], A],
-    b: Callable[[], B],
-    c: Callable[[], C],
-    d: Callable[[], D],
-    e: Callable[[], E],
-    f: Callable[[], F],
-    g: Callable[[], G],
-    /,
-) -> tuple[A, B, C, D, E, F, G]: ...
 def side_by_side(*calls: Callable[[], Any]) -> tuple[Any, ...]:
     """Make the calls at the same time; the first of them that failed raises its error."""
     # With the page's context, so that the API is told its id.
@@ -268,33 +252,6 @@ def each_or_none(call: Callable[[A], B], items: Sequence[A]) -> list[B | None]:
 
     futures = [_threads.submit(copy_context().run, quietly, item) for item in items]
     return [future.result() for future in futures]
-
-
-@dataclass(frozen=True)
-class Part(Generic[Item]):
-    """What a page shows where the API answers, and does without where it does not."""
-
-    items: Sequence[Item]
-    problem: APIError | None = None
-
-    @property
-    def is_offered(self) -> bool:
-        return not isinstance(self.problem, NotOffered)
-
-
-def part(call: Callable[[], Sequence[A]]) -> Callable[[], Part[A]]:
-    """The call, for `side_by_side`, with its failure as an answer. Who is not signed in any more
-    is told so by the whole page."""
-
-    def tried() -> Part[A]:
-        try:
-            return Part(call())
-        except Unauthorized:
-            raise
-        except APIError as problem:
-            return Part((), problem)
-
-    return tried
 
 
 def _page_query(limit: int, cursor: str) -> dict[str, str | int]:
