@@ -11,7 +11,8 @@ from console.api_results import Branch, Database, Project, stamp
 from console.api_roles import Role
 from console.api_snapshots import Snapshot
 from console.branch_rows import BranchRow, branch_rows
-from console.management_api import ManagementAPI, Part, part, side_by_side
+from console.management_api import ManagementAPI, side_by_side
+from console.parts import Part, part
 from console.rows import endpoint_row
 
 # A server that passes over the filter lists the project's: so many are looked through.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from console.api_results import Branch, Database, Endpoint
 from console.api_roles import Role
 from console.api_snapshots import Snapshot
-from console.management_api import Part
+from console.parts import Part
 from console.templatetags.console_tags import size
 
 # Of one kind; beyond it they are counted.

@@ -3,13 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, Literal, TypeVar, overload
+from typing import Any, Literal, TypeVar, overload
 
 from console.api_branches import BranchCalls
 from console.api_changes import ChangeCalls
-from console.api_errors import APIError, NonsenseAnswer, NotFound, NotOffered, Unauthorized
+from console.api_errors import APIError, NonsenseAnswer, NotFound
 from console.api_events import Event
 from console.api_keys import ApiKey, NewApiKey, OwnKey, Reach
 from console.api_operations import Operation
@@ -34,14 +33,10 @@ from console.api_webhooks import WebhookCalls, may_be_missing
 from console.servers import Server, default_server
 
 A = TypeVar("A")
-# Of what is only read.
-Item = TypeVar("Item", covariant=True)
 B = TypeVar("B")
 C = TypeVar("C")
 D = TypeVar("D")
 E = TypeVar("E")
-F = TypeVar("F")
-G = TypeVar("G")
 
 # What is cancelled or tried again: ("operations", its id), or ("chains", the id of one).
 Target = tuple[Literal["operations", "chains"], str]
@@ -260,17 +255,6 @@ def side_by_side(
     e: Callable[[], E],
     /,
 ) -> tuple[A, B, C, D, E]: ...
-@overload
-def side_by_side(
-    a: Callable[[], A],
-    b: Callable[[], B],
-    c: Callable[[], C],
-    d: Callable[[], D],
-    e: Callable[[], E],
-    f: Callable[[], F],
-    g: Callable[[], G],
-    /,
-) -> tuple[A, B, C, D, E, F, G]: ...
 def side_by_side(*calls: Callable[[], Any]) -> tuple[Any, ...]:
     """Make the calls at the same time; the first of them that failed raises its error."""
     # With the page's context, so that the API is told its id.
@@ -295,33 +279,6 @@ def each_or_none(call: Callable[[A], B], items: Sequence[A]) -> list[B | None]:
     calls = [or_none(partial(call, item)) for item in items]
     futures = [_threads.submit(copy_context().run, each) for each in calls]
     return [future.result() for future in futures]
-
-
-@dataclass(frozen=True)
-class Part(Generic[Item]):
-    """What a page shows where the API answers, and does without where it does not."""
-
-    items: Sequence[Item]
-    problem: APIError | None = None
-
-    @property
-    def is_offered(self) -> bool:
-        return not isinstance(self.problem, NotOffered)
-
-
-def part(call: Callable[[], Sequence[A]]) -> Callable[[], Part[A]]:
-    """The call, for `side_by_side`, with its failure as an answer. Who is not signed in any more
-    is told so by the whole page."""
-
-    def tried() -> Part[A]:
-        try:
-            return Part(call())
-        except Unauthorized:
-            raise
-        except APIError as problem:
-            return Part((), problem)
-
-    return tried
 
 
 def _page_query(limit: int, cursor: str) -> dict[str, str | int]:

@@ -1,4 +1,4 @@
-"""The page of one branch, and what its schema is compared with another's."""
+"""The page of one branch."""
 
 from typing import Any
 

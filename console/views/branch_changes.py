@@ -11,7 +11,8 @@ from console.api_errors import APIError, NotFound
 from console.api_results import Branch, stamp
 from console.branch_forms import ExpiryForm, ResetForm, RestoreForm, named
 from console.forms import ConfirmForm, RenameForm
-from console.management_api import part, side_by_side
+from console.management_api import side_by_side
+from console.parts import part
 from console.request import ConsoleRequest
 from console.responses import FormPage, act, back, choices, done, problems_beside, show_form
 

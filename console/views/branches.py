@@ -11,8 +11,9 @@ from console.branch_forms import BranchForm
 from console.branch_list import branch_list
 from console.branch_picture import describe, pictures
 from console.branch_rows import branch_rows
-from console.management_api import part, side_by_side
+from console.management_api import side_by_side
 from console.outcomes import There
+from console.parts import part
 from console.polling import Polling, polling, render_live
 from console.request import ConsoleRequest
 from console.responses import FormPage, back, choices, done, problems_beside, show_form

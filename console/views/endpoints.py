@@ -17,8 +17,9 @@ from console.forms import (
     ReassignForm,
     offer_branches,
 )
-from console.management_api import ManagementAPI, part, side_by_side
+from console.management_api import ManagementAPI, side_by_side
 from console.outcomes import There
+from console.parts import part
 from console.polling import Polling, polling, render_live
 from console.request import ConsoleRequest
 from console.responses import FormPage, act, back, choices, done, problems_beside, show_form

@@ -11,8 +11,9 @@ from django.views.decorators.http import require_http_methods, require_safe
 from console import losses
 from console.api_results import Page, Project
 from console.forms import ConfirmForm, ProjectForm, RenameForm
-from console.management_api import each_or_none, part, side_by_side
+from console.management_api import each_or_none, side_by_side
 from console.outcomes import There
+from console.parts import part
 from console.polling import Polling, polling, render_live
 from console.request import ConsoleRequest
 from console.responses import FormPage, choices, done, problems_beside, show_form

@@ -8,7 +8,8 @@ from django.views.decorators.http import require_http_methods
 from console.branch_forms import RoleForm
 from console.forms import EmptyForm
 from console.losses import Loss
-from console.management_api import part, side_by_side
+from console.management_api import side_by_side
+from console.parts import part
 from console.request import ConsoleRequest
 from console.responses import FormPage, done, problems_beside, show_form, show_secret
 
