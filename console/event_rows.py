@@ -76,17 +76,17 @@ Known = Mapping[str, There | None]
 def days(
     events: Iterable[Event],
     known: Known,
-    branches: Mapping[str, str] | None = None,
+    names: Mapping[str, str],
     *,
     with_project: bool,
 ) -> list[Day]:
-    """The events by the day (UTC) they were on, in the order they come in; `branches` are the
-    names of those that have one."""
+    """The events by the day (UTC) they were on, in the order they come in; `names` are those of
+    projects and branches, by their ids."""
     rows = [
         event_row(
             event,
             known.get(event.project_id, NOT_READ),
-            branches or {},
+            names,
             with_project=with_project,
         )
         for event in events
@@ -112,7 +112,7 @@ def _day_name(day: date | None) -> str:
 def event_row(
     event: Event,
     there: There | None,
-    branches: Mapping[str, str],
+    names: Mapping[str, str],
     *,
     with_project: bool = False,
 ) -> EventRow:
@@ -121,7 +121,7 @@ def event_row(
         event=event,
         type=event_type(event.type),
         changes=_changes(event),
-        links=_links(event, there, branches, with_project=with_project),
+        links=_links(event, there, names, with_project=with_project),
     )
 
 
@@ -173,7 +173,7 @@ def _words(value: Any) -> str:
 
 
 def _links(
-    event: Event, there: There | None, branches: Mapping[str, str], *, with_project: bool
+    event: Event, there: There | None, names: Mapping[str, str], *, with_project: bool
 ) -> list[Link]:
     """To what the event is about, while it exists."""
     project_id = event.project_id
@@ -186,14 +186,15 @@ def _links(
     found = []
     if with_project:
         is_gone = gone or (is_over and about == "project")
-        found.append(_link(project_id, "project", project_id, is_gone=is_gone))
+        label = names.get(project_id, project_id)
+        found.append(_link(label, "project", project_id, is_gone=is_gone))
     for kind, thing_id, ids in (
         ("endpoint", event.endpoint_id, there.endpoints),
         ("branch", event.branch_id, there.branches),
     ):
         if thing_id:
             is_gone = gone or (is_over and about == kind) or not _is_among(thing_id, ids)
-            label = branches.get(thing_id, thing_id) if kind == "branch" else thing_id
+            label = names.get(thing_id, thing_id)
             found.append(_link(label, kind, project_id, thing_id, is_gone=is_gone))
     # Those of one request are one run: the first leads to all of them.
     if event.operation_ids and not gone:

@@ -167,6 +167,7 @@ def _standing(newest_first: Sequence[Operation], there: There) -> list[Failure]:
         culprit = by_id.get(culprit_id)
         about = culprit or operation
         is_over = (
+            # Done since, or tried again and failed again: that is the failure to tell of.
             _what(about) in settled
             or there.has_gone(about)
             or (about.branch_id in deleted and about.action not in DELETES)
@@ -175,6 +176,8 @@ def _standing(newest_first: Sequence[Operation], there: There) -> list[Failure]:
         if not is_over and culprit_id not in found:
             error = culprit.error if culprit else operation.error
             found[culprit_id] = Failure(culprit_id, culprit, error, about.updated_at)
+            if culprit:
+                settled.add(_what(culprit))
     return list(found.values())
 
 

@@ -80,7 +80,7 @@ class Lane:
     steps: Sequence["LaneStep"]
     can_cancel: bool
     can_retry: bool
-    # It never began, because this one failed; None where that is not why.
+    # It never began, because this one failed; "" where that is not why.
     not_run_for: str
 
 
@@ -176,6 +176,7 @@ AFTER_A_FAILURE = {
     "apply_config": "The endpoint goes on with what it had before.",
     "create_branch": "The branch holds no data yet. Try again makes it, and so does a start of its "
     "endpoint; or delete it.",
+    "restore": "The branch keeps the data that it had.",
     "create_timeline": "The branch holds no data yet. Try again makes it.",
     "suspend_compute": "The endpoint may still be running. Try again, or look at its state.",
     "delete_timeline": "Its data may still take room. Try again removes it.",
@@ -197,7 +198,7 @@ class Why:
     victims: Sequence[str]
 
 
-def why_failed(run: Run) -> Why | None:
+def why_failed(run: Run, names: Names) -> Why | None:
     culprit = run.culprit
     if culprit is None:
         return None
@@ -208,13 +209,23 @@ def why_failed(run: Run) -> Why | None:
         operation_id=not_run_for(culprit) or culprit.id,
         error=culprit.error,
         where=", ".join(filter(None, (f"in “{part}”" if part else "", attempt))),
-        after=AFTER_A_FAILURE.get(culprit.action, "") if culprit.can_be_steered else "",
+        after=_after(culprit, names) if culprit.can_be_steered else "",
         victims=[
             action_name(each.action)
             for each in run.operations
             if each is not culprit and not_run_for(each)
         ],
     )
+
+
+def _after(culprit: Operation, names: Names) -> str:
+    if culprit.action != "create_branch":
+        return AFTER_A_FAILURE.get(culprit.action, "")
+    if culprit.branch_id not in names.branches:
+        # A branch that has gone, or the data of a snapshot.
+        return ""
+    is_restored = names.is_older(culprit.branch_id, culprit)
+    return AFTER_A_FAILURE["restore" if is_restored else "create_branch"]
 
 
 # The log

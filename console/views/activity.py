@@ -22,6 +22,8 @@ from console.request import ConsoleRequest
 EVENTS_A_PAGE = 30
 # Of an account's page, so many projects are asked for what they still have.
 PROJECTS_ASKED = 8
+# And so many are called by their names.
+PROJECTS_NAMED = 100
 
 
 @require_safe
@@ -51,10 +53,14 @@ def of_project_live(request: ConsoleRequest, project_id: str) -> HttpResponse:
 def _of_account(request: ConsoleRequest) -> tuple[dict[str, Any], Polling]:
     filters = EventFilters(request.GET)
     filters.full_clean()
-    page = _page(request, filters)
+    page, projects = side_by_side(
+        lambda: _page(request, filters),
+        or_none(lambda: request.api.projects(limit=PROJECTS_NAMED).items),
+    )
     filters.offer_all()
     known = _known(request.api, page.items)
-    context = _context(request, filters, page, known, with_project=True)
+    names = {project.id: project.name for project in projects or ()}
+    context = _context(request, filters, page, known, names, with_project=True)
     context["page_url"] = reverse("account_activity")
     return context, _state(request, filters, reverse("account_activity_live"))
 
@@ -115,14 +121,14 @@ def _context(
     filters: EventFilters,
     page: Page[Event],
     known: Known,
-    branches: Mapping[str, str] | None = None,
+    names: Mapping[str, str],
     *,
     with_project: bool,
 ) -> dict[str, Any]:
     older = filters.chosen | {"cursor": page.cursor}
     return {
         "filters": filters,
-        "days": days(page.items, known, branches, with_project=with_project),
+        "days": days(page.items, known, names, with_project=with_project),
         "older_query": urlencode(older) if page.cursor else "",
         "is_first_page": not request.GET.get("cursor"),
         "is_filtered": bool(filters.chosen),

@@ -179,7 +179,7 @@ def _page(
         "run": run,
         "here": run_url(project.id, run),
         "waterfall": waterfall(run, names),
-        "why": why_failed(run),
+        "why": why_failed(run, names),
         "log": "\n".join(log_lines(run)),
         "things": things(project.id, run, names, there),
         "asked": asked,

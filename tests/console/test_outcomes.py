@@ -55,6 +55,11 @@ def test_the_blame_is_on_the_one_that_failed_and_not_on_those_that_were_not_run(
     assert alone.error == why
 
 
+def test_the_same_failure_again_is_one() -> None:
+    found = outcome([told(1, "failed"), told(2, "failed"), told(3, "failed", "apply_config")])
+    assert [failure.operation_id for failure in found.failures or ()] == ["o1", "o3"]
+
+
 def test_what_is_gone_has_no_failures() -> None:
     failed = told(2, "failed")
     assert not outcome([failed], There(endpoints=frozenset({"ep-b"}))).failures

@@ -112,10 +112,19 @@ def test_the_one_that_failed_is_blamed_and_not_its_victims(
     dave: Person, misbehaving: Misbehaving
 ) -> None:
     steps = [STEPS[0], STEPS[2], STEPS[2]]
-    culprit = told(status="failed", error="no disk; ask for room", failures_count=2, steps=steps)
+    culprit = told(
+        status="failed",
+        error="no disk; ask for room",
+        failures_count=2,
+        steps=steps,
+        branch_id="br-a",
+    )
     why = "not run: the operation one (create_branch) before it failed: no disk"
     victim = told(id="two", action="start_compute", status="failed", error=why)
     answer_with(misbehaving, culprit, victim)
+    body = json.loads(misbehaving.body)
+    body["branches"] = [{"id": "br-a", "name": "dev"}]
+    misbehaving.body = json.dumps(body).encode()
     page = Page(dave.get(RUN))
     reason = "Why Create branch failed in “Polishing mirrors”, attempt 2 no disk; ask for room"
     assert reason in page.text
@@ -123,6 +132,10 @@ def test_the_one_that_failed_is_blamed_and_not_its_victims(
     assert "The branch holds no data yet." in page.text
     assert "Start compute Not run" in page.text
     assert "An operation before it failed." in page.text
+    # What is restored was there before.
+    body["branches"] = [{"id": "br-a", "name": "dev", "created_at": "2026-11-01T10:00:00Z"}]
+    misbehaving.body = json.dumps(body).encode()
+    assert "The branch keeps the data that it had." in Page(dave.get(RUN)).text
     # What every attempt failed with is told once.
     assert page.text.count("failed the same way") == 1
 
