@@ -25,17 +25,17 @@ class TooLong(requests.RequestException):
 
 def read_whole(answer: requests.Response, *, longest: int | None = None) -> bytes:
     """The body of an answer that was asked for with `stream=True`, of at most `longest` bytes,
-    unless told LONGEST_ANSWER.
+    LONGEST_ANSWER unless told.
 
     Raises TooLong, and what `requests` raises, requests.Timeout once its time is over.
     """
-    longest = longest or LONGEST_ANSWER
     body = bytearray()
+    most = longest or LONGEST_ANSWER
     try:
         for piece in answer.iter_content(READ_AT_ONCE):
             body += piece
-            if len(body) > longest:
-                raise TooLong(f"longer than {longest >> 20} MiB")
+            if len(body) > most:
+                raise TooLong(f"longer than {most >> 20} MiB")
     except requests.ConnectionError as error:
         if isinstance(error.args[0], ReadTimeoutError):
             raise requests.ReadTimeout(str(error)) from error

@@ -9,10 +9,11 @@ only the pages whose names contain one of them.
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Literal
 
 import django
-from django.urls import get_resolver, reverse
+from django.urls import URLPattern, get_resolver, reverse
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from tests.browser.conftest import ARGUMENTS, chromium_path
@@ -21,7 +22,7 @@ from tests.support.stack import ROOT, Stack, new_state_dir, running_stack
 
 FOLDER, README = ROOT / "screenshots", ROOT / "docs" / "images"
 SIZES = {"phone": (390, 844), "laptop": (1280, 900)}
-THEMES = ("light", "dark")
+THEMES: Sequence[Literal["light", "dark"]] = ("light", "dark")
 # What the README shows: the name of its picture, and of the page.
 IN_README = {
     "branches.png": "branches",
@@ -90,6 +91,7 @@ def run(client: Client, uri: str) -> None:
 def pages(ids: dict[str, str]) -> Iterator[tuple[str, str]]:
     """The name and the address of each page, of which this knows all that is in its address."""
     for pattern in get_resolver().url_patterns:
+        assert isinstance(pattern, URLPattern)
         name, names = pattern.name, list(pattern.pattern.converters)
         if not name or name.endswith(("_live", "_watch")):
             continue

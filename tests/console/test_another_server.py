@@ -26,7 +26,7 @@ def pages() -> Iterator[tuple[str, str]]:
     for pattern in get_resolver().url_patterns:
         assert isinstance(pattern, URLPattern)
         arguments = {name: 3 if name == "key_id" else ID for name in pattern.pattern.converters}
-        if pattern.name and pattern.name != "bundle":
+        if isinstance(pattern, URLPattern) and pattern.name and pattern.name != "bundle":
             yield pattern.name, reverse(pattern.name, kwargs=arguments)
 
 
