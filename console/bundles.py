@@ -1,4 +1,5 @@
-"""The console's stylesheet and its script: each one file to browsers, made of several here.
+"""The console's stylesheet and its script: each one file to browsers, made of several here; and
+its icon, packed as they are.
 
 `static/*.css` is one, `static/*.js` the other, after what they build on. A new file in `static/`
 is part of them by being there.
@@ -41,6 +42,7 @@ KINDS = {
         # Whole lines alone: within one, // may be part of a string.
         re.compile(r"^[ \t]*//.*\n", re.MULTILINE),
     ),
+    "svg": Kind("image/svg+xml", (), "\n", re.compile(r"<!--.*?-->", re.DOTALL)),
 }
 
 

@@ -27,6 +27,9 @@ log = logging.getLogger(__name__)
 
 # The rest of the headers went with the answer that the browser has.
 KEPT_WHEN_UNCHANGED = {"ETag", "Cache-Control"}
+# What a browser heeds with a document alone.
+NO_DOCUMENTS = ("text/css", "text/javascript", "text/event-stream")
+FOR_DOCUMENTS = ("Content-Security-Policy", "Cross-Origin-Opener-Policy", "Referrer-Policy")
 
 GetResponse = Callable[[ConsoleRequest], HttpResponseBase]
 View = Callable[..., HttpResponseBase]
@@ -85,6 +88,9 @@ class LeanMiddleware(GZipMiddleware):
             for name in set(response.headers) - KEPT_WHEN_UNCHANGED:
                 del response[name]
             return response
+        if response.headers.get("Content-Type", "").startswith(NO_DOCUMENTS):
+            for name in FOR_DOCUMENTS:
+                del response[name]
         # A stream's pieces must go out as they come.
         if response.streaming or request.method not in ("GET", "HEAD"):
             return response

@@ -147,11 +147,9 @@ CONTENT_SECURITY_POLICY = {
 APPEND_SLASH = False
 STATIC_URL = "/static/"
 STATICFILES_DIRS = [BASE_DIR / "static"]
-STORAGES = {"staticfiles": {"BACKEND": "console.static_files.FingerprintedFiles"}}
-# Served straight from where they lie: no collectstatic step to forget.
+# Pages load what console.bundles makes of these files. Each is there by itself too, straight from
+# where it lies: no collectstatic step to forget.
 WHITENOISE_USE_FINDERS = True
-# For ever, because every address carries its content's hash.
-WHITENOISE_MAX_AGE = 0 if DEBUG else 365 * 24 * 3600
 
 LANGUAGE_CODE = "en-us"
 USE_I18N = False

@@ -40,6 +40,7 @@ RUN = f"{PROJECT}/runs/<slug:chain_id>"
 
 urlpatterns = [
     path("static/perch.css", bundles.show, {"name": "css"}),
+    path("static/perch.svg", bundles.show, {"name": "svg"}),
     path("static/perch.js", bundles.show, {"name": "js"}),
     path("", projects.dashboard, name="dashboard"),
     path("changes", changes.of_account, name="changes"),

@@ -29,7 +29,7 @@ def icon(name: str) -> SafeString:
 
 @register.simple_tag
 def bundle(name: str) -> str:
-    """The address of the stylesheet ("css") or the script ("js")."""
+    """The address of the stylesheet ("css"), the script ("js") or the icon ("svg")."""
     return bundles.address(name)
 
 

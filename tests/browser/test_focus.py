@@ -5,7 +5,7 @@ import re
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.looking import expect_accessible, focused
+from tests.browser.looking import expect_accessible, expect_fits, focused, tab_to
 from tests.browser.test_journey import sign_in
 from tests.browser.test_live import SOON, open_page
 from tests.support.client import Client
@@ -66,7 +66,7 @@ def test_a_dialog_gives_the_focus_back_to_its_opener(page: Page, shop: Project) 
 def test_escape_closes_a_menu_and_no_more(page: Page, shop: Project) -> None:
     open_page(page, shop)
     summary = page.get_by_label(f"More actions for {shop.endpoint_id}")
-    summary.focus()
+    tab_to(page, f"More actions for {shop.endpoint_id}")
     page.keyboard.press("Space")
     page.keyboard.press("Tab")
     page.keyboard.press("Escape")
@@ -139,8 +139,10 @@ def test_in_forced_colours_rings_and_ticks_are_seen(page: Page, shop: Project) -
 
 
 def test_axe_finds_nothing_on_the_way_in(page: Page, stack: Stack) -> None:
+    page.set_viewport_size({"width": 320, "height": 700})
     page.goto("/sign-in")
     expect_accessible(page)
+    expect_fits(page)
     sign_in(page, stack.new_key())
     expect_accessible(page)
     page.locator("[hx-get='/new-project']").first.click()

@@ -50,7 +50,7 @@ def test_nothing_is_cached(carol: Person, still_shop: Shop) -> None:
 def test_static_files_are_cached_for_ever_by_their_hash(alice: Person) -> None:
     html = alice.get("/").content.decode()
     addresses = [part for part in html.split('"') if part.startswith("/static/perch.")]
-    assert len(addresses) == 2
+    assert len(addresses) == 3
     for address in addresses:
         answer = alice.get(address)
         assert "immutable" in answer["Cache-Control"]
