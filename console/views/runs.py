@@ -11,11 +11,12 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_safe
 
+from console.actors import Actor
 from console.api_errors import NotFound
 from console.api_events import Event
 from console.api_operations import Operation
 from console.api_results import Branch, Endpoint, Project
-from console.event_rows import event_row
+from console.event_rows import EventRow, event_row
 from console.forms import new_once
 from console.management_api import ManagementAPI, each_or_none, side_by_side
 from console.outcomes import There
@@ -183,11 +184,17 @@ def _page(
         "log": "\n".join(log_lines(run)),
         "things": things(project.id, run, names, there),
         "asked": asked,
-        # The event tells also from where.
-        "actor": asked[0].event.actor if asked and asked[0].event.actor else run.initiator,
+        "actor": _actor(run, asked),
         "retries": retries_by_run(project.id, run, retries),
         "is_several": len(run.operations) > 1,
         # What a button sends along, so that pressed twice it does no more than once.
         "once": new_once(),
     }
     return context, polling(request, live_url, run.operations[::-1], there)
+
+
+def _actor(run: Run, asked: Sequence[EventRow]) -> Actor | None:
+    """Who began it; where the event tells also from which address, as that has it."""
+    told = asked[0].event.actor if asked else None
+    is_same = told and run.initiator and told.type == run.initiator.type
+    return told if is_same else run.initiator
