@@ -112,10 +112,10 @@ def test_a_form_for_the_dialog_is_only_the_form(carol: Person, still_shop: Shop)
 
 def test_a_change_made_on_the_page_renews_its_region(alice: Person, shop: Shop) -> None:
     url = f"{shop.url}/branches"
-    answer = alice.htmx_post(f"{url}/{shop.dev_id}/rename", {"name": "store"}, at=url)
+    answer = alice.htmx_post(f"{url}/{shop.dev_id}/rename", {"name": "store", "next": url}, at=url)
     assert answer["HX-Trigger"] == "perch:changed"
     assert answer["HX-Reswap"] == "none"
-    assert "The branch is renamed." in Page(answer).text
+    assert "The branch is now called store." in Page(answer).text
 
 
 def test_a_change_made_elsewhere_goes_to_the_page(alice: Person, shop: Shop) -> None:
@@ -146,7 +146,8 @@ def test_a_refused_button_tells_why_and_renews_the_region(alice: Person, shop: S
     ("path", "calls"),
     [
         ("", 4),
-        ("/branches", 4),
+        ("/branches", 5),
+        ("/branches/{branch}", 8),
         ("/settings", 1),
         ("/operations", 4),
         ("/operations-live", 3),
@@ -168,6 +169,7 @@ def test_a_page_makes_the_same_few_calls_whatever_it_shows(
 
     monkeypatch.setattr(Transport, "_call", counted)
     known = {
+        "branch": still_shop.main_id,
         "endpoint": still_shop.endpoint_id,
         "operation": still_shop.created["operations"][0]["id"],
     }
