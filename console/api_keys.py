@@ -45,6 +45,19 @@ class Reach:
 
 
 @dataclass(frozen=True)
+class OwnKey:
+    """What the key that asks may do, as the server says."""
+
+    # None where the server does not say: only Perch does.
+    reach: "Reach | None"
+    is_operator: bool
+
+    @classmethod
+    def read(cls, data: JSONObject) -> "OwnKey":
+        return cls(Reach.read(data), data.get("operator") is True)
+
+
+@dataclass(frozen=True)
 class ApiKey:
     id: int
     name: str

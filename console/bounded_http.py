@@ -20,20 +20,22 @@ READ_AT_ONCE = 1 << 16
 
 
 class TooLong(requests.RequestException):
-    """The answer has more than LONGEST_ANSWER bytes."""
+    """The answer has more bytes than it may."""
 
 
-def read_whole(answer: requests.Response) -> bytes:
-    """The body of an answer that was asked for with `stream=True`.
+def read_whole(answer: requests.Response, *, longest: int | None = None) -> bytes:
+    """The body of an answer that was asked for with `stream=True`, of at most `longest` bytes,
+    LONGEST_ANSWER unless told.
 
     Raises TooLong, and what `requests` raises, requests.Timeout once its time is over.
     """
     body = bytearray()
+    most = longest or LONGEST_ANSWER
     try:
         for piece in answer.iter_content(READ_AT_ONCE):
             body += piece
-            if len(body) > LONGEST_ANSWER:
-                raise TooLong(f"longer than {LONGEST_ANSWER >> 20} MiB")
+            if len(body) > most:
+                raise TooLong(f"longer than {most >> 20} MiB")
     except requests.ConnectionError as error:
         if isinstance(error.args[0], ReadTimeoutError):
             raise requests.ReadTimeout(str(error)) from error
@@ -43,10 +45,10 @@ def read_whole(answer: requests.Response) -> bytes:
 
 def proxies_for(url: str) -> dict[str, str] | None:
     """What to give to `requests`: no proxy of the environment is for this host's own addresses."""
-    return {"http": "", "https": ""} if _is_loopback(urlsplit(url).hostname or "") else None
+    return {"http": "", "https": ""} if is_loopback(urlsplit(url).hostname or "") else None
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     name = host.rstrip(".")
     if name == "localhost" or name.endswith(".localhost"):
         return True

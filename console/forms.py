@@ -62,23 +62,6 @@ def branch_in_list(branch: Branch) -> str:
     return f"{name} (default)" if branch.default else name
 
 
-class SignInForm(forms.Form):
-    key = forms.CharField(
-        label="API key",
-        strip=True,
-        # Typed again is a nuisance, and it goes back only to whoever has just sent it.
-        widget=forms.PasswordInput(
-            render_value=True, attrs={"autocomplete": "current-password", "autofocus": True}
-        ),
-    )
-
-    def clean_key(self) -> str:
-        key = str(self.cleaned_data["key"])
-        if not (key.isascii() and key.isprintable() and " " not in key):
-            raise forms.ValidationError("An API key is one word of plain letters and digits.")
-        return key
-
-
 class ProjectForm(forms.Form):
     name = forms.CharField(
         required=False,

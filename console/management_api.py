@@ -3,12 +3,14 @@
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from functools import partial
 from typing import Any, Literal, TypeVar, overload
 
 from console.api_branches import BranchCalls
-from console.api_errors import APIError, NonsenseAnswer
+from console.api_changes import ChangeCalls
+from console.api_errors import APIError, NonsenseAnswer, NotFound
 from console.api_events import Event
-from console.api_keys import ApiKey, NewApiKey, Reach
+from console.api_keys import ApiKey, NewApiKey, OwnKey, Reach
 from console.api_operations import Operation
 from console.api_results import (
     Branch,
@@ -25,8 +27,10 @@ from console.api_results import (
 )
 from console.api_roles import CatalogCalls
 from console.api_snapshots import SnapshotCalls
+from console.api_status import StatusCalls
 from console.api_transport import Transport
 from console.api_webhooks import WebhookCalls, may_be_missing
+from console.servers import Server, default_server
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -49,20 +53,37 @@ class ManagementAPI:
     slow, cannot be reached or talks nonsense. Ids are the API's own strings.
     """
 
-    def __init__(self, key: str) -> None:
-        self._transport = Transport(key)
+    def __init__(self, key: str, server: Server | None = None) -> None:
+        """`server` is the one of MANAGEMENT_API_URL unless told. Without a key nothing is sent:
+        every call raises Unauthorized."""
+        self.server = server or default_server()
+        self._transport = Transport(key, self.server)
         self.branching = BranchCalls(self._transport)
         self.catalog = CatalogCalls(self._transport)
         self.snapshots = SnapshotCalls(self._transport)
         self.webhooks = WebhookCalls(self._transport)
+        self.changes = ChangeCalls(self._transport)
+        self.status = StatusCalls(self._transport)
+
+    def refuse_changes(self) -> None:
+        """Have every call that would change anything raise OutOfDate."""
+        self._transport.is_out_of_date = True
 
     # Account
 
     def me(self) -> User:
         return User.read(_mapping(self._transport.get("users", "me")))
 
+    def own_key(self) -> OwnKey:
+        return OwnKey.read(_mapping(self._transport.get("auth")))
+
     def regions(self) -> list[Region]:
-        return [Region.read(item) for item in objects(self._transport.get("regions"), "regions")]
+        """None where the server does not tell."""
+        try:
+            data = self._transport.get("regions")
+        except NotFound:
+            return []
+        return [Region.read(item) for item in objects(data, "regions")]
 
     def api_keys(self) -> list[ApiKey]:
         return [ApiKey.read(item) for item in objects(self._transport.get("api_keys"))]
@@ -241,16 +262,22 @@ def side_by_side(*calls: Callable[[], Any]) -> tuple[Any, ...]:
     return tuple(future.result() for future in futures)
 
 
-def each_or_none(call: Callable[[A], B], items: Sequence[A]) -> list[B | None]:
-    """Call for every item at the same time; None where the API refused or failed."""
+def or_none(call: Callable[[], A]) -> Callable[[], A | None]:
+    """The call, giving None where the API refuses or fails: for what a page can do without."""
 
-    def quietly(item: A) -> B | None:
+    def quietly() -> A | None:
         try:
-            return call(item)
+            return call()
         except APIError:
             return None
 
-    futures = [_threads.submit(copy_context().run, quietly, item) for item in items]
+    return quietly
+
+
+def each_or_none(call: Callable[[A], B], items: Sequence[A]) -> list[B | None]:
+    """Call for every item at the same time; None where the API refused or failed."""
+    calls = [or_none(partial(call, item)) for item in items]
+    futures = [_threads.submit(copy_context().run, each) for each in calls]
     return [future.result() for future in futures]
 
 

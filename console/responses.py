@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 from urllib.parse import urlencode, urlsplit
 
@@ -15,12 +15,15 @@ from django.urls import reverse
 from django.utils.encoding import iri_to_uri
 from django.utils.html import format_html
 from django.utils.http import url_has_allowed_host_and_scheme
+from django.utils.safestring import SafeString
 
 from console import polling
 from console.api_errors import APIError, Forbidden, NotFound, NotOffered, Unauthorized
 from console.forms import FIELDS_OF_ATTRIBUTES
 from console.losses import Loss
+from console.reach import out_of_reach
 from console.request import ConsoleRequest
+from console.same_request import same_request
 
 T = TypeVar("T")
 
@@ -41,13 +44,18 @@ class FormPage:
     blocked: str = ""
     # What goes with it, where something is deleted or replaced.
     losses: Sequence[Loss] = ()
+    # It changes nothing in the account: a key that is read-only may do it too.
+    is_reading: bool = False
 
 
 def show_form(request: ConsoleRequest, form: forms.Form, page: FormPage) -> HttpResponse:
     """The form: as a page of its own, or for htmx as what goes into the dialog."""
     template = "_form.html" if request.htmx else "form.html"
+    if not (page.blocked or page.is_reading or form.is_bound):
+        page = replace(page, blocked=out_of_reach(request))
     status = 422 if form.errors else 200
-    return render(request, template, {"form": form, "page": page}, status=status)
+    context = {"form": form, "page": page, "same": same_request(request, form)}
+    return render(request, template, context, status=status)
 
 
 @contextmanager
@@ -56,14 +64,8 @@ def problems_beside(form: forms.Form, field: str = "") -> Generator[None]:
     try:
         yield
     except Unauthorized as problem:
-        # Signing in goes on elsewhere, so that what was typed stays here.
-        link = format_html(
-            '{}. <a href="{}" target="_blank" rel="noopener">Sign in again</a>, '
-            "then come back here and send the form once more.",
-            _sentence(problem.message),
-            reverse("sign_in"),
-        )
-        form.add_error(None, forms.ValidationError(link))
+        again = _sign_in_again(_sentence(problem.message), "send the form once more")
+        form.add_error(None, forms.ValidationError(again))
     except APIError as problem:
         for at_fault, words in _find_faults(form, field, problem):
             form.add_error(at_fault, forms.ValidationError(words))
@@ -212,9 +214,24 @@ def show_notices(request: ConsoleRequest, *, status: int) -> HttpResponse:
 
 
 def ask_to_sign_in(request: ConsoleRequest) -> HttpResponse:
-    if request.htmx:
-        return HttpResponse(headers={"HX-Redirect": sign_in_url(request)})
-    return HttpResponseRedirect(sign_in_url(request))
+    """Without leaving a page that is open: what is on it stays."""
+    if request.headers.get("Accept") == "text/event-stream":
+        return HttpResponse(status=401)
+    if not request.htmx:
+        return HttpResponseRedirect(sign_in_url(request))
+    messages.error(request, _sign_in_again("You are not signed in", "try again"))
+    return show_notices(request, status=401)
+
+
+def _sign_in_again(why: str, then: str) -> SafeString:
+    """Signing in goes on elsewhere, so that what was typed stays here."""
+    return format_html(
+        '{}. <a href="{}" target="_blank" rel="noopener">Sign in again</a>, then come back here '
+        "and {}.",
+        why,
+        reverse("sign_in"),
+        then,
+    )
 
 
 def sign_in_url(request: ConsoleRequest) -> str:

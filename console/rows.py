@@ -4,8 +4,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from django.urls import NoReverseMatch, reverse
+
 from console.api_operations import Operation
 from console.api_results import Branch, Endpoint, Project
+from console.outcomes import shown_status
 from console.statuses import (
     ACTIVE,
     ENDPOINT_STATES,
@@ -14,7 +17,6 @@ from console.statuses import (
     action_name,
     endpoint_state,
     is_unfinished,
-    operation_status,
     pending_word,
 )
 
@@ -129,7 +131,7 @@ def operation_rows(
         OperationRow(
             operation=operation,
             name=action_name(operation.action),
-            status=operation_status(operation),
+            status=shown_status(operation),
             branch_name=names.get(operation.branch_id, operation.branch_id),
             duration_ms=_duration_ms(operation),
         )
@@ -148,3 +150,11 @@ def _duration_ms(operation: Operation) -> int | None:
     if operation.created_at is None or end is None:
         return None
     return max(0, int((end - operation.created_at).total_seconds() * 1000))
+
+
+def url_or_none(name: str, *ids: str) -> str:
+    """ "" where no page of ours can have such an id: that of a server that makes them otherwise."""
+    try:
+        return reverse(name, args=ids)
+    except NoReverseMatch:
+        return ""

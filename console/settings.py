@@ -6,6 +6,7 @@ from pathlib import Path
 
 from csp.constants import NONE, SELF
 from django.contrib.messages import constants as message_levels
+from django.core.exceptions import ImproperlyConfigured
 
 from console import logs
 
@@ -24,6 +25,20 @@ def envfloat(name: str, default: float) -> float:
 
 def envlist(name: str, default: str = "") -> list[str]:
     return [item.strip() for item in env(name, default).split(",") if item.strip()]
+
+
+def envnamed(name: str) -> dict[str, str]:
+    """As "staging=https://…, production=https://…". Raises ImproperlyConfigured."""
+    found: dict[str, str] = {}
+    for item in envlist(name):
+        key, is_given, value = (part.strip() for part in item.partition("="))
+        if not (key and is_given and value.startswith(("http://", "https://"))) or key in found:
+            raise ImproperlyConfigured(
+                f"{name}: “{item}” must be a name of its own, “=”, and an address as "
+                "https://api.example.com/api/v2"
+            )
+        found[key] = value.rstrip("/")
+    return found
 
 
 def envsecret(name: str) -> str:
@@ -45,6 +60,8 @@ ALLOWED_HOSTS = envlist("PERCH_ALLOWED_HOSTS", ".localhost,127.0.0.1,[::1]," + e
 CSRF_TRUSTED_ORIGINS = envlist("PERCH_TRUSTED_ORIGINS")
 
 MANAGEMENT_API_URL = env("MANAGEMENT_API_URL", "http://127.0.0.1:8001/api/v2").rstrip("/")
+# Further servers to choose from when signing in: names and addresses. There are no others.
+OTHER_SERVERS = envnamed("PERCH_CONSOLE_SERVERS")
 # Seconds to wait for the API's whole answer.
 MANAGEMENT_API_TIMEOUT = envfloat("MANAGEMENT_API_TIMEOUT", 15)
 
@@ -73,7 +90,7 @@ MIDDLEWARE = [
     "csp.middleware.CSPMiddleware",
     "console.middleware.CarefulResponseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
-    "django.middleware.csrf.CsrfViewMiddleware",
+    "console.middleware.FormsMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
     "console.middleware.ZoneMiddleware",
@@ -91,6 +108,8 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.messages.context_processors.messages",
                 "console.sessions.account",
+                "console.preferences.preferences",
+                "console.service_words.service",
             ],
         },
     },
@@ -98,7 +117,8 @@ TEMPLATES = [
 
 SESSION_ENGINE = "console.sessions"
 SESSION_COOKIE_NAME = "perch_session"
-SESSION_COOKIE_AGE = 7 * 24 * 3600
+# Seconds without a page being asked for after which a session is over.
+SESSION_COOKIE_AGE = int(envfloat("PERCH_SESSION_IDLE_HOURS", 24) * 3600)
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
 CSRF_COOKIE_NAME = "perch_csrf"

@@ -54,6 +54,12 @@ def envbytes(name: str) -> int | None:
     return int(found[1]) << (10 * " KMGT".index(found[2] or " "))
 
 
+def envnames(name: str, default: str) -> frozenset[str]:
+    """Names, separated by commas."""
+    parts = envstr(name, default).split(",")
+    return frozenset(part.strip() for part in parts if part.strip())
+
+
 def envnetworks(name: str) -> list[IPv4Network | IPv6Network]:
     """Networks, separated by commas, as "10.0.0.0/8,fd00::/8"; none where unset.
 

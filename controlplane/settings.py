@@ -15,6 +15,7 @@ from controlplane.environment import (
     envbytes,
     envcount,
     envint,
+    envnames,
     envnetworks,
     envsecret,
     envstr,
@@ -129,6 +130,8 @@ WAITS_PER_ACCOUNT = envint("PERCH_API_WAITS_PER_ACCOUNT", 1000)
 # Requests per minute of one account, in all processes of the API together: None for what its plan
 # says, 0 for any number.
 API_RATE_LIMIT = envcount("PERCH_API_RATE_LIMIT")
+# The accounts whose keys may see how the service itself fares.
+OPERATORS = envnames("PERCH_OPERATORS", "local")
 # Keys travel in a header and nothing here is built from the Host header.
 ALLOWED_HOSTS = ["*"]
 # Of a request's body, in bytes; what callers send is a few hundred.

@@ -12,6 +12,7 @@ from console.branch_list import branch_list
 from console.branch_picture import describe, pictures
 from console.branch_rows import branch_rows
 from console.management_api import side_by_side
+from console.outcomes import There
 from console.parts import part
 from console.polling import Polling, polling, render_live
 from console.request import ConsoleRequest
@@ -67,7 +68,7 @@ def _contents(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any],
         "orphans": [one for one in snapshots.items if one.source_branch_id not in known],
     }
     url = reverse("branches_live", args=[project_id]) + query
-    return context, polling(request, url, operations.items)
+    return context, polling(request, url, operations.items, There.of(endpoints, branches))
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

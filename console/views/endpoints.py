@@ -18,6 +18,7 @@ from console.forms import (
     offer_branches,
 )
 from console.management_api import ManagementAPI, side_by_side
+from console.outcomes import There
 from console.parts import part
 from console.polling import Polling, polling, render_live
 from console.request import ConsoleRequest
@@ -34,9 +35,7 @@ ALL_TAKEN = "Every branch has its endpoint already. Create a branch first."
 @require_safe
 def show(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResponse:
     context, state = _contents(request, project_id, endpoint_id)
-    newest = own[0].id if (own := context["own"]) else ""
-    watch_url = f"{reverse('endpoint_watch', args=[project_id, endpoint_id])}?seen={newest}"
-    return render(request, "endpoint.html", {**context, "polling": state, "watch_url": watch_url})
+    return render(request, "endpoint.html", {**context, "polling": state})
 
 
 @require_safe
@@ -65,13 +64,12 @@ def _contents(
         "here": reverse("endpoint", args=[project_id, endpoint_id]),
         "row": endpoint_row(endpoint, branches, own),
         "endpoint": endpoint,
-        "own": own,
         "operations": operation_rows(own[:OPERATIONS_SHOWN], branches),
         "looked_through": OPERATIONS_READ if page.cursor and not was_filtered else 0,
         "more_query": f"?endpoint_id={endpoint_id}" if own and own[0].can_be_steered else "",
     }
     url = reverse("endpoint_live", args=[project_id, endpoint_id])
-    return context, polling(request, url, own)
+    return context, polling(request, url, own, There.of([endpoint], branches))
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

@@ -12,6 +12,7 @@ from console import losses
 from console.api_results import Page, Project
 from console.forms import ConfirmForm, ProjectForm, RenameForm
 from console.management_api import each_or_none, side_by_side
+from console.outcomes import There
 from console.parts import part
 from console.polling import Polling, polling, render_live
 from console.request import ConsoleRequest
@@ -69,7 +70,7 @@ def _contents(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any],
         "has_free_branch": any(branch.id not in taken for branch in branches),
     }
     url = reverse("project_live", args=[project_id])
-    return context, polling(request, url, operations.items)
+    return context, polling(request, url, operations.items, There.of(endpoints, branches))
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

@@ -1,4 +1,4 @@
-"""Signing in with an API key, and out again."""
+"""Signing in, with an API key or by a one-time link, switching between sign-ins, and out again."""
 
 from collections.abc import Callable
 from enum import Enum
@@ -9,61 +9,137 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST
 
-from console import sessions
+from console import one_time_links, sessions
 from console.api_errors import APIError, Forbidden, NonsenseAnswer, Refused, Unauthorized
+from console.api_keys import OwnKey
 from console.api_results import User
-from console.forms import SignInForm
+from console.forms import EmptyForm
 from console.management_api import ManagementAPI, side_by_side
 from console.middleware import public
 from console.request import ConsoleRequest
-from console.responses import back, spell_out
+from console.responses import FormPage, back, done, show_form, spell_out
+from console.servers import default_server, find_server, servers
 from console.sessions import Account
+from console.sign_in_form import SignInForm
 
 
 @public
 @require_http_methods(["GET", "HEAD", "POST"])
 def sign_in(request: ConsoleRequest) -> HttpResponse:
     form = SignInForm(request.POST or None)
+    form.offer_servers(servers())
     came_from = back(request, reverse("dashboard"))
     if request.method == "POST" and form.is_valid():
         key = form.cleaned_data["key"]
+        server = find_server(form.cleaned_data.get("server", "")) or default_server()
         try:
-            account = _account(ManagementAPI(key))
+            account = _account(ManagementAPI(key, server))
         except Unauthorized:
             form.add_error("key", "The management API does not accept this key.")
         except APIError as problem:
             form.add_error(None, spell_out(problem))
         else:
-            sessions.sign_in(request, key=key, account=account)
+            sessions.sign_in(request, key=key, account=account, server=server.name)
             return HttpResponseRedirect(_first_page(came_from, account))
     status = 422 if form.errors else 200
-    context = {"form": form, "next": came_from, "account": None}
+    context = {"form": form, "next": came_from}
     return render(request, "sign_in.html", context, status=status)
+
+
+@public
+@require_http_methods(["GET", "HEAD", "POST"])
+def by_link(request: ConsoleRequest) -> HttpResponse:
+    """A one-time link. To look at it uses nothing up: programs follow links, to preview them."""
+    code = request.POST.get("code") or request.GET.get("code") or ""
+    if request.method != "POST":
+        is_good = one_time_links.is_good(code)
+        context = {"code": code, "is_good": is_good}
+        return render(request, "sign_in_link.html", context, status=200 if is_good else 410)
+    key = one_time_links.redeem(code)
+    problem = None
+    if key:
+        try:
+            account = _account(ManagementAPI(key))
+        except APIError as error:
+            problem = spell_out(error)
+        else:
+            sessions.sign_in(request, key=key, account=account)
+            return HttpResponseRedirect(_first_page(reverse("dashboard"), account))
+    context = {"is_good": False, "problem": problem}
+    return render(request, "sign_in_link.html", context, status=410)
+
+
+@public
+@require_POST
+def switch(request: ConsoleRequest) -> HttpResponse:
+    chosen = sessions.switch(request, request.POST.get("sign_in", ""))
+    if chosen is None:
+        messages.error(request, "That sign-in has ended. Sign in again.")
+        return HttpResponseRedirect(reverse("sign_in"))
+    messages.success(request, f"You are {chosen.account.name or 'signed in'} now.")
+    return HttpResponseRedirect(_first_page(reverse("dashboard"), chosen.account))
 
 
 @public
 @require_POST
 def sign_out(request: ConsoleRequest) -> HttpResponse:
-    sessions.sign_out(request)
+    sessions.sign_out(request, of_all=request.POST.get("which") == "all")
     messages.success(request, "You are signed out.")
     return HttpResponseRedirect(reverse("sign_in"))
 
 
+@require_http_methods(["GET", "HEAD", "POST"])
+def sign_out_everywhere(request: ConsoleRequest) -> HttpResponse:
+    if request.method == "POST":
+        sessions.sign_out(request, everywhere=True)
+        words = "Whoever was signed in with this key is signed out."
+        return done(request, reverse("sign_in"), words, is_live=False)
+    page = FormPage(
+        title="Sign out everywhere",
+        intro="Whoever is signed in at this console with the same key, in whatever browser, is "
+        "signed out. The key itself stays good: to end that too, revoke it.",
+        submit="Sign out everywhere",
+        back=back(request, reverse("dashboard")),
+        is_reading=True,
+    )
+    return show_form(request, EmptyForm(), page)
+
+
 def _account(api: ManagementAPI) -> Account:
     """Who is signed in, and what their pages may offer. Raises an `APIError` for a bad key."""
-    user, keys, activity, webhooks = side_by_side(
+    user, own, keys, activity, webhooks = side_by_side(
         lambda: _whose(api),
+        lambda: _own_key(api),
         lambda: _access(api.api_keys),
         lambda: _access(lambda: api.events(limit=1)),
         lambda: _access(api.webhooks.list),
     )
+    reach = own.reach
+    if reach is None:
+        project_id = _only_project(api) if keys is Access.REFUSED else ""
+    else:
+        project_id = reach.project_id
     return Account(
         name=user.shown_name,
         plan=user.plan,
-        project_id=_only_project(api) if keys is Access.REFUSED else "",
+        project_id=project_id,
+        read_only=reach is not None and reach.read_only,
+        ends=reach.expires_at.isoformat() if reach and reach.expires_at else "",
         has_activity=activity is not Access.MISSING,
         has_webhooks=webhooks is not Access.MISSING,
+        is_perch=reach is not None,
+        is_operator=own.is_operator,
     )
+
+
+def _own_key(api: ManagementAPI) -> OwnKey:
+    """Other servers of this API do not say, or have no such call."""
+    try:
+        return api.own_key()
+    except Unauthorized:
+        raise
+    except APIError:
+        return OwnKey(reach=None, is_operator=False)
 
 
 class Access(Enum):

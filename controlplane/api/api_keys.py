@@ -3,11 +3,11 @@
 from typing import Any
 
 from ninja import Schema
-from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from controlplane.api.auth import AuthenticatedRequest
 from controlplane.api.fields import Timestamp
 from controlplane.api.requests.api_keys import CreateApiKey
+from controlplane.api.responses.key_reach import KeyReach
 from controlplane.api.routing import Router
 from controlplane.models import ApiKey
 from controlplane.services import accounts
@@ -19,22 +19,6 @@ class Creator(Schema):
     id: str
     name: str
     image: str = ""
-
-
-class KeyReach(Schema):
-    """What a key is limited to. What does not limit it is left out: neonctl takes a `project_id`
-    of null for a key that reaches nothing."""
-
-    project_id: str | None = None
-    read_only: bool
-    expires_at: Timestamp | None = None
-
-    @model_serializer(mode="wrap")
-    # Without the type of what it returns the OpenAPI document has the model's own.
-    def without_absent(self, serialized: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]
-        limits = KeyReach.model_fields
-        told = serialized(self).items()
-        return {name: value for name, value in told if value is not None or name not in limits}
 
 
 class ApiKeyOut(KeyReach):

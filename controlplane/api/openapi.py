@@ -37,6 +37,7 @@ TAGS = {
     "consumption": "What projects have used: by hour, day, month and period of accounting.",
     "organizations": "An account has exactly one, which is the account by another name.",
     "users": "Whose key it is, and where projects can be.",
+    "status": "How the service fares.",
     "webhooks": "Where events are posted to.",
 }
 DESCRIPTION = """\

@@ -19,8 +19,8 @@ SECRETS = frozenset(
         f"{PROJECT}/branches/<branch_id>/roles/<role_name>/reveal_password",
     }
 )
-# What a key of one project may read beside it: who it is, where it could be, and the list that
-# then has just its project.
+# What a key of one project may read beside it: who it is, where it could be and how that fares,
+# and the list that then has just its project.
 BESIDE_THE_PROJECT = frozenset(
     {
         "/projects",
@@ -29,6 +29,7 @@ BESIDE_THE_PROJECT = frozenset(
         "/users/me/organizations",
         "/organizations/<org_id>",
         "/auth",
+        "/status",
         "/regions",
     }
 )

@@ -44,9 +44,17 @@ def get_current_user_info(request: AuthenticatedRequest) -> dict[str, Any]:
 
 @router.get("/auth", response=AuthDetails)
 def get_auth_details(request: AuthenticatedRequest) -> dict[str, Any]:
-    """Whose key this is."""
-    account = request.auth
-    return {"account_id": str(account.id), "auth_method": "api_key_user", "auth_data": account.name}
+    """Whose key this is, and what it is limited to."""
+    account, key = request.auth, request.api_key
+    return {
+        "account_id": str(account.id),
+        "auth_method": "api_key_user",
+        "auth_data": account.name,
+        "operator": account.is_operator,
+        "project_id": key.project_id,
+        "read_only": key.read_only,
+        "expires_at": key.expires_at,
+    }
 
 
 @router.get("/regions", response=Regions)

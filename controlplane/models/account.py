@@ -4,6 +4,7 @@ import hashlib
 import secrets
 from datetime import datetime
 
+from django.conf import settings
 from django.db import models
 from django.utils import timezone
 
@@ -29,6 +30,11 @@ class Account(models.Model):
     def organization_id(self) -> str:
         """Of the one organization that stands for the account to clients that want one."""
         return f"org-account-{self.id:08d}"
+
+    @property
+    def is_operator(self) -> bool:
+        """Whether its keys may see how the service itself fares."""
+        return self.name in settings.OPERATORS
 
     @property
     def limits(self) -> PlanLimits:

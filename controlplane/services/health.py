@@ -57,9 +57,9 @@ def examine() -> Health:
     if own is None:
         return Health(["worker", "proxy"])
     missing = own.silent_processes()
-    lanes = _lanes(own)
+    lanes = lanes_of(own)
     found = [_slow(lane) for lane in lanes if lane["oldest_seconds"] > MOST_WAIT[lane["lane"]]]
-    webhooks = _queues(outbox.QUEUE)[outbox.QUEUE]
+    webhooks = queues(outbox.QUEUE)[outbox.QUEUE]
     if webhooks["oldest_seconds"] > MOST_WAIT_OF_WEBHOOKS:
         seconds = webhooks["oldest_seconds"]
         detail = f"a webhook waits since {seconds:.0f} s for a worker that sends"
@@ -86,14 +86,14 @@ def _own(regions: list[Region]) -> Region | None:
     return next((region for region in regions if region.default), None)
 
 
-def _lanes(region: Region) -> list[dict[str, Any]]:
+def lanes_of(region: Region) -> list[dict[str, Any]]:
     """The jobs of each lane, and how long the oldest that could begin has waited."""
-    queues = {lane: region.queue(lane) for lane in Lane}
-    found = _queues(*queues.values())
-    return [{"lane": lane.value, **found[queue]} for lane, queue in queues.items()]
+    names = {lane: region.queue(lane) for lane in Lane}
+    found = queues(*names.values())
+    return [{"lane": lane.value, **found[queue]} for lane, queue in names.items()]
 
 
-def _queues(*names: str) -> dict[str, dict[str, Any]]:
+def queues(*names: str) -> dict[str, dict[str, Any]]:
     with connection.cursor() as cursor:
         cursor.execute(QUEUES, [list(names)])
         rows = {row[0]: row[1:] for row in cursor.fetchall()}

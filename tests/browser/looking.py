@@ -26,7 +26,8 @@ def expect_fits(page: Page) -> None:
     """Nothing is wider than the window, and no sheet is cut off."""
     too_wide = page.evaluate(
         """() => [...document.querySelectorAll("body *")]
-            .filter((one) => one.checkVisibility() && !one.closest("svg, .unseen, .skip, .tabs"))
+            .filter((one) => one.checkVisibility())
+            .filter((one) => !one.closest("svg, .unseen, .skip, .tabs, .cells"))
             .filter((one) => one.getBoundingClientRect().right > innerWidth + 1)
             .map((one) => one.outerHTML.slice(0, 150))"""
     )
@@ -78,7 +79,7 @@ def wire(page: Page) -> Iterator[Wire]:
 
     def on_response(event: dict[str, Any]) -> None:
         answer = event["response"]
-        if not answer.get("fromDiskCache"):
+        if answer["url"].startswith("http") and not answer.get("fromDiskCache"):
             path = "/" + answer["url"].split("/", 3)[3]
             begun[event["requestId"]] = (path, answer["status"])
             if answer["mimeType"] == "text/event-stream":

@@ -20,6 +20,8 @@ PAGES = [
     "/projects/p/settings",
     "/projects/p/operations",
     "/projects/p/operations/o",
+    "/projects/p/runs/c",
+    "/projects/p/timeline",
     "/projects/p/operations/o/cancel",
     "/projects/p/endpoints/e",
     "/projects/p/events",

@@ -6,7 +6,8 @@ import pytest
 
 from tests.controlplane.fields import timestamp
 from tests.support.client import Client
-from tests.support.project import refusal
+from tests.support.project import Project, refusal
+from tests.support.stack import Stack
 
 
 def test_it_works(alice: Client) -> None:
@@ -96,3 +97,26 @@ def test_the_regions(alice: Client) -> None:
         "geo_lat": "",
         "geo_long": "",
     }
+
+
+def test_a_key_tells_what_it_is_limited_to(alice: Client, project: Project) -> None:
+    assert alice.get("/auth") == {
+        "account_id": alice.get("/users/me")["id"],
+        "auth_method": "api_key_user",
+        "auth_data": alice.get("/users/me")["login"],
+        "operator": False,
+        "read_only": False,
+    }
+    limits = {
+        "project_id": project.id,
+        "read_only": True,
+        "expires_at": "2100-01-31T00:00:00Z",
+    }
+    made = project.client.post("/api_keys", {"key_name": "ci", **limits})
+    told = Client(alice.api_url, made["key"]).get("/auth")
+    assert {name: told[name] for name in limits} == limits
+
+
+def test_the_account_that_runs_the_service_is_told_so(stack: Stack) -> None:
+    key = (stack.state_dir / "api-key").read_text().strip()
+    assert Client(stack.api_url, key).get("/auth")["operator"] is True

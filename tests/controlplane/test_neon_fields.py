@@ -1,9 +1,7 @@
 """Every answer has the fields that the schemas of clients require: `neon-fields.txt`, by `*`."""
 
 import json
-import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -12,7 +10,7 @@ from django.test import Client as DjangoClient
 from controlplane.models import Account, Branch, Database, Endpoint, Project, Region, Role
 from controlplane.services.passwords import encrypt
 from tests.controlplane.rows import make_project
-from tests.support.specification import specification
+from tests.support.neon_document import Known, read_calls, read_fields
 
 BODIES: Mapping[str, Any] = {
     "POST /api_keys": {"key_name": "deploy"},
@@ -41,37 +39,6 @@ TYPES: Mapping[str, type | tuple[type, ...]] = {
     "boolean": bool,
     "object": dict,
 }
-
-
-@dataclass
-class Known:
-    """A schema of the file: what it consists of, its fields, or what it is else."""
-
-    of: str = ""
-    fields: dict[str, tuple[bool, str]] = field(default_factory=dict)
-
-
-def read_fields() -> dict[str, Known]:
-    schemas: dict[str, Known] = {}
-    for line in specification("neon-fields.txt").read_text().splitlines():
-        if found := re.match(r"## (\w+)\s*(.*)", line):
-            schemas[found[1]] = now = Known(of=found[2].strip())
-        elif found := re.match(r"\s+(\*?)([\w ]+?) : (.+)", line):
-            now.fields[found[2]] = bool(found[1]), found[3].strip()
-    return schemas
-
-
-def read_calls() -> dict[str, tuple[int, str]]:
-    """The calls, as "GET /projects", with the status and the schema of their good answers."""
-    calls = {}
-    for line in specification("neon-paths.txt").read_text().splitlines():
-        head, _, rest = line.partition(" | ")
-        answer = re.search(r"'(20\d)': '([^']+)'", rest)
-        assert answer, line
-        schema = re.search(r"schemas/(\w+)", answer[2])
-        name = f"{schema[1]}[]" if schema else answer[2]
-        calls[" ".join(head.split()[:2])] = int(answer[1]), name.replace("Ite[]", "Item[]")
-    return calls
 
 
 def complaints(schemas: Mapping[str, Known], name: str, value: Any, at: str) -> Iterator[str]:

@@ -158,14 +158,18 @@ def test_a_batch_that_fails_leaves_nothing_behind(sql: SqlClient, postgres: Bare
     postgres.execute("CREATE TABLE whole (n int PRIMARY KEY DEFERRABLE INITIALLY DEFERRED)")
     postgres.execute("GRANT ALL ON whole TO alice")
     insert = {"query": "INSERT INTO whole VALUES (1)"}
-    for failing in ({"query": "SELECT 1/0"}, insert):
-        # The second breaks a constraint that is checked at the end.
+    # The second breaks a constraint that is checked at the end.
+    for failing, code, statement in (({"query": "SELECT 1/0"}, "22012", 1), (insert, "23505", 2)):
         answer = sql.post({"queries": [insert, failing]})
         assert answer.status_code == 400
-        assert answer.json()["code"] in ("22012", "23505")
+        assert (answer.json()["code"], answer.json()["perch:statement"]) == (code, statement)
         # Its transaction is over by the time that it is answered.
         assert postgres.execute("SELECT count(*) FROM pg_locks WHERE mode LIKE 'Row%'") == [(0,)]
     assert sql.rows("SELECT count(*) FROM whole") == [["0"]]
+
+
+def test_a_statement_that_stands_alone_has_no_place_among_others(sql: SqlClient) -> None:
+    assert "perch:statement" not in sql.refusal("SELECT 1/0")
 
 
 def test_a_batch_of_the_kind_that_is_asked_for(sql: SqlClient) -> None:

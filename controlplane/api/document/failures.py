@@ -126,7 +126,13 @@ def failures(method: str, path: str, *, wrapper: str | None) -> Iterator[Failure
     """Those of a call, whose body begins with the field `wrapper`; None where it takes no body."""
     yield from ANYWHERE
     yield _unreadable(wrapper)
-    if _out_of_reach(method, path):
+    if path == "/status/hosts":
+        yield Failure(
+            403,
+            "The account does not run the service, or the key is limited.",
+            "only the accounts that run this service may see its hosts: PERCH_OPERATORS names them",
+        )
+    elif _out_of_reach(method, path):
         yield Failure(
             403,
             "The key is limited, and this is out of its reach.",

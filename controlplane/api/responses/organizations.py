@@ -8,6 +8,7 @@ from typing import Any
 from ninja import Field, Schema
 
 from controlplane.api.fields import Timestamp
+from controlplane.api.responses.key_reach import KeyReach
 from controlplane.models import Account
 
 # Under which members are numbered: the same account is the same member for ever.
@@ -107,10 +108,11 @@ class CurrentUser(Schema):
     billing_account: BillingAccount
 
 
-class AuthDetails(Schema):
+class AuthDetails(KeyReach):
     account_id: str
     auth_method: str
     auth_data: str
+    operator: bool
 
 
 class RegionOut(Schema):

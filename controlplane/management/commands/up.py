@@ -32,6 +32,7 @@ from controlplane.compute.state_directory import (
 )
 from controlplane.database.version import OtherVersion, refuse_newer
 from controlplane.management.host_resources import raise_file_limit, room_on_disk
+from controlplane.management.sign_in_links import make_sign_in_link, note_console_address
 from controlplane.management.supervision import (
     MARK,
     Program,
@@ -175,12 +176,13 @@ class Command(BaseCommand):
 
     def _greet(self, host: str, ports: dict[str, int]) -> None:
         key_file = settings.STATE_DIR / "api-key"
+        console = f"http://{_reachable(host)}:{ports['console']}"
         self._say(
             f"""
 Perch is up.
 
-  Console  http://{_reachable(host)}:{ports["console"]}
-           sign in with the API key in {key_file}
+  Console  {console}
+           {_how_to_sign_in(console)}sign in with the API key in {key_file}
            (show it with: cat {shlex.quote(str(key_file))})
   API      http://{_reachable(host)}:{ports["api"]}/api/v2
   Postgres {_reachable(host)}:{ports["proxy"]}, as the console shows for each endpoint
@@ -288,6 +290,20 @@ Ctrl-C stops everything; the next `up` finds it as it was."""
         with contextlib.suppress(OSError):
             self.stdout.write(text)
         drop_what_nobody_reads()
+
+
+def _how_to_sign_in(console_url: str) -> str:
+    """By a link, where one can be made: a full disk is no reason not to come up."""
+    try:
+        note_console_address(console_url)
+        link = make_sign_in_link(console_url)
+    except OSError as error:
+        log.warning("no sign-in link", extra={"error": str(error)})
+        return ""
+    return (
+        f"sign in, once and within 10 minutes: {link}\n"
+        "           (`manage.py sign_in_link` prints another link), or "
+    )
 
 
 def drop_what_nobody_reads() -> None:

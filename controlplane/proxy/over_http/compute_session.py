@@ -213,7 +213,7 @@ class ComputeSession:
                 elif kind in (b"C", b"I"):
                     results.complete(self._buffer[start:end].rstrip(b"\0").decode(errors="replace"))
                 elif kind == b"E":
-                    failure = failure or _failure(self._buffer[start:end])
+                    failure = failure or _failure(self._buffer[start:end], results)
                 elif kind in (b"G", b"H", b"W"):
                     raise RequestRefused(
                         "COPY is not supported over HTTP: connect over WebSocket or TCP for it",
@@ -263,5 +263,6 @@ async def _cancel_within(connection: ComputeConnection, readiness: Readiness) ->
             await compute.cancel(connection.address, connection.cancel_key, readiness=readiness)
 
 
-def _failure(payload: bytearray) -> StatementFailed:
-    return StatementFailed(messages.error_fields(bytes(payload)))
+def _failure(payload: bytearray, results: Results) -> StatementFailed:
+    fields = messages.error_fields(bytes(payload))
+    return StatementFailed(fields, statement=results.ended if results.is_batch else None)

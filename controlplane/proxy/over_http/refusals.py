@@ -80,17 +80,22 @@ class UnreadableAnswer(ProxyError):
 
 
 class StatementFailed(ProxyError):
-    """Postgres's own error, in the fields of its ErrorResponse by their codes."""
+    """Postgres's own error, in the fields of its ErrorResponse by their codes.
 
-    def __init__(self, fields: Mapping[str, str]) -> None:
+    `statement` is the place in the batch of the one that failed, the first's being 0; after the
+    last one's is the commit's.
+    """
+
+    def __init__(self, fields: Mapping[str, str], *, statement: int | None = None) -> None:
         super().__init__(fields.get("M", ""))
         self.fields = fields
+        self.statement = statement
 
 
 def refusal(error: ProxyError) -> Answer:
     """The error as clients get it."""
     if isinstance(error, StatementFailed):
-        return Answer(400, _body(error.fields))
+        return Answer(400, _body(error.fields, statement=error.statement))
     if isinstance(error, ComputeRefused):
         return Answer(400, _body(messages.error_fields(error.packet()[messages.HEADER_SIZE :])))
     fields = {"S": "FATAL", "C": error.sqlstate, "M": str(error)}
@@ -108,8 +113,12 @@ def _status(error: ProxyError) -> int:
     return 500 if error.sqlstate == _INTERNAL_STATE else 400
 
 
-def _body(fields: Mapping[str, str], *, retryable: bool = False) -> bytes:
+def _body(
+    fields: Mapping[str, str], *, retryable: bool = False, statement: int | None = None
+) -> bytes:
     told: dict[str, object] = {name: fields.get(code) for code, name in FIELDS.items()}
+    if statement is not None:
+        told["perch:statement"] = statement
     if retryable:
         told["neon:retryable"] = True
     return json.dumps(told, ensure_ascii=False).encode(errors="replace")

@@ -53,6 +53,12 @@ class Results:
         self._has_results = False
         self._is_open = False
         self.written = 0
+        # How many of the statements have come to their end.
+        self.ended = 0
+
+    @property
+    def is_batch(self) -> bool:
+        return not self._is_one
 
     def describe(self, buffer: bytearray, start: int) -> None:
         """A RowDescription. Raises MalformedMessage."""
@@ -84,6 +90,7 @@ class Results:
     def complete(self, tag: str) -> None:
         """The statement under way has come to its end, with this CommandComplete."""
         if self._statement is not None:
+            self.ended += 1
             self.write()
             self._open()
             command, count = _parse_tag(tag)

@@ -1,0 +1,127 @@
+"""How the service itself fares: the management API's calls for it, which only Perch has."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from console.api_errors import NonsenseAnswer
+from console.api_results import JSONObject, number, objects, required, text
+from console.api_transport import Transport
+from console.api_webhooks import may_be_missing
+
+
+@dataclass(frozen=True)
+class RegionStatus:
+    id: str
+    # Of its processes, those that do not say that they are there.
+    missing: Sequence[str]
+
+    @classmethod
+    def read(cls, data: JSONObject) -> "RegionStatus":
+        return cls(required(data, "id"), _texts(data, "missing"))
+
+
+@dataclass(frozen=True)
+class Queue:
+    name: str
+    waiting: int
+    under_way: int
+    oldest_seconds: float
+
+    @classmethod
+    def read(cls, data: JSONObject, name: str = "") -> "Queue":
+        return cls(
+            name or text(data, "lane"),
+            waiting=int(number(data, "waiting")),
+            under_way=int(number(data, "under_way")),
+            oldest_seconds=number(data, "oldest_seconds"),
+        )
+
+
+@dataclass(frozen=True)
+class Host:
+    """A region's; sizes in bytes, times in seconds, None where not known."""
+
+    id: str
+    host: str
+    port: int
+    draining: bool
+    missing: Sequence[str]
+    # In words.
+    problems: Sequence[str]
+    worker_seen: float | None
+    proxy_seen: float | None
+    pg_version: int
+    pooler_version: str
+    disk_free: int | None
+    disk_reserve: int | None
+    lanes: Sequence[Queue]
+    # How many endpoints are in which state: active, idle, disabled.
+    computes: Mapping[str, int]
+
+    @classmethod
+    def read(cls, data: JSONObject) -> "Host":
+        computes = data.get("computes")
+        counted = computes if isinstance(computes, Mapping) else {}
+        return cls(
+            id=required(data, "id"),
+            host=text(data, "host"),
+            port=int(number(data, "port")),
+            draining=data.get("draining") is True,
+            missing=_texts(data, "missing"),
+            problems=[text(one, "detail") for one in objects(data.get("problems") or [])],
+            worker_seen=_some(data, "worker_seen_seconds_ago"),
+            proxy_seen=_some(data, "proxy_seen_seconds_ago"),
+            pg_version=int(number(data, "pg_version")),
+            pooler_version=text(data, "pooler_version"),
+            disk_free=_whole(data, "disk_free_bytes"),
+            disk_reserve=_whole(data, "disk_reserve_bytes"),
+            lanes=[Queue.read(one) for one in objects(data.get("lanes") or [])],
+            computes={name: int(number(counted, name)) for name in ("active", "idle", "disabled")},
+        )
+
+
+@dataclass(frozen=True)
+class ServiceDetails:
+    version: str
+    hosts: Sequence[Host]
+    webhooks: Queue
+
+
+class StatusCalls:
+    """One method per call. Every one raises an `APIError`, as `ManagementAPI`'s do."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def regions(self) -> list[RegionStatus]:
+        data = self._transport.get("status")
+        return [RegionStatus.read(item) for item in objects(data, "regions")]
+
+    def details(self) -> ServiceDetails:
+        """For the accounts alone that run the service."""
+        with may_be_missing("It does not tell how it fares."):
+            data = self._transport.get("status", "hosts")
+        if not isinstance(data, Mapping):
+            raise NonsenseAnswer("The answer is not an object.")
+        webhooks = data.get("webhooks")
+        return ServiceDetails(
+            version=text(data, "version"),
+            hosts=[Host.read(item) for item in objects(data, "hosts")],
+            webhooks=Queue.read(webhooks if isinstance(webhooks, Mapping) else {}, "webhooks"),
+        )
+
+
+def _texts(data: JSONObject, name: str) -> list[str]:
+    found: Any = data.get(name)
+    return [one for one in found if isinstance(one, str)] if isinstance(found, list) else []
+
+
+def _some(data: JSONObject, name: str) -> float | None:
+    found = number(data, name, -1)
+    return found if found >= 0 else None
+
+
+def _whole(data: JSONObject, name: str) -> int | None:
+    found = _some(data, name)
+    return None if found is None else int(found)

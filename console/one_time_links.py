@@ -1,0 +1,59 @@
+"""One-time links to sign in with: made by `manage.py up` and `manage.py sign_in_link` on this
+machine, and good for one sign-in within minutes.
+
+A link holds a random code. What the code stands for, an API key, waits in a file that is named
+after the code's hash, in the folder `links` of the console's own directory: who can write there
+could read the key anyway. The one who removes the file is the one who signs in.
+"""
+
+import hashlib
+import json
+import os
+import stat
+import time
+from pathlib import Path
+
+from django.conf import settings
+
+LONGEST_FILE = 4096  # bytes
+
+
+def is_good(code: str) -> bool:
+    """Whether nobody has used the link, and its time is not over."""
+    return bool(_read(_file(code)))
+
+
+def redeem(code: str) -> str:
+    """The API key that the link is for; "" where it was used already, or its time is over."""
+    file = _file(code)
+    key = _read(file)
+    try:
+        # Of several at once one removes it.
+        file.unlink()
+    except OSError:
+        return ""
+    return key
+
+
+def _file(code: str) -> Path:
+    return Path(settings.STATE_DIR) / "links" / hashlib.sha256(code.encode()).hexdigest()
+
+
+def _read(file: Path) -> str:
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return ""
+    with os.fdopen(descriptor, "rb") as opened:
+        found = os.fstat(descriptor)
+        is_ours = found.st_uid == os.geteuid() and not found.st_mode & 0o077
+        if not (stat.S_ISREG(found.st_mode) and is_ours):
+            return ""
+        content = opened.read(LONGEST_FILE)
+    try:
+        data = json.loads(content)
+        key, until = data["key"], data["until"]
+    except (ValueError, TypeError, KeyError):
+        return ""
+    is_in_time = isinstance(until, int | float) and time.time() < until
+    return key if is_in_time and isinstance(key, str) else ""

@@ -1,0 +1,50 @@
+"""What a reader has chosen for this browser: how pages look, and whether single keys do something.
+In a cookie each, which hold nothing else; the server reads them, so that no page flashes."""
+
+from django import forms
+from django.http import HttpRequest, HttpResponse
+
+THEME, SHORTCUTS = "perch_theme", "perch_shortcuts"
+THEMES = {"": "As the system does", "light": "Light", "dark": "Dark"}
+A_YEAR = 365 * 24 * 3600
+
+
+class PreferencesForm(forms.Form):
+    theme = forms.ChoiceField(
+        label="Colours",
+        required=False,
+        choices=list(THEMES.items()),
+    )
+    shortcuts = forms.BooleanField(
+        label="Shortcuts of a single key",
+        required=False,
+        help_text="As “g p” for projects. Ctrl-K works either way.",
+    )
+
+
+def theme(request: HttpRequest) -> str:
+    """ "light", "dark", or "" for what the system prefers."""
+    chosen = request.COOKIES.get(THEME, "")
+    return chosen if chosen in THEMES else ""
+
+
+def has_shortcuts(request: HttpRequest) -> bool:
+    return request.COOKIES.get(SHORTCUTS) != "off"
+
+
+def keep(answer: HttpResponse, form: PreferencesForm) -> None:
+    """What was chosen, once validated; what is the default leaves no cookie."""
+    _keep(answer, THEME, form.cleaned_data["theme"])
+    _keep(answer, SHORTCUTS, "" if form.cleaned_data["shortcuts"] else "off")
+
+
+def preferences(request: HttpRequest) -> dict[str, object]:
+    """Template context."""
+    return {"theme": theme(request), "has_shortcuts": has_shortcuts(request)}
+
+
+def _keep(answer: HttpResponse, name: str, value: str) -> None:
+    if value:
+        answer.set_cookie(name, value, max_age=A_YEAR, httponly=True, samesite="Lax")
+    else:
+        answer.delete_cookie(name, samesite="Lax")

@@ -1,0 +1,174 @@
+"""What the query page shows: results cut to what can be read, and an error's place in the SQL."""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from console.sql_over_http import Column, Query, Result, SqlFailed
+from console.sql_statements import Statement
+
+# What is shown: rows, characters of a value, and of all the values of a result.
+MOST_ROWS, LONGEST_VALUE, MOST_CHARACTERS = 500, 1000, 400_000
+EXPLAIN = "EXPLAIN "
+WORD = re.compile(r"\w+|\S|$")
+
+
+@dataclass(frozen=True)
+class Cell:
+    text: str
+    is_null: bool = False
+    is_number: bool = False
+    # How many characters there are, where the text is only the first of them.
+    whole: int = 0
+
+
+@dataclass(frozen=True)
+class ShownResult:
+    command: str
+    row_count: int | None
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Cell]]
+    # How many rows came; more than `rows` where only the first are shown.
+    came: int
+    # The statement that it answers, where there are several.
+    statement: str = ""
+
+    @property
+    def is_cut(self) -> bool:
+        return len(self.rows) < self.came
+
+    @property
+    def is_plan(self) -> bool:
+        return [column.name for column in self.columns] == ["QUERY PLAN"]
+
+    @property
+    def plan(self) -> str:
+        return "\n".join(row[0].text for row in self.rows if row)
+
+
+def shown(result: Result, statement: str = "") -> ShownResult:
+    is_number = [column.is_number for column in result.columns]
+    rows: list[list[Cell]] = []
+    characters = 0
+    for row in result.rows[:MOST_ROWS]:
+        cells = [_cell(*pair) for pair in zip(row, is_number, strict=False)]
+        characters += sum(len(cell.text) for cell in cells)
+        if characters > MOST_CHARACTERS and rows:
+            break
+        rows.append(cells)
+    return ShownResult(
+        result.command, result.row_count, result.columns, rows, len(result.rows), statement
+    )
+
+
+def _cell(value: str | None, is_number: bool) -> Cell:
+    if value is None:
+        return Cell("NULL", is_null=True)
+    text = value if isinstance(value, str) else json.dumps(value)
+    is_long = len(text) > LONGEST_VALUE
+    return Cell(text[:LONGEST_VALUE], is_number=is_number, whole=len(text) if is_long else 0)
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Where in what was typed an error is: its line, in three parts."""
+
+    line: int
+    before: str
+    marked: str
+    after: str
+    # From and to, in characters of what was typed.
+    start: int
+    end: int
+
+
+def mark_of(
+    failure: SqlFailed, typed: str, statements: Sequence[Statement], *, prefix: str = ""
+) -> Mark | None:
+    """None where Postgres does not say where, or it is in no statement that was typed."""
+    place = failure.position - 1 - len(prefix)
+    if not 0 <= failure.statement < len(statements) or failure.position < 1 or place < 0:
+        return None
+    start = statements[failure.statement].start + place
+    if start > len(typed):
+        return None
+    found = WORD.search(typed, start)
+    end = found.end() if found and found.start() == start else min(start + 1, len(typed))
+    begin = typed.rfind("\n", 0, start) + 1
+    line_end = typed.find("\n", start)
+    line = typed[begin : line_end if line_end >= 0 else len(typed)].rstrip("\r")
+    return Mark(
+        line=typed.count("\n", 0, start) + 1,
+        before=line[: start - begin],
+        marked=line[start - begin : end - begin],
+        after=line[end - begin :],
+        start=start,
+        end=end,
+    )
+
+
+# Looking around: with the role's own rights, by SQL like any other.
+
+TABLES = Query("""\
+SELECT n.nspname, c.relname, c.relkind
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f')
+  AND n.nspname NOT LIKE 'pg\\_%' AND n.nspname <> 'information_schema'
+ORDER BY n.nspname, c.relname LIMIT 1000""")
+COLUMNS = """\
+SELECT a.attname AS "column", pg_catalog.format_type(a.atttypid, a.atttypmod) AS type,
+  CASE WHEN a.attnotnull THEN 'no' ELSE 'yes' END AS nullable,
+  pg_catalog.pg_get_expr(d.adbin, d.adrelid) AS "default"
+FROM pg_catalog.pg_attribute a
+JOIN pg_catalog.pg_class c ON c.oid = a.attrelid
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+WHERE n.nspname = $1 AND c.relname = $2 AND a.attnum > 0 AND NOT a.attisdropped
+ORDER BY a.attnum"""
+FIRST_ROWS = 20
+KINDS = {"v": "view", "m": "materialized view", "f": "foreign table", "p": "partitioned"}
+
+
+@dataclass(frozen=True)
+class Table:
+    schema: str
+    name: str
+    # "" for an ordinary one.
+    kind: str
+
+    @property
+    def value(self) -> str:
+        """As its button sends it."""
+        return json.dumps([self.schema, self.name])
+
+
+def read_table(value: str) -> Table | None:
+    """What a button sent."""
+    try:
+        schema, name = json.loads(value)
+    except (ValueError, TypeError):
+        return None
+    is_one = isinstance(schema, str) and isinstance(name, str) and "\0" not in schema + name
+    return Table(schema, name, "") if is_one else None
+
+
+def look_at(table: Table) -> list[Query]:
+    """Its columns, and its first rows."""
+    name = f"{_quoted(table.schema)}.{_quoted(table.name)}"
+    return [
+        Query(COLUMNS, (table.schema, table.name)),
+        Query(f"SELECT * FROM {name} LIMIT {FIRST_ROWS}"),  # noqa: S608 # quoted
+    ]
+
+
+def by_schema(result: Result) -> list[tuple[str, list[Table]]]:
+    found: dict[str, list[Table]] = {}
+    for row in result.rows:
+        if len(row) == 3 and isinstance(row[0], str) and isinstance(row[1], str):
+            found.setdefault(row[0], []).append(Table(row[0], row[1], KINDS.get(row[2] or "", "")))
+    return list(found.items())
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,21 @@
+"""What the key that is signed in may not do, said before it is tried. The API has the last word."""
+
+from console import sessions
+from console.request import ConsoleRequest
+
+READ_ONLY = "You are signed in with a read-only key: it changes nothing, and sees no password."
+# The pages whose forms concern the whole account, by the beginning of their names.
+OF_THE_ACCOUNT = ("project_create", "project_delete", "api_key_", "webhook_")
+
+
+def out_of_reach(request: ConsoleRequest) -> str:
+    """Why the form at this address is of no use to the key; "" where it may be."""
+    sign_in = sessions.present(request)
+    if sign_in is None or request.resolver_match is None:
+        return ""
+    if sign_in.account.read_only:
+        return READ_ONLY
+    only = sign_in.account.project_id
+    if only and (request.resolver_match.url_name or "").startswith(OF_THE_ACCOUNT):
+        return f"You are signed in with a key of the project {only} alone: this is beyond it."
+    return ""

@@ -1,0 +1,34 @@
+"""The form that signs somebody in."""
+
+from collections.abc import Sequence
+
+from django import forms
+
+from console.forms import offer
+from console.servers import Server
+
+
+class SignInForm(forms.Form):
+    key = forms.CharField(
+        label="API key",
+        strip=True,
+        # Typed again is a nuisance, and it goes back only to whoever has just sent it.
+        widget=forms.PasswordInput(
+            render_value=True, attrs={"autocomplete": "current-password", "autofocus": True}
+        ),
+    )
+
+    server = forms.ChoiceField(required=False)
+    field_order = ("server", "key")
+
+    def offer_servers(self, found: Sequence[Server]) -> None:
+        """With one alone there is nothing to choose."""
+        offer(self, "server", ((server.name, server.shown_name) for server in found))
+        if len(found) == 1:
+            del self.fields["server"]
+
+    def clean_key(self) -> str:
+        key = str(self.cleaned_data["key"])
+        if not (key.isascii() and key.isprintable() and " " not in key):
+            raise forms.ValidationError("An API key is one word of plain letters and digits.")
+        return key

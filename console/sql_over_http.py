@@ -1,0 +1,234 @@
+"""SQL on a branch, over the HTTP address of Perch's proxy: `POST /sql`, as its clients do it
+(docs/serverless.md). So the console holds no database driver, and queries wake what sleeps.
+
+Where the proxy is, the connection string says, and so the API. Its answers are a stranger's: the
+console speaks to it by TLS alone, and to this very machine only where the API is here as well.
+"""
+
+import json
+import logging
+import ssl
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+import requests
+
+from console.api_results import number, text
+from console.bounded_http import BoundedAdapter, TooLong, is_loopback, proxies_for, read_whole
+from console.pg_types import NUMBERS, type_name
+from console.servers import Server
+
+log = logging.getLogger(__name__)
+
+# Seconds to connect, and for what a statement's own time does not count: waking, and the way.
+CONNECT_WITHIN, BESIDES = 5, 40
+# Bytes of an answer; what is shown of it is far less.
+LONGEST_ANSWER = 8 << 20
+# Seconds that the service's certificate authority is believed to stay the same.
+AUTHORITY_KEPT = 300
+# API servers have the management API below this, and beside it what trusts their certificates.
+API_PATH = "/api/v2"
+
+
+class SqlFailed(Exception):
+    """The statements were refused, or could not be brought there; nothing of them has happened.
+    The message is for whoever wrote them."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str = "",
+        detail: str = "",
+        hint: str = "",
+        position: int = 0,
+        statement: int = 0,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        # The SQLSTATE; "" where Postgres was not reached.
+        self.code = code
+        self.detail = detail
+        self.hint = hint
+        # In characters of the statement, from 1; 0 where Postgres does not say.
+        self.position = position
+        # Which of the statements, from 0; as many as there are for the commit.
+        self.statement = statement
+
+
+@dataclass(frozen=True)
+class Query:
+    text: str
+    parameters: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Column:
+    name: str
+    # "" for a type that is not one of Postgres's own.
+    type: str
+
+    @property
+    def is_number(self) -> bool:
+        return self.type in NUMBERS
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one statement answered: its rows as the text that Postgres writes, None for NULL."""
+
+    command: str
+    row_count: int | None
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[str | None]]
+
+
+def run(
+    server: Server, uri: str, queries: Sequence[Query], *, seconds: int, read_only: bool
+) -> list[Result]:
+    """Run the queries at the database of a connection string that `server` gave, several in one
+    transaction. Each may take so many seconds. Raises SqlFailed."""
+    url = _address(server, uri)
+    asked = [{"query": query.text, "params": list(query.parameters)} for query in queries]
+    headers = {
+        "Neon-Connection-String": _with_options(uri, seconds=seconds, read_only=read_only),
+        "Neon-Raw-Text-Output": "true",
+        "Neon-Array-Mode": "true",
+    }
+    body = {"queries": asked} if len(asked) != 1 else asked[0]
+    try:
+        with _session(server) as session:
+            answer = session.post(
+                url,
+                json=body,
+                headers=headers,
+                timeout=(CONNECT_WITHIN, seconds * len(asked) + BESIDES),
+                allow_redirects=False,
+                proxies=proxies_for(url),
+                stream=True,
+            )
+            with answer:
+                data = json.loads(read_whole(answer, longest=LONGEST_ANSWER))
+    except TooLong as error:
+        raise SqlFailed(
+            f"The answer is longer than {LONGEST_ANSWER >> 20} MiB. Ask for fewer rows, with "
+            "LIMIT, or for fewer columns."
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise SqlFailed(f"{url} does not answer as a proxy of Perch.") from error
+    except requests.RequestException as error:
+        raise _unreachable(url, error) from error
+    if not isinstance(data, Mapping):
+        raise SqlFailed(f"{url} does not answer as a proxy of Perch.")
+    if not answer.ok:
+        raise _refused(data)
+    found = data.get("results") if len(asked) != 1 else [data]
+    return [_result(one) for one in found or [] if isinstance(one, Mapping)]
+
+
+def _address(server: Server, uri: str) -> str:
+    try:
+        parts = urlsplit(uri)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise SqlFailed("The server's connection string cannot be read.") from error
+    if not host:
+        raise SqlFailed("The server's connection string names no host.")
+    if is_loopback(host) and not is_loopback(urlsplit(server.url).hostname or ""):
+        raise SqlFailed(f"The server is elsewhere, but its connection string leads to {host}.")
+    shown = f"[{host}]" if ":" in host else host
+    return f"https://{shown}:{port or 5432}/sql"
+
+
+def _with_options(uri: str, *, seconds: int, read_only: bool) -> str:
+    parts = urlsplit(uri)
+    query = dict(parse_qsl(parts.query))
+    options = [query.get("options", ""), f"-c statement_timeout={seconds * 1000}"]
+    if read_only:
+        options.append("-c default_transaction_read_only=on")
+    query |= {"options": " ".join(options).strip(), "application_name": "perch-console"}
+    return parts._replace(query=urlencode(query)).geturl()
+
+
+class _Trusting(BoundedAdapter):
+    """Trusts the service's own authority, beside those that everybody trusts."""
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self._context = context
+        super().__init__()
+
+    def init_poolmanager(self, *args: Any, **named: Any) -> None:
+        super().init_poolmanager(*args, ssl_context=self._context, **named)
+
+
+def _session(server: Server) -> requests.Session:
+    context = ssl.create_default_context()
+    if pem := _authority(server):
+        try:
+            context.load_verify_locations(cadata=pem)
+        except ssl.SSLError:
+            log.warning("the service's authority cannot be read", extra={"url": server.url})
+    session = requests.Session()
+    session.mount("https://", _Trusting(context))
+    return session
+
+
+# By a server's address: what was found there, and when, by time.monotonic().
+_authorities: dict[str, tuple[str, float]] = {}
+
+
+def _authority(server: Server) -> str:
+    """In PEM; "" where the operator brings certificates of their own."""
+    pem, found_at = _authorities.get(server.url, ("", float("-inf")))
+    if time.monotonic() - found_at < AUTHORITY_KEPT:
+        return pem
+    url = f"{server.url.removesuffix(API_PATH)}/certificate-authority.pem"
+    with requests.Session() as session:
+        session.mount("http://", BoundedAdapter())
+        session.mount("https://", BoundedAdapter())
+        try:
+            answer = session.get(url, timeout=CONNECT_WITHIN, stream=True, proxies=proxies_for(url))
+            with answer:
+                pem = read_whole(answer, longest=1 << 20).decode("ascii") if answer.ok else ""
+        except (requests.RequestException, ValueError) as error:
+            log.warning("no authority", extra={"url": url, "error": type(error).__name__})
+            return pem
+    _authorities[server.url] = pem, time.monotonic()
+    return pem
+
+
+def _unreachable(url: str, error: requests.RequestException) -> SqlFailed:
+    log.warning("proxy not reached", extra={"url": url, "kind": type(error).__name__})
+    where = urlsplit(url).netloc
+    if isinstance(error, requests.exceptions.SSLError):
+        return SqlFailed(f"The certificate of {where} is none that the console trusts.")
+    if isinstance(error, requests.Timeout):
+        return SqlFailed(f"{where} has not answered in time. What was asked may still happen.")
+    return SqlFailed(f"The console cannot reach {where}.")
+
+
+def _refused(data: Mapping[str, Any]) -> SqlFailed:
+    position = text(data, "position")
+    return SqlFailed(
+        text(data, "message") or "The proxy refused.",
+        code=text(data, "code"),
+        detail=text(data, "detail"),
+        hint=text(data, "hint"),
+        position=int(position) if position.isdecimal() and len(position) < 9 else 0,
+        statement=int(number(data, "perch:statement")),
+    )
+
+
+def _result(data: Mapping[str, Any]) -> Result:
+    fields, rows = data.get("fields"), data.get("rows")
+    count = number(data, "rowCount", -1)
+    columns = [one for one in fields if isinstance(one, Mapping)] if fields else []
+    return Result(
+        command=text(data, "command"),
+        row_count=int(count) if count >= 0 else None,
+        columns=[Column(text(one, "name"), type_name(one.get("dataTypeID"))) for one in columns],
+        rows=[row for row in rows if isinstance(row, list)] if isinstance(rows, list) else [],
+    )

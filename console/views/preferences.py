@@ -1,0 +1,36 @@
+"""Light, dark or as the system does, and shortcuts on or off: for this browser, whoever uses it."""
+
+from django.http import HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods
+
+from console import preferences
+from console.middleware import public
+from console.request import ConsoleRequest
+from console.responses import FormPage, back, is_own_url, show_form
+
+
+@public
+@require_http_methods(["GET", "HEAD", "POST"])
+def choose(request: ConsoleRequest) -> HttpResponse:
+    form = preferences.PreferencesForm(request.POST or None)
+    url = back(request, _shown(request))
+    if request.method == "POST" and form.is_valid():
+        answer: HttpResponse = HttpResponseRedirect(url)
+        if request.htmx:
+            # The whole page is to look otherwise.
+            answer = HttpResponse(headers={"HX-Redirect": url})
+        preferences.keep(answer, form)
+        return answer
+    form.initial = {
+        "theme": preferences.theme(request),
+        "shortcuts": preferences.has_shortcuts(request),
+    }
+    page = FormPage(title="Look and shortcuts", submit="Save", back=url, is_reading=True)
+    return show_form(request, form, page)
+
+
+def _shown(request: ConsoleRequest) -> str:
+    """The page that is open, where htmx tells."""
+    at = request.htmx.current_url_abs_path if request.htmx else None
+    return at if at and is_own_url(request, at) else reverse("dashboard")

@@ -1,0 +1,29 @@
+"""`manage.py sign_in_link`: prints a link that signs in once at this machine's console."""
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from controlplane.management.sign_in_links import console_address, make_sign_in_link
+
+
+class Command(BaseCommand):
+    help = "Prints a link that signs in at the console, once and within 10 minutes, as `local`."
+    requires_system_checks = ()
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--state-dir", metavar="DIR", help="as given to `up`")
+        parser.add_argument(
+            "--console-url",
+            metavar="URL",
+            help="where people open the console, if not where `up` has it listen",
+        )
+
+    def handle(self, *args: Any, console_url: str | None, **options: Any) -> None:
+        try:
+            link = make_sign_in_link(console_url or console_address())
+        except FileNotFoundError as error:
+            raise CommandError("nothing to sign in to: `manage.py up` never ran here") from error
+        except OSError as error:
+            raise CommandError(str(error)) from error
+        self.stdout.write(link)

@@ -1,0 +1,138 @@
+"""How the service fares, for those who use it and, in detail, for those who run it.
+
+`health` speaks of one host, for machines that watch it; this speaks of all regions.
+"""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from importlib import metadata
+from typing import Any
+
+from django.db.models import Count, Q
+from django.utils import timezone
+
+from controlplane.events import outbox
+from controlplane.models import Account, Endpoint, EndpointState, Region
+from controlplane.services.errors import Forbidden
+from controlplane.services.health import lanes_of, queues
+
+
+@dataclass(frozen=True)
+class RegionStatus:
+    """What whoever has something in the region may know: whether its worker and its proxy are
+    there, and by name what else does not go well."""
+
+    id: str
+    name: str
+    missing: list[str]
+    problems: list[str]
+
+    @classmethod
+    def of(cls, region: Region) -> "RegionStatus":
+        missing = region.silent_processes()
+        # What it said before it fell silent is old news.
+        told = [] if "worker" in missing else region.problems
+        return cls(region.id, region.name, missing, sorted({problem["name"] for problem in told}))
+
+
+@dataclass(frozen=True)
+class HostStatus:
+    """A region as its operator sees it; sizes in bytes, times in seconds."""
+
+    id: str
+    name: str
+    host: str
+    port: int
+    draining: bool
+    missing: list[str]
+    problems: list[dict[str, str]]
+    worker_seen_seconds_ago: float | None
+    proxy_seen_seconds_ago: float | None
+    pg_version: int | None
+    # Its PgBouncer's; "" where it has none.
+    pooler_version: str
+    disk_free_bytes: int | None
+    disk_reserve_bytes: int | None
+    lanes: list[dict[str, Any]] = field(default_factory=list)
+    computes: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ServiceDetails:
+    # Of the Perch that answers.
+    version: str
+    hosts: list[HostStatus]
+    # The deliveries that wait for a worker, of all regions.
+    webhooks: dict[str, Any]
+
+
+def region_statuses() -> list[RegionStatus]:
+    """Of all regions, the default first."""
+    return [RegionStatus.of(region) for region in Region.objects.order_by("-default", "id")]
+
+
+def service_details(account: Account) -> ServiceDetails:
+    """Raises Forbidden for an account that does not run the service."""
+    if not account.is_operator:
+        raise Forbidden(
+            "only the accounts that run this service may see its hosts: PERCH_OPERATORS names them"
+        )
+    regions = list(Region.objects.order_by("-default", "id"))
+    computes = _computes()
+    return ServiceDetails(
+        version=_version(),
+        hosts=[_host(region, computes.get(region.id, {})) for region in regions],
+        webhooks=queues(outbox.QUEUE)[outbox.QUEUE],
+    )
+
+
+def _host(region: Region, computes: dict[str, int]) -> HostStatus:
+    missing = region.silent_processes()
+    now = timezone.now()
+    return HostStatus(
+        id=region.id,
+        name=region.name,
+        host=region.host,
+        port=region.port,
+        draining=region.draining,
+        missing=missing,
+        problems=[] if "worker" in missing else region.problems,
+        worker_seen_seconds_ago=_seconds_since(region.worker_seen_at, now),
+        proxy_seen_seconds_ago=_seconds_since(region.proxy_seen_at, now),
+        pg_version=region.pg_version,
+        pooler_version=region.pooler_version,
+        disk_free_bytes=region.disk_free_bytes,
+        disk_reserve_bytes=region.disk_reserve_bytes,
+        lanes=lanes_of(region),
+        computes={"active": 0, "idle": 0, "disabled": 0} | computes,
+    )
+
+
+def _computes() -> dict[str, dict[str, int]]:
+    """How many endpoints of each region are in which state."""
+    runs, is_off = Q(current_state=EndpointState.ACTIVE), Q(disabled=True)
+    counted = (
+        Endpoint.objects.filter(deleted_at=None)
+        .values_list("project__region_id")
+        .annotate(
+            running=Count("id", filter=runs),
+            asleep=Count("id", filter=~runs & ~is_off),
+            off=Count("id", filter=~runs & is_off),
+        )
+    )
+    return {
+        region: {"active": running, "idle": asleep, "disabled": off}
+        for region, running, asleep, off in counted
+    }
+
+
+def _seconds_since(moment: datetime | None, now: datetime) -> float | None:
+    return round((now - moment).total_seconds(), 1) if moment else None
+
+
+def _version() -> str:
+    try:
+        return metadata.version("perch")
+    except metadata.PackageNotFoundError:
+        # Run from a checkout that was never installed.
+        return ""

@@ -1,0 +1,210 @@
+"""`python -m tests.benchmarks.console [PAGE …]`: what a page of the console costs beside the API
+calls that it needs.
+
+For a project with 1, 40 and 400 branches, of which a tenth have endpoints. Which calls a page makes
+and in which rounds, is seen once, in this process. Then pages of the running console and the
+slowest chain of their calls, the slowest one of each round after the other, are timed in turns,
+over connections that stay open. A page's time over its chain's is the figure; and beside it how
+many rounds there are.
+"""
+
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, cast
+
+import django
+import requests
+
+from tests.support.client import Client
+from tests.support.stack import Stack, new_state_dir, running_stack
+
+TURNS = 60
+BRANCHES = (1, 40, 400)
+MADE = """
+WITH made AS (
+    INSERT INTO controlplane_branch (id, project_id, parent_id, name, current_state, "default",
+        protected, catalog_revision, applied_catalog_revision,
+        created_at, updated_at, state_changed_at)
+    SELECT 'br-bench-' || n || '-' || substr(%(project)s, length(%(project)s) - 7), %(project)s,
+        %(parent)s, 'preview/' || n, 'ready', false, false, 0, 0, now(), now(), now()
+    FROM generate_series(1, %(count)s) n
+    RETURNING id, project_id)
+INSERT INTO controlplane_endpoint (id, project_id, branch_id, type, autoscaling_limit_min_cu,
+    autoscaling_limit_max_cu, settings, pooler_enabled, pooler_mode, disabled,
+    passwordless_access, provisioner, suspend_timeout_seconds, current_state, last_active,
+    created_at, updated_at)
+SELECT 'ep' || substr(id, 3), project_id, id, 'read_write', 0.25, 1, '{"pg_settings": {}}',
+    false, 'transaction', false, true, 'k8s-pod', 0, 'idle', now(), now(), now()
+FROM made WHERE split_part(id, '-', 3)::int %% 10 = 0
+"""
+
+
+@dataclass(frozen=True)
+class Call:
+    path: str
+    query: dict[str, Any] | None
+    began: float
+    ended: float
+
+
+def main(wanted: Sequence[str]) -> None:
+    with new_state_dir() as state_dir, running_stack(state_dir, WEB_CONCURRENCY="2") as stack:
+        prepare(stack)
+        client = stack.client()
+        print(f"{'page':24}{'branches':>9}{'rounds':>7}{'chain p50':>11}{'page p50':>10}", end="")
+        print(f"{'p50':>7}{'p95':>7}   (times, in ms; the page's over the chain's)")
+        for count in BRANCHES:
+            for name, path in pages(stack, client, count).items():
+                if not wanted or any(one in name for one in wanted):
+                    measure(stack, client, name, path, count)
+
+
+def prepare(stack: Stack) -> None:
+    """The console in this process, to see which calls its pages make."""
+    os.environ["DJANGO_SETTINGS_MODULE"] = "console.settings"
+    os.environ["MANAGEMENT_API_URL"] = stack.api_url
+    os.environ["PERCH_SECRET_KEY"] = "of the benchmark"
+    os.environ["PERCH_ALLOWED_HOSTS"] = "testserver"
+    os.environ["PERCH_CONSOLE_STATE_DIR"] = str(stack.state_dir / "benchmark")
+    os.environ["PERCH_LOG_LEVEL"] = "ERROR"
+    django.setup()
+
+
+def pages(stack: Stack, client: Client, branches: int) -> dict[str, str]:
+    made = client.new_project(name=f"{branches} branches")
+    project = made["project"]["id"]
+    with stack.database() as database:
+        parent = made["branch"]["id"]
+        values = {"project": project, "parent": parent, "count": branches - 1}
+        database.execute(MADE, values)
+        database.execute("ANALYZE")
+    path = f"/projects/{project}"
+    operation = client.get(f"{path}/operations")["operations"][0]["id"]
+    found = {
+        "dashboard": "/",
+        "endpoints": path,
+        "branches": f"{path}/branches",
+        "branch": f"{path}/branches/{made['branch']['id']}",
+        "endpoint": f"{path}/endpoints/{made['endpoints'][0]['id']}",
+        "operations": f"{path}/operations",
+        "operation": f"{path}/operations/{operation}",
+        "events": f"{path}/events",
+        "settings": f"{path}/settings",
+        "query": f"{path}/query",
+        "create an endpoint": f"{path}/new-endpoint",
+    }
+    from django.urls import Resolver404, resolve
+
+    def is_there(address: str) -> bool:
+        try:
+            return bool(resolve(address))
+        except Resolver404:
+            return False
+
+    return {name: address for name, address in found.items() if is_there(address)}
+
+
+def measure(stack: Stack, client: Client, name: str, path: str, branches: int) -> None:
+    rounds = rounds_of(calls_of(client, path))
+    with requests.Session() as browser:
+        sign_in(browser, stack.console_url, client.key)
+        page = timed(lambda: good(browser.get(stack.console_url + path, timeout=60)))
+
+        def ask(call: Call) -> None:
+            url = f"{client.api_url}/{call.path}"
+            good(client.session.get(url, params=call.query, timeout=60))
+
+        slowest = [max(one, key=lambda call: median_of(ask, call)) for one in rounds]
+
+        def ask_all() -> None:
+            for call in slowest:
+                ask(call)
+
+        chain = timed(ask_all)
+        pages_took, chains_took = [], []
+        for _ in range(TURNS):
+            chains_took.append(chain())
+            pages_took.append(page())
+    p50 = statistics.median(pages_took) / statistics.median(chains_took)
+    p95 = at(pages_took, 0.95) / at(chains_took, 0.95)
+    chain_ms, page_ms = (statistics.median(one) * 1000 for one in (chains_took, pages_took))
+    print(f"{name:24}{branches:9}{len(rounds):7}{chain_ms:11.1f}{page_ms:10.1f}", end="")
+    print(f"{p50:7.2f}{p95:7.2f}", flush=True)
+
+
+def calls_of(client: Client, path: str) -> list[Call]:
+    """What the page asks the API, seen from within."""
+    from django.test import Client as Browser
+
+    browser = Browser()
+    assert browser.post("/sign-in", {"key": client.key}).status_code == 302
+    calls: list[Call] = []
+    # By its name: the settings that its types want are not those of the other benchmarks.
+    transport = import_module("console.api_transport").Transport
+    usual = transport._call
+
+    def noted(self: Any, session: Any, method: str, parts: Sequence[str], **named: Any) -> object:
+        began = time.perf_counter()
+        try:
+            return cast(object, usual(self, session, method, parts, **named))
+        finally:
+            ended = time.perf_counter()
+            calls.append(Call("/".join(parts), named.get("query"), began, ended))
+
+    transport._call = noted
+    try:
+        answer = browser.get(path)
+        assert answer.status_code == 200, (path, answer.status_code)
+    finally:
+        transport._call = usual
+    # No page waits for how the service fares.
+    return [call for call in calls if call.path != "status"]
+
+
+def rounds_of(calls: Sequence[Call]) -> list[list[Call]]:
+    """Those that were made side by side, together."""
+    rounds: list[list[Call]] = []
+    for call in sorted(calls, key=lambda call: call.began):
+        if rounds and call.began < min(one.ended for one in rounds[-1]):
+            rounds[-1].append(call)
+        else:
+            rounds.append([call])
+    return rounds
+
+
+def sign_in(browser: requests.Session, url: str, key: str) -> None:
+    form = browser.get(f"{url}/sign-in", timeout=30).text
+    token = form.partition('name="csrfmiddlewaretoken" value="')[2].partition('"')[0]
+    data = {"key": key, "csrfmiddlewaretoken": token}
+    good(browser.post(f"{url}/sign-in", data=data, timeout=30))
+
+
+def median_of(ask: Callable[[Call], None], call: Call) -> float:
+    asked = timed(lambda: ask(call))
+    return statistics.median(asked() for _ in range(7))
+
+
+def timed(call: Callable[[], object]) -> Callable[[], float]:
+    def once() -> float:
+        began = time.perf_counter()
+        call()
+        return time.perf_counter() - began
+
+    return once
+
+
+def good(answer: requests.Response) -> None:
+    assert answer.ok, (answer.url, answer.status_code, answer.text[:200])
+
+
+def at(values: Sequence[float], part: float) -> float:
+    return sorted(values)[int(len(values) * part)]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,270 @@
+"""Ways in and around, in a real browser: links, switching, look, palette, keys, queries, status."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Literal
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.browser.looking import expect_accessible, expect_fits, focused
+from tests.browser.test_journey import sign_in
+from tests.support.client import Client
+from tests.support.project import Project
+from tests.support.stack import ROOT, Stack
+
+WIDTHS = (320, 390, 768, 1024, 1280, 1920)
+DARK, LIGHT = "rgb(20, 24, 21)", "rgb(246, 246, 242)"
+
+
+@pytest.fixture(scope="module")
+def operator(stack: Stack) -> Client:
+    return Client(stack.api_url, (stack.state_dir / "api-key").read_text().strip())
+
+
+@pytest.fixture(scope="module")
+def shop(stack: Stack, operator: Client) -> Iterator[Project]:
+    made = Project.create(stack, operator, name="Bird shop")
+    made.client.finish(
+        made.client.post(
+            f"{made.path}/branches",
+            {
+                "branch": {"name": "dev"},
+                "endpoints": [{"type": "read_write"}],
+            },
+        )
+    )
+    yield made
+    made.client.delete(made.path)
+
+
+@pytest.fixture
+def signed_in(page: Page, operator: Client) -> Page:
+    sign_in(page, operator.key)
+    return page
+
+
+def background(page: Page) -> str:
+    return str(page.evaluate("getComputedStyle(document.documentElement).backgroundColor"))
+
+
+def expect_good(page: Page) -> None:
+    """At every width, light and dark."""
+    schemes: tuple[Literal["light", "dark"], ...] = ("dark", "light")
+    for scheme in schemes:
+        # Colours that are on their way from one to the other are neither.
+        page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+        expect_accessible(page)
+    for width in WIDTHS:
+        page.set_viewport_size({"width": width, "height": 800})
+        expect_fits(page)
+    page.set_viewport_size({"width": 1280, "height": 900})
+
+
+def test_a_one_time_link_signs_in(page: Page, stack: Stack) -> None:
+    command = [sys.executable, str(ROOT / "manage.py"), "sign_in_link"]
+    command += ["--state-dir", str(stack.state_dir)]
+    link = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    page.goto(link)
+    expect_good(page)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Projects")).to_be_visible()
+    expect(page.locator("#menu-account summary")).to_contain_text("local")
+    page.goto(link)
+    expect(page.get_by_role("heading", name="This link is no longer good")).to_be_visible()
+    expect_good(page)
+
+
+def test_one_switches_and_signs_out_by_the_menu(signed_in: Page, stack: Stack) -> None:
+    page = signed_in
+    menu = page.locator("#menu-account")
+    menu.locator("summary").click()
+    menu.get_by_role("link", name="Sign in with another key").click()
+    page.get_by_label("API key").fill(stack.new_key())
+    page.get_by_role("button", name="Sign in").click()
+    expect(menu.locator("summary")).to_contain_text("account-")
+    menu.locator("summary").click()
+    menu.get_by_role("button", name="Switch to local").click()
+    expect(menu.locator("summary")).to_contain_text("local")
+    menu.locator("summary").click()
+    for width in WIDTHS:
+        page.set_viewport_size({"width": width, "height": 800})
+        expect_fits(page)
+    menu.get_by_role("link", name="Sign out everywhere…").click()
+    page.locator("dialog[open]").get_by_role("button", name="Sign out everywhere").click()
+    expect(page.get_by_role("heading", name="Still signed in here")).to_be_visible()
+    expect_good(page)
+    page.get_by_role("button", name="Go on as account-").click()
+    expect(menu.locator("summary")).to_contain_text("account-")
+
+
+def test_the_look_is_chosen_and_kept(signed_in: Page) -> None:
+    page = signed_in
+    systems: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+    for system in systems:
+        page.emulate_media(color_scheme=system, reduced_motion="reduce")
+        for chosen, expected in (("Dark", DARK), ("Light", LIGHT)):
+            page.locator("#menu-account summary").click()
+            page.get_by_role("link", name="Look and shortcuts").click()
+            dialog = page.locator("dialog[open]")
+            dialog.get_by_label("Colours").select_option(chosen)
+            with page.expect_navigation():
+                dialog.get_by_role("button", name="Save").click()
+            assert background(page) == expected, (system, chosen)
+            expect_accessible(page)
+    page.goto("/preferences")
+    expect_good(page)
+    page.get_by_label("Colours").select_option("As the system does")
+    with page.expect_navigation():
+        page.get_by_role("button", name="Save").click()
+    page.emulate_media(color_scheme="dark")
+    assert background(page) == DARK
+
+
+def test_the_palette_by_keyboard_alone(signed_in: Page, shop: Project) -> None:
+    page = signed_in
+    page.goto(f"/projects/{shop.id}/operations")
+    page.keyboard.press("Control+k")
+    dialog = page.locator("dialog[open]")
+    expect(dialog.get_by_role("heading", name="Go to")).to_be_visible()
+    assert focused(page) == "palette-q"
+    expect_accessible(page)
+    # Keys that are typed into it lead nowhere else.
+    page.keyboard.type("g p ?")
+    expect(dialog.get_by_text("Nothing is called so.")).to_be_visible()
+    page.locator("#palette-q").fill("endpoint main")
+    expect(dialog.locator(".goals li:visible")).to_have_count(1)
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowUp")
+    assert focused(page) == "palette-q"
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile(f"/endpoints/{shop.endpoint_id}$"))
+    page.keyboard.press("Control+k")
+    expect(dialog).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(dialog).to_be_hidden()
+    page.goto("/go")
+    expect_good(page)
+
+
+def test_single_keys(signed_in: Page, shop: Project) -> None:
+    page = signed_in
+    page.goto(f"/projects/{shop.id}")
+    page.keyboard.type("gb")
+    expect(page).to_have_url(re.compile("/branches$"))
+    page.keyboard.type("gh")
+    expect(page.get_by_role("heading", name="Status of the service")).to_be_visible()
+    page.keyboard.press("?")
+    dialog = page.locator("dialog[open]")
+    expect(dialog.get_by_role("heading", name="Shortcuts")).to_be_visible()
+    expect_accessible(page)
+    # While a dialog is open they rest.
+    page.keyboard.type("gp")
+    expect(page).to_have_url(re.compile("/status$"))
+    page.keyboard.press("Escape")
+    page.goto("/shortcuts")
+    expect_good(page)
+
+
+def test_no_single_key_while_typing_or_switched_off(signed_in: Page, shop: Project) -> None:
+    page = signed_in
+    page.goto(f"/projects/{shop.id}/query")
+    page.get_by_label("SQL").click()
+    page.keyboard.type("gp?")
+    expect(page.get_by_label("SQL")).to_have_value("gp?")
+    page.goto("/preferences")
+    page.get_by_label("Shortcuts of a single key").uncheck()
+    with page.expect_navigation():
+        page.get_by_role("button", name="Save").click()
+    page.goto("/status")
+    page.keyboard.type("gp")
+    page.keyboard.press("?")
+    expect(page).to_have_url(re.compile("/status$"))
+    expect(page.locator("dialog[open]")).to_have_count(0)
+    page.keyboard.press("Control+k")
+    expect(page.locator("dialog[open]")).to_be_visible()
+
+
+def test_a_query_and_its_errors(signed_in: Page, shop: Project) -> None:
+    page = signed_in
+    page.goto(f"/projects/{shop.id}/query")
+    page.get_by_label("SQL").fill("SELECT 6 * 7 AS answer")
+    page.keyboard.press("Control+Enter")
+    cell = page.get_by_role("cell", name="42")
+    expect(cell).to_be_visible()
+    expect_good(page)
+    page.get_by_label("SQL").fill("SELECT 1;\nSELECT nowhere")
+    page.get_by_label("SQL").press("Control+Enter")
+    expect(page.locator("mark")).to_have_text("nowhere")
+    assert page.evaluate("getSelection().toString()") == "nowhere"
+    expect_good(page)
+    page.get_by_role("button", name="Explain").click()
+    expect(page.locator("mark")).to_have_text("nowhere")
+    page.get_by_label("Branch").select_option("dev")
+    with page.expect_response(re.compile("/query$")):
+        page.get_by_label("Branch").select_option("main")
+    # What was typed stays.
+    expect(page.get_by_label("SQL")).to_have_value("SELECT 1;\nSELECT nowhere")
+    page.get_by_label("Read only").uncheck()
+    page.get_by_label("SQL").fill("CREATE TABLE birds AS SELECT 'wren' AS name")
+    page.get_by_role("button", name="Run").click()
+    expect(page.locator(".done")).to_contain_text("SELECT · 1 row")
+    page.get_by_role("button", name="Show tables").click()
+    page.get_by_role("button", name="birds").click()
+    expect(page.get_by_role("cell", name="wren")).to_be_visible()
+    expect_good(page)
+
+
+def test_a_query_without_scripts(browser: Browser, stack: Stack, shop: Project) -> None:
+    context = browser.new_context(base_url=stack.console_url, java_script_enabled=False)
+    page = context.new_page()
+    sign_in(page, shop.client.key)
+    page.goto(f"/projects/{shop.id}/query")
+    page.get_by_label("Branch").select_option("dev")
+    page.get_by_role("button", name="Show the branch’s roles").click()  # noqa: RUF001
+    expect(page.get_by_label("Branch")).to_have_value(re.compile("^br-"))
+    page.get_by_label("SQL").fill("SELECT 6 * 7 AS answer")
+    page.get_by_role("button", name="Run").click()
+    expect(page.get_by_role("cell", name="42")).to_be_visible()
+    expect(page.get_by_label("SQL")).to_have_value("SELECT 6 * 7 AS answer")
+    page.get_by_role("button", name="Show tables").click()
+    expect(page.get_by_role("heading", name="Tables")).to_be_visible()
+    context.close()
+
+
+def test_the_status_renews_itself(signed_in: Page) -> None:
+    page = signed_in
+    page.goto("/status")
+    expect_good(page)
+    with page.expect_response(re.compile("/status/live")):
+        pass
+    expect(page.get_by_role("heading", name="Region local")).to_be_visible()
+
+
+def test_a_read_only_key_is_offered_nothing_that_changes(
+    page: Page, stack: Stack, shop: Project
+) -> None:
+    made = shop.client.post("/api_keys", {"key_name": "reader", "read_only": True})
+    sign_in(page, made["key"])
+    expect(page.get_by_role("button", name="Create project")).to_be_hidden()
+    for path in ("", "/branches", "/settings", f"/endpoints/{shop.endpoint_id}"):
+        page.goto(f"/projects/{shop.id}{path}")
+        expect(page.get_by_role("heading", level=1)).to_be_visible()
+        expect(page.locator("main [hx-target='#dialog']:visible")).to_have_count(0)
+        expect(page.locator("main form[method=post]:visible")).to_have_count(0)
+        expect_accessible(page)
+
+
+def test_the_same_by_command_follows_what_is_filled_in(signed_in: Page, shop: Project) -> None:
+    page = signed_in
+    page.goto(f"/projects/{shop.id}/new-branch")
+    page.get_by_text("The same by command").click()
+    expect_good(page)
+    page.get_by_label("Name").fill("it's")
+    curl, neonctl = page.locator("code[data-kind]").all()
+    expect(curl).to_contain_text("""-d '{"branch":{"name":"it'"'"'s\"""")
+    expect(neonctl).to_contain_text("""--name 'it'"'"'s'""")
+    page.get_by_role("button", name="Copy neonctl").click()
+    assert page.evaluate("navigator.clipboard.readText()") == neonctl.text_content()

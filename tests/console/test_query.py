@@ -1,0 +1,283 @@
+"""The query page: SQL on a branch, through its endpoint, as one of its roles."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+from django.test import Client as Browser
+
+from console import sql_over_http
+from console.query_form import QueryForm
+from console.query_rows import MOST_ROWS, mark_of, shown
+from console.servers import Server
+from console.sql_over_http import Column, Result, SqlFailed
+from console.sql_statements import Statement, split
+from tests.console.conftest import Misbehaving, Person, Shop
+from tests.console.pages import Page
+
+
+@pytest.fixture(scope="module")
+def asked(carol: Person, still_shop: Shop) -> Any:
+    """Sends a query of Carol's; the page that answers."""
+
+    def ask(sql: str, *, htmx: bool = False, read_only: bool = True, **fields: str) -> Page:
+        data = {
+            "branch": still_shop.main_id,
+            "database": "neondb",
+            "role": "neondb_owner",
+            "sql": sql,
+            **({"read_only": "on"} if read_only else {}),
+            **fields,
+        }
+        path = f"{still_shop.url}/query"
+        answer = carol.htmx_post(path, data, at=path) if htmx else carol.post(path, data)
+        assert answer.status_code == 200
+        return Page(answer)
+
+    return ask
+
+
+def test_it_works(asked: Any) -> None:
+    page = asked("SELECT 6 * 7 AS answer, 'two words' AS t, NULL AS nothing, true AS yes")
+    assert page.rows()[-1].startswith("42 | two words | NULL | t")
+    for name in ("answer integer", "t text", "yes boolean", "1 row"):
+        assert name in page.text
+    assert page.fields["sql"].startswith("SELECT 6")
+    assert page.fields["role"] == "neondb_owner"
+
+
+def test_what_is_on_offer(carol: Person, still_shop: Shop) -> None:
+    page = Page(carol.get(f"{still_shop.url}/query"))
+    # The other branch has no endpoint to ask through.
+    assert page.options["branch"] == [still_shop.main_id]
+    assert page.options["database"] == ["neondb"]
+    assert "neondb_owner" in page.options["role"]
+    assert page.fields["read_only"] == "on"
+    assert f'href="{still_shop.url}/query" aria-current="page"' in page.html
+
+
+def test_htmx_gets_the_answer_alone(asked: Any) -> None:
+    page = asked("SELECT 1", htmx=True)
+    assert page.html.strip().startswith('<section id="answer"')
+    assert asked("", htmx=True, act="choose").html.strip().startswith('<div class="place"')
+
+
+def test_it_wakes_what_sleeps(alice: Person, shop: Shop) -> None:
+    shop.client.finish(shop.client.post(f"{shop.path}/endpoints/{shop.endpoint_id}/suspend"))
+    data = {"branch": shop.main_id, "database": "neondb", "role": "neondb_owner"}
+    page = Page(alice.post(f"{shop.url}/query", {**data, "sql": "SELECT 'awake'"}))
+    assert "awake" in page.rows()[-1]
+
+
+def test_several_run_in_one_transaction(asked: Any) -> None:
+    page = asked(
+        "CREATE TEMP TABLE t (n int); INSERT INTO t VALUES (1), (2);\nSELECT sum(n) FROM t;",
+        read_only=False,
+    )
+    assert re.findall(r"Statement (\d)", page.text) == ["1", "2", "3"]
+    assert "INSERT · 2 rows" in page.text
+    assert page.rows()[-1] == "3"
+
+
+def test_an_error_is_marked_where_it_is(asked: Any) -> None:
+    page = asked("SELECT 1;\n\nSELECT *\nFROM nowhere WHERE true")
+    assert 'Relation "nowhere" does not exist (42P01)' in page.text
+    assert "Line 4 FROM nowhere WHERE true" in page.text
+    assert "<mark>nowhere</mark>" in page.html
+    typed = page.fields["sql"]
+    start, end = map(int, re.findall(r'data-mark="(\d+),(\d+)"', page.html)[0])
+    assert typed.replace("\r", "")[start:end] == "nowhere"
+
+
+def test_explaining_runs_nothing(asked: Any) -> None:
+    page = asked("SELECT pg_sleep(100)", act="explain")
+    assert "Result (cost=" in page.text
+    page = asked("SELECT * FROM nowhere", act="explain")
+    assert "<mark>nowhere</mark>" in page.html
+
+
+def test_it_only_reads_unless_told(asked: Any) -> None:
+    page = asked("CREATE TABLE mine (n int)")
+    assert "read-only transaction" in page.text
+    assert "“Read only” is on" in page.text
+    page = asked("CREATE TABLE mine (n int); DROP TABLE mine", read_only=False)
+    assert "DROP" in page.text
+
+
+def test_what_takes_too_long_is_ended(asked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(QueryForm.base_fields["seconds"], "choices", [(1, "1 s")])
+    page = asked("SELECT pg_sleep(20)", seconds="1")
+    assert "statement timeout" in page.text
+    assert "choose a longer time" in page.text
+
+
+def test_of_many_rows_the_first_are_shown(asked: Any) -> None:
+    page = asked("SELECT n FROM generate_series(1, 1200) n")
+    assert f"1200 rows, of which the first {MOST_ROWS} are shown" in page.text
+    assert str(MOST_ROWS) in page.rows()[-1]
+
+
+def test_a_long_value_is_cut(asked: Any) -> None:
+    page = asked("SELECT repeat('x', 5000)")
+    assert "(5000 characters)" in page.text
+    assert "x" * 1001 not in page.text
+
+
+def test_an_answer_beyond_bounds_is_refused_in_words(
+    asked: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sql_over_http, "LONGEST_ANSWER", 1 << 20)
+    page = asked("SELECT repeat('x', 1000) FROM generate_series(1, 3000)")
+    assert "longer than 1 MiB. Ask for fewer rows, with LIMIT" in page.text
+
+
+@pytest.mark.parametrize("typed", ["", " ", "-- nothing", ";;"])
+def test_nothing_to_run(asked: Any, typed: str) -> None:
+    assert "There is no statement to run." in asked(typed).text
+
+
+def test_markup_in_values_stays_text(asked: Any) -> None:
+    page = asked("SELECT '<script>alert(1)</script>' AS \"<b>\"")
+    assert "<script>alert" not in page.html
+    assert "<b>" not in page.html
+
+
+def test_a_role_that_is_not_there_is_told(asked: Any) -> None:
+    assert "Role not found" in asked("SELECT 1", role="nobody").text
+
+
+class TestLookingAround:
+    def test_it_works(self, asked: Any) -> None:
+        asked(
+            'CREATE SCHEMA "my shop"; CREATE TABLE "my shop"."the ""birds" (id int PRIMARY KEY, '
+            'name text DEFAULT \'wren\'); INSERT INTO "my shop"."the ""birds" VALUES (7); '
+            "CREATE VIEW few AS SELECT 1 AS n",
+            read_only=False,
+        )
+        page = asked("", act="tables")
+        assert "my shop" in page.text
+        assert "few view" in page.text
+        value = json.dumps(["my shop", 'the "birds'])
+        page = asked("SELECT kept", table=value)
+        assert page.rows()[:2] == [
+            "id | integer | no | NULL",
+            "name | text | yes | 'wren'::text",
+        ]
+        assert page.rows()[-1] == "7 | wren"
+        assert page.fields["sql"] == "SELECT kept"
+        asked('DROP SCHEMA "my shop" CASCADE; DROP VIEW few', read_only=False)
+
+    def test_a_database_without_tables(self, asked: Any) -> None:
+        page = asked("", act="tables", htmx=True)
+        assert "There is no table in this database yet." in page.text
+        assert page.html.strip().startswith('<section id="tables"')
+
+    def test_a_failure_stays_where_the_tables_are(self, asked: Any) -> None:
+        page = asked("", act="tables", htmx=True, role="nobody")
+        assert page.html.strip().startswith('<section id="tables"')
+        assert "Role not found" in page.text
+
+    @pytest.mark.parametrize("value", ["x", "[1, 2]", '["a"]', '["a", "b\\u0000"]'])
+    def test_what_is_no_table_is_none(self, asked: Any, value: str) -> None:
+        assert "42" in asked("SELECT 42", table=value).rows()[-1]
+
+
+class TestWhoMay:
+    def test_a_read_only_key_sees_no_password(self, carol: Person, still_shop: Shop) -> None:
+        made = carol.api.post("/api_keys", {"key_name": "r", "read_only": True})
+        reader = Browser()
+        reader.post("/sign-in", {"key": made["key"]})
+        page = Page(reader.get(f"{still_shop.url}/query"))
+        assert "You are signed in with a read-only key" in page.text
+        assert "sql" not in page.fields
+
+    def test_another_server_has_no_query_page(self, dave: Person, misbehaving: Misbehaving) -> None:
+        assert dave.get("/projects/a-b-1/query").status_code == 404
+        assert misbehaving.asked == []
+
+    def test_a_project_without_an_endpoint(self, alice: Person, shop: Shop) -> None:
+        shop.client.finish(shop.client.delete(f"{shop.path}/endpoints/{shop.endpoint_id}"))
+        assert "No endpoint to ask" in Page(alice.get(f"{shop.url}/query")).text
+
+
+class TestTheWayThere:
+    def test_the_certificate_is_looked_at(
+        self, asked: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sql_over_http, "_authority", lambda server: "")
+        assert "is none that the console trusts" in asked("SELECT 1").text
+
+    @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]", "ep-x.localhost"])
+    def test_another_server_leads_nobody_to_this_machine(self, host: str) -> None:
+        server = Server("far", "https://api.example.com/api/v2")
+        with pytest.raises(SqlFailed, match="leads to"):
+            sql_over_http._address(server, f"postgresql://a:b@{host}:5432/db")
+
+    @pytest.mark.parametrize("uri", ["", "postgresql:///db", "postgresql://a@h:port/db", "x://[/"])
+    def test_what_is_no_connection_string(self, uri: str) -> None:
+        with pytest.raises(SqlFailed, match="connection string"):
+            sql_over_http._address(Server("", "http://127.0.0.1/api/v2"), uri)
+
+    def test_bounds_travel_with_the_endpoints_name(self) -> None:
+        uri = "postgresql://a:p%40ss@localhost:1/db?sslmode=require&options=endpoint%3Dep-x"
+        sent = sql_over_http._with_options(uri, seconds=10, read_only=True)
+        assert sent.startswith("postgresql://a:p%40ss@localhost:1/db?")
+        assert "endpoint%3Dep-x+-c+statement_timeout%3D10000+-c+default" in sent
+
+
+class TestStatements:
+    @pytest.mark.parametrize(
+        ("typed", "found"),
+        [
+            ("select 1; select 2;", ["select 1", "select 2"]),
+            ("select ';' ; -- ;\n select $a$ ; $b$ $a$", ["select ';'", "select $a$ ; $b$ $a$"]),
+            ("/* ; /* ; */ */ -- x", []),
+            ("create rule r as on insert to t do (a; b); x", None),
+            ("create or replace function f() returns int begin atomic select case when true "
+             "then 1 end; end; select 3", None),
+            ("begin; commit", ["begin", "commit"]),
+            (r"select e'\';', E'a'';'; x", [r"select e'\';', E'a'';'", "x"]),
+            ('select "a;b"; do $$ begin; end $$', ['select "a;b"', "do $$ begin; end $$"]),
+            ("select $1; select a$b$c; x", ["select $1", "select a$b$c", "x"]),
+            ("select 'unclosed ; ", ["select 'unclosed ; "]),
+        ],
+    )  # fmt: skip
+    def test_where_one_ends(self, typed: str, found: list[str] | None) -> None:
+        texts = [one.text for one in split(typed)]
+        assert texts == found if found is not None else len(texts) == 2
+
+    def test_each_knows_where_it_begins(self) -> None:
+        typed = "  -- first\n select 1 ;\n\n /* x */ select 2"
+        for one in split(typed):
+            assert typed[one.start :].startswith(one.text)
+
+    def test_long_ones_are_read_at_once(self) -> None:
+        for typed in ("'" + "''" * 200_000, "/*" * 200_000, "$a$" + "$" * 200_000, "(" * 200_000):
+            assert len(split(typed)) <= 1
+
+
+class TestMarks:
+    def mark(self, typed: str, position: int, statement: int = 0) -> Any:
+        failure = SqlFailed("x", position=position, statement=statement)
+        return mark_of(failure, typed, split(typed))
+
+    def test_at_the_end_of_the_input(self) -> None:
+        mark = self.mark("SELECT (", 9)
+        assert (mark.before, mark.marked, mark.after) == ("SELECT (", "", "")
+
+    def test_after_what_is_no_ascii(self) -> None:
+        assert self.mark("SELECT 'žluť', x", 16).marked == "x"
+
+    def test_where_nothing_is_known(self) -> None:
+        assert self.mark("SELECT 1", 0) is None
+        assert self.mark("SELECT 1", 99) is None
+        assert self.mark("SELECT 1", 1, statement=4) is None
+        assert (
+            mark_of(SqlFailed("x", position=3), "y", [Statement("y", 0)], prefix="EXPLAIN ") is None
+        )
+
+
+def test_rows_of_any_shape_are_shown() -> None:
+    result = Result("SELECT", None, [Column("a", "")], [["x", "more"], [None], []])
+    assert [[cell.text for cell in row] for row in shown(result).rows] == [["x"], ["NULL"], []]

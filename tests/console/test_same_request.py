@@ -1,0 +1,83 @@
+"""Beside each form, the request that does the same: for curl, and for neonctl."""
+
+import html
+import re
+import shlex
+import subprocess
+from typing import Any
+
+import pytest
+
+from tests.console.conftest import Person, Shop
+from tests.console.pages import Page
+
+
+def commands(answer: Any) -> dict[str, str]:
+    found = re.findall(r'<code data-kind="(\w+)">(.*?)</code>', answer.content.decode(), re.DOTALL)
+    return {kind: html.unescape(text) for kind, text in found}
+
+
+def test_it_does_what_the_form_does(alice: Person, stack: Any) -> None:
+    """Filled in wrongly the form comes back, with what was filled in."""
+    data = {"name": 'it\'s a "bird" shop', "region_id": "nowhere"}
+    found = commands(alice.post("/new-project", data))
+    assert f"--name {shlex.quote(data['name'])}" in found["neonctl"]
+    curl = found["curl"].replace("nowhere", "local")
+    assert "$NEON_API_KEY" in curl
+    assert alice.api.key not in curl
+    done = subprocess.run(
+        ["bash", "-c", f"{curl} -sf"],
+        env={"NEON_API_KEY": alice.api.key, "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert '"project"' in done.stdout
+    assert data["name"] in Page(alice.get("/")).text
+
+
+def test_what_is_not_filled_in_is_not_sent(alice: Person) -> None:
+    assert commands(alice.get("/new-project"))["curl"].endswith(
+        '-d \'{"project": {"region_id": "local"}}\''
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "neonctl"),
+    [
+        ("/rename", "PATCH", "neonctl projects update {id} --api-host"),
+        ("/delete", "DELETE", "neonctl projects delete {id} --api-host"),
+        ("/new-branch", "POST", "neonctl branches create --project-id {id} --api-host"),
+        ("/branches/{dev}/rename", "PATCH", "neonctl branches rename {dev} NAME --project-id {id}"),
+        ("/new-endpoint", "POST", "neonctl branches add-compute {dev} --project-id {id}"),
+        ("/endpoints/{endpoint}/settings", "PATCH", None),
+        ("/endpoints/{endpoint}/delete", "DELETE", None),
+    ],
+)
+def test_every_form_has_one(
+    carol: Person, still_shop: Shop, path: str, method: str, neonctl: str | None
+) -> None:
+    ids = {"id": still_shop.id, "dev": still_shop.dev_id, "endpoint": still_shop.endpoint_id}
+    answer = carol.get(f"{still_shop.url}{path.format(**ids)}?branch={still_shop.dev_id}")
+    found = commands(answer)
+    assert found["curl"].startswith(
+        f"curl -X {method} {carol.api.api_url}/projects/{still_shop.id}"
+    )
+    # Nothing was changed yet.
+    assert ("-d" in found["curl"].split()) == (method == "POST")
+    if neonctl:
+        assert neonctl.format(**ids) in found["neonctl"]
+    else:
+        assert "neonctl" not in found
+
+
+def test_only_what_was_changed_is_in_a_change(alice: Person, shop: Shop) -> None:
+    path = f"{shop.endpoint_url}/settings"
+    fields = Page(alice.get(path)).fields
+    found = commands(alice.post(path, {**fields, "min_cu": "999"}))
+    assert found["curl"].endswith('-d \'{"endpoint": {"autoscaling_limit_min_cu": 999}}\'')
+
+
+def test_a_form_that_asks_nothing_of_the_api_has_none(alice: Person) -> None:
+    assert commands(alice.get("/preferences")) == {}
+    assert commands(alice.get("/sign-out-everywhere")) == {}

@@ -1,0 +1,111 @@
+"""The status of the service, and the word of it on every page."""
+
+import json
+from typing import Any
+
+import pytest
+from django.test import Client as Browser
+
+from console import service_words
+from tests.console.conftest import Misbehaving, Person, Shop, _signed_in
+from tests.console.pages import Page
+from tests.support.client import Client
+from tests.support.stack import Stack
+from tests.support.waiting import wait_for
+
+AUTH = {"login": "pat", "read_only": False, "projects": []}
+DOWN = {"regions": [{"id": "local", "name": "local", "missing": ["worker"], "problems": []}]}
+
+
+@pytest.fixture(autouse=True)
+def nothing_was_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service_words, "_heard", {})
+
+
+@pytest.fixture
+def operator(stack: Stack) -> Person:
+    return _signed_in(Client(stack.api_url, (stack.state_dir / "api-key").read_text().strip()))
+
+
+def test_it_works(operator: Person) -> None:
+    page = Page(operator.get("/status"))
+    assert "All is well" in page.text
+    assert "Region local" in page.text
+    for name in ("Worker There seen", "Proxy There seen", "free", "Postgres 1"):
+        assert name in page.text, name
+    assert "Requests" in page.html
+    assert Page(operator.htmx_get("/status/live", at="/status")).html.strip().startswith("<div")
+    assert 'href="/status"' in Page(operator.get("/")).html
+
+
+def test_it_is_the_operators(alice: Person) -> None:
+    assert 'href="/status"' not in Page(alice.get("/")).html
+    answer = alice.get("/status")
+    assert answer.status_code == 403
+    assert "PERCH_OPERATORS" in Page(answer).text
+
+
+def test_another_server_has_none(dave: Person, misbehaving: Misbehaving) -> None:
+    misbehaving.refuse(404, "not found")
+    answer = dave.get("/status")
+    assert answer.status_code == 404
+    assert "This server does not have that" in Page(answer).text
+
+
+class TestTheWord:
+    @pytest.fixture
+    def pat(self, misbehaving: Misbehaving, settings: Any) -> Person:
+        """At a server that is Perch."""
+        settings.MANAGEMENT_API_URL = misbehaving.url
+        misbehaving.body = json.dumps(AUTH | DOWN).encode()
+        return _signed_in(Client(misbehaving.url, "a-key"))
+
+    def heard(self, person: Person) -> str:
+        wait_for(lambda: "does not answer" in Page(person.get("/")).text, "the word")
+        return Page(person.get("/")).text
+
+    def test_a_worker_that_is_down_is_said_on_every_page(self, pat: Person) -> None:
+        assert "The worker of this service does not answer: what is asked for" in self.heard(pat)
+
+    def test_a_region_is_named_where_there_are_several(
+        self, pat: Person, misbehaving: Misbehaving
+    ) -> None:
+        regions = [*DOWN["regions"], {"id": "eu", "missing": ["proxy", "moon"]}]
+        misbehaving.body = json.dumps(AUTH | {"regions": regions}).encode()
+        words = self.heard(pat)
+        assert "The worker of the region local" in words
+        assert "The proxy of the region eu does not answer: nobody can connect" in words
+        assert "The moon of the region eu" in words
+
+    def test_it_comes_with_what_is_renewed(
+        self, alice: Person, shop: Shop, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(service_words, "_words", lambda server: ["Down."])
+        html = alice.htmx_get(f"{shop.url}/live").content.decode()
+        assert 'id="service"' in html
+        assert "Down." in html
+
+    def test_no_page_waits_for_it(self, pat: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What asks may take as long as it likes."""
+        asked: list[Any] = []
+        monkeypatch.setattr(service_words._threads, "submit", lambda *given: asked.append(given))
+        for _ in range(3):
+            assert pat.get("/").status_code == 200
+        assert len(asked) == 1
+
+    def test_other_servers_are_not_asked(self, dave: Person, misbehaving: Misbehaving) -> None:
+        dave.get("/")
+        assert not [path for path in misbehaving.asked if "status" in path]
+
+    def test_a_server_that_fails_is_not_called_down(
+        self, pat: Person, misbehaving: Misbehaving
+    ) -> None:
+        misbehaving.refuse(500, "oh")
+        for _ in range(3):
+            pat.get("/")
+        assert "does not answer" not in Page(Browser().get("/sign-in")).text
+
+    def test_all_is_well(self, alice: Person, stack: Stack) -> None:
+        alice.get("/")
+        wait_for(lambda: service_words._heard[stack.api_url].heard_at > 0, "the answer")
+        assert "does not answer" not in Page(alice.get("/")).text

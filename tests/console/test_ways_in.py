@@ -1,0 +1,351 @@
+"""Several sign-ins in one session, one-time links, signing out everywhere, and idle sessions."""
+
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+import time
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.fernet import Fernet
+from django.core.exceptions import ImproperlyConfigured
+from django.test import Client as Browser
+
+from console import sessions
+from console.settings import envnamed
+from tests.console.conftest import Misbehaving, Person, Shop
+from tests.console.pages import Page
+from tests.support.stack import ROOT, Stack
+
+COOKIE = "perch_session"
+
+
+def sign_in(browser: Browser, key: str, **fields: str) -> Any:
+    return browser.post("/sign-in", {"key": key, **fields})
+
+
+def name_of(browser: Browser) -> str:
+    """Who the dashboard says is signed in."""
+    found = re.search(r'<span class="who">(\S+?)[ <]', browser.get("/").content.decode())
+    assert found
+    return found[1]
+
+
+def others(browser: Browser, path: str = "/") -> list[str]:
+    """The ids of the sign-ins that one may switch to."""
+    return re.findall(r'name="sign_in" value="([^"]+)"', browser.get(path).content.decode())
+
+
+class TestSeveral:
+    def test_it_works(self, visitor: Browser, stack: Stack) -> None:
+        sign_in(visitor, stack.new_key())
+        first = name_of(visitor)
+        sign_in(visitor, stack.new_key())
+        second = name_of(visitor)
+        assert first != second
+        (other,) = others(visitor)
+        assert visitor.post("/switch", {"sign_in": other}).status_code == 302
+        assert name_of(visitor) == first
+        assert f"Switch to {second}" in Page(visitor.get("/")).text
+
+    def test_the_same_key_is_one_sign_in(self, visitor: Browser, stack: Stack) -> None:
+        key = stack.new_key()
+        sign_in(visitor, key)
+        sign_in(visitor, key)
+        assert others(visitor) == []
+
+    def test_who_signs_out_is_out_and_goes_on_as_another(
+        self, visitor: Browser, stack: Stack
+    ) -> None:
+        sign_in(visitor, stack.new_key())
+        first = name_of(visitor)
+        sign_in(visitor, stack.new_key())
+        visitor.post("/sign-out")
+        assert visitor.get("/").status_code == 302
+        page = Page(visitor.get("/sign-in"))
+        assert f"Go on as {first}" in page.text
+        (other,) = others(visitor, "/sign-in")
+        visitor.post("/switch", {"sign_in": other})
+        assert name_of(visitor) == first
+
+    def test_all_of_this_browser_are_signed_out_at_once(
+        self, visitor: Browser, stack: Stack
+    ) -> None:
+        sign_in(visitor, stack.new_key())
+        sign_in(visitor, stack.new_key())
+        copy = Browser()
+        copy.cookies[COOKIE] = visitor.cookies[COOKIE].value
+        visitor.post("/sign-out", {"which": "all"})
+        for browser in (visitor, copy):
+            assert browser.get("/").status_code == 302
+            assert others(browser, "/sign-in") == []
+
+    def test_who_is_no_sign_in_is_not_switched_to(self, visitor: Browser, stack: Stack) -> None:
+        sign_in(visitor, stack.new_key())
+        name = name_of(visitor)
+        answer = visitor.post("/switch", {"sign_in": "x"}, follow=True)
+        assert "That sign-in has ended" in Page(answer).text
+        assert name_of(visitor) == name
+
+    def test_a_form_of_before_the_switch_is_out_of_date(self, stack: Stack) -> None:
+        browser = Browser(enforce_csrf_checks=True)
+        for _ in range(2):
+            form = Page(browser.get("/sign-in"))
+            token = form.fields["csrfmiddlewaretoken"]
+            sign_in(browser, stack.new_key(), csrfmiddlewaretoken=token)
+        token = Page(browser.get("/new-project")).fields["csrfmiddlewaretoken"]
+        (other,) = others(browser)
+        browser.post("/switch", {"sign_in": other, "csrfmiddlewaretoken": token})
+        answer = browser.post("/new-project", {"name": "x", "csrfmiddlewaretoken": token})
+        assert answer.status_code == 403
+
+    def test_the_oldest_makes_room_in_the_cookie(
+        self, visitor: Browser, settings: Any, misbehaving: Misbehaving
+    ) -> None:
+        settings.MANAGEMENT_API_URL = misbehaving.url
+        misbehaving.body = json.dumps({"login": "x" * 500, "plan": "y" * 500}).encode()
+        for number in range(12):
+            sign_in(visitor, f"{number}" * 64)
+            assert len(visitor.cookies[COOKIE].value) < 3900
+        misbehaving.body = b'{"projects": []}'
+        assert 3 <= len(others(visitor)) < 11
+
+
+class TestServers:
+    @pytest.fixture
+    def staging(self, misbehaving: Misbehaving, settings: Any, stack: Stack) -> Misbehaving:
+        settings.OTHER_SERVERS = {"staging": misbehaving.url}
+        misbehaving.body = b'{"login": "sam", "projects": []}'
+        return misbehaving
+
+    def test_it_works(self, visitor: Browser, stack: Stack, staging: Misbehaving) -> None:
+        assert Page(visitor.get("/sign-in")).options["server"] == ["", "staging"]
+        sign_in(visitor, "sams-key", server="staging")
+        assert name_of(visitor) == "sam"
+        assert "staging" in Page(visitor.get("/")).text
+        sign_in(visitor, stack.new_key())
+        assert name_of(visitor) != "sam"
+        asked = len(staging.asked)
+        visitor.get("/")
+        assert len(staging.asked) == asked
+        visitor.post("/switch", {"sign_in": others(visitor)[0]})
+        assert name_of(visitor) == "sam"
+
+    @pytest.mark.usefixtures("staging")
+    @pytest.mark.parametrize("server", ["http://127.0.0.1:1/api/v2", "prod", "staging "])
+    def test_nobody_names_a_server_of_their_own(
+        self, visitor: Browser, staging: Misbehaving, server: str
+    ) -> None:
+        answer = sign_in(visitor, "a-key", server=server)
+        assert (answer.status_code, "key" in answer.context["form"].errors) in (
+            (422, False),
+            (422, True),
+        )
+        assert staging.asked == []
+
+    def test_a_server_that_is_no_longer_named_is_asked_nothing(
+        self, visitor: Browser, settings: Any, staging: Misbehaving
+    ) -> None:
+        sign_in(visitor, "sams-key", server="staging")
+        asked = len(staging.asked)
+        settings.OTHER_SERVERS = {}
+        assert visitor.get("/").status_code == 302
+        assert len(staging.asked) == asked
+
+    def test_without_others_there_is_nothing_to_choose(self, visitor: Browser) -> None:
+        assert "server" not in Page(visitor.get("/sign-in")).options
+
+    def test_the_operator_is_told_of_a_list_that_is_none(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("X", "a=https://a.example/api/v2/, b=http://b.example")
+        assert envnamed("X") == {"a": "https://a.example/api/v2", "b": "http://b.example"}
+        for wrong in ("https://a.example", "a=ftp://x", "=https://x", "a=https://x,a=https://y"):
+            monkeypatch.setenv("X", wrong)
+            with pytest.raises(ImproperlyConfigured, match="X: "):
+                envnamed("X")
+
+
+class TestEverywhere:
+    def test_it_works(self, visitor: Browser, stack: Stack) -> None:
+        key, other = stack.new_key(), stack.new_key()
+        elsewhere, stranger = Browser(), Browser()
+        for browser in (visitor, elsewhere):
+            sign_in(browser, key)
+        sign_in(stranger, other)
+        assert "Whoever is signed in" in Page(visitor.get("/sign-out-everywhere")).text
+        visitor.post("/sign-out-everywhere")
+        assert [one.get("/").status_code for one in (visitor, elsewhere, stranger)] == [
+            302,
+            302,
+            200,
+        ]
+        # The key stays good.
+        sign_in(visitor, key)
+        assert visitor.get("/").status_code == 200
+        assert elsewhere.get("/").status_code == 302
+
+    def test_what_is_kept_of_it_tells_nothing_of_the_key(
+        self, visitor: Browser, stack: Stack
+    ) -> None:
+        from django.conf import settings
+
+        key = stack.new_key()
+        sign_in(visitor, key)
+        visitor.post("/sign-out-everywhere")
+        names = {path.name for path in Path(settings.STATE_DIR).iterdir()}
+        assert not {sha256(text.encode()).hexdigest() for text in (key, f" {key}")} & names
+
+
+class TestIdle:
+    def age(self, browser: Browser, seconds: float) -> None:
+        """Make the cookie one that was given so long ago."""
+        fernet = sessions._fernet()
+        token = browser.cookies[COOKIE].value
+        older = int(time.time() - seconds)
+        browser.cookies[COOKIE] = fernet.encrypt_at_time(
+            fernet.decrypt(token.encode()), older
+        ).decode()
+
+    def test_it_is_over_after_the_time_that_is_set(
+        self, visitor: Browser, stack: Stack, settings: Any
+    ) -> None:
+        settings.SESSION_COOKIE_AGE = 3600
+        sign_in(visitor, stack.new_key())
+        self.age(visitor, 3500)
+        assert visitor.get("/").status_code == 200
+        # Who has opened a page has all the time again.
+        age = time.time() - Fernet.extract_timestamp(
+            sessions._fernet(), visitor.cookies[COOKIE].value.encode()
+        )
+        assert age < 60
+        self.age(visitor, 3700)
+        assert visitor.get("/").status_code == 302
+
+    def test_a_page_that_was_left_open_keeps_none_alive(self, alice: Person, shop: Shop) -> None:
+        self.age(alice.browser, 7200)
+        before = alice.browser.cookies[COOKIE].value
+        alice.htmx_get(f"{shop.url}/live")
+        alice.get("/", **{"Sec-Fetch-Mode": "cors"})
+        assert alice.browser.cookies[COOKIE].value == before
+        alice.htmx_get("/new-project", target="dialog")
+        assert alice.browser.cookies[COOKIE].value != before
+
+
+class TestLink:
+    @pytest.fixture
+    def console(self, stack: Stack, settings: Any) -> str:
+        settings.STATE_DIR = str(stack.state_dir / "console")
+        return str(stack.console_url)
+
+    def link(self, stack: Stack, *arguments: str) -> str:
+        command = [sys.executable, str(ROOT / "manage.py"), "sign_in_link", *arguments]
+        done = subprocess.run(
+            [*command, "--state-dir", str(stack.state_dir)],
+            env={k: v for k, v in os.environ.items() if not k.startswith("DJANGO_")},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout.strip()
+
+    def code(self, link: str) -> str:
+        return str(link.partition("code=")[2])
+
+    def test_that_of_up_works_once(self, visitor: Browser, stack: Stack, console: str) -> None:
+        found = re.search(r"http\S+code=\S+", (stack.state_dir / "up.log").read_text())
+        assert found
+        assert found[0].startswith(f"{console}/sign-in/link?")
+        code = self.code(found[0])
+        # Whoever only looks uses nothing up.
+        for _ in range(2):
+            assert Page(visitor.get(f"/sign-in/link?code={code}")).fields["code"] == code
+        assert visitor.post("/sign-in/link", {"code": code})["Location"] == "/"
+        assert name_of(visitor) == "local"
+        again = Browser()
+        assert again.post("/sign-in/link", {"code": code}).status_code == 410
+        assert again.get(f"/sign-in/link?code={code}").status_code == 410
+        assert again.get("/").status_code == 302
+
+    def test_another_is_a_command_away(self, visitor: Browser, stack: Stack, console: str) -> None:
+        link = self.link(stack, "--console-url", "https://console.example.com/")
+        assert link.startswith("https://console.example.com/sign-in/link?code=")
+        assert self.link(stack).startswith(console)
+        visitor.post("/sign-in/link", {"code": self.code(link)})
+        assert name_of(visitor) == "local"
+
+    @pytest.mark.usefixtures("console")
+    def test_it_is_good_for_minutes(self, visitor: Browser, stack: Stack) -> None:
+        code = self.code(self.link(stack))
+        file = stack.state_dir / "console" / "links" / sha256(code.encode()).hexdigest()
+        assert stat.filemode(file.stat().st_mode) == "-rw-------"
+        data = json.loads(file.read_text())
+        assert 500 < data["until"] - time.time() <= 600
+        file.write_text(json.dumps({**data, "until": time.time() - 1}))
+        assert visitor.post("/sign-in/link", {"code": code}).status_code == 410
+        assert not file.exists()
+
+    @pytest.mark.parametrize("code", ["", "x", "../../api-key", "a" * 5000])
+    def test_what_is_no_code_signs_nobody_in(self, visitor: Browser, code: str) -> None:
+        assert visitor.post("/sign-in/link", {"code": code}).status_code == 410
+
+    def test_what_others_may_write_is_no_link(
+        self, visitor: Browser, settings: Any, tmp_path: Path
+    ) -> None:
+        settings.STATE_DIR = str(tmp_path)
+        (tmp_path / "links").mkdir()
+        file = tmp_path / "links" / sha256(b"x").hexdigest()
+        file.write_text(json.dumps({"key": "k", "until": time.time() + 60}))
+        file.chmod(0o666)
+        assert visitor.post("/sign-in/link", {"code": "x"}).status_code == 410
+
+
+class TestPreferences:
+    def test_it_works(self, visitor: Browser) -> None:
+        visitor.post("/preferences", {"theme": "dark", "next": "/sign-in"})
+        html = visitor.get("/sign-in").content.decode()
+        assert '<html lang="en" data-theme="dark">' in html
+        assert 'data-shortcuts="off"' in html
+        visitor.post("/preferences", {"theme": "", "shortcuts": "on"})
+        html = visitor.get("/sign-in").content.decode()
+        assert "data-theme" not in html
+        assert "data-shortcuts" not in html
+
+    def test_what_is_no_theme_is_none(self, visitor: Browser) -> None:
+        assert visitor.post("/preferences", {"theme": '"><script>'}).status_code == 422
+        visitor.cookies["perch_theme"] = "x y"
+        assert b"data-theme" not in visitor.get("/sign-in").content
+
+
+class TestReach:
+    def key(self, person: Person, **limits: Any) -> Person:
+        made = person.api.post("/api_keys", {"key_name": "limited", **limits})
+        limited = Person(Browser(), person.api)
+        sign_in(limited.browser, made["key"])
+        return limited
+
+    def test_a_read_only_key_is_told_before_it_fills_in_a_form(
+        self, carol: Person, still_shop: Shop
+    ) -> None:
+        reader = self.key(carol, read_only=True)
+        page = Page(reader.get(f"{still_shop.url}/rename"))
+        assert "read-only key" in page.text
+        assert "name" not in page.fields
+        assert '<body class="read-only"' in page.html
+        assert "read only" in page.text
+
+    def test_a_key_of_one_project_too(self, carol: Person, still_shop: Shop) -> None:
+        limited = self.key(carol, project_id=still_shop.id)
+        for path in ("/new-project", f"{still_shop.url}/delete"):
+            page = Page(limited.get(path))
+            assert f"a key of the project {still_shop.id} alone" in page.text, path
+        assert "name" in Page(limited.get(f"{still_shop.url}/rename")).fields
+
+    def test_its_end_is_in_the_accounts_menu(self, carol: Person) -> None:
+        limited = self.key(carol, expires_at="2100-01-31T00:00:00Z")
+        assert "This key ends 2100-01-31" in Page(limited.get("/")).text

@@ -1,0 +1,87 @@
+"""`/status` and `/status/hosts`: how the service fares, for its users and for its operator."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import Client as DjangoClient
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from controlplane.models import Account, Endpoint, Region
+from tests.controlplane.rows import make_project
+from tests.controlplane.test_key_reach import limited
+from tests.support.client import Client
+from tests.support.project import Project, refusal
+from tests.support.stack import Stack
+
+
+@pytest.fixture
+def operator(stack: Stack) -> Client:
+    return Client(stack.api_url, (stack.state_dir / "api-key").read_text().strip())
+
+
+@pytest.fixture
+def runs_the_service(account: Account, settings: Any) -> None:
+    settings.OPERATORS = {account.name}
+
+
+def test_everybody_may_see_that_all_is_there(alice: Client) -> None:
+    (region,) = alice.get("/status")["regions"]
+    assert (region["id"], region["missing"]) == ("local", [])
+
+
+def test_a_key_of_one_project_too(project: Project) -> None:
+    key = limited(project.client, project_id=project.id, read_only=True)
+    assert key.get("/status")["regions"]
+    assert refusal(key.call("GET", "/status/hosts"))[0] == 403
+
+
+def test_the_hosts_are_for_the_operator(alice: Client, operator: Client) -> None:
+    status, message = refusal(alice.call("GET", "/status/hosts"))
+    assert (status, "PERCH_OPERATORS" in message) == (403, True)
+    told = operator.get("/status/hosts")
+    (host,) = told["hosts"]
+    assert told["version"]
+    assert host["pg_version"] >= 17
+    assert 0 <= host["worker_seen_seconds_ago"] < 60
+    assert host["disk_free_bytes"] > host["disk_reserve_bytes"] > 0
+    assert [lane["lane"] for lane in host["lanes"]] == ["wakes", "requests", "upkeep"]
+    assert set(told["webhooks"]) == {"waiting", "under_way", "oldest_seconds"}
+
+
+def test_who_is_silent_is_missing(api: DjangoClient, region: Region) -> None:
+    now = timezone.now()
+    Region.objects.update(worker_seen_at=now - timedelta(seconds=60), proxy_seen_at=now)
+    Region.objects.update(problems=[{"name": "round_late", "detail": "x"}])
+    assert api.get("/api/v2/status").json()["regions"] == [
+        {"id": region.id, "name": region.name, "missing": ["worker"], "problems": []}
+    ]
+    Region.objects.update(worker_seen_at=now)
+    (told,) = api.get("/api/v2/status").json()["regions"]
+    assert (told["missing"], told["problems"]) == ([], ["round_late"])
+
+
+@pytest.mark.usefixtures("runs_the_service")
+def test_computes_are_counted_by_their_state(
+    api: DjangoClient, account: Account, region: Region
+) -> None:
+    project = make_project(account, region, size=4)
+    ids = list(Endpoint.objects.filter(project=project).values_list("id", flat=True))
+    Endpoint.objects.update(current_state="idle")
+    Endpoint.objects.filter(id=ids[0]).update(current_state="active")
+    Endpoint.objects.filter(id=ids[1]).update(disabled=True)
+    (host,) = api.get("/api/v2/status/hosts").json()["hosts"]
+    assert host["computes"] == {"active": 1, "idle": len(ids) - 2, "disabled": 1}
+
+
+@pytest.mark.usefixtures("runs_the_service")
+@pytest.mark.parametrize(("path", "budget"), [("status", 2), ("status/hosts", 5)])
+def test_it_costs_the_same_however_much_there_is(
+    api: DjangoClient, account: Account, region: Region, path: str, budget: int
+) -> None:
+    make_project(account, region, size=10)
+    with CaptureQueriesContext(connection) as captured:
+        assert api.get(f"/api/v2/{path}").status_code == 200
+    assert len(captured) == budget
