@@ -147,6 +147,7 @@ def test_a_refused_button_tells_why_and_renews_the_region(alice: Person, shop: S
     [
         ("", 4),
         ("/branches", 5),
+        ("/branches/{branch}", 8),
         ("/settings", 1),
         ("/operations", 5),
         ("/operations-live", 5),
@@ -170,6 +171,7 @@ def test_a_page_makes_the_same_few_calls_whatever_it_shows(
 
     monkeypatch.setattr(Transport, "_call", counted)
     known = {
+        "branch": still_shop.main_id,
         "endpoint": still_shop.endpoint_id,
         "run": still_shop.created["operations"][0]["chain_id"],
     }
