@@ -101,6 +101,14 @@ class TooManyRequests(Refused):
     page_status = 429
 
 
+class OutOfDate(APIError):
+    """The console's own: the page that asks is older than the sign-in."""
+
+    title = "Nothing was sent yet"
+    advice = "Look whether it is still what you want, and send it once more."
+    page_status = 409
+
+
 class ServerError(APIError):
     """5xx: the API itself failed."""
 

@@ -47,6 +47,11 @@ def moment(data: JSONObject, name: str) -> datetime | None:
     return read if read.year > 2000 else None
 
 
+def stamp(when: datetime) -> str:
+    """A timestamp as the API takes it, to the second."""
+    return when.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 def objects(data: object, name: str = "") -> list[JSONObject]:
     """The list of objects under a name, or the answer itself where it is a bare list."""
     value = data.get(name) if name and isinstance(data, Mapping) else data
@@ -138,11 +143,22 @@ class Branch:
     logical_size: int | None
     # When it goes by itself, where it does.
     expires_at: datetime | None = None
+    # Neither deleted nor reset while it is.
+    protected: bool = False
+    # Made with its source's schemas, and no rows.
+    schema_only: bool = False
+    # When its data was last replaced by another's.
+    last_reset_at: datetime | None = None
+    # Of which moment of its parent it is a copy.
+    parent_timestamp: datetime | None = None
+    # Whose account made it; "" where nobody says.
+    created_by: str = ""
 
     @classmethod
     def read(cls, data: JSONObject) -> "Branch":
         branch_id = required(data, "id")
         size = number(data, "logical_size", -1)
+        creator = data.get("created_by")
         return cls(
             id=branch_id,
             name=text(data, "name") or branch_id,
@@ -152,6 +168,11 @@ class Branch:
             created_at=moment(data, "created_at"),
             logical_size=int(size) if size >= 0 else None,
             expires_at=moment(data, "expires_at"),
+            protected=data.get("protected") is True,
+            schema_only=text(data, "init_source") == "schema-only",
+            last_reset_at=moment(data, "last_reset_at"),
+            parent_timestamp=moment(data, "parent_timestamp"),
+            created_by=text(creator, "name") if isinstance(creator, Mapping) else "",
         )
 
 

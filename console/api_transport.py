@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from http.cookiejar import DefaultCookiePolicy
 from typing import Any
 from urllib.parse import quote
@@ -10,11 +10,22 @@ from urllib.parse import quote
 import requests
 from django.conf import settings
 from requests.auth import AuthBase
+from urllib3.exceptions import HTTPError
 
 from console import logs
-from console.api_errors import APIError, NonsenseAnswer, TooSlow, Unreachable, error_class
+from console.api_errors import (
+    APIError,
+    NonsenseAnswer,
+    NotFound,
+    NotOffered,
+    OutOfDate,
+    TooSlow,
+    Unauthorized,
+    Unreachable,
+    error_class,
+)
 from console.api_results import text
-from console.bounded_http import BoundedAdapter, TooLong, proxies_for, read_whole
+from console.bounded_http import READ_AT_ONCE, BoundedAdapter, TooLong, proxies_for, read_whole
 from console.servers import Server
 
 log = logging.getLogger(__name__)
@@ -22,15 +33,34 @@ log = logging.getLogger(__name__)
 # What json.loads raises; the second for what is nested too deep.
 NOT_JSON = (ValueError, RecursionError)
 
+EVENT_STREAM = "text/event-stream"
+# Seconds without a byte of a stream: it says more often that it is there.
+LONGEST_SILENCE = 40.0
+# What HTTP clients take for steps to another address, of a role that SQL has called so.
+STEPS = frozenset((".", "..", ""))
+
 
 class Transport:
     """Sends what one user asks of a server, with the user's key. Raises an `APIError` for every
     failure."""
 
     def __init__(self, key: str, server: Server) -> None:
+        """Without a key nothing is sent: every call raises Unauthorized."""
+        self._key = key
         self._auth = _Bearer(key)
         self._server = server
         self._too_slow: TooSlow | None = None
+        # The page that asks is from before somebody signed in or out: it may look, and no more.
+        self.is_out_of_date = False
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """Who asks whom: with the same, the same is seen."""
+        return (self._server.url, self._key)
+
+    def again(self) -> "Transport":
+        """The same for another page, at which the server may be quick again."""
+        return Transport(self._key, self._server)
 
     def get(self, *path: str, query: Mapping[str, str | int] | None = None) -> object:
         """The decoded answer; None where there is none."""
@@ -43,13 +73,52 @@ class Transport:
             return self._call(_pooled, "GET", path, query=query)
 
     def send(
-        self, method: str, *path: str, body: Mapping[str, Any] | None = None, once: str = ""
+        self,
+        method: str,
+        *path: str,
+        query: Mapping[str, str | int] | None = None,
+        body: Mapping[str, Any] | None = None,
+        once: str = "",
     ) -> object:
         """`once` is a key for this one wish: a server that knows such keys answers the second
         time as it did the first, and does nothing more."""
+        if self.is_out_of_date and self._key:
+            raise OutOfDate("You have signed in anew since this page was made.")
         # On a fresh connection: a change that meets a closed one could not safely be sent twice.
         with _session() as fresh:
-            return self._call(fresh, method, path, body=body, once=once)
+            return self._call(fresh, method, path, query=query, body=body, once=once)
+
+    def stream(self, *path: str) -> Iterator[bytes]:
+        """The pieces of an endless answer (server-sent events), as they come; silence is not
+        waited for longer than LONGEST_SILENCE. Raises NotOffered where that is not the answer."""
+        if not self._key:
+            raise Unauthorized("You are not signed in.")
+        url = self._url(path)
+        try:
+            with requests.Session() as session:
+                answer = session.get(
+                    url,
+                    auth=self._auth,
+                    headers={"Accept": EVENT_STREAM, "Accept-Encoding": "identity"},
+                    timeout=(min(5, settings.MANAGEMENT_API_TIMEOUT), LONGEST_SILENCE),
+                    allow_redirects=False,
+                    proxies=proxies_for(url),
+                    stream=True,
+                )
+                with answer:
+                    if answer.status_code != 200:
+                        refused = error_class(answer.status_code)
+                        is_missing = answer.status_code in (404, 405, 406)
+                        raise (NotOffered if is_missing else refused)("There is no stream.")
+                    if not answer.headers.get("Content-Type", "").startswith(EVENT_STREAM):
+                        raise NotOffered("The answer is no stream.")
+                    while piece := answer.raw.read1(READ_AT_ONCE):
+                        yield piece
+        except (requests.RequestException, HTTPError, OSError) as error:
+            raise Unreachable(f"No stream from {self._server.url}.") from error
+
+    def _url(self, path: Sequence[str]) -> str:
+        return "/".join([self._server.url, *(quote(part, safe="") for part in path)])
 
     def _call(
         self,
@@ -61,10 +130,14 @@ class Transport:
         body: Mapping[str, Any] | None = None,
         once: str = "",
     ) -> object:
+        if not self._key:
+            raise Unauthorized("You are not signed in.")
         if self._too_slow:
             # Who has waited in vain once need not wait again for the same page.
             raise self._too_slow
-        url = "/".join([self._server.url, *(quote(part, safe="") for part in path)])
+        if not STEPS.isdisjoint(path):
+            raise NotFound("Nothing of that name can be asked for.", status=404)
+        url = self._url(path)
         # The page's own, so that both logs can be searched for it; what asks outside of any
         # page gets an id of the API's.
         request_id = logs.current("request") or None

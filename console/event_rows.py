@@ -7,10 +7,11 @@ from datetime import UTC, date, datetime, timedelta
 from itertools import groupby
 from typing import Any
 
-from django.urls import NoReverseMatch, reverse
-
 from console.api_events import Event
 from console.event_words import EventType, event_type
+from console.outcomes import NOT_READ, There
+from console.rows import url_or_none
+from console.statuses import ACTIONS, action_name
 
 # Characters of a changed value: a whole list of settings would bury the rest.
 LONGEST_VALUE = 160
@@ -27,8 +28,10 @@ class Change:
 @dataclass(frozen=True)
 class Link:
     label: str
+    # "" where it is gone, or no page of ours can have its id.
     url: str
     is_id: bool = False
+    is_gone: bool = False
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,23 @@ class EventRow:
 
     @property
     def sentence(self) -> str:
-        return self.event.summary or self.type.label
+        """What happened; of an operation that failed, without the reason."""
+        return self._told[0]
+
+    @property
+    def reason(self) -> str:
+        return self._told[1]
+
+    @property
+    def _told(self) -> tuple[str, str]:
+        told = self.event.summary or self.type.label
+        if not self.event.type.startswith("operation."):
+            return told, ""
+        # The API calls actions by their names in its own language.
+        for action in ACTIONS:
+            told = told.replace(f"operation {action} ", f"operation “{action_name(action)}” ")
+        sentence, _, reason = told.partition(": ")
+        return sentence, reason
 
 
 @dataclass(frozen=True)
@@ -49,9 +68,29 @@ class Day:
     rows: Sequence[EventRow]
 
 
-def days(events: Iterable[Event], *, with_project: bool) -> list[Day]:
-    """The events by the day (UTC) they were on, in the order they come in."""
-    rows = [_row(event, with_project=with_project) for event in events]
+# What is known to exist, by project: None where the project itself is gone, nothing where it has
+# not been read.
+Known = Mapping[str, There | None]
+
+
+def days(
+    events: Iterable[Event],
+    known: Known,
+    names: Mapping[str, str],
+    *,
+    with_project: bool,
+) -> list[Day]:
+    """The events by the day (UTC) they were on, in the order they come in; `names` are those of
+    projects and branches, by their ids."""
+    rows = [
+        event_row(
+            event,
+            known.get(event.project_id, NOT_READ),
+            names,
+            with_project=with_project,
+        )
+        for event in events
+    ]
     return [Day(_day_name(day), list(found)) for day, found in groupby(rows, key=_day)]
 
 
@@ -70,12 +109,19 @@ def _day_name(day: date | None) -> str:
     return f"{day:%A}, {day.day} {day:%B %Y}"
 
 
-def _row(event: Event, *, with_project: bool) -> EventRow:
+def event_row(
+    event: Event,
+    there: There | None,
+    names: Mapping[str, str],
+    *,
+    with_project: bool = False,
+) -> EventRow:
+    """`there` is what the event's project has; None where that is gone."""
     return EventRow(
         event=event,
         type=event_type(event.type),
         changes=_changes(event),
-        links=_links(event, with_project=with_project),
+        links=_links(event, there, names, with_project=with_project),
     )
 
 
@@ -126,27 +172,40 @@ def _words(value: Any) -> str:
     return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"
 
 
-def _links(event: Event, *, with_project: bool) -> list[Link]:
-    """To what the event is about, unless it tells of its end."""
-    if not event.project_id:
+def _links(
+    event: Event, there: There | None, names: Mapping[str, str], *, with_project: bool
+) -> list[Link]:
+    """To what the event is about, while it exists."""
+    project_id = event.project_id
+    if not project_id:
         return []
     is_over = event.type.endswith((".deleted", ".expired"))
+    about, _, _ = event.type.partition(".")
+    gone = there is None
+    there = there or NOT_READ
     found = []
-    if with_project and not (is_over and event.type.startswith("project.")):
-        found.append(_link(event.project_id, "project", event.project_id, is_id=True))
-    if event.endpoint_id and not (is_over and event.type.startswith("endpoint.")):
-        found.append(
-            _link(event.endpoint_id, "endpoint", event.project_id, event.endpoint_id, is_id=True)
-        )
-    for place, operation_id in enumerate(event.operation_ids, start=1):
-        label = "Operation" if len(event.operation_ids) == 1 else f"Operation {place}"
-        found.append(_link(label, "operation", event.project_id, operation_id))
-    return [link for link in found if link]
+    if with_project:
+        is_gone = gone or (is_over and about == "project")
+        label = names.get(project_id, project_id)
+        found.append(_link(label, "project", project_id, is_gone=is_gone))
+    for kind, thing_id, ids in (
+        ("endpoint", event.endpoint_id, there.endpoints),
+        ("branch", event.branch_id, there.branches),
+    ):
+        if thing_id:
+            is_gone = gone or (is_over and about == kind) or not _is_among(thing_id, ids)
+            label = names.get(thing_id, thing_id)
+            found.append(_link(label, kind, project_id, thing_id, is_gone=is_gone))
+    # Those of one request are one run: the first leads to all of them.
+    if event.operation_ids and not gone:
+        operation_id = event.operation_ids[0]
+        found.append(Link("Its run", url_or_none("operation", project_id, operation_id)))
+    return [link for link in found if link.is_id or link.url]
 
 
-def _link(label: str, name: str, *ids: str, is_id: bool = False) -> Link | None:
-    try:
-        return Link(label, reverse(name, args=ids), is_id)
-    except NoReverseMatch:
-        # An id that no page of ours can have: of a server that makes them otherwise.
-        return None
+def _is_among(thing_id: str, ids: frozenset[str] | None) -> bool:
+    return ids is None or thing_id in ids
+
+
+def _link(label: str, name: str, *ids: str, is_gone: bool) -> Link:
+    return Link(label, "" if is_gone else url_or_none(name, *ids), is_id=True, is_gone=is_gone)

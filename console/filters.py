@@ -1,6 +1,6 @@
 """The forms that narrow a list: sent by GET, so that an address holds them and can be kept."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, cast
 from urllib.parse import urlencode
@@ -85,12 +85,25 @@ def _statuses() -> list[tuple[str, str]]:
 class EventFilters(FilterForm):
     type = OpenChoiceField(required=False)
     actor = OpenChoiceField(label="By", required=False)
-    field_order = ("type", "actor", "since", "until")
+    endpoint_id = OpenChoiceField(label="Endpoint", required=False)
+    branch_id = OpenChoiceField(label="Branch", required=False)
+    field_order = ("type", "actor", "endpoint_id", "branch_id", "since", "until")
 
-    def offer_all(self) -> None:
+    def offer_all(
+        self, branches: Iterable[Branch] | None = None, endpoints: Iterable[Endpoint] | None = None
+    ) -> None:
+        """Of the whole account neither branches nor endpoints are on offer: they are too many."""
+        self._offer_or_drop("endpoint_id", [(one.id, one.id) for one in endpoints or ()])
+        self._offer_or_drop("branch_id", [(one.id, one.name) for one in branches or ()])
         self.offer("actor", actor_choices())
         groups = type_choices()
         known = [value for _, choices in groups for value, _ in choices]
         chosen = self.data.get("type", "")
         kept = [(chosen, chosen)] if chosen and chosen not in known else []
         cast(forms.ChoiceField, self.fields["type"]).choices = [ANY, *kept, *groups]
+
+    def _offer_or_drop(self, name: str, choices: Sequence[tuple[str, str]]) -> None:
+        if choices or self.data.get(name):
+            self.offer(name, choices)
+        else:
+            del self.fields[name]

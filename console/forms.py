@@ -25,6 +25,11 @@ FIELDS_OF_ATTRIBUTES = {
     "autoscaling_limit_max_cu": "max_cu",
     "suspend_timeout_seconds": "suspend_timeout",
     "key_name": "name",
+    "expires_at": "lifetime",
+    "role_name": "name",
+    "database_name": "name",
+    "source_branch_id": "source_id",
+    "target_branch_id": "target_id",
 }
 
 
@@ -45,14 +50,14 @@ def offer(form: forms.Form, name: str, choices: Iterable[tuple[str, str]]) -> No
 
 
 def offer_branches(form: forms.Form, name: str, branches: Iterable[Branch]) -> None:
-    offer(form, name, ((branch.id, _in_list(branch)) for branch in branches))
+    offer(form, name, ((branch.id, branch_in_list(branch)) for branch in branches))
 
 
 def project_in_list(project: Project) -> str:
     return project.id if project.name == project.id else f"{project.name} · {project.id}"
 
 
-def _in_list(branch: Branch) -> str:
+def branch_in_list(branch: Branch) -> str:
     name = branch.name if branch.name == branch.id else f"{branch.name} · {branch.id}"
     return f"{name} (default)" if branch.default else name
 
@@ -80,15 +85,15 @@ class RenameForm(forms.Form):
 
 
 class ConfirmForm(forms.Form):
-    """Deletes what it names, once its id has been typed."""
+    """Deletes what it names, once its id has been typed, or what else it is known by."""
 
     typed = forms.CharField(required=False, widget=forms.TextInput)
 
-    def __init__(self, *args: Any, expected: str, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, expected: str, what: str = "id", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.expected = expected
         field = self.fields["typed"]
-        field.label = "Type its id to confirm"
+        field.label = f"Type its {what} to confirm"
         field.widget.attrs = {**PLAIN, "autofocus": True, "data-expected": expected}
 
     def clean_typed(self) -> str:
@@ -224,27 +229,6 @@ def split_lines(text: str) -> list[tuple[str, str, str]]:
     """The name, the equals sign and the value of each line that is not blank."""
     split = (line.partition("=") for line in text.splitlines() if line.strip())
     return [(name.strip(), equals, value.strip()) for name, equals, value in split]
-
-
-class BranchForm(forms.Form):
-    name = forms.CharField(
-        required=False,
-        help_text="Left empty, the branch gets a name of its own.",
-        widget=forms.TextInput(attrs={**PLAIN, "autofocus": True}),
-    )
-    parent_id = OpenChoiceField(label="Parent", required=False)
-    with_endpoint = forms.BooleanField(
-        label="Create an endpoint on it",
-        required=False,
-        initial=True,
-        help_text="Without one, nobody can connect to the branch.",
-    )
-
-    def offer_parents(self, branches: Iterable[Branch]) -> None:
-        found = list(branches)
-        offer_branches(self, "parent_id", found)
-        if not self.initial.get("parent_id"):
-            self.initial["parent_id"] = next((b.id for b in found if b.default), "")
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from functools import partial
 from typing import Any, Literal, TypeVar, overload
 
+from console.api_branches import BranchCalls
+from console.api_changes import ChangeCalls
 from console.api_errors import APIError, NonsenseAnswer, NotFound
 from console.api_events import Event
 from console.api_keys import ApiKey, NewApiKey, OwnKey, Reach
@@ -22,6 +25,8 @@ from console.api_results import (
     required,
     text,
 )
+from console.api_roles import CatalogCalls
+from console.api_snapshots import SnapshotCalls
 from console.api_status import StatusCalls
 from console.api_transport import Transport
 from console.api_webhooks import WebhookCalls, may_be_missing
@@ -49,11 +54,20 @@ class ManagementAPI:
     """
 
     def __init__(self, key: str, server: Server | None = None) -> None:
-        """`server` is the one of MANAGEMENT_API_URL unless told."""
+        """`server` is the one of MANAGEMENT_API_URL unless told. Without a key nothing is sent:
+        every call raises Unauthorized."""
         self.server = server or default_server()
         self._transport = Transport(key, self.server)
+        self.branching = BranchCalls(self._transport)
+        self.catalog = CatalogCalls(self._transport)
+        self.snapshots = SnapshotCalls(self._transport)
         self.webhooks = WebhookCalls(self._transport)
+        self.changes = ChangeCalls(self._transport)
         self.status = StatusCalls(self._transport)
+
+    def refuse_changes(self) -> None:
+        """Have every call that would change anything raise OutOfDate."""
+        self._transport.is_out_of_date = True
 
     # Account
 
@@ -120,32 +134,6 @@ class ManagementAPI:
             one(self._transport.get("projects", project_id, "branches", branch_id), "branch")
         )
 
-    def create_branch(
-        self, project_id: str, *, name: str, parent_id: str, with_endpoint: bool
-    ) -> Branch:
-        asked = {"name": name, "parent_id": parent_id}
-        body: dict[str, Any] = {"branch": {field: value for field, value in asked.items() if value}}
-        if with_endpoint:
-            body["endpoints"] = [{"type": "read_write"}]
-        return Branch.read(
-            one(
-                self._transport.send("POST", "projects", project_id, "branches", body=body),
-                "branch",
-            )
-        )
-
-    def rename_branch(self, project_id: str, branch_id: str, name: str) -> None:
-        body = {"branch": {"name": name}}
-        self._transport.send("PATCH", "projects", project_id, "branches", branch_id, body=body)
-
-    def set_default_branch(self, project_id: str, branch_id: str) -> None:
-        self._transport.send(
-            "POST", "projects", project_id, "branches", branch_id, "set_as_default"
-        )
-
-    def delete_branch(self, project_id: str, branch_id: str) -> None:
-        self._transport.send("DELETE", "projects", project_id, "branches", branch_id)
-
     # Endpoints
 
     def endpoints(self, project_id: str) -> list[Endpoint]:
@@ -183,12 +171,10 @@ class ManagementAPI:
 
     def roles(self, project_id: str, branch_id: str) -> list[str]:
         """The names of the branch's roles."""
-        data = self._transport.get("projects", project_id, "branches", branch_id, "roles")
-        return [required(item, "name") for item in objects(data, "roles")]
+        return [role.name for role in self.catalog.roles(project_id, branch_id)]
 
     def databases(self, project_id: str, branch_id: str) -> list[Database]:
-        data = self._transport.get("projects", project_id, "branches", branch_id, "databases")
-        return [Database.read(item) for item in objects(data, "databases")]
+        return self.catalog.databases(project_id, branch_id)
 
     def connection_uri(
         self,
@@ -276,16 +262,22 @@ def side_by_side(*calls: Callable[[], Any]) -> tuple[Any, ...]:
     return tuple(future.result() for future in futures)
 
 
-def each_or_none(call: Callable[[A], B], items: Sequence[A]) -> list[B | None]:
-    """Call for every item at the same time; None where the API refused or failed."""
+def or_none(call: Callable[[], A]) -> Callable[[], A | None]:
+    """The call, giving None where the API refuses or fails: for what a page can do without."""
 
-    def quietly(item: A) -> B | None:
+    def quietly() -> A | None:
         try:
-            return call(item)
+            return call()
         except APIError:
             return None
 
-    futures = [_threads.submit(copy_context().run, quietly, item) for item in items]
+    return quietly
+
+
+def each_or_none(call: Callable[[A], B], items: Sequence[A]) -> list[B | None]:
+    """Call for every item at the same time; None where the API refused or failed."""
+    calls = [or_none(partial(call, item)) for item in items]
+    futures = [_threads.submit(copy_context().run, each) for each in calls]
     return [future.result() for future in futures]
 
 

@@ -8,12 +8,15 @@ from datetime import UTC, tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from django.http import HttpRequest, HttpResponse
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse, HttpResponseForbidden
 from django.http.response import HttpResponseBase
+from django.middleware.csrf import CsrfViewMiddleware
 from django.middleware.gzip import GZipMiddleware
+from django.urls import reverse
 from django.utils import timezone
 
-from console import logs, service_words, sessions
+from console import changes, logs, service_words, sessions
 from console.api_errors import APIError, Unauthorized
 from console.management_api import ManagementAPI
 from console.request import ConsoleRequest
@@ -125,6 +128,25 @@ def _zone(name: str) -> tzinfo:
         return UTC
 
 
+class FormsMiddleware(CsrfViewMiddleware):
+    """Take forms of our own pages only, by their token.
+
+    Where only the token is wrong, and the browser says that the page is ours, somebody has signed
+    in or out since it was made. Nothing is done then, as they may be somebody else now; but the
+    view answers, so that what was typed comes back with a new token.
+    """
+
+    def process_view(self, request: HttpRequest, *view: Any) -> HttpResponseForbidden | None:
+        refusal = super().process_view(request, *view)
+        own = f"{request.scheme}://{request.get_host()}"
+        if refusal and request.headers.get("Origin") in (own, *settings.CSRF_TRUSTED_ORIGINS):
+            # One that came back because nobody was signed in is meant for who signs in then.
+            is_awaited = "waits_for_sign_in" in request.POST
+            request.is_out_of_date = not is_awaited  # type: ignore[attr-defined]
+            return None
+        return refusal
+
+
 class ProblemMiddleware:
     """Tell what the management API refused, wherever the view itself did not."""
 
@@ -155,13 +177,28 @@ class SignInMiddleware:
             return None
         sign_in = sessions.present(request)
         if sign_in is None:
+            # A form that was sent after signing out elsewhere comes back with what was typed: its
+            # view finds that the API refuses whoever has no key, as it does one that was revoked.
+            request.api = ManagementAPI("")
+            if request.method == "POST":
+                return None
             return show_problem(request, Unauthorized("You are not signed in."))
         if _is_by_a_person(request):
             sessions.keep_awake(request)
         request.api = ManagementAPI(sign_in.key, sign_in.shown_server)
+        if getattr(request, "is_out_of_date", False):
+            request.api.refuse_changes()
+        request.channel = _channel(request, kwargs.get("project_id", ""))
         if sign_in.account.is_perch:
             service_words.ask(sign_in.shown_server, sign_in.key)
         return None
+
+
+def _channel(request: ConsoleRequest, project_id: str) -> str:
+    """With the mark of what the page will have seen: noted before anything is read for it."""
+    url = reverse("project_changes", args=[project_id]) if project_id else reverse("changes")
+    seen = changes.mark(request.api.changes, project_id)
+    return f"{url}?seen={seen}" if seen else url
 
 
 def _is_by_a_person(request: ConsoleRequest) -> bool:

@@ -1,16 +1,18 @@
 """Live regions: the part of a page that renews itself while an operation in it is unfinished."""
 
+import hashlib
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from django.http import HttpResponse
+from django.http import HttpResponse, HttpResponseNotModified
 from django.shortcuts import render
 
 from console.api_errors import APIError, NotFound
 from console.api_operations import Operation
+from console.outcomes import NOT_READ, NOTHING, Outcome, There, outcome
 from console.request import ConsoleRequest
-from console.statuses import is_unfinished, operation_status
 
 # htmx's own: "this poll has come to its end".
 STOP_POLLING = 286
@@ -29,35 +31,57 @@ class Polling:
     region_url: str
     next_url: str = ""
     every: str = ""
-    unfinished: int = 0
+    # What the operations shown have come to.
+    outcome: Outcome = NOTHING
     # What a screen reader is told when the last operation has ended.
     ending: str = ""
-    # The newest operation, if all have ended and it failed.
-    failed: Operation | None = None
     problem: APIError | None = None
     sign_in_url: str = ""
 
 
-def polling(request: ConsoleRequest, url: str, operations: Iterable[Operation]) -> Polling:
-    """The polling of a region at `url` that shows `operations`."""
-    shown = list(operations)
-    unfinished = sum(is_unfinished(operation) for operation in shown)
+def polling(
+    request: ConsoleRequest,
+    url: str,
+    operations: Iterable[Operation],
+    there: There | None = NOT_READ,
+) -> Polling:
+    """The polling of a region at `url` that shows `operations`, the newest first; `there` is what
+    they may be about, None where they are but some."""
+    found = outcome(operations, there)
     turn = _turn(request)
-    if not unfinished:
-        failed = next((one for one in shown[:1] if operation_status(one).tone == "bad"), None)
-        ending = "The latest operation has failed." if failed else "All operations have finished."
-        return Polling(url, ending=ending if turn else "", failed=failed)
+    if not found.unfinished:
+        return Polling(url, outcome=found, ending=found.ending if turn else "")
     pace = next(pause for since, pause in PACES if turn >= since)
-    return Polling(url, _with_turn(url, turn + 1), pace, unfinished=unfinished)
+    return Polling(url, _with_turn(url, turn + 1), pace, outcome=found)
 
 
 def render_live(
     request: ConsoleRequest, template: str, context: Mapping[str, Any], state: Polling
 ) -> HttpResponse:
-    """The region alone, as its own URL answers."""
+    """The region alone, as its own URL answers; nothing where the page shows just that."""
     status = 200 if state.every else STOP_POLLING
     answer = render(request, template, {**context, "polling": state, "fragment": True})
     answer.status_code = status
+    return _unless_shown(request, answer)
+
+
+# In a region, what is another each time it is written though it shows the same: the tokens of its
+# forms, the count of its polls, and times, which move on by themselves in the browser.
+PASSING = re.compile(
+    rb'(?<= name="csrfmiddlewaretoken" value=")\w+|(?<= name="once" value=")[^"]*'
+    rb'|(?<=[?&;]n=)\d+|<p id="announce".*?</p>|(?<=>)[^<]*(?=</time>)',
+    re.DOTALL,
+)
+
+
+def _unless_shown(request: ConsoleRequest, answer: HttpResponse) -> HttpResponse:
+    """The answer, with a mark of what it shows; without a body where the page has that mark."""
+    digest = hashlib.sha256(PASSING.sub(b"", answer.content)).hexdigest()[:20]
+    tag = f'"{digest}"'
+    # Packing it makes the mark a weak one.
+    if request.headers.get("If-None-Match", "").removeprefix("W/") == tag:
+        answer = HttpResponseNotModified()
+    answer["ETag"] = tag
     return answer
 
 
@@ -75,8 +99,9 @@ def render_problem(
     )
     answer = render(request, "_poll.html", {"polling": state})
     answer["HX-Retarget"] = "#poll"
-    answer["HX-Reswap"] = "outerHTML"
-    return answer
+    answer["HX-Reswap"] = "morph"
+    answer["HX-Trigger"] = "perch:gone" if over else "perch:problem"
+    return _unless_shown(request, answer)
 
 
 def is_poll(request: ConsoleRequest) -> bool:

@@ -8,5 +8,8 @@ from console.management_api import ManagementAPI
 
 class ConsoleRequest(HttpRequest):
     htmx: HtmxDetails
-    # The management API as the signed-in user; absent on public pages.
+    # The management API as the signed-in user; absent on public pages. Nobody is signed in where
+    # a form was sent after signing out: then all that it is asked raises Unauthorized.
     api: ManagementAPI
+    # Where a live page hears of changes.
+    channel: str

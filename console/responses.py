@@ -1,7 +1,7 @@
 """How a view answers: a form to fill in, a change made, a problem."""
 
 import re
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -15,10 +15,12 @@ from django.urls import reverse
 from django.utils.encoding import iri_to_uri
 from django.utils.html import format_html
 from django.utils.http import url_has_allowed_host_and_scheme
+from django.utils.safestring import SafeString
 
 from console import polling
 from console.api_errors import APIError, Forbidden, NotFound, NotOffered, Unauthorized
 from console.forms import FIELDS_OF_ATTRIBUTES
+from console.losses import Loss
 from console.reach import out_of_reach
 from console.request import ConsoleRequest
 from console.same_request import same_request
@@ -40,6 +42,8 @@ class FormPage:
     danger: bool = False
     # Set where the form cannot be used: says what to do first.
     blocked: str = ""
+    # What goes with it, where something is deleted or replaced.
+    losses: Sequence[Loss] = ()
     # It changes nothing in the account: a key that is read-only may do it too.
     is_reading: bool = False
 
@@ -60,14 +64,8 @@ def problems_beside(form: forms.Form, field: str = "") -> Generator[None]:
     try:
         yield
     except Unauthorized as problem:
-        # Signing in goes on elsewhere, so that what was typed stays here.
-        link = format_html(
-            '{}. <a href="{}" target="_blank" rel="noopener">Sign in again</a>, '
-            "then come back here and send the form once more.",
-            _sentence(problem.message),
-            reverse("sign_in"),
-        )
-        form.add_error(None, forms.ValidationError(link))
+        again = _sign_in_again(_sentence(problem.message), "send the form once more")
+        form.add_error(None, forms.ValidationError(again))
     except APIError as problem:
         for at_fault, words in _find_faults(form, field, problem):
             form.add_error(at_fault, forms.ValidationError(words))
@@ -89,9 +87,52 @@ def _find_faults(form: forms.Form, field: str, problem: APIError) -> list[tuple[
                 found.append((name, f"{_sentence(complaint['why'])}."))
                 break
     if found:
-        return found
-    is_its_fault = field in form.fields and problem.page_status in (400, 409, 422)
-    return [(field if is_its_fault else None, spell_out(problem))]
+        return [(at_fault, _in_labels(form, words)) for at_fault, words in found]
+    is_its_fault = problem.page_status in (400, 409, 422)
+    named = next((name for _, name in _attributes(form, problem.message)), field)
+    at_fault = named if is_its_fault and named in form.fields else None
+    return [(at_fault, _in_labels(form, spell_out(problem)))]
+
+
+# As the API writes the names of its attributes: in lower case, of several words.
+ATTRIBUTE = re.compile(r"\b[A-Za-z]+(?:_[a-z]+)+\b")
+
+
+def _attributes(form: forms.Form, words: str) -> list[tuple[str, str]]:
+    """The attributes that the words name, each with the field of the form that stands for it."""
+    written = ATTRIBUTE.findall(words)
+    fields = [(name, FIELDS_OF_ATTRIBUTES.get(name.lower(), name.lower())) for name in written]
+    return [(attribute, name) for attribute, name in fields if name in form.fields]
+
+
+# Where no form has a label for it.
+WORDS_OF_ATTRIBUTES = {
+    "autoscaling_limit_max_cu": "largest size",
+    "autoscaling_limit_min_cu": "smallest size",
+    "expires_at": "time of expiry",
+    "pooler_enabled": "pooling",
+    "suspend_timeout_seconds": "suspend timeout",
+}
+
+
+def _in_plain_words(words: str) -> str:
+    return ATTRIBUTE.sub(lambda name: WORDS_OF_ATTRIBUTES.get(name[0], name[0]), words)
+
+
+def _in_labels(form: forms.Form, words: str) -> str:
+    """The words, with the labels of the form's fields for the API's names of them."""
+    for attribute, name in _attributes(form, words):
+        words = words.replace(attribute, f"“{form[name].label}”")
+    return _in_plain_words(words)
+
+
+def show_secret(
+    request: ConsoleRequest, template: str, context: Mapping[str, object]
+) -> HttpResponse:
+    """The answer to a POST, and no redirect: it is the only place that holds the secret.
+    `template` is what goes into the dialog; as a page of its own it stands in `secret.html`."""
+    name = template if request.htmx else "secret.html"
+    return render(request, name, {**context, "secret_template": template})
 
 
 def choices(request: ConsoleRequest, call: Callable[[], list[T]]) -> list[T]:
@@ -131,7 +172,7 @@ def act(
     except Unauthorized:
         raise
     except APIError as problem:
-        messages.error(request, spell_out(problem))
+        messages.error(request, _in_plain_words(spell_out(problem)))
         return done(request, back(request, otherwise))
     return done(request, back(request, otherwise), message)
 
@@ -173,9 +214,24 @@ def show_notices(request: ConsoleRequest, *, status: int) -> HttpResponse:
 
 
 def ask_to_sign_in(request: ConsoleRequest) -> HttpResponse:
-    if request.htmx:
-        return HttpResponse(headers={"HX-Redirect": sign_in_url(request)})
-    return HttpResponseRedirect(sign_in_url(request))
+    """Without leaving a page that is open: what is on it stays."""
+    if request.headers.get("Accept") == "text/event-stream":
+        return HttpResponse(status=401)
+    if not request.htmx:
+        return HttpResponseRedirect(sign_in_url(request))
+    messages.error(request, _sign_in_again("You are not signed in", "try again"))
+    return show_notices(request, status=401)
+
+
+def _sign_in_again(why: str, then: str) -> SafeString:
+    """Signing in goes on elsewhere, so that what was typed stays here."""
+    return format_html(
+        '{}. <a href="{}" target="_blank" rel="noopener">Sign in again</a>, then come back here '
+        "and {}.",
+        why,
+        reverse("sign_in"),
+        then,
+    )
 
 
 def sign_in_url(request: ConsoleRequest) -> str:

@@ -1,22 +1,22 @@
 """What the pages' tables show, row by row: API results joined and put into words."""
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
+
+from django.urls import NoReverseMatch, reverse
 
 from console.api_operations import Operation
 from console.api_results import Branch, Endpoint, Project
+from console.outcomes import shown_status
 from console.statuses import (
     ACTIVE,
     ENDPOINT_STATES,
     STOPPED,
     Status,
     action_name,
-    branch_word,
     endpoint_state,
     is_unfinished,
-    operation_status,
     pending_word,
 )
 
@@ -105,81 +105,6 @@ def endpoint_row(
 
 
 @dataclass(frozen=True)
-class Limb:
-    """One step of a branch's way down from its root, as the tree draws it."""
-
-    x: int
-    # The line runs on to a later sibling.
-    goes_on: bool
-    # The branch itself hangs here.
-    is_own: bool
-
-
-@dataclass(frozen=True)
-class BranchRow:
-    branch: Branch
-    pending: str
-    endpoint: EndpointRow | None
-    has_children: bool
-    limbs: Sequence[Limb] = field(default=())
-
-    @property
-    def can_delete(self) -> bool:
-        return not (self.branch.default or self.has_children)
-
-    @property
-    def tree_width(self) -> int:
-        return len(self.limbs) * LIMB_WIDTH
-
-
-# In pixels, and no deeper than this many: a narrow screen has no room for more.
-LIMB_WIDTH = 20
-DEEPEST_DRAWN = 6
-
-
-def branch_rows(branches: Sequence[Branch], endpoints: Iterable[EndpointRow]) -> list[BranchRow]:
-    """The branches as a tree: parents before children, the oldest child first."""
-    known = {branch.id for branch in branches}
-    perched = {row.endpoint.branch_id: row for row in endpoints}
-    children: dict[str, list[Branch]] = defaultdict(list)
-    for branch in sorted(branches, key=_age):
-        # A branch whose parent is not in the list is drawn as a root.
-        children[branch.parent_id if branch.parent_id in known else ""].append(branch)
-
-    rows: list[BranchRow] = []
-    pending: list[tuple[Branch, tuple[bool, ...]]] = [
-        (branch, ()) for branch in reversed(children[""])
-    ]
-    while pending:
-        branch, goes_on = pending.pop()
-        below = children[branch.id]
-        rows.append(
-            BranchRow(
-                branch=branch,
-                pending=branch_word(branch),
-                endpoint=perched.get(branch.id),
-                has_children=bool(below),
-                limbs=_limbs(goes_on),
-            )
-        )
-        for place, child in enumerate(reversed(below)):
-            pending.append((child, (*goes_on, place > 0)))
-    return rows
-
-
-def _age(branch: Branch) -> tuple[datetime, str]:
-    return (branch.created_at or datetime.min.replace(tzinfo=UTC), branch.name)
-
-
-def _limbs(goes_on: tuple[bool, ...]) -> list[Limb]:
-    shown = goes_on[-DEEPEST_DRAWN:]
-    return [
-        Limb(x=place * LIMB_WIDTH + 8, goes_on=on, is_own=place == len(shown) - 1)
-        for place, on in enumerate(shown)
-    ]
-
-
-@dataclass(frozen=True)
 class OperationRow:
     operation: Operation
     name: str
@@ -206,7 +131,7 @@ def operation_rows(
         OperationRow(
             operation=operation,
             name=action_name(operation.action),
-            status=operation_status(operation),
+            status=shown_status(operation),
             branch_name=names.get(operation.branch_id, operation.branch_id),
             duration_ms=_duration_ms(operation),
         )
@@ -225,3 +150,11 @@ def _duration_ms(operation: Operation) -> int | None:
     if operation.created_at is None or end is None:
         return None
     return max(0, int((end - operation.created_at).total_seconds() * 1000))
+
+
+def url_or_none(name: str, *ids: str) -> str:
+    """ "" where no page of ours can have such an id: that of a server that makes them otherwise."""
+    try:
+        return reverse(name, args=ids)
+    except NoReverseMatch:
+        return ""

@@ -207,6 +207,12 @@ def keep_awake(request: HttpRequest) -> None:
         request.session.modified = True
 
 
+def has_ended(request: HttpRequest) -> bool:
+    """Whether the sign-in that a long answer began with has ended meanwhile."""
+    one = present(request)
+    return one is None or one.has_ended
+
+
 def account(request: HttpRequest) -> dict[str, Any]:
     """Template context: who is signed in, and whom one may switch to."""
     if not hasattr(request, "session"):

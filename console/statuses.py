@@ -25,7 +25,7 @@ def _by_value(*statuses: Status) -> dict[str, Status]:
 
 
 OPERATION_STATUSES = _by_value(
-    Status("scheduling", "Scheduling", "waiting", "pending", terminal=False),
+    Status("scheduling", "Waiting", "waiting", "pending", terminal=False),
     Status("running", "In progress", "running", "pending", terminal=False),
     Status("finished", "OK", "check", "good"),
     Status("failed", "Error", "cross", "bad"),
@@ -34,6 +34,9 @@ OPERATION_STATUSES = _by_value(
     Status("error", "Error", "cross", "bad", is_foreign=True),
     Status("skipped", "Skipped", "skip", "quiet", is_foreign=True),
 )
+
+# Of an operation that the API calls failed because another one of its request has.
+NOT_RUN = Status("not_run", "Not run", "skip", "quiet")
 
 DELIVERY_STATUSES = _by_value(
     Status("pending", "To be sent", "waiting", "pending", terminal=False),

@@ -8,12 +8,13 @@ from typing import Any, TypeGuard
 
 from console.api_operations import Operation, Step
 from console.statuses import action_name, is_unfinished
-from console.templatetags.console_tags import size
+from console.templatetags.console_tags import duration, size
+from console.timescale import Bar, Scale, Span
 
 # What the API calls a step → what the page does. A name that is not here is shown as it is.
 STEPS = {
     "waiting": "Waiting for an earlier operation",
-    "queued": "Queued",
+    "queued": "Queued for a worker",
     "picked_up": "Picked up",
     "pausing": "Pausing before the next attempt",
     "locking": "Waiting for the branch's data",
@@ -34,21 +35,15 @@ STEPS = {
     "stopping": "Stopping Postgres",
     "applying_catalog": "Applying roles and databases",
     "publishing": "Telling the proxy",
+    "undoing": "Putting back what was begun",
 }
 # What is no work: time goes by until the next step.
 WAITS = frozenset({"waiting", "queued", "pausing", "locking"})
 SIZES = {"bytes": "{}", "of_bytes": "of {}", "bytes_left": "{} to go"}
 
-# In percent of the whole: a step of no time at all is still to be seen.
-NARROWEST = 0.6
-
-
-@dataclass(frozen=True)
-class Bar:
-    """When a step was, in percent of the whole story."""
-
-    left: str
-    width: str
+# Milliseconds from which on nobody seems to be there to do the work: a worker that lives takes
+# what is urgent at once, and the rest within its turn.
+UNTAKEN = 15_000
 
 
 @dataclass(frozen=True)
@@ -63,32 +58,50 @@ class StepRow:
     # The operation that it waited for; "" where it is about no other.
     operation_id: str
     operation_name: str
+    started_at: datetime | None
     # Milliseconds; so far, of the step that goes on.
     duration_ms: int | None
     bar: Bar | None
+    # What is wrong with it although nothing has failed.
+    warning: str = ""
 
 
-def story(operation: Operation, relatives: Iterable[Operation]) -> list[StepRow]:
+def story(
+    operation: Operation, relatives: Iterable[Operation], scale: Scale | None = None
+) -> list[StepRow]:
     """The steps, oldest first; nothing where the server tells no story. Who is waited for is
-    called by its name where it is one of the relatives."""
+    called by its name where it is one of the relatives. Without a scale the story is the whole."""
     names = {other.id: f"“{action_name(other.action)}”" for other in relatives}
     goes_on = is_unfinished(operation)
-    end = datetime.now(UTC) if goes_on else operation.updated_at
     steps = operation.steps
-    # What was cut off has no end of its own: then it is where the next step begins.
-    ends = [*(step.started_at for step in steps[1:]), end]
-    spans = [_span(step, end) for step, end in zip(steps, ends, strict=True)] if steps else []
-    known = [moment for span in spans if span for moment in span]
-    whole = (min(known), max(known)) if known else None
+    spans = step_spans(operation)
+    scale = scale or Scale.over(spans)
     return [
         _row(
-            step, span, whole, names, goes_on=goes_on and step is steps[-1] and not step.finished_at
+            step, span, scale, names, goes_on=goes_on and step is steps[-1] and not step.finished_at
         )
         for step, span in zip(steps, spans, strict=True)
     ]
 
 
-Span = tuple[datetime, datetime]
+def step_spans(operation: Operation) -> list[Span | None]:
+    """From when to when each step was, as far as that is known."""
+    end = datetime.now(UTC) if is_unfinished(operation) else operation.updated_at
+    steps = operation.steps
+    # What was cut off has no end of its own: then it is where the next step begins.
+    ends = [*(step.started_at for step in steps[1:]), end]
+    return [_span(step, end) for step, end in zip(steps, ends, strict=True)] if steps else []
+
+
+def broken_off_in(operation: Operation) -> str:
+    """The part of its work in which it failed, in words; "" where that is not told."""
+    failed = [step for step in operation.steps if step.detail.get("error")]
+    return step_label(failed[-1].name) if failed else ""
+
+
+def warning_of(operation: Operation) -> str:
+    """What is wrong with an unfinished operation although nothing has failed."""
+    return next((row.warning for row in story(operation, ()) if row.warning), "")
 
 
 def _span(step: Step, end: datetime | None) -> Span | None:
@@ -102,7 +115,7 @@ def _span(step: Step, end: datetime | None) -> Span | None:
 def _row(
     step: Step,
     span: Span | None,
-    whole: Span | None,
+    scale: Scale | None,
     names: Mapping[str, str],
     *,
     goes_on: bool,
@@ -119,29 +132,30 @@ def _row(
     waited_for = step.detail.get("operation_id")
     operation_id = waited_for if isinstance(waited_for, str) else ""
     return StepRow(
-        label=_label(step.name, waits_for_one=bool(operation_id)),
+        label="Waiting for" if operation_id and step.name == "waiting" else step_label(step.name),
         shape=shape,
         tone=tone,
         notes=_notes(step.detail),
         error=error,
         operation_id=operation_id,
         operation_name=names.get(operation_id, f"operation {operation_id[:8]}"),
+        started_at=step.started_at,
         duration_ms=duration,
-        bar=_bar(span, whole) if span and whole else None,
+        bar=scale.bar(span) if span and scale else None,
+        warning=_warning(step, duration) if goes_on else "",
     )
 
 
-def _label(name: str, *, waits_for_one: bool) -> str:
-    if waits_for_one and name == "waiting":
-        return "Waiting for"
-    return STEPS.get(name) or name.replace("_", " ").capitalize()
+def _warning(step: Step, lasting_ms: int | None) -> str:
+    if step.name != "queued" or lasting_ms is None or lasting_ms < UNTAKEN:
+        return ""
+    return (
+        f"No worker has taken it for {duration(lasting_ms)}. Is the worker of its region running?"
+    )
 
 
-def _bar(span: Span, whole: Span) -> Bar:
-    length = (whole[1] - whole[0]).total_seconds() or 1.0
-    left = (span[0] - whole[0]).total_seconds() / length * 100
-    width = max((span[1] - span[0]).total_seconds() / length * 100, NARROWEST)
-    return Bar(left=f"{min(left, 100 - width):.2f}%", width=f"{width:.2f}%")
+def step_label(name: str) -> str:
+    return STEPS.get(name) or name.replace("_", " ").capitalize() or "A step"
 
 
 def _notes(detail: Mapping[str, Any]) -> list[str]:

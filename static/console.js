@@ -50,13 +50,22 @@ window.Perch = {};
     Perch.returnFocus();
   });
 
-  dialog.addEventListener("keydown", (event) => {
-    // What is shown once only is left by its button, which says so.
-    if (event.key === "Escape" && dialog.querySelector(".secret")) {
-      event.preventDefault();
-      Perch.announce("This is shown once. Copy it, then press Done.");
-    }
-  });
+  // What is shown once only is left by its button; who goes another way is told so.
+
+  function keep(event) {
+    const words = dialog.open && dialog.querySelector("[data-once-words]");
+    if (!words) return;
+    event.preventDefault();
+    words.hidden = false;
+    Perch.announce(words.textContent.trim());
+    dialog.querySelector("footer [role=button]").focus();
+  }
+
+  dialog.addEventListener("cancel", keep);
+  document.addEventListener("keydown", (event) => {
+    // A browser may close a dialog at a second Escape, whatever came of the first.
+    if (event.key === "Escape") keep(event);
+  }, true);
 
   document.addEventListener("perch:changed", (event) => {
     if (dialog.contains(event.target)) dialog.close();

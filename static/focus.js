@@ -62,6 +62,14 @@
     if (hadFocus) menu.querySelector("summary").focus();
   };
 
+  // A form that was sent has another in its place: what is wrong in it comes first.
+  document.addEventListener("htmx:afterSwap", () => {
+    const dialog = document.querySelector("dialog[open]");
+    if (!dialog || dialog.contains(document.activeElement)) return;
+    const wrong = dialog.querySelector("[aria-invalid=true]");
+    (wrong ?? dialog.querySelector(`[autofocus], ${FOCUSABLE}`))?.focus();
+  });
+
   // A button that waits for its answer is disabled, and thus loses the focus.
   document.addEventListener("htmx:afterRequest", () => requestAnimationFrame(Perch.keepFocus));
 

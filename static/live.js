@@ -66,7 +66,12 @@
     const { detail } = event;
     if (!isRenewal(detail)) return;
     if (shown) detail.headers["If-None-Match"] = shown;
-    if (detail.elt.id !== "poll") return;
+    if (detail.elt.id !== "poll") {
+      // Out of turn, while something is unfinished: that it has ended is to be announced.
+      const isPolling = document.getElementById("poll")?.hasAttribute("hx-trigger");
+      if (isPolling) detail.path += `${detail.path.includes("?") ? "&" : "?"}n=${Math.max(turn, 1)}`;
+      return;
+    }
     turn = Math.max(turn + 1, Number(/[?&]n=(\d+)/.exec(detail.path)?.[1] ?? 0));
     detail.path = detail.path.replace(/([?&]n=)\d+/, `$1${turn}`);
   });
@@ -100,7 +105,8 @@
     const { target, xhr } = event.detail;
     if (!isRegions(target)) return;
     const isProblem = target.id === "poll";
-    shown = isProblem ? "" : xhr.getResponseHeader("ETag") ?? "";
+    shown = xhr.getResponseHeader("ETag") ?? "";
+    if (!isProblem) Perch.listen();
     const poll = document.getElementById("poll");
     if (!poll?.hasAttribute("hx-trigger")) turn = 0;
     // It may have lost what made it ask, of which htmx hears only so.
@@ -112,11 +118,9 @@
   document.addEventListener("perch:gone", () => {
     const main = document.getElementById("main");
     main.classList.add("gone");
-    for (const part of main.querySelectorAll(".actions, form, #connect")) part.inert = true;
-  });
-
-  document.addEventListener("visibilitychange", () => {
-    if (!document.hidden) Perch.renew();
+    // Whatever would change it, or connect to it.
+    const ways = ".actions, form, #connect, [hx-target='#dialog']";
+    for (const part of main.querySelectorAll(ways)) part.inert = true;
   });
 
   // What fails on the way is said in one line, until something gets through.

@@ -15,6 +15,8 @@ from console import bundles
 
 register = template.Library()
 
+# What is copied that is fit to be read out.
+NAMED = (" id", "host")
 NOTHING = "\N{EN DASH}"
 MINUTE, HOUR, DAY = 60, 3600, 86400
 OPERATION_ID = re.compile(r"\b([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\b")
@@ -33,8 +35,9 @@ def bundle(name: str) -> str:
 
 @register.inclusion_tag("_copy.html")
 def copy(value: str, what: str) -> dict[str, Any]:
-    """A button that copies `value`; `what` names it to who cannot see it."""
-    return {"value": value, "what": what}
+    """A button that copies `value`; `what` names it to who cannot see it, with the value where
+    others of the page copy such a thing too."""
+    return {"value": value, "what": what, "which": f" {value}" if what.endswith(NAMED) else ""}
 
 
 @register.filter
@@ -116,7 +119,7 @@ def duration(milliseconds: int | None) -> str:
 
 def _long(seconds: float) -> str:
     if seconds < MINUTE:
-        return f"{seconds:.1f} s"
+        return f"{seconds:.1f} s" if seconds < 10 else f"{int(seconds)} s"
     if seconds < HOUR:
         return f"{int(seconds // MINUTE)} min {int(seconds % MINUTE)} s"
     return f"{int(seconds // HOUR)} h {int(seconds % HOUR // MINUTE)} min"

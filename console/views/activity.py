@@ -1,45 +1,89 @@
-"""Activity: who did what, in one project or in the whole account."""
+"""Events: who did what, in one project or in the whole account."""
 
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+from urllib.parse import urlencode
 
 from django.http import HttpResponse
 from django.shortcuts import render
+from django.urls import reverse
 from django.views.decorators.http import require_safe
 
+from console.api_errors import APIError, NotFound
 from console.api_events import Event
 from console.api_results import Page
-from console.event_rows import days
+from console.event_rows import Known, days
 from console.filters import EventFilters
-from console.management_api import side_by_side
+from console.management_api import ManagementAPI, each_or_none, or_none, side_by_side
+from console.outcomes import NOT_READ, There
+from console.polling import Polling, render_live
 from console.request import ConsoleRequest
 
-EVENTS_A_PAGE = 50
+EVENTS_A_PAGE = 30
+# Of an account's page, so many projects are asked for what they still have.
+PROJECTS_ASKED = 8
+# And so many are called by their names.
+PROJECTS_NAMED = 100
 
 
 @require_safe
 def of_account(request: ConsoleRequest) -> HttpResponse:
-    filters = _filters(request)
-    page = _page(request, filters)
-    return render(request, "activity.html", _context(request, filters, page, with_project=True))
+    context, state = _of_account(request)
+    return render(request, "activity.html", {**context, "polling": state})
+
+
+@require_safe
+def of_account_live(request: ConsoleRequest) -> HttpResponse:
+    context, state = _of_account(request)
+    return render_live(request, "_activity.html", context, state)
 
 
 @require_safe
 def of_project(request: ConsoleRequest, project_id: str) -> HttpResponse:
-    filters = _filters(request)
-    # The project first: where there is none, that is the error to tell.
-    project, page = side_by_side(
-        lambda: request.api.project(project_id),
-        lambda: _page(request, filters, project_id),
-    )
-    context = _context(request, filters, page, with_project=False)
-    return render(request, "activity.html", {**context, "project": project})
+    context, state = _of_project(request, project_id)
+    return render(request, "activity.html", {**context, "polling": state})
 
 
-def _filters(request: ConsoleRequest) -> EventFilters:
+@require_safe
+def of_project_live(request: ConsoleRequest, project_id: str) -> HttpResponse:
+    context, state = _of_project(request, project_id)
+    return render_live(request, "_activity.html", context, state)
+
+
+def _of_account(request: ConsoleRequest) -> tuple[dict[str, Any], Polling]:
     filters = EventFilters(request.GET)
     filters.full_clean()
+    page, projects = side_by_side(
+        lambda: _page(request, filters),
+        or_none(lambda: request.api.projects(limit=PROJECTS_NAMED).items),
+    )
     filters.offer_all()
-    return filters
+    known = _known(request.api, page.items)
+    names = {project.id: project.name for project in projects or ()}
+    context = _context(request, filters, page, known, names, with_project=True)
+    context["page_url"] = reverse("account_activity")
+    return context, _state(request, filters, reverse("account_activity_live"))
+
+
+def _of_project(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any], Polling]:
+    api = request.api
+    filters = EventFilters(request.GET)
+    filters.full_clean()
+    # The project first: where there is none, that is the error to tell.
+    project, page, endpoints, branches = side_by_side(
+        lambda: api.project(project_id),
+        lambda: _page(request, filters, project_id),
+        # For links and filters alone.
+        or_none(lambda: api.endpoints(project_id)),
+        or_none(lambda: api.branches(project_id)),
+    )
+    filters.offer_all(branches, endpoints)
+    known = {project_id: There.of(endpoints, branches)}
+    names = {branch.id: branch.name for branch in branches or ()}
+    context = _context(request, filters, page, known, names, with_project=False)
+    context |= {"project": project, "page_url": reverse("project_activity", args=[project_id])}
+    url = reverse("project_activity_live", args=[project_id])
+    return context, _state(request, filters, url)
 
 
 def _page(request: ConsoleRequest, filters: EventFilters, project_id: str = "") -> Page[Event]:
@@ -51,14 +95,49 @@ def _page(request: ConsoleRequest, filters: EventFilters, project_id: str = "") 
     )
 
 
+def _known(api: ManagementAPI, events: Iterable[Event]) -> Known:
+    """What the events' projects still have, so that no link leads to what is gone."""
+    projects = list(dict.fromkeys(event.project_id for event in events if event.project_id))
+    read = each_or_none(lambda project_id: _there(api, project_id), projects[:PROJECTS_ASKED])
+    return {
+        project_id: found[0]
+        for project_id, found in zip(projects, read, strict=False)
+        if found is not None
+    }
+
+
+def _there(api: ManagementAPI, project_id: str) -> Sequence[There | None]:
+    """The one thing that is known of the project: what it has, or that it is gone."""
+    try:
+        return [There.of(api.endpoints(project_id), None)]
+    except NotFound:
+        return [None]
+    except APIError:
+        return [NOT_READ]
+
+
 def _context(
-    request: ConsoleRequest, filters: EventFilters, page: Page[Event], *, with_project: bool
+    request: ConsoleRequest,
+    filters: EventFilters,
+    page: Page[Event],
+    known: Known,
+    names: Mapping[str, str],
+    *,
+    with_project: bool,
 ) -> dict[str, Any]:
+    older = filters.chosen | {"cursor": page.cursor}
     return {
         "filters": filters,
-        "days": days(page.items, with_project=with_project),
-        "older_cursor": page.cursor,
+        "days": days(page.items, known, names, with_project=with_project),
+        "older_query": urlencode(older) if page.cursor else "",
         "is_first_page": not request.GET.get("cursor"),
         "is_filtered": bool(filters.chosen),
         "filter_query": filters.query,
     }
+
+
+def _state(request: ConsoleRequest, filters: EventFilters, url: str) -> Polling:
+    """Where the region renews itself; no operation is shown in it that it would have to follow."""
+    cursor = request.GET.get("cursor", "")
+    query = filters.chosen | ({"cursor": cursor} if cursor else {})
+    return Polling(f"{url}?{urlencode(query)}" if query else url)

@@ -9,7 +9,7 @@ from console.api_key_form import ApiKeyForm
 from console.forms import PROJECTS_OFFERED, EmptyForm
 from console.management_api import side_by_side
 from console.request import ConsoleRequest
-from console.responses import FormPage, choices, done, problems_beside, show_form
+from console.responses import FormPage, choices, done, problems_beside, show_form, show_secret
 
 
 @require_safe
@@ -25,10 +25,12 @@ def create(request: ConsoleRequest) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         with problems_beside(form):
             key = request.api.create_api_key(form.cleaned_data["name"], form.reach)
-            # No redirect: this answer is the only place that ever holds the key.
-            template = "_new_key.html" if request.htmx else "new_key.html"
-            context = {"key": key, "is_wider": form.reach.limits and key.reach != form.reach}
-            return render(request, template, context)
+            context = {
+                "title": "Your new API key",
+                "key": key,
+                "is_wider": form.reach.limits and key.reach != form.reach,
+            }
+            return show_secret(request, "_new_key.html", context)
     _offer_limits(request, form)
     page = FormPage(title="Create an API key", submit="Create key", back=reverse("api_keys"))
     return show_form(request, form, page)

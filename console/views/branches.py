@@ -1,20 +1,25 @@
-"""Branches: a project's list of them; creating, renaming, making one the default, deleting."""
+"""The branches of a project: their tree as a picture and as a list, and creating one."""
 
 from typing import Any
 
 from django.http import HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
-from django.views.decorators.http import require_http_methods, require_POST, require_safe
+from django.views.decorators.http import require_http_methods, require_safe
 
-from console.forms import BranchForm, ConfirmForm, RenameForm
+from console.branch_forms import BranchForm
+from console.branch_list import branch_list
+from console.branch_picture import describe, pictures
+from console.branch_rows import branch_rows
 from console.management_api import side_by_side
+from console.outcomes import There
+from console.parts import part
 from console.polling import Polling, polling, render_live
 from console.request import ConsoleRequest
-from console.responses import FormPage, act, choices, done, problems_beside, show_form
-from console.rows import branch_rows, endpoint_row
+from console.responses import FormPage, back, choices, done, problems_beside, show_form
+from console.rows import endpoint_row
 
-# An endpoint's pending word may come from an operation far down.
+# Read more than concerns branches: an endpoint's pending word may come from one further down.
 OPERATIONS_READ = 50
 
 
@@ -37,73 +42,49 @@ def _contents(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any],
         lambda: api.operations(project_id, limit=OPERATIONS_READ),
         lambda: api.project(project_id),
     )
-    endpoints, branches = side_by_side(
-        lambda: api.endpoints(project_id),
+    branches, endpoints, snapshots = side_by_side(
         lambda: api.branches(project_id),
+        lambda: api.endpoints(project_id),
+        part(lambda: api.snapshots.list(project_id)),
     )
     perched = [endpoint_row(each, branches, operations.items) for each in endpoints]
-    context = {"project": project, "branches": branch_rows(branches, perched)}
-    url = reverse("branches_live", args=[project_id])
-    return context, polling(request, url, operations.items)
+    rows = branch_rows(branches, perched)
+    known = {branch.id for branch in branches}
+    found = branch_list(request, rows)
+    query = f"?{found.listing.query}" if found.listing.query else ""
+    here = reverse("branches", args=[project_id])
+    context = {
+        "project": project,
+        "here": here,
+        # Where forms come back to: the very page of the list.
+        "origin": here + query,
+        "listing": found.listing,
+        "count": len(rows),
+        "list": found,
+        "branches": found.rows,
+        "pictures": pictures(rows, project_id),
+        "picture_words": describe(rows),
+        # Of those whose branch is there its own page tells.
+        "orphans": [one for one in snapshots.items if one.source_branch_id not in known],
+    }
+    url = reverse("branches_live", args=[project_id]) + query
+    return context, polling(request, url, operations.items, There.of(endpoints, branches))
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def create(request: ConsoleRequest, project_id: str) -> HttpResponse:
-    url = reverse("branches", args=[project_id])
+    url = back(request, reverse("branches", args=[project_id]))
     form = BranchForm(request.POST or None, initial={"parent_id": request.GET.get("parent", "")})
     if request.method == "POST" and form.is_valid():
         with problems_beside(form, "name"):
-            branch = request.api.create_branch(project_id, **form.cleaned_data)
-            return done(request, url, f"Branch {branch.name} is being created.")
+            branch = request.api.branching.create(project_id, form.wanted)
+            page_url = reverse("branch", args=[project_id, branch.id])
+            return done(request, page_url, f"Branch {branch.name} is being created.")
     form.offer_parents(choices(request, lambda: request.api.branches(project_id)))
     page = FormPage(
         title="Create a branch",
         intro="A copy of its parent's databases, roles and data as they are now.",
         submit="Create branch",
-        back=url,
-    )
-    return show_form(request, form, page)
-
-
-@require_http_methods(["GET", "HEAD", "POST"])
-def rename(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
-    url = reverse("branches", args=[project_id])
-    form = RenameForm(request.POST or None)
-    if request.method == "POST" and form.is_valid():
-        with problems_beside(form, "name"):
-            request.api.rename_branch(project_id, branch_id, form.cleaned_data["name"])
-            return done(request, url, "The branch is renamed.")
-    if request.method != "POST":
-        form.initial["name"] = request.api.branch(project_id, branch_id).name
-    page = FormPage(title="Rename the branch", submit="Rename", back=url)
-    return show_form(request, form, page)
-
-
-@require_POST
-def set_default(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
-    return act(
-        request,
-        lambda: request.api.set_default_branch(project_id, branch_id),
-        otherwise=reverse("branches", args=[project_id]),
-    )
-
-
-@require_http_methods(["GET", "HEAD", "POST"])
-def delete(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
-    url = reverse("branches", args=[project_id])
-    form = ConfirmForm(request.POST or None, expected=branch_id)
-    if request.method == "POST" and form.is_valid():
-        with problems_beside(form):
-            request.api.delete_branch(project_id, branch_id)
-            return done(request, url, f"Branch {branch_id} is being deleted.")
-    if request.method != "POST":
-        # Nobody should be asked to confirm the deletion of what isn't there.
-        request.api.branch(project_id, branch_id)
-    page = FormPage(
-        title="Delete the branch",
-        intro="Its databases and the endpoint on it go with it, for good.",
-        submit="Delete branch",
-        danger=True,
         back=url,
     )
     return show_form(request, form, page)

@@ -1,18 +1,14 @@
-"""How to connect through an endpoint, and the watch that shows it waking meanwhile."""
+"""How to connect through an endpoint."""
 
 from django.http import HttpResponse
 from django.shortcuts import render
-from django.urls import reverse
-from django.views.decorators.http import require_http_methods, require_safe
+from django.views.decorators.http import require_http_methods
 
 from console.api_errors import Forbidden, NonsenseAnswer
 from console.connection_strings import LABELS, URL, Target, in_style
 from console.forms import ConnectionForm
 from console.management_api import side_by_side
 from console.request import ConsoleRequest
-
-# A connection wakes an endpoint without asking the console: the newest operations tell.
-OPERATIONS_READ = 10
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -58,16 +54,3 @@ def show(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResp
         "string": in_style(shown, target, reveal=reveal),
     }
     return render(request, template, context)
-
-
-@require_safe
-def watch(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResponse:
-    """Asks again and again whether the endpoint has a new operation; renews the page if so."""
-    page = request.api.operations(project_id, limit=OPERATIONS_READ, endpoint_id=endpoint_id)
-    newest = next((one.id for one in page.items if one.endpoint_id == endpoint_id), "")
-    seen = request.GET.get("seen")
-    url = f"{reverse('endpoint_watch', args=[project_id, endpoint_id])}?seen={newest}"
-    answer = render(request, "_watch.html", {"watch_url": url})
-    if seen is not None and seen != newest:
-        answer["HX-Trigger"] = "perch:changed"
-    return answer

@@ -8,6 +8,7 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
+from console import losses
 from console.api_results import Branch
 from console.forms import (
     ConfirmForm,
@@ -17,6 +18,8 @@ from console.forms import (
     offer_branches,
 )
 from console.management_api import ManagementAPI, side_by_side
+from console.outcomes import There
+from console.parts import part
 from console.polling import Polling, polling, render_live
 from console.request import ConsoleRequest
 from console.responses import FormPage, act, back, choices, done, problems_beside, show_form
@@ -32,9 +35,7 @@ ALL_TAKEN = "Every branch has its endpoint already. Create a branch first."
 @require_safe
 def show(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResponse:
     context, state = _contents(request, project_id, endpoint_id)
-    newest = own[0].id if (own := context["own"]) else ""
-    watch_url = f"{reverse('endpoint_watch', args=[project_id, endpoint_id])}?seen={newest}"
-    return render(request, "endpoint.html", {**context, "polling": state, "watch_url": watch_url})
+    return render(request, "endpoint.html", {**context, "polling": state})
 
 
 @require_safe
@@ -63,22 +64,21 @@ def _contents(
         "here": reverse("endpoint", args=[project_id, endpoint_id]),
         "row": endpoint_row(endpoint, branches, own),
         "endpoint": endpoint,
-        "own": own,
         "operations": operation_rows(own[:OPERATIONS_SHOWN], branches),
         "looked_through": OPERATIONS_READ if page.cursor and not was_filtered else 0,
         "more_query": f"?endpoint_id={endpoint_id}" if own and own[0].can_be_steered else "",
     }
     url = reverse("endpoint_live", args=[project_id, endpoint_id])
-    return context, polling(request, url, own)
+    return context, polling(request, url, own, There.of([endpoint], branches))
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def create(request: ConsoleRequest, project_id: str) -> HttpResponse:
+    url = back(request, reverse("project", args=[project_id]))
     form = EndpointForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
         with problems_beside(form, "branch_id"):
             endpoint = request.api.create_endpoint(project_id, form.attributes())
-            url = reverse("project", args=[project_id])
             return done(request, url, f"Endpoint {endpoint.id} is being created.")
     free = choices(request, lambda: _free_branches(request, project_id))
     form.initial["branch_id"] = request.GET.get("branch", "")
@@ -87,7 +87,7 @@ def create(request: ConsoleRequest, project_id: str) -> HttpResponse:
         title="Create an endpoint",
         intro="Clients reach a branch through the one endpoint on it. 1 CU is 1 vCPU and 4 GB.",
         submit="Create endpoint",
-        back=reverse("project", args=[project_id]),
+        back=url,
         blocked="" if free or form.is_bound else ALL_TAKEN,
     )
     return show_form(request, form, page)
@@ -157,18 +157,27 @@ def delete(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpRe
         with problems_beside(form):
             request.api.delete_endpoint(project_id, endpoint_id)
             return done(request, project_url, f"Endpoint {endpoint_id} is deleted.")
-    if request.method != "POST":
-        # Nobody should be asked to confirm the deletion of what isn't there.
-        request.api.endpoint(project_id, endpoint_id)
+    # Nobody should be asked to confirm the deletion of what isn't there.
+    lost = choices(request, lambda: _losses(request, project_id, endpoint_id))
     page = FormPage(
-        title="Delete the endpoint",
-        intro="Its connections drop at once, and its host is gone for good. The branch and its "
-        "data stay.",
+        title=f"Delete the endpoint {endpoint_id}",
+        intro="It goes for good, and with it:",
         submit="Delete endpoint",
         danger=True,
         back=back(request, project_url),
+        losses=lost,
     )
     return show_form(request, form, page)
+
+
+def _losses(request: ConsoleRequest, project_id: str, endpoint_id: str) -> list[losses.Loss]:
+    """Raises NotFound."""
+    endpoint, branches = side_by_side(
+        lambda: request.api.endpoint(project_id, endpoint_id),
+        part(lambda: request.api.branches(project_id)),
+    )
+    names = {branch.id: branch.name for branch in branches.items}
+    return losses.of_endpoint(endpoint, names.get(endpoint.branch_id, endpoint.branch_id))
 
 
 # What a button's URL ends in → what the API is asked for; `on` is where a switch is to stand.

@@ -1,5 +1,8 @@
-"""Operations: a project's list of them, back to its first, and one's page with its story."""
+"""A project's runs: the list, back to the first, and the timeline of the last hours."""
 
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
@@ -8,69 +11,102 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_safe
 
-from console.api_errors import APIError, NotFound
 from console.api_operations import Operation
-from console.api_results import Page
+from console.api_results import Branch, Endpoint, Page
 from console.filters import OperationFilters
-from console.forms import new_once
-from console.management_api import ManagementAPI, side_by_side
+from console.management_api import ManagementAPI, each_or_none, or_none, side_by_side
+from console.outcomes import There, lasting_words
 from console.polling import Polling, polling, render_live
 from console.request import ConsoleRequest
-from console.rows import operation_rows
-from console.statuses import can_be_cancelled, can_be_retried, is_unfinished
-from console.story import story
+from console.run_rows import run_row
+from console.runs import Names, Run, runs_of
+from console.story import warning_of
+from console.timeline import OPERATIONS_READ, Timeline, begin_of, hours_asked, timeline
 
 OPERATIONS_A_PAGE = 25
-# More than the operations of one request, and than the retries of one operation, ever are.
-CHAIN_READ = 100
+# The API takes no more ids in one filter, and lists no more than so many at once of them.
+CHAINS_ASKED_FOR = 20
+MEMBERS_READ = 200
+STORIES_READ = 3
 
 
 @require_safe
 def index(request: ConsoleRequest, project_id: str) -> HttpResponse:
     filters = OperationFilters(request.GET)
-    context, state = _list(request, project_id, filters, is_whole_page=True)
+    context, state = _list(request, project_id, filters)
     return render(request, "operations.html", {**context, "filters": filters, "polling": state})
 
 
 @require_safe
 def index_live(request: ConsoleRequest, project_id: str) -> HttpResponse:
     context, state = _list(request, project_id, OperationFilters(request.GET))
-    return render_live(request, "_operations_list.html", context, state)
+    return render_live(request, "_runs_list.html", context, state)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Which part of the list is asked for."""
+
+    cursor: str
+    # The chain that the page before ended with: what is left of it is told there.
+    shown: str
+
+    @classmethod
+    def of(cls, request: ConsoleRequest) -> "_Place":
+        return cls(request.GET.get("cursor", ""), request.GET.get("shown", ""))
+
+    @property
+    def query(self) -> dict[str, str]:
+        named = {"cursor": self.cursor, "shown": self.shown}
+        return {name: value for name, value in named.items() if value}
 
 
 def _list(
-    request: ConsoleRequest,
-    project_id: str,
-    filters: OperationFilters,
-    *,
-    is_whole_page: bool = False,
+    request: ConsoleRequest, project_id: str, filters: OperationFilters
 ) -> tuple[dict[str, Any], Polling]:
     api = request.api
-    cursor = request.GET.get("cursor", "")
+    place = _Place.of(request)
     filters.full_clean()
-    page, branches, project, endpoints = side_by_side(
+    hours = hours_asked(request.GET.get("hours", ""))
+    has_timeline = not (place.cursor or filters.chosen)
+    page, branches, project, endpoints, latest = side_by_side(
         lambda: api.operations(
-            project_id, limit=OPERATIONS_A_PAGE, cursor=cursor, **filters.chosen
+            project_id, limit=OPERATIONS_A_PAGE, cursor=place.cursor, **filters.chosen
         ),
         lambda: api.branches(project_id),
         lambda: api.project(project_id),
-        # For the filters alone, which stand outside of the live region.
-        lambda: api.endpoints(project_id) if is_whole_page else [],
+        # What the list stands without.
+        or_none(lambda: api.endpoints(project_id)),
+        or_none(lambda: _operations_since(api, project_id, hours) if has_timeline else ()),
     )
-    filters.offer_all(branches, endpoints)
+    filters.offer_all(branches, endpoints or ())
     can_filter = _can_filter(page, filters)
+    names, there = Names.of(branches), There.of(endpoints, branches)
+    listed = [run for run in runs_of(page.items) if not run.chain_id or run.chain_id != place.shown]
+    # The last may go on beyond the page, and what is narrowed shows some of their operations.
+    in_doubt = listed if filters.chosen else listed[-1:] if page.cursor else []
+    told = _tell_more(api, project_id, listed, in_doubt)
+    runs = told.runs
+    is_filtered = can_filter and bool(filters.chosen)
+    operations = [operation for run in runs for operation in run.operations[::-1]]
+    older = _Place(page.cursor, runs[-1].chain_id if runs else place.shown)
     context = {
         "project": project,
-        "operations": operation_rows(page.items, branches),
-        "older_cursor": page.cursor,
-        "is_first_page": not cursor,
+        "runs": [run_row(project_id, run, names, told.warnings.get(run.id, "")) for run in runs],
+        "older_query": urlencode(filters.chosen | older.query) if page.cursor else "",
+        "is_first_page": not place.cursor,
         "can_filter": can_filter,
-        "is_filtered": can_filter and bool(filters.chosen),
+        "is_filtered": is_filtered,
         "filter_query": filters.query,
+        "timeline": latest and _timeline(project_id, latest, hours, branches, endpoints),
+        "timeline_url": reverse("operations", args=[project_id]),
     }
+    query = filters.chosen | place.query | ({"hours": str(hours)} if "hours" in request.GET else {})
     url = reverse("operations_live", args=[project_id])
-    query = filters.chosen | ({"cursor": cursor} if cursor else {})
-    return context, polling(request, f"{url}?{urlencode(query)}" if query else url, page.items)
+    url = f"{url}?{urlencode(query)}" if query else url
+    # What has put a failure right may be on another page, or be none of what is chosen.
+    is_all = not (place.cursor or filters.chosen)
+    return context, polling(request, url, operations, there if is_all else None)
 
 
 def _can_filter(page: Page[Operation], filters: OperationFilters) -> bool:
@@ -80,87 +116,102 @@ def _can_filter(page: Page[Operation], filters: OperationFilters) -> bool:
     return filters.is_in_use
 
 
-@require_safe
-def show(request: ConsoleRequest, project_id: str, operation_id: str) -> HttpResponse:
-    context, state = _one(request, project_id, operation_id)
-    return render(request, "operation.html", {**context, "polling": state})
+@dataclass(frozen=True)
+class _Told:
+    """What is asked about the listed runs once they are known, all at the same time. What cannot be
+    read is left out: what is known already is worth more than an error page."""
+
+    runs: Sequence[Run]
+    # By the run's id, what is wrong with it although nothing has failed.
+    warnings: Mapping[str, str]
+
+
+def _tell_more(
+    api: ManagementAPI, project_id: str, listed: Sequence[Run], in_doubt: Sequence[Run]
+) -> _Told:
+    """Of those in doubt, all their operations, as the list may have shown but some; of those that
+    last for long, what they are at."""
+    chains = [run.chain_id for run in in_doubt if run.chain_id]
+    parts = [
+        chains[start : start + CHAINS_ASKED_FOR]
+        for start in range(0, len(chains), CHAINS_ASKED_FOR)
+    ]
+    lasting = [
+        (run.id, operation.id)
+        for run in listed
+        for operation in run.under_way[:1]
+        if run.chain_id and lasting_words(operation)
+    ]
+    slow = dict(lasting[:STORIES_READ])
+    calls: list[Callable[[], Any]] = [
+        *(partial(_members, api, project_id, part) for part in parts),
+        *(partial(api.operation, project_id, operation_id) for operation_id in slow.values()),
+    ]
+    answers = each_or_none(lambda call: call(), calls)
+    members = {k: v for found in answers[: len(parts)] for k, v in (found or {}).items()}
+    stories = zip(slow, answers[len(parts) :], strict=True)
+    return _Told(
+        runs=[Run(members.get(run.chain_id) or run.operations) for run in listed],
+        warnings={run_id: warning_of(operation) for run_id, operation in stories if operation},
+    )
+
+
+def _members(
+    api: ManagementAPI, project_id: str, chains: Sequence[str]
+) -> dict[str, Sequence[Operation]]:
+    page = api.operations(project_id, limit=MEMBERS_READ, chain_id=",".join(chains))
+    found = {run.chain_id: run.operations for run in runs_of(page.items)}
+    if page.cursor and page.items:
+        # The oldest may go on beyond what was read.
+        found.pop(page.items[-1].chain_id, None)
+    return {chain: operations for chain, operations in found.items() if chain in chains}
+
+
+# The timeline
 
 
 @require_safe
-def show_live(request: ConsoleRequest, project_id: str, operation_id: str) -> HttpResponse:
-    context, state = _one(request, project_id, operation_id)
-    return render_live(request, "_operation.html", context, state)
+def show_timeline(request: ConsoleRequest, project_id: str) -> HttpResponse:
+    """The picture, and a table that says the same."""
+    context, state = _timeline_page(request, project_id)
+    return render(request, "timeline.html", {**context, "polling": state})
 
 
-def _one(
-    request: ConsoleRequest, project_id: str, operation_id: str
-) -> tuple[dict[str, Any], Polling]:
+@require_safe
+def timeline_live(request: ConsoleRequest, project_id: str) -> HttpResponse:
+    context, state = _timeline_page(request, project_id)
+    return render_live(request, "_timeline_page.html", context, state)
+
+
+def _timeline_page(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any], Polling]:
     api = request.api
-    operation, branches, project = side_by_side(
-        lambda: api.operation(project_id, operation_id),
+    hours = hours_asked(request.GET.get("hours", ""))
+    latest, branches, project, endpoints = side_by_side(
+        lambda: _operations_since(api, project_id, hours),
         lambda: api.branches(project_id),
         lambda: api.project(project_id),
+        or_none(lambda: api.endpoints(project_id)),
     )
-    if operation.project_id not in ("", project_id):
-        raise NotFound("operation not found")
-    chain, retries = side_by_side(
-        lambda: _chain_of(api, project_id, operation),
-        lambda: _retries_of(api, project_id, operation),
-    )
-    (row,) = operation_rows([operation], branches)
     context = {
         "project": project,
-        "row": row,
-        "operation": operation,
-        "steps": story(operation, chain),
-        "chain": operation_rows(chain, branches),
-        "retries": retries,
-        # What a button sends along, so that pressed twice it does no more than once.
-        "once": new_once(),
-        **_steering(operation, chain),
+        "timeline": _timeline(project_id, latest, hours, branches, endpoints),
+        "timeline_url": reverse("timeline", args=[project_id]),
     }
-    url = reverse("operation_live", args=[project_id, operation_id])
-    others = [member for member in chain if member.id != operation.id]
-    return context, polling(request, url, [operation, *others])
+    url = f"{reverse('timeline_live', args=[project_id])}?hours={hours}"
+    return context, polling(request, url, latest, There.of(endpoints, branches))
 
 
-def _chain_of(api: ManagementAPI, project_id: str, operation: Operation) -> list[Operation]:
-    """The operations of one request, in their order; none where they cannot be told."""
-    if not operation.chain_id:
-        return []
-    try:
-        page = api.operations(project_id, limit=CHAIN_READ, chain_id=operation.chain_id)
-    except APIError:
-        # What is shown of the operation itself is worth more than an error page.
-        return []
-    # This one as it was read: its own status and the chain's must not contradict each other.
-    members = [
-        operation if member.id == operation.id else member
-        for member in page.items
-        if member.chain_id == operation.chain_id
-    ]
-    return members[::-1]
+def _operations_since(api: ManagementAPI, project_id: str, hours: int) -> Sequence[Operation]:
+    since = begin_of(hours).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return api.operations(project_id, limit=OPERATIONS_READ, since=since).items
 
 
-def _retries_of(api: ManagementAPI, project_id: str, operation: Operation) -> list[Operation]:
-    """Those that did its work anew, the latest first."""
-    if not can_be_retried(operation) or operation.updated_at is None:
-        return []
-    since = operation.updated_at.strftime("%Y-%m-%dT%H:%M:%SZ")
-    try:
-        page = api.operations(project_id, limit=CHAIN_READ, initiator="retry", since=since)
-    except APIError:
-        return []
-    return [other for other in page.items if other.retry_of == operation.id]
-
-
-def _steering(operation: Operation, chain: list[Operation]) -> dict[str, bool]:
-    """What may be done, to the operation and to its whole request."""
-    all_ended = not any(is_unfinished(member) for member in chain)
-    is_several = len(chain) > 1
-    return {
-        "can_cancel": can_be_cancelled(operation),
-        "can_retry": can_be_retried(operation),
-        "can_cancel_chain": is_several and any(can_be_cancelled(member) for member in chain),
-        "can_retry_chain": is_several and all_ended and any(map(can_be_retried, chain)),
-    }
+def _timeline(
+    project_id: str,
+    operations: Sequence[Operation],
+    hours: int,
+    branches: Sequence[Branch],
+    endpoints: Sequence[Endpoint] | None,
+) -> Timeline:
+    there = There.of(endpoints, branches)
+    return timeline(project_id, operations, hours, Names.of(branches), there)

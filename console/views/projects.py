@@ -8,9 +8,12 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_safe
 
+from console import losses
 from console.api_results import Page, Project
 from console.forms import ConfirmForm, ProjectForm, RenameForm
 from console.management_api import each_or_none, side_by_side
+from console.outcomes import There
+from console.parts import part
 from console.polling import Polling, polling, render_live
 from console.request import ConsoleRequest
 from console.responses import FormPage, choices, done, problems_beside, show_form
@@ -67,7 +70,7 @@ def _contents(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any],
         "has_free_branch": any(branch.id not in taken for branch in branches),
     }
     url = reverse("project_live", args=[project_id])
-    return context, polling(request, url, operations.items)
+    return context, polling(request, url, operations.items, There.of(endpoints, branches))
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -117,14 +120,27 @@ def delete(request: ConsoleRequest, project_id: str) -> HttpResponse:
         with problems_beside(form):
             request.api.delete_project(project_id)
             return done(request, reverse("dashboard"), f"Project {project_id} is deleted.")
-    if request.method != "POST":
-        # Nobody should be asked to confirm the deletion of what isn't there.
-        request.api.project(project_id)
+    # Nobody should be asked to confirm the deletion of what isn't there.
+    found = choices(request, lambda: [_with_losses(request, project_id)])
+    name, lost = found[0] if found else (project_id, [])
     page = FormPage(
-        title="Delete the project",
-        intro="Its branches, their databases and its endpoints go with it, for good.",
+        title=f"Delete the project {name}",
+        intro="It goes, and with it:",
         submit="Delete project",
         danger=True,
         back=reverse("project_settings", args=[project_id]),
+        losses=lost,
     )
     return show_form(request, form, page)
+
+
+def _with_losses(request: ConsoleRequest, project_id: str) -> tuple[str, list[losses.Loss]]:
+    """The project's name, and what goes with it. Raises NotFound."""
+    api = request.api
+    project, branches, endpoints, snapshots = side_by_side(
+        lambda: api.project(project_id),
+        part(lambda: api.branches(project_id)),
+        part(lambda: api.endpoints(project_id)),
+        part(lambda: api.snapshots.list(project_id)),
+    )
+    return project.name, losses.of_project(branches, endpoints, snapshots)

@@ -13,6 +13,8 @@ from console.forms import OnceForm
 from console.management_api import Target
 from console.request import ConsoleRequest
 from console.responses import FormPage, back, done, problems_beside, show_form, spell_out
+from console.run_rows import run_url
+from console.runs import Run
 from console.statuses import action_name, is_unfinished, operation_status
 
 WHAT_CANCELLING_DOES = (
@@ -32,8 +34,7 @@ def cancel(request: ConsoleRequest, project_id: str, operation_id: str) -> HttpR
             blocked = f"It has ended already: {operation_status(operation).label}."
     page = FormPage(
         title="Cancel the operation",
-        intro=f"{WHAT_CANCELLING_DOES} What waits for {name} in the same request is cancelled "
-        "with it.",
+        intro=f"{WHAT_CANCELLING_DOES} What waits for {name} in the same run is cancelled with it.",
         submit="Cancel operation",
         dismiss="Go back",
         danger=True,
@@ -46,12 +47,12 @@ def cancel(request: ConsoleRequest, project_id: str, operation_id: str) -> HttpR
 @require_http_methods(["GET", "HEAD", "POST"])
 def cancel_chain(request: ConsoleRequest, project_id: str, chain_id: str) -> HttpResponse:
     page = FormPage(
-        title="Cancel the whole request",
-        intro=f"All operations of this request are cancelled. {WHAT_CANCELLING_DOES}",
+        title="Cancel the whole run",
+        intro=f"All operations of this run are cancelled. {WHAT_CANCELLING_DOES}",
         submit="Cancel all",
         dismiss="Go back",
         danger=True,
-        back=back(request, reverse("operations", args=[project_id])),
+        back=back(request, reverse("run", args=[project_id, chain_id])),
     )
     return _confirm_cancel(request, project_id, ("chains", chain_id), page)
 
@@ -84,14 +85,14 @@ def retry(request: ConsoleRequest, project_id: str, operation_id: str) -> HttpRe
 
 @require_POST
 def retry_chain(request: ConsoleRequest, project_id: str, chain_id: str) -> HttpResponse:
-    url = reverse("operations", args=[project_id])
+    url = reverse("run", args=[project_id, chain_id])
     return _retry(request, project_id, ("chains", chain_id), otherwise=url)
 
 
 def _retry(
     request: ConsoleRequest, project_id: str, target: Target, *, otherwise: str
 ) -> HttpResponse:
-    """On to the first of the new operations. A refusal is told where the button stands."""
+    """On to the new run. A refusal is told where the button stands."""
     form = OnceForm(request.POST)
     once = form.cleaned_data["once"] if form.is_valid() else ""
     try:
@@ -101,5 +102,5 @@ def _retry(
     except APIError as problem:
         messages.error(request, spell_out(problem))
         return done(request, back(request, otherwise))
-    url = reverse("operation", args=[project_id, anew[0].id]) if anew else otherwise
-    return done(request, url, "It is tried again, as an operation of its own.")
+    url = run_url(project_id, Run(anew)) if anew else otherwise
+    return done(request, url or otherwise, "It is tried again, as a run of its own.")

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from django.http import HttpResponse
 from django.shortcuts import render
@@ -11,21 +12,44 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from console.api_webhooks import ALL_EVENTS, Delivery, Webhook
 from console.event_words import event_type
 from console.forms import PROJECTS_OFFERED, EmptyForm
+from console.losses import Loss
 from console.management_api import side_by_side
+from console.polling import Polling, render_live
 from console.request import ConsoleRequest
-from console.responses import FormPage, act, choices, done, problems_beside, show_form
+from console.responses import (
+    FormPage,
+    act,
+    choices,
+    done,
+    problems_beside,
+    show_form,
+    show_secret,
+)
 from console.statuses import delivery_status
 from console.webhook_form import WebhookForm
 
 DELIVERIES_SHOWN = 30
 # So long after it was asked for the page looks whether a delivery has got there.
 WATCHED_FOR = timedelta(seconds=30)
+WATCHED_EVERY = "1s"
 
 
 @require_safe
 def index(request: ConsoleRequest) -> HttpResponse:
-    rows = [(webhook, _what_it_tells(webhook)) for webhook in request.api.webhooks.list()]
-    return render(request, "webhooks.html", {"rows": rows})
+    return render(request, "webhooks.html", {**_list(request), "polling": _list_state()})
+
+
+@require_safe
+def index_live(request: ConsoleRequest) -> HttpResponse:
+    return render_live(request, "_webhooks.html", _list(request), _list_state())
+
+
+def _list(request: ConsoleRequest) -> dict[str, Any]:
+    return {"rows": [(one, _what_it_tells(one)) for one in request.api.webhooks.list()]}
+
+
+def _list_state() -> Polling:
+    return Polling(reverse("webhooks_live"))
 
 
 def _what_it_tells(webhook: Webhook) -> list[str]:
@@ -53,13 +77,31 @@ def create(request: ConsoleRequest) -> HttpResponse:
 
 
 def _show_secret(request: ConsoleRequest, webhook: Webhook) -> HttpResponse:
-    """No redirect: this answer is the only place that ever holds the secret."""
-    template = "_new_secret.html" if request.htmx else "new_secret.html"
-    return render(request, template, {"webhook": webhook})
+    context = {
+        "title": "The webhook's secret",
+        "words": "This is the only time it is shown. Your program needs it to tell our messages "
+        "from others': they are signed as Standard Webhooks has it.",
+        "what": "secret",
+        "secret": webhook.secret,
+        "is_shown_once": True,
+        "back": reverse("webhook", args=[webhook.id]),
+    }
+    return show_secret(request, "_secret.html", context)
 
 
 @require_safe
 def show(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
+    context, state = _one(request, webhook_id)
+    return render(request, "webhook.html", {**context, "polling": state})
+
+
+@require_safe
+def show_live(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
+    context, state = _one(request, webhook_id)
+    return render_live(request, "_webhook.html", context, state)
+
+
+def _one(request: ConsoleRequest, webhook_id: str) -> tuple[dict[str, Any], Polling]:
     webhook, deliveries = side_by_side(
         lambda: request.api.webhooks.get(webhook_id),
         lambda: request.api.webhooks.deliveries(webhook_id, limit=DELIVERIES_SHOWN),
@@ -68,27 +110,18 @@ def show(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
         "webhook": webhook,
         "types": _what_it_tells(webhook),
         "here": reverse("webhook", args=[webhook_id]),
-        **_rows(deliveries),
+        "rows": [(one, event_type(one.event_type), delivery_status(one)) for one in deliveries],
     }
-    return render(request, "webhook.html", context)
+    url = reverse("webhook_live", args=[webhook_id])
+    # That something was delivered is no event.
+    return context, Polling(url, url, WATCHED_EVERY if _is_on_its_way(deliveries) else "")
 
 
-@require_safe
-def deliveries(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
-    """The table alone, which renews itself while something has just been sent."""
-    found = request.api.webhooks.deliveries(webhook_id, limit=DELIVERIES_SHOWN)
-    context = {"webhook": {"id": webhook_id}, **_rows(found)}
-    return render(request, "_deliveries.html", context)
-
-
-def _rows(found: Sequence[Delivery]) -> dict[str, object]:
+def _is_on_its_way(found: Sequence[Delivery]) -> bool:
     since = datetime.now(UTC) - WATCHED_FOR
-    return {
-        "rows": [(one, event_type(one.event_type), delivery_status(one)) for one in found],
-        "is_watched": any(
-            one.status == "pending" and one.created_at and one.created_at > since for one in found
-        ),
-    }
+    return any(
+        one.status == "pending" and one.created_at and one.created_at > since for one in found
+    )
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -114,12 +147,18 @@ def delete(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
         with problems_beside(form):
             request.api.webhooks.delete(webhook_id)
             return done(request, reverse("webhooks"), "The webhook is deleted.", is_live=False)
+    # Nobody should be asked to confirm the deletion of what isn't there.
+    found = choices(request, lambda: [request.api.webhooks.get(webhook_id)])
     page = FormPage(
         title="Delete the webhook",
-        intro="Nothing more is sent to it, nor what still waits to be sent.",
+        intro=f"To {found[0].url if found else webhook_id}. It goes for good, and with it:",
         submit="Delete webhook",
         danger=True,
         back=reverse("webhook", args=[webhook_id]),
+        losses=(
+            Loss("Its secret", "your program can check no message by it any more"),
+            Loss("Its deliveries", "the record of them, and what still waits to be sent"),
+        ),
     )
     return show_form(request, form, page)
 

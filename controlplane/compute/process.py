@@ -43,6 +43,7 @@ CHECK_BOUND = 30.0  # seconds, for a look at a configuration
 HEED_INTERVAL = 0.25  # seconds
 TELL_RECOVERY_EVERY = 5.0  # seconds
 LONGEST_PID_FILE = 4096  # bytes
+LONGEST_ERROR = 400  # characters
 SOCKET = ".s.PGSQL.5432"
 
 
@@ -187,7 +188,16 @@ def _complaints(text: str) -> str:
         for label, words in found
         if (label != "LOG" or refused) and "contains errors" not in words
     ]
-    return "; ".join(words) or text.strip()[-400:]
+    return "; ".join(words) or _end_of(text.strip())
+
+
+def _end_of(text: str) -> str:
+    """As much of its end as an error may hold, from a whole word on: a path that is cut off at its
+    front would not be known for one, and left in."""
+    if len(text) <= LONGEST_ERROR:
+        return text
+    _, *whole = re.split(r"\s+", text[-LONGEST_ERROR - 1 :], maxsplit=1)
+    return "".join(whole)
 
 
 def reap(child: "subprocess.Popen[bytes]") -> None:

@@ -1,12 +1,18 @@
 """A real Chromium, and a page in it that tells of every script error and policy violation."""
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
 
+from tests.support.another_console import another_console
+from tests.support.relay import Relay, relay
 from tests.support.stack import Stack, stack
 
 __all__ = ["stack"]
@@ -44,25 +50,66 @@ def browser() -> Iterator[Browser]:
         chromium.close()
 
 
-@pytest.fixture
-def page(browser: Browser, stack: Stack) -> Iterator[Page]:
-    """A page at the console; the test fails if anything goes wrong in its scripts or policy."""
+@contextmanager
+def opened(browser: Browser, url: str, *, may_fail: bool = False, **context: Any) -> Iterator[Page]:
+    """A page at the console of that address; the test fails if anything goes wrong in its scripts
+    or policy. With `may_fail` the network may."""
     wrong: list[str] = []
 
     def heard(message: ConsoleMessage) -> None:
         # An answer of 4xx to a form is no fault of the page.
-        if message.type == "error" and "status of 4" not in message.text:
+        is_answer = "status of 4" in message.text
+        is_network = may_fail and re.match("Failed to load resource|htmx:", message.text)
+        if message.type == "error" and not (is_answer or is_network):
             wrong.append(message.text)
 
-    context = browser.new_context(
-        base_url=stack.console_url,
+    known = browser.new_context(
+        base_url=url,
         viewport={"width": 1280, "height": 900},
         permissions=["clipboard-read", "clipboard-write"],
+        **context,
     )
-    opened = context.new_page()
-    opened.set_default_timeout(20_000)
-    opened.on("console", heard)
-    opened.on("pageerror", lambda error: wrong.append(str(error)))
-    yield opened
-    context.close()
+    page = known.new_page()
+    page.set_default_timeout(20_000)
+    page.on("console", heard)
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    yield page
+    known.close()
     assert not wrong, wrong
+
+
+@pytest.fixture
+def page(browser: Browser, stack: Stack) -> Iterator[Page]:
+    """A page at the console."""
+    with opened(browser, stack.console_url) as page:
+        yield page
+
+
+@pytest.fixture
+def rough_page(browser: Browser, stack: Stack) -> Iterator[Page]:
+    """A page whose network may fail."""
+    with opened(browser, stack.console_url, may_fail=True) as page:
+        yield page
+
+
+@dataclass
+class Elsewhere:
+    """A console of its own, for a server of this API that the test has in its hand."""
+
+    page: Page
+    relay: Relay
+
+
+@pytest.fixture(scope="module")
+def _console_at_relay(stack: Stack) -> Iterator[tuple[str, Relay]]:
+    with relay(stack.api_url) as between, another_console(between.url) as url:
+        yield url, between
+
+
+@pytest.fixture
+def elsewhere(browser: Browser, _console_at_relay: tuple[str, Relay]) -> Iterator[Elsewhere]:
+    url, between = _console_at_relay
+    with opened(browser, url, may_fail=True) as page:
+        yield Elsewhere(page, between)
+    between.missing.clear()
+    between.refuses, between.is_away, between.delay = 0, False, 0.0

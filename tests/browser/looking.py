@@ -79,7 +79,7 @@ def wire(page: Page) -> Iterator[Wire]:
 
     def on_response(event: dict[str, Any]) -> None:
         answer = event["response"]
-        if not answer.get("fromDiskCache"):
+        if answer["url"].startswith("http") and not answer.get("fromDiskCache"):
             path = "/" + answer["url"].split("/", 3)[3]
             begun[event["requestId"]] = (path, answer["status"])
             if answer["mimeType"] == "text/event-stream":

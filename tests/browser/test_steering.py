@@ -18,36 +18,42 @@ def test_an_operation_is_cancelled_and_tried_again(page: Page, stack: Stack) -> 
 
     with project.locked():
         suspend, start = project.client.post(project.endpoint_path(rest="/restart"))["operations"]
+        # An operation's own address leads to its run.
         page.goto(f"/projects/{project.id}/operations/{start['id']}")
+        expect(page).to_have_url(re.compile(f"/runs/{start['chain_id']}#operation-{start['id']}$"))
         mark(page)
-        expect(page.locator(".story")).to_contain_text("Waiting for “Suspend compute”")
+        expect(page.locator(".waterfall")).to_contain_text("Waiting for “Suspend compute”")
         expect(page.locator("#poll")).to_contain_text("in progress")
 
         # Asked first; and who thinks better of it has changed nothing.
-        page.locator("#cancel-operation").click()
+        own = page.locator(f"[id='operation-{start['id']}'] tr.operation .word")
+        cancel = page.locator(f"[id='cancel-{start['id']}']")
+        cancel.click()
         dialog.get_by_role("button", name="Go back").click()
         expect(dialog).to_have_count(0)
-        expect(status).to_have_text("Scheduling")
-        page.locator("#cancel-operation").click()
+        expect(own).to_have_text("Waiting")
+        cancel.click()
         dialog.get_by_role("button", name="Cancel operation").dblclick()
-        expect(status).to_have_text("Cancelled")
+        expect(own).to_have_text("Cancelled")
         expect(page.locator(".notice.success")).to_have_text(re.compile("is cancelled"))
         expect(page.locator(".notice.failure")).to_have_count(0)
         assert_not_reloaded(page)
 
-    # The rest of its request goes on, and the page with it.
-    row = page.locator(".operations tbody tr").filter(has_text="Suspend compute")
-    expect(row).to_contain_text("OK")
+    # The rest of its run goes on, and the page with it.
+    other = page.locator(f"[id='operation-{suspend['id']}'] tr.operation")
+    expect(other).to_contain_text("OK")
     expect(page.locator("#poll")).not_to_have_attribute("hx-trigger", re.compile(".*"))
     assert project.client.ended(project.id, suspend["id"])["status"] == "finished"
 
     # A second press of the button, before the first is answered, does nothing more.
-    page.locator("#retry-operation").dblclick()
-    expect(page).not_to_have_url(re.compile(start["id"]))
+    cancelled = page.url
+    page.locator("#retry-run").dblclick()
+    expect(page).not_to_have_url(re.compile(start["chain_id"]))
     expect(status).to_have_text("OK")
     anew = page.url.rpartition("/")[2]
-    page.get_by_role("link", name=start["id"]).click()
+    page.get_by_role("link", name=f"the run of {start['id']}").click()
+    expect(page).to_have_url(re.compile(re.escape(cancelled.partition("#")[0])))
     expect(page.locator(".facts")).to_contain_text(anew)
     retries = [one for one in project.operations() if one.get("retry_of")]
-    assert [one["id"] for one in retries] == [anew]
+    assert [one["chain_id"] for one in retries] == [anew]
     assert project.sql("SELECT 1") == [(1,)]

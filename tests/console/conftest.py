@@ -169,6 +169,8 @@ class Misbehaving:
     status: int = 200
     body: bytes = b"{}"
     headers: dict[str, str] = field(default_factory=dict)
+    # What paths that end so are answered in place of that: the status and the body.
+    apart: dict[str, tuple[int, bytes]] = field(default_factory=dict)
     # Held until set; already set unless a test clears it.
     may_answer: threading.Event = field(default_factory=threading.Event)
     asked: list[str] = field(default_factory=list)
@@ -203,17 +205,21 @@ def misbehaving(settings: Any) -> Iterator[Misbehaving]:
                 self.send()
 
         def send(self) -> None:
-            self.send_response(behaviour.status)
+            path = self.path.partition("?")[0]
+            usual = (behaviour.status, behaviour.body)
+            found = (one for end, one in behaviour.apart.items() if path.endswith(end))
+            status, body = next(found, usual)
+            self.send_response(status)
             for name, value in behaviour.headers.items():
                 self.send_header(name, value)
                 if behaviour.pause:
                     self.flush_headers()
                     time.sleep(behaviour.pause)
-            self.send_header("Content-Length", str(len(behaviour.body)))
+            self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            at_once = 1 if behaviour.pause else len(behaviour.body) or 1
-            for start in range(0, len(behaviour.body), at_once):
-                self.wfile.write(behaviour.body[start : start + at_once])
+            at_once = 1 if behaviour.pause else len(body) or 1
+            for start in range(0, len(body), at_once):
+                self.wfile.write(body[start : start + at_once])
                 time.sleep(behaviour.pause)
 
         def log_message(self, *args: Any) -> None:

@@ -11,18 +11,20 @@ from tests.console.pages import Page
 from tests.support.neon_document import KINDS, Answers, serving
 
 ID = "quiet-heron-12345678"
-# What that API does not have; the console says so.
-NOT_THERE = {
-    *("account_activity", "project_activity", "query", "status", "status_live"),
+# What that API does not have, or nothing of that name; the console says so.
+NOT_THERE = (
+    *("account_activity", "project_activity", "query", "status", "webhook", "run"),
     # Of later versions of it.
-    "endpoint_connect",
-    *("webhooks", "webhook", "webhook_create", "webhook_deliveries"),
-}
+    *("endpoint_connect", "snapshot"),
+    # Named by a parameter that is not given here.
+    *("database", "role"),
+)
 IS_FOR_POST = 405
 
 
 def pages() -> Iterator[tuple[str, str]]:
     for pattern in get_resolver().url_patterns:
+        assert isinstance(pattern, URLPattern)
         arguments = {name: 3 if name == "key_id" else ID for name in pattern.pattern.converters}
         if isinstance(pattern, URLPattern) and pattern.name and pattern.name != "bundle":
             yield pattern.name, reverse(pattern.name, kwargs=arguments)
@@ -43,7 +45,7 @@ def test_no_page_fails(kind: str, settings: Any) -> None:
                 answer = browser.get(path, headers=headers)
                 if answer.status_code in (200, 286, 302, IS_FOR_POST):
                     continue
-                if answer.status_code == 404 and name in NOT_THERE:
+                if answer.status_code == 404 and name.startswith(NOT_THERE):
                     continue
                 if name in ("sign_in_link",) and answer.status_code == 410:
                     continue

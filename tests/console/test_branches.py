@@ -1,4 +1,4 @@
-"""Branches: creating, renaming, making one the default, deleting."""
+"""Branches: their tree as a list and as a picture; creating, and what changes one."""
 
 from typing import Any
 
@@ -24,9 +24,10 @@ def test_it_works(alice: Person, shop: Shop) -> None:
     assert form.fields["with_endpoint"] == "on"
     sent = {"name": "preview", "parent_id": shop.dev_id, "with_endpoint": "on"}
     answer = alice.post(f"{shop.url}/new-branch", sent)
-    assert answer["Location"] == f"{shop.url}/branches"
+    made = branches(alice, shop)["preview"]
+    assert answer["Location"] == f"{shop.url}/branches/{made['id']}"
+    assert made["parent_id"] == shop.dev_id
     wait_until_quiet(alice, shop)
-    assert branches(alice, shop)["preview"]["parent_id"] == shop.dev_id
     rows = alice.get(f"{shop.url}/branches").context["branches"]
     assert [bool(row.endpoint) for row in rows if row.branch.name == "preview"] == [True]
 
@@ -85,7 +86,8 @@ def test_names_with_markup_are_text(alice: Person, shop: Shop) -> None:
 def test_renaming(alice: Person, shop: Shop) -> None:
     url = f"{shop.url}/branches/{shop.dev_id}/rename"
     assert Page(alice.get(url)).fields["name"] == "dev"
-    assert alice.post(url, {"name": "staging"})["Location"] == f"{shop.url}/branches"
+    sent = {"name": "staging", "next": f"{shop.url}/branches"}
+    assert alice.post(url, sent)["Location"] == f"{shop.url}/branches"
     assert branches(alice, shop)["staging"]["id"] == shop.dev_id
     answer = alice.post(url, {"name": "main"})
     assert answer.status_code == 422
@@ -104,7 +106,7 @@ def test_a_branch_that_expires_says_when(alice: Person, shop: Shop) -> None:
 
 def test_another_default(alice: Person, shop: Shop) -> None:
     answer = alice.post(f"{shop.url}/branches/{shop.dev_id}/set-default")
-    assert answer["Location"] == f"{shop.url}/branches"
+    assert answer["Location"] == f"{shop.url}/branches/{shop.dev_id}"
     assert branches(alice, shop)["dev"]["default"] is True
     assert "default" in Page(alice.get(f"{shop.url}/branches")).row(shop.dev_id)
 

@@ -12,7 +12,6 @@ from console.connection_strings import Target, in_style
 from tests.console.conftest import Person, Shop
 from tests.console.pages import Page
 from tests.support.stack import Stack
-from tests.support.waiting import wait_for
 
 
 def password_of(person: Person, shop: Shop) -> str:
@@ -118,20 +117,6 @@ def test_another_role_and_database_can_be_chosen(alice: Person, shop: Shop) -> N
     assert "<b>" not in answer.content.decode()
     page = Page(answer)
     assert set(page.options["role"]) == {"neondb_owner", 'o"<b>'}
-
-
-def test_the_page_notices_that_somebody_woke_the_endpoint(alice: Person, shop: Shop) -> None:
-    endpoint = f"/projects/{shop.id}/endpoints/{shop.endpoint_id}"
-    alice.api.finish(alice.api.post(f"{endpoint}/suspend"))
-    watch = f"{shop.endpoint_url}/watch"
-    seen = alice.htmx_get(watch, target="watch").content.decode().split("seen=")[1].split('"')[0]
-    assert "HX-Trigger" not in alice.htmx_get(f"{watch}?seen={seen}", target="watch").headers
-    uri = string_in(alice.post(f"{shop.endpoint_url}/connect", {"style": "url"}))
-    psycopg.connect(uri, hostaddr="127.0.0.1").close()
-    wait_for(
-        lambda: "HX-Trigger" in alice.htmx_get(f"{watch}?seen={seen}", target="watch").headers,
-        "the watch tells of the start",
-    )
 
 
 def test_another_accounts_endpoint_is_not_found(bob: Person, shop: Shop) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from console import polling
+from console import outcomes, polling
 from console.api_transport import Transport
 from tests.console.conftest import Misbehaving, Person, Shop
 from tests.console.pages import Page
@@ -54,7 +54,7 @@ def test_a_region_with_nothing_unfinished_carries_no_trigger(
 def test_the_pace_slows_down(
     carol: Person, monkeypatch: pytest.MonkeyPatch, still_shop: Shop
 ) -> None:
-    monkeypatch.setattr(polling, "is_unfinished", lambda operation: True)
+    monkeypatch.setattr(outcomes, "is_unfinished", lambda operation: True)
     paces = [
         pace(carol.htmx_get(f"{still_shop.url}/live?n={turn}")) for turn in (0, 2, 12, 40, 9999)
     ]
@@ -69,7 +69,7 @@ def test_every_unfinished_status_keeps_it_going(
 ) -> None:
     misbehaving.body = (
         b'{"operation": {"id": "o", "project_id": "p", "action": "start_compute", "status": "%s"},'
-        b'"branches": [], "project": {"id": "p"}}' % status.encode()
+        b'"endpoints": [], "branches": [], "project": {"id": "p"}}' % status.encode()
     )
     answer = dave.htmx_get("/projects/p/operations/o/live?n=5")
     assert pace(answer) == "500ms"
@@ -112,10 +112,10 @@ def test_a_form_for_the_dialog_is_only_the_form(carol: Person, still_shop: Shop)
 
 def test_a_change_made_on_the_page_renews_its_region(alice: Person, shop: Shop) -> None:
     url = f"{shop.url}/branches"
-    answer = alice.htmx_post(f"{url}/{shop.dev_id}/rename", {"name": "store"}, at=url)
+    answer = alice.htmx_post(f"{url}/{shop.dev_id}/rename", {"name": "store", "next": url}, at=url)
     assert answer["HX-Trigger"] == "perch:changed"
     assert answer["HX-Reswap"] == "none"
-    assert "The branch is renamed." in Page(answer).text
+    assert "The branch is now called store." in Page(answer).text
 
 
 def test_a_change_made_elsewhere_goes_to_the_page(alice: Person, shop: Shop) -> None:
@@ -146,14 +146,16 @@ def test_a_refused_button_tells_why_and_renews_the_region(alice: Person, shop: S
     ("path", "calls"),
     [
         ("", 4),
-        ("/branches", 4),
+        ("/branches", 5),
         ("/settings", 1),
-        ("/operations", 4),
-        ("/operations-live", 3),
-        # One more for what did its work anew, where it failed or was cancelled.
-        ("/operations/{operation}", 4),
+        ("/operations", 5),
+        ("/operations-live", 5),
+        ("/timeline", 4),
+        # Then what was asked for, and the story of each of its two operations; one more for what
+        # did its work anew, where it failed or was cancelled.
+        ("/runs/{run}", 4 + 1 + 2),
         ("/endpoints/{endpoint}", 4),
-        ("/events", 2),
+        ("/events", 4),
     ],
 )
 def test_a_page_makes_the_same_few_calls_whatever_it_shows(
@@ -169,7 +171,7 @@ def test_a_page_makes_the_same_few_calls_whatever_it_shows(
     monkeypatch.setattr(Transport, "_call", counted)
     known = {
         "endpoint": still_shop.endpoint_id,
-        "operation": still_shop.created["operations"][0]["id"],
+        "run": still_shop.created["operations"][0]["chain_id"],
     }
     answer = carol.get(still_shop.url + path.format(**known))
     assert answer.status_code in (200, polling.STOP_POLLING)
@@ -188,16 +190,25 @@ def test_the_states_are_not_older_than_the_operations(
     assert asked.index("operations") < min(asked.index("endpoints"), asked.index("branches"))
 
 
-def test_the_end_says_when_the_latest_operation_failed(
-    dave: Person, misbehaving: Misbehaving
-) -> None:
+def test_the_end_says_when_an_operation_has_failed(dave: Person, misbehaving: Misbehaving) -> None:
     misbehaving.body = (
-        b'{"operations": [{"id": "o", "status": "failed", "error": "<b>no disk</b>"}],'
+        b'{"operations": [{"id": "new", "status": "finished"},'
+        b'{"id": "o", "action": "start_compute", "status": "failed", "error": "<b>no disk</b>"}],'
         b'"endpoints": [], "branches": [], "project": {"id": "p"}}'
     )
     answer = dave.htmx_get("/projects/p/live?n=4")
     assert answer.status_code == polling.STOP_POLLING
     page = Page(answer)
-    assert "The latest operation failed: <b>no disk</b>" in page.text
-    assert "The latest operation has failed." in page.text
+    assert "Start compute failed: <b>no disk</b>" in page.text
+    assert "Nothing is in progress. Start compute has failed." in page.text
+    assert 'href="/projects/p/operations/o"' in page.html
     assert "<b>no disk" not in page.html
+
+
+def test_a_failure_goes_with_what_it_was_about(dave: Person, misbehaving: Misbehaving) -> None:
+    for there, is_told in ((b'{"id": "ep-a"}', True), (b"", False)):
+        misbehaving.body = (
+            b'{"operations": [{"id": "o", "endpoint_id": "ep-a", "status": "failed"}],'
+            b'"endpoints": [%s], "branches": [], "project": {"id": "p"}}' % there
+        )
+        assert ("failed" in Page(dave.get("/projects/p")).text) is is_told

@@ -1,37 +1,55 @@
-"""Operations: the list, page by page, and one's page."""
+"""Operations as runs: the list, page by page, and one's page."""
 
 import pytest
 
 from console.views import operations
-from tests.console.conftest import Person, Shop
+from tests.console.conftest import Misbehaving, Person, Shop
 from tests.console.pages import Page
+from tests.console.test_stories import answer_with, told
 
 
 def test_it_works(carol: Person, still_shop: Shop) -> None:
     page = Page(carol.get(f"{still_shop.url}/operations"))
     names = [row.split(" | ")[0] for row in page.rows()]
-    assert names == ["Create branch", "Start compute", "Create timeline"]
-    row = page.row("Start compute")
+    assert names == [
+        "Create branch dev",
+        "Create the project with branch main Create timeline : OK Start compute : OK",
+    ]
+    row = page.row("Create branch dev")
     assert "OK" in row
-    assert "main" in row
-    assert still_shop.endpoint_id in row
+    assert "key tests" in row
     assert " ms" in row or " s" in row
     assert not page.polls
     assert "Older" not in page.text
+    assert "2 runs" in page.text
 
 
-def test_older_ones_come_by_cursor(
+def test_older_ones_come_by_cursor_and_no_run_is_cut_in_two(
     carol: Person, still_shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(operations, "OPERATIONS_A_PAGE", 2)
     first = carol.get(f"{still_shop.url}/operations")
-    assert "Older" in Page(first).text
-    query = {"cursor": first.context["older_cursor"]}
-    second = carol.browser.get(f"{still_shop.url}/operations", query)
-    assert [row.name for row in second.context["operations"]] == ["Create timeline"]
+    # Of the second run, one operation is on the API's page, and all on ours.
+    assert [row.title for row in first.context["runs"]] == [
+        "Create branch dev",
+        "Create the project with branch main",
+    ]
+    assert len(first.context["runs"][1].operations) == 2
+    second = carol.get(f"{still_shop.url}/operations?{first.context['older_query']}")
+    # What is left of it has been told there.
+    assert second.context["runs"] == []
     page = Page(second)
+    assert "There are none older." in page.text
     assert "Newest" in page.text
-    assert "Older" not in page.text
+    assert 'id="older"' not in page.html
+
+
+def test_a_run_is_found_by_any_of_its_operations_and_shown_whole(
+    carol: Person, still_shop: Shop
+) -> None:
+    answer = carol.get(f"{still_shop.url}/operations?action=start_compute")
+    (row,) = answer.context["runs"]
+    assert [part.name for part in row.operations] == ["Create timeline", "Start compute"]
 
 
 def test_a_broken_cursor_is_a_page_with_a_way_out(carol: Person, still_shop: Shop) -> None:
@@ -42,22 +60,22 @@ def test_a_broken_cursor_is_a_page_with_a_way_out(carol: Person, still_shop: Sho
     assert "All projects" in page.text
 
 
-def test_one_operation_tells_its_course(carol: Person, still_shop: Shop) -> None:
-    (start,) = [
-        operation
-        for operation in carol.api.get(f"/projects/{still_shop.id}/operations")["operations"]
-        if operation["action"] == "start_compute"
-    ]
-    page = Page(carol.get(f"{still_shop.url}/operations/{start['id']}"))
-    for words in ("Start compute", "Requested", "OK", "Duration", still_shop.endpoint_id, "main"):
-        assert words in page.text
+def test_a_run_tells_its_course(carol: Person, still_shop: Shop) -> None:
+    first = carol.api.get(f"/projects/{still_shop.id}/operations")["operations"][-1]
+    page = Page(carol.get(f"{still_shop.url}/runs/{first['chain_id']}"))
+    for words in (
+        *("Create the project with branch main", "by key tests", "OK", "Asked for", "Took"),
+        *('The project "shop" was created', "Starting Postgres", "Waiting for", "Picked up"),
+        *(still_shop.endpoint_id, "start_compute"),
+    ):
+        assert words in page.text, words
     assert not page.polls
 
 
 def test_an_unfinished_one_polls(alice: Person, shop: Shop) -> None:
     path = f"/projects/{shop.id}/endpoints/{shop.endpoint_id}/suspend"
     (suspend,) = alice.api.post(path)["operations"]
-    url = f"{shop.url}/operations/{suspend['id']}"
+    url = f"{shop.url}/runs/{suspend['chain_id']}"
     shown = alice.get(url)
     assert Page(shown).polls or "OK" in Page(shown).text
     alice.api.ended(shop.id, suspend["id"])
@@ -73,3 +91,27 @@ def test_of_another_project_is_not_found(alice: Person, shop: Shop) -> None:
     other = alice.api.new_project(name="other", wait=False)
     foreign = other["operations"][0]["id"]
     assert alice.get(f"{shop.url}/operations/{foreign}").status_code == 404
+
+
+def test_the_timeline_says_the_same_as_a_table(carol: Person, still_shop: Shop) -> None:
+    listed = carol.get(f"{still_shop.url}/operations?hours=1").content.decode()
+    assert "Last hour" in Page(carol.get(f"{still_shop.url}/operations?hours=1")).text
+    assert listed.count('role="img" aria-label="') >= 2
+    page = Page(carol.get(f"{still_shop.url}/timeline?hours=24"))
+    row = page.row("Create the project with branch main")
+    assert row.startswith(still_shop.endpoint_id)
+    assert "OK" in row
+    # What is no choice is the usual one.
+    assert "Last 6 hours" in Page(carol.get(f"{still_shop.url}/timeline?hours=7000")).text
+    assert carol.htmx_get(f"{still_shop.url}/timeline-live").status_code == 286
+
+
+def test_an_older_page_does_not_tell_of_failures_that_may_be_put_right(
+    dave: Person, misbehaving: Misbehaving
+) -> None:
+    answer_with(misbehaving, told(status="failed", updated_at=""))
+    assert "Create branch failed" in Page(dave.get("/projects/p/operations")).text
+    for query in ("cursor=c", "status=failed"):
+        page = Page(dave.get(f"/projects/p/operations?{query}"))
+        assert "Create branch failed" not in page.text
+        assert "Error" in page.row("Create branch")

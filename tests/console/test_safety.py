@@ -11,6 +11,7 @@ from django.conf import settings as django_settings
 from django.test import Client as Browser
 
 from tests.console.conftest import Person, Shop
+from tests.console.pages import Page
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -137,3 +138,28 @@ def test_without_a_secret_it_does_not_start_and_says_why() -> None:
 def test_it_keeps_to_its_own_settings_beside_the_control_plane() -> None:
     started = start(PERCH_SECRET_KEY="s", DJANGO_SETTINGS_MODULE="controlplane.settings")
     assert started.returncode == 0, started.stderr
+
+
+def test_a_form_of_another_site_is_refused(alice: Person) -> None:
+    careful = Browser(enforce_csrf_checks=True)
+    careful.cookies = alice.browser.cookies
+    for origin in ("http://evil.example", "null", "http://testserver.evil.example"):
+        headers = {"Origin": origin}
+        answer = careful.post("/new-project", {"name": "x"}, headers=headers)
+        assert answer.status_code == 403
+        assert careful.post("/sign-out", headers=headers).status_code == 403
+    assert alice.api.get("/projects")["projects"] == []
+
+
+def test_an_old_form_of_our_own_comes_back_and_does_nothing(alice: Person) -> None:
+    careful = Browser(enforce_csrf_checks=True)
+    careful.cookies = alice.browser.cookies
+    headers = {"Origin": "http://testserver"}
+    answer = careful.post("/new-project", {"name": "what I typed"}, headers=headers)
+    assert answer.status_code == 422
+    page = Page(answer)
+    assert page.fields["name"] == "what I typed"
+    assert "You have signed in anew since this page was made" in page.text
+    assert alice.api.get("/projects")["projects"] == []
+    again = {"name": "what I typed", "csrfmiddlewaretoken": page.fields["csrfmiddlewaretoken"]}
+    assert careful.post("/new-project", again, headers=headers).status_code == 302

@@ -40,10 +40,34 @@ def test_everything_else_asks_to_sign_in_first_and_returns(
     assert signed_in["Location"] == path
 
 
-def test_a_fragment_sends_the_whole_page_to_sign_in(visitor: Browser) -> None:
+def test_a_fragment_asks_to_sign_in_and_leaves_the_page_as_it_is(visitor: Browser) -> None:
     headers = {"HX-Request": "true", "HX-Current-URL": "http://testserver/projects/a-b-1"}
     answer = visitor.get("/projects/a-b-1/rename", headers=headers)
-    assert answer["HX-Redirect"] == "/sign-in?next=%2Fprojects%2Fa-b-1"
+    assert answer.status_code == 401
+    assert answer["HX-Reswap"] == "none"
+    assert "HX-Redirect" not in answer
+    page = Page(answer)
+    assert "You are not signed in" in page.text
+    assert '<a href="/sign-in" target="_blank"' in page.html
+
+
+def test_a_form_sent_after_signing_out_keeps_what_was_typed(alice: Person) -> None:
+    alice.post("/sign-out")
+    answer = alice.post("/new-project", {"name": "what I typed"})
+    assert answer.status_code == 422
+    page = Page(answer)
+    assert page.fields["name"] == "what I typed"
+    assert "You are not signed in" in page.text
+    assert alice.api.get("/projects")["projects"] == []
+
+
+def test_a_button_pressed_after_signing_out_does_nothing(alice: Person) -> None:
+    alice.post("/sign-out")
+    answer = alice.post("/projects/a-b-1/endpoints/ep-1/start")
+    assert answer["Location"].startswith("/sign-in?next=")
+    answer = alice.htmx_post("/projects/a-b-1/endpoints/ep-1/start")
+    assert answer.status_code == 401
+    assert "HX-Redirect" not in answer
 
 
 @pytest.mark.parametrize(
@@ -97,7 +121,8 @@ def test_a_copy_of_the_cookie_ends_with_the_session(alice: Person, visitor: Brow
     assert visitor.get("/").status_code == 200
     alice.post("/sign-out")
     assert visitor.get("/").status_code == 302
-    assert visitor.post("/api-keys/new", {"name": "mine"}).status_code == 302
+    assert visitor.post("/api-keys/new", {"name": "mine"}).status_code == 422
+    assert len(alice.api.get("/api_keys")) == 1
     # Who signs in again begins another session, and that one goes on.
     alice.post("/sign-in", {"key": alice.api.key})
     assert alice.get("/").status_code == 200

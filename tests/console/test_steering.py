@@ -11,31 +11,33 @@ from tests.console.test_stories import answer_with, told
 from tests.support.waiting import wait_for
 
 URL = "/projects/p/operations/one"
+RUN = "/projects/p/runs/chain-1"
 
 
 def test_it_works(alice: Person, shop: Shop) -> None:
     with shop.locked():
         _, start = alice.api.post(shop.endpoint_path(rest="/restart"))["operations"]
         url = f"{shop.url}/operations/{start['id']}"
-        page = Page(alice.get(url))
+        run = f"{shop.url}/runs/{start['chain_id']}"
+        assert alice.get(url)["Location"] == f"{run}#operation-{start['id']}"
+        page = Page(alice.get(run))
         assert page.polls
         assert "Waiting for “Suspend compute”" in page.text
-        assert alice.post(f"{url}/cancel")["Location"] == url
-        page = Page(alice.get(url))
+        assert alice.post(f"{url}/cancel", {"next": run})["Location"] == run
+        page = Page(alice.get(run))
         assert "The operation is cancelled." in page.text
-        assert "How it ended" in page.text
         # The suspend before it cannot be left half-done.
-        suspend_url = f"{shop.url}/chains/{start['chain_id']}/cancel"
-        alice.post(suspend_url, {"next": url})
-    wait_for(lambda: not Page(alice.get(url)).polls, "the end of the request")
+        alice.post(f"{shop.url}/chains/{start['chain_id']}/cancel")
+    wait_for(lambda: not Page(alice.get(run)).polls, "the end of the request")
+    assert "How it ended" in Page(alice.get(run)).text
     anew = alice.post(f"{url}/retry")["Location"]
-    assert anew != url
+    assert anew != run
     wait_for(lambda: not Page(alice.get(anew)).polls, "the end of the retry")
     page = Page(alice.get(anew))
     assert "OK" in page.text
     assert "by a retry with key tests" in page.text
-    assert f"Does anew the work of {start['id']}" in page.text
-    assert f"Tried again as {anew.rpartition('/')[2]}" in Page(alice.get(url)).text
+    assert f"Does anew the work of the run of {start['id']}" in page.text
+    assert f"Tried again as run {anew.rpartition('/')[2]}" in Page(alice.get(run)).text
 
 
 def test_a_refusal_of_the_api_is_told_in_its_words(carol: Person, still_shop: Shop) -> None:
@@ -63,7 +65,7 @@ def test_only_what_makes_sense_is_offered(
     dave: Person, misbehaving: Misbehaving, status: str, offered: set[str]
 ) -> None:
     answer_with(misbehaving, told(status=status))
-    html = dave.get(URL).content.decode()
+    html = dave.get(RUN).content.decode()
     assert {verb for verb in ("cancel", "retry") if f"{URL}/{verb}" in html} == offered
     assert "/chains/" not in html, "one operation is all of its request"
 
@@ -84,7 +86,7 @@ def test_the_same_of_a_whole_request(
 ) -> None:
     first, second = statuses
     answer_with(misbehaving, told(status=first), told(id="two", status=second))
-    html = dave.get(URL).content.decode()
+    html = dave.get(RUN).content.decode()
     chain = "/projects/p/chains/chain-1"
     assert {verb for verb in ("cancel", "retry") if f"{chain}/{verb}" in html} == offered
 
@@ -105,7 +107,7 @@ def test_cancelling_is_asked_first_and_sent_once(dave: Person, misbehaving: Misb
     # By the same key, so that the second finds its answer and does nothing.
     assert len(misbehaving.once) == 2
     assert len(set(misbehaving.once)) == 1
-    assert "The operation is cancelled." in Page(dave.get(URL)).text
+    assert "The operation is cancelled." in Page(dave.get(RUN)).text
 
 
 def test_one_that_is_being_stopped_is_not_said_to_be(
@@ -143,18 +145,18 @@ def test_what_was_not_answered_is_asked_again_by_the_same_key(
     assert Page(dave.post(f"{URL}/cancel", {"once": "first"})).fields["once"] == "first"
 
 
-def test_a_retry_leads_to_the_new_operation(dave: Person, misbehaving: Misbehaving) -> None:
+def test_a_retry_leads_to_the_new_run(dave: Person, misbehaving: Misbehaving) -> None:
     answer_with(misbehaving, told(status="failed"))
-    html = dave.get(URL).content.decode()
+    html = dave.get(RUN).content.decode()
     once = re.search(r'name="once" value="([\w-]+)"', html)
     assert once
-    misbehaving.body = json.dumps({"operations": [told(id="new"), told(id="newer")]}).encode()
+    misbehaving.body = json.dumps({"operations": [told(id="new", chain_id="chain-2")]}).encode()
     answer = dave.post(f"{URL}/retry", {"once": once[1]})
-    assert answer["Location"] == "/projects/p/operations/new"
+    assert answer["Location"] == "/projects/p/runs/chain-2"
     assert misbehaving.asked[-1] == "POST /api/v2/projects/p/operations/one/retry"
     assert once[1] in misbehaving.once[0]
     answer = dave.htmx_post(f"{URL}/retry", {"once": once[1]}, at=URL)
-    assert answer["HX-Redirect"] == "/projects/p/operations/new"
+    assert answer["HX-Redirect"] == "/projects/p/runs/chain-2"
     assert len(set(misbehaving.once)) == 1
 
 
@@ -179,11 +181,11 @@ def test_a_key_of_somebodys_own_does_no_harm(
 def test_both_by_chain(dave: Person, misbehaving: Misbehaving) -> None:
     chain = "/projects/p/chains/chain-1"
     page = Page(dave.get(f"{chain}/cancel?next={URL}"))
-    assert "All operations of this request are cancelled" in page.text
+    assert "All operations of this run are cancelled" in page.text
     misbehaving.body = json.dumps({"operations": [told(status="cancelled")] * 2}).encode()
     answer = dave.post(f"{chain}/cancel", {"next": URL})
     assert answer["Location"] == URL
-    assert dave.post(f"{chain}/retry")["Location"] == URL
+    assert dave.post(f"{chain}/retry")["Location"] == RUN
     posts = [path for path in misbehaving.asked if "POST" in path]
     assert posts == [
         f"POST /api/v2{chain}/cancel",

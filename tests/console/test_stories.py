@@ -1,7 +1,7 @@
-"""An operation's page: its story, its request, who began it, what does its work anew."""
+"""A run's page: its operations step by step, why it failed, its log, what does its work anew."""
 
 import json
-import re
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ from console.story import story
 from tests.console.conftest import Misbehaving, Person
 from tests.console.pages import Page
 
+RUN = "/projects/p/runs/chain-1"
 STEPS = [
     {
         "name": "waiting",
@@ -65,26 +66,128 @@ def answer_with(api: Misbehaving, operation: dict[str, Any], *others: dict[str, 
 
 def test_it_works(dave: Person, misbehaving: Misbehaving) -> None:
     answer_with(misbehaving, told(), told(id="two", action="start_compute"))
-    page = Page(dave.get("/projects/p/operations/one"))
+    page = Page(dave.get(RUN))
+    assert "Create branch, then Start compute" in page.text
     assert "by key laptop" in page.text
-    assert "Waiting for operation other-1 1.0 s" in page.text
+    assert "Waiting for operation other-1" in page.text
     assert 'href="/projects/p/operations/other-1"' in page.html
-    assert "Copying the data 42 MB of 84 MB 2.5 s" in page.text
-    assert "Polishing mirrors mirrors 2 restart the <b>mirror</b> broke 500 ms" in page.text
+    assert "Copying the data 42 MB of 84 MB | +1.0 s |  | 2.5 s" in page.row("Copying the data")
+    words = "Polishing mirrors mirrors 2 restart the <b>mirror</b> broke | +3.5 s |  | 500 ms"
+    assert page.row("Polishing") == words
     assert "<b>mirror" not in page.html
-    assert "Of the same request 2" in page.text
     assert not page.polls
-    # In their order, and this one is no link to itself.
-    assert [row.split(" | ")[0] for row in page.rows()] == ["Create branch", "Start compute"]
-    assert 'href="/projects/p/operations/two"' in page.html
-    assert 'href="/projects/p/operations/one"' not in page.html
+    # In their order, each a place of its own.
+    assert page.html.index('id="operation-one"') < page.html.index('id="operation-two"')
+    assert "2026-11-21T10:00:01.000Z Copying the data · 42 MB · of 84 MB 2500 ms" in page.text
+
+
+def test_an_operation_leads_to_its_run(dave: Person, misbehaving: Misbehaving) -> None:
+    answer_with(misbehaving, told())
+    answer = dave.get("/projects/p/operations/one")
+    assert answer["Location"] == f"{RUN}#operation-one"
+
+
+def test_what_was_asked_for_is_told_as_the_server_has_noted_it(
+    dave: Person, misbehaving: Misbehaving
+) -> None:
+    def event(number: int, at: str, summary: str, **fields: Any) -> dict[str, Any]:
+        about = {"operation_ids": ["one"], "project_id": "p"}
+        return {"id": str(number), "at": at, "summary": summary, **about, **fields}
+
+    answer_with(misbehaving, told())
+    body = json.loads(misbehaving.body)
+    body["events"] = [
+        event(3, "2026-11-21T10:00:04Z", "The end of it."),
+        event(2, "2026-11-21T10:00:00.001Z", "Foreign.", operation_ids=["other"]),
+        event(1, "2026-11-21T10:00:00Z", "Asked.", changes={"name": {"from": "a", "to": "b"}}),
+    ]
+    misbehaving.body = json.dumps(body).encode()
+    page = Page(dave.get(RUN))
+    assert "What was asked for Asked. name a → b" in page.text
+    assert "The end of it" not in page.text
+    assert "Foreign" not in page.text
+
+
+def test_the_one_that_failed_is_blamed_and_not_its_victims(
+    dave: Person, misbehaving: Misbehaving
+) -> None:
+    steps = [STEPS[0], STEPS[2], STEPS[2]]
+    culprit = told(
+        status="failed",
+        error="no disk; ask for room",
+        failures_count=2,
+        steps=steps,
+        branch_id="br-a",
+    )
+    why = "not run: the operation one (create_branch) before it failed: no disk"
+    victim = told(id="two", action="start_compute", status="failed", error=why)
+    answer_with(misbehaving, culprit, victim)
+    body = json.loads(misbehaving.body)
+    body["branches"] = [{"id": "br-a", "name": "dev"}]
+    misbehaving.body = json.dumps(body).encode()
+    page = Page(dave.get(RUN))
+    reason = "Why Create branch failed in “Polishing mirrors”, attempt 2 no disk; ask for room"
+    assert reason in page.text
+    assert "Not run because of it: Start compute." in page.text
+    assert "The branch holds no data yet." in page.text
+    assert "Start compute Not run" in page.text
+    assert "An operation before it failed." in page.text
+    # What is restored was there before.
+    body["branches"] = [{"id": "br-a", "name": "dev", "created_at": "2026-11-01T10:00:00Z"}]
+    misbehaving.body = json.dumps(body).encode()
+    assert "The branch keeps the data that it had." in Page(dave.get(RUN)).text
+    # What every attempt failed with is told once.
+    assert page.text.count("failed the same way") == 1
+
+
+def test_an_operation_that_no_worker_takes_is_said_to_be_stuck(
+    dave: Person, misbehaving: Misbehaving
+) -> None:
+    at = (datetime.now(UTC) - timedelta(seconds=45)).isoformat()
+    queued: dict[str, Any] = {"name": "queued", "started_at": at, "finished_at": None, "detail": {}}
+    answer_with(misbehaving, told(status="running", created_at=at, steps=[queued]))
+    page = Page(dave.get(RUN))
+    assert "No worker has taken it for 4" in page.text
+    assert "1 operation in progress for 4" in page.text
+    listed = Page(dave.get("/projects/p/operations"))
+    assert "In progress for 4" in listed.row("Create branch")
+    assert "No worker has taken it for 4" in listed.row("Create branch")
+    at = datetime.now(UTC).isoformat()
+    answer_with(misbehaving, told(status="running", steps=[queued | {"started_at": at}]))
+    assert "No worker" not in Page(dave.get(RUN)).text
+
+
+def test_what_has_not_begun_is_waiting_and_not_running(
+    dave: Person, misbehaving: Misbehaving
+) -> None:
+    answer_with(misbehaving, told(status="scheduling", steps=[]))
+    page = Page(dave.get(RUN))
+    assert "Waiting for" in page.text
+    assert "Under way for" not in page.text
+    answer_with(misbehaving, told(status="running", steps=[]))
+    assert "Under way for" in Page(dave.get(RUN)).text
+
+
+def test_what_it_is_about_is_a_link_while_it_exists(dave: Person, misbehaving: Misbehaving) -> None:
+    answer_with(misbehaving, told(endpoint_id="ep-a", branch_id="br-a"))
+    body = json.loads(misbehaving.body)
+    body["endpoints"], body["branches"] = [{"id": "ep-a"}], [{"id": "br-a", "name": "dev"}]
+    misbehaving.body = json.dumps(body).encode()
+    page = Page(dave.get(RUN))
+    assert 'href="/projects/p/endpoints/ep-a"' in page.html
+    assert "deleted" not in page.text
+    body["endpoints"], body["branches"] = [], []
+    misbehaving.body = json.dumps(body).encode()
+    page = Page(dave.get(RUN))
+    assert 'href="/projects/p/endpoints/ep-a"' not in page.html
+    assert page.text.count("deleted") == 2
 
 
 def test_who_is_waited_for_is_called_by_its_name_where_it_is_of_the_same_request(
     dave: Person, misbehaving: Misbehaving
 ) -> None:
     answer_with(misbehaving, told(), told(id="other-1", action="create_timeline"))
-    assert "Waiting for “Create timeline”" in Page(dave.get("/projects/p/operations/one")).text
+    assert "Waiting for “Create timeline”" in Page(dave.get(RUN)).text
 
 
 def test_another_server_tells_less_and_nothing_looks_broken(
@@ -93,18 +196,20 @@ def test_another_server_tells_less_and_nothing_looks_broken(
     plain = told()
     for name in ("chain_id", "initiator", "steps"):
         del plain[name]
-    for status in ("running", "finished", "failed", "cancelled"):
+    for status in ("running", "finished", "failed", "cancelled", "teleported"):
         answer_with(misbehaving, plain | {"status": status})
         misbehaving.asked.clear()
         page = Page(dave.get("/projects/p/operations/one"))
-        for words in (" by ", "story", "same request", "Try", "Cancel…"):
+        assert "Create branch" in page.text
+        for words in (" by key", "Try", "Cancel…", "What was asked"):
             assert words not in page.text, status
         assert "<form" not in page.html.partition('id="live"')[2].partition("</main>")[0]
         # Nor is it asked for what it does not know.
-        assert len(misbehaving.asked) == 3
+        assert len(misbehaving.asked) == 4
         listed = Page(dave.get("/projects/p/operations"))
         assert "Filter" not in listed.text
-        assert " by " not in listed.text
+        assert " by " not in listed.row("Create branch")
+        assert dave.get("/projects/p/operations/one/live").status_code in (200, 286)
 
 
 @pytest.mark.parametrize(
@@ -149,29 +254,49 @@ def test_it_polls_until_the_last_of_the_request_has_ended(
     dave: Person, misbehaving: Misbehaving
 ) -> None:
     answer_with(misbehaving, told(), told(id="two", status="cancelling"))
-    assert Page(dave.get("/projects/p/operations/one")).polls
+    assert Page(dave.get(RUN)).polls
     answer_with(misbehaving, told(), told(id="two", status="cancelled"))
-    assert not Page(dave.get("/projects/p/operations/one")).polls
-    assert dave.htmx_get("/projects/p/operations/one/live?n=4").status_code == 286
+    assert not Page(dave.get(RUN)).polls
+    assert dave.htmx_get(f"{RUN}/live?n=4").status_code == 286
 
 
 def test_what_did_its_work_anew_is_linked_both_ways(dave: Person, misbehaving: Misbehaving) -> None:
     retried = told(status="failed", error="no disk")
     anew = told(id="two", chain_id="chain-2", retry_of="one", initiator={"type": "retry"})
     answer_with(misbehaving, retried, anew)
-    page = Page(dave.get("/projects/p/operations/one"))
-    assert "Tried again as two" in page.text
-    assert re.search(r'href="/projects/p/operations/two"', page.html)
+    page = Page(dave.get(RUN))
+    assert "Tried again as run chain-2" in page.text
+    assert 'href="/projects/p/runs/chain-2"' in page.html
     assert any("initiator=retry" in path for path in misbehaving.asked)
-    answer_with(misbehaving, anew, retried)
-    page = Page(dave.get("/projects/p/operations/two"))
-    assert "Does anew the work of one" in page.text
+    page = Page(dave.get("/projects/p/runs/chain-2"))
+    assert "Does anew the work of the run of one" in page.text
     assert "by a retry" in page.text
 
 
-def test_the_page_stands_where_its_request_cannot_be_read(
+def test_an_unknown_run_is_a_page_with_a_way_out(dave: Person, misbehaving: Misbehaving) -> None:
+    answer_with(misbehaving, told())
+    answer = dave.get("/projects/p/runs/chain-9")
+    assert answer.status_code == 404
+    assert "There is no such run" in Page(answer).text
+
+
+def test_the_page_stands_where_only_its_operations_can_be_read(
     dave: Person, misbehaving: Misbehaving
 ) -> None:
-    body = {"operation": told(status="failed"), "branches": [], "project": {"id": "p"}}
+    answer_with(misbehaving, told(status="failed", error="no disk"))
+    body = json.loads(misbehaving.body)
+    del body["operation"]
     misbehaving.body = json.dumps(body).encode()
-    assert dave.get("/projects/p/operations/one").status_code == 200
+    page = Page(dave.get(RUN))
+    assert "Why it failed no disk" in page.text
+    assert "Log" in page.text
+
+
+@pytest.mark.parametrize("chain_id", ["a/b", "ü", "x" * 300, " "])
+def test_ids_that_no_page_of_ours_can_have_do_no_harm(
+    dave: Person, misbehaving: Misbehaving, chain_id: str
+) -> None:
+    answer_with(misbehaving, told(id=chain_id, chain_id=chain_id, branch_id="b/b"))
+    assert dave.get("/projects/p/operations").status_code == 200
+    assert dave.get("/projects/p/timeline").status_code == 200
+    assert dave.get("/projects/p/operations/one").status_code in (200, 302)

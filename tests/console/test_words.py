@@ -70,7 +70,7 @@ def test_states() -> None:
 def test_no_two_shapes_say_different_things() -> None:
     statuses = [*ENDPOINT_STATES, *OPERATION_STATUSES.values()]
     shapes = {status.label: status.shape for status in statuses}
-    assert shapes["OK"] != shapes["Error"] != shapes["Scheduling"] != shapes["In progress"]
+    assert shapes["OK"] != shapes["Error"] != shapes["Waiting"] != shapes["In progress"]
     assert len({ACTIVE.shape, IDLE.shape, STOPPED.shape}) == 3
 
 

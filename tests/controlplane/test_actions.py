@@ -1,13 +1,17 @@
 """The table of actions: complete, and what is stored comes back as it was."""
 
+import sys
+from pathlib import Path
+
 import psycopg
 import pytest
 from django.conf import settings
 
 from controlplane.compute.branch_data import NoSuchBranchData
-from controlplane.compute.process import StartFailed
+from controlplane.compute.process import StartFailed, _complaints
 from controlplane.compute.space import NotEnoughSpace
 from controlplane.models import Action, Branch, Configuration, Endpoint, EndpointState
+from controlplane.operations import words as of_operations
 from controlplane.operations.actions import ACTIONS, MAKES_BRANCH, STARTS, details_of
 from controlplane.operations.details import ApplyConfigDetails, Details, SuspendComputeDetails
 from controlplane.operations.scheduling import Step
@@ -103,3 +107,27 @@ def test_errors_name_no_path_of_the_host() -> None:
     shared = 'could not open "/usr/share/postgresql/18/timezonesets/Mars" and /proc/7/stat'
     assert without_paths(shared) == 'could not open "Mars" and stat'
     assert without_paths("SELECT '/home/alice/x'") == "SELECT '/home/alice/x'"
+
+
+def test_errors_name_no_path_that_leads_there_by_another_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Postgres calls its own files by their real paths, whatever links lead to them."""
+    real, link = tmp_path / "real", tmp_path / "link"
+    real.mkdir()
+    link.symlink_to(real)
+    monkeypatch.setattr(sys, "prefix", str(link))
+    of_operations._host_paths.cache_clear()
+    try:
+        told = f'could not load "{real}/lib/x.so", {link}/share and {settings.PROXY_SOCKET_DIR}/1'
+        assert without_paths(told) == 'could not load "x.so", share and 1'
+    finally:
+        of_operations._host_paths.cache_clear()
+
+
+def test_what_postgres_said_last_begins_with_a_whole_word() -> None:
+    """A path that is cut off at its front would not be known for one."""
+    said = f"it looked in /secret/{'x' * 380}/pg_control\nand found nothing there"
+    assert _complaints(said) == "and found nothing there"
+    assert _complaints("word " * 200).split(" ") == ["word"] * 80
+    assert _complaints("x" * 500) == ""

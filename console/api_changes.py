@@ -1,0 +1,73 @@
+"""Whether anything has changed at the management API: told by its stream of events where it has
+one, and otherwise by looking at what is cheap to read."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from console.api_errors import APIError, NonsenseAnswer
+from console.api_results import objects, text
+from console.api_transport import Transport
+
+# Of a stream, bytes of a line: more is no event of this API.
+LONGEST_LINE: Final = 1 << 20
+# What is looked at of a project: any change shows in one of them.
+OPERATIONS_READ: Final = 10
+# Of an account, at each look: the list of projects, and the endpoints of so many of them in turn.
+PROJECTS_READ, PROJECTS_AT_ONCE = 100, 4
+
+
+class ChangeCalls:
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self.identity = transport.identity
+
+    def follow(self, project_id: str) -> Iterator[bool]:
+        """Each piece of the stream as it comes: whether it tells of a change, or only that the
+        stream goes on. The first says that from here on no change is missed.
+
+        Raises an `APIError`, NotOffered where there is no such stream.
+        """
+        path = ("projects", project_id, "events") if project_id else ("events",)
+        rest = b""
+        for piece in self._transport.again().stream(*path):
+            *lines, rest = (rest + piece).split(b"\n")
+            if len(rest) > LONGEST_LINE:
+                raise NonsenseAnswer("The stream of events has a line without end.")
+            yield any(line.startswith(b"data:") for line in lines)
+
+    def look(self, project_id: str, turn: int) -> dict[str, str]:
+        """What is told, by what was asked: a digest of it, or of how it failed. `turn` counts
+        the looks; not each of them asks the same."""
+        transport = self._transport.again()
+
+        def asked(*path: str, limit: int = 0) -> object:
+            return transport.get(*path, query={"limit": limit} if limit else None)
+
+        if project_id:
+            own = ("projects", project_id)
+            return {
+                "operations": _digest(lambda: asked(*own, "operations", limit=OPERATIONS_READ)),
+                "endpoints": _digest(lambda: asked(*own, "endpoints")),
+                "branches": _digest(lambda: asked(*own, "branches")),
+            }
+        try:
+            projects = asked("projects", limit=PROJECTS_READ)
+            named = (text(item, "id") for item in objects(projects, "projects"))
+            ids = [one for one in named if one]
+        except APIError as error:
+            return {"projects": type(error).__name__}
+        found = {"projects": _digest(lambda: projects)}
+        first = turn * PROJECTS_AT_ONCE % max(len(ids), 1)
+        for one in ids[first : first + PROJECTS_AT_ONCE]:
+            found[one] = _digest(lambda one=one: asked("projects", one, "endpoints"))  # type: ignore[misc]
+        return found
+
+
+def _digest(call: Callable[[], object]) -> str:
+    try:
+        answer = json.dumps(call(), sort_keys=True)
+    except APIError as error:
+        return type(error).__name__
+    return hashlib.sha256(answer.encode()).hexdigest()

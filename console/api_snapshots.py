@@ -1,0 +1,80 @@
+"""Snapshots of branches: the management API's calls for them, and what they return."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from console.api_results import JSONObject, moment, number, objects, one, required, stamp, text
+from console.api_transport import Transport
+from console.api_webhooks import may_be_missing
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    id: str
+    name: str
+    # "" where it is not told any more.
+    source_branch_id: str
+    # What was committed before is in it; None while it is being taken.
+    timestamp: datetime | None
+    created_at: datetime | None
+    expires_at: datetime | None
+    # Bytes; None where nobody has measured it.
+    full_size: int | None
+
+    @classmethod
+    def read(cls, data: JSONObject) -> "Snapshot":
+        snapshot_id = required(data, "id")
+        size = number(data, "full_size", -1)
+        return cls(
+            id=snapshot_id,
+            name=text(data, "name") or snapshot_id,
+            source_branch_id=text(data, "source_branch_id"),
+            timestamp=moment(data, "timestamp"),
+            created_at=moment(data, "created_at"),
+            expires_at=moment(data, "expires_at"),
+            full_size=int(size) if size >= 0 else None,
+        )
+
+
+class SnapshotCalls:
+    """One method per call. Every one raises an `APIError`, as `ManagementAPI`'s do."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def list(self, project_id: str) -> "list[Snapshot]":
+        """The newest first. There is no call for one alone."""
+        with may_be_missing("It takes no snapshots."):
+            data = self._transport.get("projects", project_id, "snapshots")
+        return [Snapshot.read(item) for item in objects(data, "snapshots")]
+
+    def create(
+        self, project_id: str, branch_id: str, *, name: str, expires_at: datetime | None
+    ) -> Snapshot:
+        asked: dict[str, Any] = {
+            "name": name,
+            "expires_at": stamp(expires_at) if expires_at else "",
+        }
+        # Some servers read the query, some the body.
+        query = {field: value for field, value in asked.items() if value}
+        path = ("projects", project_id, "branches", branch_id, "snapshot")
+        data = self._transport.send("POST", *path, body=query, query=query)
+        return Snapshot.read(one(data, "snapshot"))
+
+    def restore_as_branch(self, project_id: str, snapshot_id: str, *, name: str) -> str:
+        """The new branch's id."""
+        body = {"name": name} if name else {}
+        return self._restore(project_id, snapshot_id, body)
+
+    def restore_in_place(self, project_id: str, snapshot_id: str, *, target_id: str) -> str:
+        """Put the snapshot's data in the place of the target branch's; the target's id."""
+        body = {"target_branch_id": target_id, "finalize_restore": True}
+        return self._restore(project_id, snapshot_id, body)
+
+    def _restore(self, project_id: str, snapshot_id: str, body: JSONObject) -> str:
+        path = ("projects", project_id, "snapshots", snapshot_id, "restore")
+        return required(one(self._transport.send("POST", *path, body=body), "branch"), "id")
+
+    def delete(self, project_id: str, snapshot_id: str) -> None:
+        self._transport.send("DELETE", "projects", project_id, "snapshots", snapshot_id)

@@ -1,0 +1,113 @@
+"""What the page of one branch shows, read in two rounds of calls."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from console.api_errors import NotFound
+from console.api_events import Event
+from console.api_operations import Operation
+from console.api_results import Branch, Database, Project, stamp
+from console.api_roles import Role
+from console.api_snapshots import Snapshot
+from console.branch_rows import BranchRow, branch_rows
+from console.management_api import ManagementAPI, side_by_side
+from console.parts import Part, part
+from console.rows import endpoint_row
+
+# A server that passes over the filter lists the project's: so many are looked through.
+OPERATIONS_READ = 50
+EVENTS_READ = 200
+# A server that never says of when a snapshot is leaves it at that.
+SNAPSHOT_WITHIN = timedelta(minutes=10)
+CREATIONS = {"role.created": "role", "database.created": "database"}
+
+
+@dataclass(frozen=True)
+class BranchContents:
+    project: Project
+    row: BranchRow
+    children: Sequence[Branch]
+    roles: Part[Role]
+    databases: Part[Database]
+    snapshots: Part[Snapshot]
+    # Its own, the newest first, and before them those that take snapshots of it now.
+    operations: Sequence[Operation]
+    # The names of the roles and the databases that SQL made, where the server tells.
+    roles_by_sql: frozenset[str]
+    databases_by_sql: frozenset[str]
+
+    @property
+    def can_be_steered(self) -> bool:
+        """Whether its server tells operations by their branch."""
+        return any(operation.can_be_steered for operation in self.operations)
+
+
+def read_branch(api: ManagementAPI, project_id: str, branch_id: str) -> BranchContents:
+    """Raises NotFound, where the list of branches is without it."""
+    # Operations before what they change, as on the project's page.
+    page, project, made = side_by_side(
+        lambda: api.operations(project_id, limit=OPERATIONS_READ, branch_id=branch_id),
+        lambda: api.project(project_id),
+        part(lambda: _creations(api, project_id, branch_id)),
+    )
+    branches, endpoints, roles, databases, snapshots = side_by_side(
+        lambda: api.branches(project_id),
+        lambda: api.endpoints(project_id),
+        part(lambda: api.catalog.roles(project_id, branch_id)),
+        part(lambda: api.catalog.databases(project_id, branch_id)),
+        part(lambda: api.snapshots.list(project_id)),
+    )
+    own = [one for one in snapshots.items if one.source_branch_id == branch_id]
+    taking = [found for one in own if (found := _taking(one))]
+    operations = [*taking, *(one for one in page.items if one.branch_id == branch_id)]
+    perched = [endpoint_row(each, branches, page.items) for each in endpoints]
+    rows = {row.branch.id: row for row in branch_rows(branches, perched)}
+    if branch_id not in rows:
+        raise NotFound("branch not found", status=404)
+    return BranchContents(
+        project=project,
+        row=rows[branch_id],
+        children=[row.branch for row in rows.values() if row.branch.parent_id == branch_id],
+        roles=roles,
+        databases=databases,
+        snapshots=Part(own, snapshots.problem),
+        operations=operations,
+        roles_by_sql=_made_by_sql(made.items, "role"),
+        databases_by_sql=_made_by_sql(made.items, "database"),
+    )
+
+
+def _taking(snapshot: Snapshot) -> Operation | None:
+    """What takes it, if it is being taken: an operation that the API tells by the id of a branch
+    that is in no list."""
+    since = datetime.now(UTC) - SNAPSHOT_WITHIN
+    if snapshot.timestamp or not snapshot.created_at or snapshot.created_at < since:
+        return None
+    return Operation.read(
+        {
+            "id": snapshot.id,
+            "action": "create_branch",
+            "status": "running",
+            "created_at": stamp(snapshot.created_at),
+        }
+    )
+
+
+def _creations(api: ManagementAPI, project_id: str, branch_id: str) -> Sequence[Event]:
+    types = ",".join(CREATIONS)
+    page = api.events(project_id, limit=EVENTS_READ, branch_id=branch_id, type=types)
+    return page.items
+
+
+def _made_by_sql(events: Sequence[Event], kind: str) -> frozenset[str]:
+    """By the newest event of each: a name may have been given again."""
+    newest: dict[str, Event] = {}
+    for event in events:
+        change = event.changes.get("name")
+        name = change.get("to") if isinstance(change, dict) else None
+        if CREATIONS.get(event.type) == kind and isinstance(name, str):
+            newest.setdefault(name, event)
+    return frozenset(
+        name for name, event in newest.items() if event.actor and event.actor.type == "sql"
+    )

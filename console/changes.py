@@ -1,0 +1,181 @@
+"""The live channel: one watch of the management API for all pages that show the same with the
+same key, however many are open. It tells them only that something has changed.
+
+A watch is a thread, which begins with its first reader and ends soon after the last one: under
+gevent a greenlet, as are its readers.
+"""
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from console.api_changes import ChangeCalls
+from console.api_errors import APIError, NotOffered, TooManyRequests
+
+log = logging.getLogger(__name__)
+
+# Seconds between two looks where there is no stream, or none just now.
+LOOK_EVERY = 2.5
+# Seconds until a stream is asked for again: that broke off, that was one too many, that the
+# server does not have.
+AFTER_A_BREAK, AFTER_TOO_MANY, AFTER_NONE = 1.0, 30.0, 600.0
+# Seconds that a watch goes on without readers: they come back with the next page.
+LINGERS = 10.0
+# Readers of one watch; more get along without it.
+MOST_READERS = 100
+
+
+class Watch:
+    """What one key sees of one project, or of all.
+
+    Its mark says how often something has changed: who has seen the present one has missed nothing.
+    It is "" until the watch has begun to see.
+    """
+
+    def __init__(self, calls: ChangeCalls, project_id: str) -> None:
+        self._calls = calls
+        self._project_id = project_id
+        self._name = secrets.token_hex(4)
+        self._news = threading.Condition()
+        self._changes = 0
+        self._readers = 0
+        self._left_at = time.monotonic()
+        self._looks = 0
+        self._seen: dict[str, str] = {}
+        # Once set, nothing more is told.
+        self.has_ended = False
+
+    @property
+    def mark(self) -> str:
+        return f"{self._name}.{self._changes}" if self._changes else ""
+
+    def await_change(self, seen: str, *, within: float) -> str:
+        """The mark, as soon as it is another than `seen`, or after so many seconds as it is."""
+
+        def is_news() -> bool:
+            return self.has_ended or self.mark not in ("", seen)
+
+        with self._news:
+            self._news.wait_for(is_news, within)
+            return self.mark
+
+    def begin(self) -> None:
+        threading.Thread(target=self._run, name="changes", daemon=True).start()
+
+    def join(self) -> bool:
+        """Count one reader more; False where there are too many, or the watch is over."""
+        with self._news:
+            if self.has_ended or self._readers >= MOST_READERS:
+                return False
+            self._readers += 1
+            return True
+
+    def leave(self) -> None:
+        with self._news:
+            self._readers -= 1
+            self._left_at = time.monotonic()
+
+    def end(self) -> None:
+        with self._news:
+            self.has_ended = True
+            self._news.notify_all()
+
+    def _run(self) -> None:
+        try:
+            while self._goes_on():
+                self._look_until(time.monotonic() + self._follow())
+        except Exception:
+            log.exception("a watch for changes is lost")
+        finally:
+            # Its readers come back, and find another one.
+            self.end()
+
+    def _goes_on(self) -> bool:
+        with self._news:
+            is_wanted = self._readers or time.monotonic() - self._left_at < LINGERS
+            # With the lock: who joins now is either counted, or told that it is over.
+            self.has_ended = self.has_ended or not is_wanted
+            return not self.has_ended
+
+    def _follow(self) -> float:
+        """Read the stream to its end; the seconds after which to ask for it again."""
+        has_begun = False
+        try:
+            for has_changed in self._calls.follow(self._project_id):
+                if has_changed or not has_begun:
+                    self._tell()
+                has_begun = True
+                if not self._goes_on():
+                    break
+        except NotOffered:
+            return AFTER_NONE
+        except TooManyRequests:
+            return AFTER_TOO_MANY
+        except APIError as error:
+            log.info("no stream of events", extra={"error": type(error).__name__})
+        return AFTER_A_BREAK
+
+    def _look_until(self, deadline: float) -> None:
+        while self._goes_on():
+            found = self._calls.look(self._project_id, self._looks)
+            self._looks += 1
+            new = {name: digest for name, digest in found.items() if name in self._seen}
+            if not self.mark or any(self._seen[name] != digest for name, digest in new.items()):
+                self._tell()
+            self._seen.update(found)
+            if time.monotonic() >= deadline:
+                break
+            time.sleep(LOOK_EVERY)
+
+    def _tell(self) -> None:
+        with self._news:
+            self._changes += 1
+            self._news.notify_all()
+
+
+_lock = threading.Lock()
+_watches: dict[tuple[tuple[str, ...], str], Watch] = {}
+_is_stopping = False
+
+
+def mark(calls: ChangeCalls, project_id: str) -> str:
+    """What a page that is read from now on has seen; "" where nobody watches yet."""
+    watch = _watches.get((calls.identity, project_id))
+    return watch.mark if watch and not watch.has_ended else ""
+
+
+@contextmanager
+def watching(calls: ChangeCalls, project_id: str) -> Iterator[Watch | None]:
+    """The watch, for as long as the block lasts; None where there is none to be had."""
+    watch = _joined(calls, project_id)
+    try:
+        yield watch
+    finally:
+        if watch:
+            watch.leave()
+
+
+def _joined(calls: ChangeCalls, project_id: str) -> Watch | None:
+    name = (calls.identity, project_id)
+    with _lock:
+        if _is_stopping:
+            return None
+        for over in [key for key, watch in _watches.items() if watch.has_ended]:
+            del _watches[over]
+        watch = _watches.get(name)
+        if watch is None:
+            watch = _watches[name] = Watch(calls, project_id)
+            watch.begin()
+    return watch if watch.join() else None
+
+
+def stop() -> None:
+    """End all watches, and with them their readers: this process is to end."""
+    global _is_stopping  # a process stops once
+    with _lock:
+        _is_stopping = True
+        for watch in _watches.values():
+            watch.end()

@@ -1,0 +1,301 @@
+"""What the pages of runs show: a line of the list, and one run whole, as a waterfall and a log."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from console.api_operations import Operation
+from console.outcomes import There, lasting_words, not_run_for
+from console.rows import OperationRow, operation_rows, url_or_none
+from console.runs import Names, Run, asked
+from console.statuses import Status, action_name, can_be_cancelled, can_be_retried, is_unfinished
+from console.story import StepRow, broken_off_in, step_spans, story
+from console.timescale import Bar, Mark, Scale, Span
+
+
+@dataclass(frozen=True)
+class RunRow:
+    run: Run
+    # What was asked for, in words.
+    title: str
+    # "" where no page of ours can have its id.
+    url: str
+    status: Status
+    branch_name: str
+    operations: Sequence[OperationRow]
+    # What is wrong with it although nothing has failed.
+    warning: str = ""
+
+    @property
+    def error(self) -> str:
+        """What went wrong first; of what was cancelled, at whose request."""
+        culprit = self.run.culprit
+        if culprit:
+            return culprit.error
+        return next((each.error for each in self.run.operations if each.error), "")
+
+    @property
+    def went_wrong(self) -> bool:
+        """Whether its error tells of a failure, be it of an attempt, and not of its cancelling."""
+        return self.status.tone in ("bad", "pending") and self.status.value != "cancelling"
+
+    @property
+    def failures_count(self) -> int:
+        return max(operation.failures_count for operation in self.run.operations)
+
+    @property
+    def lasting(self) -> str:
+        """“for 40 s”, where it has gone on for so long that one wonders."""
+        return lasting_words(self.run.under_way[0]) if self.run.under_way else ""
+
+
+def run_url(project_id: str, run: Run) -> str:
+    name, run_id = ("run", run.chain_id) if run.chain_id else ("operation", run.first.id)
+    return url_or_none(name, project_id, run_id)
+
+
+def run_row(project_id: str, run: Run, names: Names, warning: str = "") -> RunRow:
+    return RunRow(
+        run=run,
+        title=asked(run, names),
+        url=run_url(project_id, run),
+        status=run.status,
+        branch_name=names.branch(run.branch_id),
+        operations=operation_rows(run.operations, names.branches.values()),
+        warning=warning,
+    )
+
+
+# One run, whole
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One operation of the run with its steps, each with its place in the whole."""
+
+    row: OperationRow
+    bar: Bar | None
+    # From the begin of the run to its own, in milliseconds.
+    offset_ms: int | None
+    steps: Sequence["LaneStep"]
+    can_cancel: bool
+    can_retry: bool
+    # It never began, because this one failed; "" where that is not why.
+    not_run_for: str
+
+
+@dataclass(frozen=True)
+class LaneStep:
+    row: StepRow
+    offset_ms: int | None
+    # Its error has been told already, of an attempt before it.
+    is_same_again: bool
+
+
+@dataclass(frozen=True)
+class Waterfall:
+    lanes: Sequence[Lane]
+    marks: Sequence[Mark]
+
+    @property
+    def warning(self) -> str:
+        """The first thing that is wrong although nothing has failed."""
+        steps = (step.row.warning for lane in self.lanes for step in lane.steps)
+        return next(filter(None, steps), "")
+
+    @property
+    def has_pictures(self) -> bool:
+        return any(lane.bar for lane in self.lanes)
+
+
+def waterfall(run: Run, names: Names) -> Waterfall:
+    spans = [_span(operation) for operation in run.operations]
+    scale = Scale.over(spans)
+    rows = operation_rows(run.operations, names.branches.values())
+    # A retry of the whole begins with the first of them anyway.
+    first_to_retry = next(filter(can_be_retried, run.operations), None)
+    lanes = [
+        Lane(
+            row=row,
+            bar=scale.bar(at_work) if scale and (at_work := _at_work(row.operation)) else None,
+            offset_ms=_offset_ms(scale, span[0] if span else None),
+            steps=_lane_steps(row.operation, run, scale),
+            can_cancel=can_be_cancelled(row.operation),
+            can_retry=can_be_retried(row.operation) and row.operation is not first_to_retry,
+            not_run_for=not_run_for(row.operation),
+        )
+        for row, span in zip(rows, spans, strict=True)
+    ]
+    return Waterfall(lanes, scale.marks_since_begin() if scale else ())
+
+
+def _lane_steps(operation: Operation, run: Run, scale: Scale | None) -> list[LaneStep]:
+    rows = story(operation, run.operations, scale)
+    errors = [row.error for row in rows]
+    return [
+        LaneStep(
+            row=row,
+            offset_ms=_offset_ms(scale, row.started_at),
+            is_same_again=bool(row.error) and row.error in errors[:place],
+        )
+        for place, row in enumerate(rows)
+    ]
+
+
+def _span(operation: Operation) -> Span | None:
+    """From its request to its end, or so far: by its steps, which are told more exactly."""
+    parts = [span for span in step_spans(operation) if span]
+    if parts:
+        return parts[0][0], max(end for _, end in parts)
+    end = datetime.now(UTC) if is_unfinished(operation) else operation.updated_at
+    if operation.created_at is None or end is None:
+        return None
+    return operation.created_at, max(end, operation.created_at)
+
+
+def _at_work(operation: Operation) -> Span | None:
+    """The same without what it waited for others before; None where it came to nothing else."""
+    if not operation.steps:
+        return None if not_run_for(operation) else _span(operation)
+    steps = zip(operation.steps, step_spans(operation), strict=True)
+    parts = [span for step, span in steps if span and step.name != "waiting"]
+    return (parts[0][0], max(end for _, end in parts)) if parts else None
+
+
+def _offset_ms(scale: Scale | None, at: datetime | None) -> int | None:
+    if scale is None or at is None:
+        return None
+    return round((at - scale.begin).total_seconds() * 1000)
+
+
+# What is known of a failure beside its error
+
+# What failed → how things stand after it, and what leads on. As Perch does it.
+AFTER_A_FAILURE = {
+    "start_compute": "The endpoint is idle. The next connection tries again, and so does Start.",
+    "apply_config": "The endpoint goes on with what it had before.",
+    "create_branch": "The branch holds no data yet. Try again makes it, and so does a start of its "
+    "endpoint; or delete it.",
+    "restore": "The branch keeps the data that it had.",
+    "create_timeline": "The branch holds no data yet. Try again makes it.",
+    "suspend_compute": "The endpoint may still be running. Try again, or look at its state.",
+    "delete_timeline": "Its data may still take room. Try again removes it.",
+    "check_availability": "Nothing was changed. The next check, or a start, shows if it lasts.",
+}
+
+
+@dataclass(frozen=True)
+class Why:
+    """Why a run failed, in the order in which one asks."""
+
+    operation_name: str
+    operation_id: str
+    error: str
+    # The part of the work, and the attempt; "" where that is not told.
+    where: str
+    after: str
+    # Those that were not run because of it.
+    victims: Sequence[str]
+
+
+def why_failed(run: Run, names: Names) -> Why | None:
+    culprit = run.culprit
+    if culprit is None:
+        return None
+    part = broken_off_in(culprit)
+    attempt = f"attempt {culprit.failures_count}" if culprit.failures_count > 1 else ""
+    return Why(
+        operation_name=action_name(culprit.action),
+        operation_id=not_run_for(culprit) or culprit.id,
+        error=culprit.error,
+        where=", ".join(filter(None, (f"in “{part}”" if part else "", attempt))),
+        after=_after(culprit, names) if culprit.can_be_steered else "",
+        victims=[
+            action_name(each.action)
+            for each in run.operations
+            if each is not culprit and not_run_for(each)
+        ],
+    )
+
+
+def _after(culprit: Operation, names: Names) -> str:
+    if culprit.action != "create_branch":
+        return AFTER_A_FAILURE.get(culprit.action, "")
+    if culprit.branch_id not in names.branches:
+        # A branch that has gone, or the data of a snapshot.
+        return ""
+    is_restored = names.is_older(culprit.branch_id, culprit)
+    return AFTER_A_FAILURE["restore" if is_restored else "create_branch"]
+
+
+# The log
+
+
+def log_lines(run: Run) -> list[str]:
+    """The steps as lines, to be copied into a message to somebody else; the oldest first."""
+    lines = []
+    for operation in run.operations:
+        head = f"{operation.action or 'operation'} {operation.id}"
+        whole = _span(operation)
+        begin, end = whole or (operation.created_at, operation.updated_at)
+        lines.append(f"{_stamp(begin)}  {head}  asked for")
+        for step in story(operation, ()):
+            notes = [*step.notes, *([f"error: {step.error}"] if step.error else [])]
+            waits = [step.operation_id] if step.operation_id else []
+            took = "" if step.duration_ms is None else f"  {step.duration_ms} ms"
+            words = " ".join([step.label, *waits, *(f"· {note}" for note in notes)])
+            lines.append(f"{_stamp(step.started_at)}    {' '.join(words.split())}{took}")
+        status = operation.status or "unknown"
+        ended = None if is_unfinished(operation) else end
+        error = f": {' '.join(operation.error.split())}" if operation.error else ""
+        lines.append(f"{_stamp(ended)}  {head}  {status}{error}")
+    return lines
+
+
+def _stamp(at: datetime | None) -> str:
+    if at is None:
+        return " " * 24
+    return f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03d}Z"
+
+
+# What else leads on from a run
+
+
+@dataclass(frozen=True)
+class Thing:
+    """Something that the run is about: a link while it exists."""
+
+    label: str
+    words: str
+    id: str
+    url: str
+    is_gone: bool
+
+
+def things(project_id: str, run: Run, names: Names, there: There) -> list[Thing]:
+    """The endpoints and branches that the run is about."""
+    found: dict[tuple[str, str], Thing] = {}
+    for operation in run.operations:
+        if endpoint_id := operation.endpoint_id:
+            is_gone = there.endpoints is not None and endpoint_id not in there.endpoints
+            url = "" if is_gone else url_or_none("endpoint", project_id, endpoint_id)
+            found["endpoint", endpoint_id] = Thing("Endpoint", "", endpoint_id, url, is_gone)
+        if branch_id := operation.branch_id:
+            is_gone = there.branches is not None and branch_id not in there.branches
+            url = "" if is_gone else url_or_none("branch", project_id, branch_id)
+            name = names.branch(branch_id)
+            words = name if name != branch_id else ""
+            found["branch", branch_id] = Thing("Branch", words, branch_id, url, is_gone)
+    return list(found.values())
+
+
+def retries_by_run(project_id: str, run: Run, retries: Iterable[Operation]) -> Mapping[str, str]:
+    """The runs that did its work anew, by their address: the latest first."""
+    ids = {operation.id for operation in run.operations}
+    anew = [other for other in retries if other.retry_of in ids]
+    found: dict[str, str] = {}
+    for other in anew:
+        again = Run([other])
+        if url := run_url(project_id, again):
+            found.setdefault(url, again.id)
+    return found

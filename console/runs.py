@@ -1,0 +1,185 @@
+"""Runs: what one request, or one reason of the platform's own, set going. The operations that
+share a chain are one; where the server knows no chains, each operation is a run by itself."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import groupby
+
+from console.actors import Actor
+from console.api_operations import Operation
+from console.api_results import Branch
+from console.outcomes import not_run_for
+from console.statuses import (
+    OPERATION_STATUSES,
+    Status,
+    action_name,
+    can_be_cancelled,
+    can_be_retried,
+    is_unfinished,
+    operation_status,
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    # In the order in which they run; never none.
+    operations: Sequence[Operation]
+
+    @property
+    def first(self) -> Operation:
+        return self.operations[0]
+
+    @property
+    def chain_id(self) -> str:
+        """ "" where its server knows no chains."""
+        return self.first.chain_id
+
+    @property
+    def id(self) -> str:
+        return self.chain_id or self.first.id
+
+    @property
+    def initiator(self) -> Actor | None:
+        return self.first.initiator
+
+    @property
+    def status(self) -> Status:
+        return _status([operation_status(operation) for operation in self.operations])
+
+    @property
+    def is_unfinished(self) -> bool:
+        return bool(self.under_way)
+
+    @property
+    def under_way(self) -> Sequence[Operation]:
+        return [operation for operation in self.operations if is_unfinished(operation)]
+
+    @property
+    def culprit(self) -> Operation | None:
+        """The one that failed itself; those that were not run for it are no culprits."""
+        failed = [each for each in self.operations if operation_status(each).tone == "bad"]
+        return next((each for each in failed if not not_run_for(each)), next(iter(failed), None))
+
+    @property
+    def began_at(self) -> datetime | None:
+        begun = [each.created_at for each in self.operations if each.created_at]
+        return min(begun, default=None)
+
+    @property
+    def ended_at(self) -> datetime | None:
+        """None while it goes on, and where the server does not say."""
+        ended = [each.updated_at for each in self.operations if each.updated_at]
+        return None if self.is_unfinished else max(ended, default=None)
+
+    @property
+    def duration_ms(self) -> int | None:
+        """From the request to the last end, or so far; None where nobody knows."""
+        end = datetime.now(UTC) if self.is_unfinished else self.ended_at
+        if self.began_at is None or end is None:
+            # One has to end before the next begins.
+            told = [each.total_duration_ms for each in self.operations]
+            return sum(each for each in told if each is not None) if any(told) else None
+        # The two machines' clocks may differ; never show a time before the beginning.
+        lasted = max(0, round((end - self.began_at).total_seconds() * 1000))
+        if self.is_unfinished:
+            return lasted
+        # Times may be to the second only, and what an operation has taken to the millisecond.
+        return max(lasted, *(each.total_duration_ms or 0 for each in self.operations))
+
+    @property
+    def endpoint_id(self) -> str:
+        return next((each.endpoint_id for each in self.operations if each.endpoint_id), "")
+
+    @property
+    def branch_id(self) -> str:
+        return next((each.branch_id for each in self.operations if each.branch_id), "")
+
+    @property
+    def can_be_cancelled(self) -> bool:
+        return any(map(can_be_cancelled, self.operations))
+
+    @property
+    def can_be_retried(self) -> bool:
+        return not self.is_unfinished and any(map(can_be_retried, self.operations))
+
+
+def _status(statuses: Sequence[Status]) -> Status:
+    """Of the whole: what is under way, else the worst that has happened."""
+    values = [status.value for status in statuses]
+    if "scheduling" in values and any(status.terminal for status in statuses):
+        return OPERATION_STATUSES["running"]
+    for value in ("cancelling", "running", "scheduling", "failed", "error", "cancelled"):
+        if value in values:
+            return OPERATION_STATUSES[value]
+    return statuses[-1]
+
+
+def runs_of(newest_first: Iterable[Operation]) -> list[Run]:
+    """The newest run first. Operations of one chain follow each other in every list of one project:
+    requests for one never come between each other."""
+    groups = groupby(newest_first, key=lambda operation: operation.chain_id or operation.id)
+    return [Run(list(found)[::-1]) for _, found in groups]
+
+
+# What was asked
+
+
+@dataclass(frozen=True)
+class Names:
+    """How to call what operations are about."""
+
+    branches: Mapping[str, Branch]
+
+    @classmethod
+    def of(cls, branches: Iterable[Branch]) -> "Names":
+        return cls({branch.id: branch for branch in branches})
+
+    def branch(self, branch_id: str) -> str:
+        found = self.branches.get(branch_id)
+        return found.name if found else branch_id
+
+    def is_older(self, branch_id: str, operation: Operation) -> bool:
+        """Whether the branch was there before the operation was asked for."""
+        found = self.branches.get(branch_id)
+        if found is None or found.created_at is None or operation.created_at is None:
+            return False
+        return (operation.created_at - found.created_at).total_seconds() > 1
+
+
+# The actions of a run → what was asked for; {branch} and {endpoint} are what it is about.
+WHOLE_REQUESTS = {
+    ("create_timeline", "start_compute"): "Create the project with branch {branch}",
+    ("create_timeline",): "Create the first branch, {branch}",
+    ("create_branch", "start_compute"): "Create branch {branch} with its endpoint",
+    ("create_branch",): "Create branch {branch}",
+    ("suspend_compute", "create_branch", "start_compute"): "Restore branch {branch}",
+    ("suspend_compute", "start_compute"): "Restart endpoint {endpoint}",
+    ("suspend_compute", "delete_timeline"): "Delete branch {branch} and its endpoint",
+    ("delete_timeline",): "Delete branch {branch}",
+    ("delete_tenant",): "Delete the project",
+    ("start_compute",): "Start endpoint {endpoint}",
+    ("suspend_compute",): "Suspend endpoint {endpoint}",
+    ("apply_config",): "Change endpoint {endpoint}",
+    ("apply_config", "suspend_compute"): "Change endpoint {endpoint}",
+    ("check_availability",): "Check endpoint {endpoint}",
+}
+# Who began it → the same where it is said otherwise.
+SAID_OTHERWISE = {
+    ("client", ("start_compute",)): "Wake endpoint {endpoint}",
+    ("client", ("create_branch", "start_compute")): "Wake endpoint {endpoint}",
+}
+RESTORE = "Restore branch {branch}"
+
+
+def asked(run: Run, names: Names) -> str:
+    """What the run is for, in words: “Create branch dev with its endpoint”."""
+    actions = tuple(operation.action for operation in run.operations)
+    begun_by = run.initiator.type if run.initiator else ""
+    words = SAID_OTHERWISE.get((begun_by, actions)) or WHOLE_REQUESTS.get(actions)
+    if actions == ("create_branch",) and names.is_older(run.branch_id, run.first):
+        words = RESTORE
+    about = {"branch": names.branch(run.branch_id), "endpoint": run.endpoint_id}
+    if words is None or any(f"{{{name}}}" in words and not about[name] for name in about):
+        return ", then ".join(action_name(action) or "An operation" for action in actions)
+    return words.format(**about)

@@ -1,0 +1,144 @@
+"""The timeline of a project's last hours: a lane for each endpoint, or branch, with its runs."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from console.api_operations import Operation
+from console.outcomes import There
+from console.rows import url_or_none
+from console.run_rows import RunRow, run_row
+from console.runs import Names, Run, runs_of
+from console.timescale import Bar, Mark, Scale
+
+HOURS = (1, 6, 24)
+USUAL_HOURS = 6
+# As many operations are read for it, and lanes drawn: more would be a picture of nothing.
+OPERATIONS_READ = 200
+MOST_LANES = 10
+
+
+@dataclass(frozen=True)
+class TimelineRun:
+    row: RunRow
+    bar: Bar
+    # The middle of its mark, in percent: what failed is marked by a shape too.
+    at: str
+
+
+@dataclass(frozen=True)
+class TimelineLane:
+    label: str
+    is_id: bool
+    # "" where it is gone.
+    url: str
+    runs: Sequence[TimelineRun]
+
+    @property
+    def drawn(self) -> Sequence[TimelineRun]:
+        """What failed last, so that nothing is drawn over its mark."""
+        return sorted(self.runs, key=lambda run: run.row.status.tone == "bad")
+
+    @property
+    def failed(self) -> int:
+        return sum(run.row.status.tone == "bad" for run in self.runs)
+
+
+@dataclass(frozen=True)
+class Timeline:
+    hours: int
+    lanes: Sequence[TimelineLane]
+    marks: Sequence[Mark]
+    # Runs in all, those that failed, and lanes that are not drawn.
+    runs: int
+    failed: int
+    left_out: int
+    # Whether older ones of these hours were not read.
+    is_cut: bool
+
+    @property
+    def choices(self) -> list[tuple[int, bool]]:
+        return [(hours, hours == self.hours) for hours in HOURS]
+
+
+def hours_asked(value: str) -> int:
+    return int(value) if value in map(str, HOURS) else USUAL_HOURS
+
+
+def begin_of(hours: int) -> datetime:
+    return datetime.now(UTC) - timedelta(hours=hours)
+
+
+def timeline(
+    project_id: str,
+    newest_first: Sequence[Operation],
+    hours: int,
+    names: Names,
+    there: There,
+) -> Timeline:
+    scale = _scale(hours)
+    drawn = [
+        run
+        for run in runs_of(newest_first)
+        # Another server passes over the time that it was asked from.
+        if run.began_at and scale.begin <= run.began_at
+    ]
+    rows = [run_row(project_id, run, names) for run in drawn]
+    lanes = _lanes(project_id, rows, scale, names, there)
+    return Timeline(
+        hours=hours,
+        lanes=lanes[:MOST_LANES],
+        marks=scale.marks_of_day(),
+        runs=len(rows),
+        failed=sum(row.status.tone == "bad" for row in rows),
+        left_out=max(0, len(lanes) - MOST_LANES),
+        is_cut=len(newest_first) >= OPERATIONS_READ,
+    )
+
+
+def _scale(hours: int) -> Scale:
+    """Of so many hours until now, or a little later: a picture that moved on with every second
+    would be another one each time that it is asked for."""
+    tick = hours * 10
+    end = datetime.fromtimestamp((datetime.now(UTC).timestamp() // tick + 1) * tick, UTC)
+    return Scale(end - timedelta(hours=hours), end)
+
+
+def _lanes(
+    project_id: str, rows: Iterable[RunRow], scale: Scale, names: Names, there: There
+) -> list[TimelineLane]:
+    by_target: dict[tuple[str, str], list[RunRow]] = defaultdict(list)
+    for row in rows:
+        endpoint_id = row.run.endpoint_id
+        kind = "endpoint" if endpoint_id else "branch"
+        by_target[kind, endpoint_id or row.run.branch_id].append(row)
+    return [
+        TimelineLane(
+            label=(target if kind == "endpoint" else names.branch(target)) or "The project",
+            is_id=kind == "endpoint",
+            url=_url(project_id, kind, target, there),
+            runs=[_drawn(row, scale) for row in found],
+        )
+        for (kind, target), found in by_target.items()
+    ]
+
+
+def _url(project_id: str, kind: str, target: str, there: There) -> str:
+    known = there.endpoints if kind == "endpoint" else there.branches
+    if not target or (known is not None and target not in known):
+        return ""
+    return url_or_none(kind, project_id, target)
+
+
+def _drawn(row: RunRow, scale: Scale) -> TimelineRun:
+    begin = _began(row.run)
+    end = row.run.ended_at or datetime.now(UTC)
+    bar = scale.bar((begin, max(begin, end)))
+    middle = float(bar.left.rstrip("%")) + float(bar.width.rstrip("%")) / 2
+    return TimelineRun(row, bar, f"{middle:.2f}%")
+
+
+def _began(run: Run) -> datetime:
+    assert run.began_at is not None
+    return run.began_at

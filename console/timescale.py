@@ -1,0 +1,103 @@
+"""A stretch of time as a width: where moments lie on it, and the marks of its axis. For pictures
+that the server draws as SVG, with positions in percent, so that they fit every width."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+# In percent of the whole: what took no time at all is still to be seen.
+NARROWEST = 0.6
+# Between two marks of an axis, in seconds.
+INTERVALS = (
+    *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30),
+    *(60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800),
+)
+
+Span = tuple[datetime, datetime]
+
+
+@dataclass(frozen=True)
+class Bar:
+    """When something was, in percent of the whole."""
+
+    left: str
+    width: str
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One of an axis: where it stands, in percent, and what it says."""
+
+    left: str
+    label: str
+
+
+@dataclass(frozen=True)
+class Scale:
+    """From when to when the whole goes."""
+
+    begin: datetime
+    end: datetime
+
+    @classmethod
+    def over(cls, spans: Sequence[Span | None]) -> "Scale | None":
+        """As long as all of these; None where none of them is known."""
+        known = [moment for span in spans if span for moment in span]
+        return cls(min(known), max(known)) if known else None
+
+    @property
+    def seconds(self) -> float:
+        return (self.end - self.begin).total_seconds() or 1.0
+
+    def bar(self, span: Span) -> Bar:
+        """What lies outside of the whole is cut off."""
+        begin, end = (min(max(moment, self.begin), self.end) for moment in span)
+        width = max((end - begin).total_seconds() / self.seconds * 100, NARROWEST)
+        return Bar(left=_percent(min(self._place(begin), 100 - width)), width=_percent(width))
+
+    def marks_since_begin(self, most: int = 5) -> list[Mark]:
+        """Times since its begin, the first of them 0."""
+        step = self._interval(most)
+        places = [place * step for place in range(int(self.seconds / step) + 1)]
+        return [Mark(_percent(at / self.seconds * 100), _since(at)) for at in places]
+
+    def marks_of_day(self, most: int = 6) -> list[Mark]:
+        """Times of day, in UTC."""
+        step = self._interval(most)
+        first = (self.begin.timestamp() // step + 1) * step
+        times = [
+            datetime.fromtimestamp(first + place * step, UTC)
+            for place in range(int((self.end.timestamp() - first) / step) + 1)
+        ]
+        placed = [(self._place(at), _time_of_day(at, step)) for at in times]
+        # What stands at the very edge would be cut off.
+        return [Mark(_percent(place), label) for place, label in placed if 3 < place < 97]
+
+    def _place(self, at: datetime) -> float:
+        return (at - self.begin).total_seconds() / self.seconds * 100
+
+    def _interval(self, most: int) -> float:
+        """Seconds between two marks, of which there are at most so many."""
+        return next((each for each in INTERVALS if self.seconds / each <= most), self.seconds)
+
+
+def _percent(value: float) -> str:
+    return f"{value:.2f}%"
+
+
+def _since(seconds: float) -> str:
+    if seconds == 0:
+        return "0"
+    if seconds < 1:
+        return f"{seconds * 1000:g} ms"
+    if seconds < 60:
+        return f"{seconds:g} s"
+    if seconds < 3600:
+        return f"{seconds / 60:g} min"
+    return f"{seconds / 3600:g} h"
+
+
+def _time_of_day(at: datetime, step: float) -> str:
+    if step >= timedelta(days=1).total_seconds():
+        return f"{at.day} {at:%b}"
+    return f"{at:%H:%M:%S}" if step < 60 else f"{at:%H:%M}"

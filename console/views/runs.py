@@ -1,0 +1,193 @@
+"""A run's page: the operations of one request with their steps, why they failed, their log."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from django.http import HttpResponse, HttpResponseRedirect
+from django.shortcuts import render
+from django.urls import reverse
+from django.views.decorators.http import require_safe
+
+from console.api_errors import NotFound
+from console.api_events import Event
+from console.api_operations import Operation
+from console.api_results import Branch, Endpoint, Project
+from console.event_rows import event_row
+from console.forms import new_once
+from console.management_api import ManagementAPI, each_or_none, side_by_side
+from console.outcomes import There
+from console.polling import Polling, polling, render_live
+from console.request import ConsoleRequest
+from console.run_rows import (
+    log_lines,
+    retries_by_run,
+    run_row,
+    run_url,
+    things,
+    waterfall,
+    why_failed,
+)
+from console.runs import Names, Run
+
+# More than the operations of one request, and than the retries of one run, ever are.
+CHAIN_READ = 100
+RETRIES_READ = 100
+# Each story is a call of its own: of a longer chain, those that tell most.
+STORIES_READ = 12
+EVENTS_READ = 20
+# What was asked for is written at once; what has come of it follows.
+AT_ONCE = timedelta(milliseconds=100)
+
+
+@require_safe
+def show(request: ConsoleRequest, project_id: str, chain_id: str) -> HttpResponse:
+    context, state = _of_chain(request, project_id, chain_id)
+    return render(request, "run.html", {**context, "polling": state})
+
+
+@require_safe
+def live(request: ConsoleRequest, project_id: str, chain_id: str) -> HttpResponse:
+    context, state = _of_chain(request, project_id, chain_id)
+    return render_live(request, "_run.html", context, state)
+
+
+@require_safe
+def show_operation(request: ConsoleRequest, project_id: str, operation_id: str) -> HttpResponse:
+    """To the run that it is part of; where there are no chains, it is a run by itself."""
+    operation = _operation(request.api, project_id, operation_id)
+    if operation.chain_id and (url := run_url(project_id, Run([operation]))):
+        return HttpResponseRedirect(f"{url}#operation-{operation_id}")
+    live_url = reverse("operation_live", args=[project_id, operation_id])
+    context, state = _alone(request, project_id, operation, live_url)
+    return render(request, "run.html", {**context, "polling": state})
+
+
+@require_safe
+def operation_live(request: ConsoleRequest, project_id: str, operation_id: str) -> HttpResponse:
+    operation = _operation(request.api, project_id, operation_id)
+    context, state = _alone(request, project_id, operation, request.path)
+    return render_live(request, "_run.html", context, state)
+
+
+def _operation(api: ManagementAPI, project_id: str, operation_id: str) -> Operation:
+    operation = api.operation(project_id, operation_id)
+    if operation.project_id not in ("", project_id):
+        raise NotFound("operation not found")
+    return operation
+
+
+def _alone(
+    request: ConsoleRequest, project_id: str, operation: Operation, live_url: str
+) -> tuple[dict[str, Any], Polling]:
+    api = request.api
+    branches, project, endpoints = side_by_side(
+        lambda: api.branches(project_id),
+        lambda: api.project(project_id),
+        lambda: api.endpoints(project_id),
+    )
+    return _page(request, live_url, Run([operation]), (project, branches, endpoints))
+
+
+def _of_chain(
+    request: ConsoleRequest, project_id: str, chain_id: str
+) -> tuple[dict[str, Any], Polling]:
+    api = request.api
+    # Operations before what they change, as on the project's page.
+    page, project, branches, endpoints = side_by_side(
+        lambda: api.operations(project_id, limit=CHAIN_READ, chain_id=chain_id),
+        lambda: api.project(project_id),
+        lambda: api.branches(project_id),
+        lambda: api.endpoints(project_id),
+    )
+    # A server that passes over the filter lists all there are.
+    members = [operation for operation in page.items if operation.chain_id == chain_id]
+    if not members:
+        raise NotFound("There is no such run")
+    run = Run(members[::-1])
+    told = _TellingMore(api, project_id, run)
+    url = reverse("run_live", args=[project_id, chain_id])
+    return _page(request, url, told.run, (project, branches, endpoints), told)
+
+
+class _TellingMore:
+    """What is asked about a run once its operations are known, all at the same time. What cannot
+    be read is left out: what is known already is worth more than an error page."""
+
+    def __init__(self, api: ManagementAPI, project_id: str, run: Run) -> None:
+        stories = [
+            partial(api.operation, project_id, operation.id) for operation in _telling_most(run)
+        ]
+        calls: list[Callable[[], Any]] = [
+            partial(_events, api, project_id, run),
+            partial(_retries, api, project_id, run),
+            *stories,
+        ]
+        events, retries, *told = each_or_none(lambda call: call(), calls)
+        self.events: Sequence[Event] = events or ()
+        self.retries: Sequence[Operation] = retries or ()
+        self.run = _with_stories(run, [each for each in told if each])
+
+
+def _telling_most(run: Run) -> Sequence[Operation]:
+    if len(run.operations) <= STORIES_READ:
+        return run.operations
+    # What went on last, and what went wrong.
+    worst = [run.culprit] if run.culprit else []
+    return [*worst, *(each for each in run.operations[::-1] if each not in worst)][:STORIES_READ]
+
+
+def _with_stories(run: Run, told: Sequence[Operation]) -> Run:
+    """The operations as they were listed, at one moment, with the steps that were read since."""
+    steps = {operation.id: operation.steps for operation in told}
+    return Run([replace(each, steps=steps.get(each.id, ())) for each in run.operations])
+
+
+def _events(api: ManagementAPI, project_id: str, run: Run) -> Sequence[Event]:
+    """What was asked for, as the server has noted it, the first thing first."""
+    page = api.events(project_id, limit=EVENTS_READ, operation_id=run.first.id)
+    # A server may pass over the filter.
+    of_run = [event for event in page.items if run.first.id in event.operation_ids][::-1]
+    asked = of_run[0].at if of_run else None
+    return [event for event in of_run if asked and event.at and abs(event.at - asked) <= AT_ONCE]
+
+
+def _retries(api: ManagementAPI, project_id: str, run: Run) -> Sequence[Operation]:
+    if not run.can_be_retried or run.ended_at is None:
+        return ()
+    since = run.ended_at.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return api.operations(project_id, limit=RETRIES_READ, initiator="retry", since=since).items
+
+
+def _page(
+    request: ConsoleRequest,
+    live_url: str,
+    run: Run,
+    read: tuple[Project, Sequence[Branch], Sequence[Endpoint]],
+    told: _TellingMore | None = None,
+) -> tuple[dict[str, Any], Polling]:
+    project, branches, endpoints = read
+    names, there = Names.of(branches), There.of(endpoints, branches)
+    retries = told.retries if told else ()
+    called = {branch.id: branch.name for branch in branches}
+    asked = [event_row(event, there, called) for event in (told.events if told else ())]
+    context = {
+        "project": project,
+        "row": run_row(project.id, run, names),
+        "run": run,
+        "here": run_url(project.id, run),
+        "waterfall": waterfall(run, names),
+        "why": why_failed(run, names),
+        "log": "\n".join(log_lines(run)),
+        "things": things(project.id, run, names, there),
+        "asked": asked,
+        # The event tells also from where.
+        "actor": asked[0].event.actor if asked and asked[0].event.actor else run.initiator,
+        "retries": retries_by_run(project.id, run, retries),
+        "is_several": len(run.operations) > 1,
+        # What a button sends along, so that pressed twice it does no more than once.
+        "once": new_once(),
+    }
+    return context, polling(request, live_url, run.operations[::-1], there)

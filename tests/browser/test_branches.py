@@ -1,0 +1,253 @@
+"""Branches in a real browser: picture and list, one's page, passwords, and what is deleted."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.browser.looking import expect_accessible, expect_fits, focused
+from tests.browser.test_journey import expect_quiet, sign_in
+from tests.support.project import Project
+from tests.support.stack import Stack
+
+WIDTHS = (320, 390, 768, 1024, 1280, 1920)
+LONG = "bob/faster-search-with-a-very-long-name-for-a-branch-of-one-word-" + "x" * 40
+
+
+class Grove(Project):
+    """A project with a few levels of branches, of names as people give them."""
+
+    dev_id: str
+    deep_id: str
+    snapshot_id: str
+
+    @property
+    def url(self) -> str:
+        return f"{self.path}/branches"
+
+    def page_of(self, branch_id: str) -> str:
+        return f"{self.url}/{branch_id}"
+
+
+@pytest.fixture(scope="module")
+def grove(stack: Stack) -> Iterator[Grove]:
+    made = Grove.create(stack, stack.client(), name="grove")
+    made.dev_id = made.new_branch_id(name="dev", parent_id=made.branch_id)
+    made.create_endpoint(made.dev_id)
+    made.deep_id = made.dev_id
+    for level in range(1, 8):
+        made.deep_id = made.new_branch_id(name=f"level {level}", parent_id=made.deep_id)
+    made.new_branch_id(name=LONG, parent_id=made.dev_id, expires_at="2999-01-31T12:00:00Z")
+    made.new_branch_id(name="safe", parent_id=made.branch_id, protected=True)
+    taken = made.done(made.client.post(made.branch_path(made.dev_id, "/snapshot"), {"name": "old"}))
+    made.snapshot_id = taken["snapshot"]["id"]
+    yield made
+    made.client.call("DELETE", made.path)
+
+
+@pytest.fixture
+def at_grove(page: Page, grove: Grove) -> Page:
+    sign_in(page, grove.client.key)
+    return page
+
+
+def pages(grove: Grove) -> list[str]:
+    dev, deep = grove.page_of(grove.dev_id), grove.page_of(grove.deep_id)
+    return [
+        grove.url,
+        f"{grove.url}?search=level",
+        f"{grove.url}?sort=name",
+        f"{grove.url}?search=nothing+at+all",
+        grove.page_of(grove.branch_id),
+        dev,
+        deep,
+        f"{grove.path}/new-branch?parent={grove.dev_id}",
+        *(f"{deep}/{form}" for form in ("rename", "expiry", "reset", "restore", "delete")),
+        f"{dev}/delete",
+        f"{dev}/reset",
+        f"{dev}/schema",
+        f"{dev}/new-role",
+        f"{dev}/role/password?name=neondb_owner",
+        f"{dev}/role/new-password?name=neondb_owner",
+        f"{dev}/role/delete?name=neondb_owner",
+        f"{dev}/new-database",
+        f"{dev}/database/edit?name=neondb",
+        f"{dev}/database/delete?name=neondb",
+        f"{dev}/new-snapshot",
+        f"{grove.path}/snapshots/{grove.snapshot_id}/restore",
+        f"{grove.path}/snapshots/{grove.snapshot_id}/delete",
+        f"{grove.path}/delete",
+    ]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_is_accessible(at_grove: Page, grove: Grove, scheme: str) -> None:
+    at_grove.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+    for path in pages(grove):
+        at_grove.goto(path)
+        expect_accessible(at_grove)
+
+
+def test_every_page_fits_at_every_width(at_grove: Page, grove: Grove) -> None:
+    for path in pages(grove):
+        at_grove.goto(path)
+        for width in WIDTHS:
+            at_grove.set_viewport_size({"width": width, "height": 900})
+            expect_fits(at_grove)
+
+
+def test_the_picture_leads_to_its_branches_and_keeps_out_of_the_keyboards_way(
+    at_grove: Page, grove: Grove
+) -> None:
+    page = at_grove
+    page.goto(grove.url)
+    picture = page.locator(".tree-picture.wide")
+    expect(picture).to_be_visible()
+    expect(page.locator("figcaption")).to_have_text(
+        "11 branches, 9 levels deep: 2 active, 9 without an endpoint."
+    )
+    assert (
+        page.evaluate("document.querySelectorAll('.aviary a:not([tabindex=\"-1\"])').length") == 0
+    )
+    picture.get_by_text("dev", exact=True).click()
+    expect(page.get_by_role("heading", name="dev")).to_be_visible()
+    # On a narrow screen another drawing of the same.
+    page.set_viewport_size({"width": 390, "height": 900})
+    page.goto(grove.url)
+    expect(picture).to_be_hidden()
+    expect(page.locator(".tree-picture.narrow")).to_be_visible()
+
+
+def test_below_level_six_every_branch_is_further_to_the_right(at_grove: Page, grove: Grove) -> None:
+    for width in (1280, 390):
+        at_grove.set_viewport_size({"width": width, "height": 900})
+        at_grove.goto(grove.url)
+        names = ["dev", *(f"level {level}" for level in range(1, 8))]
+        left = [
+            at_grove.locator(".branches .name a", has_text=re.compile(f"^{name}$")).bounding_box()
+            for name in names
+        ]
+        places = [box["x"] for box in left if box]
+        assert places == sorted(set(places)), (width, places)
+
+
+def test_a_password_shown_once_stays_until_its_reader_is_done(at_grove: Page, grove: Grove) -> None:
+    page = at_grove
+    dialog = page.locator("dialog[open]")
+    page.goto(grove.page_of(grove.dev_id))
+    page.get_by_role("button", name="Create role").click()
+    dialog.get_by_label("Name").fill("reporting")
+    dialog.get_by_role("button", name="Create role").click()
+    secret = dialog.locator(".secret code")
+    expect(secret).to_be_visible()
+    password = secret.inner_text()
+    for _ in range(3):
+        page.keyboard.press("Escape")
+    assert focused(page) == "Done"
+    expect(dialog.get_by_text("Copy it, then press Done.")).to_be_visible()
+    page.mouse.click(5, 5)
+    expect(secret).to_have_text(password)
+    expect_accessible(page)
+    dialog.get_by_role("button", name="Done").click()
+    expect(dialog).to_have_count(0)
+    expect(page.locator(".catalog", has_text="reporting")).to_be_visible()
+    assert password not in page.content()
+
+    # What can be shown again goes by Escape.
+    page.get_by_role("button", name="Show password of reporting").click()
+    expect(secret).to_have_text(password)
+    page.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
+    assert password not in page.content()
+    expect_quiet(page)
+
+    page.get_by_label("More actions for role reporting").click()
+    page.get_by_role("link", name="Delete…").locator("visible=true").click()
+    dialog.get_by_role("button", name="Delete role").click()
+    expect(dialog).to_have_count(0)
+    expect(page.locator(".catalog", has_text="reporting")).to_have_count(0)
+    expect_quiet(page)
+
+
+def test_a_key_shown_once_stays_too(at_grove: Page) -> None:
+    page = at_grove
+    dialog = page.locator("dialog[open]")
+    page.goto("/api-keys")
+    page.get_by_role("button", name="Create key").click()
+    dialog.get_by_label("Name").fill("for a test")
+    dialog.get_by_role("button", name="Create key").click()
+    expect(dialog.locator(".secret")).to_be_visible()
+    page.keyboard.press("Escape")
+    page.keyboard.press("Escape")
+    expect(dialog.locator(".secret")).to_be_visible()
+    dialog.get_by_role("button", name="Done").click()
+    expect(page.locator("td, th").filter(has_text="for a test").first).to_be_visible()
+
+
+def test_the_time_is_asked_for_where_one_is_chosen(at_grove: Page, grove: Grove) -> None:
+    page = at_grove
+    dialog = page.locator("dialog[open]")
+    page.goto(grove.page_of(grove.deep_id))
+    page.locator(f"[id='expiry-{grove.deep_id}']").click()
+    until = dialog.get_by_label("Until (UTC)")
+    expect(until).to_be_hidden()
+    dialog.get_by_label("Stays").select_option("at")
+    until.fill("2999-01-31T12:00")
+    dialog.get_by_role("button", name="Save").click()
+    expect(dialog).to_have_count(0)
+    facts = page.locator(".facts")
+    expect(facts).to_contain_text("2999-01-31")
+    page.get_by_role("button", name="Switch on").click()
+    expect(page.locator(".notice.failure")).to_contain_text("The branch expires")
+    expect(page.locator(".notice.failure")).not_to_contain_text("expires_at")
+    page.locator(f"[id='expiry-{grove.deep_id}']").click()
+    dialog.get_by_label("Stays").select_option("")
+    dialog.get_by_role("button", name="Save").click()
+    expect(facts).to_contain_text("Never")
+
+
+def test_a_branch_is_made_and_deleted_from_its_page(at_grove: Page, grove: Grove) -> None:
+    page = at_grove
+    dialog = page.locator("dialog[open]")
+    page.goto(grove.page_of(grove.dev_id))
+    page.get_by_role("button", name="Create a branch from it").click()
+    dialog.get_by_label("Name").fill("for an hour")
+    dialog.get_by_label("Stays").select_option("3600")
+    dialog.get_by_role("button", name="Create branch").click()
+    expect(page.get_by_role("heading", name="for an hour")).to_be_visible()
+    expect_quiet(page)
+    page.get_by_label("More actions for branch for an hour").click()
+    page.get_by_role("link", name="Delete…").locator("visible=true").click()
+    goes = dialog.locator(".losses")
+    expect(goes).to_contain_text("ep-")
+    expect(goes).to_contain_text("neondb_owner")
+    branch_id = dialog.locator(".expected code").inner_text()
+    dialog.get_by_label("Type its id to confirm").fill(branch_id)
+    dialog.get_by_role("button", name="Delete branch").click()
+    expect(page).to_have_url(re.compile("/branches$"))
+    expect(page.get_by_role("link", name="for an hour")).to_have_count(0, timeout=30_000)
+
+
+def test_without_scripts(browser: Browser, stack: Stack, grove: Grove) -> None:
+    context = browser.new_context(base_url=stack.console_url, java_script_enabled=False)
+    page = context.new_page()
+    page.set_default_timeout(20_000)
+    sign_in(page, grove.client.key)
+    page.goto(grove.url)
+    page.get_by_label("Search branches").fill("level 7")
+    page.get_by_role("button", name="Show").click()
+    page.locator(".branches").get_by_role("link", name="level 7", exact=True).click()
+    expect(page.get_by_role("heading", name="level 7")).to_be_visible()
+    page.get_by_role("button", name="Show password of neondb_owner").click()
+    expect(page.locator(".secret code")).to_be_visible()
+    page.get_by_role("button", name="Done").click()
+    page.get_by_role("button", name="Create database").click()
+    page.get_by_label("Name").fill("plain")
+    page.get_by_role("button", name="Create database").click()
+    expect(page.get_by_role("rowheader", name="plain")).to_be_visible()
+    page.get_by_role("button", name="Delete database plain").click()
+    page.get_by_label("Type its name to confirm").fill("plain")
+    page.get_by_role("button", name="Delete database").click()
+    expect(page.get_by_role("rowheader", name="plain")).to_have_count(0)
+    context.close()

@@ -1,0 +1,83 @@
+"""What pages cost over the wire, in a real browser; and that no secret is packed."""
+
+import re
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.browser.conftest import opened
+from tests.browser.looking import wire
+from tests.browser.test_journey import sign_in
+from tests.browser.test_live import idle
+from tests.support.client import Client
+from tests.support.project import Project
+from tests.support.stack import Stack
+
+# Bytes over the wire, headers included.
+FIRST_PAGE, LATER_PAGE, UNCHANGED = 45_000, 12_000, 400
+MOST_REQUESTS = 6
+
+
+@pytest.fixture(scope="module")
+def shop(stack: Stack) -> Project:
+    made = Project.create(stack, Client(stack.api_url, stack.new_key()), name="shop")
+    for number in range(5):
+        made.new_branch_id(name=f"branch-{number}")
+    return made
+
+
+def test_a_first_page_is_light_and_a_later_one_lighter(
+    browser: Browser, stack: Stack, shop: Project
+) -> None:
+    with opened(browser, stack.console_url) as page:
+        sign_in(page, shop.client.key)
+        state = page.context.storage_state()
+    for path in ("/", f"/projects/{shop.id}", f"/projects/{shop.id}/branches"):
+        with opened(browser, stack.console_url, storage_state=state) as page:
+            with wire(page) as first:
+                page.goto(path)
+                page.wait_for_load_state("load")
+                idle(page, 1)
+            assert first.bytes <= FIRST_PAGE, first.answers
+            assert len(first.answers) <= MOST_REQUESTS, first.answers
+            with wire(page) as later:
+                page.goto(f"/projects/{shop.id}/operations")
+                idle(page, 1)
+            assert later.bytes <= LATER_PAGE, later.answers
+
+
+def test_an_unchanged_answer_is_nearly_nothing(
+    browser: Browser, stack: Stack, shop: Project
+) -> None:
+    with opened(browser, stack.console_url) as page:
+        sign_in(page, shop.client.key)
+        with shop.locked():
+            shop.client.post(shop.endpoint_path(rest="/restart"))
+            page.goto(f"/projects/{shop.id}/branches")
+            page.wait_for_function("document.getElementById('poll').hasAttribute('hx-trigger')")
+            idle(page, 3)
+            with wire(page) as heard:
+                idle(page, 5)
+        polls = heard.to("live")
+        unchanged = [size for _, status, size in polls if status == 304]
+        assert len(unchanged) >= len(polls) - 1 > 1, polls
+        assert max(unchanged) <= UNCHANGED, polls
+        expect(page.locator("#poll")).to_contain_text(
+            re.compile("No operation in progress"), timeout=30_000
+        )
+
+
+def test_answers_are_packed_but_those_that_hold_a_secret(
+    browser: Browser, stack: Stack, shop: Project
+) -> None:
+    with opened(browser, stack.console_url) as page:
+        sign_in(page, shop.client.key)
+        answer = page.goto(f"/projects/{shop.id}")
+        assert answer
+        assert answer.header_value("content-encoding") == "gzip"
+        page.goto("/api-keys/new")
+        page.get_by_role("textbox", name="Name").fill("deploy")
+        with page.expect_response(lambda one: one.request.method == "POST") as made:
+            page.get_by_role("button", name="Create key").click()
+        expect(page.locator(".secret")).to_be_visible()
+        assert made.value.header_value("content-encoding") is None

@@ -1,0 +1,185 @@
+"""The focus: seen wherever it is, never lost, and enough to do everything with."""
+
+import re
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.looking import expect_accessible, focused
+from tests.browser.test_journey import sign_in
+from tests.browser.test_live import SOON, open_page
+from tests.support.client import Client
+from tests.support.project import Project
+from tests.support.stack import Stack
+
+
+@pytest.fixture(scope="module")
+def shop(stack: Stack) -> Project:
+    return Project.create(stack, Client(stack.api_url, stack.new_key()), name="shop")
+
+
+def test_a_button_keeps_the_focus_that_was_pressed(page: Page, shop: Project) -> None:
+    shop.done(shop.start())
+    open_page(page, shop)
+    power = page.locator(f"[id='power-{shop.endpoint_id}']")
+    power.focus()
+    page.keyboard.press("Enter")
+    expect(power).to_have_text("Start", timeout=20_000)
+    expect(page.locator("#poll")).not_to_have_attribute("hx-trigger", re.compile(".*"))
+    expect(power).to_be_focused()
+    page.keyboard.press("Space")
+    expect(power).to_have_text("Suspend", timeout=20_000)
+    expect(power).to_be_focused()
+
+
+def test_after_a_row_is_deleted_the_next_one_has_the_focus(page: Page, stack: Stack) -> None:
+    project = Project.create(stack, Client(stack.api_url, stack.new_key()), name="shop")
+    branch = project.new_branch_id(name="gone")
+    other = project.done(project.create_endpoint(branch))["endpoint"]["id"]
+    open_page(page, project)
+    dialog = page.locator("dialog[open]")
+    page.get_by_label(f"More actions for {other}").focus()
+    page.keyboard.press("Enter")
+    page.locator(f"[id='delete-{other}']").focus()
+    page.keyboard.press("Enter")
+    dialog.get_by_label("Type its id to confirm").fill(other)
+    page.keyboard.press("Enter")
+    expect(dialog).to_have_count(0)
+    expect(page.locator(".endpoints tbody tr")).to_have_count(1)
+    expect(page.locator("tbody :focus, thead :focus")).to_have_count(1, timeout=SOON)
+
+
+def test_a_dialog_gives_the_focus_back_to_its_opener(page: Page, shop: Project) -> None:
+    open_page(page, shop)
+    for opener, closing in (("#create-endpoint", "Escape"), ("#create-endpoint", "Enter")):
+        page.locator(opener).focus()
+        # It looks like a button.
+        page.keyboard.press("Space")
+        expect(page.locator("dialog[open]")).to_be_visible()
+        if closing == "Enter":
+            page.locator("dialog[open] [data-close]").focus()
+        page.keyboard.press(closing)
+        expect(page.locator("dialog[open]")).to_have_count(0)
+        assert focused(page) == opener.removeprefix("#")
+
+
+def test_escape_closes_a_menu_and_no_more(page: Page, shop: Project) -> None:
+    open_page(page, shop)
+    summary = page.get_by_label(f"More actions for {shop.endpoint_id}")
+    summary.focus()
+    page.keyboard.press("Space")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Escape")
+    expect(summary).to_be_focused()
+
+
+def test_a_key_that_is_shown_once_is_not_lost_by_escape(page: Page, stack: Stack) -> None:
+    sign_in(page, stack.new_key())
+    page.goto("/api-keys")
+    page.locator("[hx-get='/api-keys/new']").first.click()
+    dialog = page.locator("dialog[open]")
+    dialog.get_by_role("textbox", name="Name").fill("deploy")
+    dialog.get_by_role("button", name="Create key").click()
+    expect(dialog.locator(".secret")).to_be_visible()
+    for _ in range(3):
+        page.keyboard.press("Escape")
+    expect(dialog.locator(".secret")).to_be_visible()
+    dialog.get_by_role("button", name="Done").click()
+    expect(page.locator(".secret")).to_have_count(0)
+
+
+# Of a colour such as rgb(1, 2, 3), as WCAG has it.
+CONTRAST = """(element) => {
+    const light = (colour) => {
+        const [r, g, b] = colour.match(/[\\d.]+/g).slice(0, 3).map((part) => {
+            const share = part / 255;
+            return share <= 0.04045 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4;
+        });
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+    };
+    const style = getComputedStyle(element);
+    if (style.outlineStyle === "none" || parseFloat(style.outlineWidth) < 2) return 0;
+    let behind = element.parentElement;
+    const colour = () => getComputedStyle(behind).backgroundColor;
+    while (colour() === "rgba(0, 0, 0, 0)") behind = behind.parentElement;
+    const [a, b] = [light(style.outlineColor), light(colour())];
+    return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_whatever_has_the_focus_has_a_ring_that_is_seen(
+    page: Page, shop: Project, scheme: str
+) -> None:
+    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+    sign_in(page, shop.client.key)
+    for path in ("", f"/endpoints/{shop.endpoint_id}", "/new-branch", "/rename"):
+        page.goto(f"/projects/{shop.id}{path}")
+        seen: set[str] = set()
+        for _ in range(60):
+            page.keyboard.press("Tab")
+            if not (name := focused(page)):
+                break
+            ring = page.evaluate(f"({CONTRAST})(document.activeElement)")
+            assert ring >= 3, (path, name, ring)
+            seen.add(name)
+        assert len(seen) > 1
+
+
+def test_in_forced_colours_rings_and_ticks_are_seen(page: Page, shop: Project) -> None:
+    page.emulate_media(forced_colors="active")
+    sign_in(page, shop.client.key)
+    page.goto(f"/projects/{shop.id}/new-branch")
+    box = page.get_by_role("checkbox").first
+    assert box.evaluate("(box) => getComputedStyle(box).appearance") == "auto"
+    box.focus()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Shift+Tab")
+    assert box.evaluate("(box) => getComputedStyle(box).outlineStyle") != "none"
+
+
+def test_axe_finds_nothing_on_the_way_in(page: Page, stack: Stack) -> None:
+    page.goto("/sign-in")
+    expect_accessible(page)
+    sign_in(page, stack.new_key())
+    expect_accessible(page)
+    page.locator("[hx-get='/new-project']").first.click()
+    expect(page.locator("dialog[open]")).to_be_visible()
+    expect_accessible(page)
+
+
+HEAR = """() => {
+    window.heard = [];
+    const live = "[role=alert], [role=status], [aria-live]";
+    new MutationObserver((changes) => {
+        for (const change of changes) {
+            for (const node of change.addedNodes) {
+                const around = (node.closest ? node : node.parentElement)?.closest(live);
+                const within = node.querySelectorAll ? [...node.querySelectorAll(live)] : [];
+                for (const one of [around, ...within].filter(Boolean)) {
+                    const words = one.textContent.trim().replace(/\\s+/g, " ");
+                    if (words) window.heard.push(words);
+                }
+            }
+        }
+    }).observe(document.body, { childList: true, subtree: true });
+}"""
+
+
+def test_nothing_is_announced_twice(page: Page, stack: Stack) -> None:
+    project = Project.create(stack, Client(stack.api_url, stack.new_key()), name="shop")
+    project.new_branch_id(name="free")
+    open_page(page, project)
+    page.evaluate(HEAR)
+    dialog = page.locator("dialog[open]")
+    page.locator("#create-endpoint").click()
+    dialog.get_by_role("button", name="Create endpoint").click()
+    expect(page.locator(".notice.success")).to_contain_text("is being created")
+    expect(page.locator("#announce")).to_have_text("All operations have finished.", timeout=20_000)
+    # A notice that is still there moves into the next dialog, and out of it.
+    page.locator("#create-endpoint").click()
+    expect(dialog).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
+    heard = page.evaluate("window.heard")
+    assert len(heard) == len(set(heard)) == 2, heard

@@ -1,0 +1,330 @@
+"""Pages that are open while things happen elsewhere, nothing happens, or nothing gets through."""
+
+import re
+import time
+
+import psycopg
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.browser.conftest import Elsewhere, opened
+from tests.browser.looking import cut_off, expect_accessible, wire
+from tests.browser.test_journey import assert_not_reloaded, mark, sign_in
+from tests.support.client import Client
+from tests.support.project import Project
+from tests.support.stack import Stack
+from tests.support.waiting import wait_for
+
+# Milliseconds: what begins elsewhere appears within.
+SOON = 3_000
+
+
+@pytest.fixture(scope="module")
+def shop(stack: Stack) -> Project:
+    return Project.create(stack, Client(stack.api_url, stack.new_key()), name="shop")
+
+
+def open_page(page: Page, shop: Project, path: str = "") -> None:
+    """The project's page, or one below it, once it is listening."""
+    sign_in(page, shop.client.key)
+    with page.expect_response(re.compile("/changes")):
+        page.goto(f"/projects/{shop.id}{path}")
+    mark(page)
+
+
+def connect(shop: Project) -> None:
+    """As a client does, whom the proxy wakes the endpoint for."""
+    query = {"role_name": "neondb_owner", "database_name": "neondb"}
+    uri = shop.client.get(f"{shop.path}/connection_uri", **query)["uri"]
+    psycopg.connect(uri, hostaddr="127.0.0.1").close()
+
+
+def idle(page: Page, seconds: float) -> None:
+    page.wait_for_function(
+        "([start, ms]) => performance.now() - start > ms",
+        arg=[page.evaluate("performance.now()"), seconds * 1000],
+    )
+
+
+@pytest.mark.parametrize("path", ["", "/endpoints/{endpoint}"])
+def test_what_begins_elsewhere_appears_at_once(page: Page, shop: Project, path: str) -> None:
+    shop.done(shop.start())
+    open_page(page, shop, path.format(endpoint=shop.endpoint_id))
+    state = page.locator("#live .state").first
+    expect(state).to_have_text("Active")
+    shop.suspend()
+    expect(state).to_have_text("Idle", timeout=SOON)
+    # A client connects.
+    connect(shop)
+    expect(state).to_have_text("Active", timeout=SOON)
+    assert_not_reloaded(page)
+
+
+def test_an_idle_page_costs_next_to_nothing(page: Page, shop: Project) -> None:
+    shop.done(shop.start())
+    open_page(page, shop)
+    idle(page, 2)
+    with wire(page) as heard:
+        idle(page, 12)
+    assert not heard.answers
+
+
+def test_a_dialog_stays_whatever_happens_behind_it(page: Page, shop: Project) -> None:
+    shop.done(shop.start())
+    open_page(page, shop, f"/endpoints/{shop.endpoint_id}")
+    dialog = page.locator("dialog[open]")
+    page.get_by_label(re.compile("More actions")).click()
+    page.get_by_role("link", name="Size and settings…", exact=True).click()
+    dialog.get_by_label("Postgres settings").fill("work_mem = 7MB")
+    shop.suspend()
+    expect(page.locator("#live .state").first).to_have_text("Idle", timeout=SOON)
+    expect(dialog.get_by_label("Postgres settings")).to_have_value("work_mem = 7MB")
+    # Its reader closes it, and the focus is back where it came from.
+    page.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
+    expect(page.get_by_label(re.compile("More actions"))).to_be_focused()
+
+
+def test_a_double_click_on_an_opener_wipes_nothing(page: Page, shop: Project) -> None:
+    open_page(page, shop, f"/endpoints/{shop.endpoint_id}")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.locator("#edit-settings").dblclick()
+    field = page.locator("dialog[open]").get_by_label("Suspend after")
+    field.fill("77")
+    # As a second answer on its way would.
+    page.evaluate("document.getElementById('edit-settings').click()")
+    idle(page, 0.5)
+    expect(field).to_have_value("77")
+    expect(page.locator("#notices")).to_be_attached()
+    assert len([url for url in asked if url.endswith("/settings")]) == 1
+
+
+def test_an_open_menu_the_focus_and_the_place_stay(page: Page, shop: Project) -> None:
+    shop.done(shop.start())
+    open_page(page, shop)
+    menu = page.locator(f"[id='menu-{shop.endpoint_id}']")
+    menu.locator("summary").click()
+    page.keyboard.press("Tab")
+    reassign = page.locator(f"[id='reassign-{shop.endpoint_id}']")
+    expect(reassign).to_be_focused()
+    page.set_viewport_size({"width": 1280, "height": 300})
+    page.evaluate("scrollTo(0, 100)")
+    shop.suspend()
+    expect(page.locator("#live .state").first).to_have_text("Idle", timeout=SOON)
+    expect(reassign).to_be_visible()
+    expect(reassign).to_be_focused()
+    assert page.evaluate("scrollY") == 100
+
+
+def test_a_page_of_what_is_gone_stops_looking_alive(page: Page, stack: Stack) -> None:
+    project = Project.create(stack, Client(stack.api_url, stack.new_key()), name="short-lived")
+    open_page(page, project, f"/endpoints/{project.endpoint_id}")
+    project.done(project.client.delete(project.endpoint_path()))
+    expect(page.locator("#poll")).to_contain_text("endpoint not found", timeout=SOON)
+    expect(page.locator("#main")).to_have_class(re.compile("gone"))
+    expect(page.locator("#live .head .actions").first).to_have_attribute("inert", "")
+    expect(page.locator("#edit-settings")).to_have_attribute("inert", "")
+    expect_accessible(page)
+    with wire(page) as heard:
+        idle(page, 6)
+    assert not heard.answers
+
+
+def test_a_broken_connection_is_said_once_and_goes_away(rough_page: Page, shop: Project) -> None:
+    page = rough_page
+    shop.done(shop.start())
+    open_page(page, shop)
+    with cut_off(page):
+        expect(page.locator("#trouble")).to_have_text(
+            "The console cannot be reached. Trying again.", timeout=15_000
+        )
+        idle(page, 4)
+        expect(page.locator("#trouble")).to_be_visible()
+        expect(page.locator(".notice")).to_have_count(0)
+        # What a button asks may have happened; what only shows a form may not.
+        page.locator("#create-endpoint").click()
+        expect(page.locator(".notice")).to_have_text("The console cannot be reached.")
+        shop.suspend()
+    expect(page.locator("#trouble")).to_be_hidden(timeout=15_000)
+    expect(page.locator("#live .state").first).to_have_text("Idle")
+    assert_not_reloaded(page)
+
+
+def test_an_api_that_goes_away_is_said_in_place(elsewhere: Elsewhere, shop: Project) -> None:
+    page, api = elsewhere.page, elsewhere.relay
+    shop.done(shop.start())
+    open_page(page, shop)
+    api.is_away = True
+    expect(page.locator("#poll")).to_contain_text("cannot be reached", timeout=10_000)
+    expect(page.locator(".notice")).to_have_count(0)
+    # Then the page hears of changes again.
+    with page.expect_response(re.compile("/changes")):
+        api.is_away = False
+        expect(page.locator("#poll")).to_contain_text("No operation in progress", timeout=10_000)
+    shop.suspend()
+    expect(page.locator("#live .state").first).to_have_text("Idle", timeout=SOON)
+    assert_not_reloaded(page)
+
+
+def test_without_a_stream_of_events_it_is_nearly_as_quick(
+    elsewhere: Elsewhere, shop: Project
+) -> None:
+    page, api = elsewhere.page, elsewhere.relay
+    api.missing = {"/events"}
+    shop.done(shop.start())
+    open_page(page, shop)
+    idle(page, 1)
+    shop.suspend()
+    expect(page.locator("#live .state").first).to_have_text("Idle", timeout=SOON + 1_000)
+    # However many pages are open, it is asked for one.
+    second = page.context.new_page()
+    second.goto(page.url)
+    idle(page, 3)
+    began, before = time.monotonic(), api.asked_for("/endpoints")
+    idle(page, 6)
+    looks = api.asked_for("/endpoints") - before
+    assert looks <= (time.monotonic() - began) / 2 + 1
+
+
+def test_without_the_channel_the_page_looks_for_itself(rough_page: Page, shop: Project) -> None:
+    page = rough_page
+    shop.done(shop.start())
+    sign_in(page, shop.client.key)
+    page.route("**/changes*", lambda route: route.fulfill(status=502, body="no"))
+    page.goto(f"/projects/{shop.id}")
+    idle(page, 6)
+    with wire(page) as heard:
+        idle(page, 12)
+    # Twelve a minute, and nothing in them.
+    assert 1 <= len(heard.to("/live")) <= 3
+    assert {status for _, status, _ in heard.to("/live")} == {304}
+    assert max(size for _, _, size in heard.to("/live")) <= 400
+    shop.suspend()
+    expect(page.locator("#live .state").first).to_have_text("Idle", timeout=7_000)
+
+
+def test_who_signed_out_elsewhere_stays_on_the_page(page: Page, stack: Stack) -> None:
+    project = Project.create(stack, Client(stack.api_url, stack.new_key()), name="shop")
+    project.new_branch_id(name="free")
+    open_page(page, project)
+    dialog = page.locator("dialog[open]")
+    page.locator("#create-endpoint").click()
+    dialog.get_by_label("Suspend after").fill("77")
+
+    other = page.context.new_page()
+    other.goto("/")
+    other.get_by_role("button", name="Sign out").click()
+    expect(other.get_by_label("API key")).to_be_visible()
+    # Something happens, which the page may not see now.
+    project.suspend()
+    expect(page.locator("#poll")).to_contain_text("Sign in again", timeout=25_000)
+    send = dialog.get_by_role("button", name="Create endpoint")
+    send.click()
+    expect(dialog.get_by_role("alert")).to_contain_text("You are not signed in")
+    expect(dialog.get_by_label("Suspend after")).to_have_value("77")
+
+    with page.context.expect_page() as signing_in:
+        dialog.get_by_role("link", name="Sign in again").click()
+    signing_in.value.get_by_label("API key").fill(project.client.key)
+    signing_in.value.get_by_role("button", name="Sign in").click()
+    expect(signing_in.value.get_by_role("heading", name="Projects")).to_be_visible()
+    send.click()
+    expect(dialog).to_have_count(0)
+    expect(page.locator(".endpoints tbody tr")).to_have_count(2)
+    assert {e["suspend_timeout_seconds"] for e in project.endpoints()} >= {77}
+    assert_not_reloaded(page)
+
+
+def test_a_form_from_before_signing_in_anew_asks_once_more(page: Page, stack: Stack) -> None:
+    page_of, anew = stack.new_key(), stack.new_key()
+    sign_in(page, page_of)
+    page.goto("/new-project")
+    name = page.get_by_role("textbox", name="Name")
+    name.fill("typed before")
+    other = page.context.new_page()
+    other.goto("/")
+    other.get_by_role("button", name="Sign out").click()
+    sign_in(other, anew)
+    page.get_by_role("button", name="Create project").click()
+    # Somebody else may be signed in now.
+    expect(page.get_by_role("alert")).to_contain_text("You have signed in anew")
+    expect(name).to_have_value("typed before")
+    page.get_by_role("button", name="Create project").click()
+    expect(page.get_by_role("heading", name="typed before")).to_be_visible()
+
+
+def test_without_scripts_a_form_is_not_lost_by_signing_out(browser: Browser, stack: Stack) -> None:
+    project = Project.create(stack, Client(stack.api_url, stack.new_key()), name="shop")
+    with opened(browser, stack.console_url, java_script_enabled=False) as plain:
+        other = plain.context.new_page()
+        name = plain.get_by_role("textbox", name="Name")
+        sign_in(plain, project.client.key)
+        plain.goto(f"/projects/{project.id}/rename")
+        name.fill("typed before")
+        other.goto("/")
+        other.get_by_role("button", name="Sign out").click()
+        plain.get_by_role("button", name="Rename").click()
+        expect(plain.get_by_role("alert")).to_contain_text("You are not signed in")
+        expect(name).to_have_value("typed before")
+        other.get_by_label("API key").fill(project.client.key)
+        other.get_by_role("button", name="Sign in").click()
+        expect(other.get_by_role("heading", name="Projects")).to_be_visible()
+        plain.get_by_role("button", name="Rename").click()
+        expect(plain.get_by_role("heading", name="typed before")).to_be_visible()
+
+
+def test_a_hidden_page_rests(page: Page, shop: Project) -> None:
+    shop.done(shop.start())
+    open_page(page, shop)
+    page.evaluate(
+        """() => {
+            Object.defineProperty(document, "hidden", {value: true, configurable: true});
+            document.dispatchEvent(new Event("visibilitychange"));
+        }"""
+    )
+    with wire(page) as heard:
+        shop.done(shop.suspend())
+        idle(page, 2)
+    assert not heard.answers
+    page.evaluate(
+        """() => {
+            Object.defineProperty(document, "hidden", {value: false});
+            document.dispatchEvent(new Event("visibilitychange"));
+        }"""
+    )
+    expect(page.locator("#live .state").first).to_have_text("Idle", timeout=SOON)
+
+
+def test_times_move_on_by_themselves(page: Page, shop: Project) -> None:
+    open_page(page, shop)
+    ago = page.locator("#live time[data-moves=ago]").first
+    page.evaluate(
+        """() => {
+            const time = document.querySelector("#live time[data-moves=ago]");
+            time.dateTime = new Date(Date.now() - 61_000).toISOString();
+        }"""
+    )
+    expect(ago).to_have_text("1 min ago")
+    wait_for(lambda: "UTC" in (ago.get_attribute("title") or ""), "the exact time")
+
+
+def test_webhooks_are_live_too(page: Page, stack: Stack) -> None:
+    client = Client(stack.api_url, stack.new_key())
+    sign_in(page, client.key)
+    with page.expect_response(re.compile("/changes")):
+        page.goto("/webhooks")
+    expect(page.get_by_text("Nobody is told")).to_be_visible()
+    asked = {"url": "https://hooks.invalid/x", "description": "chat", "event_types": ["*"]}
+    made = client.post("/webhooks", {"webhook": asked})["webhook"]
+    row = page.locator(".webhooks tbody tr")
+    expect(row).to_contain_text("hooks.invalid", timeout=SOON)
+    page.goto(f"/webhooks/{made['id']}")
+    mark(page)
+    page.get_by_role("button", name="Send a test").click()
+    expect(page.locator(".deliveries tbody tr")).to_have_count(1, timeout=SOON)
+    page.get_by_role("button", name="Disable").click()
+    expect(page.get_by_role("button", name="Enable")).to_be_focused()
+    client.delete(f"/webhooks/{made['id']}")
+    expect(page.locator("#main")).to_have_class(re.compile("gone"), timeout=SOON)
+    assert_not_reloaded(page)

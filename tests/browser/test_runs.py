@@ -1,0 +1,163 @@
+"""Runs, their filters, the words of a failure, and events, in a real browser."""
+
+import re
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.looking import expect_accessible, expect_fits
+from tests.browser.test_journey import assert_not_reloaded, mark, sign_in
+from tests.support.client import Client
+from tests.support.project import Project
+from tests.support.stack import Stack
+
+WIDTHS = (320, 390, 768, 1024, 1280, 1920)
+
+
+@pytest.fixture
+def project(page: Page, stack: Stack) -> Project:
+    made = Project.create(stack, Client(stack.api_url, stack.new_key()), name="shop")
+    sign_in(page, made.client.key)
+    return made
+
+
+def test_filters_narrow_the_list_as_they_are_chosen(page: Page, project: Project) -> None:
+    made = project.client.post(f"{project.path}/branches", {"branch": {"name": "dev"}})
+    project.client.finish(made)
+    page.goto(f"/projects/{project.id}/operations")
+    rows = page.locator(".runs tbody tr")
+    expect(rows).to_have_count(2)
+    mark(page)
+    page.locator(".filters summary").click()
+    page.get_by_label("Action").select_option("start_compute")
+    expect(rows).to_have_count(1)
+    expect(rows).to_contain_text("Create the project with branch main")
+    # The choice is in the address, to be kept and sent on; and nothing else was wiped.
+    expect(page).to_have_url(re.compile("action=start_compute"))
+    page.get_by_label("Status", exact=True).select_option("failed,cancelled")
+    expect(page.locator("#live")).to_contain_text("No operation matches.")
+    expect(page.get_by_label("Action")).to_have_value("start_compute")
+    assert_not_reloaded(page)
+    page.reload()
+    expect(page.locator("#live")).to_contain_text("No operation matches.")
+    page.locator("#clear-filters a").click()
+    expect(rows).to_have_count(2)
+
+
+def test_a_failure_is_told_until_its_endpoint_is_gone(
+    page: Page, stack: Stack, project: Project
+) -> None:
+    project.client.finish(project.client.post(project.endpoint_path(rest="/suspend")))
+    control = stack.data_dir(project.branch_id) / "global" / "pg_control"
+    control.rename(control.with_name("pg_control.away"))
+    try:
+        (start,) = project.client.post(project.endpoint_path(rest="/start"))["operations"]
+        # While its page is open, it comes to its end there.
+        page.goto(f"/projects/{project.id}/runs/{start['chain_id']}")
+        reason = page.locator(".reason.wrong")
+        expect(reason).to_contain_text("Why it failed", timeout=60_000)
+        expect(reason).to_contain_text("pg_control")
+        expect(reason).to_contain_text("The endpoint is idle.")
+        expect(page.locator(".waterfall")).to_contain_text("failed the same way")
+        expect(page.get_by_role("button", name="Try again")).to_be_visible()
+        assert str(stack.state_dir) not in page.content()
+    finally:
+        control.with_name("pg_control.away").rename(control)
+
+    # The log is there to be sent to somebody.
+    page.locator(".log summary").click()
+    page.get_by_label("Copy log").click()
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert f"start_compute {start['id']}  failed: " in copied
+
+    # A success of something else does not hide it.
+    made = project.client.post(f"{project.path}/branches", {"branch": {"name": "dev"}})
+    project.client.finish(made)
+    for path in ("", "/branches", "/operations"):
+        page.goto(f"/projects/{project.id}{path}")
+        expect(page.locator("#poll")).to_contain_text(f"Start compute of {project.endpoint_id}")
+    row = page.locator(".runs tbody tr").filter(has_text=f"Start endpoint {project.endpoint_id}")
+    expect(row).to_contain_text("Error")
+    # It is marked in the picture, by a shape too.
+    expect(page.locator(".timeline .bad circle")).to_have_count(1)
+
+    project.client.finish(project.client.call("DELETE", project.endpoint_path()).json())
+    page.goto(f"/projects/{project.id}/operations")
+    expect(page.locator("#poll")).to_contain_text("No operation in progress")
+    expect(page.locator("#poll")).not_to_contain_text("failed")
+
+
+def test_events_lead_to_what_still_exists(page: Page, project: Project) -> None:
+    made = project.client.post(f"{project.path}/branches", {"branch": {"name": "brief"}})
+    project.client.finish(made)
+    brief = made["branch"]["id"]
+    project.client.finish(project.client.call("DELETE", project.branch_path(brief)).json())
+    page.goto(f"/projects/{project.id}/events")
+    created = page.locator(".activity > li").filter(has_text='The branch "brief" was created')
+    expect(created).to_contain_text("deleted")
+    expect(created.get_by_role("link", name=brief)).to_have_count(0)
+    of_endpoint = (
+        page.locator(".activity > li")
+        .filter(has_text="was created")
+        .filter(has_text=project.endpoint_id)
+    )
+    of_endpoint.get_by_role("link", name="Its run").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Create the project with branch main")
+    page.goto(f"/projects/{project.id}/events")
+    mark(page)
+    page.locator(".filters summary").click()
+    page.get_by_label("Endpoint").select_option(project.endpoint_id)
+    expect(created).to_have_count(0)
+    assert_not_reloaded(page)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_they_fit_every_width_and_everybody(page: Page, project: Project, scheme: Any) -> None:
+    page.emulate_media(color_scheme=scheme)
+    with project.locked():
+        restart = project.client.post(project.endpoint_path(rest="/restart"))["operations"]
+        created = project.operations()[-1]
+        for path in (
+            *(
+                "/operations",
+                "/operations?status=failed",
+                "/timeline",
+                "/events",
+                "/events?actor=sql",
+            ),
+            *(f"/runs/{created['chain_id']}", f"/runs/{restart[0]['chain_id']}"),
+        ):
+            page.goto(f"/projects/{project.id}{path}")
+            for folded in page.locator("main details:not([open]) > summary").all():
+                folded.click()
+            for width in WIDTHS:
+                page.set_viewport_size({"width": width, "height": 900})
+                expect_fits(page)
+            for width in (390, 1280):
+                page.set_viewport_size({"width": width, "height": 900})
+                expect_accessible(page)
+        project.client.post(f"{project.path}/chains/{restart[0]['chain_id']}/cancel")
+    page.goto("/activity")
+    expect_accessible(page)
+
+
+def test_without_scripts_everything_is_there(page: Page, project: Project, stack: Stack) -> None:
+    browser = page.context.browser
+    assert browser is not None
+    context = browser.new_context(
+        base_url=stack.console_url,
+        java_script_enabled=False,
+        storage_state=page.context.storage_state(),
+    )
+    bare = context.new_page()
+    bare.goto(f"/projects/{project.id}/operations")
+    bare.locator(".filters summary").click()
+    bare.get_by_label("Action").select_option("start_compute")
+    bare.get_by_role("button", name="Show").click()
+    expect(bare.locator(".runs tbody tr")).to_have_count(1)
+    bare.locator(".runs .lead > a").first.click()
+    expect(bare.locator(".waterfall")).to_contain_text("Starting Postgres")
+    bare.locator(".log summary").click()
+    expect(bare.locator(".log pre")).to_contain_text("start_compute")
+    context.close()

@@ -1,0 +1,141 @@
+"""A branch's page where parts of the API refuse, fail, talk nonsense, or are not there."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.console.conftest import Misbehaving, Person
+from tests.console.pages import Page
+
+URL = "/projects/p/branches/b"
+WELL: dict[str, Any] = {
+    "project": {"id": "p"},
+    "branch": {"id": "b", "name": "dev"},
+    "branches": [{"id": "b", "name": "dev"}, {"id": "a", "name": "main", "default": True}],
+    "endpoints": [{"id": "e", "branch_id": "b", "host": "e.example"}],
+    "endpoint": {"id": "e", "branch_id": "b", "host": "e.example"},
+    "roles": [{"name": "owner"}],
+    "databases": [{"name": "shop", "owner_name": "owner"}],
+    "snapshots": [{"id": "s", "name": "kept", "source_branch_id": "b", "timestamp": "2027-01-31"}],
+    "operations": [],
+    "events": [],
+}
+BAD = {
+    "refused": (422, b'{"message": "so it is"}'),
+    "forbidden": (403, b'{"message": "so it is"}'),
+    "busy": (423, b'{"message": "so it is"}'),
+    "too many": (429, b'{"message": "so it is"}'),
+    "broken": (500, b'{"message": "so it is"}'),
+    "HTML": (200, b"<html>"),
+    "another shape": (200, b'{"roles": 1, "databases": {}, "snapshots": [1], "events": "x"}'),
+    "without names": (200, b'{"roles": [{}], "databases": [{}], "snapshots": [{}]}'),
+}
+
+
+@pytest.fixture
+def api(dave: Person, misbehaving: Misbehaving) -> Misbehaving:
+    misbehaving.body = json.dumps(WELL).encode()
+    return misbehaving
+
+
+def test_it_works(dave: Person, api: Misbehaving) -> None:
+    page = Page(dave.get(URL))
+    assert "owner" in page.row("Show password")
+    assert "shop | owner" in page.row("Change database shop")
+    assert "kept" in page.row("Restore kept")
+
+
+@pytest.mark.parametrize("mood", BAD)
+@pytest.mark.parametrize("part", ["roles", "databases", "snapshots", "events"])
+def test_a_part_that_fails_spoils_no_other(
+    dave: Person, api: Misbehaving, part: str, mood: str
+) -> None:
+    api.apart = {f"/{part}": BAD[mood]}
+    answer = dave.get(URL)
+    assert answer.status_code == 200
+    page = Page(answer)
+    assert "e.example" in page.text
+    assert ("Show password" in page.text) == (part != "roles")
+    assert ("Change database shop" in page.text) == (part != "databases")
+    assert ("Restore kept" in page.text) == (part != "snapshots")
+    # Who made what is told where it is known, and missed nowhere.
+    assert page.html.count('role="alert"') == (part != "events")
+    assert "No role." not in page.text
+    assert "No database." not in page.text
+
+
+def test_a_server_without_snapshots_and_events(dave: Person, api: Misbehaving) -> None:
+    nothing = (404, b'{"message": "there is no such path"}')
+    api.apart = {"/snapshots": nothing, "/events": nothing}
+    page = Page(dave.get(URL))
+    assert "Snapshot" not in page.text
+    assert "alert" not in page.html
+    page = Page(dave.get("/projects/p/branches"))
+    assert "Snapshot" not in page.text
+
+
+@pytest.mark.parametrize("part", ["roles", "databases", "snapshots"])
+def test_a_key_that_is_revoked_meanwhile_leads_to_signing_in(
+    dave: Person, api: Misbehaving, part: str
+) -> None:
+    api.apart = {f"/{part}": (401, b"{}")}
+    assert dave.get(URL)["Location"].startswith("/sign-in")
+
+
+@pytest.mark.parametrize("mood", BAD)
+def test_a_deletion_says_what_it_cannot_tell(dave: Person, api: Misbehaving, mood: str) -> None:
+    api.apart = dict.fromkeys(("/roles", "/databases", "/snapshots", "/endpoints"), BAD[mood])
+    page = Page(dave.get(f"{URL}/delete"))
+    assert page.fields["typed"] == ""
+    shown = ["Databases", "Roles"]
+    assert [f"Goes: {what} could not be read just now" in page.text for what in shown] == [True] * 2
+
+
+@pytest.mark.parametrize("mood", ["refused", "forbidden", "busy", "broken", "HTML"])
+def test_a_comparison_that_fails_leaves_the_choice(
+    dave: Person, api: Misbehaving, mood: str
+) -> None:
+    api.apart = {"/compare_schema": BAD[mood]}
+    answer = dave.get(f"{URL}/schema")
+    assert answer.status_code == 200
+    page = Page(answer)
+    assert 'role="alert"' in page.html
+    assert page.fields["base"] == "a"
+
+
+def test_a_server_that_compares_no_schemas(dave: Person, api: Misbehaving) -> None:
+    api.apart = {"/compare_schema": (404, b'{"message": "not found"}')}
+    assert "This server does not have that" in Page(dave.get(f"{URL}/schema")).text
+
+
+def test_an_answer_without_a_password_is_no_password(dave: Person, api: Misbehaving) -> None:
+    for path in ("role/password?name=r", "role/new-password?name=r"):
+        answer = dave.post(f"{URL}/{path}")
+        assert answer.status_code == 422
+        assert "makes no sense" in Page(answer).text
+    answer = dave.post(f"{URL}/new-role", {"name": "r"})
+    assert answer.status_code == 422
+
+
+def test_what_is_said_of_a_setting_names_its_field(dave: Person, api: Misbehaving) -> None:
+    words = "autoscaling_limit_min_cu 3 is more than autoscaling_limit_max_cu 2"
+    api.refuse(422, words)
+    answer = dave.post("/projects/p/endpoints/e/settings", {"min_cu": "3", "max_cu": "2"})
+    page = Page(answer)
+    assert "“Smallest size (CU)” 3 is more than “Largest size (CU)” 2." in page.text
+    assert "utoscaling_limit" not in page.text.partition("The same by command")[0]
+    assert page.html.index('id="id_min_cu_error"') < page.html.index('name="max_cu"')
+
+
+def test_deleting_an_endpoint_names_its_host_and_its_branch(dave: Person, api: Misbehaving) -> None:
+    page = Page(dave.get("/projects/p/endpoints/e/delete"))
+    assert "Delete the endpoint e" in page.text
+    assert "Goes: Host e.example" in page.text
+    assert "Stays: The branch dev" in page.text
+
+
+def test_deleting_a_project_names_what_is_in_it(dave: Person, api: Misbehaving) -> None:
+    page = Page(dave.get("/projects/p/delete"))
+    for words in ("2 branches dev, main", "Endpoint e.example", "Snapshot kept"):
+        assert f"Goes: {words}" in page.text, words

@@ -1,0 +1,195 @@
+"""The list and the picture of many branches; no service is needed to draw them."""
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.test import RequestFactory
+
+from console.api_results import Branch, Endpoint
+from console.branch_list import ROWS_A_PAGE, BranchList, branch_list
+from console.branch_picture import (
+    MOST_NAMED,
+    NARROW,
+    WIDE,
+    Picture,
+    describe,
+    draw,
+)
+from console.branch_rows import DEEPEST_DRAWN, TREE_WIDTH, BranchRow, branch_rows, with_limbs
+from console.rows import endpoint_row
+from tests.console.conftest import Misbehaving, Person
+from tests.console.pages import Page
+
+NOON = datetime(2027, 1, 31, 12, tzinfo=UTC)
+
+
+def branch(number: int, parent: int | None, **fields: Any) -> Branch:
+    return Branch.read(
+        {
+            "id": f"br-{number}",
+            "name": f"b{number}",
+            "parent_id": f"br-{parent}" if parent is not None else None,
+            "created_at": (NOON + timedelta(minutes=number)).isoformat(),
+            "current_state": "ready",
+            "default": number == 0,
+            **fields,
+        }
+    )
+
+
+def perched(branches: Sequence[Branch], *numbers: int, **fields: Any) -> list[Any]:
+    found = [
+        Endpoint.read({"id": f"ep-{number}", "branch_id": f"br-{number}", **fields})
+        for number in numbers
+    ]
+    return [endpoint_row(each, branches, []) for each in found]
+
+
+def star(count: int) -> list[Branch]:
+    """All are children of the first."""
+    return [branch(0, None), *(branch(number, 0) for number in range(1, count))]
+
+
+def chain(count: int) -> list[Branch]:
+    """Each is the child of the one before."""
+    return [branch(number, number - 1 if number else None) for number in range(count)]
+
+
+def rows(branches: Sequence[Branch], endpoints: Sequence[Any] = ()) -> list[BranchRow]:
+    return branch_rows(branches, endpoints)
+
+
+def test_below_level_six_every_level_has_its_place() -> None:
+    drawn = with_limbs(rows(chain(20)))
+    assert [row.level for row in drawn] == list(range(20))
+    ends = [row.limbs[-1].x for row in drawn[1:]]
+    assert ends == sorted(set(ends))
+    assert drawn[-1].tree_width <= TREE_WIDTH + 2
+
+
+def test_beyond_what_can_be_drawn_the_level_is_said() -> None:
+    drawn = with_limbs(rows(chain(DEEPEST_DRAWN + 5)))
+    assert not drawn[DEEPEST_DRAWN].is_too_deep_to_draw
+    assert drawn[-1].is_too_deep_to_draw
+    assert drawn[-1].tree_width <= TREE_WIDTH + 2
+
+
+def test_a_line_goes_on_as_long_as_siblings_follow() -> None:
+    family = [branch(0, None), branch(1, 0), branch(2, 1), branch(3, 0)]
+    drawn = with_limbs(rows(family))
+    assert [row.branch.name for row in drawn] == ["b0", "b1", "b2", "b3"]
+    assert [[limb.goes_on for limb in row.limbs] for row in drawn] == [
+        [],
+        [True],
+        [True, False],
+        [False],
+    ]
+
+
+def test_branches_that_are_each_others_parents_are_shown_all_the_same() -> None:
+    strange = [branch(0, None), branch(1, 2), branch(2, 1), branch(3, 3)]
+    assert {row.branch.id for row in rows(strange)} == {"br-0", "br-1", "br-2", "br-3"}
+
+
+def listed(rows: Sequence[BranchRow], **asked: str) -> BranchList:
+    return branch_list(RequestFactory().get("/", asked), rows)
+
+
+def test_pages_are_short_and_say_where_they_begin() -> None:
+    found = listed(rows(chain(60)), page="2")
+    assert len(found.rows) == ROWS_A_PAGE
+    assert found.rows[0].branch.name == f"b{ROWS_A_PAGE}"
+    assert [row.branch.name for row in found.above][-1] == f"b{ROWS_A_PAGE - 1}"
+    assert found.rows[0].limbs
+    assert not found.begins_with_all
+    assert listed(rows(chain(60))).begins_with_all
+
+
+def test_searching_finds_names_ids_and_endpoints() -> None:
+    branches = star(40)
+    found = listed(rows(branches, perched(branches, 7)), search="EP-7")
+    assert [row.branch.name for row in found.rows] == ["b7"]
+    assert not found.is_tree
+    assert not found.rows[0].limbs
+    assert listed(rows(branches), search="br-39").listing.found == 1
+    assert listed(rows(branches), search="nothing").rows == []
+
+
+def test_sorting() -> None:
+    branches = [branch(0, None, logical_size=5), branch(1, 0, logical_size=9), branch(2, 1)]
+    family = rows(branches, perched(branches, 2, current_state="active"))
+
+    def by(sort: str) -> list[str]:
+        return [row.branch.name for row in listed(family, sort=sort).rows]
+
+    assert by("newest") == ["b2", "b1", "b0"]
+    assert by("size") == ["b1", "b0", "b2"]
+    assert by("endpoint") == ["b2", "b0", "b1"]
+    assert by("name") == by("no such") == by("descent") == ["b0", "b1", "b2"]
+
+
+def all_drawn(picture: Picture) -> int:
+    return len(picture.perches) + sum(len(flock.marks) for flock in picture.flocks)
+
+
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+@pytest.mark.parametrize("family", [star(1), star(8), star(40), star(400), chain(12), chain(400)])
+def test_a_picture_of_any_tree_stays_small_and_within_its_frame(
+    family: list[Branch], width: int
+) -> None:
+    picture = draw(rows(family), "p", width=width)
+    assert all_drawn(picture) == len(family)
+    assert len(picture.perches) <= MOST_NAMED
+    for perch in picture.perches:
+        assert 0 < perch.x < perch.end <= width
+        assert 20 <= perch.y <= picture.height
+    for flock in picture.flocks:
+        assert all(0 < mark.x <= width - 20 for mark in flock.marks)
+        assert all(0 < mark.y < picture.height for mark in flock.marks)
+    assert picture.height < 1400
+
+
+def test_no_two_names_stand_in_each_others_way() -> None:
+    family = [*star(6), *(branch(number, number % 5) for number in range(6, 13))]
+    for width in (WIDE, NARROW):
+        perches = draw(rows(family), "p", width=width).perches
+        assert len({(perch.x, perch.y) for perch in perches}) == len(perches)
+        for one in perches:
+            for other in perches:
+                if one is not other and one.y == other.y and one.x < other.x:
+                    assert one.end <= other.x
+
+
+def test_birds_tell_the_states() -> None:
+    branches = star(4)
+    endpoints = [
+        *perched(branches, 0, current_state="active"),
+        *perched(branches, 1, current_state="idle"),
+        *perched(branches, 2, disabled=True),
+    ]
+    family = rows(branches, endpoints)
+    birds = [perch.bird for perch in draw(family, "p", width=WIDE).perches]
+    assert birds == ["active", "idle", "stopped", ""]
+    words = "4 branches, 2 levels deep: 1 active, 1 idle, 1 stopped, 1 without an endpoint."
+    assert describe(family) == words
+    assert describe(rows(star(1))) == "1 branch: 1 without an endpoint."
+
+
+def test_who_has_children_is_named_before_others() -> None:
+    family = [*star(100), branch(200, 50), branch(201, 200)]
+    named = {perch.name for perch in draw(rows(family), "p", width=WIDE).perches}
+    assert named == {"b0", "b50", "b200", "b201"}
+
+
+def test_names_of_any_length_and_kind(dave: Person, misbehaving: Misbehaving) -> None:
+    misbehaving.body = b"""{
+        "project": {"id": "p"}, "operations": [], "endpoints": [], "snapshots": [],
+        "branches": [{"id": "br-1", "name": "<b>%s", "default": true},
+                     {"id": "br-2", "name": "\\u202egnp", "parent_id": "br-1"}]
+    }""" % (b"x" * 250)
+    page = Page(dave.get("/projects/p/branches"))
+    assert "<b>x" not in page.html
+    assert len(re.findall("<svg class=.tree-picture", page.html)) == 2

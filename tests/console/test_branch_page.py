@@ -1,0 +1,234 @@
+"""The page of one branch, and what can be done to the branch there."""
+
+from datetime import UTC, datetime, timedelta
+
+from tests.console.conftest import Misbehaving, Person, Shop
+from tests.console.pages import Page
+from tests.console.test_branches import branches
+from tests.support.project import wanted
+from tests.support.waiting import wait_for
+
+
+def branch_url(shop: Shop, branch_id: str) -> str:
+    return f"{shop.url}/branches/{branch_id}"
+
+
+def wait_until_quiet(person: Person, url: str) -> Page:
+    wait_for(lambda: not Page(person.get(url)).polls, "every operation has ended")
+    return Page(person.get(url))
+
+
+def test_it_works(carol: Person, still_shop: Shop) -> None:
+    page = Page(carol.get(branch_url(still_shop, still_shop.main_id)))
+    assert "main default" in page.text
+    assert still_shop.endpoint_id in page.text
+    assert f'href="{branch_url(still_shop, still_shop.dev_id)}"' in page.html
+    assert "neondb_owner" in page.row("Show password")
+    assert "neondb | neondb_owner" in page.row("Change database neondb")
+    assert "None yet. A snapshot keeps" in page.text
+
+
+def test_of_a_branch_without_an_endpoint(carol: Person, still_shop: Shop) -> None:
+    page = Page(carol.get(branch_url(still_shop, still_shop.dev_id)))
+    assert "Nothing perches here" in page.text
+    assert f"new-endpoint?branch={still_shop.dev_id}" in page.html
+    assert f'href="{branch_url(still_shop, still_shop.main_id)}">main</a>' in page.html
+
+
+def test_anothers_is_not_found(bob: Person, still_shop: Shop) -> None:
+    assert bob.get(branch_url(still_shop, still_shop.main_id)).status_code == 404
+    assert bob.get(branch_url(still_shop, "br-no-such-123456")).status_code == 404
+
+
+def test_a_branch_that_is_gone_is_no_branch(carol: Person, still_shop: Shop) -> None:
+    answer = carol.get(branch_url(still_shop, "br-no-such-123456"))
+    assert answer.status_code == 404
+    assert "There is nothing here" in Page(answer).text
+
+
+def test_a_parent_that_is_gone_is_no_link(dave: Person, misbehaving: Misbehaving) -> None:
+    misbehaving.body = b"""{
+        "project": {"id": "p"}, "operations": [], "endpoints": [], "events": [], "roles": [],
+        "databases": [], "snapshots": [],
+        "branches": [{"id": "br-2", "name": "dev", "parent_id": "br-gone"}]
+    }"""
+    page = Page(dave.get("/projects/p/branches/br-2"))
+    assert "br-gone" in page.text
+    assert "is not there any more" in page.text
+    assert "branches/br-gone" not in page.html
+    assert "No role." in page.text
+    assert "No database." in page.text
+
+
+def test_everything_about_a_new_branch_may_be_chosen(alice: Person, shop: Shop) -> None:
+    sent = {
+        "name": "of the schema",
+        "parent_id": shop.main_id,
+        "schema_only": "on",
+        "lifetime": "86400",
+    }
+    answer = alice.post(f"{shop.url}/new-branch", sent)
+    assert answer.status_code == 302
+    made = branches(alice, shop)["of the schema"]
+    assert made["init_source"] == "schema-only"
+    end = datetime.fromisoformat(made["expires_at"])
+    assert timedelta(hours=23) < end - datetime.now(UTC) < timedelta(hours=25)
+    page = wait_until_quiet(alice, answer["Location"])
+    assert "the schema alone" in page.text
+    alice.post(
+        f"{shop.url}/new-branch",
+        {"name": "safe", "parent_id": shop.main_id, "protected": "on", "lifetime": ""},
+    )
+    assert branches(alice, shop)["safe"]["protected"] is True
+
+
+def test_until_a_time_of_ones_own(alice: Person, shop: Shop) -> None:
+    url = f"{branch_url(shop, shop.dev_id)}/expiry"
+    assert "Until a time" in Page(alice.get(url)).text
+    for until, words in (("", "Say until when"), ("soon", "Enter a valid date")):
+        answer = alice.post(url, {"lifetime": "at", "until": until})
+        assert answer.status_code == 422
+        assert words in Page(answer).text
+    answer = alice.post(url, {"lifetime": "at", "until": "2999-01-31T12:00"})
+    assert answer["Location"] == branch_url(shop, shop.dev_id)
+    page = Page(alice.get(answer["Location"]))
+    assert "2999-01-31 12:00:00 UTC" in page.text
+    assert Page(alice.get(url)).fields["until"] == "2999-01-31T12:00"
+    # Typed, and then not chosen.
+    assert alice.post(url, {"lifetime": "", "until": "soon"}).status_code == 302
+    assert "expires_at" not in branches(alice, shop)["dev"]
+
+
+def test_what_may_not_expire_says_so_beside_the_field(carol: Person, still_shop: Shop) -> None:
+    url = f"{branch_url(still_shop, still_shop.main_id)}/expiry"
+    page = Page(carol.post(url, {"lifetime": "3600"}))
+    assert "The default branch cannot expire" in page.text
+    assert page.fields["lifetime"] == "3600"
+    page = Page(carol.post(url, {"lifetime": "at", "until": "2001-01-01T00:00"}))
+    # By the field's label, not by the API's name of it.
+    assert "“Stays” must be in the future" in page.text
+
+
+def test_protection(alice: Person, shop: Shop) -> None:
+    url = branch_url(shop, shop.dev_id)
+    assert alice.post(f"{url}/protection", {"to": "on"})["Location"] == url
+    page = Page(alice.get(url))
+    assert "dev protected" in page.text
+    assert "A protected branch stays" in page.text
+    assert "It is protected." in Page(alice.get(f"{url}/reset")).text
+    assert "It is protected." in Page(alice.get(f"{url}/restore")).text
+    assert "dev is protected." in Page(alice.get(f"{url}/delete")).text
+    alice.post(f"{url}/protection", {"to": "off"})
+    assert branches(alice, shop)["dev"]["protected"] is False
+
+
+def test_reset_from_the_parent(alice: Person, shop: Shop) -> None:
+    url = branch_url(shop, shop.dev_id)
+    assert "what main holds now" in Page(alice.get(f"{url}/reset")).text
+    assert alice.post(f"{url}/reset")["Location"] == url
+    page = wait_until_quiet(alice, url)
+    assert "Data replaced" in page.text
+    assert branches(alice, shop)["dev"]["last_reset_at"]
+
+
+def test_a_reset_of_a_parent_asks_where_its_children_go(alice: Person, shop: Shop) -> None:
+    shop.new_branch_id(name="child", parent_id=shop.dev_id)
+    url = branch_url(shop, shop.dev_id)
+    assert "It has children (child)" in Page(alice.get(f"{url}/reset")).text
+    page = Page(alice.post(f"{url}/reset"))
+    assert "The branch has children" in page.text
+    assert "preserve_under_name" not in page.text
+    assert alice.post(f"{url}/reset", {"preserve_under_name": "dev as it was"}).status_code == 302
+    wait_until_quiet(alice, url)
+    found = branches(alice, shop)
+    assert found["child"]["parent_id"] == found["dev as it was"]["id"]
+
+
+def test_restore_from_another_branch(alice: Person, shop: Shop) -> None:
+    other_id = shop.new_branch_id(name="other", parent_id=shop.main_id)
+    url = branch_url(shop, shop.dev_id)
+    form = Page(alice.get(f"{url}/restore"))
+    assert set(form.options["source_id"]) == {shop.main_id, other_id}
+    sent = {"source_id": other_id, "preserve_under_name": "main"}
+    answer = alice.post(f"{url}/restore", sent)
+    assert answer.status_code == 422
+    assert Page(answer).fields["source_id"] == other_id
+    answer = alice.post(f"{url}/restore", {**sent, "preserve_under_name": "kept"})
+    assert answer["Location"] == url
+    wait_until_quiet(alice, url)
+    found = branches(alice, shop)
+    assert found["dev"]["parent_id"] == other_id
+    assert "kept" in found
+
+
+def test_a_root_has_nothing_to_be_reset_from(carol: Person, still_shop: Shop) -> None:
+    url = branch_url(still_shop, still_shop.main_id)
+    page = Page(carol.get(f"{url}/reset"))
+    assert "It has no parent" in page.text
+    assert '<button type="submit" class="dangerous"' not in page.html
+    assert "/reset" not in carol.get(url).content.decode()
+
+
+def test_deleting_names_what_goes_with_it(alice: Person, shop: Shop) -> None:
+    made = alice.api.post(f"/projects/{shop.id}/endpoints", wanted(shop.dev_id))
+    alice.api.finish(made)
+    url = f"{branch_url(shop, shop.dev_id)}/delete"
+    page = Page(alice.get(url))
+    for words in ("Delete the branch dev", made["endpoint"]["host"], "neondb", "neondb_owner"):
+        assert words in page.text, words
+    assert "drop at once" in page.text
+    # Named again where what was typed is wrong.
+    assert made["endpoint"]["host"] in Page(alice.post(url, {"typed": "dev"})).text
+
+
+def test_children_that_forbid_the_deletion_are_named(alice: Person, shop: Shop) -> None:
+    for name in ("one", "two"):
+        shop.new_branch_id(name=name, parent_id=shop.dev_id)
+    page = Page(alice.get(f"{branch_url(shop, shop.dev_id)}/delete"))
+    assert "dev has children, which go first: one, two." in page.text
+    assert (
+        "Make another one the default first"
+        in Page(alice.get(f"{branch_url(shop, shop.main_id)}/delete")).text
+    )
+
+
+def test_while_its_data_is_replaced_that_is_said_beside_the_form(alice: Person, shop: Shop) -> None:
+    url = branch_url(shop, shop.dev_id)
+    with shop.locked(shop.dev_id):
+        alice.post(f"{url}/reset")
+        assert "resetting…" in Page(alice.get(url)).text
+        answer = alice.post(f"{url}/new-role", {"name": "reporting"})
+        assert answer.status_code == 422
+        page = Page(answer)
+        assert "Still busy with earlier operations" in page.text
+        assert page.fields["name"] == "reporting"
+    wait_until_quiet(alice, url)
+
+
+def test_what_sql_made_is_told(alice: Person, shop: Shop) -> None:
+    shop.start()
+    shop.sql("CREATE ROLE by_hand LOGIN")
+    url = branch_url(shop, shop.main_id)
+
+    def rows() -> list[str]:
+        return [row for row in Page(alice.get(url)).rows() if "made by SQL" in row]
+
+    wait_for(lambda: rows() != [], "the role is in the list")
+    assert [row.split(" ")[0] for row in rows()] == ["by_hand"]
+
+
+def test_a_page_takes_two_rounds_of_calls(dave: Person, misbehaving: Misbehaving) -> None:
+    misbehaving.body = b"""{
+        "project": {"id": "p"}, "operations": [], "endpoints": [], "events": [], "roles": [],
+        "databases": [], "snapshots": [], "branches": [{"id": "b"}]
+    }"""
+    dave.get("/projects/p/branches/b")
+    asked = [one.partition("?")[0].rpartition("/api/v2/projects/p")[2] for one in misbehaving.asked]
+    assert set(asked[:3]) == {"/operations", "", "/events"}
+    assert sorted(asked[3:]) == [
+        "/branches",
+        "/branches/b/databases",
+        "/branches/b/roles",
+        "/endpoints",
+        "/snapshots",
+    ]

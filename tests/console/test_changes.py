@@ -1,0 +1,226 @@
+"""The live channel: what it tells, whom it asks for that, and how it ends."""
+
+import itertools
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from django.test import Client as Browser
+
+from console import changes
+from console.api_changes import ChangeCalls
+from console.api_transport import Transport
+from console.servers import default_server
+from console.views import changes as stream
+from tests.console.conftest import Misbehaving, Person, Shop
+from tests.support.relay import Relay, relay
+from tests.support.waiting import wait_for
+
+
+@contextmanager
+def listening(person: Person, url: str) -> Iterator[list[str]]:
+    """What the channel at `url` says to a page, while the block lasts."""
+    answer = person.get(url)
+    assert answer["Content-Type"].startswith("text/event-stream")
+    assert not answer.has_header("Content-Encoding")
+    said: list[str] = []
+
+    def hear() -> None:
+        for piece in answer.streaming_content:
+            said.append(piece.decode())  # noqa: PERF401 # as each comes
+        said.append("")
+
+    thread = threading.Thread(target=hear, daemon=True)
+    thread.start()
+    yield said
+    for watch in changes._watches.values():
+        watch.end()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def changed(said: list[str]) -> int:
+    return sum("data: changed" in piece for piece in said)
+
+
+def test_it_works(alice: Person, shop: Shop) -> None:
+    endpoint = f"/projects/{shop.id}/endpoints/{shop.endpoint_id}"
+    with listening(alice, f"{shop.url}/changes") as said:
+        # Whoever comes without a mark may have missed something before there was a watch.
+        wait_for(lambda: changed(said) == 1, "the beginning")
+        assert "data: here" in said[0]
+        alice.api.finish(alice.api.post(f"{endpoint}/suspend"))
+        wait_for(lambda: changed(said) > 1, "what has changed", timeout=3)
+        alice.api.finish(alice.api.post(f"{endpoint}/start"))
+
+
+def test_the_account_hears_of_all_its_projects(alice: Person) -> None:
+    with listening(alice, "/changes") as said:
+        wait_for(lambda: changed(said) == 1, "the beginning")
+        alice.api.new_project(name="fresh", wait=False)
+        wait_for(lambda: changed(said) > 1, "the new project", timeout=3)
+
+
+def test_who_has_seen_it_all_is_told_nothing(carol: Person, still_shop: Shop) -> None:
+    with listening(carol, f"{still_shop.url}/changes") as first:
+        wait_for(lambda: changed(first) == 1, "the beginning")
+        html = carol.get(still_shop.url).content.decode()
+        url = html.split('data-changes="')[1].split('"')[0]
+        assert "?seen=" in url
+        answer = carol.get(url)
+        assert b"data: here" in next(answer.streaming_content)
+        answer.close()
+        mark = first[1].split("id: ")[1].split("\n")[0]
+        assert url.endswith(mark)
+
+
+def test_many_pages_are_one_watch(settings: Any, carol: Person, still_shop: Shop) -> None:
+    with relay(settings.MANAGEMENT_API_URL) as api:
+        settings.MANAGEMENT_API_URL = api.url
+        url = f"{still_shop.url}/changes"
+        with listening(carol, url) as one, listening(carol, url) as two:
+            wait_for(lambda: changed(one) and changed(two), "the beginning")
+            assert api.asked_for("/events") == 1
+            # How the service fares is another question, asked once in some seconds.
+            assert [one for one in api.asked if one != "GET /status"] == [
+                f"GET /projects/{still_shop.id}/events"
+            ]
+
+
+@pytest.fixture
+def plain_api(settings: Any, alice: Person) -> Iterator[Relay]:
+    """Alice's console at a server of this API without events."""
+    with relay(settings.MANAGEMENT_API_URL) as api:
+        api.missing = {"/events"}
+        settings.MANAGEMENT_API_URL = api.url
+        yield api
+
+
+def test_a_server_without_events_is_looked_at(
+    plain_api: Relay, alice: Person, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes, "LOOK_EVERY", 0.2)
+    endpoint = f"/projects/{shop.id}/endpoints/{shop.endpoint_id}"
+    with listening(alice, f"{shop.url}/changes") as said:
+        wait_for(lambda: changed(said) == 1, "the beginning")
+        wait_for(lambda: plain_api.asked_for("/operations") > 6, "some looks")
+        # What has been made just now may still be measured.
+        before = changed(said)
+        assert before <= 3
+        alice.api.finish(alice.api.post(f"{endpoint}/suspend"))
+        wait_for(lambda: changed(said) > before, "what has changed")
+    assert plain_api.asked_for("/events") == 1
+    alice.api.finish(alice.api.post(f"{endpoint}/start"))
+
+
+def test_an_account_is_looked_at_a_few_projects_at_a_time(
+    dave: Person, misbehaving: Misbehaving
+) -> None:
+    projects = ", ".join(f'{{"id": "p{number}"}}' for number in range(10))
+    misbehaving.body = f'{{"projects": [{projects}], "endpoints": []}}'.encode()
+    calls = ChangeCalls(Transport("daves-key", default_server()))
+    for turn in range(3):
+        calls.look("", turn)
+    asked = [path.split("?")[0] for path in misbehaving.asked if "endpoints" in path]
+    assert len(asked) == 10
+    assert len(set(asked)) == 10
+
+
+def test_an_api_that_goes_and_comes_back_is_told_of(
+    plain_api: Relay, alice: Person, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that the page asks for itself, and says what it finds."""
+    monkeypatch.setattr(changes, "LOOK_EVERY", 0.1)
+    with listening(alice, f"{shop.url}/changes") as said:
+        wait_for(lambda: changed(said) == 1, "the beginning")
+        plain_api.is_away = True
+        wait_for(lambda: changed(said) == 2, "that it is away")
+        plain_api.is_away = False
+        wait_for(lambda: changed(said) == 3, "that it is back")
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"operations": 1}', b"data: {}\n\n"])
+@pytest.mark.parametrize("status", [200, 401, 403, 404, 429, 500])
+def test_whatever_the_api_answers_is_told_once(
+    dave: Person,
+    misbehaving: Misbehaving,
+    monkeypatch: pytest.MonkeyPatch,
+    status: int,
+    body: bytes,
+) -> None:
+    monkeypatch.setattr(changes, "LOOK_EVERY", 0.02)
+    monkeypatch.setattr(changes, "AFTER_A_BREAK", 0.02)
+    misbehaving.status, misbehaving.body = status, body
+    for url in ("/changes", "/projects/p/changes"):
+        misbehaving.asked.clear()
+        with listening(dave, url) as said:
+            wait_for(lambda: len(misbehaving.asked) > 8, "some looks")
+            assert changed(said) == 1
+
+
+def test_a_stream_without_end_of_line_is_no_stream(
+    dave: Person, misbehaving: Misbehaving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("console.api_changes.LONGEST_LINE", 1000)
+    misbehaving.headers = {"Content-Type": "text/event-stream"}
+    misbehaving.body = b"x" * 100_000
+    with listening(dave, "/projects/p/changes") as said:
+        wait_for(lambda: changed(said) == 1, "a look instead")
+
+
+def test_signing_out_ends_it(alice: Person, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "HEARTBEAT", 0.1)
+    with listening(alice, f"{shop.url}/changes") as said:
+        wait_for(lambda: changed(said) == 1, "the beginning")
+        alice.post("/sign-out")
+        wait_for(lambda: said[-1] == "", "its end")
+    assert alice.get(f"{shop.url}/changes", Accept="text/event-stream").status_code == 401
+
+
+def test_without_readers_the_watch_ends(
+    dave: Person, misbehaving: Misbehaving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes, "LOOK_EVERY", 0.02)
+    monkeypatch.setattr(changes, "LINGERS", 0.1)
+    with changes.watching(ChangeCalls(Transport("daves-key", default_server())), "p") as watch:
+        assert watch
+        wait_for(lambda: watch.mark, "the beginning")
+    wait_for(lambda: watch.has_ended, "the end")
+    asked = len(misbehaving.asked)
+    time.sleep(0.1)
+    assert len(misbehaving.asked) == asked
+    # The next reader finds another.
+    with changes.watching(ChangeCalls(Transport("daves-key", default_server())), "p") as another:
+        assert another is not watch
+
+
+def test_too_many_readers_get_along_without(
+    dave: Person, misbehaving: Misbehaving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes, "MOST_READERS", 1)
+    calls = ChangeCalls(Transport("daves-key", default_server()))
+    with changes.watching(calls, "p") as one, changes.watching(calls, "p") as two:
+        assert one
+        assert two is None
+    answer = dave.get("/projects/p/changes")
+    assert list(itertools.islice(answer.streaming_content, 1))
+    answer.close()
+
+
+def test_nobody_hears_what_another_key_sees(alice: Person, bob: Person, shop: Shop) -> None:
+    with listening(alice, f"{shop.url}/changes") as said:
+        wait_for(lambda: changed(said) == 1, "the beginning")
+        html = bob.get("/").content.decode()
+        assert "seen=" not in html.split("data-changes")[1].split(">")[0]
+        with listening(bob, f"{shop.url}/changes") as bobs:
+            # That there is nothing for him.
+            wait_for(lambda: changed(bobs) == 1, "the beginning")
+            assert len(changes._watches) >= 2
+
+
+def test_who_is_not_signed_in_hears_nothing(visitor: Browser) -> None:
+    answer = visitor.get("/changes", headers={"Accept": "text/event-stream"})
+    assert answer.status_code == 401

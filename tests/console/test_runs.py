@@ -1,0 +1,132 @@
+"""What a run is called, what it has come to, how long it took; and where its picture puts it."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from console.api_operations import Operation
+from console.api_results import Branch
+from console.runs import Names, Run, asked, runs_of
+from console.timescale import Scale
+
+AT = datetime(2026, 11, 21, 10, tzinfo=UTC)
+BORN = {"br-a": AT, "br-old": AT - timedelta(days=1)}
+NAMES = Names.of(
+    Branch.read({"id": branch_id, "name": branch_id[3:], "created_at": at.isoformat()})
+    for branch_id, at in BORN.items()
+)
+
+
+def operation(action: str, status: str = "finished", **fields: Any) -> Operation:
+    told = {
+        "id": f"of-{action}",
+        "chain_id": "c",
+        "branch_id": "br-a",
+        "created_at": AT.isoformat(),
+    }
+    return Operation.read({**told, "action": action, "status": status, **fields})
+
+
+def run(*actions: str, **fields: Any) -> Run:
+    return Run([operation(action, endpoint_id="ep-a", **fields) for action in actions])
+
+
+@pytest.mark.parametrize(
+    ("actions", "fields", "words"),
+    [
+        (("create_timeline", "start_compute"), {}, "Create the project with branch a"),
+        (("create_branch", "start_compute"), {}, "Create branch a with its endpoint"),
+        (("create_branch",), {}, "Create branch a"),
+        (("create_branch",), {"branch_id": "br-old"}, "Restore branch old"),
+        (("create_branch",), {"branch_id": "br-gone"}, "Create branch br-gone"),
+        (("suspend_compute", "create_branch", "start_compute"), {}, "Restore branch a"),
+        (("suspend_compute", "start_compute"), {}, "Restart endpoint ep-a"),
+        (("start_compute",), {}, "Start endpoint ep-a"),
+        (("start_compute",), {"initiator": {"type": "client"}}, "Wake endpoint ep-a"),
+        (("apply_config", "suspend_compute"), {}, "Change endpoint ep-a"),
+        (("start_compute",), {"endpoint_id": ""}, "Start compute"),
+        (("polish", "start_compute"), {}, "Polish, then Start compute"),
+        (("",), {}, "An operation"),
+    ],
+)
+def test_a_run_says_what_was_asked_for(
+    actions: tuple[str, ...], fields: dict[str, Any], words: str
+) -> None:
+    told = {"endpoint_id": "ep-a", **fields}
+    assert asked(Run([operation(action, **told) for action in actions]), NAMES) == words
+
+
+@pytest.mark.parametrize(
+    ("statuses", "label"),
+    [
+        (("finished", "finished"), "OK"),
+        (("running", "scheduling"), "In progress"),
+        (("scheduling", "scheduling"), "Waiting"),
+        # Between two operations it has not gone back to waiting for its turn.
+        (("finished", "scheduling"), "In progress"),
+        (("finished", "failed"), "Error"),
+        (("cancelling", "cancelling"), "Cancelling"),
+        (("finished", "cancelled"), "Cancelled"),
+        (("skipped",), "Skipped"),
+        (("teleported",), "Teleported"),
+    ],
+)
+def test_a_run_has_come_to_what_its_operations_have(statuses: tuple[str, ...], label: str) -> None:
+    assert Run([operation("x", status) for status in statuses]).status.label == label
+
+
+def test_operations_of_one_chain_are_one_run_in_their_order() -> None:
+    listed = [
+        operation("start_compute", chain_id="c2"),
+        operation("create_branch", chain_id="c2"),
+        operation("check_availability", chain_id=""),
+        operation("suspend_compute", chain_id=""),
+    ]
+    found = [[each.action for each in one.operations] for one in runs_of(listed)]
+    assert found == [
+        ["create_branch", "start_compute"],
+        ["check_availability"],
+        ["suspend_compute"],
+    ]
+
+
+def test_how_long_a_run_took() -> None:
+    later = (AT + timedelta(seconds=2)).isoformat()
+    assert run("x", updated_at=later).duration_ms == 2000
+    # Where its times are to the second only, what it took is told more exactly.
+    assert run("x", updated_at=AT.isoformat(), total_duration_ms=149).duration_ms == 149
+    assert run("x", created_at="", updated_at="", total_duration_ms=7).duration_ms == 7
+    assert run("x", created_at="", updated_at="").duration_ms is None
+
+
+def test_a_scale_puts_moments_in_their_places() -> None:
+    scale = Scale.over([(AT, AT + timedelta(seconds=4)), None, (AT, AT + timedelta(seconds=8))])
+    assert scale is not None
+    bar = scale.bar((AT + timedelta(seconds=4), AT + timedelta(seconds=6)))
+    assert (bar.left, bar.width) == ("50.00%", "25.00%")
+    assert [mark.label for mark in scale.marks_since_begin()] == ["0", "2 s", "4 s", "6 s", "8 s"]
+    # What takes no time is still to be seen, and what lies outside is cut off.
+    narrow = scale.bar((AT + timedelta(seconds=8), AT + timedelta(seconds=90)))
+    assert (narrow.left, narrow.width) == ("99.40%", "0.60%")
+    assert Scale.over([None]) is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "labels"),
+    [
+        (0.0004, ["0"]),
+        (0.35, ["0", "100 ms", "200 ms", "300 ms"]),
+        (400, ["0", "2 min", "4 min", "6 min"]),
+        (90_000_000, ["0", "25000 h"]),
+    ],
+)
+def test_an_axis_has_few_round_marks(seconds: float, labels: list[str]) -> None:
+    scale = Scale(AT, AT + timedelta(seconds=seconds))
+    assert [mark.label for mark in scale.marks_since_begin()] == labels
+
+
+def test_an_axis_of_the_day_tells_the_time() -> None:
+    scale = Scale(AT - timedelta(hours=6), AT + timedelta(minutes=7))
+    # What stands at the very edge is left out.
+    assert [mark.label for mark in scale.marks_of_day()] == ["06:00", "08:00"]

@@ -1,0 +1,65 @@
+"""A branch's schema beside another's."""
+
+import pytest
+
+from console.schema_diff import MOST_LINES, read_diff
+from tests.console.conftest import Misbehaving, Person, Shop
+from tests.console.pages import Page
+
+
+def test_it_works(alice: Person, shop: Shop) -> None:
+    shop.start()
+    shop.sql("CREATE TABLE orders (id bigint)")
+    url = f"{shop.url}/branches/{shop.dev_id}/schema"
+    page = Page(alice.get(url))
+    # What the parent has alone is missing here.
+    assert "CREATE TABLE public.orders" in page.text
+    assert "0 lines only on dev" in page.text
+    page = Page(alice.get(f"{shop.url}/branches/{shop.main_id}/schema?base={shop.dev_id}"))
+    assert "0 lines only on dev" in page.text
+    shop.sql("DROP TABLE orders")
+    assert "No difference" in Page(alice.get(url)).text
+
+
+def test_what_cannot_be_compared_says_why_and_keeps_the_choice(
+    carol: Person, still_shop: Shop
+) -> None:
+    url = f"{still_shop.url}/branches/{still_shop.dev_id}/schema"
+    for query in ("database=nothing", "base=br-no-such-123456"):
+        answer = carol.get(f"{url}?{query}")
+        assert answer.status_code == 200
+        page = Page(answer)
+        assert 'role="alert"' in page.html
+        assert page.fields["database"]
+
+
+@pytest.mark.parametrize("status", [400, 403, 404, 405, 409, 422, 423, 429, 500])
+def test_a_server_that_compares_none(dave: Person, misbehaving: Misbehaving, status: int) -> None:
+    misbehaving.refuse(status, "no <b>such</b> thing")
+    assert dave.get("/projects/p/branches/b/schema").status_code >= 400
+
+
+def test_the_lines_of_a_diff() -> None:
+    found = read_diff("--- a\n+++ b\n@@ -3,2 +3,3 @@\n same\n-gone\n+new\n+newer\n")
+    assert [(line.kind, line.text) for line in found.lines] == [
+        ("hunk", ""),
+        ("same", "same"),
+        ("removed", "gone"),
+        ("added", "new"),
+        ("added", "newer"),
+    ]
+    numbers = [(line.base_number, line.own_number) for line in found.lines[1:]]
+    assert numbers == [(3, 3), (4, None), (None, 4), (None, 5)]
+    assert (found.added, found.removed, found.left_out) == (2, 1, 0)
+
+
+@pytest.mark.parametrize("text", ["", "nonsense", "+", "@@", "--- a\n+++ b\n"])
+def test_what_is_no_diff_has_no_lines(text: str) -> None:
+    assert read_diff(text).lines == []
+
+
+def test_a_long_diff_is_cut() -> None:
+    found = read_diff("@@ -1 +1 @@\n" + "+x\n" * (MOST_LINES + 9))
+    assert len(found.lines) == MOST_LINES
+    assert found.left_out == 10
+    assert found.added == MOST_LINES + 9

@@ -1,0 +1,90 @@
+"""Snapshots: on the page of their branch, and on the list of branches once that is gone."""
+
+from typing import Any
+
+from tests.console.conftest import Misbehaving, Person, Shop
+from tests.console.pages import Page
+from tests.console.test_branch_page import branch_url, wait_until_quiet
+from tests.console.test_branches import branches
+from tests.support.waiting import wait_for
+
+
+def snapshots(person: Person, shop: Shop) -> dict[str, Any]:
+    found = person.api.get(f"/projects/{shop.id}/snapshots")["snapshots"]
+    return {snapshot["name"]: snapshot for snapshot in found}
+
+
+def take(person: Person, shop: Shop, name: str) -> str:
+    url = branch_url(shop, shop.dev_id)
+    answer = person.post(f"{url}/new-snapshot", {"name": name, "lifetime": "604800"})
+    assert answer["Location"] == url
+    wait_until_quiet(person, url)
+    return str(snapshots(person, shop)[name]["id"])
+
+
+def forget(person: Person, shop: Shop, snapshot_id: str) -> None:
+    person.post(f"{shop.url}/snapshots/{snapshot_id}/delete")
+
+
+def test_it_works(alice: Person, shop: Shop) -> None:
+    snapshot_id = take(alice, shop, "before")
+    assert snapshots(alice, shop)["before"]["expires_at"]
+    page = Page(alice.get(branch_url(shop, shop.dev_id)))
+    assert "before" in page.row(snapshot_id)
+    assert "being taken" not in page.text
+    # Of another branch nothing is said of it.
+    assert snapshot_id not in Page(alice.get(branch_url(shop, shop.main_id))).text
+    url = f"{shop.url}/snapshots/{snapshot_id}/delete"
+    page = Page(alice.get(url))
+    assert "Delete before" in page.text
+    assert "Its copy of the branch" in page.text
+    assert alice.post(url)["Location"] == f"{shop.url}/branches"
+    assert snapshots(alice, shop) == {}
+
+
+def test_restored_as_a_new_branch(alice: Person, shop: Shop) -> None:
+    snapshot_id = take(alice, shop, "before")
+    url = f"{shop.url}/snapshots/{snapshot_id}/restore"
+    form = Page(alice.get(url))
+    # The branch that it was taken of stands first among those it may replace.
+    assert form.options["target_id"] == ["", shop.dev_id, shop.main_id]
+    answer = alice.post(url, {"target_id": shop.dev_id, "name": "again"})
+    assert "Only a new branch takes a name" in Page(answer).text
+    assert "already exists" in Page(alice.post(url, {"target_id": "", "name": "dev"})).text
+    answer = alice.post(url, {"target_id": "", "name": "again"})
+    assert answer["Location"] == branch_url(shop, branches(alice, shop)["again"]["id"])
+    wait_until_quiet(alice, answer["Location"])
+    forget(alice, shop, snapshot_id)
+
+
+def test_restored_in_the_place_of_a_branchs_data(alice: Person, shop: Shop) -> None:
+    snapshot_id = take(alice, shop, "before")
+    url = f"{shop.url}/snapshots/{snapshot_id}/restore"
+    answer = alice.post(url, {"target_id": shop.dev_id, "name": ""})
+    assert answer["Location"] == branch_url(shop, shop.dev_id)
+    wait_until_quiet(alice, answer["Location"])
+    assert any(name.startswith("dev_old_") for name in branches(alice, shop))
+    forget(alice, shop, snapshot_id)
+
+
+def test_a_snapshot_outlives_its_branch(alice: Person, shop: Shop) -> None:
+    snapshot_id = take(alice, shop, "keepsake")
+    page = Page(alice.get(f"{branch_url(shop, shop.dev_id)}/delete"))
+    assert "Stays: Its snapshots keepsake" in page.text
+    alice.post(f"{branch_url(shop, shop.dev_id)}/delete", {"typed": shop.dev_id})
+    wait_for(lambda: "dev" not in branches(alice, shop), "the branch is gone")
+    page = Page(alice.get(f"{shop.url}/branches"))
+    assert "Snapshots of branches that are gone" in page.text
+    assert "keepsake" in page.row(snapshot_id)
+    forget(alice, shop, snapshot_id)
+
+
+def test_where_the_server_takes_none_nothing_is_said_of_them(
+    dave: Person, misbehaving: Misbehaving
+) -> None:
+    misbehaving.body = b"""{
+        "project": {"id": "p"}, "operations": [], "endpoints": [], "branches": [{"id": "b"}]
+    }"""
+    # The stand-in answers every call alike: a list of snapshots is missing in it.
+    page = Page(dave.get("/projects/p/branches"))
+    assert "Snapshots" not in page.text

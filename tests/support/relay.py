@@ -1,0 +1,123 @@
+"""A server of this API that stands between a console and the real one, and does what servers and
+networks do: lacks a part of it, is away, is slow, refuses. Switched while a page is open."""
+
+import contextlib
+import http.server
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import requests
+
+from tests.support.stack import free_port
+
+# Of an answer, what is this hop's own.
+NOT_PASSED_ON = {"transfer-encoding", "connection", "content-encoding", "content-length"}
+
+
+@dataclass
+class Relay:
+    # With /api/v2, both.
+    api_url: str
+    url: str = ""
+    # Parts of paths that this server does not know: "/events".
+    missing: set[str] = field(default_factory=set)
+    # Answered with this status and no more, where it is not 0.
+    refuses: int = 0
+    # Whether connections are closed without an answer.
+    is_away: bool = False
+    # Seconds before each answer.
+    delay: float = 0.0
+    # What was asked, as “GET /projects”.
+    asked: list[str] = field(default_factory=list)
+
+    def asked_for(self, words: str) -> int:
+        """How many times anything with these words was."""
+        return sum(words in one for one in self.asked)
+
+
+@contextlib.contextmanager
+def relay(api_url: str) -> Iterator[Relay]:
+    state = Relay(api_url)
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def __getattr__(self, name: str) -> Any:
+            # The server looks for do_GET, do_POST and so on.
+            return self.answer if name.startswith("do_") else super().__getattribute__(name)
+
+        def answer(self) -> None:
+            path = self.path.removeprefix("/api/v2")
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            state.asked.append(f"{self.command} {path}")
+            time.sleep(state.delay)
+            with contextlib.suppress(OSError):
+                if state.is_away:
+                    self.connection.shutdown(socket.SHUT_RDWR)
+                    self.close_connection = True
+                elif state.refuses:
+                    self.refuse(state.refuses)
+                elif any(part in path for part in state.missing):
+                    self.refuse(404)
+                else:
+                    self.pass_on(path, body)
+
+        def refuse(self, status: int) -> None:
+            self.send(status, json.dumps({"code": "", "message": "refused by the test"}).encode())
+
+        def pass_on(self, path: str, body: bytes) -> None:
+            headers = {k: v for k, v in self.headers.items() if k.lower() != "host"}
+            with requests.request(
+                self.command,
+                state.api_url + path,
+                headers=headers,
+                data=body,
+                stream=True,
+                timeout=60,
+                allow_redirects=False,
+            ) as answer:
+                if "event-stream" in answer.headers.get("Content-Type", ""):
+                    self.stream(answer)
+                else:
+                    self.send(answer.status_code, answer.content, dict(answer.headers))
+
+        def send(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
+            self.send_response(status)
+            for name, value in (headers or {}).items():
+                if name.lower() not in NOT_PASSED_ON | {"date", "server"}:
+                    self.send_header(name, value)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def stream(self, answer: requests.Response) -> None:
+            self.close_connection = True
+            self.send_response(200)
+            self.send_header("Content-Type", "text/event-stream")
+            self.send_header("Connection", "close")
+            self.end_headers()
+            for line in answer.iter_lines(chunk_size=1):
+                if state.is_away or state.refuses:
+                    break
+                self.wfile.write(line + b"\n")
+                self.wfile.flush()
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", free_port()), Handler)
+    server.daemon_threads = True
+    server.block_on_close = False
+    thread = threading.Thread(target=server.serve_forever, args=[0.01], daemon=True)
+    thread.start()
+    state.url = f"http://127.0.0.1:{server.server_port}/api/v2"
+    yield state
+    state.is_away = True
+    server.shutdown()
+    thread.join()
+    server.server_close()
