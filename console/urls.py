@@ -39,7 +39,10 @@ urlpatterns = [
     path(f"{PROJECT}/new-endpoint", endpoints.create, name="endpoint_create"),
     path(ENDPOINT, endpoints.show, name="endpoint"),
     path(f"{ENDPOINT}/live", endpoints.live, name="endpoint_live"),
+    path(f"{PROJECT}/connect", connecting.of_branch, name="project_connect"),
+    path(f"{BRANCH}/connect", connecting.of_branch, name="branch_connect"),
     path(f"{ENDPOINT}/connect", connecting.show, name="endpoint_connect"),
+    path(f"{ENDPOINT}/connection-string", connecting.string, name="endpoint_connection_string"),
     path(f"{ENDPOINT}/watch", connecting.watch, name="endpoint_watch"),
     *(
         path(f"{ENDPOINT}/{what}", endpoints.change, {"what": what}, name=f"endpoint_{what}")

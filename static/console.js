@@ -40,25 +40,9 @@
     if (event.target.matches("input[data-expected]")) expectTypedIds();
   });
 
-  // Clicks: copying, closing, dismissing, and menus that close when one looks elsewhere.
-
-  async function copy(button) {
-    try {
-      await navigator.clipboard.writeText(button.dataset.copy);
-    } catch {
-      // Without https the clipboard is out of reach: mark the text, for the user to copy.
-      const text = button.parentElement.querySelector("code");
-      if (text) getSelection().selectAllChildren(text);
-      return;
-    }
-    button.classList.add("copied");
-    announce("Copied");
-    setTimeout(() => button.classList.remove("copied"), 1500);
-  }
+  // Clicks: closing, dismissing, and menus that close when one looks elsewhere.
 
   document.addEventListener("click", (event) => {
-    const button = event.target.closest("[data-copy]");
-    if (button) copy(button);
     const closing = event.target.closest("#dialog [data-close]");
     if (closing) {
       event.preventDefault();
