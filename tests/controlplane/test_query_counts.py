@@ -29,6 +29,7 @@ BUDGET = {
     "": 3,
     "/endpoints": 3,
     "/endpoints/{endpoint}": 2,
+    "/endpoints/{endpoint}/pg_settings": 3,
     "/branches": 4,
     "/branches?limit=1&sort_by=name": 5,
     "/branches/count": 3,
