@@ -4,10 +4,14 @@ import logging
 import time
 import uuid
 from collections.abc import Callable
+from datetime import UTC, tzinfo
 from typing import Any
+from zoneinfo import ZoneInfo
 
-from django.http import HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
+from django.middleware.gzip import GZipMiddleware
+from django.utils import timezone
 
 from console import logs, sessions
 from console.api_errors import APIError, Unauthorized
@@ -17,6 +21,9 @@ from console.responses import show_problem
 from console.views.problems import wrong_method
 
 log = logging.getLogger(__name__)
+
+# The rest of the headers went with the answer that the browser has.
+KEPT_WHEN_UNCHANGED = {"ETag", "Cache-Control"}
 
 GetResponse = Callable[[ConsoleRequest], HttpResponseBase]
 View = Callable[..., HttpResponseBase]
@@ -60,6 +67,27 @@ def _length(response: HttpResponseBase) -> int | None:
     return int(length) if length else None
 
 
+class LeanMiddleware(GZipMiddleware):
+    """Few bytes: packed, and of what has not changed only that.
+
+    A secret that is packed together with what somebody else has put into the page can be guessed
+    by the length (BREACH). Whatever shows one is therefore the answer to a POST, which no other
+    site can have sent, and is not packed; the tokens of forms are masked anew for each answer.
+    """
+
+    def process_response(
+        self, request: HttpRequest, response: HttpResponseBase
+    ) -> HttpResponseBase:
+        if response.status_code == 304:
+            for name in set(response.headers) - KEPT_WHEN_UNCHANGED:
+                del response[name]
+            return response
+        # A stream's pieces must go out as they come.
+        if response.streaming or request.method not in ("GET", "HEAD"):
+            return response
+        return super().process_response(request, response)
+
+
 class CarefulResponseMiddleware:
     """Answer to our own host names only, out of every cache, with cookies fit for the scheme."""
 
@@ -70,11 +98,31 @@ class CarefulResponseMiddleware:
         # Raises when the host name is not one of ours, before anything is done for it.
         request.get_host()
         response = self.get_response(request)
-        response["Cache-Control"] = "no-store"
+        # What is the same for everybody says so itself.
+        response.setdefault("Cache-Control", "no-store")
         if request.is_secure():
             for cookie in response.cookies.values():
                 cookie["secure"] = True
         return response
+
+
+class ZoneMiddleware:
+    """Tell times as the reader's clock does, which their browser has named in a cookie."""
+
+    def __init__(self, get_response: GetResponse) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: ConsoleRequest) -> HttpResponseBase:
+        with timezone.override(_zone(request.COOKIES.get("perch_zone", ""))):
+            return self.get_response(request)
+
+
+def _zone(name: str) -> tzinfo:
+    try:
+        return ZoneInfo(name)
+    except (ValueError, OSError, KeyError):
+        # None was named, or one that is not known here.
+        return UTC
 
 
 class ProblemMiddleware:

@@ -67,6 +67,7 @@ INSTALLED_APPS = [
 ]
 MIDDLEWARE = [
     "console.middleware.RequestLogMiddleware",
+    "console.middleware.LeanMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "csp.middleware.CSPMiddleware",
@@ -75,6 +76,7 @@ MIDDLEWARE = [
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
+    "console.middleware.ZoneMiddleware",
     "console.middleware.ProblemMiddleware",
     "console.middleware.SignInMiddleware",
 ]

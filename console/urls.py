@@ -7,6 +7,7 @@ from console.views import (
     activity,
     api_keys,
     branches,
+    bundles,
     connecting,
     endpoints,
     operations,
@@ -24,6 +25,8 @@ WEBHOOK = "webhooks/<slug:webhook_id>"
 CHAIN = f"{PROJECT}/chains/<slug:chain_id>"
 
 urlpatterns = [
+    path("static/perch.css", bundles.show, {"name": "css"}),
+    path("static/perch.js", bundles.show, {"name": "js"}),
     path("", projects.dashboard, name="dashboard"),
     path("sign-in", sign_in.sign_in, name="sign_in"),
     path("sign-out", sign_in.sign_out, name="sign_out"),

@@ -18,5 +18,12 @@ os.environ["DJANGO_SETTINGS_MODULE"] = "console.settings"
 
 application = get_wsgi_application()
 
+# It reads the settings that are in force by now.
+from console import bundles  # noqa: E402
+
+# Packed now, not while the first browser waits.
+for kind in bundles.KINDS:
+    bundles.bundle(kind)
+
 # What is wrong with it is told now, not to whoever signs out first.
 ended_sessions.prepare()

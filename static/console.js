@@ -1,31 +1,67 @@
-// What the console adds where scripts run; every page works without it.
+// What the console adds where scripts run; every page works without it. Here: dialogs, notices,
+// menus. Beside it: live.js renews regions, focus.js keeps the focus, times.js lets times move on,
+// copy.js copies. `Perch` is what they, and the other scripts of this folder, share.
 "use strict";
+
+window.Perch = {};
 
 (() => {
   const dialog = document.getElementById("dialog");
   const notices = document.getElementById("notices");
   document.documentElement.classList.add("scripted");
 
-  // Dialogs: a form that htmx fetched is shown in one, and goes away when it has done its work.
+  // Dialogs: a form that htmx fetched is shown in one. Nothing closes it but its own success and
+  // its reader; what is open is never fetched again over what was typed.
 
-  function openDialog() {
-    // A modal dialog lies above everything else: notices have to move into it to be seen.
-    dialog.append(notices);
-    dialog.showModal();
+  let isFetching = false;
+
+  function moveNotices(into) {
+    // What was announced is not announced again because it moves.
+    for (const notice of notices.children) notice.removeAttribute("role");
+    into.append(notices);
   }
 
-  dialog.addEventListener("close", () => {
-    document.body.append(notices);
-    dialog.replaceChildren();
+  document.addEventListener("htmx:beforeRequest", (event) => {
+    if (event.detail.target !== dialog) return;
+    if (dialog.open || isFetching) return event.preventDefault();
+    isFetching = true;
+    Perch.dialogOpener = event.detail.elt;
+  });
+
+  document.addEventListener("htmx:afterRequest", (event) => {
+    if (event.detail.target === dialog) isFetching = false;
   });
 
   document.addEventListener("htmx:afterSwap", (event) => {
-    if (event.detail.target === dialog && dialog.childElementCount && !dialog.open) openDialog();
+    if (event.detail.target === dialog && dialog.childElementCount && !dialog.open) {
+      // A modal dialog lies above everything else: notices have to move into it to be seen.
+      moveNotices(dialog);
+      dialog.showModal();
+    }
     expectTypedIds();
     fadeNotices();
   });
 
   document.addEventListener("htmx:oobAfterSwap", fadeNotices);
+
+  dialog.addEventListener("close", () => {
+    moveNotices(document.body);
+    dialog.replaceChildren();
+    Perch.returnFocus();
+  });
+
+  dialog.addEventListener("keydown", (event) => {
+    // What is shown once only is left by its button, which says so.
+    if (event.key === "Escape" && dialog.querySelector(".secret")) {
+      event.preventDefault();
+      Perch.announce("This is shown once. Copy it, then press Done.");
+    }
+  });
+
+  document.addEventListener("perch:changed", (event) => {
+    if (dialog.contains(event.target)) dialog.close();
+    Perch.renew();
+  });
 
   // Deleting: the button waits until the id has been typed.
 
@@ -51,96 +87,40 @@
     event.target.closest("[data-dismiss]")?.closest(".notice").remove();
     for (const menu of document.querySelectorAll("details.menu[open]")) {
       const chosen = event.target.closest("details.menu li a, details.menu li button");
-      if (!menu.contains(event.target) || chosen) menu.open = false;
+      if (!menu.contains(event.target) || chosen) Perch.closeMenu(menu);
     }
   });
 
   document.addEventListener("keydown", (event) => {
     if (event.key !== "Escape") return;
-    for (const menu of document.querySelectorAll("details.menu[open]")) {
-      menu.open = false;
-      menu.querySelector("summary").focus();
-    }
-  });
-
-  // Live regions.
-
-  // How often the page was renewed out of turn, how many of these are under way, and after how
-  // many each request was sent.
-  let renewals = 0;
-  let renewing = 0;
-  const sentAfter = new WeakMap();
-
-  function refresh() {
-    const live = document.getElementById("live");
-    if (!live) return;
-    renewals += 1;
-    renewing += 1;
-    const over = () => { renewing -= 1; };
-    htmx.ajax("GET", live.dataset.live, { target: "#live", swap: "outerHTML" }).then(over, over);
-  }
-
-  document.addEventListener("htmx:beforeSend", (event) => {
-    sentAfter.set(event.detail.xhr, renewals);
-  });
-
-  document.addEventListener("perch:changed", () => {
-    if (dialog.open) dialog.close();
-    refresh();
-  });
-
-  document.addEventListener("htmx:beforeRequest", (event) => {
-    if (!["poll", "watch"].includes(event.detail.elt.id)) return;
-    // A poll's answer would take the place that the renewal under way is meant for.
-    if (document.hidden || renewing) event.preventDefault();
-  });
-
-  document.addEventListener("visibilitychange", () => {
-    if (!document.hidden) refresh();
-  });
-
-  document.addEventListener("htmx:beforeSwap", (event) => {
-    const { xhr, target } = event.detail;
-    // Asked before the change, it must not overwrite what comes after.
-    if (target.id === "live" && sentAfter.get(xhr) < renewals) event.detail.shouldSwap = false;
-    else if (target.id === "live") keepMenus(target);
-    // Something between here and the console answered in its place: keep it out of the page.
-    if (xhr.status >= 400 && xhr.status !== 422 && !xhr.getResponseHeader("HX-Reswap")) {
-      event.detail.shouldSwap = false;
-      failed("The console failed to answer. Try again.");
-    }
-  });
-
-  function keepMenus(live) {
-    const open = [...live.querySelectorAll("details.menu[open]")].map((menu) => menu.id);
-    if (!open.length) return;
-    document.addEventListener("htmx:afterSwap", () => {
-      for (const id of open) document.getElementById(id)?.setAttribute("open", "");
-    }, { once: true });
-  }
-
-  document.addEventListener("htmx:sendError", (event) => {
-    const words = "The console cannot be reached.";
-    if (event.detail.elt.id !== "poll") return failed(`${words} What you asked for may not have happened.`);
-    const line = event.detail.elt.querySelector("span");
-    event.detail.elt.classList.add("bad");
-    line.textContent = `${words} Trying again.`;
+    document.querySelectorAll("details.menu[open]").forEach(Perch.closeMenu);
   });
 
   // Notices.
 
-  function announce(words) {
+  Perch.announce = (words) => {
     document.getElementById("announce").textContent = words;
-  }
+  };
 
-  function failed(words) {
+  Perch.failed = (words) => {
+    // Said once, however often it happens meanwhile.
+    for (const old of notices.querySelectorAll(".notice.failure")) {
+      if (old.textContent === words) return;
+    }
     const notice = document.createElement("div");
     notice.className = "notice failure";
     notice.setAttribute("role", "alert");
     notice.append(Object.assign(document.createElement("p"), { textContent: words }));
     notices.append(notice);
     setTimeout(() => notice.remove(), 10000);
-  }
+  };
+
+  // One line for what keeps the page from going on; "" where nothing does.
+  Perch.trouble = (words) => {
+    const line = document.getElementById("trouble");
+    line.hidden = !words;
+    if (line.textContent !== words) line.textContent = words;
+  };
 
   function fadeNotices() {
     const fresh = document.querySelectorAll(".notice.success:not([data-fading])");
@@ -151,6 +131,8 @@
     }
   }
 
-  expectTypedIds();
-  fadeNotices();
+  document.addEventListener("DOMContentLoaded", () => {
+    expectTypedIds();
+    fadeNotices();
+  });
 })();

@@ -3,53 +3,61 @@
 "use strict";
 
 (() => {
-  const announce = (words) => { document.getElementById("announce").textContent = words; };
-
   function copied(button) {
     button.classList.add("copied");
-    announce("Copied");
+    Perch.announce("Copied");
     setTimeout(() => button.classList.remove("copied"), 1500);
   }
 
   // `text` is a promise: a browser lets a page write to the clipboard only while it handles the
   // press, so that the writing begins before the text is there.
   async function copy(text, button) {
-    const clipboard = navigator.clipboard;
     try {
-      if (typeof ClipboardItem === "function" && clipboard?.write) {
-        const blob = text.then((words) => new Blob([words], { type: "text/plain" }));
-        await clipboard.write([new ClipboardItem({ "text/plain": blob })]);
-      } else {
-        await clipboard.writeText(await text);
-      }
+      await write(text);
       copied(button);
     } catch {
-      await text.then((words) => copyByHand(words, button), (problem) => failed(problem.message));
+      await text.then((words) => copyByHand(words, button), (problem) => Perch.failed(problem.message));
     }
   }
 
-  // Without https, and where the browser forbids it, the clipboard is out of a page's reach.
+  function write(text) {
+    const { clipboard } = navigator;
+    if (!clipboard) return Promise.reject(new Error("Without https there is no clipboard."));
+    if (typeof ClipboardItem !== "function") return text.then((words) => clipboard.writeText(words));
+    const blob = text.then((words) => new Blob([words], { type: "text/plain" }));
+    // Said below, where `text` itself is waited for.
+    blob.catch(() => {});
+    return clipboard.write([new ClipboardItem({ "text/plain": blob })]);
+  }
+
+  // The old way, and where that is barred too, the reader's own: the text stands there, selected.
   function copyByHand(words, button) {
     document.querySelector(".copy-by-hand")?.remove();
     const box = document.createElement("div");
     const label = Object.assign(document.createElement("label"), { textContent: "Press Ctrl-C (on a Mac ⌘C) to copy" });
     const field = Object.assign(document.createElement("textarea"), { value: words, readOnly: true, rows: 3 });
     box.className = "copy-by-hand";
-    field.setAttribute("aria-label", label.textContent);
-    box.append(label, field);
+    label.append(field);
+    box.append(label);
     // A modal dialog lies above everything else.
     (document.querySelector("dialog[open]") ?? document.body).append(box);
     field.select();
-    field.focus();
-    const leave = () => { box.remove(); };
-    field.addEventListener("blur", leave);
+    const leave = () => {
+      box.remove();
+      button.focus();
+    };
+    if (document.execCommand("copy")) {
+      leave();
+      return copied(button);
+    }
     field.addEventListener("keydown", (event) => {
       if (event.key !== "Escape") return;
       event.preventDefault();
       event.stopPropagation();
-      button.focus();
+      leave();
     });
-    field.addEventListener("copy", () => setTimeout(() => { button.focus(); copied(button); }));
+    field.addEventListener("copy", () => setTimeout(() => { leave(); copied(button); }));
+    document.addEventListener("pointerdown", ({ target }) => { if (!box.contains(target)) box.remove(); }, { once: true });
   }
 
   async function asked(form) {
@@ -60,15 +68,6 @@
     const words = isText ? await answer.text() : "The console failed to answer. Nothing was copied.";
     if (!answer.ok || !isText) throw new Error(words);
     return words;
-  }
-
-  function failed(words) {
-    const notice = document.createElement("div");
-    notice.className = "notice failure";
-    notice.setAttribute("role", "alert");
-    notice.append(Object.assign(document.createElement("p"), { textContent: words }));
-    document.getElementById("notices").append(notice);
-    setTimeout(() => notice.remove(), 10000);
   }
 
   document.addEventListener("click", (event) => {

@@ -9,6 +9,9 @@ from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils.html import escape, format_html
 from django.utils.safestring import SafeString, mark_safe
+from django.utils.timezone import localtime
+
+from console import bundles
 
 register = template.Library()
 
@@ -20,6 +23,12 @@ OPERATION_ID = re.compile(r"\b([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\b")
 @register.simple_tag
 def icon(name: str) -> SafeString:
     return render_to_string(f"icons/{name}.svg")
+
+
+@register.simple_tag
+def bundle(name: str) -> str:
+    """The address of the stylesheet ("css") or the script ("js")."""
+    return bundles.address(name)
 
 
 @register.inclusion_tag("_copy.html")
@@ -46,33 +55,53 @@ def ago(moment: datetime | None) -> SafeString | str:
     """A time as how long ago, with the exact one in reach."""
     if moment is None:
         return NOTHING
-    exact = f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
     return format_html(
-        '<time datetime="{}" title="{}">{}</time>', moment.isoformat(), exact, _ago(moment)
+        '<time datetime="{}" title="{}" data-moves="ago">{}</time>',
+        moment.isoformat(),
+        _exact(moment),
+        _ago(moment),
+    )
+
+
+@register.filter
+def elapsed(moment: datetime | None) -> SafeString | str:
+    """How long it has gone on since, which the browser lets move on."""
+    if moment is None:
+        return NOTHING
+    seconds = max(0.0, (datetime.now(UTC) - moment).total_seconds())
+    return format_html(
+        '<time datetime="{}" title="since {}" data-moves="elapsed">{}</time>',
+        moment.isoformat(),
+        _exact(moment),
+        _long(seconds),
     )
 
 
 @register.filter
 def exactly(moment: datetime | None) -> SafeString | str:
-    """A time to the second, in UTC."""
+    """A time to the second, in the reader's own time; in UTC where that is not known."""
     if moment is None:
         return NOTHING
-    utc = moment.astimezone(UTC)
+    local = localtime(moment)
     return format_html(
-        '<time datetime="{}">{} <small>UTC</small></time>',
+        '<time datetime="{}" title="{}">{}{}</time>',
         moment.isoformat(),
-        f"{utc:%Y-%m-%d %H:%M:%S}",
+        _exact(moment),
+        f"{local:%Y-%m-%d %H:%M:%S}",
+        "" if local.utcoffset() else mark_safe(" <small>UTC</small>"),
     )
 
 
 @register.filter
 def clock(moment: datetime | None) -> SafeString | str:
-    """The time of day, in UTC, where the day is told beside it."""
+    """The time of day, where the day (of `localtime`) is told beside it."""
     if moment is None:
         return NOTHING
-    exact = f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
     return format_html(
-        '<time datetime="{}" title="{}">{}</time>', moment.isoformat(), exact, exact[11:19]
+        '<time datetime="{}" title="{}">{}</time>',
+        moment.isoformat(),
+        _exact(moment),
+        f"{localtime(moment):%H:%M:%S}",
     )
 
 
@@ -82,7 +111,10 @@ def duration(milliseconds: int | None) -> str:
         return NOTHING
     if milliseconds < 1000:
         return f"{milliseconds} ms"
-    seconds = milliseconds / 1000
+    return _long(milliseconds / 1000)
+
+
+def _long(seconds: float) -> str:
     if seconds < MINUTE:
         return f"{seconds:.1f} s"
     if seconds < HOUR:
@@ -103,6 +135,12 @@ def size(count: int | None) -> str:
     return f"{amount:.1f} TB"
 
 
+def _exact(moment: datetime) -> str:
+    """In the reader's time, with what it is ahead of UTC."""
+    local = localtime(moment)
+    return f"{local:%Y-%m-%d %H:%M:%S} {f'UTC{local:%z}' if local.utcoffset() else 'UTC'}"
+
+
 def _ago(moment: datetime) -> str:
     now = datetime.now(UTC)
     seconds = (now - moment).total_seconds()
@@ -110,11 +148,11 @@ def _ago(moment: datetime) -> str:
     if seconds < 10:
         return "just now"
     if seconds < MINUTE:
-        return f"{int(seconds)} s ago"
+        return f"{int(seconds // 10) * 10} s ago"
     if seconds < HOUR:
         return f"{int(seconds // MINUTE)} min ago"
     if seconds < DAY:
         return f"{int(seconds // HOUR)} h ago"
     if seconds < 30 * DAY:
         return f"{int(seconds // DAY)} d ago"
-    return f"{moment.astimezone(UTC):%Y-%m-%d}"
+    return f"{localtime(moment):%Y-%m-%d}"

@@ -21,7 +21,8 @@ class Router(NinjaRouter):
         if "response" not in options:
             raise TypeError(f"{methods} {path}: name the schema of its answer, response=…")
         rendered = _rendered(view_func, options["response"])
-        return super().add_api_operation(path, methods, rendered, **options)
+        # What is rendered has the names that answers have; the document is to say the same.
+        return super().add_api_operation(path, methods, rendered, **options | {"by_alias": True})
 
 
 def _rendered(view: Callable[..., Any], response: Any) -> Callable[..., HttpResponseBase]:

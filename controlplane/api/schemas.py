@@ -32,7 +32,6 @@ ANSWER_WITHIN = 60.0
     "/projects/{project_id}/branches/{branch_id}/schema",
     response=BranchSchema,
     exclude_none=True,
-    by_alias=True,
     summary="Get a database's schema",
     description="As the statements that make it (`sql`), or as its tables (`json`). A compute that "
     "sleeps is started for as long as that takes; a branch without an endpoint is read as well.",

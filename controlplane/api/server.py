@@ -1,6 +1,7 @@
 """The API within gunicorn: its log, and its worker, of which what gunicorn itself refuses,
 Django unseen, is JSON as well."""
 
+import gc
 import json
 import logging.config
 import uuid
@@ -19,6 +20,8 @@ STATUS_OF = {
     LimitRequestHeaders: HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
     RequestTooSlow: HTTPStatus.REQUEST_TIMEOUT,
 }
+# New objects between two collections of garbage.
+COLLECT_AFTER = 50_000
 
 
 class GunicornLogger(Logger):  # type: ignore[misc] # gunicorn has no types
@@ -38,6 +41,11 @@ class JsonErrorsWorker(BufferingWorker):
         from controlplane.events.refusals import refusals
 
         refusals.begin()
+        # What exists by now stays: no later collection need look at it again. And a long list is
+        # thousands of objects that go as they came, by their counts.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(COLLECT_AFTER)
 
     def end_waits(self) -> None:
         # Not at the module's top: gunicorn reads that before gevent has patched what psycopg,

@@ -121,13 +121,19 @@ class Table(Generic[Row]):
         attributes: dict[str, Any] = dict(zip(self.names, columns, strict=False))
         for name, convert in self._converters:
             attributes[name] = convert(attributes[name], None, connection)
-        attributes["_state"] = state = ModelState()
-        state.adding, state.db = False, DEFAULT_DB_ALIAS
+        attributes["_state"] = state = ReadState()
         row = self._model.__new__(self._model)
         row.__dict__ = attributes
         if given is not None:
             state.fields_cache = {**given}
         return row
+
+
+class ReadState(ModelState):
+    """Of a row that was read."""
+
+    adding = False
+    db = DEFAULT_DB_ALIAS
 
 
 @dataclass(frozen=True)

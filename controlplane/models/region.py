@@ -33,6 +33,9 @@ class Region(models.Model):
     # Published by the region's proxy and worker while they run; /healthz reads them.
     worker_seen_at = models.DateTimeField(null=True)
     proxy_seen_at = models.DateTimeField(null=True)
+    # When a worker last looked which computes run: one that is gone since counts as having run
+    # until then. It outlives an outage, which the two above do not.
+    computes_seen_at = models.DateTimeField(null=True)
     # Published by its worker: what does not go well there, as [{name, detail}].
     problems = models.JSONField(default=list, db_default=[])
     # Published by its proxy, in PEM: what clients are to trust who verify its certificates; ""

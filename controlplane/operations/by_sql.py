@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
-from django.db.models import Q
+from django.db.models import Exists, OuterRef, Q
 from django.utils import timezone
 
 from controlplane.actors import SQL, acting_as
@@ -40,7 +40,7 @@ from controlplane.compute.filesystem import (
 )
 from controlplane.compute.pooler import admit_roles, stop_pooler
 from controlplane.compute.session import Session, session
-from controlplane.models import Branch, BranchState, Endpoint, Role
+from controlplane.models import UNFINISHED, Branch, BranchState, Endpoint, Operation, Role
 from controlplane.operations.catalog_rows import CatalogRows
 from controlplane.operations.locks import locked_project
 
@@ -160,8 +160,11 @@ def _write(branch_id: str, found: Found) -> list[tuple[int, str, str | None]]:
         branch = Branch.objects.get(id=branch_id)
         rows = CatalogRows(project, branch, now=timezone.now())
         passwords = rows.bring_to(found)
-        # What is still to be copied of it will hold the same, and passwords no more.
+        # What is still to be copied of it will hold the same, and passwords no more. What is to
+        # keep the data of another once that is replaced gets its rows with it.
+        being_made = Operation.objects.filter(branch_id=OuterRef("id"), status__in=UNFINISHED)
         for child in Branch.objects.filter(
+            Exists(being_made),
             Q(parent=branch) | Q(schema_of=branch),
             current_state=BranchState.INIT,
             deleted_at=None,

@@ -32,18 +32,14 @@ from controlplane.operations.states import enter
 
 log = logging.getLogger(__name__)
 
-# When this worker last saw what runs in each region; before its first look, it was another that
-# did.
-_seen_at: dict[str, datetime] = {}
-
 
 def reconcile_host(region: Region) -> None:
     """Mend every difference between the region's rows and the processes of this host.
 
-    `region` is as it was when this worker began. A compute that is gone counts as having run until
-    the last look: not for as long as the host was down.
+    A compute that is gone counts as having run until the last look: not for as long as the host
+    was down.
     """
-    seen_at, looking_at = _seen_at.get(region.id, region.worker_seen_at), timezone.now()
+    looking_at, all_seen = timezone.now(), True
     says_active = dict(
         Endpoint.objects.filter(
             project__region=region, deleted_at=None, current_state=EndpointState.ACTIVE
@@ -54,20 +50,18 @@ def reconcile_host(region: Region) -> None:
         # Where nobody should run, what a dead Postgres left is a difference too.
         if branch_id not in says_active or says_active[branch_id] != runs.get(branch_id):
             try:
-                reconcile_branch(branch_id, timeout=0, seen_at=seen_at)
+                reconcile_branch(branch_id, timeout=0)
             except LockTimeout:
-                continue  # an operation works on it; it is looked at again soon
+                all_seen = False  # an operation works on it; it is looked at again soon
             except StopFailed as error:
                 log.error("leftovers not ended", extra={"branch": branch_id, "error": str(error)})
-    _seen_at[region.id] = looking_at
+    if all_seen:
+        Region.objects.filter(id=region.id).update(computes_seen_at=looking_at)
     _forget_deleted(compute.endpoints_with_sockets() - {*says_active.values(), *runs.values()})
 
 
-def reconcile_branch(
-    branch_id: str, *, timeout: float = 60.0, seen_at: datetime | None = None
-) -> None:
-    """Mend the difference on one branch, unless an operation is about to. Its compute was last
-    seen at `seen_at`, by default when the region's worker last said that it is there.
+def reconcile_branch(branch_id: str, *, timeout: float = 60.0) -> None:
+    """Mend the difference on one branch, unless an operation is about to.
 
     Raises LockTimeout where other work holds the branch for `timeout` seconds.
     """
@@ -97,7 +91,7 @@ def reconcile_branch(
                     project,
                     endpoint,
                     EndpointState.IDLE,
-                    now=_ended_at(endpoint, seen_at or project.region.worker_seen_at),
+                    now=_ended_at(endpoint, project.region.computes_seen_at),
                     reason="its compute has ended by itself",
                     actor=PLATFORM,
                 )
@@ -113,7 +107,8 @@ def reconcile_branch(
 
 
 def _ended_at(endpoint: Endpoint, seen_at: datetime | None) -> datetime:
-    """When a compute that is gone has ended, as far as anybody knows."""
+    """When a compute that is gone has ended, as far as anybody knows: it was seen at `seen_at`,
+    unless it has started since."""
     now = timezone.now()
     return min(now, max(filter(None, (seen_at, endpoint.started_at)), default=now))
 

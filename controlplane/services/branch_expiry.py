@@ -36,7 +36,9 @@ def set_expiry(branch: Branch, asked: Expiry) -> bool:
     if end is not None and end <= now:
         raise Unprocessable("expires_at must be in the future")
     branch.expires_at = end
-    branch.ttl_interval_seconds = round((end - now).total_seconds()) if end else None
+    branch.ttl_interval_seconds = asked.ttl_seconds
+    if end is not None and asked.ttl_seconds is None:
+        branch.ttl_interval_seconds = int((end - now).total_seconds())
     return True
 
 

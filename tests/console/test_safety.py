@@ -48,8 +48,14 @@ def test_nothing_is_cached(carol: Person, still_shop: Shop) -> None:
 
 def test_static_files_are_cached_for_ever_by_their_hash(alice: Person) -> None:
     html = alice.get("/").content.decode()
-    (address,) = [part for part in html.split('"') if part.startswith("/static/console.css")]
-    assert "?v=" in address
+    addresses = [part for part in html.split('"') if part.startswith("/static/perch.")]
+    assert len(addresses) == 2
+    for address in addresses:
+        answer = alice.get(address)
+        assert "immutable" in answer["Cache-Control"]
+        assert not answer.cookies
+        # As during an upgrade: what is not this content must not be kept as it.
+        assert alice.get(f"{address}0")["Cache-Control"] == "no-store"
 
 
 def test_the_key_cannot_be_read_off_the_cookie(alice: Person) -> None:

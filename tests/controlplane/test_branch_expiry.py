@@ -75,6 +75,10 @@ class TestSetting:
     def test_a_time_to_live(self, project: OfService) -> None:
         made = project.new_branch(ttl_interval_seconds=600)["branch"]
         assert made["ttl_interval_seconds"] == 600
+        # Whenever within a second it is asked for.
+        for seconds in range(601, 606):
+            again = changed(project, made["id"], ttl_interval_seconds=seconds)
+            assert again["ttl_interval_seconds"] == seconds
         left = datetime.fromisoformat(made["expires_at"]) - within()
         assert timedelta(seconds=570) < left < timedelta(seconds=602)
 

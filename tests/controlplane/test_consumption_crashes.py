@@ -40,7 +40,6 @@ def write(place: Place, megabytes: int) -> None:
         )
 
 
-@pytest.mark.xfail(strict=True, reason="a known fault: the whole outage is counted as active time")
 def test_an_outage_of_the_host_counts_for_nothing(service: Service) -> None:
     place = place_in(service)
     write(place, 5)

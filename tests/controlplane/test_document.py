@@ -92,6 +92,12 @@ def test_every_parameter_and_field_says_what_it_is(document: Any, calls: dict[st
     assert not unsaid, f"{where}: {unsaid}"
 
 
+def test_fields_have_the_names_that_answers_have(document: Any) -> None:
+    schemas = document["components"]["schemas"]
+    assert set(schemas["ChangeOut"]["properties"]) == {"from", "to"}
+    assert "schema" in schemas["TableOut"]["properties"]
+
+
 def test_every_call_tells_its_errors(calls: dict[str, Any]) -> None:
     for call, operation in calls.items():
         method, path = call.split()

@@ -128,6 +128,19 @@ def test_roles_databases_and_passwords_are_the_sources(project: Project) -> None
     ) == [(1,)]
 
 
+@pytest.mark.parametrize("kept", [None, "kept"])
+def test_what_sql_did_on_the_source_just_before(project: Project, kept: str | None) -> None:
+    child_id = project.new_branch_id()
+    project.sql("CREATE ROLE just_made LOGIN")
+    project.done(restore(project, child_id, project.branch_id, preserve_under_name=kept))
+    roles = project.client.get(project.branch_path(child_id, "/roles"))["roles"]
+    assert [role["name"] for role in roles] == ["just_made", "neondb_owner"]
+    if kept:
+        before = branches(project)[kept]["id"]
+        roles = project.client.get(project.branch_path(before, "/roles"))["roles"]
+        assert [role["name"] for role in roles] == ["neondb_owner"]
+
+
 def test_the_data_of_before_is_preserved_and_gets_the_children(project: Project) -> None:
     project.sql("CREATE TABLE was AS SELECT 'before' AS it")
     source_id = project.new_branch_id(name="source")

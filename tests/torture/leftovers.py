@@ -36,7 +36,9 @@ class Leftovers:
         return self._but("sockets/ep-*", self._living("endpoint"))
 
     def locks(self) -> list[str]:
-        return self._but("locks/*", self._living("branch") | OWN_LOCKS)
+        branches = self._living("branch")
+        catalogs = {f"catalog-{branch_id}" for branch_id in branches}
+        return self._but("locks/*", branches | catalogs | OWN_LOCKS)
 
     def groups(self) -> list[str]:
         """Another service's may stand beside ours."""

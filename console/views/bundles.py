@@ -1,0 +1,34 @@
+"""The console's stylesheet and its script, as browsers get them."""
+
+from django.http import HttpResponse
+from django.utils.cache import patch_vary_headers
+from django.views.decorators.http import require_safe
+
+from console.bundles import bundle
+from console.middleware import public
+from console.request import ConsoleRequest
+
+A_YEAR = 365 * 24 * 3600
+
+
+@public
+@require_safe
+def show(request: ConsoleRequest, name: str) -> HttpResponse:
+    """Packed beforehand, as well as this browser can unpack."""
+    found = bundle(name)
+    understood = {part.partition(";")[0].strip() for part in _accepted(request).split(",")}
+    encoding, content = next(
+        (packed for packed in found.packed if packed[0] in understood), ("", found.content)
+    )
+    answer = HttpResponse(content, content_type=found.content_type)
+    if encoding:
+        answer["Content-Encoding"] = encoding
+    patch_vary_headers(answer, ["Accept-Encoding"])
+    is_this = request.GET.get("v") == found.fingerprint
+    # Another's address, as during an upgrade, must not be kept with this content.
+    answer["Cache-Control"] = f"max-age={A_YEAR}, public, immutable" if is_this else "no-store"
+    return answer
+
+
+def _accepted(request: ConsoleRequest) -> str:
+    return request.headers.get("Accept-Encoding", "")

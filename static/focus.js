@@ -1,0 +1,74 @@
+// Where the focus goes when what had it is gone: back to the opener of a dialog, out of a menu that
+// closes, to the nearest thing after a row that was deleted. And buttons that are links.
+"use strict";
+
+(() => {
+  const FOCUSABLE = "a[href], button:not(:disabled), summary, input:not([type=hidden]):not(:disabled), select:not(:disabled), textarea:not(:disabled)";
+  const isSeen = (element) => element.isConnected && element.checkVisibility();
+
+  // The last control that had the focus in the page, and for each element around it which child of
+  // its parent it was: where that parent is still there, the focus goes to what is in its place.
+  let last = null;
+
+  function remember(element) {
+    const places = [];
+    for (let at = element; at.parentElement; at = at.parentElement) {
+      places.push({ parent: at.parentElement, index: [...at.parentElement.children].indexOf(at) });
+    }
+    last = { element, id: element.id, places };
+  }
+
+  document.addEventListener("focusin", (event) => {
+    if (!event.target.closest("#dialog")) remember(event.target);
+  });
+
+  function successor({ element, id, places }) {
+    if (isSeen(element) && element.matches(FOCUSABLE)) return element;
+    const same = id && document.getElementById(id);
+    if (same && isSeen(same) && same.matches(FOCUSABLE)) return same;
+    const summary = element.closest("details.menu")?.querySelector("summary");
+    if (summary && isSeen(summary)) return summary;
+    for (const { parent, index } of places) {
+      if (!isSeen(parent)) continue;
+      const near = [parent.children[index], parent.children[index - 1], parent];
+      for (const place of near) {
+        if (!place) continue;
+        const found = [place, ...place.querySelectorAll(FOCUSABLE)].find(
+          (one) => one.matches(FOCUSABLE) && isSeen(one),
+        );
+        if (found) return found;
+      }
+    }
+    return null;
+  }
+
+  // Give the focus back, if it is lost, to what had it or to what is nearest.
+  Perch.keepFocus = () => {
+    const active = document.activeElement;
+    if (last && (!active || active === document.body)) successor(last)?.focus({ preventScroll: true });
+  };
+
+  // A dialog is closed: its opener may have been in a menu, or be gone.
+  Perch.returnFocus = () => {
+    const opener = Perch.dialogOpener;
+    Perch.dialogOpener = null;
+    if (opener?.isConnected && opener !== document.activeElement) remember(opener);
+    if (last) successor(last)?.focus({ preventScroll: true });
+  };
+
+  Perch.closeMenu = (menu) => {
+    const hadFocus = menu.contains(document.activeElement);
+    menu.open = false;
+    if (hadFocus) menu.querySelector("summary").focus();
+  };
+
+  // A button that waits for its answer is disabled, and thus loses the focus.
+  document.addEventListener("htmx:afterRequest", () => requestAnimationFrame(Perch.keepFocus));
+
+  document.addEventListener("keydown", (event) => {
+    const button = event.target.closest?.("a[role=button]");
+    if (event.key !== " " || !button) return;
+    event.preventDefault();
+    button.click();
+  });
+})();

@@ -1,0 +1,136 @@
+// Live regions. While something in `#live` is unfinished, htmx asks for it again and again; at
+// other times a channel says when something has changed. What comes is morphed into what is there,
+// so that focus, open menus, what was typed, the selection and the place on the page stay.
+"use strict";
+
+(() => {
+  const region = () => document.getElementById("live");
+
+  // Morphing.
+
+  const callbacks = {
+    beforeNodeMorphed(old, fresh) {
+      if (old.nodeType !== Node.ELEMENT_NODE) return true;
+      if (old.matches("input:not([type=hidden]), select, textarea")) return !isTouched(old);
+      // Its words have moved on since it came.
+      return !(old.matches("time") && old.dateTime === fresh.dateTime && old.title === fresh.title);
+    },
+    beforeAttributeUpdated(name, element) {
+      if (name === "open") return false;
+      // What htmx has set for as long as its request is under way.
+      const isHtmx = name === "class" || name.includes("disabled");
+      return !(isHtmx && element.closest(".htmx-request"));
+    },
+  };
+
+  function isTouched(field) {
+    if (field === document.activeElement) return true;
+    if (field.matches("select")) {
+      return [...field.options].some((option) => option.selected !== option.defaultSelected);
+    }
+    if (field.matches("[type=checkbox], [type=radio]")) return field.checked !== field.defaultChecked;
+    return field.value !== field.defaultValue;
+  }
+
+  htmx.defineExtension("morph", {
+    isInlineSwap: (style) => style === "morph",
+    handleSwap(style, target, fragment) {
+      if (style !== "morph") return false;
+      return Idiomorph.morph(target, fragment.children, { morphStyle: "outerHTML", callbacks });
+    },
+  });
+
+  // Renewing. An answer that was asked for before another renewal does not overwrite that one's.
+
+  let renewals = 0;
+  let renewing = 0;
+  const sentAfter = new WeakMap();
+  // What the region shows, by the server's own mark: where nothing else is there to show, the
+  // answer is empty.
+  let shown = "";
+  // How many times in a row the region has asked for itself: the server slows it down.
+  let turn = 0;
+
+  Perch.renew = () => {
+    const live = region();
+    if (!live) return;
+    renewals += 1;
+    renewing += 1;
+    const over = () => { renewing -= 1; };
+    htmx.ajax("GET", live.dataset.live, { target: "#live", swap: "morph" }).then(over, over);
+  };
+
+  const isRenewal = ({ target }) => target?.id === "live";
+
+  document.addEventListener("htmx:configRequest", (event) => {
+    const { detail } = event;
+    if (!isRenewal(detail)) return;
+    if (shown) detail.headers["If-None-Match"] = shown;
+    if (detail.elt.id !== "poll") return;
+    turn = Math.max(turn + 1, Number(/[?&]n=(\d+)/.exec(detail.path)?.[1] ?? 0));
+    detail.path = detail.path.replace(/([?&]n=)\d+/, `$1${turn}`);
+  });
+
+  document.addEventListener("htmx:beforeRequest", (event) => {
+    // A poll's answer would take the place that the renewal under way is meant for.
+    if (event.detail.elt.id === "poll" && (document.hidden || renewing)) event.preventDefault();
+  });
+
+  document.addEventListener("htmx:beforeSend", (event) => {
+    sentAfter.set(event.detail.xhr, renewals);
+  });
+
+  document.addEventListener("htmx:beforeSwap", (event) => {
+    const { xhr, target } = event.detail;
+    // Something between here and the console answered in its place: keep it out of the page.
+    const isStrange = xhr.status >= 400 && xhr.status !== 422 && !xhr.getResponseHeader("HX-Reswap");
+    if (isStrange) {
+      event.detail.shouldSwap = false;
+      if (target.id === "live") Perch.trouble("The console failed to answer. Trying again.");
+      else Perch.failed("The console failed to answer. Try again.");
+    } else if (xhr.status === 304 || (isRegions(target) && sentAfter.get(xhr) < renewals)) {
+      event.detail.shouldSwap = false;
+    }
+  });
+
+  // The region, or its status line where it could not be read.
+  const isRegions = (target) => ["live", "poll"].includes(target.id);
+
+  document.addEventListener("htmx:afterSwap", (event) => {
+    const { target, xhr } = event.detail;
+    if (!isRegions(target)) return;
+    const isProblem = target.id === "poll";
+    shown = isProblem ? "" : xhr.getResponseHeader("ETag") ?? "";
+    const poll = document.getElementById("poll");
+    if (!poll?.hasAttribute("hx-trigger")) turn = 0;
+    // It may have lost what made it ask, of which htmx hears only so.
+    if (poll) htmx.process(poll);
+    document.dispatchEvent(new CustomEvent("perch:renewed"));
+    Perch.keepFocus();
+  });
+
+  document.addEventListener("perch:gone", () => {
+    const main = document.getElementById("main");
+    main.classList.add("gone");
+    for (const part of main.querySelectorAll(".actions, form, #connect")) part.inert = true;
+  });
+
+  document.addEventListener("visibilitychange", () => {
+    if (!document.hidden) Perch.renew();
+  });
+
+  // What fails on the way is said in one line, until something gets through.
+
+  const UNREACHABLE = "The console cannot be reached.";
+
+  document.addEventListener("htmx:sendError", (event) => {
+    const { detail } = event;
+    if (isRenewal(detail)) return Perch.trouble(`${UNREACHABLE} Trying again.`);
+    const isChange = detail.requestConfig.verb !== "get";
+    Perch.failed(isChange ? `${UNREACHABLE} What you asked for may not have happened.` : UNREACHABLE);
+  });
+
+  document.addEventListener("htmx:afterRequest", ({ detail }) => {
+    if (detail.xhr.status && detail.xhr.status < 500) Perch.trouble("");
+  });
+})();

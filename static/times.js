@@ -1,0 +1,43 @@
+// Times that move on by themselves: how long ago, and how long so far. The words are those of
+// `console_tags.py`, which writes them first.
+"use strict";
+
+(() => {
+  const MINUTE = 60, HOUR = 3600, DAY = 86400;
+  // A cookie, so that the next page is written in the reader's own time already.
+  const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  if (zone) document.cookie = `perch_zone=${zone}; path=/; max-age=31536000; samesite=lax`;
+
+  // The server's clock is right; this one may not be.
+  const ahead = Date.now() - Date.parse(document.body.dataset.now);
+  const correction = Math.abs(ahead) > MINUTE * 1000 ? ahead : 0;
+
+  Perch.ago = (seconds) => {
+    if (seconds < 10) return "just now";
+    if (seconds < MINUTE) return `${Math.floor(seconds / 10) * 10} s ago`;
+    if (seconds < HOUR) return `${Math.floor(seconds / MINUTE)} min ago`;
+    if (seconds < DAY) return `${Math.floor(seconds / HOUR)} h ago`;
+    return `${Math.floor(seconds / DAY)} d ago`;
+  };
+
+  Perch.elapsed = (seconds) => {
+    if (seconds < MINUTE) return `${seconds.toFixed(1)} s`;
+    if (seconds < HOUR) return `${Math.floor(seconds / MINUTE)} min ${Math.floor(seconds % MINUTE)} s`;
+    return `${Math.floor(seconds / HOUR)} h ${Math.floor((seconds % HOUR) / MINUTE)} min`;
+  };
+
+  function moveOn() {
+    if (document.hidden) return;
+    for (const time of document.querySelectorAll("time[data-moves]")) {
+      const seconds = Math.max(0, (Date.now() - correction - Date.parse(time.dateTime)) / 1000);
+      // A date stays what it is.
+      if (time.dataset.moves === "ago" && seconds >= 30 * DAY) continue;
+      const words = time.dataset.moves === "ago" ? Perch.ago(seconds) : Perch.elapsed(seconds);
+      if (time.textContent !== words) time.textContent = words;
+    }
+  }
+
+  document.addEventListener("perch:renewed", moveOn);
+  document.addEventListener("visibilitychange", moveOn);
+  setInterval(moveOn, 1000);
+})();
