@@ -187,6 +187,9 @@ class Endpoint:
     last_active: datetime | None
     created_at: datetime | None
     updated_at: datetime | None
+    # When it last became active, and when idle.
+    started_at: datetime | None
+    suspended_at: datetime | None
 
     @classmethod
     def read(cls, data: JSONObject) -> "Endpoint":
@@ -212,6 +215,8 @@ class Endpoint:
             last_active=moment(data, "last_active"),
             created_at=moment(data, "created_at"),
             updated_at=moment(data, "updated_at"),
+            started_at=moment(data, "started_at"),
+            suspended_at=moment(data, "suspended_at"),
         )
 
     @property

@@ -9,6 +9,7 @@ from console.api_errors import APIError, NonsenseAnswer
 from console.api_events import Event
 from console.api_keys import ApiKey, NewApiKey, Reach
 from console.api_operations import Operation
+from console.api_pg_settings import PgSetting
 from console.api_results import (
     Branch,
     Database,
@@ -165,6 +166,16 @@ class ManagementAPI:
     def delete_endpoint(self, project_id: str, endpoint_id: str) -> None:
         self._transport.send("DELETE", "projects", project_id, "endpoints", endpoint_id)
 
+    def pg_settings(self, project_id: str, endpoint_id: str) -> list[PgSetting]:
+        """What the endpoint may be given, by name."""
+        path = ("projects", project_id, "endpoints", endpoint_id, "pg_settings")
+        with may_be_missing("It does not tell which Postgres settings there are."):
+            data = self._transport.get(*path)
+        return [PgSetting.read(item) for item in objects(data, "pg_settings")]
+
+    def restart_endpoint(self, project_id: str, endpoint_id: str) -> None:
+        self._transport.send("POST", "projects", project_id, "endpoints", endpoint_id, "restart")
+
     # Connecting
 
     def roles(self, project_id: str, branch_id: str) -> list[str]:
@@ -264,6 +275,14 @@ def each_or_none(call: Callable[[A], B], items: Sequence[A]) -> list[B | None]:
 
     futures = [_threads.submit(copy_context().run, quietly, item) for item in items]
     return [future.result() for future in futures]
+
+
+def or_none(call: Callable[[], A]) -> A | None:
+    """For what a page can do without: None where the API refused or failed."""
+    try:
+        return call()
+    except APIError:
+        return None
 
 
 def _page_query(limit: int, cursor: str) -> dict[str, str | int]:

@@ -70,6 +70,9 @@ def problems_beside(form: forms.Form, field: str = "") -> Generator[None]:
 # “… invalid: endpoint.branch_id (field required); endpoint.name (…)”.
 INVALID = re.compile(r"(?P<path>[\w.]+) \((?P<why>.*?)\)(?:; |$)", re.DOTALL)
 
+# And of one value within a field: “settings.pg_settings.work_mem: must be …”.
+NAMED = re.compile(r"(?P<path>\w+(?:\.[\w$]+)+): (?P<why>.*)", re.DOTALL)
+
 
 def _find_faults(form: forms.Form, field: str, problem: APIError) -> list[tuple[str | None, str]]:
     """The fields to blame, None for the whole form, and what to say of each."""
@@ -83,6 +86,12 @@ def _find_faults(form: forms.Form, field: str, problem: APIError) -> list[tuple[
                 break
     if found:
         return found
+    if named := NAMED.fullmatch(problem.message):
+        parts = named["path"].split(".")
+        for place, part in enumerate(parts):
+            if part in form.fields:
+                rest = ".".join(parts[place + 1 :])
+                return [(part, f"{rest}: {named['why']}." if rest else named["why"])]
     is_its_fault = field in form.fields and problem.page_status in (400, 409, 422)
     return [(field if is_its_fault else None, spell_out(problem))]
 

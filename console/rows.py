@@ -1,12 +1,14 @@
 """What the pages' tables show, row by row: API results joined and put into words."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from console.api_operations import Operation
+from console.api_pg_settings import PgSetting
 from console.api_results import Branch, Endpoint, Project
+from console.listing import Order
 from console.statuses import (
     ACTIVE,
     ENDPOINT_STATES,
@@ -37,6 +39,19 @@ def project_row(project: Project, endpoints: Sequence[Endpoint] | None) -> Proje
 
 
 @dataclass(frozen=True)
+class PgSettingRow:
+    setting: PgSetting
+    # "" where the endpoint does not set it.
+    own: str
+
+
+PG_SETTING_ORDERS: Mapping[str, Order[PgSettingRow]] = {
+    "own": Order("Set here first", lambda row: (not row.own, row.setting.name)),
+    "name": Order("Name", lambda row: row.setting.name),
+}
+
+
+@dataclass(frozen=True)
 class Button:
     """One press that changes an endpoint: which URL it posts to, and what it says."""
 
@@ -47,12 +62,15 @@ class Button:
     # Where the URL switches something: "on" or "off".
     to: str = ""
     look: str = ""
+    # Whether it is asked for once more before it is done.
+    asks: bool = False
 
 
 START = Button("endpoint_start", "Start", "power", look="small outline")
-SUSPEND = Button("endpoint_suspend", "Suspend", "power", look="small secondary outline")
-ENABLE = Button("endpoint_disabled", "Enable", "power", to="off", look="small outline")
-DISABLE = Button("endpoint_disabled", "Disable", "disable", to="on")
+SUSPEND = Button("endpoint_suspend", "Suspend", "power", "", "small secondary outline", asks=True)
+ENABLE = Button("endpoint_enable", "Enable", "power", look="small outline")
+RESTART = Button("endpoint_restart", "Restart", "restart", asks=True)
+DISABLE = Button("endpoint_disable", "Disable", "disable", asks=True)
 POOL = Button("endpoint_pooling", "Switch pooling on", "pooling", to="on")
 UNPOOL = Button("endpoint_pooling", "Switch pooling off", "pooling", to="off")
 
@@ -74,7 +92,23 @@ class EndpointRow:
     def switches(self) -> list[Button]:
         """The buttons in the menu."""
         pooling = UNPOOL if self.endpoint.pooler_enabled else POOL
-        return [pooling] if self.state is STOPPED else [pooling, DISABLE]
+        if self.state is STOPPED:
+            return [pooling]
+        return [RESTART, pooling, DISABLE] if self.state is ACTIVE else [pooling, DISABLE]
+
+    @property
+    def since(self) -> datetime | None:
+        """Since when it is in its state, where the server tells."""
+        if self.state is STOPPED:
+            return None
+        is_active = self.state is ACTIVE
+        return self.endpoint.started_at if is_active else self.endpoint.suspended_at
+
+    @property
+    def pooling(self) -> str:
+        if self.endpoint.pooler_enabled:
+            return f"On, {self.endpoint.pooler_mode or 'transaction'} mode"
+        return "Off"
 
     @property
     def size(self) -> str:

@@ -9,6 +9,7 @@ from console.views import (
     branches,
     bundles,
     connecting,
+    endpoint_changes,
     endpoints,
     operations,
     projects,
@@ -48,12 +49,19 @@ urlpatterns = [
     path(f"{ENDPOINT}/connection-string", connecting.string, name="endpoint_connection_string"),
     path(f"{ENDPOINT}/watch", connecting.watch, name="endpoint_watch"),
     *(
-        path(f"{ENDPOINT}/{what}", endpoints.change, {"what": what}, name=f"endpoint_{what}")
-        for what in endpoints.CHANGES
+        path(f"{ENDPOINT}/{what}", endpoint_changes.change, {"what": what}, name=f"endpoint_{what}")
+        for what in endpoint_changes.CHANGES
     ),
+    *(
+        path(
+            f"{ENDPOINT}/{what}", endpoint_changes.confirm, {"what": what}, name=f"endpoint_{what}"
+        )
+        for what in endpoint_changes.CONFIRMED
+    ),
+    path(f"{ENDPOINT}/pg-settings", endpoints.pg_settings, name="endpoint_pg_settings"),
     path(f"{ENDPOINT}/reassign", endpoints.reassign, name="endpoint_reassign"),
     path(f"{ENDPOINT}/settings", endpoints.settings, name="endpoint_settings"),
-    path(f"{ENDPOINT}/delete", endpoints.delete, name="endpoint_delete"),
+    path(f"{ENDPOINT}/delete", endpoint_changes.delete, name="endpoint_delete"),
     path(f"{PROJECT}/branches", branches.index, name="branches"),
     path(f"{PROJECT}/branches-live", branches.index_live, name="branches_live"),
     path(f"{PROJECT}/new-branch", branches.create, name="branch_create"),

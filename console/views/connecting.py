@@ -1,7 +1,6 @@
 """How to connect through an endpoint, and the watch that shows it waking meanwhile."""
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from django.http import HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
@@ -12,11 +11,9 @@ from console.api_errors import APIError, Forbidden, NonsenseAnswer, Unauthorized
 from console.api_results import Endpoint, Project
 from console.connection_form import ConnectionForm
 from console.connection_strings import in_style
-from console.management_api import side_by_side
+from console.management_api import or_none, side_by_side
 from console.request import ConsoleRequest
 from console.responses import spell_out
-
-T = TypeVar("T")
 
 # A connection wakes an endpoint without asking the console: the newest operations tell.
 OPERATIONS_READ = 10
@@ -98,13 +95,14 @@ def _read(
     api = request.api
     data = request.POST or request.GET
     # Said by every link to here, so that what is on the branch need not wait for the endpoint.
+    # Where it is wrong or gone, the endpoint's own branch is asked for after all.
     branch_id = data.get("branch", "")
 
     endpoint, project, roles, databases = side_by_side(
         lambda: api.endpoint(project_id, endpoint_id),
         lambda: None if request.htmx else api.project(project_id),
-        lambda: _or_none(lambda: api.roles(project_id, branch_id)) if branch_id else None,
-        lambda: _or_none(lambda: api.databases(project_id, branch_id)) if branch_id else None,
+        lambda: or_none(lambda: api.roles(project_id, branch_id)) if branch_id else None,
+        lambda: or_none(lambda: api.databases(project_id, branch_id)) if branch_id else None,
     )
     if roles is None or databases is None or endpoint.branch_id != branch_id:
         roles, databases = side_by_side(
@@ -116,15 +114,6 @@ def _read(
     form = ConnectionForm(data, endpoint=endpoint, roles=roles, databases=databases)
     form.is_valid()
     return project, endpoint, form
-
-
-def _or_none(call: Callable[[], T]) -> T | None:
-    """None where the API refused or failed: the branch may be gone, and the endpoint's own is
-    asked for then."""
-    try:
-        return call()
-    except APIError:
-        return None
 
 
 def _uri(request: ConsoleRequest, project_id: str, endpoint: Endpoint, form: ConnectionForm) -> str:

@@ -152,7 +152,9 @@ def test_a_refused_button_tells_why_and_renews_the_region(alice: Person, shop: S
         ("/operations-live", 3),
         # One more for what did its work anew, where it failed or was cancelled.
         ("/operations/{operation}", 4),
-        ("/endpoints/{endpoint}", 4),
+        # Two more for its activity, in the second round.
+        ("/endpoints/{endpoint}", 6),
+        ("/endpoints/{endpoint}/pg-settings", 3),
         ("/events", 2),
     ],
 )

@@ -1,0 +1,103 @@
+"""Lists that are searched, sorted and turned page by page, all by plain GET parameters."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+from urllib.parse import urlencode
+
+from django.http import HttpRequest
+
+T = TypeVar("T")
+
+ROWS_A_PAGE = 25
+# Characters of a search: no name or id is longer.
+LONGEST_SEARCH = 200
+
+
+@dataclass(frozen=True)
+class Order(Generic[T]):
+    """A way to sort: what it is called, by what, and whether the greatest comes first."""
+
+    label: str
+    key: Callable[[T], Any]
+    reverse: bool = False
+
+
+@dataclass(frozen=True)
+class Listing(Generic[T]):
+    rows: Sequence[T]
+    # Of all, and of those that the search finds.
+    total: int
+    found: int
+    search: str
+    sort: str
+    # (value, label)
+    sorts: Sequence[tuple[str, str]]
+    page: int
+    pages: int
+
+    @property
+    def is_worth_searching(self) -> bool:
+        return self.total > 5 or bool(self.search)
+
+    @property
+    def query(self) -> str:
+        """What leads to the same page again; "" for the list as it is by itself."""
+        return self.query_of(self.page)
+
+    @property
+    def previous_query(self) -> str:
+        return self.query_of(self.page - 1)
+
+    @property
+    def next_query(self) -> str:
+        return self.query_of(self.page + 1)
+
+    def query_of(self, page: int) -> str:
+        asked = {
+            "search": self.search,
+            "sort": self.sort if self.sort != self.sorts[0][0] else "",
+            "page": str(page) if page > 1 else "",
+        }
+        return urlencode({name: value for name, value in asked.items() if value})
+
+
+def listing(
+    request: HttpRequest,
+    items: Iterable[T],
+    *,
+    words: Callable[[T], Iterable[str]],
+    orders: Mapping[str, Order[T]],
+    size: int = ROWS_A_PAGE,
+) -> Listing[T]:
+    """The page of `items` that the request asks for. `words` are what a search looks through; the
+    first of `orders` is the usual one."""
+    every = list(items)
+    search = request.GET.get("search", "").strip()[:LONGEST_SEARCH]
+    sort = request.GET.get("sort", "")
+    sort = sort if sort in orders else next(iter(orders))
+    wanted = search.lower().split()
+    found = [one for one in every if _has(words(one), wanted)]
+    order = orders[sort]
+    found.sort(key=order.key, reverse=order.reverse)
+    pages = max(1, -(-len(found) // size))
+    page = min(_number(request.GET.get("page", "")), pages)
+    return Listing(
+        rows=found[(page - 1) * size : page * size],
+        total=len(every),
+        found=len(found),
+        search=search,
+        sort=sort,
+        sorts=[(value, one.label) for value, one in orders.items()],
+        page=page,
+        pages=pages,
+    )
+
+
+def _has(words: Iterable[str], wanted: Sequence[str]) -> bool:
+    text = " ".join(words).lower()
+    return all(word in text for word in wanted)
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and 0 < len(text) < 7 else 1
