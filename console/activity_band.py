@@ -137,8 +137,7 @@ class Activity:
     is_whole: bool
 
 
-def activity(endpoint: Endpoint, history: History) -> Activity:
-    now = datetime.now(UTC)
+def activity(endpoint: Endpoint, history: History, *, now: datetime) -> Activity:
     day = [f"{hours} h" for hours in (24, 18, 12, 6)]
     week = [f"{days} d" for days in range(7, 0, -1)]
     return Activity(

@@ -30,10 +30,10 @@ from console.responses import FormPage, back, choices, done, problems_beside, sh
 from console.rows import PG_SETTING_ORDERS, PgSettingRow, endpoint_row, operation_rows
 from console.statuses import is_unfinished
 
-OPERATIONS_SHOWN = 20
+OPERATIONS_SHOWN = 10
 # Of a week. A busier endpoint's band says since when it is known.
 TURNS_READ = 1000
-TURNS_SHOWN = 50
+TURNS_SHOWN = 25
 
 ALL_TAKEN = "Every branch has its endpoint already. Create a branch first."
 
@@ -87,7 +87,7 @@ def _contents(
         "further_back": own.cursor if own.looked_through else "",
         "is_older": bool(older),
         "more_query": "" if own.looked_through else f"?endpoint_id={endpoint_id}",
-        "activity": activity(endpoint, history) if history else None,
+        "activity": activity(endpoint, history, now=datetime.now(UTC)) if history else None,
         "turns_shown": TURNS_SHOWN,
     }
     url = reverse("endpoint_live", args=[project_id, endpoint_id])

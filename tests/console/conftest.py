@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -174,6 +174,8 @@ class Misbehaving:
     asked: list[str] = field(default_factory=list)
     # The keys by which the wishes were to be known again; of those that had one.
     once: list[str] = field(default_factory=list)
+    # Makes the body of each answer, by the path asked for, where it is set.
+    respond: Callable[[str], bytes] | None = None
     # Seconds between any two bytes of the body, and two headers.
     pause: float = 0.0
 
@@ -203,17 +205,18 @@ def misbehaving(settings: Any) -> Iterator[Misbehaving]:
                 self.send()
 
         def send(self) -> None:
+            body = behaviour.respond(self.path) if behaviour.respond else behaviour.body
             self.send_response(behaviour.status)
             for name, value in behaviour.headers.items():
                 self.send_header(name, value)
                 if behaviour.pause:
                     self.flush_headers()
                     time.sleep(behaviour.pause)
-            self.send_header("Content-Length", str(len(behaviour.body)))
+            self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            at_once = 1 if behaviour.pause else len(behaviour.body) or 1
-            for start in range(0, len(behaviour.body), at_once):
-                self.wfile.write(behaviour.body[start : start + at_once])
+            at_once = 1 if behaviour.pause else len(body) or 1
+            for start in range(0, len(body), at_once):
+                self.wfile.write(body[start : start + at_once])
                 time.sleep(behaviour.pause)
 
         def log_message(self, *args: Any) -> None:

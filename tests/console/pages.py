@@ -19,7 +19,7 @@ class _Reader(HTMLParser):
         found = {name: value or "" for name, value in attributes}
         if tag == "tr":
             self.rows.append([])
-        if tag == "td" and self.rows:
+        if (tag == "td" or (tag == "th" and found.get("scope") == "row")) and self.rows:
             self.rows[-1].append("")
             self._in_cell = True
         if tag == "input" and found.get("type") not in ("checkbox", "radio"):
@@ -38,7 +38,7 @@ class _Reader(HTMLParser):
             self.fields[self._textarea] = ""
 
     def handle_endtag(self, tag: str) -> None:
-        if tag == "td":
+        if tag in ("td", "th"):
             self._in_cell = False
         if tag == "select":
             self._select = ""

@@ -265,3 +265,37 @@ def test_a_button_has_no_page_of_its_own(carol: Person, still_shop: Shop) -> Non
     answer = carol.get(f"{still_shop.endpoint_url}/start")
     assert answer.status_code == 405
     assert "There is no page here" in Page(answer).text
+
+
+def test_what_drops_connections_is_asked_for_once_more(alice: Person, shop: Shop) -> None:
+    page = Page(alice.get(shop.endpoint_url))
+    for what in ("suspend", "restart", "disable"):
+        assert f'href="{shop.endpoint_url}/{what}?' in page.html
+        asked = Page(alice.get(f"{shop.endpoint_url}/{what}"))
+        assert "open connections drop" in asked.text
+        assert shop.endpoint_id in asked.text
+    assert endpoint(alice, shop)["current_state"] == "active"
+    before = endpoint(alice, shop)["started_at"]
+    answer = alice.post(f"{shop.endpoint_url}/restart")
+    assert answer["Location"] == shop.endpoint_url
+    wait_until_quiet(alice, shop)
+    assert endpoint(alice, shop)["started_at"] > before
+
+
+def test_the_settings_that_postgres_takes_are_listed_with_what_they_may_be(
+    carol: Person, still_shop: Shop
+) -> None:
+    address = f"{still_shop.endpoint_url}/pg-settings"
+    first = Page(carol.get(address))
+    assert len(first.rows()) <= 26
+    assert "Page 1 of" in first.text
+    page = Page(carol.get(f"{address}?search=work_mem+query"))
+    words = page.row("work_mem")
+    for part in ("4MB", "64kB to 1GB; a bare number is in kB", "query workspaces"):
+        assert part in words
+    assert "No setting matches" in Page(carol.get(f"{address}?search=nothing-such")).text
+    assert address in carol.get(f"{still_shop.endpoint_url}/settings").content.decode()
+
+
+def test_it_is_told_since_when(carol: Person, still_shop: Shop) -> None:
+    assert "Active since" in Page(carol.get(still_shop.endpoint_url)).text
