@@ -72,6 +72,15 @@ def test_reading_a_projects_parts(
 
 
 @pytest.mark.parametrize("size", [3, 30])
+def test_how_the_projects_fare(
+    api: DjangoClient, account: Account, region: Region, size: int
+) -> None:
+    for _ in range(size):
+        make_project(account, region, size=2)
+    assert queries(api, "/states") == 3
+
+
+@pytest.mark.parametrize("size", [3, 30])
 def test_listing_projects(api: DjangoClient, account: Account, region: Region, size: int) -> None:
     for _ in range(size):
         make_project(account, region)
