@@ -10,6 +10,7 @@ from console.api_events import Event
 from console.api_keys import ApiKey, NewApiKey, Reach
 from console.api_operations import Operation
 from console.api_pg_settings import PgSetting
+from console.api_projects import ProjectState
 from console.api_results import (
     Branch,
     Database,
@@ -81,6 +82,12 @@ class ManagementAPI:
     def projects(self, *, limit: int, cursor: str = "") -> Page[Project]:
         data = self._transport.get("projects", query=_page_query(limit, cursor))
         return Page.read(data, "projects", Project.read, limit=limit)
+
+    def project_states(self) -> list[ProjectState]:
+        """How the account's projects fare; those are not named in which there is nothing."""
+        with may_be_missing("It tells of each project alone."):
+            data = self._transport.get("projects", "states")
+        return [ProjectState.read(item) for item in objects(data, "projects")]
 
     def project(self, project_id: str) -> Project:
         return Project.read(one(self._transport.get("projects", project_id), "project"))

@@ -7,11 +7,10 @@ from datetime import UTC, datetime
 
 from console.api_operations import Operation
 from console.api_pg_settings import PgSetting
-from console.api_results import Branch, Endpoint, Project
+from console.api_results import Branch, Endpoint
 from console.listing import Order
 from console.statuses import (
     ACTIVE,
-    ENDPOINT_STATES,
     STOPPED,
     Status,
     action_name,
@@ -21,21 +20,6 @@ from console.statuses import (
     operation_status,
     pending_word,
 )
-
-
-@dataclass(frozen=True)
-class ProjectRow:
-    project: Project
-    # How many endpoints are in each state; None where they could not be read.
-    states: Sequence[tuple[Status, int]] | None
-
-
-def project_row(project: Project, endpoints: Sequence[Endpoint] | None) -> ProjectRow:
-    if endpoints is None:
-        return ProjectRow(project, None)
-    found = [endpoint_state(endpoint) for endpoint in endpoints]
-    counts = [(state, found.count(state)) for state in ENDPOINT_STATES]
-    return ProjectRow(project, [(state, count) for state, count in counts if count])
 
 
 @dataclass(frozen=True)
@@ -124,6 +108,24 @@ class EndpointRow:
             return "5 minutes (default)"
         whole_minutes, rest = divmod(seconds, 60)
         return f"{seconds} s" if rest else f"{whole_minutes} min"
+
+
+# Of what is in its list, the order; the first is the usual one.
+ENDPOINT_ORDERS: Mapping[str, Order[EndpointRow]] = {
+    "oldest": Order("Oldest first", lambda row: _made(row.endpoint)),
+    "newest": Order("Newest first", lambda row: _made(row.endpoint), reverse=True),
+    "state": Order("State", lambda row: (row.state.label, row.branch_name.lower())),
+    "branch": Order("Branch", lambda row: row.branch_name.lower()),
+    "active": Order(
+        "Lately active first",
+        lambda row: row.endpoint.last_active or datetime.min.replace(tzinfo=UTC),
+        reverse=True,
+    ),
+}
+
+
+def _made(endpoint: Endpoint) -> datetime:
+    return endpoint.created_at or datetime.min.replace(tzinfo=UTC)
 
 
 def endpoint_row(

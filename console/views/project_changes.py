@@ -1,0 +1,70 @@
+"""A project's settings; creating, renaming and deleting one."""
+
+from django.http import HttpResponse
+from django.shortcuts import render
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods, require_safe
+
+from console.forms import ConfirmForm, ProjectForm, RenameForm
+from console.request import ConsoleRequest
+from console.responses import FormPage, choices, done, problems_beside, show_form
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def create(request: ConsoleRequest) -> HttpResponse:
+    form = ProjectForm(request.POST or None)
+    if request.method == "POST" and form.is_valid():
+        with problems_beside(form, "name"):
+            project = request.api.create_project(
+                name=form.cleaned_data["name"], region_id=form.cleaned_data["region_id"]
+            )
+            url = reverse("project", args=[project.id])
+            return done(request, url, f"Project {project.name} is being created.")
+    form.offer_regions(choices(request, request.api.regions))
+    page = FormPage(
+        title="Create a project",
+        intro="It begins with one branch and a read-write endpoint on it.",
+        submit="Create project",
+        back=reverse("dashboard"),
+    )
+    return show_form(request, form, page)
+
+
+@require_safe
+def settings(request: ConsoleRequest, project_id: str) -> HttpResponse:
+    project = request.api.project(project_id)
+    return render(request, "project_settings.html", {"project": project})
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def rename(request: ConsoleRequest, project_id: str) -> HttpResponse:
+    url = reverse("project_settings", args=[project_id])
+    form = RenameForm(request.POST or None)
+    if request.method == "POST" and form.is_valid():
+        with problems_beside(form, "name"):
+            request.api.rename_project(project_id, form.cleaned_data["name"])
+            return done(request, url, "The project is renamed.", is_live=False)
+    if request.method != "POST":
+        form.initial["name"] = request.api.project(project_id).name
+    page = FormPage(title="Rename the project", submit="Rename", back=url)
+    return show_form(request, form, page)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def delete(request: ConsoleRequest, project_id: str) -> HttpResponse:
+    form = ConfirmForm(request.POST or None, expected=project_id)
+    if request.method == "POST" and form.is_valid():
+        with problems_beside(form):
+            request.api.delete_project(project_id)
+            return done(request, reverse("dashboard"), f"Project {project_id} is deleted.")
+    if request.method != "POST":
+        # Nobody should be asked to confirm the deletion of what isn't there.
+        request.api.project(project_id)
+    page = FormPage(
+        title="Delete the project",
+        intro="Its branches, their databases and its endpoints go with it, for good.",
+        submit="Delete project",
+        danger=True,
+        back=reverse("project_settings", args=[project_id]),
+    )
+    return show_form(request, form, page)
