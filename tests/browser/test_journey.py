@@ -75,9 +75,14 @@ def test_a_first_day_with_perch(signed_in: Page) -> None:
     expect_quiet(page)
     dev.get_by_role("link", name="Create one").click()
     dialog.get_by_role("button", name="Create endpoint").click()
+    # Its own page, with how to connect.
+    expect(page.locator(".string code")).to_contain_text("postgresql://")
+    page.get_by_role("link", name="shop").click()
     expect(page.locator(".endpoints tbody tr")).to_have_count(2)
     expect_quiet(page)
-    row = page.locator(".endpoints tbody tr").filter(has=page.get_by_role("cell", name="dev"))
+    row = page.locator(".endpoints tbody tr").filter(
+        has=page.get_by_role("cell", name="dev", exact=True)
+    )
     expect(row).to_contain_text("Active")
     endpoint_id = row.locator(".lead code").first.inner_text()
 
@@ -116,12 +121,14 @@ def test_a_first_day_with_perch(signed_in: Page) -> None:
     expect(row).to_contain_text("Active")
     expect_quiet(page)
     row.get_by_role("button", name="Suspend").click()
+    dialog.get_by_role("button", name="Suspend").click()
     expect(row).to_contain_text("Idle")
     expect_quiet(page)
 
     # Stop it and let it run again.
     open_menu(page, endpoint_id)
-    page.get_by_role("button", name="Disable").click()
+    page.get_by_role("link", name="Disable").click()
+    dialog.get_by_role("button", name="Disable").click()
     expect(row).to_contain_text("Stopped")
     expect_quiet(page)
     row.get_by_role("button", name="Enable").click()
@@ -206,6 +213,7 @@ def test_a_hidden_tab_does_not_poll_and_an_open_menu_stays_open(
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url) if "n=" in request.url else None)
     page.get_by_role("button", name="Suspend").click()
+    page.locator("dialog[open]").get_by_role("button", name="Suspend").click()
     expect(page.locator("#poll")).to_contain_text("in progress")
     # Several turns of the poll would have come and gone.
     page.wait_for_function(
@@ -220,10 +228,11 @@ def test_a_host_is_copied(signed_in: Page) -> None:
     page.locator("dialog[open]").get_by_role("button", name="Create project").click()
     expect(page.locator(".endpoints")).to_be_visible()
     expect_quiet(page)
-    page.get_by_label("Copy host").click()
+    page.locator(".endpoints .lead a").first.click()
+    page.get_by_label("Copy host", exact=True).click()
     expect(page.locator("#announce")).to_have_text("Copied")
     copied = page.evaluate("navigator.clipboard.readText()")
-    assert copied == page.locator(".host code").inner_text()
+    assert copied == page.locator(".facts code").first.inner_text()
 
 
 def test_without_scripts_everything_still_works(page: Page, stack: Stack) -> None:
@@ -247,6 +256,7 @@ def test_without_scripts_everything_still_works(page: Page, stack: Stack) -> Non
         pytest.fail(f"{words} was never shown")
 
     reloaded_until("Active")
+    plain.get_by_role("button", name="Suspend").click()
     plain.get_by_role("button", name="Suspend").click()
     reloaded_until("Idle")
     endpoint_id = plain.locator(".endpoints .lead code").first.inner_text()

@@ -98,7 +98,7 @@ def test_signed_out_elsewhere_nothing_is_copied_and_that_is_said(
     other.get_by_role("button", name="Sign out").click()
     expect(other.get_by_role("heading", name="Sign in")).to_be_visible()
     pages.locator(".copy-string").click()
-    expect(pages.locator(".notice.failure")).to_contain_text("Sign in")
+    expect(pages.locator(".notice.failure")).to_contain_text("signed out")
     expect(pages.locator("#announce")).not_to_have_text("Copied")
 
 

@@ -129,3 +129,32 @@ def test_an_unknown_address_is_a_page(alice: Person) -> None:
     answer = alice.get("/nothing/here")
     assert answer.status_code == 404
     assert "There is no such page" in Page(answer).text
+
+
+def test_endpoints_are_searched_and_the_search_stays_while_the_page_renews(
+    carol: Person, still_shop: Shop
+) -> None:
+    page = Page(carol.get(f"{still_shop.url}?search=main&sort=branch"))
+    assert still_shop.endpoint_id in page.row("Active")
+    assert page.fields["search"] == "main"
+    assert f'data-live="{still_shop.url}/live?search=main&amp;sort=branch"' in page.html
+    none = Page(carol.get(f"{still_shop.url}?search=elsewhere"))
+    assert "No endpoint matches “elsewhere”" in none.text
+    assert "0 of 1" in none.text
+
+
+def test_other_projects_are_a_step_away(alice: Person, shop: Shop) -> None:
+    alice.api.new_project(name="blog", wait=False)
+    page = Page(alice.get(f"{shop.url}/switch"))
+    assert "blog" in page.text
+    assert f'href="{shop.url}" aria-current="page"' in page.html
+    found = Page(alice.get(f"{shop.url}/switch?search=blo"))
+    assert f'<a href="{shop.url}" aria-current' not in found.html
+
+
+def test_how_to_connect_stands_there_right_after_creation(alice: Person) -> None:
+    answer = alice.post("/new-project", {"name": "fresh", "region_id": ""})
+    page = Page(alice.get(answer["Location"]))
+    (address,) = re.findall(r'class="connection" hx-get="([^"]+)"', page.html)
+    text = alice.htmx_get(address, target="").content.decode()
+    assert "postgresql://neondb_owner:********@" in text
