@@ -158,7 +158,14 @@ def _write(branch_id: str, found: Found) -> list[tuple[int, str, str | None]]:
     project_id = Branch.objects.values_list("project_id", flat=True).get(id=branch_id)
     with locked_project(project_id) as project:
         branch = Branch.objects.get(id=branch_id)
-        rows = CatalogRows(project, branch, now=timezone.now())
+        # Its first reading is of what was copied: what no row of it knows came with that.
+        is_first = not branch.catalog_mark
+        rows = CatalogRows(
+            project,
+            branch,
+            now=timezone.now(),
+            takes_passwords=not (is_first and branch.source and branch.source.protected),
+        )
         passwords = rows.bring_to(found)
         # What is still to be copied of it will hold the same, and passwords no more. What is to
         # keep the data of another once that is replaced gets its rows with it.
@@ -169,6 +176,12 @@ def _write(branch_id: str, found: Found) -> list[tuple[int, str, str | None]]:
             current_state=BranchState.INIT,
             deleted_at=None,
         ):
-            CatalogRows(project, child, now=timezone.now(), is_told=False).bring_to(found)
+            CatalogRows(
+                project,
+                child,
+                now=timezone.now(),
+                is_told=False,
+                takes_passwords=not branch.protected,
+            ).bring_to(found)
         Branch.objects.filter(id=branch_id).update(catalog_mark=found.mark)
     return passwords

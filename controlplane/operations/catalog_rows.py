@@ -41,12 +41,14 @@ Password = tuple[int, str, str | None]
 
 @dataclass
 class CatalogRows:
-    """`is_told` is whether events tell of it."""
+    """`is_told` is whether events tell of it. `takes_passwords` is whether roles that have no row
+    yet keep theirs: of a copy of what is protected they would open the original."""
 
     project: Project
     branch: Branch
     now: datetime
     is_told: bool = True
+    takes_passwords: bool = True
     _passwords: list[Password] = field(default_factory=list)
 
     def bring_to(self, found: Found) -> list[Password]:
@@ -154,7 +156,11 @@ class CatalogRows:
             created_at=self.now,
             updated_at=self.now,
         )
-        self._take_password(row, role, was_seen=False)
+        if self.takes_passwords:
+            self._take_password(row, role, was_seen=False)
+        else:
+            row.password_is_newer = True
+            self._passwords.append((role.oid, role.password or "", None))
         row.save(force_insert=True)
         self._tell(role_created(self.project, self.branch, row))
         if fault := _fault_of(role):

@@ -296,6 +296,24 @@ def test_a_protected_branchs_child_has_passwords_of_its_own(place: Place) -> Non
         assert "$AAAA" in str(rolpassword(place, role))
 
 
+@pytest.mark.parametrize("is_known", [True, False], ids=["in the rows", "in the copy alone"])
+def test_nor_has_it_those_that_sql_gave_while_it_was_made(place: Place, is_known: bool) -> None:
+    place.client.patch(place.branch_path(), {"branch": {"protected": True}})
+    with place.locked():
+        made = place.client.post(f"{place.path}/branches", {"branch": {"name": "dev"}})
+        run(place, "CREATE ROLE late LOGIN PASSWORD 'lates'")
+        if is_known:
+            await_names(place, "roles", ["late", place.role])
+    place.done(made)
+    assert lets_in(place, "lates", "late")
+    place.change(branch_id=made["branch"]["id"])
+    place.branch_id = made["branch"]["id"]
+    await_names(place, "roles", ["late", place.role])
+    assert not lets_in(place, "lates", "late")
+    place.start()
+    assert rolpassword(place, "late") is None
+
+
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
 @pytest.mark.parametrize("pooled", [False, True], ids=["direct", "pooled"])
 def test_a_reset_password_ends_the_roles_sessions(place: Place, pooled: bool, busy: bool) -> None:
