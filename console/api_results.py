@@ -113,6 +113,9 @@ class Project:
     region_id: str
     pg_version: int
     created_at: datetime | None
+    # As the server has them; each has its own.
+    settings: JSONObject
+    default_endpoint_settings: JSONObject
 
     @classmethod
     def read(cls, data: JSONObject) -> "Project":
@@ -123,7 +126,14 @@ class Project:
             region_id=text(data, "region_id"),
             pg_version=int(number(data, "pg_version")),
             created_at=moment(data, "created_at"),
+            settings=_object(data, "settings"),
+            default_endpoint_settings=_object(data, "default_endpoint_settings"),
         )
+
+
+def _object(data: JSONObject, name: str) -> JSONObject:
+    value = data.get(name)
+    return value if isinstance(value, Mapping) else {}
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,16 @@
 """A project's settings; creating, renaming and deleting one."""
 
+from collections.abc import Iterator, Mapping
+from typing import Any
+
 from django.http import HttpResponse
 from django.shortcuts import render
+from django.template.defaultfilters import pluralize
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_safe
 
 from console.forms import ConfirmForm, ProjectForm, RenameForm
+from console.management_api import or_none, side_by_side
 from console.request import ConsoleRequest
 from console.responses import FormPage, choices, done, problems_beside, show_form
 
@@ -33,7 +38,26 @@ def create(request: ConsoleRequest) -> HttpResponse:
 @require_safe
 def settings(request: ConsoleRequest, project_id: str) -> HttpResponse:
     project = request.api.project(project_id)
-    return render(request, "project_settings.html", {"project": project})
+    context = {
+        "project": project,
+        "settings": list(_told(project.settings)),
+        "defaults": list(_told(project.default_endpoint_settings)),
+    }
+    return render(request, "project_settings.html", context)
+
+
+def _told(settings: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, str]]:
+    """Each setting by its name, with its value in words."""
+    for name, value in settings.items():
+        label = f"{within} {name}".strip().replace("_", " ")
+        if isinstance(value, Mapping):
+            yield from _told(value, label)
+        elif isinstance(value, bool):
+            yield label, "yes" if value else "no"
+        elif isinstance(value, list):
+            yield label, ", ".join(map(str, value)) or "none"
+        elif value is not None:
+            yield label, str(value)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -57,12 +81,24 @@ def delete(request: ConsoleRequest, project_id: str) -> HttpResponse:
         with problems_beside(form):
             request.api.delete_project(project_id)
             return done(request, reverse("dashboard"), f"Project {project_id} is deleted.")
+    named, lost = project_id, "Its branches, their databases and its endpoints go with it"
     if request.method != "POST":
         # Nobody should be asked to confirm the deletion of what isn't there.
-        request.api.project(project_id)
+        project, branches, endpoints = side_by_side(
+            lambda: request.api.project(project_id),
+            lambda: or_none(lambda: request.api.branches(project_id)),
+            lambda: or_none(lambda: request.api.endpoints(project_id)),
+        )
+        named = project.name
+        if branches is not None and endpoints is not None:
+            lost = (
+                f"With it go {len(branches)} branch{pluralize(len(branches), 'es')} with all that "
+                f"is in their databases, and {len(endpoints)} endpoint{pluralize(len(endpoints))} "
+                "with their hosts"
+            )
     page = FormPage(
-        title="Delete the project",
-        intro="Its branches, their databases and its endpoints go with it, for good.",
+        title=f"Delete the project {named}",
+        intro=f"{lost}, for good. Clients are cut off at once.",
         submit="Delete project",
         danger=True,
         back=reverse("project_settings", args=[project_id]),

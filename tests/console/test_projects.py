@@ -37,6 +37,15 @@ def test_the_settings_tell_of_the_project(carol: Person, still_shop: Shop) -> No
     page = Page(carol.get(f"{still_shop.url}/settings"))
     for words in ("shop", still_shop.id, "local", "Rename…", "Delete…"):
         assert words in page.text
+    settings = carol.api.get(f"/projects/{still_shop.id}")["project"]["settings"]
+    assert all(name.replace("_", " ").capitalize() in page.text for name in settings)
+
+
+def test_who_deletes_is_told_what_is_lost(carol: Person, still_shop: Shop) -> None:
+    page = Page(carol.get(f"{still_shop.url}/delete"))
+    assert "Delete the project shop" in page.text
+    assert "2 branches" in page.text
+    assert "1 endpoint with" in page.text
 
 
 def test_an_endpoint_says_what_is_pending(alice: Person, shop: Shop) -> None:
