@@ -118,6 +118,9 @@ class Project:
     region_id: str
     pg_version: int
     created_at: datetime | None
+    # As the server has them; each has its own.
+    settings: JSONObject
+    default_endpoint_settings: JSONObject
 
     @classmethod
     def read(cls, data: JSONObject) -> "Project":
@@ -128,7 +131,14 @@ class Project:
             region_id=text(data, "region_id"),
             pg_version=int(number(data, "pg_version")),
             created_at=moment(data, "created_at"),
+            settings=_object(data, "settings"),
+            default_endpoint_settings=_object(data, "default_endpoint_settings"),
         )
+
+
+def _object(data: JSONObject, name: str) -> JSONObject:
+    value = data.get(name)
+    return value if isinstance(value, Mapping) else {}
 
 
 @dataclass(frozen=True)
@@ -208,6 +218,9 @@ class Endpoint:
     last_active: datetime | None
     created_at: datetime | None
     updated_at: datetime | None
+    # When it last became active, and when idle.
+    started_at: datetime | None
+    suspended_at: datetime | None
 
     @classmethod
     def read(cls, data: JSONObject) -> "Endpoint":
@@ -233,6 +246,8 @@ class Endpoint:
             last_active=moment(data, "last_active"),
             created_at=moment(data, "created_at"),
             updated_at=moment(data, "updated_at"),
+            started_at=moment(data, "started_at"),
+            suspended_at=moment(data, "suspended_at"),
         )
 
     @property

@@ -1,22 +1,16 @@
-"""A connection's URI in the forms that people paste into their programs."""
+"""A connection's URI in the forms that people paste into their programs.
+
+Each form works as it is, with nothing to fill in; where the endpoint's own host name may not
+resolve, the address is the one that does, and the endpoint is named by the `options`.
+"""
 
 import json
 import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 HIDDEN = "********"
-URL, PSQL, ENV, PSYCOPG, NODE, JDBC, GO = "url", "psql", "env", "psycopg", "node", "jdbc", "go"
-LABELS: Mapping[str, str] = {
-    URL: "URL",
-    PSQL: "psql",
-    ENV: ".env",
-    PSYCOPG: "psycopg",
-    NODE: "node-postgres",
-    JDBC: "JDBC",
-    GO: "Go (pgx)",
-}
 
 
 @dataclass(frozen=True)
@@ -55,50 +49,117 @@ class Target:
     def is_pooled(self) -> bool:
         return self.host.partition(".")[0].endswith("-pooler") or self.options.endswith("-pooler")
 
+    @property
+    def names_endpoint_by_option(self) -> bool:
+        return self.options.startswith("endpoint=")
+
+    def at(self, host: str) -> "Target":
+        """The same by the endpoint's own host name."""
+        return replace(self, host=host, options="")
+
+    def url(self, scheme: str = "postgresql", **parameters: str) -> str:
+        user = f"{quote(self.role, safe='')}:{quote(self.password, safe='*')}"
+        named = {"sslmode": "require"} | ({"options": self.options} if self.options else {})
+        query = urlencode(named | parameters, quote_via=quote, safe="")
+        return f"{scheme}://{user}@{self.place}?{query}"
+
+    @property
+    def place(self) -> str:
+        """Where the database is, as every URL has it."""
+        port = f":{self.port}" if self.port else ""
+        return f"{self.host}{port}/{quote(self.database, safe='')}"
+
 
 def in_style(style: str, target: Target, *, reveal: bool) -> str:
-    """The connection as `style` writes it; without the password unless `reveal`."""
-    password = target.password if reveal and target.password else HIDDEN
-    port = f":{target.port}" if target.port else ""
-    user = f"{quote(target.role, safe='')}:{quote(password, safe='*')}"
-    path = quote(target.database, safe="")
-    option = f"&options={quote(target.options, safe='')}" if target.options else ""
-    url = f"postgresql://{user}@{target.host}{port}/{path}?sslmode=require{option}"
-    match style:
-        case "psql":
-            return f"psql {shlex.quote(url)}"
-        case "env":
-            return f"DATABASE_URL={json.dumps(url)}"
-        case "psycopg":
-            # In transaction mode the next transaction may meet another server connection.
-            unprepared = ", prepare_threshold=None" if target.is_pooled else ""
-            call = f"psycopg.connect({json.dumps(url)}{unprepared})"
-            return f"import psycopg\n\nconnection = {call}"
-        case "node":
-            return _node(target, password)
-        case "jdbc":
-            names = {"user": target.role, "password": password, "sslmode": "require"}
-            if target.options:
-                names["options"] = target.options
-            query = urlencode(names, safe="*")
-            return f"jdbc:postgresql://{target.host}{port}/{path}?{query}"
-        case "go":
-            return f"connection, err := pgx.Connect(context.Background(), {json.dumps(url)})"
-        case _:
-            return url
+    """The connection as `style` writes it, one of LABELS; without the password unless `reveal`."""
+    shown = target if reveal and target.password else replace(target, password=HIDDEN)
+    return STYLES[style][1](shown)
 
 
-def _node(target: Target, password: str) -> str:
+def _env(target: Target) -> str:
+    return f"DATABASE_URL={json.dumps(target.url())}"
+
+
+def _psycopg(target: Target) -> str:
+    # In transaction mode the next transaction may meet another server connection.
+    unprepared = ", prepare_threshold=None" if target.is_pooled else ""
+    call = f"psycopg.connect({json.dumps(target.url())}{unprepared})"
+    return f"import psycopg\n\nconnection = {call}"
+
+
+def _sqlalchemy(target: Target) -> str:
+    unprepared = ', connect_args={"prepare_threshold": None}' if target.is_pooled else ""
+    url = json.dumps(target.url("postgresql+psycopg"))
+    return f"from sqlalchemy import create_engine\n\nengine = create_engine({url}{unprepared})"
+
+
+def _django(target: Target) -> str:
+    options = {"sslmode": "require"} | ({"options": target.options} if target.options else {})
+    lines = [
+        '"ENGINE": "django.db.backends.postgresql",',
+        f'"NAME": {json.dumps(target.database)},',
+        f'"USER": {json.dumps(target.role)},',
+        f'"PASSWORD": {json.dumps(target.password)},',
+        f'"HOST": {json.dumps(target.host)},',
+        f'"PORT": {target.port or 5432},',
+        f'"OPTIONS": {json.dumps(options)},',
+    ]
+    if target.is_pooled:
+        # A cursor on the server lives in one of its connections, and the next query in another.
+        lines.append('"DISABLE_SERVER_SIDE_CURSORS": True,')
+    body = "\n".join(f"        {line}" for line in lines)
+    return f'DATABASES = {{\n    "default": {{\n{body}\n    }}\n}}'
+
+
+def _node(target: Target) -> str:
     # node-postgres checks the certificate whatever sslmode a URL asks for.
     tls = "{ rejectUnauthorized: false }" if target.is_local else "true"
     lines = [
         f"  host: {json.dumps(target.host)},",
         f"  port: {target.port or 5432},",
         f"  user: {json.dumps(target.role)},",
-        f"  password: {json.dumps(password)},",
+        f"  password: {json.dumps(target.password)},",
         f"  database: {json.dumps(target.database)},",
         f"  ssl: {tls},",
     ]
     if target.options:
         lines.append(f"  options: {json.dumps(target.options)},")
     return "\n".join(['import pg from "pg"', "", "const client = new pg.Client({", *lines, "})"])
+
+
+def _prisma(target: Target) -> str:
+    pooled = {"pgbouncer": "true"} if target.is_pooled else {}
+    return f"DATABASE_URL={json.dumps(target.url(**pooled))}"
+
+
+def _jdbc(target: Target) -> str:
+    names = {"user": target.role, "password": target.password, "sslmode": "require"}
+    if target.options:
+        names["options"] = target.options
+    if target.is_pooled:
+        names["prepareThreshold"] = "0"
+    return f"jdbc:postgresql://{target.place}?{urlencode(names, safe='*')}"
+
+
+def _go(target: Target) -> str:
+    # Through the pooler pgx must not keep its prepared statements.
+    pooled = {"default_query_exec_mode": "exec"} if target.is_pooled else {}
+    url = json.dumps(target.url(**pooled))
+    return f"connection, err := pgx.Connect(context.Background(), {url})"
+
+
+URL = "url"
+# Each form: its name, and how it is written.
+STYLES: Mapping[str, tuple[str, Callable[[Target], str]]] = {
+    URL: ("URL", lambda target: target.url()),
+    "psql": ("psql", lambda target: f"psql {shlex.quote(target.url())}"),
+    "env": (".env", _env),
+    "psycopg": ("psycopg", _psycopg),
+    "sqlalchemy": ("SQLAlchemy", _sqlalchemy),
+    "django": ("Django", _django),
+    "node": ("node-postgres", _node),
+    "prisma": ("Prisma (.env)", _prisma),
+    "jdbc": ("JDBC", _jdbc),
+    "go": ("Go (pgx)", _go),
+}
+LABELS: Mapping[str, str] = {style: label for style, (label, _) in STYLES.items()}

@@ -1,17 +1,14 @@
 """The console's forms. They check what a person can mistype; what is allowed, the API says."""
 
 import secrets
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, cast
-from urllib.parse import urlencode
 
 from django import forms
 
 from console.api_errors import Refused
-from console.api_results import Branch, Database, Endpoint, Project, Region
-from console.connection_strings import LABELS
+from console.api_results import Branch, Endpoint, Project, Region
 
 PLAIN = {"autocomplete": "off", "spellcheck": "false", "autocapitalize": "off"}
 DEFAULTED = {"autocomplete": "off", "placeholder": "default"}
@@ -229,49 +226,3 @@ def split_lines(text: str) -> list[tuple[str, str, str]]:
     """The name, the equals sign and the value of each line that is not blank."""
     split = (line.partition("=") for line in text.splitlines() if line.strip())
     return [(name.strip(), equals, value.strip()) for name, equals, value in split]
-
-
-@dataclass(frozen=True)
-class ChosenConnection:
-    """What the connection form asks for, with its gaps filled."""
-
-    role: str
-    database: str
-    pooled: bool
-    style: str
-
-    @property
-    def fields(self) -> Sequence[tuple[str, str]]:
-        pooled = [("pooled", "on")] if self.pooled else []
-        return [("role", self.role), ("database", self.database), *pooled, ("style", self.style)]
-
-    @property
-    def query(self) -> str:
-        return urlencode(self.fields)
-
-
-class ConnectionForm(forms.Form):
-    """How somebody wants to connect. Always usable: what is left out has a default."""
-
-    style = OpenChoiceField(label="For", required=False)
-    role = OpenChoiceField(label="Role", required=False)
-    database = OpenChoiceField(label="Database", required=False)
-    pooled = forms.BooleanField(label="Pooled", required=False)
-
-    def __init__(self, data: Any, *, roles: Sequence[str], databases: Sequence[Database]) -> None:
-        names = [database.name for database in databases]
-        database = data.get("database") if data.get("database") in names else names[0]
-        owner = next(one.owner_name for one in databases if one.name == database)
-        usual = owner if owner in roles else roles[0]
-        role = data.get("role") if data.get("role") in roles else usual
-        chosen = {"role": role, "database": database, "style": data.get("style") or "url"}
-        if data.get("pooled"):
-            chosen["pooled"] = "on"
-        super().__init__(chosen)
-        offer(self, "style", LABELS.items())
-        offer(self, "role", ((name, name) for name in roles))
-        offer(self, "database", ((name, name) for name in names))
-
-    def chosen(self) -> ChosenConnection:
-        """Once validated."""
-        return ChosenConnection(**self.cleaned_data)

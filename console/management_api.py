@@ -12,6 +12,8 @@ from console.api_errors import APIError, NonsenseAnswer, NotFound
 from console.api_events import Event
 from console.api_keys import ApiKey, NewApiKey, OwnKey, Reach
 from console.api_operations import Operation
+from console.api_pg_settings import PgSetting
+from console.api_projects import ProjectState
 from console.api_results import (
     Branch,
     Database,
@@ -109,6 +111,12 @@ class ManagementAPI:
         data = self._transport.get("projects", query=_page_query(limit, cursor))
         return Page.read(data, "projects", Project.read, limit=limit)
 
+    def project_states(self) -> list[ProjectState]:
+        """How the account's projects fare; those are not named in which there is nothing."""
+        with may_be_missing("It tells of each project alone."):
+            data = self._transport.get("projects", "states")
+        return [ProjectState.read(item) for item in objects(data, "projects")]
+
     def project(self, project_id: str) -> Project:
         return Project.read(one(self._transport.get("projects", project_id), "project"))
 
@@ -166,6 +174,16 @@ class ManagementAPI:
 
     def delete_endpoint(self, project_id: str, endpoint_id: str) -> None:
         self._transport.send("DELETE", "projects", project_id, "endpoints", endpoint_id)
+
+    def pg_settings(self, project_id: str, endpoint_id: str) -> list[PgSetting]:
+        """What the endpoint may be given, by name."""
+        path = ("projects", project_id, "endpoints", endpoint_id, "pg_settings")
+        with may_be_missing("It does not tell which Postgres settings there are."):
+            data = self._transport.get(*path)
+        return [PgSetting.read(item) for item in objects(data, "pg_settings")]
+
+    def restart_endpoint(self, project_id: str, endpoint_id: str) -> None:
+        self._transport.send("POST", "projects", project_id, "endpoints", endpoint_id, "restart")
 
     # Connecting
 

@@ -75,6 +75,9 @@ def problems_beside(form: forms.Form, field: str = "") -> Generator[None]:
 # “… invalid: endpoint.branch_id (field required); endpoint.name (…)”.
 INVALID = re.compile(r"(?P<path>[\w.]+) \((?P<why>.*?)\)(?:; |$)", re.DOTALL)
 
+# And of one value within a field: “settings.pg_settings.work_mem: must be …”.
+NAMED = re.compile(r"(?P<path>\w+(?:\.[\w$]+)+): (?P<why>.*)", re.DOTALL)
+
 
 def _find_faults(form: forms.Form, field: str, problem: APIError) -> list[tuple[str | None, str]]:
     """The fields to blame, None for the whole form, and what to say of each."""
@@ -89,9 +92,22 @@ def _find_faults(form: forms.Form, field: str, problem: APIError) -> list[tuple[
     if found:
         return [(at_fault, _in_labels(form, words)) for at_fault, words in found]
     is_its_fault = problem.page_status in (400, 409, 422)
+    if is_its_fault and (value := _value_at_fault(form, problem.message)):
+        return [value]
     named = next((name for _, name in _attributes(form, problem.message)), field)
     at_fault = named if is_its_fault and named in form.fields else None
     return [(at_fault, _in_labels(form, spell_out(problem)))]
+
+
+def _value_at_fault(form: forms.Form, words: str) -> tuple[str, str] | None:
+    """The field to blame for one value within it, and what to say of that."""
+    named = NAMED.fullmatch(words)
+    parts = named["path"].split(".") if named else []
+    for place, part in enumerate(parts):
+        if named and part in form.fields:
+            rest = ".".join(parts[place + 1 :])
+            return part, f"{rest}: {named['why']}." if rest else named["why"]
+    return None
 
 
 # As the API writes the names of its attributes: in lower case, of several words.

@@ -1,17 +1,18 @@
 """What the pages' tables show, row by row: API results joined and put into words."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from django.urls import NoReverseMatch, reverse
 
 from console.api_operations import Operation
-from console.api_results import Branch, Endpoint, Project
+from console.api_pg_settings import PgSetting
+from console.api_results import Branch, Endpoint
+from console.listing import Order
 from console.outcomes import shown_status
 from console.statuses import (
     ACTIVE,
-    ENDPOINT_STATES,
     STOPPED,
     Status,
     action_name,
@@ -22,18 +23,16 @@ from console.statuses import (
 
 
 @dataclass(frozen=True)
-class ProjectRow:
-    project: Project
-    # How many endpoints are in each state; None where they could not be read.
-    states: Sequence[tuple[Status, int]] | None
+class PgSettingRow:
+    setting: PgSetting
+    # "" where the endpoint does not set it.
+    own: str
 
 
-def project_row(project: Project, endpoints: Sequence[Endpoint] | None) -> ProjectRow:
-    if endpoints is None:
-        return ProjectRow(project, None)
-    found = [endpoint_state(endpoint) for endpoint in endpoints]
-    counts = [(state, found.count(state)) for state in ENDPOINT_STATES]
-    return ProjectRow(project, [(state, count) for state, count in counts if count])
+PG_SETTING_ORDERS: Mapping[str, Order[PgSettingRow]] = {
+    "own": Order("Set here first", lambda row: (not row.own, row.setting.name)),
+    "name": Order("Name", lambda row: row.setting.name),
+}
 
 
 @dataclass(frozen=True)
@@ -47,12 +46,15 @@ class Button:
     # Where the URL switches something: "on" or "off".
     to: str = ""
     look: str = ""
+    # Whether it is asked for once more before it is done.
+    asks: bool = False
 
 
 START = Button("endpoint_start", "Start", "power", look="small outline")
-SUSPEND = Button("endpoint_suspend", "Suspend", "power", look="small secondary outline")
-ENABLE = Button("endpoint_disabled", "Enable", "power", to="off", look="small outline")
-DISABLE = Button("endpoint_disabled", "Disable", "disable", to="on")
+SUSPEND = Button("endpoint_suspend", "Suspend", "power", "", "small secondary outline", asks=True)
+ENABLE = Button("endpoint_enable", "Enable", "power", look="small outline")
+RESTART = Button("endpoint_restart", "Restart", "restart", asks=True)
+DISABLE = Button("endpoint_disable", "Disable", "disable", asks=True)
 POOL = Button("endpoint_pooling", "Switch pooling on", "pooling", to="on")
 UNPOOL = Button("endpoint_pooling", "Switch pooling off", "pooling", to="off")
 
@@ -74,7 +76,23 @@ class EndpointRow:
     def switches(self) -> list[Button]:
         """The buttons in the menu."""
         pooling = UNPOOL if self.endpoint.pooler_enabled else POOL
-        return [pooling] if self.state is STOPPED else [pooling, DISABLE]
+        if self.state is STOPPED:
+            return [pooling]
+        return [RESTART, pooling, DISABLE] if self.state is ACTIVE else [pooling, DISABLE]
+
+    @property
+    def since(self) -> datetime | None:
+        """Since when it is in its state, where the server tells."""
+        if self.state is STOPPED:
+            return None
+        is_active = self.state is ACTIVE
+        return self.endpoint.started_at if is_active else self.endpoint.suspended_at
+
+    @property
+    def pooling(self) -> str:
+        if self.endpoint.pooler_enabled:
+            return f"On, {self.endpoint.pooler_mode or 'transaction'} mode"
+        return "Off"
 
     @property
     def size(self) -> str:
@@ -90,6 +108,24 @@ class EndpointRow:
             return "5 minutes (default)"
         whole_minutes, rest = divmod(seconds, 60)
         return f"{seconds} s" if rest else f"{whole_minutes} min"
+
+
+# Of what is in its list, the order; the first is the usual one.
+ENDPOINT_ORDERS: Mapping[str, Order[EndpointRow]] = {
+    "oldest": Order("Oldest first", lambda row: _made(row.endpoint)),
+    "newest": Order("Newest first", lambda row: _made(row.endpoint), reverse=True),
+    "state": Order("State", lambda row: (row.state.label, row.branch_name.lower())),
+    "branch": Order("Branch", lambda row: row.branch_name.lower()),
+    "active": Order(
+        "Lately active first",
+        lambda row: row.endpoint.last_active or datetime.min.replace(tzinfo=UTC),
+        reverse=True,
+    ),
+}
+
+
+def _made(endpoint: Endpoint) -> datetime:
+    return endpoint.created_at or datetime.min.replace(tzinfo=UTC)
 
 
 def endpoint_row(

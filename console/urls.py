@@ -13,10 +13,12 @@ from console.views import (
     changes,
     connecting,
     databases,
+    endpoint_changes,
     endpoints,
     operations,
     palette,
     preferences,
+    project_changes,
     projects,
     query,
     roles,
@@ -44,6 +46,7 @@ urlpatterns = [
     path("static/perch.js", bundles.show, {"name": "js"}),
     path("", projects.dashboard, name="dashboard"),
     path("changes", changes.of_account, name="changes"),
+    path("live", projects.dashboard_live, name="dashboard_live"),
     path("sign-in", sign_in.sign_in, name="sign_in"),
     path("sign-in/link", sign_in.by_link, name="sign_in_link"),
     path("switch", sign_in.switch, name="switch"),
@@ -57,24 +60,35 @@ urlpatterns = [
     path("api-keys", api_keys.index, name="api_keys"),
     path("api-keys/new", api_keys.create, name="api_key_create"),
     path("api-keys/<int:key_id>/revoke", api_keys.revoke, name="api_key_revoke"),
-    path("new-project", projects.create, name="project_create"),
+    path("new-project", project_changes.create, name="project_create"),
     path(PROJECT, projects.show, name="project"),
     path(f"{PROJECT}/changes", changes.of_project, name="project_changes"),
+    path(f"{PROJECT}/switch", projects.switcher, name="project_switcher"),
     path(f"{PROJECT}/live", projects.live, name="project_live"),
-    path(f"{PROJECT}/settings", projects.settings, name="project_settings"),
-    path(f"{PROJECT}/rename", projects.rename, name="project_rename"),
-    path(f"{PROJECT}/delete", projects.delete, name="project_delete"),
+    path(f"{PROJECT}/settings", project_changes.settings, name="project_settings"),
+    path(f"{PROJECT}/rename", project_changes.rename, name="project_rename"),
+    path(f"{PROJECT}/delete", project_changes.delete, name="project_delete"),
     path(f"{PROJECT}/new-endpoint", endpoints.create, name="endpoint_create"),
     path(ENDPOINT, endpoints.show, name="endpoint"),
     path(f"{ENDPOINT}/live", endpoints.live, name="endpoint_live"),
+    path(f"{PROJECT}/connect", connecting.of_branch, name="project_connect"),
+    path(f"{BRANCH}/connect", connecting.of_branch, name="branch_connect"),
     path(f"{ENDPOINT}/connect", connecting.show, name="endpoint_connect"),
+    path(f"{ENDPOINT}/connection-string", connecting.string, name="endpoint_connection_string"),
     *(
-        path(f"{ENDPOINT}/{what}", endpoints.change, {"what": what}, name=f"endpoint_{what}")
-        for what in endpoints.CHANGES
+        path(f"{ENDPOINT}/{what}", endpoint_changes.change, {"what": what}, name=f"endpoint_{what}")
+        for what in endpoint_changes.CHANGES
     ),
+    *(
+        path(
+            f"{ENDPOINT}/{what}", endpoint_changes.confirm, {"what": what}, name=f"endpoint_{what}"
+        )
+        for what in endpoint_changes.CONFIRMED
+    ),
+    path(f"{ENDPOINT}/pg-settings", endpoints.pg_settings, name="endpoint_pg_settings"),
     path(f"{ENDPOINT}/reassign", endpoints.reassign, name="endpoint_reassign"),
     path(f"{ENDPOINT}/settings", endpoints.settings, name="endpoint_settings"),
-    path(f"{ENDPOINT}/delete", endpoints.delete, name="endpoint_delete"),
+    path(f"{ENDPOINT}/delete", endpoint_changes.delete, name="endpoint_delete"),
     path(f"{PROJECT}/branches", branches.index, name="branches"),
     path(f"{PROJECT}/branches-live", branches.index_live, name="branches_live"),
     path(f"{PROJECT}/new-branch", branches.create, name="branch_create"),

@@ -1,6 +1,6 @@
 // What the console adds where scripts run; every page works without it. Here: dialogs, notices,
-// copying, menus. Beside it: live.js renews regions, focus.js keeps the focus, times.js lets times
-// move on. `Perch` is what they, and the other scripts of this folder, share.
+// menus. Beside it: live.js renews regions, focus.js keeps the focus, times.js lets times move on,
+// copy.js copies. `Perch` is what they, and the other scripts of this folder, share.
 "use strict";
 
 window.Perch = {};
@@ -85,41 +85,9 @@ window.Perch = {};
     if (event.target.matches("input[data-expected]")) expectTypedIds();
   });
 
-  // Clicks: copying, closing, dismissing, and menus that close when one looks elsewhere.
-
-  async function copy(button) {
-    if (!(await copied(button))) {
-      // Out of reach: mark the text, for the user to copy.
-      const text = button.parentElement.querySelector("code");
-      if (text) getSelection().selectAllChildren(text);
-      return Perch.announce("Marked: copy it with the keyboard.");
-    }
-    button.classList.add("copied");
-    Perch.announce("Copied");
-    setTimeout(() => button.classList.remove("copied"), 1500);
-  }
-
-  async function copied(button) {
-    try {
-      await navigator.clipboard.writeText(button.dataset.copy);
-      return true;
-    } catch {
-      // Without https there is no clipboard but this old one.
-      const text = document.createElement("textarea");
-      text.value = button.dataset.copy;
-      text.className = "unseen";
-      button.after(text);
-      text.select();
-      const isCopied = document.execCommand("copy");
-      text.remove();
-      button.focus();
-      return isCopied;
-    }
-  }
+  // Clicks: closing, dismissing, and menus that close when one looks elsewhere.
 
   document.addEventListener("click", (event) => {
-    const button = event.target.closest("[data-copy]");
-    if (button) copy(button);
     const closing = event.target.closest("#dialog [data-close]");
     if (closing) {
       event.preventDefault();

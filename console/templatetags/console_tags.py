@@ -6,7 +6,7 @@ from typing import Any
 
 from django import template
 from django.template.loader import render_to_string
-from django.urls import reverse
+from django.urls import NoReverseMatch, reverse
 from django.utils.html import escape, format_html
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.timezone import localtime
@@ -38,6 +38,15 @@ def copy(value: str, what: str) -> dict[str, Any]:
     """A button that copies `value`; `what` names it to who cannot see it, with the value where
     others of the page copy such a thing too."""
     return {"value": value, "what": what, "which": f" {value}" if what.endswith(NAMED) else ""}
+
+
+@register.simple_tag
+def branch_url(project_id: str, branch_id: str) -> str:
+    """A branch's own page; the list of them for an id that no page of ours can have."""
+    try:
+        return reverse("branch", args=[project_id, branch_id])
+    except NoReverseMatch:
+        return reverse("branches", args=[project_id])
 
 
 @register.filter

@@ -1,56 +1,135 @@
 """How to connect through an endpoint."""
 
-from django.http import HttpResponse
-from django.shortcuts import render
-from django.views.decorators.http import require_http_methods
+from typing import Any
 
-from console.api_errors import Forbidden, NonsenseAnswer
-from console.connection_strings import LABELS, URL, Target, in_style
-from console.forms import ConnectionForm
-from console.management_api import side_by_side
+from django.http import HttpResponse, HttpResponseRedirect
+from django.shortcuts import render
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
+
+from console.api_errors import APIError, Forbidden, NonsenseAnswer, Unauthorized
+from console.api_results import Endpoint, Project
+from console.connection_form import ConnectionForm
+from console.connection_strings import in_style
+from console.management_api import or_none, side_by_side
 from console.request import ConsoleRequest
+from console.responses import spell_out
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def show(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResponse:
     """The connection in the form asked for. Only a POST's answer holds the password."""
-    api = request.api
-    endpoint, project = side_by_side(
-        lambda: api.endpoint(project_id, endpoint_id), lambda: api.project(project_id)
-    )
-    roles, databases = side_by_side(
-        lambda: api.roles(project_id, endpoint.branch_id),
-        lambda: api.databases(project_id, endpoint.branch_id),
-    )
-    context = {"project": project, "endpoint": endpoint}
-    template = "_connect.html" if request.htmx else "connect.html"
-    if not (roles and databases):
-        return render(request, template, context)
-    form = ConnectionForm(request.POST or request.GET, roles=roles, databases=databases)
-    form.is_valid()
+    project, endpoint, form = _read(request, project_id, endpoint_id)
+    context: dict[str, Any] = {
+        "project": project,
+        "project_id": project_id,
+        "endpoint": endpoint,
+    }
+    if form is None:
+        return render(request, _template(request), context)
     chosen = form.chosen()
     try:
-        uri = api.connection_uri(
-            project_id,
-            branch_id=endpoint.branch_id,
-            endpoint_id=endpoint_id,
-            role=chosen.role,
-            database=chosen.database,
-            pooled=chosen.pooled,
-        )
+        uri = _uri(request, project_id, endpoint, form)
     except Forbidden as problem:
         # A key that only reads may see the rest of the page, and no password.
-        return render(request, template, {**context, "refused": problem})
-    try:
-        target = Target.read(uri)
-    except ValueError as error:
-        raise NonsenseAnswer("The answer is no connection URI.") from error
-    shown = chosen.style if chosen.style in LABELS else URL
+        return render(request, _template(request), {**context, "refused": problem})
     reveal = request.method == "POST"
     context |= {
         "form": form,
         "chosen": chosen,
         "reveal": reveal,
-        "string": in_style(shown, target, reveal=reveal),
+        "string": in_style(chosen.style, chosen.target(uri, endpoint), reveal=reveal),
     }
-    return render(request, template, context)
+    return render(request, _template(request), context)
+
+
+@require_POST
+def string(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResponse:
+    """The connection alone, with its password, as the copy button puts it into the clipboard."""
+    try:
+        _, endpoint, form = _read(request, project_id, endpoint_id)
+        if form is None:
+            return _words("The branch has no role or no database to connect to.", status=409)
+        target = form.chosen().target(_uri(request, project_id, endpoint, form), endpoint)
+    except Unauthorized as problem:
+        return _words(f"{spell_out(problem)} Sign in again.", status=401)
+    except APIError as problem:
+        return _words(spell_out(problem), status=problem.page_status)
+    return _words(in_style(form.chosen().style, target, reveal=True))
+
+
+@require_safe
+def of_branch(request: ConsoleRequest, project_id: str, branch_id: str = "") -> HttpResponse:
+    """Leads to the connection through the endpoint on a branch, by default on the project's
+    default branch or, where that has none, on any."""
+    project, endpoints, branches = side_by_side(
+        lambda: request.api.project(project_id),
+        lambda: request.api.endpoints(project_id),
+        lambda: request.api.branches(project_id),
+    )
+    wanted = branch_id or next((branch.id for branch in branches if branch.default), "")
+    found = [one for one in endpoints if one.branch_id == wanted]
+    if not branch_id:
+        found += endpoints
+    if not found:
+        context = {"project": project, "project_id": project_id, "branch_id": wanted}
+        return render(request, _template(request), context)
+    url = reverse("endpoint_connect", args=[project_id, found[0].id])
+    return HttpResponseRedirect(f"{url}?branch={found[0].branch_id}")
+
+
+def _template(request: ConsoleRequest) -> str:
+    if not request.htmx:
+        return "connect.html"
+    return "_connect_dialog.html" if request.htmx.target == "dialog" else "_connection.html"
+
+
+def _read(
+    request: ConsoleRequest, project_id: str, endpoint_id: str
+) -> tuple[Project | None, Endpoint, ConnectionForm | None]:
+    """The endpoint, and the form as it is filled in; None where there is nothing to choose. The
+    project only for a page that names it."""
+    api = request.api
+    data = request.POST or request.GET
+    # Said by every link to here, so that what is on the branch need not wait for the endpoint.
+    # Where it is wrong or gone, the endpoint's own branch is asked for after all.
+    branch_id = data.get("branch", "")
+
+    endpoint, project, roles, databases = side_by_side(
+        lambda: api.endpoint(project_id, endpoint_id),
+        lambda: None if request.htmx else api.project(project_id),
+        or_none(lambda: api.roles(project_id, branch_id) if branch_id else None),
+        or_none(lambda: api.databases(project_id, branch_id) if branch_id else None),
+    )
+    if roles is None or databases is None or endpoint.branch_id != branch_id:
+        roles, databases = side_by_side(
+            lambda: api.roles(project_id, endpoint.branch_id),
+            lambda: api.databases(project_id, endpoint.branch_id),
+        )
+    if not (roles and databases):
+        return project, endpoint, None
+    form = ConnectionForm(data, endpoint=endpoint, roles=roles, databases=databases)
+    form.is_valid()
+    return project, endpoint, form
+
+
+def _uri(request: ConsoleRequest, project_id: str, endpoint: Endpoint, form: ConnectionForm) -> str:
+    """As the API has it; the form then offers the addresses that there are."""
+    chosen = form.chosen()
+    uri = request.api.connection_uri(
+        project_id,
+        branch_id=endpoint.branch_id,
+        endpoint_id=endpoint.id,
+        role=chosen.role,
+        database=chosen.database,
+        pooled=chosen.pooled,
+    )
+    try:
+        form.offer_addresses(uri)
+    except ValueError as error:
+        raise NonsenseAnswer("The answer is no connection URI.") from error
+    return uri
+
+
+def _words(words: str, *, status: int = 200) -> HttpResponse:
+    return HttpResponse(words, status=status, content_type="text/plain; charset=utf-8")

@@ -1,40 +1,47 @@
-"""Compute endpoints: one's page, and everything that can be done to one."""
+"""Compute endpoints: one's page; creating one, moving it to another branch, its settings."""
 
-from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import urlencode
 
 from django.http import HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
-from django.views.decorators.http import require_http_methods, require_POST, require_safe
+from django.utils.html import format_html
+from django.views.decorators.http import require_http_methods, require_safe
 
-from console import losses
-from console.api_results import Branch
-from console.forms import (
-    ConfirmForm,
-    EndpointForm,
-    EndpointSettingsForm,
-    ReassignForm,
-    offer_branches,
+from console.activity_band import (
+    KINDS,
+    LONGEST_BACK,
+    activity,
+    from_events,
+    from_operations,
 )
-from console.management_api import ManagementAPI, side_by_side
-from console.outcomes import There
-from console.parts import part
+from console.api_events import Event
+from console.api_operations import Operation
+from console.api_results import Branch, Page
+from console.endpoint_operations import own_operations
+from console.forms import EndpointForm, EndpointSettingsForm, ReassignForm, offer_branches
+from console.listing import listing
+from console.management_api import ManagementAPI, or_none, side_by_side
+from console.outcomes import NOT_READ, There
 from console.polling import Polling, polling, render_live
 from console.request import ConsoleRequest
-from console.responses import FormPage, act, back, choices, done, problems_beside, show_form
-from console.rows import endpoint_row, operation_rows
+from console.responses import FormPage, back, choices, done, problems_beside, show_form
+from console.rows import PG_SETTING_ORDERS, PgSettingRow, endpoint_row, operation_rows
+from console.statuses import is_unfinished
 
-# A server that passes over the filter lists the project's: so many are looked through.
-OPERATIONS_READ = 200
-OPERATIONS_SHOWN = 20
+OPERATIONS_SHOWN = 10
+# Of a week. A busier endpoint's band says since when it is known.
+TURNS_READ = 1000
+TURNS_SHOWN = 25
 
 ALL_TAKEN = "Every branch has its endpoint already. Create a branch first."
 
 
 @require_safe
 def show(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResponse:
-    context, state = _contents(request, project_id, endpoint_id)
+    context, state = _contents(request, project_id, endpoint_id, is_whole_page=True)
     return render(request, "endpoint.html", {**context, "polling": state})
 
 
@@ -45,31 +52,63 @@ def live(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResp
 
 
 def _contents(
-    request: ConsoleRequest, project_id: str, endpoint_id: str
+    request: ConsoleRequest, project_id: str, endpoint_id: str, *, is_whole_page: bool = False
 ) -> tuple[dict[str, Any], Polling]:
     api = request.api
+    older = request.GET.get("older", "")
     # Operations before what they change, as on the project's page.
-    page, project = side_by_side(
-        lambda: api.operations(project_id, limit=OPERATIONS_READ, endpoint_id=endpoint_id),
+    own, project = side_by_side(
+        lambda: own_operations(api, project_id, endpoint_id, cursor=older),
         lambda: api.project(project_id),
     )
-    endpoint, branches = side_by_side(
+    is_busy = any(map(is_unfinished, own.items))
+    # While something goes on the page asks often: then without what is long to read.
+    is_with_history = (is_whole_page or not is_busy) and not older
+    endpoint, branches, events, starts = side_by_side(
         lambda: api.endpoint(project_id, endpoint_id),
         lambda: api.branches(project_id),
+        or_none(lambda: _turns(api, project_id, endpoint_id) if is_with_history else None),
+        or_none(lambda: _starts(api, project_id, endpoint_id) if is_with_history else None),
     )
-    own = [operation for operation in page.items if operation.endpoint_id == endpoint_id]
-    was_filtered = len(own) == len(page.items)
+    history = None
+    if events and starts:
+        history = from_events(events.items, starts.items, is_cut=bool(events.cursor))
+    elif is_with_history:
+        history = from_operations(own.items, is_cut=bool(own.cursor))
     context = {
         "project": project,
         "here": reverse("endpoint", args=[project_id, endpoint_id]),
-        "row": endpoint_row(endpoint, branches, own),
+        "row": endpoint_row(endpoint, branches, own.items),
         "endpoint": endpoint,
-        "operations": operation_rows(own[:OPERATIONS_SHOWN], branches),
-        "looked_through": OPERATIONS_READ if page.cursor and not was_filtered else 0,
-        "more_query": f"?endpoint_id={endpoint_id}" if own and own[0].can_be_steered else "",
+        "own": own.items,
+        "operations": operation_rows(own.items[:OPERATIONS_SHOWN], branches),
+        "looked_through": own.looked_through if own.cursor else 0,
+        "further_back": own.cursor if own.looked_through else "",
+        "is_older": bool(older),
+        "more_query": "" if own.looked_through else f"?endpoint_id={endpoint_id}",
+        "activity": activity(endpoint, history, now=datetime.now(UTC)) if history else None,
+        "turns_shown": TURNS_SHOWN,
     }
     url = reverse("endpoint_live", args=[project_id, endpoint_id])
-    return context, polling(request, url, own, There.of([endpoint], branches))
+    url = f"{url}?{urlencode({'older': older})}" if older else url
+    there = NOT_READ if older else There.of([endpoint], branches)
+    return context, polling(request, url, own.items, there)
+
+
+def _turns(api: ManagementAPI, project_id: str, endpoint_id: str) -> Page[Event]:
+    """Each time that it woke, slept or failed lately."""
+    asked = {"endpoint_id": endpoint_id, "type": ",".join(KINDS), "since": _long_ago()}
+    return api.events(project_id, limit=TURNS_READ, **asked)
+
+
+def _starts(api: ManagementAPI, project_id: str, endpoint_id: str) -> Page[Operation]:
+    """How long each start took."""
+    asked = {"endpoint_id": endpoint_id, "action": "start_compute", "since": _long_ago()}
+    return api.operations(project_id, limit=TURNS_READ, **asked)
+
+
+def _long_ago() -> str:
+    return (datetime.now(UTC) - LONGEST_BACK).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -79,6 +118,8 @@ def create(request: ConsoleRequest, project_id: str) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         with problems_beside(form, "branch_id"):
             endpoint = request.api.create_endpoint(project_id, form.attributes())
+            # Where one sees it start, and how to connect.
+            url = back(request, reverse("endpoint", args=[project_id, endpoint.id]))
             return done(request, url, f"Endpoint {endpoint.id} is being created.")
     free = choices(request, lambda: _free_branches(request, project_id))
     form.initial["branch_id"] = request.GET.get("branch", "")
@@ -140,6 +181,11 @@ def settings(request: ConsoleRequest, project_id: str, endpoint_id: str) -> Http
     if request.method != "POST":
         endpoint = request.api.endpoint(project_id, endpoint_id)
         form.initial.update(EndpointSettingsForm.initial_of(endpoint))
+    form.fields["pg_settings"].help_text = format_html(
+        'One a line, name = value. <a href="{}" target="_blank">What may be set</a>, with units, '
+        "ranges and defaults.",
+        reverse("endpoint_pg_settings", args=[project_id, endpoint_id]),
+    )
     page = FormPage(
         title="Compute settings",
         intro="A change restarts an active compute. 1 CU is 1 vCPU and 4 GB.",
@@ -149,56 +195,23 @@ def settings(request: ConsoleRequest, project_id: str, endpoint_id: str) -> Http
     return show_form(request, form, page)
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
-def delete(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResponse:
-    form = ConfirmForm(request.POST or None, expected=endpoint_id)
-    project_url = reverse("project", args=[project_id])
-    if request.method == "POST" and form.is_valid():
-        with problems_beside(form):
-            request.api.delete_endpoint(project_id, endpoint_id)
-            return done(request, project_url, f"Endpoint {endpoint_id} is deleted.")
-    # Nobody should be asked to confirm the deletion of what isn't there.
-    lost = choices(request, lambda: _losses(request, project_id, endpoint_id))
-    page = FormPage(
-        title=f"Delete the endpoint {endpoint_id}",
-        intro="It goes for good, and with it:",
-        submit="Delete endpoint",
-        danger=True,
-        back=back(request, project_url),
-        losses=lost,
-    )
-    return show_form(request, form, page)
-
-
-def _losses(request: ConsoleRequest, project_id: str, endpoint_id: str) -> list[losses.Loss]:
-    """Raises NotFound."""
-    endpoint, branches = side_by_side(
+@require_safe
+def pg_settings(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResponse:
+    """What the endpoint's Postgres may be given, and what it has been given."""
+    offered, endpoint, project = side_by_side(
+        lambda: request.api.pg_settings(project_id, endpoint_id),
         lambda: request.api.endpoint(project_id, endpoint_id),
-        part(lambda: request.api.branches(project_id)),
+        lambda: request.api.project(project_id),
     )
-    names = {branch.id: branch.name for branch in branches.items}
-    return losses.of_endpoint(endpoint, names.get(endpoint.branch_id, endpoint.branch_id))
-
-
-# What a button's URL ends in → what the API is asked for; `on` is where a switch is to stand.
-CHANGES: Mapping[str, Callable[[ManagementAPI, str, str, bool], object]] = {
-    "start": lambda api, project, endpoint, on: api.start_endpoint(project, endpoint),
-    "suspend": lambda api, project, endpoint, on: api.suspend_endpoint(project, endpoint),
-    "pooling": lambda api, project, endpoint, on: api.update_endpoint(
-        project, endpoint, {"pooler_enabled": on}
-    ),
-    "disabled": lambda api, project, endpoint, on: api.update_endpoint(
-        project, endpoint, {"disabled": on}
-    ),
-}
-
-
-@require_POST
-def change(request: ConsoleRequest, project_id: str, endpoint_id: str, what: str) -> HttpResponse:
-    """What one press does; `what` is one of CHANGES."""
-    on = request.POST.get("to") == "on"
-    return act(
-        request,
-        lambda: CHANGES[what](request.api, project_id, endpoint_id, on),
-        otherwise=reverse("endpoint", args=[project_id, endpoint_id]),
-    )
+    context = {
+        "project": project,
+        "endpoint": endpoint,
+        "here": reverse("endpoint_pg_settings", args=[project_id, endpoint_id]),
+        "listing": listing(
+            request,
+            [PgSettingRow(one, endpoint.pg_settings.get(one.name, "")) for one in offered],
+            words=lambda row: (row.setting.name, row.setting.description),
+            orders=PG_SETTING_ORDERS,
+        ),
+    }
+    return render(request, "pg_settings.html", context)

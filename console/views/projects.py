@@ -1,40 +1,114 @@
-"""Projects: the dashboard that lists them, one's endpoints and settings, and creating, renaming,
-deleting one."""
+"""Projects: the dashboard that lists them, the way from one to another, and one's endpoints."""
 
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.http import HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
-from django.views.decorators.http import require_http_methods, require_safe
+from django.views.decorators.http import require_safe
 
-from console import losses
-from console.api_results import Page, Project
-from console.forms import ConfirmForm, ProjectForm, RenameForm
-from console.management_api import each_or_none, side_by_side
-from console.outcomes import There
-from console.parts import part
+from console.api_results import Endpoint
+from console.dashboard import (
+    LATELY,
+    ORDERS,
+    ProjectRow,
+    latest,
+    project_rows,
+    totals,
+)
+from console.listing import Listing, Order, listing
+from console.management_api import each_or_none, or_none, side_by_side
+from console.outcomes import Outcome, There
 from console.polling import Polling, polling, render_live
 from console.request import ConsoleRequest
-from console.responses import FormPage, choices, done, problems_beside, show_form
-from console.rows import endpoint_row, project_row
+from console.rows import ENDPOINT_ORDERS, endpoint_row
 
-PROJECTS_A_PAGE = 20
+# The most that the API gives at once.
+PROJECTS_READ = 400
+EVENTS_READ = 300
+LATELY_SHOWN = 8
+SWITCHED_TO = 12
 # An endpoint's pending word may come from an operation far down.
 OPERATIONS_READ = 50
 
 
 @require_safe
 def dashboard(request: ConsoleRequest) -> HttpResponse:
+    context, state = _dashboard(request)
+    return render(request, "dashboard.html", {**context, "polling": state})
+
+
+@require_safe
+def dashboard_live(request: ConsoleRequest) -> HttpResponse:
+    context, state = _dashboard(request)
+    return render_live(request, "_dashboard.html", context, state)
+
+
+def _dashboard(request: ConsoleRequest) -> tuple[dict[str, Any], Polling]:
+    api = request.api
     cursor = request.GET.get("cursor", "")
-    page: Page[Project] = request.api.projects(limit=PROJECTS_A_PAGE, cursor=cursor)
-    endpoints = each_or_none(lambda project: request.api.endpoints(project.id), page.items)
+    page, states, events = side_by_side(
+        lambda: api.projects(limit=PROJECTS_READ, cursor=cursor),
+        or_none(api.project_states),
+        or_none(lambda: api.events(limit=EVENTS_READ, type=",".join(LATELY), since=_day())),
+    )
+    happened = events.items if events else []
+
+    def listed(endpoints: Mapping[str, Sequence[Endpoint] | None]) -> Listing[ProjectRow]:
+        return listing(
+            request,
+            project_rows(page.items, states, endpoints, happened),
+            words=lambda row: (row.project.name, row.project.id, row.project.region_id),
+            orders=ORDERS,
+        )
+
+    projects = listed({})
+    if states is None:
+        # Of those alone that are on the page: one call each.
+        shown = [row.project.id for row in projects.rows]
+        projects = listed(dict(zip(shown, each_or_none(api.endpoints, shown), strict=True)))
+    rows = project_rows(page.items, states, {}, happened)
+    url = reverse("dashboard_live")
+    query = request.GET.urlencode()
+    unfinished = sum(row.unfinished for row in rows)
+    outcome = Outcome(unfinished=unfinished, failures=None)
+    state = Polling(f"{url}?{query}" if query else url, outcome=outcome)
     context = {
-        "rows": [project_row(*pair) for pair in zip(page.items, endpoints, strict=True)],
+        "listing": projects,
+        "here": reverse("dashboard"),
+        "totals": totals(rows) if states is not None else None,
+        "knows_events": events is not None,
+        "lately": latest(happened, page.items, most=LATELY_SHOWN),
         "next_cursor": page.cursor,
         "is_first_page": not cursor,
     }
-    return render(request, "dashboard.html", context)
+    return context, state
+
+
+def _day() -> str:
+    return (datetime.now(UTC) - timedelta(days=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@require_safe
+def switcher(request: ConsoleRequest, project_id: str) -> HttpResponse:
+    """The other projects, to go to."""
+    page = request.api.projects(limit=PROJECTS_READ)
+    context = {
+        "project_id": project_id,
+        "here": reverse("project_switcher", args=[project_id]),
+        "listing": listing(
+            request,
+            page.items,
+            words=lambda project: (project.name, project.id),
+            orders={"name": Order("Name", lambda project: project.name.lower())},
+            size=SWITCHED_TO,
+        ),
+        "has_more": bool(page.cursor),
+    }
+    template = "_switcher.html" if request.htmx else "switcher.html"
+    return render(request, template, context)
 
 
 @require_safe
@@ -61,86 +135,25 @@ def _contents(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any],
         lambda: api.endpoints(project_id),
         lambda: api.branches(project_id),
     )
-    endpoint_rows = [endpoint_row(each, branches, operations.items) for each in endpoints]
+    rows = [endpoint_row(each, branches, operations.items) for each in endpoints]
     taken = {endpoint.branch_id for endpoint in endpoints}
+    found = listing(
+        request,
+        rows,
+        words=lambda row: (row.endpoint.id, row.branch_name, row.state.label, row.size),
+        orders=ENDPOINT_ORDERS,
+    )
+    here = reverse("project", args=[project_id])
     context = {
         "project": project,
-        "here": reverse("project", args=[project_id]),
-        "endpoints": endpoint_rows,
+        "here": here,
+        "back_here": f"{here}?{found.query}" if found.query else here,
+        "listing": found,
+        "endpoints": found.rows,
+        # Right after its creation a project has one, and its reader wants to connect.
+        "only_endpoint": endpoints[0] if len(endpoints) == 1 else None,
         "has_free_branch": any(branch.id not in taken for branch in branches),
     }
     url = reverse("project_live", args=[project_id])
+    url = f"{url}?{found.query}" if found.query else url
     return context, polling(request, url, operations.items, There.of(endpoints, branches))
-
-
-@require_http_methods(["GET", "HEAD", "POST"])
-def create(request: ConsoleRequest) -> HttpResponse:
-    form = ProjectForm(request.POST or None)
-    if request.method == "POST" and form.is_valid():
-        with problems_beside(form, "name"):
-            project = request.api.create_project(
-                name=form.cleaned_data["name"], region_id=form.cleaned_data["region_id"]
-            )
-            url = reverse("project", args=[project.id])
-            return done(request, url, f"Project {project.name} is being created.")
-    form.offer_regions(choices(request, request.api.regions))
-    page = FormPage(
-        title="Create a project",
-        intro="It begins with one branch and a read-write endpoint on it.",
-        submit="Create project",
-        back=reverse("dashboard"),
-    )
-    return show_form(request, form, page)
-
-
-@require_safe
-def settings(request: ConsoleRequest, project_id: str) -> HttpResponse:
-    project = request.api.project(project_id)
-    return render(request, "project_settings.html", {"project": project})
-
-
-@require_http_methods(["GET", "HEAD", "POST"])
-def rename(request: ConsoleRequest, project_id: str) -> HttpResponse:
-    url = reverse("project_settings", args=[project_id])
-    form = RenameForm(request.POST or None)
-    if request.method == "POST" and form.is_valid():
-        with problems_beside(form, "name"):
-            request.api.rename_project(project_id, form.cleaned_data["name"])
-            return done(request, url, "The project is renamed.", is_live=False)
-    if request.method != "POST":
-        form.initial["name"] = request.api.project(project_id).name
-    page = FormPage(title="Rename the project", submit="Rename", back=url)
-    return show_form(request, form, page)
-
-
-@require_http_methods(["GET", "HEAD", "POST"])
-def delete(request: ConsoleRequest, project_id: str) -> HttpResponse:
-    form = ConfirmForm(request.POST or None, expected=project_id)
-    if request.method == "POST" and form.is_valid():
-        with problems_beside(form):
-            request.api.delete_project(project_id)
-            return done(request, reverse("dashboard"), f"Project {project_id} is deleted.")
-    # Nobody should be asked to confirm the deletion of what isn't there.
-    found = choices(request, lambda: [_with_losses(request, project_id)])
-    name, lost = found[0] if found else (project_id, [])
-    page = FormPage(
-        title=f"Delete the project {name}",
-        intro="It goes, and with it:",
-        submit="Delete project",
-        danger=True,
-        back=reverse("project_settings", args=[project_id]),
-        losses=lost,
-    )
-    return show_form(request, form, page)
-
-
-def _with_losses(request: ConsoleRequest, project_id: str) -> tuple[str, list[losses.Loss]]:
-    """The project's name, and what goes with it. Raises NotFound."""
-    api = request.api
-    project, branches, endpoints, snapshots = side_by_side(
-        lambda: api.project(project_id),
-        part(lambda: api.branches(project_id)),
-        part(lambda: api.endpoints(project_id)),
-        part(lambda: api.snapshots.list(project_id)),
-    )
-    return project.name, losses.of_project(branches, endpoints, snapshots)

@@ -4,7 +4,12 @@ from typing import Any
 
 from controlplane.api.auth import AuthenticatedRequest
 from controlplane.api.requests.endpoints import CreateEndpoint, UpdateEndpoint
-from controlplane.api.responses.endpoints import EndpointAndOperations, Endpoints, OneEndpoint
+from controlplane.api.responses.endpoints import (
+    EndpointAndOperations,
+    Endpoints,
+    OfferedSettings,
+    OneEndpoint,
+)
 from controlplane.api.routing import Router
 from controlplane.services import endpoints
 from controlplane.services.endpoints import EndpointChange
@@ -40,6 +45,20 @@ def get_project_endpoint(
 ) -> dict[str, Any]:
     """The endpoint; `pending_state` is there while an operation leads to another state."""
     return {"endpoint": endpoints.get_endpoint(request.auth, project_id, endpoint_id)}
+
+
+@router.get(
+    "/projects/{project_id}/endpoints/{endpoint_id}/pg_settings",
+    response=OfferedSettings,
+    exclude_none=True,
+)
+def list_project_endpoint_pg_settings(
+    request: AuthenticatedRequest, project_id: str, endpoint_id: str
+) -> dict[str, Any]:
+    """What `settings.pg_settings` may hold, by name: what the endpoint's Postgres says of each, and
+    the bounds that the endpoint's size sets. Settings of extensions are not listed. Empty while the
+    region's worker has not come up yet."""
+    return {"pg_settings": endpoints.list_pg_settings(request.auth, project_id, endpoint_id)}
 
 
 @router.patch(

@@ -15,11 +15,18 @@ from controlplane.api.responses.projects import (
     OneProjectsLimits,
     ProjectAndOperations,
     ProjectsPage,
+    ProjectStates,
     RecoveredProject,
 )
 from controlplane.api.responses.shared import UNLIMITED, as_limit
 from controlplane.api.routing import Router
-from controlplane.services import connections, project_changes, projects, recovery
+from controlplane.services import (
+    connections,
+    project_changes,
+    project_states,
+    projects,
+    recovery,
+)
 from controlplane.services.connections import Connection, connection_to
 from controlplane.services.project_settings import MOST_ALLOWED_IPS
 
@@ -74,6 +81,17 @@ def create_project(
         "branch": created.branch,
         "endpoints": [created.endpoint],
     }
+
+
+@router.get(
+    "/projects/states",
+    response=ProjectStates,
+    summary="List how the projects fare",
+    description="Of all projects at once, how many endpoints are in each state and how many "
+    "operations have not ended. Projects without either are not among them.",
+)
+def list_project_states(request: AuthenticatedRequest) -> dict[str, Any]:
+    return {"projects": project_states.list_project_states(request.auth)}
 
 
 @router.get("/projects/{project_id}", response=OneProject, exclude_none=True)

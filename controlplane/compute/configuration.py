@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 MEGABYTES_PER_CU = 4096
+RESERVED_CONNECTIONS = 7
 # Of the account that owns the cluster; no client can be it.
 PLATFORM_ROLE = "perch_platform"
 
@@ -43,22 +44,6 @@ def render_configuration(
     spec: ComputeSpec, *, socket_dir: Path, hba_file: Path, extensions: ExtensionPaths
 ) -> str:
     """The text of postgresql.conf. Later lines win, so the reserved ones stand last."""
-    memory = spec.min_cu * MEGABYTES_PER_CU
-    defaults = {
-        "shared_buffers": f"{max(16, round(memory / 8))}MB",
-        "effective_cache_size": f"{round(memory * 3 / 4)}MB",
-        "maintenance_work_mem": f"{max(16, round(memory / 16))}MB",
-        "max_connections": str(max_connections(spec.max_cu)),
-        "max_wal_size": "1GB",
-        "min_wal_size": "32MB",
-        "max_replication_slots": "10",
-        "max_wal_senders": "10",
-        "password_encryption": "scram-sha-256",
-        "log_line_prefix": "%m [%p] ",
-        "log_timezone": "UTC",
-        "timezone": "UTC",
-        "dynamic_shared_memory_type": "posix",
-    }
     reserved = {
         "listen_addresses": "",
         "port": "5432",
@@ -76,7 +61,7 @@ def render_configuration(
         "archive_mode": "off",
         "restart_after_crash": "on",
         # The platform's own: its sessions get in when users' have taken all the others.
-        "superuser_reserved_connections": "7",
+        "superuser_reserved_connections": str(RESERVED_CONNECTIONS),
     }
     if extensions.control_path:
         reserved["extension_control_path"] = extensions.control_path
@@ -88,9 +73,30 @@ def render_configuration(
     if spec.read_only:
         reserved["default_transaction_read_only"] = "on"
     lines = ["# Written by Perch at every start; changes here are lost."]
+    defaults = default_settings(min_cu=spec.min_cu, max_cu=spec.max_cu)
     for settings in (defaults, spec.pg_settings, reserved):
         lines += [f"{name} = {_quoted(value)}" for name, value in settings.items()]
     return "\n".join(lines) + "\n"
+
+
+def default_settings(*, min_cu: float, max_cu: float) -> dict[str, str]:
+    """What an endpoint of that size has where its owner says nothing else."""
+    memory = min_cu * MEGABYTES_PER_CU
+    return {
+        "shared_buffers": f"{max(16, round(memory / 8))}MB",
+        "effective_cache_size": f"{round(memory * 3 / 4)}MB",
+        "maintenance_work_mem": f"{max(16, round(memory / 16))}MB",
+        "max_connections": str(max_connections(max_cu)),
+        "max_wal_size": "1GB",
+        "min_wal_size": "32MB",
+        "max_replication_slots": "10",
+        "max_wal_senders": "10",
+        "password_encryption": "scram-sha-256",
+        "log_line_prefix": "%m [%p] ",
+        "log_timezone": "UTC",
+        "timezone": "UTC",
+        "dynamic_shared_memory_type": "posix",
+    }
 
 
 def max_connections(max_cu: float) -> int:

@@ -16,14 +16,18 @@ from controlplane.compute.tree import clone_tree
 # One line, as a Postgres without a postmaster reads it.
 QUERY = (
     "SELECT jsonb_object_agg(lower(name), jsonb_strip_nulls(jsonb_build_object('vartype', vartype,"
-    " 'unit', unit, 'min', min_val, 'max', max_val, 'values', enumvals))) AS known"
+    " 'unit', unit, 'min', min_val, 'max', max_val, 'default', boot_val, 'about', short_desc,"
+    " 'values', CASE WHEN name = 'TimeZone'"
+    " THEN (SELECT array_agg(z.name ORDER BY z.name) FROM pg_timezone_names z)"
+    " WHEN name LIKE 'lc\\_%' THEN (SELECT array_agg(DISTINCT c.collctype) FROM pg_collation c"
+    " WHERE c.collprovider = 'c') ELSE enumvals END))) AS known"
     " FROM pg_settings\n"
 )
 BOUND = 60.0  # seconds
 
 
 def ask_postgres() -> dict[str, Any]:
-    """{name: {vartype, unit, min, max, values}} for every setting, in lower case.
+    """{name: {vartype, unit, min, max, values, default, about}} for every setting, in lower case.
 
     The very programs answer that run the computes, on a copy of the template that nobody else
     uses. Raises RuntimeError, AccountUnusable, OSError, subprocess.SubprocessError.

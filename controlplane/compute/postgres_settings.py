@@ -10,7 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.compute.configuration import MEGABYTES_PER_CU, max_connections
+from controlplane.compute.configuration import (
+    MEGABYTES_PER_CU,
+    RESERVED_CONNECTIONS,
+    max_connections,
+)
+from controlplane.compute.text_settings import complaint_of_text
 
 # In each family, how many of its smallest unit a unit is; units are written exactly so.
 UNITS: tuple[Mapping[str, float], ...] = (
@@ -35,7 +40,11 @@ class Known:
     unit: str | None = None  # as "8kB"
     min: float | None = None
     max: float | None = None
+    # Of an enum; of a string, where what it may be can be listed.
     values: tuple[str, ...] = ()
+    # As Postgres has it by itself, in its own unit; and its words about it.
+    default: str = ""
+    about: str = ""
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> "Known":
@@ -46,6 +55,8 @@ class Known:
             None if low is None else float(low),
             None if high is None else float(high),
             tuple(stored.get("values") or ()),
+            stored.get("default") or "",
+            stored.get("about") or "",
         )
 
 
@@ -80,6 +91,8 @@ def _log_size(least: str) -> Bounds:
 
 
 CONNECTIONS = Bounds(lambda cu: str(max_connections(cu)))
+# Without more than are kept for the platform, Postgres does not start.
+OPEN_TO_USERS = Bounds(CONNECTIONS.most, least=str(RESERVED_CONNECTIONS + 1))
 WORKERS = _count(8, at_least=8, at_most=64)
 
 # With the bounds that an endpoint's size sets.
@@ -92,7 +105,7 @@ SIZED: Mapping[str, Bounds] = {
     "logical_decoding_work_mem": _memory(1 / 8),
     "effective_cache_size": _memory(1),
     "wal_buffers": _memory(1 / 64, at_most=1024),
-    "max_connections": CONNECTIONS,
+    "max_connections": OPEN_TO_USERS,
     "max_prepared_transactions": CONNECTIONS,
     "max_locks_per_transaction": _count(1024, at_least=64, at_most=4096),
     "max_pred_locks_per_transaction": _count(1024, at_least=64, at_most=4096),
@@ -178,8 +191,8 @@ ALLOWED: Mapping[str, Bounds | None] = {
 def complaint(name: str, value: str, *, max_cu: float, known: KnownSettings) -> str | None:
     """What stands against the setting on an endpoint of up to `max_cu`; None if nothing does.
 
-    `known` is what the Postgres in use knows. A string's value is for Postgres to judge, and
-    so is every value as long as nothing is known.
+    `known` is what the Postgres in use knows. A string's value is judged as far as it can be
+    here (`text_settings`); every value is for Postgres to judge as long as nothing is known.
     """
     if "." in name:
         return _complaint_of_extension(name)
@@ -189,8 +202,10 @@ def complaint(name: str, value: str, *, max_cu: float, known: KnownSettings) -> 
         return "Postgres knows no such setting"
     if lowered not in ALLOWED:
         return f'the setting "{name}" belongs to the platform'
-    if found is None or found.vartype == "string":
+    if found is None:
         return None
+    if found.vartype == "string":
+        return complaint_of_text(lowered, value, found.values)
     if found.vartype == "bool":
         return None if _is_boolean(value) else f'must be on or off, got "{value}"'
     if found.vartype == "enum":
@@ -225,16 +240,39 @@ def _complaint_of_number(
     number = _number(value, known)
     if number is None:
         return f'must be {_kind_of(known)}, got "{value}"'
-    low, high, size = known.min, known.max, ""
+    low, high = _range(known, bounds, max_cu)
+    if (low is None or low <= number) and (high is None or number <= high):
+        return None
+    size = "" if high == known.max else f" on an endpoint of at most {max_cu:g} compute units"
+    return f'must be from {_written(low, known)} to {_written(high, known)}{size}, got "{value}"'
+
+
+def _range(known: Known, bounds: Bounds | None, max_cu: float) -> tuple[float | None, float | None]:
+    """The least and the most, in the setting's own unit; None where there is no bound."""
+    low, high = known.min, known.max
     if bounds is not None:
         most = _number(bounds.most(max_cu), known)
         if most is not None and (high is None or most < high):
-            high, size = most, f" on an endpoint of at most {max_cu:g} compute units"
+            high = most
         least = _number(bounds.least, known) if bounds.least else None
         low = max(filter(None, (low, least)), default=low)
-    if (low is None or low <= number) and (high is None or number <= high):
-        return None
-    return f'must be from {_written(low, known)} to {_written(high, known)}{size}, got "{value}"'
+    return low, high
+
+
+def written_range(name: str, known: Known, *, max_cu: float) -> tuple[str, str]:
+    """The least and the most of a number, as one would write them; "" where there is none."""
+    low, high = _range(known, ALLOWED[name], max_cu)
+    return (
+        "" if low is None else _written(low, known),
+        "" if high is None else _written(high, known),
+    )
+
+
+def written_value(value: str, known: Known) -> str:
+    """A value as one would write it: a bare number with its unit."""
+    is_number = known.vartype in ("integer", "real")
+    number = _number(value, known) if is_number else None
+    return value if number is None else _written(number, known)
 
 
 def _number(text: str, known: Known) -> float | None:

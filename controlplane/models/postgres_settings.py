@@ -13,7 +13,7 @@ class PostgresSettings(models.Model):
     )
     # As "18.1".
     version = models.CharField(max_length=32)
-    # {name: {vartype, unit, min, max, values}}; see `compute.postgres_settings`.
+    # {name: {vartype, unit, min, max, values, default, about}}; see `compute.postgres_settings`.
     known = models.JSONField()
 
     def __str__(self) -> str:

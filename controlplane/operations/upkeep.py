@@ -51,7 +51,9 @@ def publish_settings(region: Region) -> None:
     Where it does not tell, they judge by names alone, and Postgres by itself.
     """
     version = postgres_version()
-    if PostgresSettings.objects.filter(region=region, version=version).exists():
+    # What an older release has asked lacks the words about each.
+    is_complete = {"version": version, "known__work_mem__about__isnull": False}
+    if PostgresSettings.objects.filter(region=region, **is_complete).exists():
         return
     try:
         known = ask_postgres()

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 
 from django.utils import timezone
 
+from controlplane.compute.configuration import default_settings
+from controlplane.compute.offered_settings import Offered, offered
+from controlplane.compute.postgres_settings import from_json
 from controlplane.events.changes import (
     endpoint_created,
     endpoint_deleted,
@@ -24,6 +27,7 @@ from controlplane.models import (
     Lane,
     Operation,
     OperationStatus,
+    PostgresSettings,
     Project,
 )
 from controlplane.models.reading import Reading
@@ -110,6 +114,20 @@ def get_endpoint(account: Account, project_id: str, endpoint_id: str) -> Endpoin
         return find_endpoint(find_project(account, project_id), endpoint_id)
     endpoint.pending_state = pending_state(endpoint, unfinished_if_busy(endpoint))
     return endpoint
+
+
+def list_pg_settings(account: Account, project_id: str, endpoint_id: str) -> list[Offered]:
+    """What the endpoint may be given in its `pg_settings`. Raises NotFound."""
+    endpoint = OWN_ENDPOINT.first(project=project_id, endpoint=endpoint_id, account=account.id)
+    if endpoint is None:
+        endpoint = find_endpoint(find_project(account, project_id), endpoint_id)
+    return offered(
+        max_cu=endpoint.autoscaling_limit_max_cu,
+        known=from_json(PostgresSettings.known_in(endpoint.project.region_id)),
+        defaults=default_settings(
+            min_cu=endpoint.autoscaling_limit_min_cu, max_cu=endpoint.autoscaling_limit_max_cu
+        ),
+    )
 
 
 def list_endpoints(

@@ -115,12 +115,14 @@ def test_a_first_day_with_perch(signed_in: Page) -> None:
     expect(row).to_contain_text("Active")
     expect_quiet(page)
     row.get_by_role("button", name="Suspend").click()
+    dialog.get_by_role("button", name="Suspend").click()
     expect(row).to_contain_text("Idle")
     expect_quiet(page)
 
     # Stop it and let it run again.
     open_menu(page, endpoint_id)
-    page.get_by_role("button", name="Disable").click()
+    page.get_by_role("link", name="Disable").click()
+    dialog.get_by_role("button", name="Disable").click()
     expect(row).to_contain_text("Stopped")
     expect_quiet(page)
     row.get_by_role("button", name="Enable").click()
@@ -199,6 +201,7 @@ def test_a_hidden_tab_does_not_poll(signed_in: Page, stack: Stack) -> None:
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url) if "n=" in request.url else None)
     page.get_by_role("button", name="Suspend").click()
+    page.locator("dialog[open]").get_by_role("button", name="Suspend").click()
     expect(page.locator("#poll")).to_contain_text("in progress")
     # Several turns of the poll would have come and gone.
     page.wait_for_function(
@@ -213,10 +216,11 @@ def test_a_host_is_copied(signed_in: Page) -> None:
     page.locator("dialog[open]").get_by_role("button", name="Create project").click()
     expect(page.locator(".endpoints")).to_be_visible()
     expect_quiet(page)
-    page.get_by_label("Copy host").click()
+    page.locator(".endpoints .lead a").first.click()
+    page.get_by_label("Copy host", exact=True).click()
     expect(page.locator("#announce")).to_have_text("Copied")
     copied = page.evaluate("navigator.clipboard.readText()")
-    assert copied == page.locator(".host code").inner_text()
+    assert copied == page.locator(".facts code").first.inner_text()
 
 
 def test_without_scripts_everything_still_works(page: Page, stack: Stack) -> None:
@@ -240,6 +244,7 @@ def test_without_scripts_everything_still_works(page: Page, stack: Stack) -> Non
         pytest.fail(f"{words} was never shown")
 
     reloaded_until("Active")
+    plain.get_by_role("button", name="Suspend").click()
     plain.get_by_role("button", name="Suspend").click()
     reloaded_until("Idle")
     endpoint_id = plain.locator(".endpoints .lead code").first.inner_text()

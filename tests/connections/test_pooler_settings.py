@@ -101,7 +101,7 @@ def test_a_cancelled_change_leaves_the_settings_of_before(place: Place) -> None:
 
 def test_a_change_that_postgres_refuses_takes_the_poolers_settings_back_too(place: Place) -> None:
     wanted = {
-        "pg_settings": {"lc_messages": "xx_XX"},
+        "pg_settings": {"timezone": "UTC+200"},
         "pgbouncer_settings": {"query_timeout": "99"},
     }
     body = {"endpoint": {"settings": wanted}}

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -176,6 +176,8 @@ class Misbehaving:
     asked: list[str] = field(default_factory=list)
     # The keys by which the wishes were to be known again; of those that had one.
     once: list[str] = field(default_factory=list)
+    # Makes the body of each answer, by the path asked for, where it is set.
+    respond: Callable[[str], bytes] | None = None
     # Seconds between any two bytes of the body, and two headers.
     pause: float = 0.0
 
@@ -207,6 +209,8 @@ def misbehaving(settings: Any) -> Iterator[Misbehaving]:
         def send(self) -> None:
             path = self.path.partition("?")[0]
             usual = (behaviour.status, behaviour.body)
+            if behaviour.respond:
+                usual = (behaviour.status, behaviour.respond(self.path))
             found = (one for end, one in behaviour.apart.items() if path.endswith(end))
             status, body = next(found, usual)
             self.send_response(status)

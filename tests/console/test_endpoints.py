@@ -28,8 +28,10 @@ def test_creating_offers_only_free_branches(alice: Person, shop: Shop) -> None:
     page = Page(alice.get(f"{shop.url}/new-endpoint"))
     assert page.options["branch_id"] == [shop.dev_id]
     answer = alice.post(f"{shop.url}/new-endpoint", {"branch_id": shop.dev_id, "max_cu": "2"})
-    assert answer["Location"] == shop.url
     created = alice.api.get(f"/projects/{shop.id}/endpoints")["endpoints"]
+    (new,) = {e["id"] for e in created} - {shop.endpoint_id}
+    # Where one sees it start, and how to connect.
+    assert answer["Location"] == f"{shop.url}/endpoints/{new}"
     assert {e["branch_id"] for e in created} == {shop.main_id, shop.dev_id}
     assert 2 in [e["autoscaling_limit_max_cu"] for e in created]
     page = Page(alice.get(f"{shop.url}/new-endpoint"))
@@ -132,14 +134,14 @@ def test_pressing_twice_does_no_harm(alice: Person, shop: Shop) -> None:
 
 
 def test_a_stopped_endpoint_refuses_to_start_with_the_reason(alice: Person, shop: Shop) -> None:
-    alice.post(f"{shop.endpoint_url}/disabled", {"to": "on", "next": shop.url})
+    alice.post(f"{shop.endpoint_url}/disable", {"next": shop.url})
     wait_until_quiet(alice, shop)
     row = Page(alice.get(shop.url)).row(f"{shop.endpoint_id}.localhost")
     assert "Stopped" in row
     assert "Enable" in row
     alice.post(f"{shop.endpoint_url}/start", {"next": shop.url})
     assert "disabled" in Page(alice.get(shop.url)).text
-    alice.post(f"{shop.endpoint_url}/disabled", {"to": "off", "next": shop.url})
+    alice.post(f"{shop.endpoint_url}/enable", {"next": shop.url})
     wait_until_quiet(alice, shop)
     assert "Stopped" not in Page(alice.get(shop.url)).row(f"{shop.endpoint_id}.localhost")
 
@@ -214,9 +216,9 @@ def test_settings_that_cannot_be_read_are_refused_and_kept(carol: Person, still_
         assert text in Page(answer).fields["pg_settings"]
 
 
-def test_what_postgres_refuses_shows_in_postgres_words(alice: Person, shop: Shop) -> None:
+def test_what_postgres_alone_can_judge_shows_in_its_words(alice: Person, shop: Shop) -> None:
     page = Page(alice.get(f"{shop.endpoint_url}/settings"))
-    sent = page.fields | {"pg_settings": "timezone = Nowhere/City"}
+    sent = page.fields | {"pg_settings": "timezone = UTC+200"}
     alice.post(f"{shop.endpoint_url}/settings", sent)
     wait_until_quiet(alice, shop)
     page = Page(alice.get(shop.endpoint_url))
@@ -229,7 +231,9 @@ def test_a_setting_that_the_api_refuses_is_kept_in_the_form(alice: Person, shop:
     sent = page.fields | {"pg_settings": "work_mem = lots"}
     answer = alice.post(f"{shop.endpoint_url}/settings", sent)
     assert answer.status_code == 422
-    assert "work_mem: must be a number with one of the units" in Page(answer).text
+    (words,) = answer.context["form"].errors["pg_settings"]
+    assert words.startswith("work_mem: must be a number with one of the units")
+    assert not answer.context["form"].non_field_errors()
     assert Page(answer).fields["pg_settings"] == "work_mem = lots"
 
 
@@ -249,7 +253,7 @@ def test_deleting_takes_the_typed_id(alice: Person, shop: Shop) -> None:
 def test_anothers_endpoint_is_not_found(carol: Person, bob: Person, still_shop: Shop) -> None:
     for path in ("", "/reassign", "/settings", "/delete"):
         assert bob.get(still_shop.endpoint_url + path).status_code == 404, path
-    for path in ("/start", "/suspend", "/pooling", "/disabled"):
+    for path in ("/start", "/suspend", "/restart", "/pooling", "/disable", "/enable"):
         bob.post(still_shop.endpoint_url + path, {"to": "on"})
     bob.post(f"{still_shop.endpoint_url}/delete", {"typed": still_shop.endpoint_id})
     shown = endpoint(carol, still_shop)
@@ -261,3 +265,37 @@ def test_a_button_has_no_page_of_its_own(carol: Person, still_shop: Shop) -> Non
     answer = carol.get(f"{still_shop.endpoint_url}/start")
     assert answer.status_code == 405
     assert "There is no page here" in Page(answer).text
+
+
+def test_what_drops_connections_is_asked_for_once_more(alice: Person, shop: Shop) -> None:
+    page = Page(alice.get(shop.endpoint_url))
+    for what in ("suspend", "restart", "disable"):
+        assert f'href="{shop.endpoint_url}/{what}?' in page.html
+        asked = Page(alice.get(f"{shop.endpoint_url}/{what}"))
+        assert "open connections drop" in asked.text
+        assert shop.endpoint_id in asked.text
+    assert endpoint(alice, shop)["current_state"] == "active"
+    before = endpoint(alice, shop)["started_at"]
+    answer = alice.post(f"{shop.endpoint_url}/restart")
+    assert answer["Location"] == shop.endpoint_url
+    wait_until_quiet(alice, shop)
+    assert endpoint(alice, shop)["started_at"] > before
+
+
+def test_the_settings_that_postgres_takes_are_listed_with_what_they_may_be(
+    carol: Person, still_shop: Shop
+) -> None:
+    address = f"{still_shop.endpoint_url}/pg-settings"
+    first = Page(carol.get(address))
+    assert len(first.rows()) <= 26
+    assert "Page 1 of" in first.text
+    page = Page(carol.get(f"{address}?search=work_mem+query"))
+    words = page.row("work_mem")
+    for part in ("4MB", "64kB to 1GB; a bare number is in kB", "query workspaces"):
+        assert part in words
+    assert "No setting matches" in Page(carol.get(f"{address}?search=nothing-such")).text
+    assert address in carol.get(f"{still_shop.endpoint_url}/settings").content.decode()
+
+
+def test_it_is_told_since_when(carol: Person, still_shop: Shop) -> None:
+    assert "Active since" in Page(carol.get(still_shop.endpoint_url)).text

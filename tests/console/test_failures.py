@@ -12,6 +12,10 @@ from tests.console.pages import Page
 
 PAGES = [
     "/",
+    "/projects/p/switch",
+    "/projects/p/connect",
+    "/projects/p/endpoints/e/pg-settings",
+    "/projects/p/endpoints/e/suspend",
     "/api-keys",
     "/projects/p",
     "/projects/p/branches",

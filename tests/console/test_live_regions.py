@@ -155,7 +155,9 @@ def test_a_refused_button_tells_why_and_renews_the_region(alice: Person, shop: S
         # Then what was asked for, and the story of each of its two operations; one more for what
         # did its work anew, where it failed or was cancelled.
         ("/runs/{run}", 4 + 1 + 2),
-        ("/endpoints/{endpoint}", 4),
+        # Two more for its activity, in the second round.
+        ("/endpoints/{endpoint}", 6),
+        ("/endpoints/{endpoint}/pg-settings", 3),
         ("/events", 4),
     ],
 )

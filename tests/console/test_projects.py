@@ -11,8 +11,8 @@ from tests.support.waiting import wait_for
 
 def test_it_works(carol: Person, still_shop: Shop) -> None:
     page = Page(carol.get(still_shop.url))
-    row = page.row(f"{still_shop.endpoint_id}.localhost")
-    for words in (still_shop.endpoint_id, "Active", "main", "read_write", "local"):
+    row = page.row(still_shop.endpoint_id)
+    for words in ("Active", "main", "0.25 to 1 CU", "Connect…"):
         assert words in row
     assert not page.polls
 
@@ -38,6 +38,15 @@ def test_the_settings_tell_of_the_project(carol: Person, still_shop: Shop) -> No
     page = Page(carol.get(f"{still_shop.url}/settings"))
     for words in ("shop", still_shop.id, "local", "Rename…", "Delete…"):
         assert words in page.text
+    settings = carol.api.get(f"/projects/{still_shop.id}")["project"]["settings"]
+    assert all(name.replace("_", " ").capitalize() in page.text for name in settings)
+
+
+def test_who_deletes_is_told_what_is_lost(carol: Person, still_shop: Shop) -> None:
+    page = Page(carol.get(f"{still_shop.url}/delete"))
+    assert "Delete the project shop" in page.text
+    assert "2 branches" in page.text
+    assert "1 endpoint with" in page.text
 
 
 def test_an_endpoint_says_what_is_pending(alice: Person, shop: Shop) -> None:
@@ -45,7 +54,7 @@ def test_an_endpoint_says_what_is_pending(alice: Person, shop: Shop) -> None:
     page = Page(alice.get(f"/projects/{created['project']['id']}"))
     assert page.polls
     assert "in progress" in page.text
-    endpoint = page.row(f"{created['endpoints'][0]['id']}.localhost")
+    endpoint = page.row(created["endpoints"][0]["id"])
     assert (
         "Idle starting…" in endpoint or "Idle creating branch…" in endpoint or "Active" in endpoint
     )
@@ -130,3 +139,32 @@ def test_an_unknown_address_is_a_page(alice: Person) -> None:
     answer = alice.get("/nothing/here")
     assert answer.status_code == 404
     assert "There is no such page" in Page(answer).text
+
+
+def test_endpoints_are_searched_and_the_search_stays_while_the_page_renews(
+    carol: Person, still_shop: Shop
+) -> None:
+    page = Page(carol.get(f"{still_shop.url}?search=main&sort=branch"))
+    assert still_shop.endpoint_id in page.row("Active")
+    assert page.fields["search"] == "main"
+    assert f'data-live="{still_shop.url}/live?search=main&amp;sort=branch"' in page.html
+    none = Page(carol.get(f"{still_shop.url}?search=elsewhere"))
+    assert "No endpoint matches “elsewhere”" in none.text
+    assert "0 of 1" in none.text
+
+
+def test_other_projects_are_a_step_away(alice: Person, shop: Shop) -> None:
+    alice.api.new_project(name="blog", wait=False)
+    page = Page(alice.get(f"{shop.url}/switch"))
+    assert "blog" in page.text
+    assert f'href="{shop.url}" aria-current="page"' in page.html
+    found = Page(alice.get(f"{shop.url}/switch?search=blo"))
+    assert f'<a href="{shop.url}" aria-current' not in found.html
+
+
+def test_how_to_connect_stands_there_right_after_creation(alice: Person) -> None:
+    answer = alice.post("/new-project", {"name": "fresh", "region_id": ""})
+    page = Page(alice.get(answer["Location"]))
+    (address,) = re.findall(r'class="connection" hx-get="([^"]+)"', page.html)
+    text = alice.htmx_get(address, target="").content.decode()
+    assert "postgresql://neondb_owner:********@" in text

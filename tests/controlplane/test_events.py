@@ -234,7 +234,7 @@ def test_a_change_that_is_refused_is_no_event(project: Project) -> None:
 
 def test_settings_that_postgres_refuses_come_back(project: Project) -> None:
     told = Told(project.client)
-    wrong = {"endpoint": {"settings": {"pg_settings": {"lc_messages": "xx_XX"}}}}
+    wrong = {"endpoint": {"settings": {"pg_settings": {"timezone": "UTC+200"}}}}
     project.client.finish(project.client.patch(project.endpoint_path(), wrong))
     asked, failed, back = told.now()
     assert types([asked, failed, back]) == [
@@ -245,7 +245,7 @@ def test_settings_that_postgres_refuses_come_back(project: Project) -> None:
     assert failed["summary"].startswith("The operation apply_config has failed: ")
     assert failed["changes"] == {"status": {"from": "running", "to": "failed"}}
     (field,) = back["changes"]
-    assert back["changes"][field] == {"from": "xx_XX", "to": None}
+    assert back["changes"][field] == {"from": "UTC+200", "to": None}
 
 
 def test_a_compute_that_dies_is_told_of(project: Project) -> None:

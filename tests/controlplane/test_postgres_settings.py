@@ -4,14 +4,15 @@ the Postgres in use says of them and by the endpoint's size."""
 from typing import Any
 
 import pytest
-from psycopg import sql
 
 from controlplane.compute.configuration import (
     ComputeSpec,
     ExtensionPaths,
+    default_settings,
     max_connections,
     render_configuration,
 )
+from controlplane.compute.offered_settings import offered
 from controlplane.compute.postgres_settings import (
     ALLOWED,
     SIZED,
@@ -69,7 +70,7 @@ REFUSED = {
     ("work_mem", "1mb", 1): "must be a number with one of the units",
     ("work_mem", "1s", 1): "must be a number with one of the units",
     ("work_mem", "", 1): "must be a number",
-    ("max_connections", "113", 0.25): "must be from 1 to 112 on an endpoint",
+    ("max_connections", "113", 0.25): "must be from 8 to 112 on an endpoint",
     ("max_connections", "1kB", 0.25): "must be a whole number",
     ("max_wal_size", "31MB", 1): "must be from 32MB to 4GB",
     ("max_locks_per_transaction", "2000", 1): "must be from 10 to 1024",
@@ -81,6 +82,16 @@ REFUSED = {
     ("enable_seqscan", "o", 1): "must be on or off",
     ("bytea_output", "base64", 1): "must be one of escape, hex",
     ("synchronous_commit", "perhaps", 1): "must be one of local, remote_write, remote_apply, on",
+    ("timezone", "Nowhere/City", 1): "must be the name of a time zone",
+    ("TimeZone", "", 1): "must be the name of a time zone",
+    ("datestyle", "ISO, upwards", 1): "must be a style and an order",
+    ("client_encoding", "UTF9", 1): "must be the name of an encoding",
+    ("lc_messages", "tlh_QO", 1): "must be a locale that the server has, one of C",
+    ("lc_time", "nowhere", 1): "must be a locale that the server has",
+    ("timezone_abbreviations", "Mars", 1): "must be one of Default, Australia, India",
+    ("createrole_self_grant", "get", 1): 'must be "set", "inherit"',
+    ("search_path", 'a, "b', 1): "must be names of schemas",
+    ("log_connections", "sometimes", 1): "must be on, off, or some of receipt",
     ("no_such_setting", "1", 1): "Postgres knows no such setting",
     ("synchronous_standby_names", "nobody", 1): "belongs to the platform",
     ("shared_preload_libraries", "x", 1): "belongs to the platform",
@@ -116,6 +127,12 @@ WRITTEN = {
     "extra_float_digits": "-15 3 -16 4 1.4 1.6",
     "temp_buffers": "100 99 800kB 799kB 8MB",
     "default_statistics_target": "1 10000 10001 0",
+    "timezone": "UTC utc Europe/Berlin europe/berlin Nowhere/City -7 5.5 UTC+3 EST5EDT <+03>-3 XY",
+    "datestyle": "iso ISO,DMY sql,european Postgres,US german us nonEuropean ymd iso,up default x",
+    "client_encoding": "utf8 UTF-8 unicode LATIN1 iso-8859-1 iso_8859_15 win1252 UTF9 sjis koi8r",
+    "timezone_abbreviations": "Default Australia India Mars default",
+    "createrole_self_grant": "set inherit SET,inherit get set,",
+    "search_path": 'public a,b "$user",public "a""b" a,,b "a a,"b',
 }
 
 
@@ -128,8 +145,8 @@ def test_a_value_is_read_as_postgres_reads_it(
         for value in WRITTEN[name].split():
             value = value.replace("'", "")
             try:
-                statement = sql.SQL("SET {} = {}").format(sql.Identifier(name), sql.Literal(value))
-                connection.execute(statement)
+                # As a file has it: SET takes what is quoted for one word of a list.
+                connection.execute("SELECT set_config(%s, %s, false)", [name, value])
                 taken = True
             except Exception:
                 taken = False
@@ -137,6 +154,44 @@ def test_a_value_is_read_as_postgres_reads_it(
             if taken != (words is None):
                 differ.append((value, taken, words))
     assert differ == []
+
+
+def test_what_may_be_set_is_listed_with_its_bounds_and_defaults(standing: Project) -> None:
+    listed = standing.client.get(standing.endpoint_path(rest="/pg_settings"))["pg_settings"]
+    settings = {one["name"]: one for one in listed}
+    assert list(settings) == sorted(ALLOWED)
+    assert settings["work_mem"] == {
+        "name": "work_mem",
+        "type": "integer",
+        "description": "Sets the maximum memory to be used for query workspaces.",
+        "default": "4MB",
+        "unit": "kB",
+        "min": "64kB",
+        "max": "1GB",
+    }
+    # By the endpoint's size, not as Postgres alone would have it.
+    assert settings["shared_buffers"]["default"] == "128MB"
+    assert settings["max_connections"]["max"] == "450"
+    assert settings["bytea_output"]["values"] == ["escape", "hex"]
+    assert settings["timezone"]["default"] == "UTC"
+    assert settings["enable_seqscan"]["default"] == "on"
+    assert settings["statement_timeout"]["default"] == "0"
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_default_and_both_ends_of_what_is_listed_are_taken(
+    known: KnownSettings, size: float
+) -> None:
+    defaults = default_settings(min_cu=size, max_cu=size)
+    for one in offered(max_cu=size, known=known, defaults=defaults):
+        for value in {one.default, one.min, one.max, *(one.values or ())} - {None, ""}:
+            assert complaint(one.name, str(value), max_cu=size, known=known) is None, (one, value)
+
+
+def test_anothers_are_not_found(standing: Project, stack: Stack) -> None:
+    stranger = stack.client()
+    path = standing.endpoint_path(rest="/pg_settings")
+    assert stranger.call("GET", path).status_code == 404
 
 
 def test_where_nothing_is_known_yet_names_alone_are_judged() -> None:

@@ -29,6 +29,7 @@ BUDGET = {
     "": 3,
     "/endpoints": 3,
     "/endpoints/{endpoint}": 2,
+    "/endpoints/{endpoint}/pg_settings": 3,
     "/branches": 4,
     "/branches?limit=1&sort_by=name": 5,
     "/branches/count": 3,
@@ -68,6 +69,15 @@ def test_reading_a_projects_parts(
         operation=Operation.objects.filter(project=project)[0].id,
     )
     assert queries(api, f"/{project.id}{filled}") == BUDGET[path]
+
+
+@pytest.mark.parametrize("size", [3, 30])
+def test_how_the_projects_fare(
+    api: DjangoClient, account: Account, region: Region, size: int
+) -> None:
+    for _ in range(size):
+        make_project(account, region, size=2)
+    assert queries(api, "/states") == 3
 
 
 @pytest.mark.parametrize("size", [3, 30])

@@ -60,5 +60,31 @@ class Endpoints(Schema):
     endpoints: list[EndpointOut]
 
 
+class OfferedSettingOut(Schema):
+    name: str = Field(description="The setting's name", examples=["work_mem"])
+    type: str = Field(
+        description="`bool`, `integer`, `real`, `enum` or `string`", examples=["integer"]
+    )
+    description: str = Field(
+        description="What it is for, in Postgres's words",
+        examples=["Sets the maximum memory to be used for query workspaces."],
+    )
+    default: str = Field(
+        description="What holds where the endpoint's settings do not name it", examples=["4MB"]
+    )
+    unit: str | None = Field(None, description="Of a number without one", examples=["kB"])
+    min: str | None = Field(None, description="The least", examples=["64kB"])
+    max: str | None = Field(
+        None, description="The most, on an endpoint of this size", examples=["256MB"]
+    )
+    values: list[str] | None = Field(
+        None, description="Of an `enum`: what it may be", examples=[["escape", "hex"]]
+    )
+
+
+class OfferedSettings(Schema):
+    pg_settings: list[OfferedSettingOut] = Field(description="What may be set, by name")
+
+
 class EndpointAndOperations(OneEndpoint, OperationsOut):
     pass

@@ -206,3 +206,19 @@ class CreatedProject(ProjectAndOperations):
 def _size_limit(project: Project) -> int:
     limit = project.account.branch_size_limit
     return UNLIMITED_MEBIBYTES << 20 if limit is None else limit
+
+
+class EndpointCountsOut(Schema):
+    active: int = Field(description="That run", examples=[3])
+    idle: int = Field(description="That wake when a client connects", examples=[5])
+    disabled: int = Field(description="That nothing wakes", examples=[0])
+
+
+class ProjectStateOut(Schema):
+    project_id: str
+    endpoints: EndpointCountsOut = Field(description="How many endpoints are in each state")
+    unfinished_operations: int = Field(description="That have not ended", examples=[0])
+
+
+class ProjectStates(Schema):
+    projects: list[ProjectStateOut] = Field(description="By their ids")

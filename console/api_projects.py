@@ -1,0 +1,27 @@
+"""How all projects of an account fare, as the management API tells of them at once."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from console.api_results import JSONObject, number, required
+
+
+@dataclass(frozen=True)
+class ProjectState:
+    project_id: str
+    active: int
+    idle: int
+    disabled: int
+    unfinished_operations: int
+
+    @classmethod
+    def read(cls, data: JSONObject) -> "ProjectState":
+        found = data.get("endpoints")
+        endpoints = found if isinstance(found, Mapping) else {}
+        return cls(
+            project_id=required(data, "project_id"),
+            active=int(number(endpoints, "active")),
+            idle=int(number(endpoints, "idle")),
+            disabled=int(number(endpoints, "disabled")),
+            unfinished_operations=int(number(data, "unfinished_operations")),
+        )

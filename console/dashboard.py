@@ -1,0 +1,142 @@
+"""What the dashboard shows: each project with its endpoints by state, what is in progress in it and
+what became of it in the last day; and of all of them the latest."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from console.api_events import Event
+from console.api_projects import ProjectState
+from console.api_results import Endpoint, Project
+from console.event_words import EventType, event_type
+from console.listing import Order
+from console.statuses import ACTIVE, IDLE, STOPPED, Status, endpoint_state
+
+# What is told of the last day: it woke, it went to sleep, it failed.
+LATELY = ("operation.failed", "endpoint.active", "endpoint.idle")
+FAILED, WOKE, SLEPT = LATELY
+
+
+@dataclass(frozen=True)
+class ProjectRow:
+    project: Project
+    # How many endpoints are in each state; None where they could not be read.
+    states: Sequence[tuple[Status, int]] | None
+    unfinished: int
+    # Of the last day.
+    failed: int = 0
+    woke: int = 0
+    slept: int = 0
+
+    @property
+    def active(self) -> int:
+        return sum(count for state, count in self.states or () if state is ACTIVE)
+
+
+@dataclass(frozen=True)
+class Lately:
+    """One thing that happened lately."""
+
+    event: Event
+    type: EventType
+    project_name: str
+
+
+@dataclass(frozen=True)
+class Totals:
+    states: Sequence[tuple[Status, int]]
+    unfinished: int
+    failed: int
+    woke: int
+    slept: int
+
+
+def _counted(counts: Sequence[tuple[Status, int]]) -> list[tuple[Status, int]]:
+    return [(state, count) for state, count in counts if count]
+
+
+def states_of(state: ProjectState | None) -> list[tuple[Status, int]]:
+    """None of any kind where the API names the project not at all."""
+    if state is None:
+        return []
+    return _counted([(ACTIVE, state.active), (IDLE, state.idle), (STOPPED, state.disabled)])
+
+
+def states_among(endpoints: Sequence[Endpoint]) -> list[tuple[Status, int]]:
+    found = Counter(endpoint_state(endpoint) for endpoint in endpoints)
+    return _counted([(state, found[state]) for state in (ACTIVE, IDLE, STOPPED)])
+
+
+def project_rows(
+    projects: Sequence[Project],
+    states: Sequence[ProjectState] | None,
+    endpoints: Mapping[str, Sequence[Endpoint] | None],
+    events: Sequence[Event],
+) -> list[ProjectRow]:
+    """`endpoints` are those of the projects for which they were read one by one, as `states` are
+    not known."""
+    known = {state.project_id: state for state in states or ()}
+    lately: dict[str, Counter[str]] = defaultdict(Counter)
+    for event in events:
+        lately[event.project_id][event.type] += 1
+    rows = []
+    for project in projects:
+        found: Sequence[tuple[Status, int]] | None = states_of(known.get(project.id))
+        if states is None:
+            own = endpoints.get(project.id)
+            found = None if own is None else states_among(own)
+        happened = lately[project.id]
+        own_state = known.get(project.id)
+        rows.append(
+            ProjectRow(
+                project,
+                found,
+                own_state.unfinished_operations if own_state else 0,
+                failed=happened[FAILED],
+                woke=happened[WOKE],
+                slept=happened[SLEPT],
+            )
+        )
+    return rows
+
+
+def totals(rows: Sequence[ProjectRow]) -> Totals:
+    states: Counter[Status] = Counter()
+    for row in rows:
+        states.update(dict(row.states or ()))
+    return Totals(
+        states=_counted([(state, states[state]) for state in (ACTIVE, IDLE, STOPPED)]),
+        unfinished=sum(row.unfinished for row in rows),
+        failed=sum(row.failed for row in rows),
+        woke=sum(row.woke for row in rows),
+        slept=sum(row.slept for row in rows),
+    )
+
+
+def latest(events: Sequence[Event], projects: Sequence[Project], *, most: int) -> list[Lately]:
+    """The newest, and among them every failure that there is room for."""
+    names = {project.id: project.name for project in projects}
+    failed = [event for event in events if event.type == FAILED][:most]
+    others = [event for event in events if event.type != FAILED][: most - len(failed)]
+    chosen = sorted([*failed, *others], key=events.index)
+    return [
+        Lately(event, event_type(event.type), names[event.project_id])
+        for event in chosen
+        if event.project_id in names
+    ]
+
+
+def _age(row: ProjectRow) -> float:
+    moment = row.project.created_at
+    return moment.timestamp() if isinstance(moment, datetime) else 0.0
+
+
+ORDERS: Mapping[str, Order[ProjectRow]] = {
+    "newest": Order("Newest first", _age, reverse=True),
+    "name": Order("Name", lambda row: row.project.name.lower()),
+    "active": Order("Most active", lambda row: (row.active, row.woke, _age(row)), reverse=True),
+    "trouble": Order(
+        "Trouble first", lambda row: (row.failed, row.unfinished, _age(row)), reverse=True
+    ),
+}

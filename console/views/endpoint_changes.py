@@ -1,0 +1,131 @@
+"""What a button does to an endpoint: at once, or once it has been confirmed."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from django.http import HttpResponse
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods, require_POST
+
+from console import losses
+from console.forms import ConfirmForm, EmptyForm
+from console.management_api import ManagementAPI, side_by_side
+from console.parts import part
+from console.request import ConsoleRequest
+from console.responses import FormPage, act, back, choices, done, problems_beside, show_form
+
+Call = Callable[[ManagementAPI, str, str, bool], object]
+
+# What a button's URL ends in → what the API is asked for; `on` is where a switch is to stand.
+CHANGES: Mapping[str, Call] = {
+    "start": lambda api, project, endpoint, on: api.start_endpoint(project, endpoint),
+    "enable": lambda api, project, endpoint, on: api.update_endpoint(
+        project, endpoint, {"disabled": False}
+    ),
+    "pooling": lambda api, project, endpoint, on: api.update_endpoint(
+        project, endpoint, {"pooler_enabled": on}
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Confirmed:
+    """A change that drops open connections."""
+
+    title: str
+    # After the endpoint's id.
+    does: str
+    submit: str
+    call: Call
+
+
+CONFIRMED: Mapping[str, Confirmed] = {
+    "suspend": Confirmed(
+        "Suspend the endpoint",
+        "goes to sleep. Its open connections drop; the next one wakes it.",
+        "Suspend",
+        lambda api, project, endpoint, on: api.suspend_endpoint(project, endpoint),
+    ),
+    "restart": Confirmed(
+        "Restart the endpoint",
+        "is suspended and started again. Its open connections drop, and clients wait until it is "
+        "back.",
+        "Restart",
+        lambda api, project, endpoint, on: api.restart_endpoint(project, endpoint),
+    ),
+    "disable": Confirmed(
+        "Disable the endpoint",
+        "goes to sleep, and no connection wakes it until it is enabled again. Its open "
+        "connections drop.",
+        "Disable",
+        lambda api, project, endpoint, on: api.update_endpoint(
+            project, endpoint, {"disabled": True}
+        ),
+    ),
+}
+
+
+@require_POST
+def change(request: ConsoleRequest, project_id: str, endpoint_id: str, what: str) -> HttpResponse:
+    """What one press does; `what` is one of CHANGES."""
+    on = request.POST.get("to") == "on"
+    return act(
+        request,
+        lambda: CHANGES[what](request.api, project_id, endpoint_id, on),
+        otherwise=reverse("endpoint", args=[project_id, endpoint_id]),
+    )
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def confirm(request: ConsoleRequest, project_id: str, endpoint_id: str, what: str) -> HttpResponse:
+    """What one press does after a second one; `what` is one of CONFIRMED."""
+    asked = CONFIRMED[what]
+    url = back(request, reverse("endpoint", args=[project_id, endpoint_id]))
+    form = EmptyForm(request.POST if request.method == "POST" else None)
+    if request.method == "POST":
+        form.full_clean()
+        with problems_beside(form):
+            asked.call(request.api, project_id, endpoint_id, True)
+            return done(request, url)
+    else:
+        # Nobody should be asked to confirm what is done to nothing.
+        request.api.endpoint(project_id, endpoint_id)
+    page = FormPage(
+        title=asked.title,
+        intro=f"{endpoint_id} {asked.does}",
+        submit=asked.submit,
+        danger=True,
+        back=url,
+    )
+    return show_form(request, form, page)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def delete(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResponse:
+    form = ConfirmForm(request.POST or None, expected=endpoint_id)
+    project_url = reverse("project", args=[project_id])
+    if request.method == "POST" and form.is_valid():
+        with problems_beside(form):
+            request.api.delete_endpoint(project_id, endpoint_id)
+            return done(request, project_url, f"Endpoint {endpoint_id} is deleted.")
+    # Nobody should be asked to confirm the deletion of what isn't there.
+    lost = choices(request, lambda: _losses(request, project_id, endpoint_id))
+    page = FormPage(
+        title=f"Delete the endpoint {endpoint_id}",
+        intro="It goes for good, and with it:",
+        submit="Delete endpoint",
+        danger=True,
+        back=back(request, project_url),
+        losses=lost,
+    )
+    return show_form(request, form, page)
+
+
+def _losses(request: ConsoleRequest, project_id: str, endpoint_id: str) -> list[losses.Loss]:
+    """Raises NotFound."""
+    endpoint, branches = side_by_side(
+        lambda: request.api.endpoint(project_id, endpoint_id),
+        part(lambda: request.api.branches(project_id)),
+    )
+    names = {branch.id: branch.name for branch in branches.items}
+    return losses.of_endpoint(endpoint, names.get(endpoint.branch_id, endpoint.branch_id))

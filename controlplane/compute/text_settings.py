@@ -1,0 +1,126 @@
+"""Postgres settings whose values are words: which words Postgres takes, for those that can be told
+without asking it. Used by `postgres_settings`; what is not here, Postgres judges at the start."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+# By what they are called, without punctuation and in lower case: Postgres reads them so.
+ENCODINGS = frozenset(
+    """
+    abc alt big5 euccn eucjis2004 eucjp euckr euctw gb18030 gbk iso88591 iso885910 iso885913
+    iso885914 iso885915 iso885916 iso88592 iso88593 iso88594 iso88595 iso88596 iso88597 iso88598
+    iso88599 johab koi8 koi8r koi8u latin1 latin10 latin2 latin3 latin4 latin5 latin6 latin7
+    latin8 latin9 mskanji muleinternal shiftjis shiftjis2004 sjis sqlascii tcvn tcvn5712 uhc
+    unicode utf8 vscii win win1250 win1251 win1252 win1253 win1254 win1255 win1256 win1257
+    win1258 win866 win874 win932 win936 win949 win950 windows1250 windows1251 windows1252
+    windows1253 windows1254 windows1255 windows1256 windows1257 windows1258 windows866 windows874
+    windows932 windows936 windows949 windows950
+    """.split()
+)
+ABBREVIATIONS = ("Default", "Australia", "India")
+DATESTYLE = re.compile(
+    r"iso|sql|postgres\w*|german|ymd|dmy|euro\w*|mdy|us|noneuro\w*|default", re.IGNORECASE
+)
+LOGGED_OF_CONNECTIONS = ("receipt", "authentication", "authorization", "setup_durations", "all")
+# A name and how far west it is, perhaps with its summer; or hours east, as a number.
+POSIX_ZONE = re.compile(
+    r"(?:<[^>]{3,}>|[A-Za-z]{3,})[+-]?\d{1,3}(?::\d\d){0,2}(?:(?:<[^>]{3,}>|[A-Za-z]{3,}).*)?"
+    r"|[+-]?\d{1,3}(?:\.\d+)?(?::\d\d){0,2}"
+    r"|INTERVAL\s.*",
+    re.IGNORECASE,
+)
+IDENTIFIER = re.compile(r"\s*(?:\"(?:[^\"]|\"\")+\"|[^\s,\"][^\s,]*)\s*")
+
+
+def complaint_of_text(name: str, value: str, values: Sequence[str]) -> str | None:
+    """What stands against the value of the setting of that name, in lower case; None if nothing
+    that is known here does. `values` are those that Postgres lists, where it lists any."""
+    judge = JUDGES.get(name)
+    return judge(value, values) if judge else None
+
+
+def _timezone(value: str, values: Sequence[str]) -> str | None:
+    known = {one.lower() for one in values}
+    if not known or value.strip().lower() in known or POSIX_ZONE.fullmatch(value.strip()):
+        return None
+    return f'must be the name of a time zone, as Europe/Berlin, got "{value}"'
+
+
+def _locale(value: str, values: Sequence[str]) -> str | None:
+    """An empty one is the server's own."""
+    known = {_plain(one) for one in (*values, "C", "POSIX", "")}
+    if not values or _plain(value) in known:
+        return None
+    return (
+        f'must be a locale that the server has, one of {", ".join(sorted(values))}, got "{value}"'
+    )
+
+
+def _encoding(value: str, values: Sequence[str]) -> str | None:
+    if _plain(value) in ENCODINGS:
+        return None
+    return f'must be the name of an encoding, as UTF8, got "{value}"'
+
+
+def _datestyle(value: str, values: Sequence[str]) -> str | None:
+    if all(DATESTYLE.fullmatch(word) for word in _words(value)):
+        return None
+    return f'must be a style and an order, as "ISO, DMY", got "{value}"'
+
+
+def _abbreviations(value: str, values: Sequence[str]) -> str | None:
+    if value in ABBREVIATIONS:
+        return None
+    return f'must be one of {", ".join(ABBREVIATIONS)}, got "{value}"'
+
+
+def _self_grant(value: str, values: Sequence[str]) -> str | None:
+    if all(word.lower() in ("set", "inherit") for word in _words(value)):
+        return None
+    return f'must be "set", "inherit", both with a comma, or empty, got "{value}"'
+
+
+def _log_connections(value: str, values: Sequence[str]) -> str | None:
+    words = [word.lower() for word in _words(value)]
+    is_switch = len(words) == 1 and words[0] in (
+        "on",
+        "off",
+        "true",
+        "false",
+        "yes",
+        "no",
+        "1",
+        "0",
+    )
+    if is_switch or all(word in LOGGED_OF_CONNECTIONS for word in words):
+        return None
+    return f'must be on, off, or some of {", ".join(LOGGED_OF_CONNECTIONS)}, got "{value}"'
+
+
+def _search_path(value: str, values: Sequence[str]) -> str | None:
+    if not value.strip() or re.fullmatch(f"{IDENTIFIER.pattern}(?:,{IDENTIFIER.pattern})*", value):
+        return None
+    return f'must be names of schemas with commas between them, got "{value}"'
+
+
+JUDGES: Mapping[str, Callable[[str, Sequence[str]], str | None]] = {
+    "client_encoding": _encoding,
+    "createrole_self_grant": _self_grant,
+    "datestyle": _datestyle,
+    "lc_messages": _locale,
+    "lc_monetary": _locale,
+    "lc_numeric": _locale,
+    "lc_time": _locale,
+    "log_connections": _log_connections,
+    "search_path": _search_path,
+    "timezone": _timezone,
+    "timezone_abbreviations": _abbreviations,
+}
+
+
+def _words(value: str) -> list[str]:
+    return [word.strip() for word in value.split(",")] if value.strip() else []
+
+
+def _plain(value: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", value.lower())

@@ -1,0 +1,83 @@
+// Copying: a text that stands on the page, or a connection string, which the server is asked for
+// when its button is pressed, so that it comes with its password though none is shown.
+"use strict";
+
+(() => {
+  function copied(button) {
+    button.classList.add("copied");
+    Perch.announce("Copied");
+    setTimeout(() => button.classList.remove("copied"), 1500);
+  }
+
+  // `text` is a promise: a browser lets a page write to the clipboard only while it handles the
+  // press, so that the writing begins before the text is there.
+  async function copy(text, button) {
+    try {
+      await write(text);
+      copied(button);
+    } catch {
+      await text.then((words) => copyByHand(words, button), (problem) => Perch.failed(problem.message));
+    }
+  }
+
+  function write(text) {
+    const { clipboard } = navigator;
+    if (!clipboard) return Promise.reject(new Error("Without https there is no clipboard."));
+    if (typeof ClipboardItem !== "function") return text.then((words) => clipboard.writeText(words));
+    const blob = text.then((words) => new Blob([words], { type: "text/plain" }));
+    // Said below, where `text` itself is waited for.
+    blob.catch(() => {});
+    return clipboard.write([new ClipboardItem({ "text/plain": blob })]);
+  }
+
+  // The old way, and where that is barred too, the reader's own: the text stands there, selected.
+  function copyByHand(words, button) {
+    document.querySelector(".copy-by-hand")?.remove();
+    const box = document.createElement("div");
+    const label = Object.assign(document.createElement("label"), { textContent: "Press Ctrl-C (on a Mac ⌘C) to copy" });
+    const field = Object.assign(document.createElement("textarea"), { value: words, readOnly: true, rows: 3 });
+    box.className = "copy-by-hand";
+    label.append(field);
+    box.append(label);
+    // A modal dialog lies above everything else.
+    (document.querySelector("dialog[open]") ?? document.body).append(box);
+    field.select();
+    const leave = () => {
+      box.remove();
+      button.focus();
+    };
+    if (document.execCommand("copy")) {
+      leave();
+      return copied(button);
+    }
+    field.addEventListener("keydown", (event) => {
+      if (event.key !== "Escape") return;
+      event.preventDefault();
+      event.stopPropagation();
+      leave();
+    });
+    field.addEventListener("copy", () => setTimeout(() => { leave(); copied(button); }));
+    document.addEventListener("pointerdown", ({ target }) => { if (!box.contains(target)) box.remove(); }, { once: true });
+  }
+
+  async function asked(form) {
+    const answer = await fetch(form.dataset.copies, { method: "POST", body: new FormData(form), redirect: "manual" })
+      .catch(() => { throw new Error("The console cannot be reached. Nothing was copied."); });
+    if (answer.type === "opaqueredirect") throw new Error("Nothing was copied: you are signed out. Reload the page to sign in.");
+    const isText = answer.headers.get("Content-Type")?.startsWith("text/plain");
+    const words = isText ? await answer.text() : "Nothing was copied: you may have been signed out meanwhile. Reload the page, and try again.";
+    if (!answer.ok || !isText) throw new Error(words);
+    return words;
+  }
+
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("[data-copy]");
+    if (button) copy(Promise.resolve(button.dataset.copy), button);
+  });
+
+  document.addEventListener("submit", (event) => {
+    if (!event.target.matches("form[data-copies]")) return;
+    event.preventDefault();
+    copy(asked(event.target), event.target.querySelector("button"));
+  });
+})();

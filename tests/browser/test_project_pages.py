@@ -1,0 +1,197 @@
+"""A project's pages in a real browser: copying, searching, switching, and every width."""
+
+import re
+
+import psycopg
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.looking import expect_accessible, expect_fits
+from tests.browser.test_journey import sign_in
+from tests.support.client import Client
+from tests.support.project import Project
+from tests.support.stack import Stack
+
+WIDTHS = (320, 390, 600, 768, 821, 900, 1024, 1100, 1280, 1920, 2560)
+LONG = "preview/" + "a-name-without-an-end-" * 6
+
+
+@pytest.fixture(scope="module")
+def shop(stack: Stack) -> Project:
+    project = Project.create(stack, Client(stack.api_url, stack.new_key()), name="shop")
+    body = {"branch": {"name": LONG}, "endpoints": [{"type": "read_write"}]}
+    project.client.finish(project.client.post(f"{project.path}/branches", body))
+    return project
+
+
+@pytest.fixture
+def pages(page: Page, shop: Project) -> Page:
+    sign_in(page, shop.client.key)
+    return page
+
+
+def endpoint_url(shop: Project) -> str:
+    return f"/projects/{shop.id}/endpoints/{shop.endpoint_id}"
+
+
+def copied(page: Page) -> str:
+    expect(page.locator("#announce")).to_have_text("Copied")
+    return str(page.evaluate("navigator.clipboard.readText()"))
+
+
+def assert_connects(url: str) -> None:
+    with psycopg.connect(url) as connection:
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_what_is_copied_while_the_password_is_hidden_connects(pages: Page, shop: Project) -> None:
+    pages.goto(endpoint_url(shop))
+    string = pages.locator(".string code")
+    expect(string).to_contain_text("********")
+    pages.locator(".copy-string").click()
+    url = copied(pages)
+    assert "****" not in url
+    assert_connects(url)
+    expect(string).to_contain_text("********")
+
+
+def test_connect_is_on_the_projects_page_too(pages: Page, shop: Project) -> None:
+    pages.goto(f"/projects/{shop.id}")
+    pages.get_by_role("button", name="Connect…").click()
+    dialog = pages.locator("dialog[open]")
+    expect(dialog.locator(".string")).to_be_visible()
+    dialog.get_by_label("For").select_option("psql")
+    expect(dialog.locator(".string code")).to_contain_text("psql '")
+    dialog.get_by_label("For").select_option("url")
+    expect(dialog.locator(".string code")).not_to_contain_text("psql '")
+    expect_accessible(pages)
+    dialog.locator(".copy-string").click()
+    assert_connects(copied(pages))
+    dialog.get_by_role("button", name="Close").click()
+    expect(dialog).to_have_count(0)
+
+
+def test_without_a_clipboard_the_text_stands_there_selected(pages: Page, shop: Project) -> None:
+    pages.add_init_script(
+        "Object.defineProperty(navigator, 'clipboard', {value: undefined});"
+        "document.execCommand = () => false;"
+    )
+    pages.goto(endpoint_url(shop))
+    pages.locator(".copy-string").click()
+    field = pages.locator(".copy-by-hand textarea")
+    expect(field).to_be_focused()
+    expect(field).to_have_value(re.compile("^postgresql://neondb_owner:[^*]+@"))
+    selected = "one => one.value.slice(one.selectionStart, one.selectionEnd)"
+    assert field.evaluate(selected) == field.input_value()
+    pages.keyboard.press("Escape")
+    expect(field).to_have_count(0)
+    expect(pages.locator(".copy-string")).to_be_focused()
+
+
+def test_signed_out_elsewhere_nothing_is_copied_and_that_is_said(
+    pages: Page, shop: Project
+) -> None:
+    pages.goto(endpoint_url(shop))
+    expect(pages.locator(".string")).to_be_visible()
+    other = pages.context.new_page()
+    other.goto("/")
+    other.get_by_role("button", name="Sign out").click()
+    expect(other.get_by_role("heading", name="Sign in")).to_be_visible()
+    pages.locator(".copy-string").click()
+    expect(pages.locator(".notice.failure")).to_contain_text("signed out")
+    expect(pages.locator("#announce")).not_to_have_text("Copied")
+
+
+def test_a_setting_that_is_refused_stands_beside_its_field(pages: Page, shop: Project) -> None:
+    pages.goto(endpoint_url(shop))
+    pages.locator("#edit-settings").click()
+    dialog = pages.locator("dialog[open]")
+    for typed, words in {
+        "work_mem = 9TB": "work_mem: must be from 64kB to",
+        "timezone = Nowhere/City": "timezone: must be the name of a time zone",
+        "no_such = 1": "no_such: Postgres knows no such setting",
+    }.items():
+        dialog.get_by_label("Postgres settings").fill(typed)
+        dialog.get_by_role("button", name="Save").click()
+        expect(dialog.locator(".field.pg_settings").get_by_role("alert")).to_contain_text(words)
+        expect(dialog.get_by_label("Postgres settings")).to_have_value(typed)
+    assert shop.endpoint()["settings"]["pg_settings"] == {}
+
+
+def test_suspending_is_asked_for_once_more(pages: Page, shop: Project) -> None:
+    shop.start()
+    pages.goto(endpoint_url(shop))
+    pages.get_by_role("button", name="Suspend").click()
+    dialog = pages.locator("dialog[open]")
+    expect(dialog).to_contain_text("open connections drop")
+    dialog.get_by_role("button", name="Cancel").click()
+    expect(dialog).to_have_count(0)
+    assert shop.is_running()
+    pages.get_by_role("button", name="Suspend").click()
+    dialog.get_by_role("button", name="Suspend").click()
+    expect(dialog).to_have_count(0)
+    expect(pages.locator("#live .about")).to_contain_text("Idle")
+    # Its activity has moved on too, without a reload.
+    expect(pages.locator(".turns tbody tr").first).to_contain_text("Went to sleep")
+
+
+def test_settings_are_found_as_one_types(pages: Page, shop: Project) -> None:
+    pages.goto(f"{endpoint_url(shop)}/pg-settings")
+    pages.keyboard.press("/")
+    search = pages.get_by_role("searchbox")
+    expect(search).to_be_focused()
+    search.press_sequentially("work_mem")
+    rows = pages.locator(".pg-settings tbody tr")
+    expect(rows.first).to_contain_text("work_mem")
+    expect(rows).not_to_have_count(25)
+    expect(pages).to_have_url(re.compile(r"search=work_mem"))
+    expect(search).to_be_focused()
+    pages.reload()
+    expect(search).to_have_value("work_mem")
+    expect(rows.first).to_contain_text("work_mem")
+
+
+def test_one_goes_from_one_project_to_another(pages: Page, shop: Project) -> None:
+    shop.client.finish(shop.client.post("/projects", {"project": {"name": "the blog"}}))
+    pages.goto(f"/projects/{shop.id}")
+    pages.locator("#switch-project").click()
+    dialog = pages.locator("dialog[open]")
+    dialog.get_by_role("searchbox").fill("blog")
+    expect(dialog.locator(".switcher a")).to_have_count(1)
+    dialog.get_by_role("link", name="the blog").click()
+    expect(pages.get_by_role("heading", name="the blog", level=1)).to_be_visible()
+
+
+def test_every_width_and_twice_the_text(pages: Page, shop: Project) -> None:
+    addresses = (
+        "/",
+        f"/projects/{shop.id}",
+        f"/projects/{shop.id}/settings",
+        endpoint_url(shop),
+        f"{endpoint_url(shop)}/pg-settings",
+        f"{endpoint_url(shop)}/connect",
+    )
+    for address in addresses:
+        pages.goto(address)
+        if address == endpoint_url(shop):
+            expect(pages.locator(".string")).to_be_visible()
+            pages.locator(".turns summary").click()
+        for size in ("", "200%"):
+            pages.evaluate("size => { document.documentElement.style.fontSize = size }", size)
+            for width in WIDTHS:
+                pages.set_viewport_size({"width": width, "height": 900})
+                expect_fits(pages)
+        pages.evaluate("document.documentElement.style.fontSize = ''")
+        pages.set_viewport_size({"width": 1280, "height": 900})
+        expect_accessible(pages)
+
+
+def test_the_menu_is_in_reach_at_every_width(pages: Page, shop: Project) -> None:
+    pages.goto(f"/projects/{shop.id}")
+    for width in (320, 821, 1024, 1100):
+        pages.set_viewport_size({"width": width, "height": 900})
+        menu = pages.locator(".endpoints details.menu").first
+        menu.locator("summary").click()
+        delete = menu.get_by_role("link", name="Delete")
+        expect(delete).to_be_in_viewport()
+        pages.keyboard.press("Escape")

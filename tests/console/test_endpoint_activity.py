@@ -1,0 +1,125 @@
+"""An endpoint's activity band: its last day and week, from events or from operations alone."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+
+from console.activity_band import FAILED, SLEPT, WOKE, History, Turn, activity
+from console.api_results import Endpoint
+from tests.console.conftest import Misbehaving, Person, Shop
+from tests.console.pages import Page
+from tests.console.test_connecting import string_in
+from tests.support.waiting import wait_for
+
+NOW = datetime.now(UTC)
+
+
+def hours_ago(hours: float) -> datetime:
+    return NOW - timedelta(hours=hours)
+
+
+def band_of(*turns: Turn, state: str = "idle", created: float = 1000, since: float = 168) -> Any:
+    """The last day's."""
+    endpoint = Endpoint.read(
+        {"id": "e", "current_state": state, "created_at": hours_ago(created).isoformat()}
+    )
+    return activity(endpoint, History(turns, hours_ago(since)), now=NOW).bands[0]
+
+
+def woke(hours: float, wait: int | None = None) -> Turn:
+    return Turn(hours_ago(hours), WOKE, took_ms=wait, is_wait=wait is not None)
+
+
+def test_it_works() -> None:
+    band = band_of(woke(12, 300), Turn(hours_ago(10), SLEPT), woke(2, 100), state="active")
+    assert band.summary == (
+        "Active for 4 h 0 min, woke twice, its first client waited 200 ms, at most 300 ms, "
+        "nothing failed."
+    )
+    assert band.known == "M0 12h1440v20H0z"
+    assert band.active == "M720 12h120v20H720zM1320 12h120v20H1320z"
+    assert band.wakes == "M720 2v7M1320 2v7"
+    assert band.failures == ""
+    assert [tick.words for tick in band.ticks] == ["24 h", "18 h", "12 h", "6 h", "now"]
+
+
+def test_what_began_before_the_strip_is_drawn_from_its_edge() -> None:
+    band = band_of(woke(30), Turn(hours_ago(23), SLEPT))
+    assert band.active == "M0 12h60v20H0z"
+    assert "woke never" in band.summary
+    assert band_of(state="active").active == "M0 12h1440v20H0z"
+    assert band_of(state="idle").active == ""
+
+
+def test_nothing_is_guessed_of_what_is_not_known() -> None:
+    band = band_of(woke(2), since=6)
+    assert band.known == "M1080 12h360v20H1080z"
+    assert "What was before is not known" in band.summary
+    young = band_of(woke(1), state="active", created=1)
+    assert young.known == "M1380 12h60v20H1380z"
+
+
+def test_failures_are_told_and_shown() -> None:
+    band = band_of(Turn(hours_ago(6), FAILED, what="start_compute has failed"))
+    assert band.failures == "M1080 2v36"
+    assert "failed once" in band.summary
+
+
+def test_many_short_ones_make_a_short_picture() -> None:
+    turns = [
+        Turn(hours_ago(24 - place / 100), kind=WOKE if place % 2 else SLEPT)
+        for place in range(2400)
+    ]
+    band = band_of(*turns)
+    assert len(band.active) + len(band.wakes) < 30_000
+
+
+def test_a_client_that_woke_it_is_told_with_its_wait(alice: Person, shop: Shop) -> None:
+    endpoint = f"/projects/{shop.id}/endpoints/{shop.endpoint_id}"
+    alice.api.finish(alice.api.post(f"{endpoint}/suspend"))
+    uri = string_in(alice.post(f"{shop.endpoint_url}/connect", {"style": "url"}))
+    psycopg.connect(uri).close()
+
+    def is_told() -> bool:
+        page = Page(alice.get(shop.endpoint_url))
+        return any("Woke" in row and "client neondb_owner" in row for row in page.rows())
+
+    wait_for(is_told, "the wake to stand in the table")
+    page = Page(alice.get(shop.endpoint_url))
+    assert "its first client waited" in page.text
+    assert 'role="img" aria-label="The last 24 hours: Active for' in page.html
+    assert "Went to sleep" in page.text
+
+
+def test_without_events_the_operations_tell(dave: Person, misbehaving: Misbehaving) -> None:
+    def operation(number: int, action: str, status: str, hours: float) -> dict[str, Any]:
+        at = hours_ago(hours).isoformat()
+        return {
+            "id": f"op-{number}",
+            "action": action,
+            "status": status,
+            "endpoint_id": "e",
+            "created_at": at,
+            "updated_at": at,
+            "total_duration_ms": 400,
+        }
+
+    misbehaving.body = json.dumps(
+        {
+            "project": {"id": "p"},
+            "endpoint": {"id": "e", "current_state": "active"},
+            "branches": [],
+            "operations": [
+                operation(3, "start_compute", "finished", 1),
+                operation(2, "suspend_compute", "failed", 3),
+                operation(1, "suspend_compute", "finished", 5),
+            ],
+        }
+    ).encode()
+    page = Page(dave.get("/projects/p/endpoints/e"))
+    assert "Active for 1 h 0 min" not in page.text
+    assert "woke once" in page.text
+    assert "failed once" in page.text
+    assert "Failed: Suspend compute" in page.text

@@ -1,0 +1,84 @@
+"""The endpoint's page finds all its operations, on servers that filter and on those that don't."""
+
+import json
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from console import endpoint_operations
+from tests.console.conftest import Misbehaving, Person, Shop
+from tests.console.pages import Page
+
+
+def operations(count: int, *own: int) -> list[dict[str, Any]]:
+    """So many of the project, those at `own` places of the endpoint."""
+    return [
+        {
+            "id": f"op-{place}",
+            "action": "start_compute",
+            "status": "finished",
+            "endpoint_id": "e" if place in own else "other",
+        }
+        for place in range(count)
+    ]
+
+
+@pytest.fixture
+def short_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint_operations, "A_PAGE", 10)
+
+
+def answer_with(api: Misbehaving, rows: list[dict[str, Any]]) -> None:
+    """As a server does that passes over filters. Its lists are the operations' alone."""
+
+    def answer(path: str) -> bytes:
+        query = parse_qs(urlsplit(path).query)
+        start = int(query.get("cursor", ["0"])[0])
+        found = rows[start : start + int(query.get("limit", ["100"])[0])]
+        body = {
+            "project": {"id": "p"},
+            "endpoint": {"id": "e"},
+            "branches": [],
+            "operations": found,
+            "pagination": {"cursor": str(start + len(found))},
+        }
+        return json.dumps(body).encode()
+
+    api.respond = answer
+
+
+def test_it_pages_on_until_it_has_found_enough(
+    dave: Person, misbehaving: Misbehaving, short_pages: None
+) -> None:
+    answer_with(misbehaving, operations(45, 37))
+    page = Page(dave.get("/projects/p/endpoints/e"))
+    assert "op-37" in page.html
+    assert "No operation" not in page.text.replace("No operation in progress", "")
+
+
+def test_it_never_says_none_where_it_has_not_looked_at_all(
+    dave: Person, misbehaving: Misbehaving, short_pages: None
+) -> None:
+    answer_with(misbehaving, operations(95, 77))
+    page = Page(dave.get("/projects/p/endpoints/e"))
+    assert "None is among the 50 of the project that were looked through" in page.text
+    assert "Look further back" in page.text
+    further = Page(dave.get("/projects/p/endpoints/e?older=50"))
+    assert "op-77" in further.html
+
+
+def test_it_says_none_where_there_is_none(
+    dave: Person, misbehaving: Misbehaving, short_pages: None
+) -> None:
+    answer_with(misbehaving, operations(15))
+    page = Page(dave.get("/projects/p/endpoints/e"))
+    assert "No operation of this endpoint is known" in page.text
+
+
+def test_a_busy_project_hides_none(alice: Person, shop: Shop) -> None:
+    """Perch filters by itself: one call, however many others there are."""
+    page = Page(alice.get(shop.endpoint_url))
+    assert any("Start compute | OK" in row for row in page.rows())
+    assert "looked through" not in page.text
+    assert f"operations?endpoint_id={shop.endpoint_id}" in page.html
