@@ -32,6 +32,8 @@ class Sent:
     fields: Mapping[str, str] = field(default_factory=dict)
     # What the body has whatever is filled in, by where it goes.
     always: Mapping[str, Any] = field(default_factory=dict)
+    # What the body has too where a box is ticked.
+    ticked: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     # The command of neonctl for the same, "" where it has none; in brackets what a field holds. And
     # its options by field.
     neonctl: str = ""
@@ -51,8 +53,8 @@ SENT: Mapping[str, Sent] = {
         "/projects",
         {"name": "project.name", "region_id": "project.region_id"},
         {"project": {}},
-        "projects create",
-        {"name": "--name", "region_id": "--region-id"},
+        neonctl="projects create",
+        options={"name": "--name", "region_id": "--region-id"},
     ),
     "project_rename": Sent(
         "PATCH",
@@ -66,6 +68,7 @@ SENT: Mapping[str, Sent] = {
         "POST",
         f"{PROJECT}/branches",
         {"name": "branch.name", "parent_id": "branch.parent_id"},
+        ticked={"with_endpoint": {"endpoints": [{"type": "read_write"}]}},
         neonctl=f"branches create {OF_PROJECT}",
         options={"name": "--name", "parent_id": "--parent"},
     ),
@@ -81,7 +84,7 @@ SENT: Mapping[str, Sent] = {
         f"{PROJECT}/endpoints",
         {"branch_id": "endpoint.branch_id", **SIZES},
         {"endpoint": {"type": "read_write"}},
-        f"branches add-compute [branch_id] {OF_PROJECT}",
+        neonctl=f"branches add-compute [branch_id] {OF_PROJECT}",
     ),
     "endpoint_reassign": Sent("PATCH", ENDPOINT, {"branch_id": "endpoint.branch_id"}),
     "endpoint_settings": Sent("PATCH", ENDPOINT, SIZES),
@@ -120,7 +123,8 @@ def same_request(request: ConsoleRequest, form: forms.Form) -> SameRequest | Non
         return None
     url = sign_in.shown_server.url
     named = {name: str(value) for name, value in match.kwargs.items()}
-    values = {name: _value(form, name, sent.method) for name in {*sent.fields, *sent.options}}
+    known = {*sent.fields, *sent.options, *sent.ticked}
+    values = {name: _value(form, name, sent.method) for name in known}
     head = f"curl -X {sent.method} {shlex.quote(url + sent.path.format(**named))} \\\n"
     head += f'  -H "Authorization: Bearer {KEY}"'
     command = ""
@@ -132,6 +136,7 @@ def same_request(request: ConsoleRequest, form: forms.Form) -> SameRequest | Non
         "neonctl": command,
         "fields": {name: place.split(".") for name, place in sent.fields.items()},
         "always": sent.always,
+        "ticked": sent.ticked,
         "options": sent.options,
     }
     return SameRequest(
@@ -171,6 +176,8 @@ def _data(sent: Sent, values: Mapping[str, Any]) -> str:
         for part in outer:
             inner = inner.setdefault(part, {})
         inner[last] = values[name]
+    for name, more in sent.ticked.items():
+        body |= more if values[name] else {}
     if not body:
         return ""
     text = shlex.quote(json.dumps(body, ensure_ascii=False))

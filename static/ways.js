@@ -50,6 +50,7 @@
       for (const part of place.slice(0, -1)) inner = inner[part] ??= {};
       inner[last] = value(name);
     }
+    for (const [name, more] of Object.entries(sent.ticked)) if (value(name)) Object.assign(body, more);
     const isEmpty = sent.method === "DELETE" || !Object.keys(body).length;
     const data = isEmpty ? "" : ` \\\n  -H 'Content-Type: application/json' \\\n  -d ${quoted(JSON.stringify(body))}`;
     const named = sent.neonctl.replace(/\[(\w+)\]/g, (_, name) => {

@@ -130,7 +130,7 @@ def _endpoint(endpoint: Endpoint, branch_name: str) -> Goal:
 
 
 def _branch(project: Project, branch: Branch) -> Goal:
-    return Goal(branch.name, reverse("branches", args=[project.id]), "branch", branch.id)
+    return Goal(branch.name, reverse("branch", args=[project.id, branch.id]), "branch", branch.id)
 
 
 def _shown(request: ConsoleRequest) -> str:
