@@ -15,7 +15,7 @@ ID = "quiet-heron-12345678"
 NOT_THERE = (
     *("account_activity", "project_activity", "query", "status", "webhook", "run"),
     # Of later versions of it.
-    *("endpoint_connect", "snapshot"),
+    *("endpoint_connect", "endpoint_pg_settings", "snapshot"),
     # Named by a parameter that is not given here.
     *("database", "role"),
 )

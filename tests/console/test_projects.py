@@ -46,7 +46,14 @@ def test_who_deletes_is_told_what_is_lost(carol: Person, still_shop: Shop) -> No
     page = Page(carol.get(f"{still_shop.url}/delete"))
     assert "Delete the project shop" in page.text
     assert "2 branches" in page.text
-    assert "1 endpoint with" in page.text
+    assert f"Endpoint {still_shop.endpoint_id}." in page.text
+
+
+def test_each_endpoint_shows_host_type_region_and_state(carol: Person, still_shop: Shop) -> None:
+    # Specification, section 1.
+    row = Page(carol.get(still_shop.url)).row(f"{still_shop.endpoint_id}.localhost")
+    for words in ("read_write in local", "Active"):
+        assert words in row
 
 
 def test_an_endpoint_says_what_is_pending(alice: Person, shop: Shop) -> None:
