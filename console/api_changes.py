@@ -14,6 +14,9 @@ from console.api_transport import Transport
 LONGEST_LINE: Final = 1 << 20
 # What is looked at of a project: any change shows in one of them.
 OPERATIONS_READ: Final = 10
+# Events of what was only read, which changes nothing: a page that says how to connect makes one
+# itself.
+OF_READING: Final = ("role.password_revealed",)
 # Of an account, at each look: the list of projects, and the endpoints of so many of them in turn.
 PROJECTS_READ, PROJECTS_AT_ONCE = 100, 4
 
@@ -35,7 +38,7 @@ class ChangeCalls:
             *lines, rest = (rest + piece).split(b"\n")
             if len(rest) > LONGEST_LINE:
                 raise NonsenseAnswer("The stream of events has a line without end.")
-            yield any(line.startswith(b"data:") for line in lines)
+            yield any(_tells_of_change(line) for line in lines)
 
     def look(self, project_id: str, turn: int) -> dict[str, str]:
         """What is told, by what was asked: a digest of it, or of how it failed. `turn` counts
@@ -63,6 +66,16 @@ class ChangeCalls:
         for one in ids[first : first + PROJECTS_AT_ONCE]:
             found[one] = _digest(lambda one=one: asked("projects", one, "endpoints"))  # type: ignore[misc]
         return found
+
+
+def _tells_of_change(line: bytes) -> bool:
+    if not line.startswith(b"data:"):
+        return False
+    try:
+        event = json.loads(line.removeprefix(b"data:"))
+    except (ValueError, RecursionError):
+        return True
+    return not (isinstance(event, dict) and event.get("type") in OF_READING)
 
 
 def _digest(call: Callable[[], object]) -> str:

@@ -116,6 +116,9 @@ class Watch:
             return AFTER_TOO_MANY
         except APIError as error:
             log.info("no stream of events", extra={"error": type(error).__name__})
+        if has_begun:
+            # What has broken it off may keep pages from being read: they ask, and say so.
+            self._tell()
         return AFTER_A_BREAK
 
     def _look_until(self, deadline: float) -> None:

@@ -11,7 +11,7 @@ import pytest
 from django.test import Client as Browser
 
 from console import changes
-from console.api_changes import ChangeCalls
+from console.api_changes import ChangeCalls, _tells_of_change
 from console.api_transport import Transport
 from console.servers import default_server
 from console.views import changes as stream
@@ -55,6 +55,51 @@ def test_it_works(alice: Person, shop: Shop) -> None:
         alice.api.finish(alice.api.post(f"{endpoint}/suspend"))
         wait_for(lambda: changed(said) > 1, "what has changed", timeout=3)
         alice.api.finish(alice.api.post(f"{endpoint}/start"))
+
+
+def test_what_was_only_read_changes_nothing(carol: Person, still_shop: Shop) -> None:
+    def shown() -> int:
+        query = {"type": "role.password_revealed", "limit": 100}
+        return len(carol.api.get(f"/projects/{still_shop.id}/events", **query)["events"])
+
+    with listening(carol, f"{still_shop.url}/changes") as said:
+        wait_for(lambda: changed(said) == 1, "the beginning")
+        before = shown()
+        assert carol.get(f"{still_shop.endpoint_url}/connect").status_code == 200
+        wait_for(lambda: shown() > before, "the event")
+        time.sleep(1)
+        assert changed(said) == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "tells"),
+    [
+        (b": still here", False),
+        (b"id: 1.2", False),
+        (b'data: {"type": "role.password_revealed"}', False),
+        (b'data: {"type": "role.created"}', True),
+        (b'data: {"type": {"of": []}}', True),
+        (b"data: {}", True),
+        (b'data: ["role.password_revealed"]', True),
+        (b"data: {", True),
+        (b"data:" + b"[" * 100_000, True),
+        (b"data: \xff", True),
+    ],
+)
+def test_whatever_else_an_event_says_is_a_change(line: bytes, tells: bool) -> None:
+    assert _tells_of_change(line) is tells
+
+
+def test_a_stream_that_breaks_off_is_told_of(settings: Any, alice: Person, shop: Shop) -> None:
+    """So that the page asks for itself, and says what it finds."""
+    with relay(settings.MANAGEMENT_API_URL) as api:
+        settings.MANAGEMENT_API_URL = api.url
+        with listening(alice, f"{shop.url}/changes") as said:
+            wait_for(lambda: changed(said) == 1, "the beginning")
+            api.is_away = True
+            wait_for(lambda: changed(said) == 2, "that it is away", timeout=3)
+            api.is_away = False
+            wait_for(lambda: changed(said) == 3, "that it is back")
 
 
 def test_the_account_hears_of_all_its_projects(alice: Person) -> None:

@@ -101,11 +101,24 @@ def relay(api_url: str) -> Iterator[Relay]:
             self.send_header("Content-Type", "text/event-stream")
             self.send_header("Connection", "close")
             self.end_headers()
-            for line in answer.iter_lines(chunk_size=1):
-                if state.is_away or state.refuses:
-                    break
-                self.wfile.write(line + b"\n")
-                self.wfile.flush()
+            is_over = threading.Event()
+            threading.Thread(target=self.cut, args=[is_over], daemon=True).start()
+            try:
+                for line in answer.iter_lines(chunk_size=1):
+                    if state.is_away or state.refuses:
+                        break
+                    self.wfile.write(line + b"\n")
+                    self.wfile.flush()
+            finally:
+                is_over.set()
+
+        def cut(self, is_over: threading.Event) -> None:
+            """The stream, as soon as the server is away: it says nothing more, not even later."""
+            while not is_over.wait(0.05):
+                if state.is_away:
+                    with contextlib.suppress(OSError):
+                        self.connection.shutdown(socket.SHUT_RDWR)
+                    return
 
         def log_message(self, *args: Any) -> None:
             pass
