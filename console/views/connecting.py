@@ -19,6 +19,18 @@ from console.responses import spell_out
 @require_http_methods(["GET", "HEAD", "POST"])
 def show(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResponse:
     """The connection in the form asked for. Only a POST's answer holds the password."""
+    try:
+        return _connection(request, project_id, endpoint_id)
+    except Unauthorized:
+        raise
+    except APIError as problem:
+        if request.htmx.target != "connect":
+            raise
+        # Nobody has asked for it: a page brings it along. It is said where it would stand.
+        return render(request, "_connection.html", {"problem": problem})
+
+
+def _connection(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResponse:
     project, endpoint, form = _read(request, project_id, endpoint_id)
     context: dict[str, Any] = {
         "project": project,
@@ -51,8 +63,9 @@ def string(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpRe
         if form is None:
             return _words("The branch has no role or no database to connect to.", status=409)
         target = form.chosen().target(_uri(request, project_id, endpoint, form), endpoint)
-    except Unauthorized as problem:
-        return _words(f"{spell_out(problem)} Sign in again.", status=401)
+    except Unauthorized:
+        words = "Nothing was copied: you are signed out. Reload the page to sign in."
+        return _words(words, status=401)
     except APIError as problem:
         return _words(spell_out(problem), status=problem.page_status)
     return _words(in_style(form.chosen().style, target, reveal=True))

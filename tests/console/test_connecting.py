@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from console.connection_strings import Target, in_style
-from tests.console.conftest import Person, Shop
+from tests.console.conftest import Misbehaving, Person, Shop
 from tests.console.pages import Page
 from tests.support.stack import Stack
 
@@ -122,3 +122,18 @@ def test_another_role_and_database_can_be_chosen(alice: Person, shop: Shop) -> N
 def test_another_accounts_endpoint_is_not_found(bob: Person, shop: Shop) -> None:
     assert bob.get(f"{shop.endpoint_url}/connect").status_code == 404
     assert bob.post(f"{shop.endpoint_url}/connect").status_code == 404
+
+
+@pytest.mark.parametrize("status", [403, 404, 500])
+def test_what_a_page_brings_along_fails_in_its_place(
+    dave: Person, misbehaving: Misbehaving, status: int
+) -> None:
+    misbehaving.status, misbehaving.body = status, b"{}"
+    address = "/projects/p/endpoints/e/connect?branch=b"
+    answer = dave.htmx_get(address, target="connect")
+    assert answer.status_code == 200
+    assert "notice" not in answer.content.decode()
+    assert "Try again" in Page(answer).text
+    assert f'hx-get="{address}"' in Page(answer).html
+    # Who asks for it is told so.
+    assert dave.htmx_get(address, target="dialog").status_code >= 400
