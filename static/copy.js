@@ -63,7 +63,6 @@
   async function asked(form) {
     const answer = await fetch(form.dataset.copies, { method: "POST", body: new FormData(form), redirect: "manual" })
       .catch(() => { throw new Error("The console cannot be reached. Nothing was copied."); });
-    if (answer.type === "opaqueredirect") throw new Error("Nothing was copied: you are signed out. Reload the page to sign in.");
     const isText = answer.headers.get("Content-Type")?.startsWith("text/plain");
     const words = isText ? await answer.text() : "Nothing was copied: you may have been signed out meanwhile. Reload the page, and try again.";
     if (!answer.ok || !isText) throw new Error(words);

@@ -14,6 +14,7 @@ import psycopg
 import pytest
 from django.db.backends.postgresql.base import DatabaseWrapper
 from django.db.utils import ConnectionHandler
+from django.test import Client as Browser
 
 from console.connection_strings import LABELS, Target, in_style
 from tests.clients import nodejs
@@ -180,6 +181,15 @@ def test_a_key_that_only_reads_copies_nothing(carol: Person, still_shop: Shop) -
     answer = reader.post(f"{still_shop.endpoint_url}/connection-string", {"style": "url"})
     assert answer.status_code == 403
     assert "read-only" in answer.content.decode()
+
+
+def test_who_is_signed_out_copies_nothing_and_is_told_so(
+    visitor: Browser, still_shop: Shop
+) -> None:
+    url = f"{still_shop.endpoint_url}/connection-string"
+    answer = visitor.post(url, {"style": "url"})
+    assert answer.status_code == 401
+    assert answer.content.decode().startswith("Nothing was copied: you are signed out.")
 
 
 def test_of_a_branch_and_of_a_project(carol: Person, still_shop: Shop) -> None:
