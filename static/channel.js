@@ -20,6 +20,7 @@
   let isRefused = false;
   let looking = 0;
   let waiting = 0;
+  let isLost = false;
   let renewing = 0;
   let renewedAt = 0;
 
@@ -43,6 +44,7 @@
     clearTimeout(waiting);
     clearInterval(looking);
     looking = 0;
+    isLost = false;
     if (renewing) forget();
   }
 
@@ -56,6 +58,7 @@
   function heard(message) {
     clearTimeout(waiting);
     waiting = setTimeout(startAfresh, LONGEST_SILENCE);
+    isLost = false;
     Perch.trouble("");
     seen = message.lastEventId || seen;
     if (message.data === "changed") renewSoon();
@@ -72,9 +75,11 @@
   }
 
   function lost() {
-    clearTimeout(waiting);
     if (source.readyState === EventSource.CLOSED) return look();
-    // The browser comes back by itself. It often ends only to begin anew.
+    // The browser tries again and again by itself. It often ends only to begin anew.
+    if (isLost) return;
+    isLost = true;
+    clearTimeout(waiting);
     waiting = setTimeout(() => Perch.trouble(UNREACHABLE), PATIENCE);
   }
 
@@ -118,10 +123,15 @@
     else startAfresh();
   });
   window.addEventListener("offline", () => {
-    rest();
     Perch.trouble(UNREACHABLE);
+    // A console on this machine is there all the same.
+    startAfresh();
   });
-  window.addEventListener("online", startAfresh);
+  window.addEventListener("online", () => {
+    startAfresh();
+    // Nothing else would find that out here.
+    if (!source && !looking) Perch.trouble("");
+  });
   window.addEventListener("pagehide", rest);
   window.addEventListener("pageshow", (event) => {
     // Out of the browser's own memory, where nobody told it anything.

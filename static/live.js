@@ -45,6 +45,8 @@
   let renewals = 0;
   let renewing = 0;
   const sentAfter = new WeakMap();
+  // What is asked while trouble is told of: the answer to it shows that this is over.
+  const sentInTrouble = new WeakSet();
   // What the region shows, by the server's own mark: where nothing else is there to show, the
   // answer is empty.
   let shown = "";
@@ -83,6 +85,7 @@
 
   document.addEventListener("htmx:beforeSend", (event) => {
     sentAfter.set(event.detail.xhr, renewals);
+    if (!document.getElementById("trouble").hidden) sentInTrouble.add(event.detail.xhr);
   });
 
   document.addEventListener("htmx:beforeSwap", (event) => {
@@ -119,7 +122,7 @@
     const main = document.getElementById("main");
     main.classList.add("gone");
     // Whatever would change it, or connect to it.
-    const ways = ".actions, form, #connect, [hx-target='#dialog']";
+    const ways = ".actions, form, .connection, [hx-target='#dialog']";
     for (const part of main.querySelectorAll(ways)) part.inert = true;
   });
 
@@ -135,6 +138,7 @@
   });
 
   document.addEventListener("htmx:afterRequest", ({ detail }) => {
-    if (detail.xhr.status && detail.xhr.status < 500) Perch.trouble("");
+    const { status } = detail.xhr;
+    if (status && status < 500 && sentInTrouble.has(detail.xhr)) Perch.trouble("");
   });
 })();
