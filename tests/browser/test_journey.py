@@ -17,6 +17,12 @@ def sign_in(page: Page, key: str) -> None:
     expect(page.get_by_role("heading", name="Projects")).to_be_visible()
 
 
+def sign_out(page: Page) -> None:
+    page.locator("#menu-account summary").click()
+    page.get_by_role("button", name="Sign out", exact=True).click()
+    expect(page.get_by_label("API key")).to_be_visible()
+
+
 def mark(page: Page) -> None:
     """Leave a mark that a reload of the page would wipe off."""
     page.evaluate("window.notReloaded = true")
@@ -30,6 +36,16 @@ def expect_quiet(page: Page) -> None:
     """Wait until the live region says that everything has ended, and has stopped asking."""
     expect(page.locator("#poll")).to_have_text(re.compile(QUIET), timeout=30_000)
     expect(page.locator("#poll")).not_to_have_attribute("hx-trigger", re.compile(".*"))
+
+
+def hide(page: Page) -> None:
+    """As when another tab is looked at."""
+    page.evaluate(
+        """() => {
+            Object.defineProperty(document, "hidden", {value: true, configurable: true});
+            document.dispatchEvent(new Event("visibilitychange"));
+        }"""
+    )
 
 
 def open_tab(page: Page, name: str) -> None:
@@ -197,7 +213,7 @@ def test_a_hidden_tab_does_not_poll(signed_in: Page, stack: Stack) -> None:
     expect(page.locator(".endpoints")).to_be_visible()
     expect_quiet(page)
 
-    page.evaluate("Object.defineProperty(document, 'hidden', {value: true})")
+    hide(page)
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url) if "n=" in request.url else None)
     page.get_by_role("button", name="Suspend").click()

@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.conftest import Elsewhere, opened
 from tests.browser.looking import cut_off, expect_accessible, wire
-from tests.browser.test_journey import assert_not_reloaded, mark, sign_in
+from tests.browser.test_journey import assert_not_reloaded, hide, mark, sign_in, sign_out
 from tests.support.client import Client
 from tests.support.project import Project
 from tests.support.stack import Stack
@@ -25,10 +25,11 @@ def shop(stack: Stack) -> Project:
 
 
 def open_page(page: Page, shop: Project, path: str = "") -> None:
-    """The project's page, or one below it, once it is listening."""
+    """The project's page, or one below it, once it is listening and whole."""
     sign_in(page, shop.client.key)
     with page.expect_response(re.compile("/changes")):
         page.goto(f"/projects/{shop.id}{path}")
+    expect(page.locator("[hx-trigger=load]")).to_have_count(0)
     mark(page)
 
 
@@ -151,6 +152,18 @@ def test_a_broken_connection_is_said_once_and_goes_away(rough_page: Page, shop: 
     assert_not_reloaded(page)
 
 
+def test_a_console_that_never_comes_back_is_told_of(rough_page: Page, shop: Project) -> None:
+    """However quickly each try to come back fails."""
+    page = rough_page
+    sign_in(page, shop.client.key)
+    page.route("**/changes*", lambda route: route.abort())
+    page.goto(f"/projects/{shop.id}")
+    trouble = page.locator("#trouble")
+    expect(trouble).to_have_text("The console cannot be reached. Trying again.", timeout=9_000)
+    page.unroute("**/changes*")
+    expect(trouble).to_be_hidden(timeout=9_000)
+
+
 def test_an_api_that_goes_away_is_said_in_place(elsewhere: Elsewhere, shop: Project) -> None:
     page, api = elsewhere.page, elsewhere.relay
     shop.done(shop.start())
@@ -214,8 +227,7 @@ def test_who_signed_out_elsewhere_stays_on_the_page(page: Page, stack: Stack) ->
 
     other = page.context.new_page()
     other.goto("/")
-    other.get_by_role("button", name="Sign out").click()
-    expect(other.get_by_label("API key")).to_be_visible()
+    sign_out(other)
     # Something happens, which the page may not see now.
     project.suspend()
     expect(page.locator("#poll")).to_contain_text("Sign in again", timeout=25_000)
@@ -244,7 +256,7 @@ def test_a_form_from_before_signing_in_anew_asks_once_more(page: Page, stack: St
     name.fill("typed before")
     other = page.context.new_page()
     other.goto("/")
-    other.get_by_role("button", name="Sign out").click()
+    sign_out(other)
     sign_in(other, anew)
     page.get_by_role("button", name="Create project").click()
     # Somebody else may be signed in now.
@@ -263,7 +275,7 @@ def test_without_scripts_a_form_is_not_lost_by_signing_out(browser: Browser, sta
         plain.goto(f"/projects/{project.id}/rename")
         name.fill("typed before")
         other.goto("/")
-        other.get_by_role("button", name="Sign out").click()
+        sign_out(other)
         plain.get_by_role("button", name="Rename").click()
         expect(plain.get_by_role("alert")).to_contain_text("You are not signed in")
         expect(name).to_have_value("typed before")
@@ -277,12 +289,7 @@ def test_without_scripts_a_form_is_not_lost_by_signing_out(browser: Browser, sta
 def test_a_hidden_page_rests(page: Page, shop: Project) -> None:
     shop.done(shop.start())
     open_page(page, shop)
-    page.evaluate(
-        """() => {
-            Object.defineProperty(document, "hidden", {value: true, configurable: true});
-            document.dispatchEvent(new Event("visibilitychange"));
-        }"""
-    )
+    hide(page)
     with wire(page) as heard:
         shop.done(shop.suspend())
         idle(page, 2)
@@ -298,6 +305,8 @@ def test_a_hidden_page_rests(page: Page, shop: Project) -> None:
 
 def test_times_move_on_by_themselves(page: Page, shop: Project) -> None:
     open_page(page, shop)
+    # It may have been renewed once, for what happened before it was listening.
+    idle(page, 2)
     ago = page.locator("#live time[data-moves=ago]").first
     page.evaluate(
         """() => {
