@@ -74,7 +74,7 @@ def test_a_first_day_with_perch(signed_in: Page) -> None:
     page.get_by_role("button", name="Create an endpoint").click()
     dialog.get_by_role("button", name="Create endpoint").click()
     perching = page.locator(".perching")
-    expect(perching).to_contain_text("Active")
+    expect(perching).to_contain_text("Active", timeout=20_000)
     expect_quiet(page)
     endpoint_id = perching.locator(".lead code").first.inner_text()
 
