@@ -146,7 +146,6 @@ class Names:
             return False
         return (operation.created_at - found.created_at).total_seconds() > 1
 
-
     def is_restore(self, run: Run) -> bool | None:
         """Whether the run puts other data in the place of a branch's own; None where it may as well
         have made the branch, which is ready now."""
