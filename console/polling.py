@@ -22,6 +22,9 @@ STOP_POLLING = 286
 PACES = ((40, "5s"), (12, "1s"), (2, "500ms"), (0, "250ms"))
 PACE_AFTER_A_PROBLEM = "5s"
 
+# In the address of the region that is asked for after a change: the newest operation before it.
+KNOWN = "known"
+
 
 @dataclass(frozen=True)
 class Polling:
@@ -37,6 +40,8 @@ class Polling:
     ending: str = ""
     problem: APIError | None = None
     sign_in_url: str = ""
+    # The id of the newest operation shown.
+    newest: str = ""
 
 
 def polling(
@@ -47,12 +52,16 @@ def polling(
 ) -> Polling:
     """The polling of a region at `url` that shows `operations`, the newest first; `there` is what
     they may be about, None where they are but some."""
-    found = outcome(operations, there)
+    shown = list(operations)
+    found = outcome(shown, there)
+    newest = shown[0].id if shown else ""
     turn = _turn(request)
     if not found.unfinished:
-        return Polling(url, outcome=found, ending=found.ending if turn else "")
+        # What its reader asked for may have ended before the page saw it begin.
+        has_ended = turn or newest != request.GET.get(KNOWN, newest)
+        return Polling(url, outcome=found, ending=found.ending if has_ended else "", newest=newest)
     pace = next(pause for since, pause in PACES if turn >= since)
-    return Polling(url, _with_turn(url, turn + 1), pace, outcome=found)
+    return Polling(url, _with_turn(url, turn + 1), pace, outcome=found, newest=newest)
 
 
 def render_live(

@@ -176,6 +176,8 @@ AFTER_A_FAILURE = {
     "apply_config": "The endpoint goes on with what it had before.",
     "create_branch": "The branch holds no data yet. Try again makes it, and so does a start of its "
     "endpoint; or delete it.",
+    # Made since, or not to be told from a restore.
+    "create_branch_since": "The branch goes on with the data that it has.",
     "restore": "The branch keeps the data that it had.",
     "create_timeline": "The branch holds no data yet. Try again makes it.",
     "suspend_compute": "The endpoint may still be running. Try again, or look at its state.",
@@ -209,7 +211,7 @@ def why_failed(run: Run, names: Names) -> Why | None:
         operation_id=not_run_for(culprit) or culprit.id,
         error=culprit.error,
         where=", ".join(filter(None, (f"in “{part}”" if part else "", attempt))),
-        after=_after(culprit, names) if culprit.can_be_steered else "",
+        after=_after(run, culprit, names) if culprit.can_be_steered else "",
         victims=[
             action_name(each.action)
             for each in run.operations
@@ -218,14 +220,16 @@ def why_failed(run: Run, names: Names) -> Why | None:
     )
 
 
-def _after(culprit: Operation, names: Names) -> str:
+def _after(run: Run, culprit: Operation, names: Names) -> str:
     if culprit.action != "create_branch":
         return AFTER_A_FAILURE.get(culprit.action, "")
     if culprit.branch_id not in names.branches:
         # A branch that has gone, or the data of a snapshot.
         return ""
-    is_restored = names.is_older(culprit.branch_id, culprit)
-    return AFTER_A_FAILURE["restore" if is_restored else "create_branch"]
+    if names.is_restore(run):
+        return AFTER_A_FAILURE["restore"]
+    is_made = names.branches[culprit.branch_id].current_state == "ready"
+    return AFTER_A_FAILURE["create_branch_since" if is_made else "create_branch"]
 
 
 # The log

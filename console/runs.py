@@ -146,6 +146,19 @@ class Names:
             return False
         return (operation.created_at - found.created_at).total_seconds() > 1
 
+    def is_restore(self, run: Run) -> bool | None:
+        """Whether the run puts other data in the place of a branch's own; None where it may as well
+        have made the branch, which is ready now."""
+        actions = [operation.action for operation in run.operations]
+        if actions[:2] == ["suspend_compute", "create_branch"]:
+            return True
+        if actions != ["create_branch"] or not self.is_older(run.branch_id, run.first):
+            return False
+        if self.branches[run.branch_id].current_state == "init":
+            # It has never had any: this is another try to make it.
+            return False
+        return None if run.first.retry_of else True
+
 
 # The actions of a run → what was asked for; {branch} and {endpoint} are what it is about.
 WHOLE_REQUESTS = {
@@ -170,6 +183,7 @@ SAID_OTHERWISE = {
     ("client", ("create_branch", "start_compute")): "Wake endpoint {endpoint}",
 }
 RESTORE = "Restore branch {branch}"
+RESTORE_OR_CREATE = "Copy the data of branch {branch} again"
 
 
 def asked(run: Run, names: Names) -> str:
@@ -177,8 +191,9 @@ def asked(run: Run, names: Names) -> str:
     actions = tuple(operation.action for operation in run.operations)
     begun_by = run.initiator.type if run.initiator else ""
     words = SAID_OTHERWISE.get((begun_by, actions)) or WHOLE_REQUESTS.get(actions)
-    if actions == ("create_branch",) and names.is_older(run.branch_id, run.first):
-        words = RESTORE
+    if actions == ("create_branch",):
+        is_restore = names.is_restore(run)
+        words = RESTORE_OR_CREATE if is_restore is None else RESTORE if is_restore else words
     about = {"branch": names.branch(run.branch_id), "endpoint": run.endpoint_id}
     if words is None or any(f"{{{name}}}" in words and not about[name] for name in about):
         return ", then ".join(action_name(action) or "An operation" for action in actions)

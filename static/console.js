@@ -69,7 +69,7 @@ window.Perch = {};
 
   document.addEventListener("perch:changed", (event) => {
     if (dialog.contains(event.target)) dialog.close();
-    Perch.renew();
+    Perch.renewAfterChange();
   });
 
   // Deleting: the button waits until the id has been typed.

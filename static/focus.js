@@ -42,10 +42,17 @@
     return null;
   }
 
+  // It is there, and gets the focus back once its request has been answered.
+  function isWaiting({ element, id }) {
+    const same = (id && document.getElementById(id)) || element;
+    return same.isConnected && same.disabled && same.closest(".htmx-request") !== null;
+  }
+
   // Give the focus back, if it is lost, to what had it or to what is nearest.
   Perch.keepFocus = () => {
     const active = document.activeElement;
-    if (last && (!active || active === document.body)) successor(last)?.focus({ preventScroll: true });
+    const isLost = last && (!active || active === document.body) && !isWaiting(last);
+    if (isLost) successor(last)?.focus({ preventScroll: true });
   };
 
   // A dialog is closed: its opener may have been in a menu, or be gone.

@@ -52,6 +52,8 @@
   let shown = "";
   // How many times in a row the region has asked for itself: the server slows it down.
   let turn = 0;
+  // The newest operation before the reader's own change, whose end is to be announced.
+  let known = null;
 
   Perch.renew = () => {
     const live = region();
@@ -60,6 +62,11 @@
     renewing += 1;
     const over = () => { renewing -= 1; };
     htmx.ajax("GET", live.dataset.live, { target: "#live", swap: "morph" }).then(over, over);
+  };
+
+  Perch.renewAfterChange = () => {
+    known ??= document.getElementById("poll")?.dataset.newest ?? "";
+    Perch.renew();
   };
 
   const isRenewal = ({ target }) => target?.id === "live";
@@ -71,7 +78,8 @@
     if (detail.elt.id !== "poll") {
       // Out of turn, while something is unfinished: that it has ended is to be announced.
       const isPolling = document.getElementById("poll")?.hasAttribute("hx-trigger");
-      if (isPolling) detail.path += `${detail.path.includes("?") ? "&" : "?"}n=${Math.max(turn, 1)}`;
+      const added = isPolling ? `n=${Math.max(turn, 1)}` : known !== null && `known=${known}`;
+      if (added) detail.path += `${detail.path.includes("?") ? "&" : "?"}${added}`;
       return;
     }
     turn = Math.max(turn + 1, Number(/[?&]n=(\d+)/.exec(detail.path)?.[1] ?? 0));
@@ -109,6 +117,7 @@
     if (!isRegions(target)) return;
     const isProblem = target.id === "poll";
     shown = xhr.getResponseHeader("ETag") ?? "";
+    if (!isProblem) known = null;
     if (!isProblem) Perch.listen();
     const poll = document.getElementById("poll");
     if (!poll?.hasAttribute("hx-trigger")) turn = 0;

@@ -267,4 +267,5 @@ def test_the_same_by_command_follows_what_is_filled_in(signed_in: Page, shop: Pr
     expect(curl).to_contain_text("""-d '{"branch":{"name":"it'"'"'s\"""")
     expect(neonctl).to_contain_text("""--name 'it'"'"'s'""")
     page.get_by_role("button", name="Copy neonctl").click()
+    expect(page.locator("#announce")).to_have_text("Copied")
     assert page.evaluate("navigator.clipboard.readText()") == neonctl.text_content()

@@ -75,6 +75,22 @@ def test_every_unfinished_status_keeps_it_going(
     assert pace(answer) == "500ms"
 
 
+def test_the_end_of_what_was_asked_for_is_announced_though_it_was_quick(
+    carol: Person, still_shop: Shop
+) -> None:
+    def announced(known: str) -> bool:
+        answer = carol.htmx_get(f"{still_shop.url}/live?{known}")
+        return 'id="announce"' in answer.content.decode()
+
+    newest = carol.api.get(f"{still_shop.url}/operations")["operations"][0]["id"]
+    assert f'data-newest="{newest}"' in carol.get(still_shop.url).content.decode()
+    assert announced("known=another")
+    assert announced("known=")
+    # Nothing has begun since, or nobody has asked for anything.
+    assert not announced(f"known={newest}")
+    assert not announced("")
+
+
 def test_a_poll_that_fails_says_so_in_place_and_goes_on(
     carol: Person, still_shop: Shop, settings: Any, misbehaving: Misbehaving
 ) -> None:

@@ -132,12 +132,39 @@ def test_the_one_that_failed_is_blamed_and_not_its_victims(
     assert "The branch holds no data yet." in page.text
     assert "Start compute Not run" in page.text
     assert "An operation before it failed." in page.text
-    # What is restored was there before.
-    body["branches"] = [{"id": "br-a", "name": "dev", "created_at": "2026-11-01T10:00:00Z"}]
-    misbehaving.body = json.dumps(body).encode()
-    assert "The branch keeps the data that it had." in Page(dave.get(RUN)).text
     # What every attempt failed with is told once.
     assert page.text.count("failed the same way") == 1
+
+
+@pytest.mark.parametrize(
+    ("state", "retry_of", "title", "after"),
+    [
+        ("ready", None, "Restore branch dev", "The branch keeps the data that it had."),
+        # Its creation failed, and so has another try.
+        ("init", "zero", "Create branch dev", "The branch holds no data yet."),
+        ("init", None, "Create branch dev", "The branch holds no data yet."),
+        # What was tried again, a restore or the branch's creation, is not told.
+        ("ready", "zero", "Copy the data of branch dev again", "goes on with the data that it has"),
+    ],
+)
+def test_another_try_to_make_a_branch_is_no_restore(
+    dave: Person,
+    misbehaving: Misbehaving,
+    state: str,
+    retry_of: str | None,
+    title: str,
+    after: str,
+) -> None:
+    answer_with(
+        misbehaving, told(status="failed", error="no disk", branch_id="br-a", retry_of=retry_of)
+    )
+    body = json.loads(misbehaving.body)
+    born = {"created_at": "2026-11-01T10:00:00Z", "current_state": state}
+    body["branches"] = [{"id": "br-a", "name": "dev", **born}]
+    misbehaving.body = json.dumps(body).encode()
+    page = Page(dave.get(RUN))
+    assert title in page.text
+    assert after in page.text
 
 
 def test_an_operation_that_no_worker_takes_is_said_to_be_stuck(
