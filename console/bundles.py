@@ -31,7 +31,7 @@ class Kind:
 KINDS = {
     "css": Kind(
         "text/css; charset=utf-8",
-        ("vendor/pico.min.css", "console.css"),
+        ("vendor/pico.min.css", "theme.css", "console.css"),
         "\n",
         re.compile(r"/\*(?!!).*?\*/\s*", re.DOTALL),
     ),
