@@ -80,7 +80,10 @@
     if (isLost) return;
     isLost = true;
     clearTimeout(waiting);
-    waiting = setTimeout(() => Perch.trouble(UNREACHABLE), PATIENCE);
+    waiting = setTimeout(() => {
+      isLost = false;
+      Perch.trouble(UNREACHABLE);
+    }, PATIENCE);
   }
 
   function look() {
