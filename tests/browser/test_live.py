@@ -336,7 +336,7 @@ def test_what_becomes_something_else_looks_like_it(page: Page, stack: Stack) -> 
     open_page(page, project, f"/branches/{free}")
     region = page.get_by_role("region", name="Endpoint")
     expect(region.locator(".empty")).to_be_visible()
-    # While a renewal is under way, its answer is not to be taken for one that somebody waits for.
+    # Made elsewhere, so that it comes with a renewal, which is itself a request of htmx.
     project.done(project.create_endpoint(free))
     expect(region.locator(".perching")).to_be_visible(timeout=20_000)
     expect(region.locator(".empty")).to_have_count(0)
