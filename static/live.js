@@ -17,9 +17,10 @@
     },
     beforeAttributeUpdated(name, element) {
       if (name === "open") return false;
-      // What htmx has set for as long as its request is under way.
+      // What htmx has set for as long as a form's or a link's request is under way; a renewal's own
+      // is set on the body or the poll, and is no reason to keep what has changed.
       const isHtmx = name === "class" || name.includes("disabled");
-      return !(isHtmx && element.closest(".htmx-request"));
+      return !(isHtmx && element.closest(".htmx-request:not(body, #poll)"));
     },
   };
 

@@ -58,7 +58,7 @@ def test_a_button_that_waits_for_its_answer_leaves_the_focus_to_nobody(
     # Meanwhile the page renews itself, for what goes on elsewhere.
     with page.expect_response(re.compile("/live")):
         page.evaluate("Perch.renew()")
-    page.wait_for_function("!document.querySelector('#live.htmx-request, body.htmx-request')")
+    expect(page.locator("body.htmx-request")).to_have_count(0)
     assert focused(page) == ""
     held[0].continue_()
     expect(power).to_have_text(f"Suspend {shop.endpoint_id}", timeout=20_000)

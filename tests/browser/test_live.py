@@ -337,3 +337,15 @@ def test_webhooks_are_live_too(page: Page, stack: Stack) -> None:
     client.delete(f"/webhooks/{made['id']}")
     expect(page.locator("#main")).to_have_class(re.compile("gone"), timeout=SOON)
     assert_not_reloaded(page)
+
+
+def test_what_becomes_something_else_looks_like_it(page: Page, stack: Stack) -> None:
+    project = Project.create(stack, Client(stack.api_url, stack.new_key()), name="shop")
+    free = project.new_branch_id(name="free")
+    open_page(page, project, f"/branches/{free}")
+    region = page.get_by_role("region", name="Endpoint")
+    expect(region.locator(".empty")).to_be_visible()
+    # Made elsewhere, so that it comes with a renewal, which is itself a request of htmx.
+    project.done(project.create_endpoint(free))
+    expect(region.locator(".perching")).to_be_visible(timeout=20_000)
+    expect(region.locator(".empty")).to_have_count(0)
