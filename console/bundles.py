@@ -25,7 +25,8 @@ class Kind:
     # What the folder's own files build on, in this order; the console's own before its parts'.
     first: tuple[str, ...]
     between: str
-    comment: re.Pattern[str]
+    # What browsers have no use for: comments, indents, spaces between rules.
+    dropped: re.Pattern[str]
 
 
 KINDS = {
@@ -33,14 +34,14 @@ KINDS = {
         "text/css; charset=utf-8",
         ("vendor/pico.min.css", "theme.css", "console.css"),
         "\n",
-        re.compile(r"/\*(?!!).*?\*/\s*", re.DOTALL),
+        re.compile(r"/\*(?!!).*?\*/\s*|(?<=[{};,:])\s+|\s+(?=[{}])", re.DOTALL),
     ),
     "js": Kind(
         "text/javascript; charset=utf-8",
         ("django_htmx/htmx-2.min.js", "vendor/idiomorph.min.js", "console.js"),
         "\n;",
-        # Whole lines alone: within one, // may be part of a string.
-        re.compile(r"^[ \t]*//.*\n", re.MULTILINE),
+        # Whole lines alone: within one, // may be part of a string. No string goes over lines.
+        re.compile(r"^[ \t]*//.*\n|^[ \t]+", re.MULTILINE),
     ),
     "svg": Kind("image/svg+xml", (), "\n", re.compile(r"<!--.*?-->", re.DOTALL)),
 }
@@ -82,6 +83,6 @@ def _newest(name: str) -> float:
 def _bundle(name: str, newest: float) -> Bundle:
     kind = KINDS[name]
     texts = [path.read_text() for path in sources(name)]
-    content = kind.between.join(kind.comment.sub("", text) for text in texts).encode()
+    content = kind.between.join(kind.dropped.sub("", text) for text in texts).encode()
     packed = ("br", brotli.compress(content)), ("gzip", gzip.compress(content, 9, mtime=0))
     return Bundle(kind.content_type, content, packed)
