@@ -49,12 +49,16 @@ class TestChange:
         [({"name": "x" * 257}, 400), ({"name": "\t"}, 400), ({"protected": "maybe"}, 400)],
     )
     def test_refusals(self, standing: Project, attributes: dict[str, Any], status: int) -> None:
-        before = standing.branch()
+        def named() -> list[Any]:
+            branch = standing.branch()
+            return [branch[field] for field in ("name", "protected", "updated_at")]
+
+        before = named()
         response = standing.client.call(
             "PATCH", standing.branch_path(), json={"branch": attributes}
         )
         assert refusal(response)[0] == status
-        assert standing.branch() == before
+        assert named() == before
 
     def test_a_name_that_is_taken(self, standing: Project, spare_branch_id: str) -> None:
         body = {"branch": {"name": "main"}}
