@@ -38,6 +38,10 @@ def expect_quiet(page: Page) -> None:
     expect(page.locator("#poll")).not_to_have_attribute("hx-trigger", re.compile(".*"))
 
 
+def is_poll(url: str) -> bool:
+    return re.search(r"[?&]n=", url) is not None
+
+
 def hide(page: Page) -> None:
     """As when another tab is looked at."""
     page.evaluate(
@@ -215,7 +219,7 @@ def test_a_hidden_tab_does_not_poll(signed_in: Page, stack: Stack) -> None:
 
     hide(page)
     asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url) if "n=" in request.url else None)
+    page.on("request", lambda request: asked.append(request.url) if is_poll(request.url) else None)
     page.get_by_role("button", name="Suspend").click()
     page.locator("dialog[open]").get_by_role("button", name="Suspend").click()
     expect(page.locator("#poll")).to_contain_text("in progress")

@@ -266,7 +266,7 @@ class TestRecovery:
         compute.start(SPEC)
         with session(compute.socket_dir(ENDPOINT)) as connection:
             connection.execute("CREATE TABLE public.kept (number int PRIMARY KEY)")
-            connection.execute("INSERT INTO public.kept SELECT generate_series(1, 200000)")
+            connection.execute("INSERT INTO public.kept SELECT generate_series(1, 600000)")
         kill(processes_in(branch))
         parts: list[Step] = []
         with throttled(branch, "startup"), patience(0.5), recording(parts):
@@ -275,7 +275,7 @@ class TestRecovery:
             took = time.monotonic() - began
         assert took > 0.7, "too quick to show anything"
         with session(compute.socket_dir(ENDPOINT)) as connection:
-            assert connection.execute("SELECT count(*) FROM public.kept").fetchone() == (200000,)
+            assert connection.execute("SELECT count(*) FROM public.kept").fetchone() == (600000,)
         assert [part.name for part in parts] == ["starting", "recovering", "ready"]
         assert 1 << 20 < parts[1].detail["bytes_left"] <= parts[1].detail["bytes"]
 
