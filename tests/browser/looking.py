@@ -33,6 +33,14 @@ def expect_fits(page: Page) -> None:
     )
     assert not too_wide, (page.url, page.viewport_size, too_wide[:3])
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), page.url
+    # One part's rule has made another's table something else.
+    odd = page.evaluate(
+        """() => [...document.querySelectorAll("table.rows")]
+            .filter((one) => one.checkVisibility())
+            .filter((one) => !["table", "block"].includes(getComputedStyle(one).display))
+            .map((one) => one.className)"""
+    )
+    assert not odd, (page.url, odd)
 
 
 def focused(page: Page) -> str:
