@@ -172,6 +172,6 @@ def test_other_projects_are_a_step_away(alice: Person, shop: Shop) -> None:
 def test_how_to_connect_stands_there_right_after_creation(alice: Person) -> None:
     answer = alice.post("/new-project", {"name": "fresh", "region_id": ""})
     page = Page(alice.get(answer["Location"]))
-    (address,) = re.findall(r'class="connection" hx-get="([^"]+)"', page.html)
+    (address,) = re.findall(r'class="connection"[^>]* hx-get="([^"]+)"', page.html)
     text = alice.htmx_get(address, target="").content.decode()
     assert "postgresql://neondb_owner:********@" in text

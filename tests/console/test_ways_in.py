@@ -31,7 +31,7 @@ def sign_in(browser: Browser, key: str, **fields: str) -> Any:
 
 def name_of(browser: Browser) -> str:
     """Who the dashboard says is signed in."""
-    found = re.search(r'<span class="who">(\S+?)[ <]', browser.get("/").content.decode())
+    found = re.search(r'<span class="who"[^>]*>(\S+?)[ <]', browser.get("/").content.decode())
     assert found
     return found[1]
 
