@@ -34,14 +34,14 @@ KINDS = {
         "text/css; charset=utf-8",
         ("vendor/pico.min.css", "theme.css", "console.css"),
         "\n",
-        re.compile(r"/\*(?!!).*?\*/\s*|(?<=[{};,:])\s+|\s+(?=[{}])", re.DOTALL),
+        re.compile(r"/\*(?!!).*?\*/\s*|(?<=[{};,:])\s+|;?\s*(?=\})|\s+(?=\{)", re.DOTALL),
     ),
     "js": Kind(
         "text/javascript; charset=utf-8",
         ("django_htmx/htmx-2.min.js", "vendor/idiomorph.min.js", "console.js"),
         "\n;",
         # Whole lines alone: within one, // may be part of a string. No string goes over lines.
-        re.compile(r"^[ \t]*//.*\n|^[ \t]+", re.MULTILINE),
+        re.compile(r"^[ \t]*//.*\n|^[ \t]+|^\"use strict\";\n|^\n", re.MULTILINE),
     ),
     "svg": Kind("image/svg+xml", (), "\n", re.compile(r"<!--.*?-->", re.DOTALL)),
 }

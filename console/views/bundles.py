@@ -1,5 +1,6 @@
 """The console's stylesheet and its script, as browsers get them."""
 
+from csp.decorators import csp_exempt
 from django.http import HttpResponse
 from django.utils.cache import patch_vary_headers
 from django.views.decorators.http import require_safe
@@ -11,7 +12,9 @@ from console.request import ConsoleRequest
 A_YEAR = 365 * 24 * 3600
 
 
+# A policy is of pages; a style or a script is none.
 @public
+@csp_exempt()
 @require_safe
 def show(request: ConsoleRequest, name: str) -> HttpResponse:
     """Packed beforehand, as well as this browser can unpack."""
