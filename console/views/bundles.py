@@ -14,7 +14,7 @@ A_YEAR = 365 * 24 * 3600
 
 # A policy is of pages; a style or a script is none.
 @public
-@csp_exempt()
+@csp_exempt()  # type: ignore[arg-type] # it passes on whatever it is given
 @require_safe
 def show(request: ConsoleRequest, name: str) -> HttpResponse:
     """Packed beforehand, as well as this browser can unpack."""
