@@ -70,7 +70,9 @@ def without_paths(text: str) -> str:
 @functools.cache
 def _host_paths() -> re.Pattern[str]:
     places = {str(settings.STATE_DIR), str(settings.SOCKET_DIR), str(settings.PROXY_SOCKET_DIR)}
-    places |= {sys.prefix, *HOSTS_OWN, *filter(None, [str(settings.POSTGRES_BIN)])}
+    places |= {sys.prefix, *HOSTS_OWN}
+    if settings.POSTGRES_BIN:
+        places.add(str(settings.POSTGRES_BIN))
     # Postgres follows links to its own files, and speaks of where they lead.
     places |= {os.path.realpath(place) for place in places}
     either = "|".join(map(re.escape, sorted(places, key=len, reverse=True)))
