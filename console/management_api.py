@@ -1,5 +1,6 @@
 """The management API, one method per call: the console's only way to anything it shows or does."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -203,15 +204,18 @@ class ManagementAPI:
         role: str,
         database: str,
         pooled: bool,
+        password: bool = True,
     ) -> str:
-        """With the role's password in it."""
+        """With the role's password in it, or without it, which only Perch knows to leave out."""
         query = {
             "branch_id": branch_id,
             "endpoint_id": endpoint_id,
             "role_name": role,
             "database_name": database,
-            "pooled": "true" if pooled else "false",
+            "pooled": json.dumps(pooled),
         }
+        if not password:
+            query["password"] = json.dumps(password)
         data = self._transport.get("projects", project_id, "connection_uri", query=query)
         return required(_mapping(data), "uri")
 
