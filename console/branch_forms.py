@@ -104,7 +104,7 @@ class ExpiryForm(LifetimeFields):
     def initial_of(branch: Branch) -> dict[str, Any]:
         if not branch.expires_at:
             return {}
-        return {"lifetime": AT, "until": branch.expires_at.astimezone(UTC)}
+        return {"lifetime": AT, "until": branch.expires_at.replace(second=0, microsecond=0)}
 
 
 class ResetForm(forms.Form):
