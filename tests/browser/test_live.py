@@ -266,6 +266,23 @@ def test_a_form_from_before_signing_in_anew_asks_once_more(page: Page, stack: St
     expect(page.get_by_role("heading", name="typed before")).to_be_visible()
 
 
+def test_a_page_of_who_was_switched_from_does_nothing(page: Page, stack: Stack) -> None:
+    mine, others = stack.new_key(), stack.new_key()
+    sign_in(page, mine)
+    page.goto("/api-keys")
+    other = page.context.new_page()
+    other.goto("/sign-in")
+    other.get_by_label("API key").fill(others)
+    other.get_by_role("button", name="Sign in").click()
+    expect(other.get_by_role("heading", name="Projects")).to_be_visible()
+    page.get_by_role("button", name="Revoke").first.click()
+    expect(page.get_by_role("alert")).to_contain_text("In another tab you are account-")
+    expect(page.locator("dialog[open]")).to_have_count(0)
+    page.reload()
+    page.get_by_role("button", name="Revoke").first.click()
+    expect(page.locator("dialog[open]")).to_be_visible()
+
+
 def test_without_scripts_a_form_is_not_lost_by_signing_out(browser: Browser, stack: Stack) -> None:
     project = Project.create(stack, Client(stack.api_url, stack.new_key()), name="shop")
     with opened(browser, stack.console_url, java_script_enabled=False) as plain:
