@@ -21,7 +21,7 @@ from console.dashboard import (
 from console.listing import Listing, Order, listing
 from console.management_api import each_or_none, or_none, side_by_side
 from console.outcomes import Outcome, There
-from console.polling import Polling, polling, render_live
+from console.polling import Polling, page_and_region, polling
 from console.request import ConsoleRequest
 from console.rows import ENDPOINT_ORDERS, endpoint_row
 
@@ -32,18 +32,6 @@ LATELY_SHOWN = 8
 SWITCHED_TO = 12
 # An endpoint's pending word may come from an operation far down.
 OPERATIONS_READ = 50
-
-
-@require_safe
-def dashboard(request: ConsoleRequest) -> HttpResponse:
-    context, state = _dashboard(request)
-    return render(request, "dashboard.html", {**context, "polling": state})
-
-
-@require_safe
-def dashboard_live(request: ConsoleRequest) -> HttpResponse:
-    context, state = _dashboard(request)
-    return render_live(request, "_dashboard.html", context, state)
 
 
 def _dashboard(request: ConsoleRequest) -> tuple[dict[str, Any], Polling]:
@@ -87,6 +75,9 @@ def _dashboard(request: ConsoleRequest) -> tuple[dict[str, Any], Polling]:
     return context, state
 
 
+dashboard, dashboard_live = page_and_region(_dashboard, "dashboard.html", "_dashboard.html")
+
+
 def _day() -> str:
     return (datetime.now(UTC) - timedelta(days=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
@@ -109,18 +100,6 @@ def switcher(request: ConsoleRequest, project_id: str) -> HttpResponse:
     }
     template = "_switcher.html" if request.htmx else "switcher.html"
     return render(request, template, context)
-
-
-@require_safe
-def show(request: ConsoleRequest, project_id: str) -> HttpResponse:
-    context, state = _contents(request, project_id)
-    return render(request, "project.html", {**context, "polling": state})
-
-
-@require_safe
-def live(request: ConsoleRequest, project_id: str) -> HttpResponse:
-    context, state = _contents(request, project_id)
-    return render_live(request, "_project.html", context, state)
 
 
 def _contents(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any], Polling]:
@@ -157,3 +136,6 @@ def _contents(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any],
     url = reverse("project_live", args=[project_id])
     url = f"{url}?{found.query}" if found.query else url
     return context, polling(request, url, operations.items, There.of(endpoints, branches))
+
+
+show, live = page_and_region(_contents, "project.html", "_project.html")
