@@ -22,8 +22,9 @@ from console.api_results import Branch, Page
 from console.endpoint_operations import own_operations
 from console.forms import EndpointForm, EndpointSettingsForm, ReassignForm, offer_branches
 from console.listing import listing
-from console.management_api import ManagementAPI, or_none, side_by_side
+from console.management_api import ManagementAPI, side_by_side
 from console.outcomes import NOT_READ, There
+from console.parts import first_problem, part
 from console.polling import Polling, is_poll, page_and_region, polling
 from console.request import ConsoleRequest
 from console.responses import FormPage, back, choices, done, problems_beside, show_form
@@ -54,14 +55,14 @@ def _contents(
     endpoint, branches, events, starts = side_by_side(
         lambda: api.endpoint(project_id, endpoint_id),
         lambda: api.branches(project_id),
-        or_none(lambda: _turns(api, project_id, endpoint_id) if is_with_history else None),
-        or_none(lambda: _starts(api, project_id, endpoint_id) if is_with_history else None),
+        part(lambda: _turns(api, project_id, endpoint_id) if is_with_history else ()),
+        part(lambda: _starts(api, project_id, endpoint_id) if is_with_history else ()),
     )
     history = None
-    if events and starts:
-        history = from_events(events.items, starts.items, is_cut=bool(events.cursor))
-    elif is_with_history:
+    if is_with_history and events.problem:
         history = from_operations(own.items, is_cut=bool(own.cursor))
+    elif is_with_history:
+        history = from_events(events.items, starts.items, is_cut=events.is_cut)
     context = {
         "project": project,
         "here": reverse("endpoint", args=[project_id, endpoint_id]),
@@ -73,6 +74,7 @@ def _contents(
         "further_back": own.cursor if own.looked_through else "",
         "is_older": bool(older),
         "more_query": "" if own.looked_through else f"?endpoint_id={endpoint_id}",
+        "activity_problem": first_problem(events, starts),
         "activity": activity(endpoint, history, now=datetime.now(UTC)) if history else None,
         "turns_shown": TURNS_SHOWN,
     }
