@@ -131,6 +131,13 @@ class Unreachable(APIError):
     page_status = 503
 
 
+class BrokenOff(Unreachable):
+    """The connection ended before the answer; what was asked for may have happened."""
+
+    title = "The connection to the management API broke off"
+    advice = "What you asked for may have happened: look before you try again."
+
+
 class TooSlow(Unreachable):
     """The API did not answer in time; what was asked for may still happen."""
 

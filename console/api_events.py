@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from console.actors import Actor
-from console.api_results import JSONObject, moment, required, text
+from console.api_results import JSONObject, identifier, moment, text
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Event:
         changes = data.get("changes")
         operation_ids = data.get("operation_ids")
         return cls(
-            id=required(data, "id"),
+            id=identifier(data),
             type=text(data, "type"),
             summary=text(data, "summary"),
             actor=Actor.read(data.get("actor")),

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from console.actors import Actor
-from console.api_results import JSONObject, moment, number, required, text
+from console.api_results import JSONObject, identifier, moment, number, text
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Operation:
     def read(cls, data: JSONObject) -> "Operation":
         duration = number(data, "total_duration_ms", -1)
         return cls(
-            id=required(data, "id"),
+            id=identifier(data),
             project_id=text(data, "project_id"),
             branch_id=text(data, "branch_id"),
             endpoint_id=text(data, "endpoint_id"),

@@ -4,7 +4,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from console.api_results import JSONObject, moment, number, objects, one, required, stamp, text
+from console.api_results import (
+    JSONObject,
+    identifier,
+    moment,
+    number,
+    objects,
+    one,
+    stamp,
+    text,
+)
 from console.api_transport import Transport
 from console.api_webhooks import may_be_missing
 
@@ -24,7 +33,7 @@ class Snapshot:
 
     @classmethod
     def read(cls, data: JSONObject) -> "Snapshot":
-        snapshot_id = required(data, "id")
+        snapshot_id = identifier(data)
         size = number(data, "full_size", -1)
         return cls(
             id=snapshot_id,
@@ -74,7 +83,7 @@ class SnapshotCalls:
 
     def _restore(self, project_id: str, snapshot_id: str, body: JSONObject) -> str:
         path = ("projects", project_id, "snapshots", snapshot_id, "restore")
-        return required(one(self._transport.send("POST", *path, body=body), "branch"), "id")
+        return identifier(one(self._transport.send("POST", *path, body=body), "branch"))
 
     def delete(self, project_id: str, snapshot_id: str) -> None:
         self._transport.send("DELETE", "projects", project_id, "snapshots", snapshot_id)

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from console.api_errors import NotOffered, Refused
-from console.api_results import JSONObject, moment, number, objects, one, required, text
+from console.api_results import JSONObject, identifier, moment, number, objects, one, text
 from console.api_transport import Transport
 
 ALL_EVENTS = "*"
@@ -35,7 +35,7 @@ class Webhook:
     def read(cls, data: JSONObject) -> "Webhook":
         types = data.get("event_types")
         return cls(
-            id=required(data, "id"),
+            id=identifier(data),
             url=text(data, "url"),
             description=text(data, "description"),
             project_id=text(data, "project_id"),
@@ -67,7 +67,7 @@ class Delivery:
         attempt = found if isinstance(found, Mapping) else {}
         response_status = number(attempt, "status_code", -1)
         return cls(
-            id=required(data, "id"),
+            id=identifier(data),
             event_type=text(data, "event_type"),
             status=text(data, "status"),
             attempts=int(number(data, "attempts")),

@@ -139,7 +139,8 @@ class RoleForm(forms.Form):
 
 
 class DatabaseForm(forms.Form):
-    name = forms.CharField(widget=NAMED)
+    # As SQL can have made it, with blanks at its ends.
+    name = forms.CharField(strip=False, widget=NAMED)
     owner_name = OpenChoiceField(label="Owner", help_text="The role that may do everything in it.")
 
     def offer_owners(self, roles: Iterable[str], chosen: str = "") -> None:

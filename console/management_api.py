@@ -72,6 +72,10 @@ class ManagementAPI:
         """Have every call that would change anything raise OutOfDate."""
         self._transport.is_out_of_date = True
 
+    def require_current(self) -> None:
+        """For what changes things by another way than this API. Raises OutOfDate."""
+        self._transport.require_current()
+
     # Account
 
     def me(self) -> User:
@@ -81,7 +85,7 @@ class ManagementAPI:
         return OwnKey.read(_mapping(self._transport.get("auth")))
 
     def regions(self) -> list[Region]:
-        """None where the server does not tell."""
+        """Empty where the server does not tell."""
         try:
             data = self._transport.get("regions")
         except NotFound:

@@ -64,8 +64,7 @@ def problems_beside(form: forms.Form, field: str = "") -> Generator[None]:
     try:
         yield
     except Unauthorized as problem:
-        again = _sign_in_again(_sentence(problem.message), "send the form once more")
-        form.add_error(None, forms.ValidationError(again))
+        form.add_error(None, forms.ValidationError(words_beside(problem)))
     except APIError as problem:
         for at_fault, words in _find_faults(form, field, problem):
             form.add_error(at_fault, forms.ValidationError(words))
@@ -254,6 +253,13 @@ def sign_in_url(request: ConsoleRequest) -> str:
     """The sign-in page, returning afterwards to the page that is open now."""
     query = urlencode({"next": _page_of(request)})
     return f"{reverse('sign_in')}?{query}"
+
+
+def words_beside(problem: APIError) -> str:
+    """As `spell_out`, beside what somebody has typed: that stays there while they sign in anew."""
+    if isinstance(problem, Unauthorized):
+        return _sign_in_again(_sentence(problem.message), "send the form once more")
+    return spell_out(problem)
 
 
 def spell_out(problem: APIError) -> str:
