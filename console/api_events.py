@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from console.actors import Actor
-from console.api_results import JSONObject, identifier, moment, text
+from console.api_results import JSONObject, identifier, moment, own_id, text
 
 
 @dataclass(frozen=True)
@@ -29,14 +29,14 @@ class Event:
         changes = data.get("changes")
         operation_ids = data.get("operation_ids")
         return cls(
-            id=identifier(data),
+            id=own_id(data),
             type=text(data, "type"),
             summary=text(data, "summary"),
             actor=Actor.read(data.get("actor")),
             at=moment(data, "at"),
-            project_id=text(data, "project_id"),
-            branch_id=text(data, "branch_id"),
-            endpoint_id=text(data, "endpoint_id"),
+            project_id=identifier(data, "project_id"),
+            branch_id=identifier(data, "branch_id"),
+            endpoint_id=identifier(data, "endpoint_id"),
             operation_ids=[
                 item
                 for item in (operation_ids if isinstance(operation_ids, list) else [])

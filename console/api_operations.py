@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from console.actors import Actor
-from console.api_results import JSONObject, identifier, moment, number, text
+from console.api_results import JSONObject, identifier, moment, number, own_id, text
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,10 @@ class Operation:
     def read(cls, data: JSONObject) -> "Operation":
         duration = number(data, "total_duration_ms", -1)
         return cls(
-            id=identifier(data),
-            project_id=text(data, "project_id"),
-            branch_id=text(data, "branch_id"),
-            endpoint_id=text(data, "endpoint_id"),
+            id=own_id(data),
+            project_id=identifier(data, "project_id"),
+            branch_id=identifier(data, "branch_id"),
+            endpoint_id=identifier(data, "endpoint_id"),
             action=text(data, "action"),
             status=text(data, "status"),
             error=text(data, "error"),
@@ -74,7 +74,7 @@ class Operation:
             total_duration_ms=int(duration) if duration >= 0 else None,
             created_at=moment(data, "created_at"),
             updated_at=moment(data, "updated_at"),
-            chain_id=text(data, "chain_id"),
+            chain_id=identifier(data, "chain_id"),
             initiator=Actor.read(data.get("initiator")),
             retry_of=text(data, "retry_of"),
             steps=_steps(data),

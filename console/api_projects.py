@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from console.api_results import JSONObject, number, required
+from console.api_results import JSONObject, number, own_id
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class ProjectState:
         found = data.get("endpoints")
         endpoints = found if isinstance(found, Mapping) else {}
         return cls(
-            project_id=required(data, "project_id"),
+            project_id=own_id(data, "project_id"),
             active=int(number(endpoints, "active")),
             idle=int(number(endpoints, "idle")),
             disabled=int(number(endpoints, "disabled")),

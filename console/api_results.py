@@ -17,6 +17,7 @@ T = TypeVar("T")
 JSONObject = Mapping[str, Any]
 
 HALVES = re.compile("[\ud800-\udfff]")
+# What can stand in an address of the console.
 IDENTIFIER = re.compile(r"[-a-zA-Z0-9_]+")
 # What a float holds to the unit, and a size in bytes is never near.
 LARGEST = 2**63
@@ -39,11 +40,24 @@ def required(data: JSONObject, name: str) -> str:
     return value
 
 
+<<<<<<< HEAD
 def identifier(data: JSONObject) -> str:
     """The thing's own id: of a form that our pages' addresses can hold."""
     value = required(data, "id")
     if not IDENTIFIER.fullmatch(value):
         raise NonsenseAnswer("The answer has an id that is none.")
+=======
+def identifier(data: JSONObject, name: str) -> str:
+    """An id of something; "" where there is none that could be asked for."""
+    value = text(data, name)
+    return value if IDENTIFIER.fullmatch(value) else ""
+
+
+def own_id(data: JSONObject, name: str = "id") -> str:
+    value = identifier(data, name)
+    if not value:
+        raise NonsenseAnswer(f"The answer has no good “{name}”.")
+>>>>>>> s15-measured
     return value
 
 
@@ -52,6 +66,11 @@ def number(data: JSONObject, name: str, default: float = 0) -> float:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     # JSON as Python reads it knows infinities, what is no number at all, and endless integers.
     return value if is_number and value is not None and abs(value) < LARGEST else default
+
+
+def mapping(data: JSONObject, name: str) -> JSONObject:
+    value = data.get(name)
+    return value if isinstance(value, Mapping) else {}
 
 
 def moment(data: JSONObject, name: str) -> datetime | None:
@@ -143,21 +162,20 @@ class Project:
 
     @classmethod
     def read(cls, data: JSONObject) -> "Project":
+<<<<<<< HEAD
         project_id = identifier(data)
+=======
+        project_id = own_id(data)
+>>>>>>> s15-measured
         return cls(
             id=project_id,
             name=text(data, "name") or project_id,
             region_id=text(data, "region_id"),
             pg_version=int(number(data, "pg_version")),
             created_at=moment(data, "created_at"),
-            settings=_object(data, "settings"),
-            default_endpoint_settings=_object(data, "default_endpoint_settings"),
+            settings=mapping(data, "settings"),
+            default_endpoint_settings=mapping(data, "default_endpoint_settings"),
         )
-
-
-def _object(data: JSONObject, name: str) -> JSONObject:
-    value = data.get(name)
-    return value if isinstance(value, Mapping) else {}
 
 
 @dataclass(frozen=True)
@@ -185,13 +203,17 @@ class Branch:
 
     @classmethod
     def read(cls, data: JSONObject) -> "Branch":
+<<<<<<< HEAD
         branch_id = identifier(data)
+=======
+        branch_id = own_id(data)
+>>>>>>> s15-measured
         size = number(data, "logical_size", -1)
         creator = data.get("created_by")
         return cls(
             id=branch_id,
             name=text(data, "name") or branch_id,
-            parent_id=text(data, "parent_id"),
+            parent_id=identifier(data, "parent_id"),
             current_state=text(data, "current_state"),
             default=data.get("default") is True or data.get("primary") is True,
             created_at=moment(data, "created_at"),
@@ -243,13 +265,16 @@ class Endpoint:
 
     @classmethod
     def read(cls, data: JSONObject) -> "Endpoint":
-        settings = data.get("settings")
-        pg_settings = settings.get("pg_settings") if isinstance(settings, Mapping) else None
+        pg_settings = mapping(mapping(data, "settings"), "pg_settings")
         return cls(
+<<<<<<< HEAD
             id=identifier(data),
+=======
+            id=own_id(data),
+>>>>>>> s15-measured
             host=text(data, "host"),
-            project_id=text(data, "project_id"),
-            branch_id=text(data, "branch_id"),
+            project_id=identifier(data, "project_id"),
+            branch_id=identifier(data, "branch_id"),
             region_id=text(data, "region_id"),
             type=text(data, "type"),
             proxy_host=text(data, "proxy_host"),
@@ -257,7 +282,7 @@ class Endpoint:
             max_cu=number(data, "autoscaling_limit_max_cu"),
             current_state=text(data, "current_state"),
             pending_state=text(data, "pending_state"),
-            pg_settings={str(name): str(value) for name, value in (pg_settings or {}).items()},
+            pg_settings={str(name): str(value) for name, value in pg_settings.items()},
             pooler_enabled=data.get("pooler_enabled") is True,
             pooler_mode=text(data, "pooler_mode"),
             disabled=data.get("disabled") is True,

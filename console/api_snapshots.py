@@ -11,6 +11,8 @@ from console.api_results import (
     number,
     objects,
     one,
+    own_id,
+    required,
     stamp,
     text,
 )
@@ -33,12 +35,12 @@ class Snapshot:
 
     @classmethod
     def read(cls, data: JSONObject) -> "Snapshot":
-        snapshot_id = identifier(data)
+        snapshot_id = own_id(data)
         size = number(data, "full_size", -1)
         return cls(
             id=snapshot_id,
             name=text(data, "name") or snapshot_id,
-            source_branch_id=text(data, "source_branch_id"),
+            source_branch_id=identifier(data, "source_branch_id"),
             timestamp=moment(data, "timestamp"),
             created_at=moment(data, "created_at"),
             expires_at=moment(data, "expires_at"),
@@ -83,7 +85,7 @@ class SnapshotCalls:
 
     def _restore(self, project_id: str, snapshot_id: str, body: JSONObject) -> str:
         path = ("projects", project_id, "snapshots", snapshot_id, "restore")
-        return identifier(one(self._transport.send("POST", *path, body=body), "branch"))
+        return required(one(self._transport.send("POST", *path, body=body), "branch"), "id")
 
     def delete(self, project_id: str, snapshot_id: str) -> None:
         self._transport.send("DELETE", "projects", project_id, "snapshots", snapshot_id)

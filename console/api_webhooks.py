@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from console.api_errors import NotOffered, Refused
-from console.api_results import JSONObject, identifier, moment, number, objects, one, text
+from console.api_results import JSONObject, identifier, moment, number, objects, one, own_id, text
 from console.api_transport import Transport
 
 ALL_EVENTS = "*"
@@ -35,10 +35,10 @@ class Webhook:
     def read(cls, data: JSONObject) -> "Webhook":
         types = data.get("event_types")
         return cls(
-            id=identifier(data),
+            id=own_id(data),
             url=text(data, "url"),
             description=text(data, "description"),
-            project_id=text(data, "project_id"),
+            project_id=identifier(data, "project_id"),
             event_types=[str(item) for item in types] if isinstance(types, list) else [],
             enabled=data.get("enabled") is True,
             disabled_reason=text(data, "disabled_reason"),
@@ -67,7 +67,7 @@ class Delivery:
         attempt = found if isinstance(found, Mapping) else {}
         response_status = number(attempt, "status_code", -1)
         return cls(
-            id=identifier(data),
+            id=own_id(data),
             event_type=text(data, "event_type"),
             status=text(data, "status"),
             attempts=int(number(data, "attempts")),

@@ -13,7 +13,7 @@ from django.test import Client as Browser
 from console.api_branches import BranchCalls
 from console.api_errors import BrokenOff, NonsenseAnswer, Unprocessable
 from console.api_results import Page as Listed
-from console.api_results import Project, identifier, moment, number, text
+from console.api_results import Project, moment, number, own_id, text
 from console.api_transport import LONGEST_MESSAGE, Transport
 from console.connection_strings import Target
 from console.forms import ConfirmForm
@@ -48,9 +48,9 @@ def test_moments_are_those_that_a_clock_of_any_zone_can_tell() -> None:
 
 @pytest.mark.parametrize("odd", ["a.b", "a/b", "", " ", "ž", 7])
 def test_ids_are_those_that_an_address_can_hold(odd: Any) -> None:
-    assert identifier({"id": "quiet-heron-1"}) == "quiet-heron-1"
+    assert own_id({"id": "quiet-heron-1"}) == "quiet-heron-1"
     with pytest.raises(NonsenseAnswer):
-        identifier({"id": odd})
+        own_id({"id": odd})
 
 
 def test_what_follows_a_page_can_be_asked_for_where_pages_are_shorter() -> None:
