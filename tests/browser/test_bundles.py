@@ -1,5 +1,5 @@
-"""That nothing is lost where the stylesheet is made small: a browser reads the same rules in it as in
-the files that it is made of."""
+"""That nothing is lost where the stylesheet is made small: a browser reads the same rules in it as
+in the files that it is made of."""
 
 from playwright.sync_api import Page
 
@@ -22,6 +22,6 @@ def test_the_small_stylesheet_says_what_its_sources_say(page: Page) -> None:
     rest = sorted(path.name for path in STATIC.glob("*.css") if path.name not in FIRST)
     sources = [page.evaluate(RULES, (STATIC / name).read_text()) for name in [*FIRST, *rest]]
     assert page.evaluate(RULES, small) == [rule for rules in sources for rule in rules]
-    # Others’ licences stay with what is theirs.
+    # The licence of what is another's stays with it.
     assert "Pico CSS" in small[:200]
     assert "Licensed under MIT" in small[:200]
