@@ -1,5 +1,6 @@
 """Snapshots of branches: the management API's calls for them, and what they return."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -86,6 +87,11 @@ class SnapshotCalls:
     def _restore(self, project_id: str, snapshot_id: str, body: JSONObject) -> str:
         path = ("projects", project_id, "snapshots", snapshot_id, "restore")
         return required(one(self._transport.send("POST", *path, body=body), "branch"), "id")
+
+    def update(self, project_id: str, snapshot_id: str, changes: Mapping[str, Any]) -> None:
+        """`expires_at` may be None, for never."""
+        path = ("projects", project_id, "snapshots", snapshot_id)
+        self._transport.send("PATCH", *path, body={"snapshot": dict(changes)})
 
     def delete(self, project_id: str, snapshot_id: str) -> None:
         self._transport.send("DELETE", "projects", project_id, "snapshots", snapshot_id)

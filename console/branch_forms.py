@@ -48,11 +48,25 @@ class LifetimeFields(forms.Form):
     @property
     def expires_at(self) -> datetime | None:
         """When it is to go, once validated; None for never."""
-        lifetime = self.cleaned_data["lifetime"]
-        if lifetime == AT:
-            until: datetime = self.cleaned_data["until"]
-            return until
-        return datetime.now(UTC) + timedelta(seconds=int(lifetime)) if lifetime else None
+        return _end(self.cleaned_data["lifetime"], self.cleaned_data.get("until"))
+
+    @staticmethod
+    def initial_of(expires_at: datetime | None) -> dict[str, Any]:
+        return {"lifetime": AT, "until": expires_at.astimezone(UTC)} if expires_at else {}
+
+    def filled_in_end(self) -> datetime | None:
+        """The same of what is filled in just now, be it nonsense: None then too."""
+        try:
+            until = self.fields["until"].clean(self["until"].value())
+            return _end(self["lifetime"].value() or "", until)
+        except (forms.ValidationError, ValueError, OverflowError):
+            return None
+
+
+def _end(lifetime: str, until: datetime | None) -> datetime | None:
+    if lifetime == AT:
+        return until
+    return datetime.now(UTC) + timedelta(seconds=int(lifetime)) if lifetime else None
 
 
 class BranchForm(LifetimeFields):
@@ -97,14 +111,6 @@ class BranchForm(LifetimeFields):
             schema_only=asked["schema_only"],
             with_endpoint=asked["with_endpoint"],
         )
-
-
-class ExpiryForm(LifetimeFields):
-    @staticmethod
-    def initial_of(branch: Branch) -> dict[str, Any]:
-        if not branch.expires_at:
-            return {}
-        return {"lifetime": AT, "until": branch.expires_at.astimezone(UTC)}
 
 
 class ResetForm(forms.Form):
@@ -158,6 +164,11 @@ class SnapshotForm(LifetimeFields):
     name = forms.CharField(
         required=False, help_text="Left empty, it is named after its id.", widget=NAMED
     )
+    field_order = ("name", "lifetime", "until")
+
+
+class SnapshotEditForm(LifetimeFields):
+    name = forms.CharField(widget=NAMED)
     field_order = ("name", "lifetime", "until")
 
 

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 from django import forms
@@ -19,7 +19,7 @@ from django.utils.safestring import SafeString
 
 from console import polling
 from console.api_errors import APIError, Forbidden, NotFound, NotOffered, Unauthorized
-from console.forms import FIELDS_OF_ATTRIBUTES
+from console.forms import FIELDS_OF_ATTRIBUTES, EmptyForm
 from console.losses import Loss
 from console.reach import out_of_reach
 from console.request import ConsoleRequest
@@ -46,6 +46,8 @@ class FormPage:
     losses: Sequence[Loss] = ()
     # It changes nothing in the account: a key that is read-only may do it too.
     is_reading: bool = False
+    # What its request has in its body beside the fields, by where that goes; "" is not known.
+    sent_too: Mapping[str, Any] = field(default_factory=dict)
 
 
 def show_form(request: ConsoleRequest, form: forms.Form, page: FormPage) -> HttpResponse:
@@ -54,8 +56,19 @@ def show_form(request: ConsoleRequest, form: forms.Form, page: FormPage) -> Http
     if not (page.blocked or page.is_reading or form.is_bound):
         page = replace(page, blocked=out_of_reach(request))
     status = 422 if form.errors else 200
-    context = {"form": form, "page": page, "same": same_request(request, form)}
+    context = {"form": form, "page": page, "same": same_request(request, form, page.sent_too)}
     return render(request, template, context, status=status)
+
+
+def show_confirmation(
+    request: ConsoleRequest, page: Callable[[], FormPage], do: Callable[[], HttpResponse]
+) -> HttpResponse:
+    """A form that asks nothing but to go ahead: what is around it, and what going ahead does."""
+    form = EmptyForm(request.POST if request.method == "POST" else None)
+    if request.method == "POST" and form.is_valid():
+        with problems_beside(form):
+            return do()
+    return show_form(request, form, page())
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from console.api_webhooks import ALL_EVENTS, Delivery, Webhook
 from console.event_words import event_type
-from console.forms import PROJECTS_OFFERED, EmptyForm
+from console.forms import PROJECTS_OFFERED
 from console.losses import Loss
 from console.management_api import side_by_side
 from console.polling import Polling, render_live
@@ -22,6 +22,7 @@ from console.responses import (
     choices,
     done,
     problems_beside,
+    show_confirmation,
     show_form,
     show_secret,
 )
@@ -126,10 +127,6 @@ def _is_on_its_way(found: Sequence[Delivery]) -> bool:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def rotate(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
-    form = EmptyForm(request.POST if request.method == "POST" else None)
-    if request.method == "POST" and form.is_valid():
-        with problems_beside(form):
-            return _show_secret(request, request.api.webhooks.rotate_secret(webhook_id))
     page = FormPage(
         title="Make a new secret",
         intro="A new secret is made and shown once. For a day messages are signed with the one "
@@ -137,30 +134,35 @@ def rotate(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
         submit="Make a new secret",
         back=reverse("webhook", args=[webhook_id]),
     )
-    return show_form(request, form, page)
+    return show_confirmation(
+        request,
+        lambda: page,
+        lambda: _show_secret(request, request.api.webhooks.rotate_secret(webhook_id)),
+    )
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def delete(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
-    form = EmptyForm(request.POST if request.method == "POST" else None)
-    if request.method == "POST" and form.is_valid():
-        with problems_beside(form):
-            request.api.webhooks.delete(webhook_id)
-            return done(request, reverse("webhooks"), "The webhook is deleted.", is_live=False)
-    # Nobody should be asked to confirm the deletion of what isn't there.
-    found = choices(request, lambda: [request.api.webhooks.get(webhook_id)])
-    page = FormPage(
-        title="Delete the webhook",
-        intro=f"To {found[0].url if found else webhook_id}. It goes for good, and with it:",
-        submit="Delete webhook",
-        danger=True,
-        back=reverse("webhook", args=[webhook_id]),
-        losses=(
-            Loss("Its secret", "your program can check no message by it any more"),
-            Loss("Its deliveries", "the record of them, and what still waits to be sent"),
-        ),
-    )
-    return show_form(request, form, page)
+    def remove() -> HttpResponse:
+        request.api.webhooks.delete(webhook_id)
+        return done(request, reverse("webhooks"), "The webhook is deleted.", is_live=False)
+
+    def page() -> FormPage:
+        # Nobody should be asked to confirm the deletion of what isn't there.
+        found = choices(request, lambda: [request.api.webhooks.get(webhook_id)])
+        return FormPage(
+            title="Delete the webhook",
+            intro=f"To {found[0].url if found else webhook_id}. It goes for good, and with it:",
+            submit="Delete webhook",
+            danger=True,
+            back=reverse("webhook", args=[webhook_id]),
+            losses=(
+                Loss("Its secret", "your program can check no message by it any more"),
+                Loss("Its deliveries", "the record of them, and what still waits to be sent"),
+            ),
+        )
+
+    return show_confirmation(request, page, remove)
 
 
 @require_POST
