@@ -40,13 +40,6 @@ def required(data: JSONObject, name: str) -> str:
     return value
 
 
-<<<<<<< HEAD
-def identifier(data: JSONObject) -> str:
-    """The thing's own id: of a form that our pages' addresses can hold."""
-    value = required(data, "id")
-    if not IDENTIFIER.fullmatch(value):
-        raise NonsenseAnswer("The answer has an id that is none.")
-=======
 def identifier(data: JSONObject, name: str) -> str:
     """An id of something; "" where there is none that could be asked for."""
     value = text(data, name)
@@ -57,7 +50,6 @@ def own_id(data: JSONObject, name: str = "id") -> str:
     value = identifier(data, name)
     if not value:
         raise NonsenseAnswer(f"The answer has no good “{name}”.")
->>>>>>> s15-measured
     return value
 
 
@@ -162,11 +154,7 @@ class Project:
 
     @classmethod
     def read(cls, data: JSONObject) -> "Project":
-<<<<<<< HEAD
-        project_id = identifier(data)
-=======
         project_id = own_id(data)
->>>>>>> s15-measured
         return cls(
             id=project_id,
             name=text(data, "name") or project_id,
@@ -203,11 +191,7 @@ class Branch:
 
     @classmethod
     def read(cls, data: JSONObject) -> "Branch":
-<<<<<<< HEAD
-        branch_id = identifier(data)
-=======
         branch_id = own_id(data)
->>>>>>> s15-measured
         size = number(data, "logical_size", -1)
         creator = data.get("created_by")
         return cls(
@@ -267,11 +251,7 @@ class Endpoint:
     def read(cls, data: JSONObject) -> "Endpoint":
         pg_settings = mapping(mapping(data, "settings"), "pg_settings")
         return cls(
-<<<<<<< HEAD
-            id=identifier(data),
-=======
             id=own_id(data),
->>>>>>> s15-measured
             host=text(data, "host"),
             project_id=identifier(data, "project_id"),
             branch_id=identifier(data, "branch_id"),
