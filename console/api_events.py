@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from console.actors import Actor
-from console.api_results import JSONObject, identifier, moment, own_id, text
+from console.api_results import IDENTIFIER, JSONObject, identifier, moment, own_id, text
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Event:
             operation_ids=[
                 item
                 for item in (operation_ids if isinstance(operation_ids, list) else [])
-                if isinstance(item, str)
+                if isinstance(item, str) and IDENTIFIER.fullmatch(item)
             ],
             changes=changes if isinstance(changes, Mapping) else {},
         )
