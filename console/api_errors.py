@@ -6,6 +6,8 @@ class APIError(Exception):
 
     title = "The management API refused"
     advice = ""
+    # Whether the API has said so itself, and not something on the way to it.
+    is_told = True
     # The API's own message is all that a user needs to read.
     speaks_for_itself = False
     # The status with which the console's own page tells of it.

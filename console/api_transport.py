@@ -239,6 +239,8 @@ def _refusal(answer: requests.Response, content: bytes) -> APIError:
         body = None
     data: Mapping[str, Any] = body if isinstance(body, Mapping) else {}
     message = text(data, "message") or f"The answer was {answer.status_code} {answer.reason}."
-    return error_class(answer.status_code)(
+    refusal = error_class(answer.status_code)(
         message[:LONGEST_MESSAGE], status=answer.status_code, request_id=text(data, "request_id")
     )
+    refusal.is_told = isinstance(body, Mapping)
+    return refusal

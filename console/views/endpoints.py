@@ -198,20 +198,35 @@ def settings(request: ConsoleRequest, project_id: str, endpoint_id: str) -> Http
 @require_safe
 def pg_settings(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResponse:
     """What the endpoint's Postgres may be given, and what it has been given."""
+    context, state = _pg_settings(request, project_id, endpoint_id)
+    return render(request, "pg_settings.html", {**context, "polling": state})
+
+
+@require_safe
+def pg_settings_live(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResponse:
+    context, state = _pg_settings(request, project_id, endpoint_id)
+    return render_live(request, "_pg_settings.html", context, state)
+
+
+def _pg_settings(
+    request: ConsoleRequest, project_id: str, endpoint_id: str
+) -> tuple[dict[str, Any], Polling]:
     offered, endpoint, project = side_by_side(
         lambda: request.api.pg_settings(project_id, endpoint_id),
         lambda: request.api.endpoint(project_id, endpoint_id),
         lambda: request.api.project(project_id),
     )
+    shown = listing(
+        request,
+        [PgSettingRow(one, endpoint.pg_settings.get(one.name, "")) for one in offered],
+        words=lambda row: (row.setting.name, row.setting.description),
+        orders=PG_SETTING_ORDERS,
+    )
     context = {
         "project": project,
         "endpoint": endpoint,
         "here": reverse("endpoint_pg_settings", args=[project_id, endpoint_id]),
-        "listing": listing(
-            request,
-            [PgSettingRow(one, endpoint.pg_settings.get(one.name, "")) for one in offered],
-            words=lambda row: (row.setting.name, row.setting.description),
-            orders=PG_SETTING_ORDERS,
-        ),
+        "listing": shown,
     }
-    return render(request, "pg_settings.html", context)
+    url = reverse("endpoint_pg_settings_live", args=[project_id, endpoint_id])
+    return context, Polling(f"{url}?{shown.query}" if shown.query else url)

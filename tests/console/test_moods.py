@@ -3,7 +3,6 @@ way out, one line in a region that renews itself, one notice for a button, and a
 filled in. Nothing is ever a fault of the console's own."""
 
 import json
-import random
 import re
 import socket
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ from django.urls import URLPattern, get_resolver, reverse
 from tests.console.conftest import Misbehaving, Person, Shop
 from tests.console.pages import Page
 from tests.console.test_failures import FORMS
+from tests.support.odd_answers import bare, empty, jumbled, strange
 
 IDS = {
     "project_id": "p",
@@ -178,58 +178,6 @@ class Twisted:
         return json.dumps(self._twist(self._known[path])).encode()
 
 
-# Without these nothing can be named, or led to.
-NEEDED = re.compile(
-    r"^(id|name|.*_id|project|projects|endpoint|endpoints|branch|branches|operation"
-    r"|operations|events|roles|databases|snapshots|webhook|webhooks|deliveries|action"
-    r"|type|status|ur[il]|hosts?|regions|region_id|pg_settings|user|login|current_state)$"
-)
-STATES = {"current_state", "pending_state", "status", "action", "type", "kind", "plan", "reason"}
-
-
-def bare(data: Any) -> Any:
-    """Without any field that a server need not have."""
-    if isinstance(data, dict):
-        return {name: bare(value) for name, value in data.items() if NEEDED.match(name)}
-    return [bare(one) for one in data] if isinstance(data, list) else data
-
-
-def strange(data: Any) -> Any:
-    """With values that nobody has heard of yet, and fields too."""
-    if isinstance(data, dict):
-        known = {
-            name: "hibernating" if name in STATES and isinstance(value, str) else strange(value)
-            for name, value in data.items()
-        }
-        return known | {"colour": {"name": ["green"]}}
-    return [strange(one) for one in data] if isinstance(data, list) else data
-
-
-def empty(data: Any) -> Any:
-    """With null wherever that may be."""
-    if isinstance(data, dict):
-        return {
-            name: empty(value) if NEEDED.match(name) or isinstance(value, dict | list) else None
-            for name, value in data.items()
-        }
-    return [empty(one) for one in data] if isinstance(data, list) else data
-
-
-def jumbled(seed: int) -> Callable[[Any], Any]:
-    """Here and there a value of another type."""
-    others: list[Any] = [None, True, -1, 1e300, "", "x" * 5000, "²", [], {}, [{}], {"id": []}]
-    chance = random.Random(seed)
-
-    def twist(data: Any) -> Any:
-        if chance.random() < 0.04:
-            return chance.choice(others)
-        if isinstance(data, dict):
-            return {name: twist(value) for name, value in data.items()}
-        return [twist(one) for one in data] if isinstance(data, list) else data
-
-    return twist
-
-
 TWISTS = {"bare": bare, "strange": strange, "empty": empty}
 
 
@@ -275,3 +223,18 @@ def test_wrong_types_are_nonsense_and_no_more(
             assert dave.htmx_get(address).status_code < 400, name
         else:
             expect_page(dave.get(address), name)
+
+
+def test_every_page_that_lives_has_an_address_of_its_region_alone(
+    carol: Person, real_ids: dict[str, Any]
+) -> None:
+    """What comes from there is put into the page that is open."""
+    found = set()
+    for name, address in addresses(real_ids):
+        html = carol.get(address).content.decode()
+        for region in re.findall(r'<div id="live"[^>]* data-live="([^"]*)"', html):
+            answer = carol.htmx_get(region.replace("&amp;", "&"), at=address).content.decode()
+            assert answer.lstrip().startswith('<div id="live"'), name
+            assert "<main" not in answer, name
+            found.add(name)
+    assert {"dashboard", "project", "endpoint", "branch", "endpoint_pg_settings"} <= found
