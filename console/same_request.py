@@ -87,7 +87,8 @@ def _value(form: forms.Form, name: str, method: str) -> Any:
     value, kind = form[name].value(), form.fields[name]
     if isinstance(kind, forms.ChoiceField) and not (form.is_bound or value):
         # As browsers have it.
-        value = next((key for key, _ in kind.choices), "")
+        offered: Any = kind.choices
+        value = next((key for key, _ in offered), "")
     elif method == "PATCH" and not (form.is_bound and name in form.changed_data):
         return None
     if name == "pg_settings":
