@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from console.actors import Actor
-from console.api_results import JSONObject, moment, required, text
+from console.api_results import JSONObject, inner, moment, required, text, texts
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,6 @@ class Event:
 
     @classmethod
     def read(cls, data: JSONObject) -> "Event":
-        changes = data.get("changes")
-        operation_ids = data.get("operation_ids")
         return cls(
             id=required(data, "id"),
             type=text(data, "type"),
@@ -37,10 +35,6 @@ class Event:
             project_id=text(data, "project_id"),
             branch_id=text(data, "branch_id"),
             endpoint_id=text(data, "endpoint_id"),
-            operation_ids=[
-                item
-                for item in (operation_ids if isinstance(operation_ids, list) else [])
-                if isinstance(item, str)
-            ],
-            changes=changes if isinstance(changes, Mapping) else {},
+            operation_ids=texts(data, "operation_ids"),
+            changes=inner(data, "changes"),
         )

@@ -36,6 +36,24 @@ def number(data: JSONObject, name: str, default: float = 0) -> float:
     return value if is_number and value is not None and isfinite(value) else default
 
 
+def whole(data: JSONObject, name: str) -> int | None:
+    """A number that counts or measures something; None where there is none."""
+    found = number(data, name, -1)
+    return int(found) if found >= 0 else None
+
+
+def inner(data: JSONObject, name: str) -> JSONObject:
+    """An object within; an empty one where there is none."""
+    value = data.get(name)
+    return value if isinstance(value, Mapping) else {}
+
+
+def texts(data: JSONObject, name: str) -> list[str]:
+    """What is text of a list; nothing where there is none."""
+    value = data.get(name)
+    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
+
+
 def moment(data: JSONObject, name: str) -> datetime | None:
     """A timestamp; None where absent, unreadable, or one of the API's zero timestamps."""
     try:
@@ -131,14 +149,9 @@ class Project:
             region_id=text(data, "region_id"),
             pg_version=int(number(data, "pg_version")),
             created_at=moment(data, "created_at"),
-            settings=_object(data, "settings"),
-            default_endpoint_settings=_object(data, "default_endpoint_settings"),
+            settings=inner(data, "settings"),
+            default_endpoint_settings=inner(data, "default_endpoint_settings"),
         )
-
-
-def _object(data: JSONObject, name: str) -> JSONObject:
-    value = data.get(name)
-    return value if isinstance(value, Mapping) else {}
 
 
 @dataclass(frozen=True)
@@ -167,7 +180,6 @@ class Branch:
     @classmethod
     def read(cls, data: JSONObject) -> "Branch":
         branch_id = required(data, "id")
-        size = number(data, "logical_size", -1)
         creator = data.get("created_by")
         return cls(
             id=branch_id,
@@ -176,7 +188,7 @@ class Branch:
             current_state=text(data, "current_state"),
             default=data.get("default") is True or data.get("primary") is True,
             created_at=moment(data, "created_at"),
-            logical_size=int(size) if size >= 0 else None,
+            logical_size=whole(data, "logical_size"),
             expires_at=moment(data, "expires_at"),
             protected=data.get("protected") is True,
             schema_only=text(data, "init_source") == "schema-only",
@@ -224,8 +236,7 @@ class Endpoint:
 
     @classmethod
     def read(cls, data: JSONObject) -> "Endpoint":
-        settings = data.get("settings")
-        pg_settings = settings.get("pg_settings") if isinstance(settings, Mapping) else None
+        pg_settings = inner(inner(data, "settings"), "pg_settings")
         return cls(
             id=required(data, "id"),
             host=text(data, "host"),
@@ -238,7 +249,7 @@ class Endpoint:
             max_cu=number(data, "autoscaling_limit_max_cu"),
             current_state=text(data, "current_state"),
             pending_state=text(data, "pending_state"),
-            pg_settings={str(name): str(value) for name, value in (pg_settings or {}).items()},
+            pg_settings={str(name): str(value) for name, value in pg_settings.items()},
             pooler_enabled=data.get("pooler_enabled") is True,
             pooler_mode=text(data, "pooler_mode"),
             disabled=data.get("disabled") is True,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from console.api_results import JSONObject, moment, number, objects, one, required, stamp, text
+from console.api_results import JSONObject, moment, objects, one, required, stamp, text, whole
 from console.api_transport import Transport
 from console.api_webhooks import may_be_missing
 
@@ -26,7 +26,6 @@ class Snapshot:
     @classmethod
     def read(cls, data: JSONObject) -> "Snapshot":
         snapshot_id = required(data, "id")
-        size = number(data, "full_size", -1)
         return cls(
             id=snapshot_id,
             name=text(data, "name") or snapshot_id,
@@ -34,7 +33,7 @@ class Snapshot:
             timestamp=moment(data, "timestamp"),
             created_at=moment(data, "created_at"),
             expires_at=moment(data, "expires_at"),
-            full_size=int(size) if size >= 0 else None,
+            full_size=whole(data, "full_size"),
         )
 
 

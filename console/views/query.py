@@ -12,7 +12,6 @@ from django.views.decorators.http import require_http_methods
 
 from console import sessions, sql_over_http
 from console.api_errors import APIError, NotOffered, Unauthorized
-from console.management_api import side_by_side
 from console.query_form import USUALLY, QueryForm
 from console.query_rows import (
     EXPLAIN,
@@ -26,6 +25,7 @@ from console.query_rows import (
 from console.reach import READ_ONLY
 from console.request import ConsoleRequest
 from console.responses import spell_out
+from console.side_by_side import side_by_side
 from console.sql_over_http import Query, Result, SqlFailed
 from console.sql_statements import Statement, split
 

@@ -269,7 +269,9 @@ def test_the_same_by_command_follows_what_is_filled_in(signed_in: Page, shop: Pr
     page.get_by_label("Stays").select_option("For 1 day")
     page.get_by_label("Create an endpoint on it").uncheck()
     page.get_by_label("Schema only").check()
-    expect(curl).to_contain_text(re.compile(r'"expires_at":"\d{4}-[^"]{14}Z","init_source":"schema'))
+    expect(curl).to_contain_text(
+        re.compile(r'"expires_at":"\d{4}-[^"]{14}Z","init_source":"schema')
+    )
     expect(curl).not_to_contain_text("endpoints")
     expect(neonctl).to_contain_text(re.compile(r"--expires-at \S+Z --no-compute --schema-only$"))
     page.get_by_role("button", name="Copy neonctl").click()
