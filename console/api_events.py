@@ -6,7 +6,16 @@ from datetime import datetime
 from typing import Any
 
 from console.actors import Actor
-from console.api_results import IDENTIFIER, JSONObject, identifier, moment, own_id, text
+from console.api_results import (
+    IDENTIFIER,
+    JSONObject,
+    identifier,
+    inner,
+    moment,
+    own_id,
+    text,
+    texts,
+)
 
 
 @dataclass(frozen=True)
@@ -26,8 +35,6 @@ class Event:
 
     @classmethod
     def read(cls, data: JSONObject) -> "Event":
-        changes = data.get("changes")
-        operation_ids = data.get("operation_ids")
         return cls(
             id=own_id(data),
             type=text(data, "type"),
@@ -38,9 +45,7 @@ class Event:
             branch_id=identifier(data, "branch_id"),
             endpoint_id=identifier(data, "endpoint_id"),
             operation_ids=[
-                item
-                for item in (operation_ids if isinstance(operation_ids, list) else [])
-                if isinstance(item, str) and IDENTIFIER.fullmatch(item)
+                one for one in texts(data, "operation_ids") if IDENTIFIER.fullmatch(one)
             ],
-            changes=changes if isinstance(changes, Mapping) else {},
+            changes=inner(data, "changes"),
         )

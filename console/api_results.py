@@ -60,9 +60,22 @@ def number(data: JSONObject, name: str, default: float = 0) -> float:
     return value if is_number and value is not None and abs(value) < LARGEST else default
 
 
-def mapping(data: JSONObject, name: str) -> JSONObject:
+def whole(data: JSONObject, name: str) -> int | None:
+    """A number that counts or measures something; None where there is none."""
+    found = number(data, name, -1)
+    return int(found) if found >= 0 else None
+
+
+def inner(data: JSONObject, name: str) -> JSONObject:
+    """An object within; an empty one where there is none."""
     value = data.get(name)
     return value if isinstance(value, Mapping) else {}
+
+
+def texts(data: JSONObject, name: str) -> list[str]:
+    """What is text of a list; nothing where there is none."""
+    value = data.get(name)
+    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
 
 
 def moment(data: JSONObject, name: str) -> datetime | None:
@@ -161,8 +174,8 @@ class Project:
             region_id=text(data, "region_id"),
             pg_version=int(number(data, "pg_version")),
             created_at=moment(data, "created_at"),
-            settings=mapping(data, "settings"),
-            default_endpoint_settings=mapping(data, "default_endpoint_settings"),
+            settings=inner(data, "settings"),
+            default_endpoint_settings=inner(data, "default_endpoint_settings"),
         )
 
 
@@ -192,7 +205,6 @@ class Branch:
     @classmethod
     def read(cls, data: JSONObject) -> "Branch":
         branch_id = own_id(data)
-        size = number(data, "logical_size", -1)
         creator = data.get("created_by")
         return cls(
             id=branch_id,
@@ -201,7 +213,7 @@ class Branch:
             current_state=text(data, "current_state"),
             default=data.get("default") is True or data.get("primary") is True,
             created_at=moment(data, "created_at"),
-            logical_size=int(size) if size >= 0 else None,
+            logical_size=whole(data, "logical_size"),
             expires_at=moment(data, "expires_at"),
             protected=data.get("protected") is True,
             schema_only=text(data, "init_source") == "schema-only",
@@ -249,7 +261,7 @@ class Endpoint:
 
     @classmethod
     def read(cls, data: JSONObject) -> "Endpoint":
-        pg_settings = mapping(mapping(data, "settings"), "pg_settings")
+        pg_settings = inner(inner(data, "settings"), "pg_settings")
         return cls(
             id=own_id(data),
             host=text(data, "host"),

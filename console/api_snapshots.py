@@ -9,13 +9,13 @@ from console.api_results import (
     JSONObject,
     identifier,
     moment,
-    number,
     objects,
     one,
     own_id,
     required,
     stamp,
     text,
+    whole,
 )
 from console.api_transport import Transport
 from console.api_webhooks import may_be_missing
@@ -37,7 +37,6 @@ class Snapshot:
     @classmethod
     def read(cls, data: JSONObject) -> "Snapshot":
         snapshot_id = own_id(data)
-        size = number(data, "full_size", -1)
         return cls(
             id=snapshot_id,
             name=text(data, "name") or snapshot_id,
@@ -45,7 +44,7 @@ class Snapshot:
             timestamp=moment(data, "timestamp"),
             created_at=moment(data, "created_at"),
             expires_at=moment(data, "expires_at"),
-            full_size=int(size) if size >= 0 else None,
+            full_size=whole(data, "full_size"),
         )
 
 

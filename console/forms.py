@@ -55,8 +55,8 @@ def project_in_list(project: Project) -> str:
 
 
 def branch_in_list(branch: Branch) -> str:
-    name = branch.name if branch.name == branch.id else f"{branch.name} · {branch.id}"
-    return f"{name} (default)" if branch.default else name
+    """By its name, which it has alone in its project: with its id it would be cut on a phone."""
+    return f"{branch.name} (default)" if branch.default else branch.name
 
 
 class ProjectForm(forms.Form):

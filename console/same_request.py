@@ -4,9 +4,9 @@ The key is never in it. `static/same.js` writes both anew while the form is fill
 import json
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 from urllib.parse import quote
 
 from django import forms
@@ -87,7 +87,8 @@ def _value(form: forms.Form, name: str, method: str) -> Any:
     value, kind = form[name].value(), form.fields[name]
     if isinstance(kind, forms.ChoiceField) and not (form.is_bound or value):
         # As browsers have it.
-        value = next((key for key, _ in cast(Iterable[tuple[str, str]], kind.choices)), "")
+        offered: Any = kind.choices
+        value = next((key for key, _ in offered), "")
     elif method == "PATCH" and not (form.is_bound and name in form.changed_data):
         return None
     if name == "pg_settings":

@@ -7,7 +7,6 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from console.api_key_form import ApiKeyForm
 from console.forms import PROJECTS_OFFERED
-from console.management_api import side_by_side
 from console.request import ConsoleRequest
 from console.responses import (
     FormPage,
@@ -18,6 +17,7 @@ from console.responses import (
     show_form,
     show_secret,
 )
+from console.side_by_side import side_by_side
 
 
 @require_safe

@@ -11,10 +11,10 @@ from console.api_errors import APIError, NotFound
 from console.api_results import Branch, stamp
 from console.branch_forms import LifetimeFields, ResetForm, RestoreForm, named
 from console.forms import ConfirmForm, RenameForm
-from console.management_api import side_by_side
 from console.parts import part
 from console.request import ConsoleRequest
 from console.responses import FormPage, act, back, choices, done, problems_beside, show_form
+from console.side_by_side import side_by_side
 
 WHAT_A_RESTORE_DOES = (
     "It keeps its id, name, endpoint and host. Open connections are dropped, and its roles and "

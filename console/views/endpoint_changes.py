@@ -9,7 +9,7 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from console import losses
 from console.forms import ConfirmForm
-from console.management_api import ManagementAPI, side_by_side
+from console.management_api import ManagementAPI
 from console.parts import part
 from console.request import ConsoleRequest
 from console.responses import (
@@ -22,6 +22,7 @@ from console.responses import (
     show_confirmation,
     show_form,
 )
+from console.side_by_side import side_by_side
 
 Call = Callable[[ManagementAPI, str, str, bool], object]
 

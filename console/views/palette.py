@@ -13,11 +13,11 @@ from django.views.decorators.http import require_safe
 from console.api_errors import APIError
 from console.api_results import Branch, Endpoint, Project
 from console.forms import PROJECTS_OFFERED
-from console.management_api import side_by_side
 from console.middleware import public
 from console.request import ConsoleRequest
 from console.sessions import Account, present
 from console.shortcuts import GROUPS
+from console.side_by_side import side_by_side
 
 OF_A_PROJECT = re.compile(r"/projects/([a-z0-9-]+)(?:/|$)")
 

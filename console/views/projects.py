@@ -19,11 +19,11 @@ from console.dashboard import (
     totals,
 )
 from console.listing import Listing, Order, listing
-from console.management_api import each_or_none, or_none, side_by_side
 from console.outcomes import Outcome, There
 from console.polling import Polling, polling, render_live
 from console.request import ConsoleRequest
 from console.rows import ENDPOINT_ORDERS, endpoint_row
+from console.side_by_side import each_or_none, or_none, side_by_side
 
 # The most that the API gives at once.
 PROJECTS_READ = 400

@@ -13,7 +13,6 @@ from django.views.decorators.http import require_http_methods
 from console import sessions, sql_over_http
 from console.api_errors import APIError, NotOffered
 from console.api_results import Project
-from console.management_api import side_by_side
 from console.query_form import USUALLY, QueryForm
 from console.query_rows import (
     EXPLAIN,
@@ -27,6 +26,7 @@ from console.query_rows import (
 from console.reach import READ_ONLY
 from console.request import ConsoleRequest
 from console.responses import words_beside
+from console.side_by_side import side_by_side
 from console.sql_over_http import Query, SqlFailed
 from console.sql_statements import MOST_STATEMENTS, split
 

@@ -7,7 +7,6 @@ from django.views.decorators.http import require_http_methods
 
 from console.branch_forms import RoleForm
 from console.losses import Loss
-from console.management_api import side_by_side
 from console.parts import part
 from console.request import ConsoleRequest
 from console.responses import (
@@ -18,6 +17,7 @@ from console.responses import (
     show_form,
     show_secret,
 )
+from console.side_by_side import side_by_side
 
 KEEP_IT = (
     "Copy it now, and keep it where you keep passwords: it can be shown again only where the "

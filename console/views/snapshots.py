@@ -9,7 +9,6 @@ from console.api_results import Branch, stamp
 from console.api_snapshots import Snapshot
 from console.branch_forms import SnapshotEditForm, SnapshotForm, SnapshotRestoreForm
 from console.losses import Loss
-from console.management_api import side_by_side
 from console.request import ConsoleRequest
 from console.responses import (
     FormPage,
@@ -20,6 +19,7 @@ from console.responses import (
     show_confirmation,
     show_form,
 )
+from console.side_by_side import side_by_side
 from console.templatetags.console_tags import size
 
 

@@ -13,7 +13,6 @@ from console.api_webhooks import ALL_EVENTS, Delivery, Webhook
 from console.event_words import event_type
 from console.forms import PROJECTS_OFFERED
 from console.losses import Loss
-from console.management_api import side_by_side
 from console.polling import Polling, render_live
 from console.request import ConsoleRequest
 from console.responses import (
@@ -26,6 +25,7 @@ from console.responses import (
     show_form,
     show_secret,
 )
+from console.side_by_side import side_by_side
 from console.statuses import delivery_status
 from console.webhook_form import WebhookForm
 
