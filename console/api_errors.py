@@ -111,6 +111,13 @@ class OutOfDate(APIError):
     page_status = 409
 
 
+class AnotherSignIn(APIError):
+    """The console's own: the page that asks was made for somebody else."""
+
+    title = "You have signed in with another key"
+    page_status = 409
+
+
 class ServerError(APIError):
     """5xx: the API itself failed."""
 

@@ -87,7 +87,9 @@ urlpatterns = [
     ),
     path(f"{ENDPOINT}/pg-settings", endpoints.pg_settings, name="endpoint_pg_settings"),
     path(
-        f"{ENDPOINT}/pg-settings-live", endpoints.pg_settings_live, name="endpoint_pg_settings_live"
+        f"{ENDPOINT}/pg-settings-live",
+        endpoints.pg_settings_live,
+        name="endpoint_pg_settings_live",
     ),
     path(f"{ENDPOINT}/reassign", endpoints.reassign, name="endpoint_reassign"),
     path(f"{ENDPOINT}/settings", endpoints.settings, name="endpoint_settings"),
