@@ -9,8 +9,9 @@ from datetime import UTC, datetime
 from console.api_events import Event
 from console.api_projects import ProjectState
 from console.api_results import Endpoint, Project
-from console.event_words import EventType, event_type
+from console.event_rows import EventRow, event_row
 from console.listing import Order
+from console.outcomes import NOT_READ
 from console.statuses import ACTIVE, IDLE, STOPPED, Status, endpoint_state
 
 # What is told of the last day: it failed, it woke, it went to sleep.
@@ -38,8 +39,7 @@ class ProjectRow:
 class Lately:
     """One thing that happened lately."""
 
-    event: Event
-    type: EventType
+    row: EventRow
     project_name: str
 
 
@@ -122,7 +122,7 @@ def latest(events: Sequence[Event], projects: Sequence[Project], *, most: int) -
     failed = [event for event in known if event.type == FAILED][:most]
     others = [event for event in known if event.type != FAILED][: most - len(failed)]
     chosen = sorted([*failed, *others], key=_at, reverse=True)
-    return [Lately(event, event_type(event.type), names[event.project_id]) for event in chosen]
+    return [Lately(event_row(event, NOT_READ, names), names[event.project_id]) for event in chosen]
 
 
 def _at(event: Event) -> datetime:

@@ -21,7 +21,7 @@ from console.api_errors import AnotherSignIn, APIError, Unauthorized
 from console.management_api import ManagementAPI
 from console.request import ConsoleRequest
 from console.responses import show_problem
-from console.views.problems import wrong_method
+from console.views.problems import too_large, wrong_method
 
 log = logging.getLogger(__name__)
 
@@ -161,6 +161,10 @@ class ProblemMiddleware:
         self.get_response = get_response
 
     def __call__(self, request: ConsoleRequest) -> HttpResponseBase:
+        # Django bounds what it keeps of a form, but not the files that it would put on disk for it:
+        # here nobody is known yet, and nothing of it was read.
+        if int(request.META.get("CONTENT_LENGTH") or 0) > settings.DATA_UPLOAD_MAX_MEMORY_SIZE:
+            return too_large(request)
         response = self.get_response(request)
         return wrong_method(request) if response.status_code == 405 else response
 

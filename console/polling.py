@@ -121,7 +121,8 @@ def render_problem(
     request: ConsoleRequest, problem: APIError, *, sign_in_url: str = ""
 ) -> HttpResponse:
     """What replaces only the region's status line when a poll fails: the rest stays as it was."""
-    over = isinstance(problem, NotFound)
+    # Where a server is being started anew, what stands before it may answer in its place.
+    over = isinstance(problem, NotFound) and problem.is_told
     state = Polling(
         region_url=request.path,
         next_url=request.get_full_path(),

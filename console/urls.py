@@ -115,6 +115,7 @@ urlpatterns = [
     path(f"{BRANCH}/database/edit", databases.edit, name="database_edit"),
     path(f"{BRANCH}/database/delete", databases.delete, name="database_delete"),
     path(f"{BRANCH}/new-snapshot", snapshots.create, name="snapshot_create"),
+    path(f"{SNAPSHOT}/edit", snapshots.edit, name="snapshot_edit"),
     path(f"{SNAPSHOT}/restore", snapshots.restore, name="snapshot_restore"),
     path(f"{SNAPSHOT}/delete", snapshots.delete, name="snapshot_delete"),
     path(f"{PROJECT}/operations", operations.index, name="operations"),

@@ -40,7 +40,7 @@
     label.append(field);
     box.append(label);
     // A modal dialog lies above everything else.
-    (document.querySelector("dialog[open]") ?? document.body).append(box);
+    (document.querySelector("dialog[open]") ?? document.getElementById("main")).append(box);
     field.select();
     const leave = () => {
       box.remove();

@@ -11,10 +11,11 @@ from console.api_events import Event
 from console.api_results import Page
 from console.event_rows import Known, days
 from console.filters import EventFilters
-from console.management_api import ManagementAPI, each_or_none, or_none, side_by_side
+from console.management_api import ManagementAPI
 from console.outcomes import NOT_READ, There
 from console.polling import Polling, page_and_region
 from console.request import ConsoleRequest
+from console.side_by_side import each_or_none, or_none, side_by_side
 
 EVENTS_A_PAGE = 30
 # Of an account's page, so many projects are asked for what they still have.

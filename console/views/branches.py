@@ -10,13 +10,13 @@ from console.branch_forms import BranchForm
 from console.branch_list import branch_list
 from console.branch_picture import describe, pictures
 from console.branch_rows import branch_rows
-from console.management_api import side_by_side
 from console.outcomes import There
 from console.parts import part
 from console.polling import Polling, page_and_region, polling
 from console.request import ConsoleRequest
 from console.responses import FormPage, back, choices, done, problems_beside, show_form
 from console.rows import endpoint_row
+from console.side_by_side import side_by_side
 
 # Read more than concerns branches: an endpoint's pending word may come from one further down.
 OPERATIONS_READ = 50

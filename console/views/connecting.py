@@ -11,9 +11,9 @@ from console.api_errors import APIError, Forbidden, NonsenseAnswer, Unauthorized
 from console.api_results import Endpoint, Project
 from console.connection_form import ConnectionForm
 from console.connection_strings import in_style
-from console.management_api import or_none, side_by_side
 from console.request import ConsoleRequest
 from console.responses import spell_out
+from console.side_by_side import or_none, side_by_side
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

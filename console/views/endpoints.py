@@ -22,13 +22,14 @@ from console.api_results import Branch, Page
 from console.endpoint_operations import own_operations
 from console.forms import EndpointForm, EndpointSettingsForm, ReassignForm, offer_branches
 from console.listing import listing
-from console.management_api import ManagementAPI, side_by_side
+from console.management_api import ManagementAPI
 from console.outcomes import NOT_READ, There
 from console.parts import first_problem, part
 from console.polling import Polling, is_poll, page_and_region, polling
 from console.request import ConsoleRequest
 from console.responses import FormPage, back, choices, done, problems_beside, show_form
 from console.rows import PG_SETTING_ORDERS, PgSettingRow, endpoint_row, operation_rows
+from console.side_by_side import side_by_side
 from console.statuses import is_unfinished
 
 OPERATIONS_SHOWN = 10

@@ -11,12 +11,13 @@ from django.urls import reverse
 from console.api_operations import Operation
 from console.api_results import Branch, Endpoint, Page
 from console.filters import OperationFilters
-from console.management_api import ManagementAPI, each_or_none, or_none, side_by_side
+from console.management_api import ManagementAPI
 from console.outcomes import There, lasting_words
 from console.polling import Polling, page_and_region, polling
 from console.request import ConsoleRequest
 from console.run_rows import run_row
 from console.runs import Names, Run, runs_of
+from console.side_by_side import each_or_none, or_none, side_by_side
 from console.story import warning_of
 from console.timeline import OPERATIONS_READ, Timeline, begin_of, hours_asked, timeline
 

@@ -22,12 +22,13 @@ from console.dashboard import (
     totals,
 )
 from console.listing import Listing, Order, listing
-from console.management_api import ManagementAPI, each_or_none, side_by_side
+from console.management_api import ManagementAPI
 from console.outcomes import Outcome, There
 from console.parts import first_problem, part
 from console.polling import Polling, page_and_region, polling
 from console.request import ConsoleRequest
 from console.rows import ENDPOINT_ORDERS, endpoint_row
+from console.side_by_side import each_or_none, side_by_side
 
 # The most that the API gives at once.
 PROJECTS_READ = 400

@@ -18,7 +18,7 @@ from console.api_operations import Operation
 from console.api_results import Branch, Endpoint, Project
 from console.event_rows import EventRow, event_row
 from console.forms import new_once
-from console.management_api import ManagementAPI, each_or_none, side_by_side
+from console.management_api import ManagementAPI
 from console.outcomes import There
 from console.polling import Polling, page_and_region, polling, render_live
 from console.request import ConsoleRequest
@@ -28,10 +28,11 @@ from console.run_rows import (
     run_row,
     run_url,
     things,
-    waterfall,
     why_failed,
 )
 from console.runs import Names, Run
+from console.side_by_side import each_or_none, side_by_side
+from console.waterfall import waterfall
 
 # More than the operations of one request, and than the retries of one run, ever are.
 CHAIN_READ = 100

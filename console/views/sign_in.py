@@ -21,12 +21,13 @@ from console.api_errors import (
 from console.api_keys import OwnKey
 from console.api_results import User
 from console.forms import EmptyForm
-from console.management_api import ManagementAPI, side_by_side
+from console.management_api import ManagementAPI
 from console.middleware import public
 from console.request import ConsoleRequest
 from console.responses import FormPage, back, done, problems_beside, show_form, spell_out
 from console.servers import default_server, find_server, servers
 from console.sessions import Account
+from console.side_by_side import side_by_side
 from console.sign_in_form import SignInForm
 
 

@@ -10,9 +10,8 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from console.api_webhooks import ALL_EVENTS, Delivery, Webhook
 from console.event_words import event_type
-from console.forms import PROJECTS_OFFERED, EmptyForm
+from console.forms import PROJECTS_OFFERED
 from console.losses import Loss
-from console.management_api import side_by_side
 from console.polling import Polling, page_and_region
 from console.request import ConsoleRequest
 from console.responses import (
@@ -21,9 +20,11 @@ from console.responses import (
     choices,
     done,
     problems_beside,
+    show_confirmation,
     show_form,
     show_secret,
 )
+from console.side_by_side import side_by_side
 from console.statuses import delivery_status
 from console.webhook_form import WebhookForm
 
@@ -106,10 +107,6 @@ def _is_on_its_way(found: Sequence[Delivery]) -> bool:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def rotate(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
-    form = EmptyForm(request.POST if request.method == "POST" else None)
-    if request.method == "POST" and form.is_valid():
-        with problems_beside(form):
-            return _show_secret(request, request.api.webhooks.rotate_secret(webhook_id))
     page = FormPage(
         title="Make a new secret",
         intro="A new secret is made and shown once. For a day messages are signed with the one "
@@ -117,30 +114,35 @@ def rotate(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
         submit="Make a new secret",
         back=reverse("webhook", args=[webhook_id]),
     )
-    return show_form(request, form, page)
+    return show_confirmation(
+        request,
+        lambda: page,
+        lambda: _show_secret(request, request.api.webhooks.rotate_secret(webhook_id)),
+    )
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def delete(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
-    form = EmptyForm(request.POST if request.method == "POST" else None)
-    if request.method == "POST" and form.is_valid():
-        with problems_beside(form):
-            request.api.webhooks.delete(webhook_id)
-            return done(request, reverse("webhooks"), "The webhook is deleted.", is_live=False)
-    # Nobody should be asked to confirm the deletion of what isn't there.
-    found = choices(request, lambda: [request.api.webhooks.get(webhook_id)])
-    page = FormPage(
-        title="Delete the webhook",
-        intro=f"To {found[0].url if found else webhook_id}. It goes for good, and with it:",
-        submit="Delete webhook",
-        danger=True,
-        back=reverse("webhook", args=[webhook_id]),
-        losses=(
-            Loss("Its secret", "your program can check no message by it any more"),
-            Loss("Its deliveries", "the record of them, and what still waits to be sent"),
-        ),
-    )
-    return show_form(request, form, page)
+    def remove() -> HttpResponse:
+        request.api.webhooks.delete(webhook_id)
+        return done(request, reverse("webhooks"), "The webhook is deleted.", is_live=False)
+
+    def page() -> FormPage:
+        # Nobody should be asked to confirm the deletion of what isn't there.
+        found = choices(request, lambda: [request.api.webhooks.get(webhook_id)])
+        return FormPage(
+            title="Delete the webhook",
+            intro=f"To {found[0].url if found else webhook_id}. It goes for good, and with it:",
+            submit="Delete webhook",
+            danger=True,
+            back=reverse("webhook", args=[webhook_id]),
+            losses=(
+                Loss("Its secret", "your program can check no message by it any more"),
+                Loss("Its deliveries", "the record of them, and what still waits to be sent"),
+            ),
+        )
+
+    return show_confirmation(request, page, remove)
 
 
 @require_POST

@@ -91,7 +91,7 @@ def test_it_tells_what_goes_on_and_what_went_wrong(alice: Person, shop: Shop) ->
     for words in ("1 failed", "woke", "slept"):
         assert words in row
     assert "1 failed in the last day" in page.text
-    assert "apply_config has failed" in page.text
+    assert "“Apply configuration” has failed" in page.text
 
 
 def test_with_many_projects_it_makes_no_more_calls(dave: Person, misbehaving: Misbehaving) -> None:
