@@ -419,6 +419,11 @@ class TestPreferences:
         assert "data-theme" not in html
         assert "data-shortcuts" not in html
 
+    def test_it_goes_back_to_any_page_of_ours(self, visitor: Browser) -> None:
+        sent = {"theme": "dark", "next": "/a\nb"}
+        answer = visitor.post("/preferences", sent, headers={"HX-Request": "true"})
+        assert answer["HX-Redirect"] == "/a%0Ab"
+
     def test_what_is_no_theme_is_none(self, visitor: Browser) -> None:
         assert visitor.post("/preferences", {"theme": '"><script>'}).status_code == 422
         visitor.cookies["perch_theme"] = "x y"
