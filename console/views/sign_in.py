@@ -14,7 +14,6 @@ from console.api_errors import (
     APIError,
     Forbidden,
     NonsenseAnswer,
-    OutOfDate,
     Refused,
     Unauthorized,
 )
@@ -135,8 +134,7 @@ def _signed_out_everywhere(request: ConsoleRequest) -> HttpResponse:
     where it may be another's by now."""
     if sessions.present(request) is None:
         raise Unauthorized("You are not signed in.")
-    if request.is_out_of_date:
-        raise OutOfDate("You have signed in anew since this page was made.")
+    request.api.require_current()
     if sessions.sign_out(request, everywhere=True):
         messages.success(request, "Whoever was signed in with this key is signed out.")
     else:
