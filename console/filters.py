@@ -9,7 +9,7 @@ from django import forms
 from django.utils import timezone
 
 from console.actors import actor_choices
-from console.api_results import Branch, Endpoint
+from console.api_results import Branch, Endpoint, stamp
 from console.event_words import type_choices
 from console.forms import OpenChoiceField, offer
 from console.statuses import ACTIONS, OPERATION_STATUSES
@@ -72,7 +72,7 @@ class FilterForm(forms.Form):
 
 def _words(value: str | datetime) -> str:
     if isinstance(value, datetime):
-        return value.strftime("%Y-%m-%dT%H:%M:%SZ")
+        return stamp(value)
     return value
 
 

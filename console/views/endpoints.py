@@ -18,7 +18,7 @@ from console.activity_band import (
 )
 from console.api_events import Event
 from console.api_operations import Operation
-from console.api_results import Branch, Page
+from console.api_results import Branch, Page, stamp
 from console.endpoint_operations import own_operations
 from console.forms import EndpointForm, EndpointSettingsForm, ReassignForm, offer_branches
 from console.listing import listing
@@ -102,7 +102,7 @@ def _starts(api: ManagementAPI, project_id: str, endpoint_id: str) -> Page[Opera
 
 
 def _long_ago() -> str:
-    return (datetime.now(UTC) - LONGEST_BACK).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return stamp(datetime.now(UTC) - LONGEST_BACK)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

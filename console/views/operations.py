@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 from django.urls import reverse
 
 from console.api_operations import Operation
-from console.api_results import Branch, Endpoint, Page
+from console.api_results import Branch, Endpoint, Page, stamp
 from console.filters import OperationFilters
 from console.management_api import ManagementAPI
 from console.outcomes import There, lasting_words
@@ -183,7 +183,7 @@ show_timeline, timeline_live = page_and_region(
 
 
 def _operations_since(api: ManagementAPI, project_id: str, hours: int) -> Sequence[Operation]:
-    since = begin_of(hours).strftime("%Y-%m-%dT%H:%M:%SZ")
+    since = stamp(begin_of(hours))
     return api.operations(project_id, limit=OPERATIONS_READ, since=since).items
 
 

@@ -10,7 +10,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_safe
 
 from console.api_events import Event
-from console.api_results import Endpoint, Page
+from console.api_results import Endpoint, Page, stamp
 from console.dashboard import (
     FAILED,
     ORDERS,
@@ -96,7 +96,7 @@ def _lately(api: ManagementAPI, *types: str) -> Page[Event]:
 
 
 def _day() -> str:
-    return (datetime.now(UTC) - timedelta(days=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return stamp(datetime.now(UTC) - timedelta(days=1))
 
 
 @require_safe

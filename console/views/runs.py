@@ -15,7 +15,7 @@ from console.actors import Actor
 from console.api_errors import NotFound
 from console.api_events import Event
 from console.api_operations import Operation
-from console.api_results import Branch, Endpoint, Project
+from console.api_results import Branch, Endpoint, Project, stamp
 from console.event_rows import EventRow, event_row
 from console.forms import new_once
 from console.management_api import ManagementAPI
@@ -150,7 +150,7 @@ def _events(api: ManagementAPI, project_id: str, run: Run) -> Sequence[Event]:
 def _retries(api: ManagementAPI, project_id: str, run: Run) -> Sequence[Operation]:
     if not run.can_be_retried or run.ended_at is None:
         return ()
-    since = run.ended_at.strftime("%Y-%m-%dT%H:%M:%SZ")
+    since = stamp(run.ended_at)
     return api.operations(project_id, limit=RETRIES_READ, initiator="retry", since=since).items
 
 
