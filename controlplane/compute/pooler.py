@@ -86,15 +86,16 @@ def pooler_socket(socket_dir: Path) -> Path:
     return socket_dir / f".s.PGSQL.{PORT}"
 
 
-def ensure_pooler(branch_id: str, socket_dir: Path, *, roles: Collection[str]) -> None:
-    """Have the pooler run beside the branch's compute, for these roles' clients.
+def ensure_pooler(branch_id: str, socket_dir: Path, *, roles: Collection[str]) -> Version:
+    """Have the pooler run beside the branch's compute, for these roles' clients. Returns its
+    version.
 
     Raises PoolerUnavailable.
     """
     admit_roles(branch_id, roles)
-    if _is_serving(branch_id, socket_dir):
-        return
     program = pgbouncer()
+    if _is_serving(branch_id, socket_dir):
+        return pooler_version(program) if program else (0, 0)
     if program is None:
         raise PoolerUnavailable("pooling is not available: PgBouncer is not installed on this host")
     # One that hangs, or that was left half started, holds what the new one needs.
@@ -108,6 +109,7 @@ def ensure_pooler(branch_id: str, socket_dir: Path, *, roles: Collection[str]) -
     _configure(branch_id, socket_dir, program)
     with lease(branch_id) as inherited:
         _start(branch_id, socket_dir, program, inherited)
+    return pooler_version(program)
 
 
 def _configure(branch_id: str, socket_dir: Path, program: str) -> None:

@@ -55,6 +55,8 @@ class ComputeAddress:
     socket: Path
     # Tells one run of the compute from the next at the same path, as its start time does.
     run: str = ""
+    # PgBouncer's, where it is a pooler's address.
+    pooler_version: tuple[int, int] | None = None
 
 
 class Directory(Protocol):
@@ -118,6 +120,10 @@ class Clients(Protocol):
 
     def hold_to(self, endpoint_id: str, rules: AccessRules | None) -> int:
         """End those of the endpoint's that come from where none may any more; returns how many."""
+        ...
+
+    def park(self, endpoint_id: str) -> None:
+        """Have the endpoint's pooled clients let go of its pooler, each as soon as it can."""
         ...
 
     def of_endpoint(self, endpoint_id: str) -> "Sequence[Client]":

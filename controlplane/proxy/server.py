@@ -114,6 +114,11 @@ class Proxy:
             log.info("connections from outside dropped", extra=extra)
         return len(sessions)
 
+    def park(self, endpoint_id: str) -> None:
+        """See `directory.Clients`."""
+        for session in self.registry.of_endpoint(endpoint_id):
+            session.park()
+
     def of_endpoint(self, endpoint_id: str) -> Sequence[Client]:
         """Its clients that have shown a password."""
         return self.registry.of_endpoint(endpoint_id)

@@ -11,6 +11,7 @@ from pathlib import Path
 from controlplane.compute import compute
 from controlplane.compute.filesystem import LockTimeout, lock_branches
 from controlplane.compute.pooler import PoolerUnavailable, ensure_pooler, pooler_socket
+from controlplane.compute.pooler_settings import Version
 from controlplane.models import Action, Role
 from controlplane.models.connecting import find_failure
 from controlplane.operations.by_sql import holding_catalog
@@ -41,8 +42,8 @@ class Wakes:
         self._states = states
         self._changes = changes
         self._calls = ServiceCalls()
-        # The run of each endpoint's compute that has a pooler beside it.
-        self._pooled: dict[str, str] = {}
+        # Of each endpoint: the run of its compute that has a pooler beside it, and that's version.
+        self._pooled: dict[str, tuple[str, Version]] = {}
 
     def close(self) -> None:
         self._calls.close()
@@ -135,17 +136,18 @@ class Wakes:
         directory = compute.socket_dir(endpoint_id)
         if not pooled:
             return ComputeAddress(directory / ".s.PGSQL.5432", run)
-        if self._pooled.get(endpoint_id) != run:
+        found, version = self._pooled.get(endpoint_id, ("", (0, 0)))
+        if found != run:
             start = partial(_start_pooler, directory)
             try:
-                await self._calls.call(start, state.branch_id, within=_POOLER_WITHIN)
+                version = await self._calls.call(start, state.branch_id, within=_POOLER_WITHIN)
             except (PoolerUnavailable, LockTimeout) as error:
                 raise WakeFailed(str(error)) from error
-            self._pooled[endpoint_id] = run
-        return ComputeAddress(pooler_socket(directory), run)
+            self._pooled[endpoint_id] = run, version
+        return ComputeAddress(pooler_socket(directory), run, version)
 
 
-def _start_pooler(directory: Path, branch_id: str) -> None:
+def _start_pooler(directory: Path, branch_id: str) -> Version:
     # The roles are read under the locks, so that an older list never replaces a newer one.
     with lock_branches(branch_id, timeout=_POOLER_LOCK_WITHIN), holding_catalog(branch_id):
-        ensure_pooler(branch_id, directory, roles=Role.that_may_connect(branch_id))
+        return ensure_pooler(branch_id, directory, roles=Role.that_may_connect(branch_id))
