@@ -37,6 +37,7 @@ from controlplane.compute.process import (
     StartFailed,
     check_configuration,
     clear_stale_pid_file,
+    open_postmaster,
     reload_postgres,
     socket_dir_of,
     start_postgres,
@@ -205,6 +206,13 @@ def running_endpoint(branch_id: str) -> str | None:
     if found is None or found.parent != Path(settings.SOCKET_DIR):
         return None
     return found.name if ENDPOINT_ID.fullmatch(found.name) else None
+
+
+def open_life(branch_id: str, endpoint_id: str) -> int | None:
+    """See `process.open_postmaster`, of the branch's Postgres that runs for the endpoint."""
+    if running_endpoint(branch_id) != endpoint_id:
+        return None
+    return open_postmaster(data_dir(branch_id))
 
 
 def answers(endpoint_id: str) -> bool:

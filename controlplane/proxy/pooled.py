@@ -116,6 +116,7 @@ class PooledClient:
                 self._client.channel,
                 greeted.connection.channel,
                 self._conversation,
+                life=greeted.connection.address.life,
                 readiness=self._readiness,
                 sent=sent,
                 parked=self._client.part,

@@ -10,6 +10,7 @@ from controlplane.proxy.channel import WOULD_BLOCK, Channel
 from controlplane.proxy.compute import POOLERS_STATE
 from controlplane.proxy.conversation import Conversation
 from controlplane.proxy.errors import AdministratorShutdown, ProtocolViolation
+from controlplane.proxy.lives import Life
 from controlplane.proxy.messages import MalformedMessage
 from controlplane.proxy.readiness import Readiness
 from controlplane.proxy.relay import Pump
@@ -38,6 +39,7 @@ class PooledRelay:
         pooler: Channel,
         conversation: Conversation,
         *,
+        life: Life | None,
         readiness: Readiness,
         sent: Tally,
         parked: Callable[[], None],
@@ -47,6 +49,7 @@ class PooledRelay:
         self._client = client
         self._pooler = pooler
         self._conversation = conversation
+        self._life = life
         self._parked = parked
         self._must_park = self._client_ended = False
         # What another pooler must be sent, where this one does not take what it is given.
@@ -112,6 +115,10 @@ class PooledRelay:
             self._conversation.sent(data)
         except MalformedMessage as error:
             self.interrupt(ProtocolViolation(f"invalid message format: {error}").packet())
+            return
+        if before == b"" and self._life is not None and self._life.has_ended():
+            # The pooler would take it, and wait for another compute at the same place.
+            self._park(data)
             return
         self._undelivered = None if before is None else before + data
         self._upward.push(data)

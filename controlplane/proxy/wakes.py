@@ -20,6 +20,7 @@ from controlplane.proxy.compute_states import ComputeState, ComputeStates
 from controlplane.proxy.control_database import ControlDatabase
 from controlplane.proxy.directory import ComputeAddress
 from controlplane.proxy.errors import DisabledEndpointRefused, QuotaUsedUp, WakeFailed
+from controlplane.proxy.lives import Lives
 from controlplane.proxy.service_calls import ServiceCalls
 from controlplane.services import waking
 from controlplane.services.errors import EndpointDisabled, ServiceError
@@ -37,10 +38,17 @@ _DEATH_WITHIN = 10.0
 
 
 class Wakes:
-    def __init__(self, database: ControlDatabase, states: ComputeStates, changes: Changes) -> None:
+    def __init__(
+        self,
+        database: ControlDatabase,
+        states: ComputeStates,
+        changes: Changes,
+        lives: Lives,
+    ) -> None:
         self._database = database
         self._states = states
         self._changes = changes
+        self._lives = lives
         self._calls = ServiceCalls()
         # Of each endpoint: the run of its compute that has a pooler beside it, and that's version.
         self._pooled: dict[str, tuple[str, Version]] = {}
@@ -144,7 +152,8 @@ class Wakes:
             except (PoolerUnavailable, LockTimeout) as error:
                 raise WakeFailed(str(error)) from error
             self._pooled[endpoint_id] = run, version
-        return ComputeAddress(pooler_socket(directory), run, version)
+        life = self._lives.of(endpoint_id, state.branch_id, run)
+        return ComputeAddress(pooler_socket(directory), run, version, life)
 
 
 def _start_pooler(directory: Path, branch_id: str) -> Version:

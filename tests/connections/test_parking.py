@@ -6,13 +6,12 @@ import select
 import shutil
 from typing import Any
 
-import psycopg
+import psutil
 import pytest
 
 from controlplane.compute.pooler import pooler_version
 from controlplane.compute.pooler_settings import KEEPS_PREPARED_STATEMENTS
 from tests.support.place import Connection, Place, last_words, serves
-from tests.support.waiting import wait_for
 
 
 def connect(place: Place, **parameters: Any) -> Connection:
@@ -112,7 +111,7 @@ def test_an_idle_client_stays_when_what_serves_it_is_killed(shop: Place, which: 
             doomed = shop.postmaster() if which == "postgres" else shop.pooler()
             assert doomed is not None
             doomed.kill()
-            wait_for(lambda doomed=doomed: not doomed.is_running(), "the process to die")
+            psutil.wait_procs([doomed], timeout=10)
             assert serves(client)
 
 
