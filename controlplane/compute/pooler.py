@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -40,9 +41,13 @@ from controlplane.compute.pooler_settings import (
 from controlplane.compute.process import reap
 
 PORT = 6432  # of the socket's name alone
+_SOCKET_NAME = f".s.PGSQL.{PORT}"
+_CONNECTED = "03"  # in /proc/net/unix
 SERVERS_PER_POOL = 20  # for each pair of database and role
 START_TIMEOUT = 5.0  # seconds
 STOP_TIMEOUT = 1.0  # seconds: it holds nothing but its clients' connections
+# Since this version it takes SIGTERM for a wish to wait for its clients.
+QUITS_BY_SIGQUIT: Version = (1, 23)
 
 CONFIGURATION = """\
 [databases]
@@ -83,7 +88,7 @@ def pgbouncer() -> str | None:
 
 
 def pooler_socket(socket_dir: Path) -> Path:
-    return socket_dir / f".s.PGSQL.{PORT}"
+    return socket_dir / _SOCKET_NAME
 
 
 def ensure_pooler(branch_id: str, socket_dir: Path, *, roles: Collection[str]) -> Version:
@@ -214,10 +219,44 @@ def stop_pooler(branch_id: str) -> None:
     process = _process(branch_id)
     if process is None:
         return
+    program = pgbouncer()
+    is_newer = program is not None and pooler_version(program) >= QUITS_BY_SIGQUIT
     with suppress(psutil.NoSuchProcess):
-        process.terminate()
+        process.send_signal(signal.SIGQUIT if is_newer else signal.SIGTERM)
     if not have_ended([process], within=STOP_TIMEOUT):
         kill([process])
+
+
+def wait_until_left(socket_dir: Path, *, still: float) -> bool:
+    """Give the pooler's clients, who were told that it will stop, time to let go of it, until none
+    has for `still` seconds; returns whether all have."""
+    fewest = clients_at(socket_dir)
+    deadline = time.monotonic() + still
+    while count := clients_at(socket_dir):
+        if count < fewest:
+            fewest, deadline = count, time.monotonic() + still
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.002)
+    return True
+
+
+def clients_at(socket_dir: Path) -> int:
+    """How many connections the pooler has that listens there."""
+    return poolers_clients().get(str(pooler_socket(socket_dir)), 0)
+
+
+def poolers_clients() -> Mapping[str, int]:
+    """How many connections each pooler of this host has, by its socket's path. One without is not
+    among them."""
+    clients: Counter[str] = Counter()
+    with open("/proc/net/unix") as file:
+        for line in file:
+            # Num RefCount Protocol Flags Type St Inode Path: of accepted ones, the listener's.
+            parts = line.rstrip("\n").split(None, 7)
+            if len(parts) == 8 and parts[5] == _CONNECTED and parts[7].endswith(_SOCKET_NAME):
+                clients[parts[7]] += 1
+    return clients
 
 
 def _config_file(branch_id: str) -> Path:

@@ -51,7 +51,7 @@ class PooledRelay:
         self._conversation = conversation
         self._life = life
         self._parked = parked
-        self._must_park = self._client_ended = False
+        self._has_started = self._must_park = self._client_ended = False
         # What another pooler must be sent, where this one does not take what it is given.
         self._undelivered: bytes | None = None
         self._takes_no_more = False
@@ -87,6 +87,8 @@ class PooledRelay:
             self._upward.start(b"")
         if to_pooler and not self._closed:
             self._to_pooler(to_pooler)
+        self._has_started = True
+        self._park_if_asked()
 
     def interrupt(self, last_words: bytes) -> None:
         """Ends the connection from the outside. The client gets `last_words` where it can tell
@@ -151,7 +153,9 @@ class PooledRelay:
         self._park_if_asked()
 
     def _park_if_asked(self) -> None:
-        if not self._must_park or self._closed or self._client_ended or self._last_words:
+        if not self._must_park or not self._has_started or self._closed:
+            return
+        if self._client_ended or self._last_words:
             return
         remains = self._conversation.remains
         if remains is not None and not self._conversation.asks and self._downward.is_idle:

@@ -116,6 +116,8 @@ class Proxy:
 
     def park(self, endpoint_id: str) -> None:
         """See `directory.Clients`."""
+        # Whoever comes from here on must not be led to what is to stop.
+        self._surroundings.wakes.forget(endpoint_id)
         for session in self.registry.of_endpoint(endpoint_id):
             session.park()
 

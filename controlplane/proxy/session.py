@@ -69,6 +69,8 @@ class Session:
         self.route: Route | None = None
         # Whether it is on its way to its compute, and its role has become another meanwhile.
         self.is_on_its_way = self.is_doubted = False
+        # Whether the pooler that it has reached, or is about to, is to stop.
+        self._must_park = False
         self._compute: ComputeConnection | None = None
         self._relay: Relay | PooledRelay | None = None
         self._interruption: ProxyError | None = None
@@ -96,7 +98,8 @@ class Session:
             self.task.cancel()
 
     def park(self) -> None:
-        """See `PooledRelay.park`; nothing where it is not joined to a pooler."""
+        """See `PooledRelay.park`; it holds, too, for what it is on its way to."""
+        self._must_park = True
         if isinstance(self._relay, PooledRelay):
             self._relay.park()
 
@@ -206,6 +209,8 @@ class Session:
     def join(self, connection: ComputeConnection, relay: Relay | PooledRelay) -> None:
         """From here on the relay ends the connection."""
         self._compute, self._relay = connection, relay
+        if self._must_park:
+            self.park()
 
     def part(self) -> None:
         """It is joined to nothing, and may be joined again."""
@@ -386,6 +391,7 @@ class Session:
         discard: Callable[[Reached], None],
     ) -> Reached:
         """See `reaching.reach`."""
+        self._must_park = False
         return await reach(self._proxy, self, destination, connect, discard)
 
     def _may_be_plain(self) -> bool:

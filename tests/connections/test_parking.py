@@ -1,17 +1,20 @@
 """Pooled clients stay while their compute sleeps, restarts or dies, and go on with their next
 statement."""
 
+import asyncio
 import os
 import select
 import shutil
 from typing import Any
 
 import psutil
+import psycopg
 import pytest
 
 from controlplane.compute.pooler import pooler_version
 from controlplane.compute.pooler_settings import KEEPS_PREPARED_STATEMENTS
 from tests.support.place import Connection, Place, last_words, serves
+from tests.support.project import Project
 
 
 def connect(place: Place, **parameters: Any) -> Connection:
@@ -129,6 +132,38 @@ def test_a_parked_client_is_dropped_where_it_may_not_stay(place: Place) -> None:
         assert hears_nothing(owner)
         place.change(disabled=True)
         assert last_words(owner) == "57P01"
+
+
+def test_clients_that_never_rest_lose_no_statement_to_suspends(shop: Place) -> None:
+    """Each in its own rhythm, so that some are in the middle of something at every suspend."""
+    asked = 0
+
+    async def ask_on(number: int, done: asyncio.Event) -> None:
+        nonlocal asked
+        parameters = shop.parameters(pooled=True, tls=bool(number % 2), prepare_threshold=None)
+        async with await psycopg.AsyncConnection.connect(**parameters) as connection:
+            while not done.is_set():
+                cursor: Any = await connection.execute("SELECT %s::int", [number])
+                assert await cursor.fetchone() == (number,)
+                await connection.commit()
+                asked += 1
+                await asyncio.sleep(number / 400)
+
+    async def suspend_often(done: asyncio.Event) -> None:
+        for number in range(8):
+            while asked < 100 * (number + 1):
+                await asyncio.sleep(0.01)
+            await asyncio.to_thread(Project.suspend, shop)
+        done.set()
+
+    async def work_all() -> None:
+        done = asyncio.Event()
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(20):
+                tasks.create_task(ask_on(number, done))
+            tasks.create_task(suspend_often(done))
+
+    asyncio.run(work_all())
 
 
 def keeps_prepared_statements() -> bool:
