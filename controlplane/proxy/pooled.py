@@ -8,14 +8,16 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from controlplane.compute.pooler_settings import KEEPS_PREPARED_STATEMENTS
 from controlplane.proxy import compute, messages
 from controlplane.proxy.channel import Channel
 from controlplane.proxy.compute import CancelKey, ComputeConnection, ComputeGone
 from controlplane.proxy.conversation import Conversation
 from controlplane.proxy.directory import ComputeAddress
-from controlplane.proxy.errors import ComputeUnreachable, ConnectionLost
+from controlplane.proxy.errors import ComputeUnreachable, ConnectionLost, ProtocolViolation
 from controlplane.proxy.message_stream import MessageStream
 from controlplane.proxy.pooled_relay import PooledRelay
+from controlplane.proxy.prepared_refusal import PreparedRefusal
 from controlplane.proxy.readiness import Readiness
 from controlplane.proxy.routing import Destination
 from controlplane.proxy.traffic import Tally
@@ -78,6 +80,8 @@ class PooledClient:
         self._destination = destination
         self._readiness = readiness
         self._conversation = Conversation()
+        # Where the pooler that the client came to first keeps no prepared statements.
+        self._refusal: PreparedRefusal | None = None
         # What the poolers said of what they follow, before the client changed it.
         self._defaults: dict[bytes, bytes] = {}
 
@@ -88,6 +92,9 @@ class PooledClient:
         Raises ProxyError, ConnectionLost.
         """
         greeted = await self._reach()
+        version = greeted.connection.address.pooler_version
+        if version is not None and version < KEEPS_PREPARED_STATEMENTS:
+            self._refusal = PreparedRefusal()
         said, key = first_words()
         self._take_in(greeted)
         to_client = (
@@ -96,34 +103,46 @@ class PooledClient:
             + messages.backend_key_data(key.pid, key.secret)
             + greeted.after_key
         )
-        channel = self._client.channel
-        to_pooler = channel.take_ahead()
+        again = b""
         while True:
-            remains = await self._relay(greeted, to_client, to_pooler)
+            remains = await self._relay(greeted, to_client, again)
             if remains is None:
                 return
             asks = self._conversation.asks
             self._conversation.begin()
-            if not asks and not await self._speaks_again(is_within=bool(remains)):
+            if not asks and not await self._speaks_again(is_within=self._is_within(remains)):
                 return
             greeted = await self._reach()
-            to_client, to_pooler = self._take_in(greeted), remains + channel.take_ahead()
+            to_client, again = self._take_in(greeted), remains
 
-    async def _relay(self, greeted: _Greeted, to_client: bytes, to_pooler: bytes) -> bytes | None:
-        """See `PooledRelay.done`."""
+    def _is_within(self, remains: bytes) -> bool:
+        """Whether what the client sends next is in the middle of something."""
+        return bool(remains) or (self._refusal is not None and self._refusal.is_within)
+
+    def _take_ahead(self) -> bytes:
+        """What the client has sent already. Raises ProtocolViolation."""
+        ahead = self._client.channel.take_ahead()
+        try:
+            return self._refusal.sent(ahead) if self._refusal is not None else ahead
+        except messages.MalformedMessage as error:
+            raise ProtocolViolation(f"invalid message format: {error}") from error
+
+    async def _relay(self, greeted: _Greeted, to_client: bytes, again: bytes) -> bytes | None:
+        """See `PooledRelay.done`. The pooler is sent `again` first, then what the client sends."""
         with self._client.counting() as sent:
             relay = PooledRelay(
                 self._client.channel,
                 greeted.connection.channel,
                 self._conversation,
                 life=greeted.connection.address.life,
+                refusal=self._refusal,
                 readiness=self._readiness,
                 sent=sent,
                 parked=self._client.part,
             )
             self._client.join(greeted.connection, relay)
             try:
-                relay.start(to_client=to_client, to_pooler=to_pooler)
+                relay.start(to_client=to_client, to_pooler=again + self._take_ahead())
                 return await relay.done
             except BaseException:
                 relay.close()

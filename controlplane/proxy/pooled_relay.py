@@ -12,6 +12,7 @@ from controlplane.proxy.conversation import Conversation
 from controlplane.proxy.errors import AdministratorShutdown, ProtocolViolation
 from controlplane.proxy.lives import Life
 from controlplane.proxy.messages import MalformedMessage
+from controlplane.proxy.prepared_refusal import PreparedRefusal
 from controlplane.proxy.readiness import Readiness
 from controlplane.proxy.relay import Pump
 from controlplane.proxy.traffic import Tally
@@ -40,6 +41,7 @@ class PooledRelay:
         conversation: Conversation,
         *,
         life: Life | None,
+        refusal: PreparedRefusal | None,
         readiness: Readiness,
         sent: Tally,
         parked: Callable[[], None],
@@ -50,6 +52,7 @@ class PooledRelay:
         self._pooler = pooler
         self._conversation = conversation
         self._life = life
+        self._refusal = refusal
         self._parked = parked
         self._has_started = self._must_park = self._client_ended = False
         # What another pooler must be sent, where this one does not take what it is given.
@@ -65,7 +68,7 @@ class PooledRelay:
             source_broke=self.close,
             sink_broke=self._stop_upward,
             tally=Tally(),
-            pass_on=self._to_pooler,
+            pass_on=self._from_client,
             passed=lambda: None,
         )
         self._downward = _HeardPump(
@@ -76,12 +79,12 @@ class PooledRelay:
             source_broke=self._pooler_has_ended,
             sink_broke=self.close,
             tally=sent,
-            pass_on=self._to_client,
+            pass_on=self._from_pooler,
             passed=self._park_if_asked,
         )
 
     def start(self, *, to_client: bytes, to_pooler: bytes) -> None:
-        """Sends what is due, then relays."""
+        """Sends what is due, then relays. What the pooler is sent has passed by the refusal."""
         self._downward.start(to_client)
         if not self._closed:
             self._upward.start(b"")
@@ -111,12 +114,31 @@ class PooledRelay:
         self._client.close()
         self.done.set_result(None)
 
+    def _from_client(self, data: bytes) -> None:
+        try:
+            if self._refusal is not None:
+                data = self._refusal.sent(data)
+        except MalformedMessage as error:
+            self._refuse(error)
+            return
+        if data:
+            self._to_pooler(data)
+
+    def _from_pooler(self, data: bytes) -> None:
+        try:
+            if self._refusal is not None:
+                data = self._refusal.answered(data)
+            if data:
+                self._to_client(data)
+        except MalformedMessage:
+            self._end()
+
     def _to_pooler(self, data: bytes) -> None:
         before = self._conversation.remains
         try:
             self._conversation.sent(data)
         except MalformedMessage as error:
-            self.interrupt(ProtocolViolation(f"invalid message format: {error}").packet())
+            self._refuse(error)
             return
         if before == b"" and self._life is not None and self._life.has_ended():
             # The pooler would take it, and wait for another compute at the same place.
@@ -126,6 +148,9 @@ class PooledRelay:
         self._upward.push(data)
         if not self._takes_no_more:
             self._undelivered = None
+
+    def _refuse(self, error: MalformedMessage) -> None:
+        self.interrupt(ProtocolViolation(f"invalid message format: {error}").packet())
 
     def _to_client(self, data: bytes) -> None:
         heard = self._conversation
@@ -144,11 +169,7 @@ class PooledRelay:
         self._pass_on(data)
 
     def _pass_on(self, data: bytes) -> None:
-        try:
-            self._conversation.answered(data)
-        except MalformedMessage:
-            self._end()
-            return
+        self._conversation.answered(data)
         self._downward.push(data)
         self._park_if_asked()
 
