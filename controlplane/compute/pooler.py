@@ -42,7 +42,8 @@ from controlplane.compute.process import reap
 
 PORT = 6432  # of the socket's name alone
 _SOCKET_NAME = f".s.PGSQL.{PORT}"
-_CONNECTED = "03"  # in /proc/net/unix
+# In /proc/net/unix: not accepted yet, and accepted.
+_CONNECTED = ("02", "03")
 SERVERS_PER_POOL = 20  # for each pair of database and role
 START_TIMEOUT = 5.0  # seconds
 STOP_TIMEOUT = 1.0  # seconds: it holds nothing but its clients' connections
@@ -230,9 +231,9 @@ def stop_pooler(branch_id: str) -> None:
 def wait_until_left(socket_dir: Path, *, still: float) -> bool:
     """Give the pooler's clients, who were told that it will stop, time to let go of it, until none
     has for `still` seconds; returns whether all have."""
-    fewest = clients_at(socket_dir)
+    fewest = poolers_clients()[socket_dir]
     deadline = time.monotonic() + still
-    while count := clients_at(socket_dir):
+    while count := poolers_clients()[socket_dir]:
         if count < fewest:
             fewest, deadline = count, time.monotonic() + still
         if time.monotonic() > deadline:
@@ -241,21 +242,28 @@ def wait_until_left(socket_dir: Path, *, still: float) -> bool:
     return True
 
 
-def clients_at(socket_dir: Path) -> int:
-    """How many connections the pooler has that listens there."""
-    return poolers_clients().get(str(pooler_socket(socket_dir)), 0)
+def stop_unused(branch_id: str, socket_dir: Path) -> None:
+    """Stop the branch's pooler, which listens there, unless it has a client. One that comes at this
+    moment finds nobody, and has another started."""
+    if poolers_clients()[socket_dir] == 0:
+        stop_pooler(branch_id)
+        remove_from(socket_dir, _SOCKET_NAME)
 
 
-def poolers_clients() -> Mapping[str, int]:
-    """How many connections each pooler of this host has, by its socket's path. One without is not
-    among them."""
-    clients: Counter[str] = Counter()
+def has_pooler(socket_dir: Path) -> bool:
+    """Whether there is a pooler's socket."""
+    return os.path.lexists(pooler_socket(socket_dir))
+
+
+def poolers_clients() -> Counter[Path]:
+    """How many connections each pooler of this host has, by the directory of its socket."""
+    clients: Counter[Path] = Counter()
     with open("/proc/net/unix") as file:
         for line in file:
             # Num RefCount Protocol Flags Type St Inode Path: of accepted ones, the listener's.
             parts = line.rstrip("\n").split(None, 7)
-            if len(parts) == 8 and parts[5] == _CONNECTED and parts[7].endswith(_SOCKET_NAME):
-                clients[parts[7]] += 1
+            if len(parts) == 8 and parts[5] in _CONNECTED and parts[7].endswith(_SOCKET_NAME):
+                clients[Path(parts[7]).parent] += 1
     return clients
 
 
