@@ -32,7 +32,13 @@ from controlplane.compute.occupants import (
     leased_branches,
     wait_for_lease,
 )
-from controlplane.compute.pooler import set_pooler_settings, stop_pooler, wait_until_left
+from controlplane.compute.pooler import (
+    open_again,
+    set_pooler_settings,
+    shut,
+    stop_pooler,
+    wait_until_left,
+)
 from controlplane.compute.process import (
     StartFailed,
     check_configuration,
@@ -156,10 +162,17 @@ def stop(branch_id: str) -> None:
 
 
 def let_pooled_clients_go(endpoint_id: str) -> bool:
-    """Wait for the endpoint's pooled clients to be with the proxies alone, which let go of the
-    pooler wherever nothing of a client's is left there, once they hear that the compute is to
-    stop. False where it lasts too long: one is in a transaction, or a proxy hangs."""
+    """Let no pooled client in any more, and wait for those of the endpoint's to be with the proxies
+    alone, which let go of the pooler wherever nothing of a client's is left there, once they hear
+    that the compute is to stop. False where it lasts too long: one is in a transaction, or a
+    proxy hangs."""
+    shut(socket_dir(endpoint_id))
     return wait_until_left(socket_dir(endpoint_id), still=STILL_LEAVING)
+
+
+def let_pooled_clients_in(endpoint_id: str) -> None:
+    """Where the compute goes on after all."""
+    open_again(socket_dir(endpoint_id))
 
 
 def remove(branch_id: str) -> None:

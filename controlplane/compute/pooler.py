@@ -42,6 +42,8 @@ from controlplane.compute.process import reap
 
 PORT = 6432  # of the socket's name alone
 _SOCKET_NAME = f".s.PGSQL.{PORT}"
+# Where nobody looks for it: see `shut`.
+_SHUT_NAME = f"{_SOCKET_NAME}.shut"
 # In /proc/net/unix: not accepted yet, and accepted.
 _CONNECTED = ("02", "03")
 SERVERS_PER_POOL = 20  # for each pair of database and role
@@ -229,6 +231,20 @@ def stop_pooler(branch_id: str) -> None:
         kill([process])
 
 
+def shut(socket_dir: Path) -> None:
+    """Let no new client in to the pooler that listens there. Whoever has come before is among
+    `poolers_clients`; whoever comes later finds nobody, and has sent nothing yet."""
+    # The directory is a stranger's: what is there instead of a socket keeps nobody from stopping.
+    with suppress(OSError):
+        pooler_socket(socket_dir).rename(socket_dir / _SHUT_NAME)
+
+
+def open_again(socket_dir: Path) -> None:
+    """Take back `shut`."""
+    with suppress(OSError):
+        (socket_dir / _SHUT_NAME).rename(pooler_socket(socket_dir))
+
+
 def wait_until_left(socket_dir: Path, *, still: float) -> bool:
     """Give the pooler's clients, who were told that it will stop, time to let go of it, until none
     has for `still` seconds; returns whether all have."""
@@ -244,11 +260,13 @@ def wait_until_left(socket_dir: Path, *, still: float) -> bool:
 
 
 def stop_unused(branch_id: str, socket_dir: Path) -> None:
-    """Stop the branch's pooler, which listens there, unless it has a client. One that comes at this
-    moment finds nobody, and has another started."""
-    if poolers_clients()[socket_dir] == 0:
-        stop_pooler(branch_id)
-        remove_from(socket_dir, _SOCKET_NAME)
+    """Stop the branch's pooler, which listens there, unless it has a client."""
+    shut(socket_dir)
+    if poolers_clients()[socket_dir]:
+        open_again(socket_dir)
+        return
+    stop_pooler(branch_id)
+    remove_from(socket_dir, _SHUT_NAME)
 
 
 def has_pooler(socket_dir: Path) -> bool:

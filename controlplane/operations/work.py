@@ -317,15 +317,15 @@ def _was_used(endpoint: Endpoint) -> bool:
 def _is_held(endpoint: Endpoint) -> bool:
     """Whether a pooled client is about to use the endpoint that was found idle, or has by now:
     what it sends is with the pooler, and not in the compute yet. Proxies that hang do not keep a
-    compute awake for ever by that."""
-    if compute.let_pooled_clients_go(endpoint.id):
-        del _held[endpoint.id]
-        return _was_used(endpoint)
+    compute awake for ever by that. Where it is not held, no pooled client comes in any more."""
+    have_left = compute.let_pooled_clients_go(endpoint.id)
     _held[endpoint.id] += 1
-    if _held[endpoint.id] <= MOST_HELD:
-        return True
-    del _held[endpoint.id]
-    return _was_used(endpoint)
+    if have_left or _held[endpoint.id] > MOST_HELD:
+        del _held[endpoint.id]
+        if not _was_used(endpoint):
+            return False
+    compute.let_pooled_clients_in(endpoint.id)
+    return True
 
 
 def _end_if_silent(endpoint: Endpoint) -> None:

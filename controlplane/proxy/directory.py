@@ -136,6 +136,8 @@ class Clients(Protocol):
 class Client(Protocol):
     role: str
     identity: RoleIdentity
+    # Whether nothing of it is in any compute, or on its way to one.
+    is_parked: bool
 
     def confirm_again(self) -> bool:
         """Have a client that is on its way to the compute be judged there anew, as its role is

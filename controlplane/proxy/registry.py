@@ -29,6 +29,7 @@ class Connected(Protocol):
     task: "asyncio.Task[None]"
     role: str
     identity: RoleIdentity
+    is_parked: bool
 
     def abandon(self) -> None: ...
     def interrupt(self, error: ProxyError) -> None: ...

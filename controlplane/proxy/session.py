@@ -69,8 +69,9 @@ class Session:
         self.route: Route | None = None
         # Whether it is on its way to its compute, and its role has become another meanwhile.
         self.is_on_its_way = self.is_doubted = False
-        # Whether the pooler that it has reached, or is about to, is to stop.
-        self._must_park = False
+        # See `directory.Client`; and whether the pooler that it has reached, or is about to, is to
+        # stop.
+        self.is_parked = self._must_park = False
         self._compute: ComputeConnection | None = None
         self._relay: Relay | PooledRelay | None = None
         self._interruption: ProxyError | None = None
@@ -216,6 +217,7 @@ class Session:
     def part(self) -> None:
         """It is joined to nothing, and may be joined again."""
         self._compute = self._relay = None
+        self.is_parked = True
 
     def counting(self) -> AbstractContextManager[Tally]:
         """Where to add what is sent to the client, once it has reached its compute."""
@@ -392,7 +394,7 @@ class Session:
         discard: Callable[[Reached], None],
     ) -> Reached:
         """See `reaching.reach`."""
-        self._must_park = False
+        self._must_park = self.is_parked = False
         return await reach(self._proxy, self, destination, connect, discard)
 
     def _may_be_plain(self) -> bool:

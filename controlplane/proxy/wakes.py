@@ -6,7 +6,6 @@ import logging
 import uuid
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 
 from controlplane.compute import compute
 from controlplane.compute.filesystem import LockTimeout, lock_branches
@@ -60,9 +59,22 @@ class Wakes:
         self, endpoint_id: str, *, pooled: bool, refused: ComputeAddress | None = None
     ) -> ComputeAddress:
         """See `Directory.wake`."""
+        while True:
+            with contextlib.suppress(_ComputeLeft):
+                return await self._wake(endpoint_id, pooled=pooled, refused=refused)
+            # A suspend or a restart came in between.
+            self._states.memory.forget(endpoint_id)
+
+    async def _wake(
+        self, endpoint_id: str, *, pooled: bool, refused: ComputeAddress | None
+    ) -> ComputeAddress:
+        """Raises _ComputeLeft as well."""
         state = await self._states.find(endpoint_id)
         if state.run is not None and refused is not None and refused.run == state.run:
-            state = await self._after_death(endpoint_id)
+            # It may be about to stop, which we have not heard of yet.
+            state = await self._states.look(endpoint_id)
+            if state.run == refused.run:
+                state = await self._after_death(endpoint_id)
         if pooled:
             state = await self._with_living_compute(endpoint_id, state)
         if state.run is None:
@@ -146,7 +158,7 @@ class Wakes:
             return ComputeAddress(directory / ".s.PGSQL.5432", run)
         found, version = self._pooled.get(endpoint_id, ("", (0, 0)))
         if found != run:
-            start = partial(_start_pooler, directory)
+            start = partial(_start_pooler, endpoint_id)
             try:
                 version = await self._calls.call(start, state.branch_id, within=_POOLER_WITHIN)
             except (PoolerUnavailable, LockTimeout) as error:
@@ -156,7 +168,14 @@ class Wakes:
         return ComputeAddress(pooler_socket(directory), run, version, life)
 
 
-def _start_pooler(directory: Path, branch_id: str) -> Version:
+class _ComputeLeft(Exception):
+    """The compute was stopped before the pooler was there."""
+
+
+def _start_pooler(endpoint_id: str, branch_id: str) -> Version:
     # The roles are read under the locks, so that an older list never replaces a newer one.
     with lock_branches(branch_id, timeout=_POOLER_LOCK_WITHIN), holding_catalog(branch_id):
-        return ensure_pooler(branch_id, directory, roles=Role.that_may_connect(branch_id))
+        if compute.running_endpoint(branch_id) != endpoint_id:
+            raise _ComputeLeft
+        directory, roles = compute.socket_dir(endpoint_id), Role.that_may_connect(branch_id)
+        return ensure_pooler(branch_id, directory, roles=roles)

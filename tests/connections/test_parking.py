@@ -4,16 +4,14 @@ statement."""
 import asyncio
 import os
 import select
-import shutil
 from typing import Any
 
 import psutil
 import psycopg
 import pytest
 
-from controlplane.compute.pooler import pooler_version
-from controlplane.compute.pooler_settings import KEEPS_PREPARED_STATEMENTS
 from tests.support.place import Connection, Place, last_words, serves
+from tests.support.pooler import keeps_prepared_statements
 from tests.support.project import Project
 
 
@@ -164,11 +162,6 @@ def test_clients_that_never_rest_lose_no_statement_to_suspends(shop: Place) -> N
             tasks.create_task(suspend_often(done))
 
     asyncio.run(work_all())
-
-
-def keeps_prepared_statements() -> bool:
-    program = os.environ.get("PERCH_PGBOUNCER") or shutil.which("pgbouncer", path="/usr/sbin")
-    return program is not None and pooler_version(program) >= KEEPS_PREPARED_STATEMENTS
 
 
 @pytest.mark.skipif(not keeps_prepared_statements(), reason="this PgBouncer keeps none")
