@@ -6,7 +6,16 @@ from datetime import datetime
 from typing import Any
 
 from console.actors import Actor
-from console.api_results import JSONObject, inner, moment, required, text, texts
+from console.api_results import (
+    IDENTIFIER,
+    JSONObject,
+    identifier,
+    inner,
+    moment,
+    own_id,
+    text,
+    texts,
+)
 
 
 @dataclass(frozen=True)
@@ -27,14 +36,16 @@ class Event:
     @classmethod
     def read(cls, data: JSONObject) -> "Event":
         return cls(
-            id=required(data, "id"),
+            id=own_id(data),
             type=text(data, "type"),
             summary=text(data, "summary"),
             actor=Actor.read(data.get("actor")),
             at=moment(data, "at"),
-            project_id=text(data, "project_id"),
-            branch_id=text(data, "branch_id"),
-            endpoint_id=text(data, "endpoint_id"),
-            operation_ids=texts(data, "operation_ids"),
+            project_id=identifier(data, "project_id"),
+            branch_id=identifier(data, "branch_id"),
+            endpoint_id=identifier(data, "endpoint_id"),
+            operation_ids=[
+                one for one in texts(data, "operation_ids") if IDENTIFIER.fullmatch(one)
+            ],
             changes=inner(data, "changes"),
         )

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from console.actors import Actor
-from console.api_results import JSONObject, inner, moment, number, required, text, whole
+from console.api_results import JSONObject, identifier, inner, moment, number, own_id, text, whole
 
 
 @dataclass(frozen=True)
@@ -59,10 +59,10 @@ class Operation:
     @classmethod
     def read(cls, data: JSONObject) -> "Operation":
         return cls(
-            id=required(data, "id"),
-            project_id=text(data, "project_id"),
-            branch_id=text(data, "branch_id"),
-            endpoint_id=text(data, "endpoint_id"),
+            id=own_id(data),
+            project_id=identifier(data, "project_id"),
+            branch_id=identifier(data, "branch_id"),
+            endpoint_id=identifier(data, "endpoint_id"),
             action=text(data, "action"),
             status=text(data, "status"),
             error=text(data, "error"),
@@ -71,7 +71,7 @@ class Operation:
             total_duration_ms=whole(data, "total_duration_ms"),
             created_at=moment(data, "created_at"),
             updated_at=moment(data, "updated_at"),
-            chain_id=text(data, "chain_id"),
+            chain_id=identifier(data, "chain_id"),
             initiator=Actor.read(data.get("initiator")),
             retry_of=text(data, "retry_of"),
             steps=_steps(data),

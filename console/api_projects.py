@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from console.api_results import JSONObject, inner, number, required
+from console.api_results import JSONObject, inner, number, own_id
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class ProjectState:
     def read(cls, data: JSONObject) -> "ProjectState":
         endpoints = inner(data, "endpoints")
         return cls(
-            project_id=required(data, "project_id"),
+            project_id=own_id(data, "project_id"),
             active=int(number(endpoints, "active")),
             idle=int(number(endpoints, "idle")),
             disabled=int(number(endpoints, "disabled")),

@@ -5,7 +5,18 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from console.api_results import JSONObject, moment, objects, one, required, stamp, text, whole
+from console.api_results import (
+    JSONObject,
+    identifier,
+    moment,
+    objects,
+    one,
+    own_id,
+    required,
+    stamp,
+    text,
+    whole,
+)
 from console.api_transport import Transport
 from console.api_webhooks import may_be_missing
 
@@ -25,11 +36,11 @@ class Snapshot:
 
     @classmethod
     def read(cls, data: JSONObject) -> "Snapshot":
-        snapshot_id = required(data, "id")
+        snapshot_id = own_id(data)
         return cls(
             id=snapshot_id,
             name=text(data, "name") or snapshot_id,
-            source_branch_id=text(data, "source_branch_id"),
+            source_branch_id=identifier(data, "source_branch_id"),
             timestamp=moment(data, "timestamp"),
             created_at=moment(data, "created_at"),
             expires_at=moment(data, "expires_at"),

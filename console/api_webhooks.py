@@ -9,12 +9,13 @@ from typing import Any
 from console.api_errors import NotOffered, Refused
 from console.api_results import (
     JSONObject,
+    identifier,
     inner,
     moment,
     number,
     objects,
     one,
-    required,
+    own_id,
     text,
     texts,
     whole,
@@ -45,10 +46,10 @@ class Webhook:
     @classmethod
     def read(cls, data: JSONObject) -> "Webhook":
         return cls(
-            id=required(data, "id"),
+            id=own_id(data),
             url=text(data, "url"),
             description=text(data, "description"),
-            project_id=text(data, "project_id"),
+            project_id=identifier(data, "project_id"),
             event_types=texts(data, "event_types"),
             enabled=data.get("enabled") is True,
             disabled_reason=text(data, "disabled_reason"),
@@ -75,7 +76,7 @@ class Delivery:
     def read(cls, data: JSONObject) -> "Delivery":
         attempt = inner(data, "last_attempt")
         return cls(
-            id=required(data, "id"),
+            id=own_id(data),
             event_type=text(data, "event_type"),
             status=text(data, "status"),
             attempts=int(number(data, "attempts")),

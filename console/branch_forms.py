@@ -52,7 +52,9 @@ class LifetimeFields(forms.Form):
 
     @staticmethod
     def initial_of(expires_at: datetime | None) -> dict[str, Any]:
-        return {"lifetime": AT, "until": expires_at.astimezone(UTC)} if expires_at else {}
+        if not expires_at:
+            return {}
+        return {"lifetime": AT, "until": expires_at.replace(second=0, microsecond=0)}
 
     def filled_in_end(self) -> datetime | None:
         """The same of what is filled in just now, be it nonsense: None then too."""
@@ -145,7 +147,8 @@ class RoleForm(forms.Form):
 
 
 class DatabaseForm(forms.Form):
-    name = forms.CharField(widget=NAMED)
+    # As SQL can have made it, with blanks at its ends.
+    name = forms.CharField(strip=False, widget=NAMED)
     owner_name = OpenChoiceField(label="Owner", help_text="The role that may do everything in it.")
 
     def offer_owners(self, roles: Iterable[str], chosen: str = "") -> None:

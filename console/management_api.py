@@ -1,5 +1,6 @@
 """The management API, one method per call: the console's only way to anything it shows or does."""
 
+import json
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -59,6 +60,10 @@ class ManagementAPI:
         """Have every call that would change anything raise OutOfDate."""
         self._transport.is_out_of_date = True
 
+    def require_current(self) -> None:
+        """For what changes things by another way than this API. Raises OutOfDate."""
+        self._transport.require_current()
+
     # Account
 
     def me(self) -> User:
@@ -68,7 +73,7 @@ class ManagementAPI:
         return OwnKey.read(_mapping(self._transport.get("auth")))
 
     def regions(self) -> list[Region]:
-        """None where the server does not tell."""
+        """Empty where the server does not tell."""
         try:
             data = self._transport.get("regions")
         except NotFound:
@@ -191,15 +196,18 @@ class ManagementAPI:
         role: str,
         database: str,
         pooled: bool,
+        password: bool = True,
     ) -> str:
-        """With the role's password in it."""
+        """With the role's password in it, or without it, which only Perch knows to leave out."""
         query = {
             "branch_id": branch_id,
             "endpoint_id": endpoint_id,
             "role_name": role,
             "database_name": database,
-            "pooled": "true" if pooled else "false",
+            "pooled": json.dumps(pooled),
         }
+        if not password:
+            query["password"] = json.dumps(password)
         data = self._transport.get("projects", project_id, "connection_uri", query=query)
         return required(_mapping(data), "uri")
 

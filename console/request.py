@@ -13,3 +13,5 @@ class ConsoleRequest(HttpRequest):
     api: ManagementAPI
     # Where a live page hears of changes.
     channel: str
+    # The form is of before somebody signed in or out: nothing is done for it.
+    is_out_of_date: bool

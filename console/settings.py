@@ -70,7 +70,7 @@ STATE_DIR = env(
     "PERCH_CONSOLE_STATE_DIR", str(Path(tempfile.gettempdir()) / f"perch-console-{os.geteuid()}")
 )
 
-# Of a form, in bytes; the web server keeps no longer one.
+# Of a form, in bytes. None that is longer is read (middleware.ProblemMiddleware).
 DATA_UPLOAD_MAX_MEMORY_SIZE = 1 << 20
 
 ROOT_URLCONF = "console.urls"

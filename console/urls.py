@@ -86,6 +86,11 @@ urlpatterns = [
         for what in endpoint_changes.CONFIRMED
     ),
     path(f"{ENDPOINT}/pg-settings", endpoints.pg_settings, name="endpoint_pg_settings"),
+    path(
+        f"{ENDPOINT}/pg-settings-live",
+        endpoints.pg_settings_live,
+        name="endpoint_pg_settings_live",
+    ),
     path(f"{ENDPOINT}/reassign", endpoints.reassign, name="endpoint_reassign"),
     path(f"{ENDPOINT}/settings", endpoints.settings, name="endpoint_settings"),
     path(f"{ENDPOINT}/delete", endpoint_changes.delete, name="endpoint_delete"),

@@ -20,7 +20,7 @@ from console.event_rows import EventRow, event_row
 from console.forms import new_once
 from console.management_api import ManagementAPI
 from console.outcomes import There
-from console.polling import Polling, polling, render_live
+from console.polling import Polling, page_and_region, polling, render_live
 from console.request import ConsoleRequest
 from console.run_rows import (
     log_lines,
@@ -42,18 +42,6 @@ STORIES_READ = 12
 EVENTS_READ = 20
 # What was asked for is written at once; what has come of it follows.
 AT_ONCE = timedelta(milliseconds=100)
-
-
-@require_safe
-def show(request: ConsoleRequest, project_id: str, chain_id: str) -> HttpResponse:
-    context, state = _of_chain(request, project_id, chain_id)
-    return render(request, "run.html", {**context, "polling": state})
-
-
-@require_safe
-def live(request: ConsoleRequest, project_id: str, chain_id: str) -> HttpResponse:
-    context, state = _of_chain(request, project_id, chain_id)
-    return render_live(request, "_run.html", context, state)
 
 
 @require_safe
@@ -112,6 +100,9 @@ def _of_chain(
     told = _TellingMore(api, project_id, run)
     url = reverse("run_live", args=[project_id, chain_id])
     return _page(request, url, told.run, (project, branches, endpoints), told)
+
+
+show, live = page_and_region(_of_chain, "run.html", "_run.html")
 
 
 class _TellingMore:

@@ -5,15 +5,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.http import HttpResponse
-from django.shortcuts import render
 from django.urls import reverse
-from django.views.decorators.http import require_http_methods, require_POST, require_safe
+from django.views.decorators.http import require_http_methods, require_POST
 
 from console.api_webhooks import ALL_EVENTS, Delivery, Webhook
 from console.event_words import event_type
 from console.forms import PROJECTS_OFFERED
 from console.losses import Loss
-from console.polling import Polling, render_live
+from console.polling import Polling, page_and_region
 from console.request import ConsoleRequest
 from console.responses import (
     FormPage,
@@ -35,28 +34,18 @@ WATCHED_FOR = timedelta(seconds=30)
 WATCHED_EVERY = "1s"
 
 
-@require_safe
-def index(request: ConsoleRequest) -> HttpResponse:
-    return render(request, "webhooks.html", {**_list(request), "polling": _list_state()})
-
-
-@require_safe
-def index_live(request: ConsoleRequest) -> HttpResponse:
-    return render_live(request, "_webhooks.html", _list(request), _list_state())
-
-
-def _list(request: ConsoleRequest) -> dict[str, Any]:
-    return {"rows": [(one, _what_it_tells(one)) for one in request.api.webhooks.list()]}
-
-
-def _list_state() -> Polling:
-    return Polling(reverse("webhooks_live"))
+def _list(request: ConsoleRequest) -> tuple[dict[str, Any], Polling]:
+    rows = [(one, _what_it_tells(one)) for one in request.api.webhooks.list()]
+    return {"rows": rows}, Polling(reverse("webhooks_live"))
 
 
 def _what_it_tells(webhook: Webhook) -> list[str]:
     if list(webhook.event_types) == [ALL_EVENTS]:
         return ["All events"]
     return [event_type(value).label for value in webhook.event_types]
+
+
+index, index_live = page_and_region(_list, "webhooks.html", "_webhooks.html")
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -90,18 +79,6 @@ def _show_secret(request: ConsoleRequest, webhook: Webhook) -> HttpResponse:
     return show_secret(request, "_secret.html", context)
 
 
-@require_safe
-def show(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
-    context, state = _one(request, webhook_id)
-    return render(request, "webhook.html", {**context, "polling": state})
-
-
-@require_safe
-def show_live(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
-    context, state = _one(request, webhook_id)
-    return render_live(request, "_webhook.html", context, state)
-
-
 def _one(request: ConsoleRequest, webhook_id: str) -> tuple[dict[str, Any], Polling]:
     webhook, deliveries = side_by_side(
         lambda: request.api.webhooks.get(webhook_id),
@@ -116,6 +93,9 @@ def _one(request: ConsoleRequest, webhook_id: str) -> tuple[dict[str, Any], Poll
     url = reverse("webhook_live", args=[webhook_id])
     # That something was delivered is no event.
     return context, Polling(url, url, WATCHED_EVERY if _is_on_its_way(deliveries) else "")
+
+
+show, show_live = page_and_region(_one, "webhook.html", "_webhook.html")
 
 
 def _is_on_its_way(found: Sequence[Delivery]) -> bool:

@@ -180,6 +180,30 @@ def test_an_api_that_goes_away_is_said_in_place(elsewhere: Elsewhere, shop: Proj
     assert_not_reloaded(page)
 
 
+def test_a_search_that_fails_says_so_and_comes_to_its_end(
+    elsewhere: Elsewhere, shop: Project
+) -> None:
+    page, api = elsewhere.page, elsewhere.relay
+    open_page(page, shop, f"/endpoints/{shop.endpoint_id}/pg-settings")
+    page.evaluate("Perch.renew()")
+    idle(page, 1)
+    rows = page.locator(".pg-settings tbody tr")
+    expect(page.locator("header.bar")).to_have_count(1)
+    expect(rows).to_have_count(25)
+    api.is_away = True
+    page.get_by_role("searchbox").fill("work_mem")
+    expect(page.locator("#poll")).to_contain_text("cannot be reached", timeout=10_000)
+    expect(rows).to_have_count(25)
+    api.is_away = False
+    expect(rows.first).to_contain_text("work_mem", timeout=10_000)
+    expect(page.locator("#poll")).to_be_hidden()
+    expect(page.locator("header.bar")).to_have_count(1)
+    expect(page.locator("#live")).to_have_attribute(
+        "data-live", re.compile("-live.search=work_mem")
+    )
+    assert_not_reloaded(page)
+
+
 def test_without_a_stream_of_events_it_is_nearly_as_quick(
     elsewhere: Elsewhere, shop: Project
 ) -> None:
@@ -264,6 +288,23 @@ def test_a_form_from_before_signing_in_anew_asks_once_more(page: Page, stack: St
     expect(name).to_have_value("typed before")
     page.get_by_role("button", name="Create project").click()
     expect(page.get_by_role("heading", name="typed before")).to_be_visible()
+
+
+def test_a_page_of_who_was_switched_from_does_nothing(page: Page, stack: Stack) -> None:
+    mine, others = stack.new_key(), stack.new_key()
+    sign_in(page, mine)
+    page.goto("/api-keys")
+    other = page.context.new_page()
+    other.goto("/sign-in")
+    other.get_by_label("API key").fill(others)
+    other.get_by_role("button", name="Sign in").click()
+    expect(other.get_by_role("heading", name="Projects")).to_be_visible()
+    page.get_by_role("button", name="Revoke").first.click()
+    expect(page.get_by_role("alert")).to_contain_text("In another tab you are account-")
+    expect(page.locator("dialog[open]")).to_have_count(0)
+    page.reload()
+    page.get_by_role("button", name="Revoke").first.click()
+    expect(page.locator("dialog[open]")).to_be_visible()
 
 
 def test_without_scripts_a_form_is_not_lost_by_signing_out(browser: Browser, stack: Stack) -> None:

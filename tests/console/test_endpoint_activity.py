@@ -133,3 +133,14 @@ def test_without_events_the_operations_tell(dave: Person, misbehaving: Misbehavi
     assert "woke once" in page.text
     assert "failed once" in page.text
     assert "Failed: Suspend compute" in page.text
+
+
+def test_what_could_not_be_read_is_told(dave: Person, misbehaving: Misbehaving) -> None:
+    misbehaving.body = (
+        b'{"operations": [], "endpoint": {"id": "e"}, "branches": [], "project": {"id": "p"}}'
+    )
+    for status, is_told in ((500, True), (404, False)):
+        misbehaving.apart = {"/events": (status, b'{"message": "the disk is full"}')}
+        text = Page(dave.get("/projects/p/endpoints/e")).text
+        assert ("the disk is full" in text) is is_told
+        assert "The last 24 hours" in text

@@ -16,9 +16,11 @@ from console import sessions
 from console.settings import envnamed
 from tests.console.conftest import Misbehaving, Person, Shop
 from tests.console.pages import Page
+from tests.support.client import Client
 from tests.support.stack import Stack
 
 COOKIE = "perch_session"
+OWN = "http://testserver"
 
 
 def sign_in(browser: Browser, key: str, **fields: str) -> Any:
@@ -112,6 +114,86 @@ class TestSeveral:
         assert 3 <= len(others(visitor)) < 11
 
 
+class TestTabs:
+    """All tabs have one cookie: what is open in one may be of somebody who another has left."""
+
+    @pytest.fixture
+    def tab(self, misbehaving: Misbehaving, settings: Any) -> Person:
+        """Xena's page, after Yves has signed in beside it. It sends what its scripts do."""
+        settings.MANAGEMENT_API_URL = misbehaving.url
+        settings.CSRF_TRUSTED_ORIGINS = [OWN]
+        tab = Person(Browser(enforce_csrf_checks=True), Client(misbehaving.url, "y"))
+        for name in ("xena", "yves"):
+            misbehaving.body = json.dumps({"login": name}).encode()
+            tab.post("/sign-in", {"key": name}, Origin=OWN)
+            if name == "xena":
+                misbehaving.body = b'{"projects": []}'
+                self.html = tab.get("/").content.decode()
+        misbehaving.body = b'{"project": {"id": "p"}, "projects": []}'
+        misbehaving.asked.clear()
+        return tab
+
+    def sent(self, target: str = "live") -> dict[str, str]:
+        """The headers of what xena's page asks."""
+        (mark,) = re.findall(r'<body[^>]* data-sign-in="(\w+)"', self.html)
+        return {
+            "HX-Request": "true",
+            "HX-Target": target,
+            "Perch-Sign-In": mark,
+            "Origin": OWN,
+        }
+
+    def test_nothing_is_shown_to_a_page_of_another(
+        self, tab: Person, misbehaving: Misbehaving
+    ) -> None:
+        answer = tab.get("/api-keys/7/revoke", **self.sent("dialog"))
+        assert answer.status_code == 409
+        assert "In another tab you are yves now" in Page(answer).text
+        assert "csrfmiddlewaretoken" not in answer.content.decode()
+        answer = tab.get("/live", **self.sent())
+        assert answer["HX-Retarget"] == "#poll"
+        assert "In another tab you are yves now" in Page(answer).text
+        assert misbehaving.asked == []
+
+    def test_nothing_is_done_for_it(self, tab: Person, misbehaving: Misbehaving) -> None:
+        # Even with a token of the one who is there now.
+        token = Page(tab.get("/new-project")).fields["csrfmiddlewaretoken"]
+        misbehaving.asked.clear()
+        fields = {"csrfmiddlewaretoken": token}
+        for path in ("/projects/p/endpoints/ep-a/start", "/api-keys/7/revoke", "/new-project"):
+            answer = tab.post(path, fields, **self.sent("form"))
+            assert answer.status_code == 409, path
+            assert "In another tab you are yves now" in Page(answer).text
+        assert misbehaving.asked == []
+
+    def test_a_form_comes_back_to_be_sent_once_more(
+        self, tab: Person, misbehaving: Misbehaving
+    ) -> None:
+        mark = self.sent()["Perch-Sign-In"]
+        typed = {"name": "typed before", "signed_in_as": mark}
+        page = Page(tab.post("/new-project", typed, **self.sent("form")))
+        assert "You have signed in anew" in page.text
+        assert page.fields["name"] == "typed before"
+        assert not [path for path in misbehaving.asked if path.startswith("POST")]
+        answer = tab.post("/new-project", page.fields, **self.sent("form"))
+        assert answer["HX-Redirect"] == "/projects/p"
+
+    def test_who_signs_in_with_the_same_key_goes_on(
+        self, tab: Person, misbehaving: Misbehaving
+    ) -> None:
+        misbehaving.body = b'{"login": "xena", "projects": []}'
+        tab.post("/sign-in", {"key": "xena"}, Origin=OWN)
+        tab.post("/sign-in", {"key": "xena"}, Origin=OWN)
+        assert tab.get("/live", **self.sent()).status_code == 286
+
+    def test_signing_out_is_no_exception(self, tab: Person) -> None:
+        answer = tab.browser.post("/sign-out", headers={"Origin": OWN}, follow=True)
+        assert "as yves: you still are" in Page(answer).text
+        page = Page(tab.post("/sign-out-everywhere", Origin=OWN))
+        assert "You have signed in anew" in page.text
+        assert tab.get("/").status_code == 200
+
+
 class TestServers:
     @pytest.fixture
     def staging(self, misbehaving: Misbehaving, settings: Any, stack: Stack) -> Misbehaving:
@@ -168,6 +250,27 @@ class TestServers:
 
 
 class TestEverywhere:
+    def test_who_is_not_signed_in_any_more_is_not_told_that_it_is_done(self, dave: Person) -> None:
+        kept = Browser()
+        kept.cookies[COOKIE] = dave.browser.cookies[COOKIE].value
+        dave.post("/sign-out")
+        answer = kept.post("/sign-out-everywhere")
+        assert answer.status_code == 422
+        assert "You are not signed in" in Page(answer).text
+
+    def test_what_could_not_be_written_down_is_told(
+        self, dave: Person, settings: Any, tmp_path: Path
+    ) -> None:
+        elsewhere = Browser()
+        elsewhere.post("/sign-in", {"key": dave.api.key})
+        (tmp_path / "place").mkdir(mode=0o777)
+        (tmp_path / "place").chmod(0o777)
+        settings.STATE_DIR = str(tmp_path / "place")
+        page = Page(dave.browser.post("/sign-out-everywhere", follow=True))
+        assert "Elsewhere the key is still signed in" in page.text
+        assert "is signed out." not in page.text
+        assert dave.get("/").status_code == 302
+
     def test_it_works(self, visitor: Browser, stack: Stack) -> None:
         key, other = stack.new_key(), stack.new_key()
         elsewhere, stranger = Browser(), Browser()
