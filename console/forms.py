@@ -84,7 +84,7 @@ class RenameForm(forms.Form):
 class ConfirmForm(forms.Form):
     """Deletes what it names, once its id has been typed, or what else it is known by."""
 
-    # SQL can make names with blanks at their ends.
+    # SQL can make names with blanks at their ends; what is pasted has others.
     typed = forms.CharField(required=False, strip=False, widget=forms.TextInput)
 
     def __init__(self, *args: Any, expected: str, what: str = "id", **kwargs: Any) -> None:
@@ -96,7 +96,7 @@ class ConfirmForm(forms.Form):
 
     def clean_typed(self) -> str:
         typed = str(self.cleaned_data["typed"])
-        if typed != self.expected:
+        if self.expected not in (typed, typed.strip()):
             raise forms.ValidationError(f"That is not {self.expected}.")
         return typed
 

@@ -74,7 +74,7 @@ class Scale:
         ]
         placed = [(self._place(at), _time_of_day(at, step)) for at in times]
         # What stands at the very edge would be cut off.
-        return [Mark(_percent(place), label) for place, label in placed if 3 < place < 97]
+        return [Mark(_percent(place), label) for place, label in placed if 6 < place < 94]
 
     def _place(self, at: datetime) -> float:
         return (at - self.begin).total_seconds() / self.seconds * 100

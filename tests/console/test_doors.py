@@ -116,4 +116,5 @@ def test_addresses_of_numbers_have_their_brackets() -> None:
 
 def test_a_name_with_blanks_at_its_ends_can_be_confirmed() -> None:
     assert ConfirmForm({"typed": " odd "}, expected=" odd ").is_valid()
+    assert ConfirmForm({"typed": " pasted "}, expected="pasted").is_valid()
     assert not ConfirmForm({"typed": "odd"}, expected=" odd ").is_valid()

@@ -53,6 +53,7 @@ FORMS = {
     "/projects/p/branches/b/database/edit?name=d": {"name": "what I typed", "owner_name": "r"},
     "/projects/p/branches/b/database/delete?name=d": {"typed": "d"},
     "/projects/p/branches/b/new-snapshot": {"name": "what I typed", "lifetime": "3600"},
+    "/projects/p/snapshots/s/edit": {"name": "what I typed", "lifetime": "3600"},
     "/projects/p/snapshots/s/restore": {"name": "what I typed", "target_id": ""},
     "/projects/p/snapshots/s/delete": {},
     "/projects/p/delete": {"typed": "p"},
