@@ -223,8 +223,8 @@ def _channel(request: ConsoleRequest, project_id: str) -> str:
     return f"{url}?seen={seen}" if seen else url
 
 
-# Whom a page was made for, by the mark of the sign-in: its scripts send it with all they ask, and a
-# form that came back to be sent once more is the newer of the two.
+# Whom a page was made for, by the mark of the sign-in: htmx sends it with all it asks. A form that
+# came back to be sent once more is the newer of the two.
 OF_PAGE, OF_FORM = "Perch-Sign-In", "signed_in_as"
 
 

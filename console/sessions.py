@@ -95,7 +95,7 @@ class SignIn:
     def mark(self) -> str:
         """By which a page knows whom it was made for, and nobody the key: the same for all
         sign-ins with it."""
-        return salted_hmac("perch sign-in", self.secret, algorithm="sha256").hexdigest()[:20]
+        return salted_hmac("perch sign-in", self.secret, algorithm="sha256").hexdigest()[:10]
 
     @property
     def ends_at(self) -> datetime | None:

@@ -61,8 +61,7 @@
   }
 
   async function asked(form) {
-    const headers = { "Perch-Sign-In": document.body.dataset.signIn ?? "" };
-    const answer = await fetch(form.dataset.copies, { method: "POST", body: new FormData(form), redirect: "manual", headers })
+    const answer = await fetch(form.dataset.copies, { method: "POST", body: new FormData(form), redirect: "manual" })
       .catch(() => { throw new Error("The console cannot be reached. Nothing was copied."); });
     const isText = answer.headers.get("Content-Type")?.startsWith("text/plain");
     const words = isText ? await answer.text() : "Nothing was copied: you may have been signed out meanwhile. Reload the page, and try again.";

@@ -74,8 +74,6 @@
 
   document.addEventListener("htmx:configRequest", (event) => {
     const { detail } = event;
-    // Another tab may have signed in as somebody else: then nothing is answered to this page.
-    detail.headers["Perch-Sign-In"] = document.body.dataset.signIn ?? "";
     if (!isRenewal(detail)) return;
     if (shown) detail.headers["If-None-Match"] = shown;
     if (detail.elt.id !== "poll") {

@@ -7,7 +7,7 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from console.api_errors import APIError, Forbidden, NonsenseAnswer, Unauthorized
+from console.api_errors import APIError, Forbidden, NonsenseAnswer, OutOfDate, Unauthorized
 from console.api_results import Endpoint, Project
 from console.connection_form import ConnectionForm
 from console.connection_strings import in_style
@@ -59,6 +59,7 @@ def _connection(request: ConsoleRequest, project_id: str, endpoint_id: str) -> H
 def string(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResponse:
     """The connection alone, with its password, as the copy button puts it into the clipboard."""
     try:
+        request.api.require_current()
         _, endpoint, form = _read(request, project_id, endpoint_id)
         if form is None:
             return _words("The branch has no role or no database to connect to.", status=409)
@@ -67,6 +68,9 @@ def string(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpRe
     except Unauthorized:
         words = "Nothing was copied: you are signed out. Reload the page to sign in."
         return _words(words, status=401)
+    except OutOfDate:
+        words = "Nothing was copied: you have signed in anew since. Reload the page, and try again."
+        return _words(words, status=409)
     except APIError as problem:
         return _words(spell_out(problem), status=problem.page_status)
     return _words(in_style(form.chosen().style, target, reveal=True))

@@ -135,7 +135,7 @@ class TestTabs:
 
     def sent(self, target: str = "live") -> dict[str, str]:
         """The headers of what xena's page asks."""
-        (mark,) = re.findall(r'<body[^>]* data-sign-in="(\w+)"', self.html)
+        (mark,) = re.findall(r'<body[^>]* hx-headers=.{"Perch-Sign-In":"(\w+)"}', self.html)
         return {
             "HX-Request": "true",
             "HX-Target": target,
@@ -164,6 +164,10 @@ class TestTabs:
             answer = tab.post(path, fields, **self.sent("form"))
             assert answer.status_code == 409, path
             assert "In another tab you are yves now" in Page(answer).text
+        # What copies a connection is no request of htmx.
+        answer = tab.post("/projects/p/endpoints/ep-a/connection-string", Origin=OWN)
+        assert answer.status_code == 409
+        assert answer.content.startswith(b"Nothing was copied")
         assert misbehaving.asked == []
 
     def test_a_form_comes_back_to_be_sent_once_more(
