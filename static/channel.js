@@ -22,6 +22,7 @@
   let waiting = 0;
   let isLost = false;
   let renewing = 0;
+  let returning = 0;
   let renewedAt = 0;
 
   const canListen = () => address && document.getElementById("live") && !document.hidden;
@@ -119,13 +120,19 @@
   document.addEventListener("perch:gone", () => {
     isRefused = true;
     rest();
+    clearTimeout(returning);
+    returning = setTimeout(lookForGone, TRY_AGAIN);
   });
+
+  // A server may have said so by mistake: nothing else asks again for what is gone.
+  function lookForGone() {
+    if (!document.hidden && document.querySelector("main.gone")) Perch.renew();
+  }
 
   document.addEventListener("visibilitychange", () => {
     if (document.hidden) return rest();
     startAfresh();
-    // What was gone may be back: nothing else asks for it.
-    if (document.querySelector("main.gone")) Perch.renew();
+    lookForGone();
   });
   window.addEventListener("offline", () => {
     Perch.trouble(UNREACHABLE);

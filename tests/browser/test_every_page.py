@@ -131,12 +131,19 @@ def test_as_a_dialog(visits: Visits, all_there: World, form: str) -> None:
         if menu.count():
             menu.focus()
             page.keyboard.press("Enter")
-        opener.focus()
+            items = menu.locator("xpath=..").locator("li :is(a, button)").count()
+            for _ in range(items):
+                page.keyboard.press("Tab")
+                if opener.evaluate("one => one === document.activeElement"):
+                    break
+            expect(opener).to_be_focused()
+        else:
+            opener.focus()
         page.keyboard.press("Space" if opener.get_attribute("role") else "Enter")
         dialog = page.locator("dialog[open]")
         expect(dialog).to_be_visible()
         expect(dialog.locator(":focus")).to_have_count(1)
-        expect_good(page, {"200%": (320, 1280), "": FEWER})
+        expect_good(page, {"200%": (320,), "": FEWER})
         page.keyboard.press("Escape")
         expect(dialog).to_have_count(0)
         expect(menu if menu.count() else opener).to_be_focused()

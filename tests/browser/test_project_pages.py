@@ -1,11 +1,13 @@
 """A project's pages in a real browser: copying, searching, switching, and menus at every width."""
 
+import json
 import re
 
 import psycopg
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.browser.conftest import Elsewhere
 from tests.browser.looking import expect_accessible
 from tests.browser.test_journey import sign_in, sign_out
 from tests.support.client import Client
@@ -169,3 +171,48 @@ def test_the_menu_is_in_reach_at_every_width(pages: Page, shop: Project) -> None
         delete = menu.get_by_role("link", name="Delete")
         expect(delete).to_be_in_viewport()
         pages.keyboard.press("Escape")
+
+
+def crowded(body: bytes) -> bytes:
+    """An answer of the API with forty branches more, and an endpoint on every second."""
+    data = json.loads(body) if body else {}
+    if not isinstance(data, dict):
+        return body
+    for branch in data.get("branches", [])[:1]:
+        copies = ({"id": f"br-{n}", "name": f"branch-{n}", "default": False} for n in range(40))
+        data["branches"] += [branch | {"parent_id": branch["id"]} | copy for copy in copies]
+    for endpoint in data.get("endpoints", [])[:1]:
+        copies = ({"id": f"ep-{n}", "branch_id": f"br-{2 * n}"} for n in range(20))
+        data["endpoints"] += [endpoint | copy for copy in copies]
+    return json.dumps(data).encode()
+
+
+def test_pages_stay_short_with_forty_branches(elsewhere: Elsewhere, shop: Project) -> None:
+    page = elsewhere.page
+    sign_in(page, shop.client.key)
+    elsewhere.relay.twists = crowded
+    for path in ("", "/branches", "/operations"):
+        page.goto(f"/projects/{shop.id}{path}")
+        for width, most in ((1280, 2_400), (390, 5_200)):
+            page.set_viewport_size({"width": width, "height": 900})
+            height = page.evaluate("document.documentElement.scrollHeight")
+            assert height <= most, (path, width, height)
+        page.set_viewport_size({"width": 1280, "height": 900})
+
+
+def test_one_connects_right_after_creating(pages: Page) -> None:
+    """A project, and from the page of a branch."""
+    pages.goto("/")
+    pages.get_by_role("button", name="Create project").click()
+    dialog = pages.locator("dialog[open]")
+    dialog.get_by_label("Name").fill("fresh")
+    dialog.get_by_role("button", name="Create project").click()
+    expect(pages.get_by_role("heading", name="fresh", level=1)).to_be_visible()
+    # Its address is there at once; who connects before it has started waits.
+    pages.locator(".copy-string").click()
+    assert_connects(copied(pages))
+    pages.get_by_role("navigation", name="Project").get_by_role("link", name="Branches").click()
+    pages.get_by_role("rowheader").get_by_role("link", name="main").click()
+    pages.get_by_role("button", name="Connect").click()
+    pages.locator(".copy-string").click()
+    assert_connects(copied(pages))

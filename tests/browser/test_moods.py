@@ -1,0 +1,296 @@
+"""Pages that are open, and a form with something typed, while the API falls into each of its moods
+and comes out of it again: one line in its place, nothing lost, and the page lives afterwards."""
+
+import json
+import random
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.browser.conftest import new_page
+from tests.browser.test_journey import assert_not_reloaded, hide, mark, sign_in
+from tests.browser.test_live import SOON
+from tests.support.another_console import another_console
+from tests.support.client import Client
+from tests.support.odd_answers import bare, strange
+from tests.support.project import Project
+from tests.support.relay import Relay, relay
+from tests.support.stack import Stack
+
+# Seconds that the console waits for the API; in the same measure, one that is late and one that
+# is too late.
+PATIENCE, LATE, TOO_LATE = 1.5, 0.5, 4.0
+# A region that could not be read is asked for again after so long.
+AGAIN = 5_000
+
+
+def refuses(status: int) -> Callable[[Relay], None]:
+    return lambda api: setattr(api, "refuses", status)
+
+
+def says(
+    body: bytes, *, kind: str = "application/json", status: int = 200
+) -> Callable[[Relay], None]:
+    def begin(api: Relay) -> None:
+        api.says, api.kind, api.status = body, kind, status
+
+    return begin
+
+
+def twists(twist: Callable[[object], object]) -> Callable[[Relay], None]:
+    def begin(api: Relay) -> None:
+        api.twists = lambda body: json.dumps(twist(json.loads(body))).encode() if body else body
+
+    return begin
+
+
+HTML = b"<!doctype html><title>502 Bad Gateway</title><script>alert(1)</script>"
+# How each begins, and what is said in its place.
+MOODS: dict[str, tuple[Callable[[Relay], None], str]] = {
+    "away": (lambda api: setattr(api, "is_away", True), "cannot be reached"),
+    "too slow": (lambda api: setattr(api, "delay", TOO_LATE), "taking too long"),
+    "400": (refuses(400), "not understood"),
+    "401": (refuses(401), "Sign in again"),
+    "403": (refuses(403), "may not do that"),
+    "409": (refuses(409), "already taken"),
+    "412": (refuses(412), "refused"),
+    "422": (refuses(422), "not allowed"),
+    "423": (refuses(423), "Still busy"),
+    "429": (refuses(429), "Too many requests"),
+    "500": (refuses(500), "failed"),
+    "HTML": (says(HTML, kind="text/html"), "makes no sense"),
+    "HTML with 404": (
+        says(HTML, kind="text/html", status=404),
+        "nothing here|does not have",
+    ),
+    "broken JSON": (says(b'{"project": {"id": "p"'), "makes no sense"),
+    "wrong types": (says(b'{"project": 1, "projects": 2, "branches": 3}'), "makes no sense"),
+    "closed half-way": (lambda api: setattr(api, "breaks_off", True), "cannot be reached"),
+}
+# In these all goes on.
+HARMLESS: dict[str, Callable[[Relay], None]] = {
+    "late": lambda api: setattr(api, "delay", LATE),
+    "unknown values": twists(strange),
+    "missing fields": twists(bare),
+}
+
+
+class Scene:
+    """Pages of a console for a server that the test has in its hand, all of them open."""
+
+    def __init__(self, api: Relay, shop: Project, pages: dict[str, Page]) -> None:
+        self.api = api
+        self.shop = shop
+        self.pages = pages
+
+    @property
+    def project(self) -> Page:
+        return self.pages["project"]
+
+    def wait(self) -> None:
+        """As long as it takes until a region is asked for again."""
+        for page in self.pages.values():
+            page.clock.run_for(AGAIN + 500)
+
+
+@pytest.fixture(scope="module")
+def _scene(browser: Browser, stack: Stack) -> Iterator[Scene]:
+    shop = Project.create(stack, Client(stack.api_url, stack.new_key()), name="shop")
+    shop.new_branch_id(name="free")
+    chain = shop.operations()[0]["chain_id"]
+    asked = {"url": "https://hooks.invalid/x", "event_types": ["project.updated"]}
+    webhook = shop.client.post("/webhooks", {"webhook": asked})["webhook"]
+    paths = {
+        "project": shop.path,
+        "endpoint": f"{shop.path}/endpoints/{shop.endpoint_id}",
+        "branches": f"{shop.path}/branches",
+        "branch": f"{shop.path}/branches/{shop.branch_id}",
+        "operations": f"{shop.path}/operations",
+        "run": f"{shop.path}/runs/{chain}",
+        "timeline": f"{shop.path}/timeline",
+        "events": f"{shop.path}/events",
+        "dashboard": "/",
+        "activity": "/activity",
+        "webhook": f"/webhooks/{webhook['id']}",
+    }
+    with (
+        relay(stack.api_url) as api,
+        another_console(api.url, MANAGEMENT_API_TIMEOUT=str(PATIENCE)) as url,
+    ):
+        made = {}
+        for name, path in paths.items():
+            # A context of its own for each: of one console a browser has but six connections.
+            page, _ = new_page(browser, url, may_fail=True)
+            page.clock.install()
+            sign_in(page, shop.client.key)
+            with page.expect_response(re.compile("/changes")):
+                page.goto(path)
+            mark(page)
+            made[name] = page
+        yield Scene(api, shop, made)
+        for page in made.values():
+            page.context.close()
+
+
+@pytest.fixture
+def scene(_scene: Scene) -> Iterator[Scene]:
+    yield _scene
+    _scene.project.keyboard.press("Escape")
+
+
+@contextmanager
+def in_the_mood(scene: Scene, begin: Callable[[Relay], None]) -> Iterator[None]:
+    begin(scene.api)
+    try:
+        yield
+    finally:
+        scene.api.be_well()
+
+
+def expect_whole(scene: Scene) -> None:
+    """No page complains of anything, or waits for anything."""
+    for name, page in scene.pages.items():
+        expect(page.locator("#poll [role=alert]"), name).to_have_count(0)
+        expect(page.locator(".notice.failure"), name).to_have_count(0)
+        expect(page.locator("#trouble"), name).to_be_hidden()
+        expect(page.locator(".htmx-request"), name).to_have_count(0)
+        assert_not_reloaded(page)
+
+
+def expect_alive(scene: Scene) -> None:
+    """What changes elsewhere appears."""
+    state = scene.project.locator("#live .state").first
+    for change, word in ((scene.shop.suspend, "Idle"), (scene.shop.start, "Active")):
+        if state.text_content() != word:
+            scene.shop.done(change())
+            expect(state).to_have_text(word)
+            return
+
+
+def type_something(scene: Scene) -> str:
+    """Into a form of the project's page; what was typed."""
+    page = scene.project
+    typed = str(random.randint(100, 9_999))
+    page.get_by_label(f"More actions for {scene.shop.endpoint_id}").click()
+    page.locator(f"[id='settings-{scene.shop.endpoint_id}']").click()
+    page.locator("dialog[open]").get_by_label("Suspend after").fill(typed)
+    return typed
+
+
+def expect_typed(page: Page, typed: str) -> None:
+    expect(page.locator("dialog[open]").get_by_label("Suspend after")).to_have_value(typed)
+
+
+@pytest.mark.parametrize("mood", MOODS)
+def test_a_mood_passes(scene: Scene, mood: str) -> None:
+    begin, words = MOODS[mood]
+    page = scene.project
+    dialog = page.locator("dialog[open]")
+    headings = {name: one.locator("h1").inner_text() for name, one in scene.pages.items()}
+    typed = type_something(scene)
+    with in_the_mood(scene, begin):
+        for name, one in scene.pages.items():
+            one.evaluate("Perch.renew()")
+            line = one.locator("#poll [role=alert]")
+            expect(line, name).to_contain_text(re.compile(words))
+            expect(line, name).to_have_count(1)
+            expect(one.locator("h1"), name).to_have_text(headings[name])
+            expect(one.locator(".notice.failure"), name).to_have_count(0)
+        # It is said once, however long it lasts.
+        scene.wait()
+        expect(page.locator("#poll [role=alert]")).to_have_count(1)
+        expect_typed(page, typed)
+        dialog.get_by_role("button", name="Save").click()
+        expect(dialog.get_by_role("alert")).to_have_count(1)
+        expect(dialog.get_by_role("alert")).to_contain_text(
+            re.compile(f"{words}|refused by the test", re.IGNORECASE)
+        )
+        expect_typed(page, typed)
+        expect(dialog.get_by_role("button", name="Save")).to_be_enabled()
+        assert "Traceback" not in page.content()
+    scene.wait()
+    expect_typed(page, typed)
+    page.keyboard.press("Escape")
+    expect_whole(scene)
+    expect_alive(scene)
+
+
+@pytest.mark.parametrize("mood", HARMLESS)
+def test_what_is_odd_or_late_is_no_trouble(scene: Scene, mood: str) -> None:
+    page = scene.project
+    dialog = page.locator("dialog[open]")
+    with in_the_mood(scene, HARMLESS[mood]):
+        for one in scene.pages.values():
+            one.evaluate("Perch.renew()")
+        scene.wait()
+        expect_typed(page, type_something(scene))
+        page.keyboard.press("Escape")
+        expect(dialog).to_have_count(0)
+        expect_whole(scene)
+    for one in scene.pages.values():
+        one.evaluate("Perch.renew()")
+    expect_whole(scene)
+    expect_alive(scene)
+
+
+def test_what_was_gone_by_mistake_comes_back(scene: Scene) -> None:
+    with in_the_mood(scene, refuses(404)):
+        for name, page in scene.pages.items():
+            page.evaluate("Perch.renew()")
+            # Of what a server may lack as a whole the page says that, and asks again.
+            gone = page.locator("#main.gone").or_(page.get_by_text("does not have that"))
+            expect(gone.first, name).to_be_visible()
+        scene.wait()
+        page = scene.pages["endpoint"]
+        expect(page.locator("#main.gone")).to_be_visible()
+        expect(page.locator("#poll [role=alert]")).to_have_count(1)
+    # At once where its page is shown again, and else within a minute.
+    hide(page)
+    page.evaluate(
+        """() => {
+            Object.defineProperty(document, "hidden", {value: false});
+            document.dispatchEvent(new Event("visibilitychange"));
+        }"""
+    )
+    expect(page.locator("#main.gone")).to_have_count(0)
+    for name, page in scene.pages.items():
+        page.clock.run_for(61_000)
+        expect(page.locator("#main.gone"), name).to_have_count(0)
+        expect(page.locator("main [inert]"), name).to_have_count(0)
+    expect_whole(scene)
+    expect_alive(scene)
+
+
+# Where what happens to an endpoint is seen, and how: it goes to sleep, or wakes.
+SEEN = {
+    "project": "#live .endpoints .state",
+    "endpoint": "#live .about .state",
+    "branch": ".perching .state",
+    "branches": "#live .branches .perched",
+    "dashboard": "#live .projects .state",
+}
+# And where its story is, the newest at the top.
+TOLD = {
+    "operations": "#live .runs tbody tr",
+    "events": "#live .activity > li",
+    "activity": "#live .activity > li",
+}
+
+
+def test_what_begins_elsewhere_appears_on_every_page(scene: Scene) -> None:
+    scene.shop.done(scene.shop.start())
+    for name, where in SEEN.items():
+        expect(scene.pages[name].locator(where).first, name).to_contain_text("Active")
+    newest = {name: scene.pages[name].locator(where).first for name, where in TOLD.items()}
+    before = {name: row.inner_text() for name, row in newest.items()}
+    scene.shop.suspend()
+    for name, where in SEEN.items():
+        expect(scene.pages[name].locator(where).first, name).to_contain_text("Idle", timeout=SOON)
+    for name, row in newest.items():
+        expect(row, name).to_contain_text(re.compile("Suspend|sleep|idle"), timeout=SOON)
+        assert row.inner_text() != before[name]
+    for page in scene.pages.values():
+        assert_not_reloaded(page)
