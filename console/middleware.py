@@ -31,6 +31,9 @@ KEPT_WHEN_UNCHANGED = {"ETag", "Cache-Control"}
 NO_DOCUMENTS = ("text/css", "text/javascript", "text/event-stream")
 FOR_DOCUMENTS = ("Content-Security-Policy", "Cross-Origin-Opener-Policy", "Referrer-Policy")
 
+# Seconds.
+AT_ONCE = 2.0
+
 GetResponse = Callable[[ConsoleRequest], HttpResponseBase]
 View = Callable[..., HttpResponseBase]
 
@@ -179,7 +182,12 @@ class SignInMiddleware:
         self.get_response = get_response
 
     def __call__(self, request: ConsoleRequest) -> HttpResponseBase:
-        return self.get_response(request)
+        began = time.monotonic()
+        request.keeps_awake = False
+        response = self.get_response(request)
+        if request.keeps_awake and time.monotonic() - began < AT_ONCE:
+            sessions.keep_awake(request)
+        return response
 
     def process_view(
         self, request: ConsoleRequest, view: View, args: Any, kwargs: Any
@@ -198,8 +206,7 @@ class SignInMiddleware:
             name = sign_in.account.name or "somebody else"
             words = f"In another tab you are {name} now. Reload this page to go on as {name}."
             return show_problem(request, AnotherSignIn(words))
-        if _is_by_a_person(request):
-            sessions.keep_awake(request)
+        request.keeps_awake = _is_by_a_person(request)
         request.api = ManagementAPI(sign_in.key, sign_in.shown_server)
         if request.is_out_of_date:
             request.api.refuse_changes()

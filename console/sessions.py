@@ -122,11 +122,10 @@ class SessionStore(SessionBase):
             # Idle for too long, not of our making, or from before sessions were like this.
             self.create()
             return {}
-        remaining = [one for one in found if not one.has_ended]
-        if len(remaining) < len(found):
-            # Where the present one has ended, nobody is present: no page may be shown as another.
-            self.modified = True
-            data[SIGN_INS] = [asdict(one) for one in remaining]
+        # Where the present one has ended, nobody is present: no page may be shown as another. The
+        # cookie may go on naming it: of two answers the later one's is kept, so that only what
+        # changes who is signed in, and `keep_awake`, writes one.
+        data[SIGN_INS] = [asdict(one) for one in found if not one.has_ended]
         return dict(data)
 
     def create(self) -> None:
@@ -208,7 +207,8 @@ def sign_out(request: HttpRequest, *, of_all: bool = False, everywhere: bool = F
 
 
 def keep_awake(request: HttpRequest) -> None:
-    """Begin the time anew that the session may lie idle."""
+    """Begin the time anew that the session may lie idle. For what is answered at once: the cookie
+    is as it was asked with, and another tab may have switched since."""
     token = request.session.session_key
     if not token or present(request) is None:
         return

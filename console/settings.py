@@ -125,7 +125,7 @@ CSRF_COOKIE_NAME = "perch_csrf"
 CSRF_COOKIE_HTTPONLY = True
 CSRF_COOKIE_SAMESITE = "Lax"
 CSRF_FAILURE_VIEW = "console.views.problems.csrf_failure"
-MESSAGE_STORAGE = "django.contrib.messages.storage.session.SessionStorage"
+MESSAGE_STORAGE = "console.notices.NoticeStorage"
 MESSAGE_TAGS = {message_levels.ERROR: "failure"}
 
 SECURE_REFERRER_POLICY = "same-origin"

@@ -1,7 +1,7 @@
 """The calls that one page needs, all at the same time."""
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
 from typing import Any, TypeVar, overload
@@ -14,8 +14,8 @@ C = TypeVar("C")
 D = TypeVar("D")
 E = TypeVar("E")
 
-# Calls of one page run in here side by side; threads start when first needed, so after a fork.
-_threads = ThreadPoolExecutor(max_workers=32, thread_name_prefix="management-api")
+# Of one page. Under gevent each is a greenlet.
+MOST_AT_ONCE = 32
 
 
 @overload
@@ -39,9 +39,19 @@ def side_by_side(
 ) -> tuple[A, B, C, D, E]: ...
 def side_by_side(*calls: Callable[[], Any]) -> tuple[Any, ...]:
     """Make the calls at the same time; the first of them that failed raises its error."""
-    # With the page's context, so that the API is told its id.
-    futures = [_threads.submit(copy_context().run, call) for call in calls]
-    return tuple(future.result() for future in futures)
+    return tuple(future.result() for future in _begun(calls))
+
+
+def _begun(calls: Sequence[Callable[[], A]]) -> list[Future[A]]:
+    """In threads of their own: among threads that all pages share, one server that does not answer
+    would hold up the pages of every other."""
+    threads = ThreadPoolExecutor(min(len(calls), MOST_AT_ONCE) or 1, "management-api")
+    try:
+        # With the page's context, so that the API is told its id.
+        return [threads.submit(copy_context().run, call) for call in calls]
+    finally:
+        # They end with the last call, for which nobody has to wait.
+        threads.shutdown(wait=False)
 
 
 def or_none(call: Callable[[], A]) -> Callable[[], A | None]:
@@ -59,5 +69,4 @@ def or_none(call: Callable[[], A]) -> Callable[[], A | None]:
 def each_or_none(call: Callable[[A], B], items: Sequence[A]) -> list[B | None]:
     """Call for every item at the same time; None where the API refused or failed."""
     calls = [or_none(partial(call, item)) for item in items]
-    futures = [_threads.submit(copy_context().run, each) for each in calls]
-    return [future.result() for future in futures]
+    return [future.result() for future in _begun(calls)]

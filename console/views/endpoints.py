@@ -64,6 +64,7 @@ def _contents(
         history = from_operations(own.items, is_cut=bool(own.cursor))
     elif is_with_history:
         history = from_events(events.items, starts.items, is_cut=events.is_cut)
+    band = activity(endpoint, history, now=datetime.now(UTC)) if history else None
     context = {
         "project": project,
         "here": reverse("endpoint", args=[project_id, endpoint_id]),
@@ -76,8 +77,8 @@ def _contents(
         "is_older": bool(older),
         "more_query": "" if own.looked_through else f"?endpoint_id={endpoint_id}",
         "activity_problem": first_problem(events, starts),
-        "activity": activity(endpoint, history, now=datetime.now(UTC)) if history else None,
-        "turns_shown": TURNS_SHOWN,
+        "activity": band,
+        "turns": band.turns[:TURNS_SHOWN] if band else (),
     }
     url = reverse("endpoint_live", args=[project_id, endpoint_id])
     url = f"{url}?{urlencode({'older': older})}" if older else url

@@ -14,7 +14,6 @@ from console.api_errors import (
     APIError,
     Forbidden,
     NonsenseAnswer,
-    OutOfDate,
     Refused,
     Unauthorized,
 )
@@ -59,22 +58,34 @@ def sign_in(request: ConsoleRequest) -> HttpResponse:
 def by_link(request: ConsoleRequest) -> HttpResponse:
     """A one-time link. To look at it uses nothing up: programs follow links, to preview them."""
     code = request.POST.get("code") or request.GET.get("code") or ""
+    key, account, problem = one_time_links.key_of(code), None, None
     if request.method != "POST":
-        is_good = one_time_links.is_good(code)
-        context = {"code": code, "is_good": is_good}
-        return render(request, "sign_in_link.html", context, status=200 if is_good else 410)
-    key = one_time_links.redeem(code)
-    problem = None
+        return _show_link(request, code if key else "")
     if key:
         try:
             account = _account(ManagementAPI(key))
-        except APIError as error:
-            problem = spell_out(error)
-        else:
-            sessions.sign_in(request, key=key, account=account)
-            return HttpResponseRedirect(_first_page(reverse("dashboard"), account))
-    context = {"is_good": False, "problem": problem}
-    return render(request, "sign_in_link.html", context, status=410)
+        except Unauthorized as refusal:
+            problem = refusal
+        except APIError as failure:
+            # It says nothing of the key: the link stays good.
+            return _show_link(request, code, failure)
+    if one_time_links.use_up(code) and account:
+        sessions.sign_in(request, key=key, account=account)
+        return HttpResponseRedirect(_first_page(reverse("dashboard"), account))
+    return _show_link(request, "", problem)
+
+
+def _show_link(
+    request: ConsoleRequest, good_code: str, problem: APIError | None = None
+) -> HttpResponse:
+    """The button that uses it, while it is good."""
+    status = 410 if not good_code else problem.page_status if problem else 200
+    context = {
+        "code": good_code,
+        "is_good": bool(good_code),
+        "problem": spell_out(problem) if problem else "",
+    }
+    return render(request, "sign_in_link.html", context, status=status)
 
 
 @public
@@ -123,8 +134,7 @@ def _signed_out_everywhere(request: ConsoleRequest) -> HttpResponse:
     where it may be another's by now."""
     if sessions.present(request) is None:
         raise Unauthorized("You are not signed in.")
-    if request.is_out_of_date:
-        raise OutOfDate("You have signed in anew since this page was made.")
+    request.api.require_current()
     if sessions.sign_out(request, everywhere=True):
         messages.success(request, "Whoever was signed in with this key is signed out.")
     else:

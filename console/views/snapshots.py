@@ -1,5 +1,7 @@
 """Snapshots of branches: taking, changing, restoring and deleting one."""
 
+from datetime import UTC
+
 from django.http import HttpResponse
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods
@@ -130,7 +132,11 @@ def delete(request: ConsoleRequest, project_id: str, snapshot_id: str) -> HttpRe
 
 def _losses(snapshot: Snapshot) -> list[Loss]:
     taken = snapshot.timestamp or snapshot.created_at
-    when = f"as of {taken:%Y-%m-%d %H:%M:%S} UTC" if taken else "of the time when it was taken"
+    when = (
+        f"as of {taken.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+        if taken
+        else "of the time when it was taken"
+    )
     much = f"{size(snapshot.full_size)}, " if snapshot.full_size is not None else ""
     return [
         Loss("Its copy of the branch", f"{much}{when}"),

@@ -32,11 +32,18 @@ from controlplane.compute.occupants import (
     leased_branches,
     wait_for_lease,
 )
-from controlplane.compute.pooler import set_pooler_settings, stop_pooler
+from controlplane.compute.pooler import (
+    open_again,
+    set_pooler_settings,
+    shut,
+    stop_pooler,
+    wait_until_left,
+)
 from controlplane.compute.process import (
     StartFailed,
     check_configuration,
     clear_stale_pid_file,
+    open_postmaster,
     reload_postgres,
     socket_dir_of,
     start_postgres,
@@ -52,6 +59,8 @@ log = logging.getLogger(__name__)
 LOOK_BOUND = 2.0
 # Seconds that a compute which is to serve clients may take to show that it does.
 ANSWER_BOUND = 5.0
+# Seconds without any pooled client's letting go of a pooler until it is stopped all the same.
+STILL_LEAVING = 1.0
 ENDPOINT_ID = re.compile("ep-[a-z0-9-]+")
 # What a branch without an endpoint runs for while the platform reads it: the branch's id follows.
 READER = "ep-r-"
@@ -143,11 +152,27 @@ def stop(branch_id: str) -> None:
     Raises process.StopFailed, patience.OutOfPatience.
     """
     endpoint_id = running_endpoint(branch_id)
+    if endpoint_id:
+        let_pooled_clients_go(endpoint_id)
     stop_pooler(branch_id)
     stop_postgres(data_dir(branch_id))
     _end_leftovers(branch_id)
     if endpoint_id:
         forget_endpoint(endpoint_id)
+
+
+def let_pooled_clients_go(endpoint_id: str) -> bool:
+    """Let no pooled client in any more, and wait for those of the endpoint's to be with the proxies
+    alone, which let go of the pooler wherever nothing of a client's is left there, once they hear
+    that the compute is to stop. False where it lasts too long: one is in a transaction, or a
+    proxy hangs."""
+    shut(socket_dir(endpoint_id))
+    return wait_until_left(socket_dir(endpoint_id), still=STILL_LEAVING)
+
+
+def let_pooled_clients_in(endpoint_id: str) -> None:
+    """Where the compute goes on after all."""
+    open_again(socket_dir(endpoint_id))
 
 
 def remove(branch_id: str) -> None:
@@ -205,6 +230,13 @@ def running_endpoint(branch_id: str) -> str | None:
     if found is None or found.parent != Path(settings.SOCKET_DIR):
         return None
     return found.name if ENDPOINT_ID.fullmatch(found.name) else None
+
+
+def open_life(branch_id: str, endpoint_id: str) -> int | None:
+    """See `process.open_postmaster`, of the branch's Postgres that runs for the endpoint."""
+    if running_endpoint(branch_id) != endpoint_id:
+        return None
+    return open_postmaster(data_dir(branch_id))
 
 
 def answers(endpoint_id: str) -> bool:

@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -40,9 +41,16 @@ from controlplane.compute.pooler_settings import (
 from controlplane.compute.process import reap
 
 PORT = 6432  # of the socket's name alone
+_SOCKET_NAME = f".s.PGSQL.{PORT}"
+# Where nobody looks for it: see `shut`.
+_SHUT_NAME = f"{_SOCKET_NAME}.shut"
+# In /proc/net/unix: not accepted yet, and accepted.
+_CONNECTED = ("02", "03")
 SERVERS_PER_POOL = 20  # for each pair of database and role
 START_TIMEOUT = 5.0  # seconds
 STOP_TIMEOUT = 1.0  # seconds: it holds nothing but its clients' connections
+# Since this version it takes SIGTERM for a wish to wait for its clients.
+QUITS_BY_SIGQUIT: Version = (1, 23)
 
 CONFIGURATION = """\
 [databases]
@@ -83,18 +91,19 @@ def pgbouncer() -> str | None:
 
 
 def pooler_socket(socket_dir: Path) -> Path:
-    return socket_dir / f".s.PGSQL.{PORT}"
+    return socket_dir / _SOCKET_NAME
 
 
-def ensure_pooler(branch_id: str, socket_dir: Path, *, roles: Collection[str]) -> None:
-    """Have the pooler run beside the branch's compute, for these roles' clients.
+def ensure_pooler(branch_id: str, socket_dir: Path, *, roles: Collection[str]) -> Version:
+    """Have the pooler run beside the branch's compute, for these roles' clients. Returns its
+    version.
 
     Raises PoolerUnavailable.
     """
     admit_roles(branch_id, roles)
-    if _is_serving(branch_id, socket_dir):
-        return
     program = pgbouncer()
+    if _is_serving(branch_id, socket_dir):
+        return pooler_version(program) if program else (0, 0)
     if program is None:
         raise PoolerUnavailable("pooling is not available: PgBouncer is not installed on this host")
     # One that hangs, or that was left half started, holds what the new one needs.
@@ -108,6 +117,7 @@ def ensure_pooler(branch_id: str, socket_dir: Path, *, roles: Collection[str]) -
     _configure(branch_id, socket_dir, program)
     with lease(branch_id) as inherited:
         _start(branch_id, socket_dir, program, inherited)
+    return pooler_version(program)
 
 
 def _configure(branch_id: str, socket_dir: Path, program: str) -> None:
@@ -213,10 +223,67 @@ def stop_pooler(branch_id: str) -> None:
     process = _process(branch_id)
     if process is None:
         return
+    program = pgbouncer()
+    is_newer = program is not None and pooler_version(program) >= QUITS_BY_SIGQUIT
     with suppress(psutil.NoSuchProcess):
-        process.terminate()
+        process.send_signal(signal.SIGQUIT if is_newer else signal.SIGTERM)
     if not have_ended([process], within=STOP_TIMEOUT):
         kill([process])
+
+
+def shut(socket_dir: Path) -> None:
+    """Let no new client in to the pooler that listens there. Whoever has come before is among
+    `poolers_clients`; whoever comes later finds nobody, and has sent nothing yet."""
+    # The directory is a stranger's: what is there instead of a socket keeps nobody from stopping.
+    with suppress(OSError):
+        pooler_socket(socket_dir).rename(socket_dir / _SHUT_NAME)
+
+
+def open_again(socket_dir: Path) -> None:
+    """Take back `shut`."""
+    with suppress(OSError):
+        (socket_dir / _SHUT_NAME).rename(pooler_socket(socket_dir))
+
+
+def wait_until_left(socket_dir: Path, *, still: float) -> bool:
+    """Give the pooler's clients, who were told that it will stop, time to let go of it, until none
+    has for `still` seconds; returns whether all have."""
+    fewest = poolers_clients()[socket_dir]
+    deadline = time.monotonic() + still
+    while count := poolers_clients()[socket_dir]:
+        if count < fewest:
+            fewest, deadline = count, time.monotonic() + still
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.002)
+    return True
+
+
+def stop_unused(branch_id: str, socket_dir: Path) -> None:
+    """Stop the branch's pooler, which listens there, unless it has a client."""
+    shut(socket_dir)
+    if poolers_clients()[socket_dir]:
+        open_again(socket_dir)
+        return
+    stop_pooler(branch_id)
+    remove_from(socket_dir, _SHUT_NAME)
+
+
+def has_pooler(socket_dir: Path) -> bool:
+    """Whether there is a pooler's socket."""
+    return os.path.lexists(pooler_socket(socket_dir))
+
+
+def poolers_clients() -> Counter[Path]:
+    """How many connections each pooler of this host has, by the directory of its socket."""
+    clients: Counter[Path] = Counter()
+    with open("/proc/net/unix") as file:
+        for line in file:
+            # Num RefCount Protocol Flags Type St Inode Path: of accepted ones, the listener's.
+            parts = line.rstrip("\n").split(None, 7)
+            if len(parts) == 8 and parts[5] in _CONNECTED and parts[7].endswith(_SOCKET_NAME):
+                clients[Path(parts[7]).parent] += 1
+    return clients
 
 
 def _config_file(branch_id: str) -> Path:

@@ -86,5 +86,10 @@ def version_of(text: str) -> Version | None:
     return (int(major), int(minor)) if text else None
 
 
+def keeps_prepared_statements(version: str) -> bool:
+    """Whether a PgBouncer of the version, as "1.25", does; "" where there is none."""
+    return (version_of(version) or (0, 0)) >= KEEPS_PREPARED_STATEMENTS
+
+
 def _written(version: Version) -> str:
     return f"{version[0]}.{version[1]}"

@@ -59,6 +59,23 @@ def socket_dir_of(data_dir: Path) -> Path | None:
     return Path(lines[4]) if len(lines) > 4 and lines[4] else None
 
 
+def open_postmaster(data_dir: Path) -> int | None:
+    """A descriptor of the Postgres that runs on `data_dir`, readable once that has ended; None
+    where none runs, or the kernel gives none. The caller closes it."""
+    found = _postmaster(data_dir)
+    if found is None:
+        return None
+    try:
+        descriptor = os.pidfd_open(found.pid)
+    except OSError:
+        return None
+    # The id may have become another's meanwhile; what was opened before this is not.
+    if _postmaster(data_dir) == found:
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
 def start_postgres(
     data_dir: Path,
     config_file: Path,

@@ -22,6 +22,7 @@ from controlplane.operations.expiry import expire_branches
 from controlplane.operations.hidden_branches import remove_unwanted
 from controlplane.operations.idleness import suspend_idle_endpoints
 from controlplane.operations.kept_requests import forget_requests
+from controlplane.operations.poolers import end_unused_poolers
 from controlplane.operations.quota_rounds import QUOTA_ROUND, hold_to_quotas
 from controlplane.operations.reconcile import reconcile_host, redispatch_lost_operations
 from controlplane.operations.recovery import remove_unrecovered
@@ -104,6 +105,7 @@ ROUNDS: Sequence[Round] = (
     Round(0.5, guard_disk),
     Round(2, reconcile_host),
     Round(2, publish),
+    Round(2, end_unused_poolers),
     Round(10, redispatch_lost_operations),
     Round(5, check_availability),
     Round(2, expire_branches),

@@ -7,6 +7,7 @@ stands in `effects`.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -54,6 +55,10 @@ from controlplane.operations.words import words_of
 from controlplane.operations.written import count_written
 
 log = logging.getLogger(__name__)
+
+# How often in a row an idle endpoint goes on running for pooled clients that do not let go.
+MOST_HELD = 2
+_held: Counter[str] = Counter()
 
 
 class Refused(Exception):
@@ -199,8 +204,10 @@ def suspend_compute(attempt: Attempt) -> None:
     assert endpoint is not None
     assert isinstance(details, SuspendComputeDetails)
     only_if_idle = details.if_idle and endpoint.deleted_at is None
-    if only_if_idle and (attempt.is_awaited() or _was_used(endpoint)):
+    if only_if_idle and (attempt.is_awaited() or _was_used(endpoint) or _is_held(endpoint)):
         return
+    # First of all: the last look at the catalog ends every session in the compute.
+    compute.let_pooled_clients_go(endpoint.id)
     take_in_before_stop(attempt.branch)
     if compute.running_endpoint(attempt.branch.id) == endpoint.id:
         count_written(endpoint.id, attempt.branch.id)
@@ -305,6 +312,20 @@ def _was_used(endpoint: Endpoint) -> bool:
     except psycopg.Error:
         return False
     return last is not None and (endpoint.last_active is None or last > endpoint.last_active)
+
+
+def _is_held(endpoint: Endpoint) -> bool:
+    """Whether a pooled client is about to use the endpoint that was found idle, or has by now:
+    what it sends is with the pooler, and not in the compute yet. Proxies that hang do not keep a
+    compute awake for ever by that. Where it is not held, no pooled client comes in any more."""
+    have_left = compute.let_pooled_clients_go(endpoint.id)
+    _held[endpoint.id] += 1
+    if have_left or _held[endpoint.id] > MOST_HELD:
+        del _held[endpoint.id]
+        if not _was_used(endpoint):
+            return False
+    compute.let_pooled_clients_in(endpoint.id)
+    return True
 
 
 def _end_if_silent(endpoint: Endpoint) -> None:

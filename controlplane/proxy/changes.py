@@ -11,6 +11,7 @@ import psycopg
 
 from controlplane.models.connecting import CHANGES, find_state
 from controlplane.proxy.access_rules import AccessRules, parse_rules
+from controlplane.proxy.compute_states import is_left_for
 from controlplane.proxy.control_database import ControlDatabase, bounded
 from controlplane.proxy.directory import Clients
 from controlplane.proxy.errors import ControlPlaneSilent
@@ -127,6 +128,9 @@ class Changes:
             log.info("connections dropped", extra={"endpoint": endpoint_id})
             clients.drop(endpoint_id)
             return
+        if any(map(is_left_for, row.unfinished)):
+            # Before the compute stops: whoever stops it waits for them, as long as that is short.
+            clients.park(endpoint_id)
         rules = parse_rules(row.access, is_protected=row.protected)
         if rules != self._held_to.get(endpoint_id):
             self._held_to[endpoint_id] = rules

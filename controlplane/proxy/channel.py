@@ -190,6 +190,18 @@ class Channel:
             ahead += self.receive(self.chunk_size)
         return ahead
 
+    async def look_ahead(self) -> bytes:
+        """What `take_ahead` will give, once there is something. Raises ConnectionLost at the
+        end."""
+        self._ahead = self.take_ahead()
+        if not self._ahead:
+            await self.read_ahead()
+        return self._ahead
+
+    async def read_ahead(self) -> None:
+        """Waits for more of it. Raises ConnectionLost at the end."""
+        self._ahead += await self.read_some()
+
     async def finish(self, last_words: bytes, *, patience: float) -> None:
         """Sends `last_words` and closes, waiting up to `patience` seconds for the peer to close
         first: unread input would make the kernel reset the connection and lose them."""

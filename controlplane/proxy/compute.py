@@ -25,7 +25,7 @@ _QUEUE_PAUSE_SECONDS = 0.01
 _PASSING_STATES = {ComputeUnreachable.sqlstate, AdministratorShutdown.sqlstate, "57P02"}
 
 # What PgBouncer says of everything, a client's mistakes as well as a compute that has died.
-_POOLERS_STATE = "08P01"
+POOLERS_STATE = "08P01"
 
 
 class ComputeGone(Exception):
@@ -151,6 +151,6 @@ def _raise_refusal(packet: bytes, payload: bytes) -> None:
     sqlstate = messages.error_sqlstate(payload)
     if sqlstate in _PASSING_STATES:
         raise ComputeGone("the compute is starting or stopping", packet=packet)
-    if sqlstate == _POOLERS_STATE:
+    if sqlstate == POOLERS_STATE:
         raise ComputeGone("the pooler refuses the client", packet=packet, final=True)
     raise ComputeRefused(packet)

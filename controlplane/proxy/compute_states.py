@@ -52,7 +52,7 @@ class ComputeStates:
 
 def _state_of(row: StateRow) -> ComputeState:
     heading_for = _state_after(row.unfinished) or row.current_state
-    usable = row.current_state == EndpointState.ACTIVE and not any(map(_leaves, row.unfinished))
+    usable = row.current_state == EndpointState.ACTIVE and not any(map(is_left_for, row.unfinished))
     return ComputeState(
         branch_id=row.branch_id,
         disabled=row.disabled,
@@ -61,7 +61,7 @@ def _state_of(row: StateRow) -> ComputeState:
     )
 
 
-def _leaves(operation: UnfinishedOperation) -> bool:
+def is_left_for(operation: UnfinishedOperation) -> bool:
     """Whether a compute that runs is of no use to a client: it is about to be suspended, to be
     restarted for new settings or to come up elsewhere."""
     details = details_of(operation.action, operation.details)

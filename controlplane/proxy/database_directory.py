@@ -12,6 +12,7 @@ from controlplane.proxy.compute_states import ComputeStates
 from controlplane.proxy.control_database import ControlDatabase
 from controlplane.proxy.directory import Clients, ComputeAddress, RoleIdentity, Route
 from controlplane.proxy.errors import ControlPlaneSilent
+from controlplane.proxy.lives import Lives
 from controlplane.proxy.logins_in_computes import ComputeLogins
 from controlplane.proxy.open_sessions import OpenSessions
 from controlplane.proxy.reports import Reports
@@ -35,7 +36,9 @@ class DatabaseDirectory:
         self._routes = Routes(self._database, region, states, self._logins)
         hearers: list[Hearer] = [self._routes.memory, states.memory]
         self._changes = Changes(self._database, hearers, OpenSessions(self._database))
-        self._wakes = Wakes(self._database, states, self._changes)
+        self._lives = Lives(self._park)
+        self._wakes = Wakes(self._database, states, self._changes, self._lives)
+        self._clients: Clients | None = None
         self._reports = Reports(self._database, region)
         self._traffic = Traffic()
         self._traffic_reports = TrafficReports(self._database, self._traffic)
@@ -43,6 +46,7 @@ class DatabaseDirectory:
 
     async def run(self, clients: Clients) -> None:
         """Hear of changes, and report, until cancelled; ends those of the clients that must go."""
+        self._clients = clients
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._changes.run(clients))
@@ -58,7 +62,13 @@ class DatabaseDirectory:
                 await self._calls.call(_write_refusals, "", within=_LAST_WRITE_WITHIN)
             self._calls.close()
             self._wakes.close()
+            self._lives.close()
             await self._database.close()
+
+    def _park(self, endpoint_id: str) -> None:
+        """Its compute has died."""
+        if self._clients is not None:
+            self._clients.park(endpoint_id)
 
     async def ready(self) -> None:
         """Returns once the database has answered and its changes are heard."""

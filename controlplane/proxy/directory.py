@@ -3,12 +3,13 @@ answers. The proxy knows nothing else of the control plane."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
 from controlplane.proxy.access_rules import AccessRules
+from controlplane.proxy.lives import Life
 from controlplane.proxy.traffic import Tally
 
 
@@ -55,6 +56,9 @@ class ComputeAddress:
     socket: Path
     # Tells one run of the compute from the next at the same path, as its start time does.
     run: str = ""
+    # Of a pooler's address: PgBouncer's version, and the compute's life, which it may outlive.
+    pooler_version: tuple[int, int] | None = None
+    life: Life | None = field(default=None, compare=False)
 
 
 class Directory(Protocol):
@@ -120,6 +124,10 @@ class Clients(Protocol):
         """End those of the endpoint's that come from where none may any more; returns how many."""
         ...
 
+    def park(self, endpoint_id: str) -> None:
+        """Have the endpoint's pooled clients let go of its pooler, each as soon as it can."""
+        ...
+
     def of_endpoint(self, endpoint_id: str) -> "Sequence[Client]":
         """Those that have shown a password."""
         ...
@@ -128,6 +136,8 @@ class Clients(Protocol):
 class Client(Protocol):
     role: str
     identity: RoleIdentity
+    # Whether nothing of it is in any compute, or on its way to one.
+    is_parked: bool
 
     def confirm_again(self) -> bool:
         """Have a client that is on its way to the compute be judged there anew, as its role is

@@ -216,7 +216,7 @@ class ComputeLogins:
                 await line.close()
 
     async def _look(self, line: _Line, clients: Clients) -> None:
-        is_used = bool(clients.of_endpoint(line.endpoint_id))
+        is_used = not all(client.is_parked for client in clients.of_endpoint(line.endpoint_id))
         now = asyncio.get_running_loop().time()
         if is_used:
             line.used_at = now

@@ -29,7 +29,7 @@ class Relay:
         self._compute = compute
         # A client that is gone ends everything at once. A compute that is gone may have left last
         # words, which are read to their end.
-        self._upward = _Pump(
+        self._upward = Pump(
             readiness,
             source=client,
             sink=compute,
@@ -38,7 +38,7 @@ class Relay:
             sink_broke=self._stop_upward,
             tally=Tally(),
         )
-        self._downward = _Pump(
+        self._downward = Pump(
             readiness,
             source=compute,
             sink=client,
@@ -92,7 +92,7 @@ class Relay:
         self._upward.stop()
 
 
-class _Pump:
+class Pump:
     """One direction. Its source is watched for reading unless bytes are held, when its sink is
     watched for writing."""
 

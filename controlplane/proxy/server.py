@@ -114,6 +114,13 @@ class Proxy:
             log.info("connections from outside dropped", extra=extra)
         return len(sessions)
 
+    def park(self, endpoint_id: str) -> None:
+        """See `directory.Clients`."""
+        # Whoever comes from here on must not be led to what is to stop.
+        self._surroundings.wakes.forget(endpoint_id)
+        for session in self.registry.of_endpoint(endpoint_id):
+            session.park()
+
     def of_endpoint(self, endpoint_id: str) -> Sequence[Client]:
         """Its clients that have shown a password."""
         return self.registry.of_endpoint(endpoint_id)

@@ -32,6 +32,8 @@ from controlplane.proxy.errors import (
 from controlplane.proxy.limits import Admission
 from controlplane.proxy.over_http import websocket
 from controlplane.proxy.over_http.connection import HttpConnection
+from controlplane.proxy.pooled import PooledClient
+from controlplane.proxy.pooled_relay import PooledRelay
 from controlplane.proxy.reaching import reach
 from controlplane.proxy.relay import Relay
 from controlplane.proxy.replication import for_the_pooler
@@ -67,8 +69,11 @@ class Session:
         self.route: Route | None = None
         # Whether it is on its way to its compute, and its role has become another meanwhile.
         self.is_on_its_way = self.is_doubted = False
+        # See `directory.Client`; and whether the pooler that it has reached, or is about to, is to
+        # stop.
+        self.is_parked = self._must_park = False
         self._compute: ComputeConnection | None = None
-        self._relay: Relay | None = None
+        self._relay: Relay | PooledRelay | None = None
         self._interruption: ProxyError | None = None
         # While it speaks HTTP.
         self._http: HttpConnection | None = None
@@ -92,6 +97,12 @@ class Session:
         else:
             self._interruption = error
             self.task.cancel()
+
+    def park(self) -> None:
+        """See `PooledRelay.park`; it holds, too, for what it is on its way to."""
+        self._must_park = True
+        if isinstance(self._relay, PooledRelay):
+            self._relay.park()
 
     def confirm_again(self) -> bool:
         """See `directory.Client`."""
@@ -150,6 +161,29 @@ class Session:
                 return
             destination, sasl_final = await self._admit_postgres(request)
         admitted = time.monotonic()
+        is_long = request.protocol >= messages.PROTOCOL_3_2
+
+        def connected() -> tuple[bytes, CancelKey]:
+            """What is to be said before the greeting, and the key that the client gets in it."""
+            fields = {
+                "client": self.client_address,
+                "endpoint": destination.endpoint_id,
+                "role": request.role,
+                "pooled": destination.pooled,
+                "ms": round((time.monotonic() - admitted) * 1000, 1),
+            }
+            log.info("connected", extra=fields)
+            self.key = self._proxy.registry.issue_key(self, long=is_long)
+            return sasl_final, self.key
+
+        if destination.pooled:
+            await PooledClient(self, destination, self._proxy.readiness).serve(connected)
+        else:
+            await self._relay_unread(destination, connected)
+
+    async def _relay_unread(
+        self, destination: Destination, connected: Callable[[], tuple[bytes, CancelKey]]
+    ) -> None:
         connection = await self.reach(
             destination,
             partial(
@@ -159,30 +193,31 @@ class Session:
             ),
             discard=lambda unwanted: unwanted.channel.close(),
         )
-        fields = {
-            "client": self.client_address,
-            "endpoint": destination.endpoint_id,
-            "role": request.role,
-            "pooled": destination.pooled,
-            "ms": round((time.monotonic() - admitted) * 1000, 1),
-        }
-        log.info("connected", extra=fields)
-        self._compute = connection
-        self.key = self._proxy.registry.issue_key(
-            self, long=request.protocol >= messages.PROTOCOL_3_2
-        )
+        said, key = connected()
         with self.counting() as sent:
-            self._relay = Relay(
+            relay = Relay(
                 self.channel, connection.channel, readiness=self._proxy.readiness, sent=sent
             )
+            self.join(connection, relay)
             try:
-                self._relay.start(
-                    to_client=sasl_final + connection.greeting(self.key),
+                relay.start(
+                    to_client=said + connection.greeting(key),
                     to_compute=self.channel.take_ahead(),
                 )
-                await self._relay.done
+                await relay.done
             finally:
-                self._relay.close()
+                relay.close()
+
+    def join(self, connection: ComputeConnection, relay: Relay | PooledRelay) -> None:
+        """From here on the relay ends the connection."""
+        self._compute, self._relay = connection, relay
+        if self._must_park:
+            self.park()
+
+    def part(self) -> None:
+        """It is joined to nothing, and may be joined again."""
+        self._compute = self._relay = None
+        self.is_parked = True
 
     def counting(self) -> AbstractContextManager[Tally]:
         """Where to add what is sent to the client, once it has reached its compute."""
@@ -359,6 +394,7 @@ class Session:
         discard: Callable[[Reached], None],
     ) -> Reached:
         """See `reaching.reach`."""
+        self._must_park = self.is_parked = False
         return await reach(self._proxy, self, destination, connect, discard)
 
     def _may_be_plain(self) -> bool:

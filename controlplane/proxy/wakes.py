@@ -6,11 +6,11 @@ import logging
 import uuid
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 
 from controlplane.compute import compute
 from controlplane.compute.filesystem import LockTimeout, lock_branches
 from controlplane.compute.pooler import PoolerUnavailable, ensure_pooler, pooler_socket
+from controlplane.compute.pooler_settings import Version
 from controlplane.models import Action, Role
 from controlplane.models.connecting import find_failure
 from controlplane.operations.by_sql import holding_catalog
@@ -19,6 +19,7 @@ from controlplane.proxy.compute_states import ComputeState, ComputeStates
 from controlplane.proxy.control_database import ControlDatabase
 from controlplane.proxy.directory import ComputeAddress
 from controlplane.proxy.errors import DisabledEndpointRefused, QuotaUsedUp, WakeFailed
+from controlplane.proxy.lives import Lives
 from controlplane.proxy.service_calls import ServiceCalls
 from controlplane.services import waking
 from controlplane.services.errors import EndpointDisabled, ServiceError
@@ -36,13 +37,20 @@ _DEATH_WITHIN = 10.0
 
 
 class Wakes:
-    def __init__(self, database: ControlDatabase, states: ComputeStates, changes: Changes) -> None:
+    def __init__(
+        self,
+        database: ControlDatabase,
+        states: ComputeStates,
+        changes: Changes,
+        lives: Lives,
+    ) -> None:
         self._database = database
         self._states = states
         self._changes = changes
+        self._lives = lives
         self._calls = ServiceCalls()
-        # The run of each endpoint's compute that has a pooler beside it.
-        self._pooled: dict[str, str] = {}
+        # Of each endpoint: the run of its compute that has a pooler beside it, and that's version.
+        self._pooled: dict[str, tuple[str, Version]] = {}
 
     def close(self) -> None:
         self._calls.close()
@@ -51,9 +59,22 @@ class Wakes:
         self, endpoint_id: str, *, pooled: bool, refused: ComputeAddress | None = None
     ) -> ComputeAddress:
         """See `Directory.wake`."""
+        while True:
+            with contextlib.suppress(_ComputeLeft):
+                return await self._wake(endpoint_id, pooled=pooled, refused=refused)
+            # A suspend or a restart came in between.
+            self._states.memory.forget(endpoint_id)
+
+    async def _wake(
+        self, endpoint_id: str, *, pooled: bool, refused: ComputeAddress | None
+    ) -> ComputeAddress:
+        """Raises _ComputeLeft as well."""
         state = await self._states.find(endpoint_id)
         if state.run is not None and refused is not None and refused.run == state.run:
-            state = await self._after_death(endpoint_id)
+            # It may be about to stop, which we have not heard of yet.
+            state = await self._states.look(endpoint_id)
+            if state.run == refused.run:
+                state = await self._after_death(endpoint_id)
         if pooled:
             state = await self._with_living_compute(endpoint_id, state)
         if state.run is None:
@@ -135,17 +156,26 @@ class Wakes:
         directory = compute.socket_dir(endpoint_id)
         if not pooled:
             return ComputeAddress(directory / ".s.PGSQL.5432", run)
-        if self._pooled.get(endpoint_id) != run:
-            start = partial(_start_pooler, directory)
+        found, version = self._pooled.get(endpoint_id, ("", (0, 0)))
+        if found != run:
+            start = partial(_start_pooler, endpoint_id)
             try:
-                await self._calls.call(start, state.branch_id, within=_POOLER_WITHIN)
+                version = await self._calls.call(start, state.branch_id, within=_POOLER_WITHIN)
             except (PoolerUnavailable, LockTimeout) as error:
                 raise WakeFailed(str(error)) from error
-            self._pooled[endpoint_id] = run
-        return ComputeAddress(pooler_socket(directory), run)
+            self._pooled[endpoint_id] = run, version
+        life = self._lives.of(endpoint_id, state.branch_id, run)
+        return ComputeAddress(pooler_socket(directory), run, version, life)
 
 
-def _start_pooler(directory: Path, branch_id: str) -> None:
+class _ComputeLeft(Exception):
+    """The compute was stopped before the pooler was there."""
+
+
+def _start_pooler(endpoint_id: str, branch_id: str) -> Version:
     # The roles are read under the locks, so that an older list never replaces a newer one.
     with lock_branches(branch_id, timeout=_POOLER_LOCK_WITHIN), holding_catalog(branch_id):
-        ensure_pooler(branch_id, directory, roles=Role.that_may_connect(branch_id))
+        if compute.running_endpoint(branch_id) != endpoint_id:
+            raise _ComputeLeft
+        directory, roles = compute.socket_dir(endpoint_id), Role.that_may_connect(branch_id)
+        return ensure_pooler(branch_id, directory, roles=roles)

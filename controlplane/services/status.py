@@ -11,6 +11,7 @@ from typing import Any
 from django.db.models import Count, Q
 from django.utils import timezone
 
+from controlplane.compute.pooler_settings import keeps_prepared_statements
 from controlplane.events import outbox
 from controlplane.models import Account, Endpoint, EndpointState, Region
 from controlplane.services.errors import Forbidden
@@ -51,6 +52,8 @@ class HostStatus:
     pg_version: int | None
     # Its PgBouncer's; "" where it has none.
     pooler_version: str
+    # Whether that takes prepared statements with names.
+    pooler_prepares: bool
     disk_free_bytes: int | None
     disk_reserve_bytes: int | None
     lanes: list[dict[str, Any]] = field(default_factory=list)
@@ -101,6 +104,7 @@ def _host(region: Region, computes: dict[str, int]) -> HostStatus:
         proxy_seen_seconds_ago=_seconds_since(region.proxy_seen_at, now),
         pg_version=region.pg_version,
         pooler_version=region.pooler_version,
+        pooler_prepares=keeps_prepared_statements(region.pooler_version),
         disk_free_bytes=region.disk_free_bytes,
         disk_reserve_bytes=region.disk_reserve_bytes,
         lanes=lanes_of(region),

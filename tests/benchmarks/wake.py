@@ -43,9 +43,9 @@ def measure_one(stack: Stack, project: Project) -> None:
     bare, woken, parts = [], [], []
     for _ in range(ROUNDS):
         bare.append(time_bare(stack, project.endpoint()))
-        began, took = time_wake(project)
-        woken.append(took)
-        parts.append(parts_of(project, began, took))
+        began = time.time()
+        woken.append(time_wake(uri_of(project)))
+        parts.append(parts_of(project, began, woken[-1]))
         project.suspend()
     report("bare postgres", bare)
     report("wake on connect", woken)
@@ -61,7 +61,7 @@ def measure_together(stack: Stack, projects: list[Project]) -> None:
     woken: list[float] = []
     for _ in range(ROUNDS_TOGETHER):
         bare += at_once(lambda endpoint: time_bare(stack, endpoint), endpoints)
-        woken += at_once(lambda project: time_wake(project)[1], projects)
+        woken += at_once(time_wake, [uri_of(project) for project in projects])
         for project in projects:
             project.suspend()
     report(f"{len(projects)} bare", bare)
@@ -69,17 +69,20 @@ def measure_together(stack: Stack, projects: list[Project]) -> None:
     show_ratio("at once, p50", bare, woken, 0.5, target=1.5)
 
 
-def time_wake(project: Project) -> tuple[float, float]:
-    """When it began, by the wall clock, and milliseconds from connecting until the first row."""
-    uri = project.created["connection_uris"][0]["connection_uri"]
-    at, began = time.time(), time.perf_counter()
+def uri_of(project: Project) -> str:
+    return str(project.created["connection_uris"][0]["connection_uri"])
+
+
+def time_wake(uri: str) -> float:
+    """Milliseconds from connecting until the first row."""
+    began = time.perf_counter()
     with psycopg.connect(uri, hostaddr="127.0.0.1") as connection:
         connection.execute("SELECT 1").fetchone()
-        return at, (time.perf_counter() - began) * 1000
+        return (time.perf_counter() - began) * 1000
 
 
 def parts_of(project: Project, began: float, took: float) -> Parts:
-    """Where the time of the wake that has just ended went."""
+    """Where the time of the wake went that `began`, by the wall clock, and has just ended."""
     operation = project.operation(project.operations()[0]["id"])
     assert operation["action"] == "start_compute", operation
     steps = {step["name"]: step for step in operation["steps"]}

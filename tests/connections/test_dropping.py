@@ -37,15 +37,17 @@ def connections(place: Place) -> Iterator[list[Connection]]:
         yield found
 
 
-@pytest.mark.parametrize("ending", ENDINGS.values(), ids=ENDINGS.keys())
+@pytest.mark.parametrize("how", ENDINGS)
 def test_clients_are_told_when_their_endpoint_is(
-    place: Place, connections: list[Connection], ending: Callable[[Place], Any]
+    place: Place, connections: list[Connection], how: str
 ) -> None:
     # Seen before the drop, they cannot be after it.
     compute, pooler = place.postmaster(), place.pooler()
     assert pooler is not None
-    ending(place)
-    assert [last_words(connection) for connection in connections] == ["57P01"] * 4
+    ENDINGS[how](place)
+    # Between transactions a pooled client holds nothing of a compute that only sleeps.
+    ended = connections[:2] if how == "suspended" else connections
+    assert [last_words(connection) for connection in ended] == ["57P01"] * len(ended)
     wait_for(lambda: not compute.is_running() and not pooler.is_running(), "the processes to end")
 
 

@@ -1,12 +1,13 @@
 """Many clients on few server connections: PgBouncer in transaction mode beside a compute."""
 
 import asyncio
+import time
 from typing import Any
 
 import psycopg
 import pytest
 
-from tests.support.place import Place, last_words, serves
+from tests.support.place import Place, serves
 from tests.support.waiting import wait_for
 
 CLIENTS = 1000
@@ -90,13 +91,36 @@ def test_the_pooler_lives_and_ends_with_its_compute(shop: Place) -> None:
         assert shop.query("SELECT 1", pooled=True) == (1,)
         shop.suspend()
         assert not first.is_running()
-        assert last_words(connection) == "57P01"
     assert shop.query("SELECT 1", pooled=True) == (1,)
     second = shop.pooler()
     assert second is not None
     shop.postmaster().kill()
     wait_for(lambda: not second.is_running(), "the pooler of a dead compute to end")
     assert shop.query("SELECT 1", pooled=True) == (1,)
+
+
+def test_a_pooler_without_clients_ends_and_comes_back_with_one(place: Place) -> None:
+    with place.connect(pooled=True) as staying:
+        assert serves(staying)
+        first = place.pooler()
+        assert first is not None
+        with place.connect(pooled=True):
+            pass
+    wait_for(lambda: not first.is_running(), "the pooler to end", timeout=40)
+    assert place.state() == "active"
+    with place.connect(pooled=True) as staying:
+        assert serves(staying)
+        second = place.pooler()
+        assert second is not None
+        wait_past(12)
+        assert second.is_running()
+        assert serves(staying)
+
+
+def wait_past(seconds: float) -> None:
+    """Let the time pass after which a pooler would end that had no client."""
+    end = time.monotonic() + seconds
+    wait_for(lambda: time.monotonic() > end, "time to pass", timeout=seconds + 5)
 
 
 def test_a_pooler_that_was_killed_is_started_again(shop: Place) -> None:

@@ -72,6 +72,7 @@ def test_projects_are_searched_and_sorted(alice: Person) -> None:
     assert names() == ["xx 3cat", "xx 2ant", "xx 1bee"]
     assert names(sort="name") == ["xx 1bee", "xx 2ant", "xx 3cat"]
     assert names(search="  2ANT xx ", sort="name") == ["xx 2ant"]
+    assert names(page="0") == names()
     assert names(page="99", sort="nonsense") == ["xx 3cat", "xx 2ant", "xx 1bee"]
     assert "No project matches “dog”" in Page(alice.browser.get("/", {"search": "dog"})).text
 

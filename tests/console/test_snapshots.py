@@ -59,6 +59,16 @@ def test_its_name_and_its_end_are_changed(alice: Person, shop: Shop) -> None:
     forget(alice, shop, snapshot_id)
 
 
+def test_the_time_it_was_taken_is_told_in_utc_whatever_the_server_writes(
+    dave: Person, misbehaving: Misbehaving
+) -> None:
+    misbehaving.body = b"""{"snapshots": [
+        {"id": "s", "name": "before", "timestamp": "2026-03-06T08:00:00+09:00"}
+    ]}"""
+    page = Page(dave.get("/projects/p/snapshots/s/delete"))
+    assert "as of 2026-03-05 23:00:00 UTC" in page.text
+
+
 def test_restored_as_a_new_branch(alice: Person, shop: Shop) -> None:
     snapshot_id = take(alice, shop, "before")
     url = f"{shop.url}/snapshots/{snapshot_id}/restore"

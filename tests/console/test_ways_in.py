@@ -244,6 +244,25 @@ class TestIdle:
         self.age(visitor, 3700)
         assert visitor.get("/").status_code == 302
 
+    def test_what_took_long_does_not_write_the_cookie_of_when_it_was_asked(
+        self, dave: Person, misbehaving: Misbehaving, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Another tab may have switched, signed in or signed out meanwhile."""
+        misbehaving.body = b'{"projects": []}'
+        self.age(dave.browser, 7200)
+        monkeypatch.setattr("console.middleware.AT_ONCE", 0.0)
+        assert COOKIE not in dave.get("/").cookies
+        # Nor does what shows a message, or finds that a sign-in has ended.
+        dave.post("/switch", {"sign_in": "x"})
+        answer = dave.get("/sign-in")
+        assert "That sign-in has ended" in Page(answer).text
+        assert COOKIE not in answer.cookies
+        assert "That sign-in has ended" not in Page(dave.get("/sign-in")).text
+        kept = Browser()
+        kept.cookies[COOKIE] = dave.browser.cookies[COOKIE].value
+        dave.post("/sign-out")
+        assert COOKIE not in kept.get("/sign-in").cookies
+
     def test_a_page_that_was_left_open_keeps_none_alive(self, alice: Person, shop: Shop) -> None:
         self.age(alice.browser, 7200)
         before = alice.browser.cookies[COOKIE].value
@@ -264,6 +283,11 @@ class TestPreferences:
         html = visitor.get("/sign-in").content.decode()
         assert "data-theme" not in html
         assert "data-shortcuts" not in html
+
+    def test_it_goes_back_to_any_page_of_ours(self, visitor: Browser) -> None:
+        sent = {"theme": "dark", "next": "/a\nb"}
+        answer = visitor.post("/preferences", sent, headers={"HX-Request": "true"})
+        assert answer["HX-Redirect"] == "/a%0Ab"
 
     def test_what_is_no_theme_is_none(self, visitor: Browser) -> None:
         assert visitor.post("/preferences", {"theme": '"><script>'}).status_code == 422

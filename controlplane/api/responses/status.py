@@ -55,6 +55,9 @@ class HostOut(Schema):
     proxy_seen_seconds_ago: float | None = told("Null where it never was", 0.7)
     pg_version: int | None = told("Of its Postgres", 18)
     pooler_version: str = told("Of its PgBouncer; empty where it has none", "1.25")
+    pooler_prepares: bool = told(
+        "Whether that takes prepared statements with names, as it does from 1.21 on", True
+    )
     disk_free_bytes: int | None = told("Of the state directory's disk", 53687091200)
     disk_reserve_bytes: int | None = told("What of it is kept back", 5368709120)
     lanes: list[LaneOut] = told("The operations that wait, by how urgent they are", [])

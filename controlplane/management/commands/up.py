@@ -25,6 +25,8 @@ from django.db import connections
 from controlplane.compute import compute, metadata
 from controlplane.compute.accounts import AccountUnusable, service_account
 from controlplane.compute.binaries import PostgresUnusable, postgres_bin
+from controlplane.compute.pooler import pgbouncer, pooler_version
+from controlplane.compute.pooler_settings import KEEPS_PREPARED_STATEMENTS
 from controlplane.compute.state_directory import (
     StateDirectoryUnusable,
     hold_state_directory,
@@ -186,7 +188,7 @@ Perch is up.
            (show it with: cat {shlex.quote(str(key_file))})
   API      http://{_reachable(host)}:{ports["api"]}/api/v2
   Postgres {_reachable(host)}:{ports["proxy"]}, as the console shows for each endpoint
-           {self._trust(host, ports)}
+           {self._trust(host, ports)}{_pooling()}
 
 Ctrl-C stops everything; the next `up` finds it as it was."""
         )
@@ -354,6 +356,20 @@ def _is_free(host: str, port: int) -> bool:
         except OSError:
             return False
     return True
+
+
+def _pooling() -> str:
+    """What pooled clients here must do without, as lines of the greeting."""
+    program = pgbouncer()
+    if program is None:
+        return "\n  Pooling  none: PgBouncer is not installed (apt-get install pgbouncer)"
+    version = pooler_version(program)
+    if version >= KEEPS_PREPARED_STATEMENTS:
+        return ""
+    return (
+        f"\n  Pooling  without prepared statements, which this PgBouncer {version[0]}.{version[1]} "
+        "does not keep;\n           README.md says how to get one that does"
+    )
 
 
 def _reachable(host: str) -> str:

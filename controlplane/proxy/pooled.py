@@ -1,0 +1,252 @@
+"""A client of a pooler, from its greeting to its end: joined to a pooler's connection, or parked
+while nothing of it is left with one. Parked it costs no compute anything and wakes none; with the
+next that it sends, it reaches its compute as a newcomer does, and finds there what it had left."""
+
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from controlplane.compute.pooler_settings import KEEPS_PREPARED_STATEMENTS
+from controlplane.proxy import compute, messages
+from controlplane.proxy.channel import Channel
+from controlplane.proxy.compute import CancelKey, ComputeConnection, ComputeGone
+from controlplane.proxy.conversation import Conversation
+from controlplane.proxy.directory import ComputeAddress
+from controlplane.proxy.errors import ComputeUnreachable, ConnectionLost, ProtocolViolation
+from controlplane.proxy.message_stream import MessageStream
+from controlplane.proxy.pooled_relay import PooledRelay
+from controlplane.proxy.prepared_refusal import PreparedRefusal
+from controlplane.proxy.readiness import Readiness
+from controlplane.proxy.routing import Destination
+from controlplane.proxy.traffic import Tally
+
+log = logging.getLogger(__name__)
+
+Reached = TypeVar("Reached")
+
+# What PgBouncer brings from server to server for its client.
+_FOLLOWED = (
+    b"DateStyle",
+    b"IntervalStyle",
+    b"TimeZone",
+    b"application_name",
+    b"client_encoding",
+    b"standard_conforming_strings",
+)
+# These since a version of it.
+_FOLLOWED_SINCE = {b"IntervalStyle": (1, 20)}
+_SYNC = messages.message(b"S", b"")
+_ERROR, _READY, _STATUS = b"EZS"
+
+
+class Client(Protocol):
+    """See `session.Session`."""
+
+    channel: Channel
+
+    async def reach(
+        self,
+        destination: Destination,
+        connect: Callable[[ComputeAddress], Awaitable[Reached]],
+        *,
+        discard: Callable[[Reached], None],
+    ) -> Reached: ...
+
+    def counting(self) -> AbstractContextManager[Tally]: ...
+
+    def join(self, connection: ComputeConnection, relay: PooledRelay) -> None:
+        """It is joined to this."""
+        ...
+
+    def part(self) -> None:
+        """It is joined to nothing; it may be joined again."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Greeted:
+    """A pooler's connection that has greeted and knows the client's prepared statements."""
+
+    connection: ComputeConnection
+    # All that came behind the key.
+    after_key: bytes
+
+
+class PooledClient:
+    def __init__(self, client: Client, destination: Destination, readiness: Readiness) -> None:
+        self._client = client
+        self._destination = destination
+        self._readiness = readiness
+        self._conversation = Conversation()
+        # Where the pooler that the client came to first keeps no prepared statements.
+        self._refusal: PreparedRefusal | None = None
+        # What the poolers said of what they follow, before the client changed it.
+        self._defaults: dict[bytes, bytes] = {}
+
+    async def serve(self, first_words: Callable[[], tuple[bytes, CancelKey]]) -> None:
+        """Returns when the connection has ended. `first_words` gives what goes to the client before
+        the first greeting, and the key to put there; called once the pooler is reached.
+
+        Raises ProxyError, ConnectionLost.
+        """
+        greeted = await self._reach()
+        version = greeted.connection.address.pooler_version
+        if version is not None and version < KEEPS_PREPARED_STATEMENTS:
+            self._refusal = PreparedRefusal()
+        said, key = first_words()
+        self._take_in(greeted)
+        to_client = (
+            said
+            + greeted.connection.greeting_before_key
+            + messages.backend_key_data(key.pid, key.secret)
+            + greeted.after_key
+        )
+        again = b""
+        while True:
+            remains = await self._relay(greeted, to_client, again)
+            if remains is None:
+                return
+            asks = self._conversation.asks
+            self._conversation.begin()
+            if not asks and not await self._speaks_again(is_within=self._is_within(remains)):
+                return
+            greeted = await self._reach()
+            to_client, again = self._take_in(greeted), remains
+
+    def _is_within(self, remains: bytes) -> bool:
+        """Whether what the client sends next is in the middle of something."""
+        return bool(remains) or (self._refusal is not None and self._refusal.is_within)
+
+    def _take_ahead(self) -> bytes:
+        """What the client has sent already. Raises ProtocolViolation."""
+        ahead = self._client.channel.take_ahead()
+        try:
+            return self._refusal.sent(ahead) if self._refusal is not None else ahead
+        except messages.MalformedMessage as error:
+            raise ProtocolViolation(f"invalid message format: {error}") from error
+
+    async def _relay(self, greeted: _Greeted, to_client: bytes, again: bytes) -> bytes | None:
+        """See `PooledRelay.done`. The pooler is sent `again` first, then what the client sends."""
+        with self._client.counting() as sent:
+            relay = PooledRelay(
+                self._client.channel,
+                greeted.connection.channel,
+                self._conversation,
+                life=greeted.connection.address.life,
+                refusal=self._refusal,
+                readiness=self._readiness,
+                sent=sent,
+                parked=self._client.part,
+            )
+            self._client.join(greeted.connection, relay)
+            try:
+                relay.start(to_client=to_client, to_pooler=again + self._take_ahead())
+                return await relay.done
+            except BaseException:
+                relay.close()
+                raise
+
+    async def _speaks_again(self, *, is_within: bool) -> bool:
+        """Waits for what the parked client sends, perhaps within a message; False where it takes
+        its leave."""
+        channel = self._client.channel
+        while True:
+            ahead = await channel.look_ahead()
+            if is_within:
+                return True
+            if ahead.startswith(messages.TERMINATE):
+                return False
+            if not messages.TERMINATE.startswith(ahead):
+                return True
+            await channel.read_ahead()
+
+    async def _reach(self) -> _Greeted:
+        return await self._client.reach(
+            self._destination,
+            self._connect,
+            discard=lambda unwanted: unwanted.connection.channel.close(),
+        )
+
+    async def _connect(self, address: ComputeAddress) -> _Greeted:
+        """Raises as `compute.connect` does."""
+        connection = await compute.connect(
+            address, self._parameters(address), readiness=self._readiness
+        )
+        try:
+            after_key = await _read_to_ready(connection)
+            await self._prepare(connection.channel)
+            return _Greeted(connection, after_key)
+        except ConnectionLost as error:
+            connection.channel.close()
+            raise ComputeGone("the pooler closed the connection") from error
+        except messages.MalformedMessage as error:
+            connection.channel.close()
+            raise ComputeUnreachable from error
+        except BaseException:
+            connection.channel.close()
+            raise
+
+    def _parameters(self, address: ComputeAddress) -> dict[bytes, bytes]:
+        """The client's own, and what it has changed since."""
+        changed = {
+            name: value
+            for name, value in self._conversation.parameters.items()
+            if _is_followed(name, address) and self._defaults.get(name) != value
+        }
+        names = {name.lower() for name in changed}
+        given = self._destination.parameters.items()
+        return {**{name: value for name, value in given if name.lower() not in names}, **changed}
+
+    def _take_in(self, greeted: _Greeted) -> bytes:
+        """Returns the statuses that say something new to the client."""
+        greeting = greeted.connection.greeting_before_key + greeted.after_key
+        news = b""
+        sent = self._parameters(greeted.connection.address)
+        for kind, start, end in messages.complete_messages(greeting, limit=len(greeting)):
+            if kind == b"S":
+                status = greeting[start:end]
+                if self._conversation.take_in(status):
+                    news += messages.message(kind, status)
+        ours = {name.lower() for name in sent}
+        for name in _FOLLOWED:
+            if name.lower() not in ours and name in self._conversation.parameters:
+                self._defaults[name] = self._conversation.parameters[name]
+        return news
+
+    async def _prepare(self, channel: Channel) -> None:
+        """Has the pooler know the client's prepared statements. One that cannot be any more, as
+        what it is about is gone, is forgotten. Raises ConnectionLost."""
+        statements = self._conversation.statements
+        if not statements:
+            return
+        asked = (messages.message(b"P", payload) + _SYNC for payload in statements.values())
+        await channel.write(b"".join(asked))
+        answers = MessageStream({_ERROR: 0, _READY: 0})
+        answered, failed = 0, set()
+        while answered < len(statements):
+            for message in answers.feed(await channel.read_some()):
+                if message.kind == _ERROR:
+                    failed.add(answered)
+                else:
+                    answered += 1
+        self._conversation.forget(
+            [name for number, name in enumerate(statements) if number in failed]
+        )
+
+
+def _is_followed(name: bytes, address: ComputeAddress) -> bool:
+    version, since = address.pooler_version, _FOLLOWED_SINCE.get(name)
+    return name in _FOLLOWED and (version is None or since is None or version >= since)
+
+
+async def _read_to_ready(connection: ComputeConnection) -> bytes:
+    """What comes behind the key, up to the end of the greeting. Raises ConnectionLost."""
+    stream, data = MessageStream({_READY: 0}), connection.greeting_after_key
+    found = stream.feed(data)
+    while not found:
+        chunk = await connection.channel.read_some()
+        data += chunk
+        found = stream.feed(chunk)
+    return data

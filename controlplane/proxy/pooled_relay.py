@@ -1,0 +1,277 @@
+"""Joins a client and a pooler, as `relay` joins others, but reads along where messages begin: so
+the pooler may go, and the client stay, wherever nothing of the client's is left there."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from controlplane.proxy import messages
+from controlplane.proxy.channel import WOULD_BLOCK, Channel
+from controlplane.proxy.compute import POOLERS_STATE
+from controlplane.proxy.conversation import Conversation
+from controlplane.proxy.errors import AdministratorShutdown, ProtocolViolation
+from controlplane.proxy.lives import Life
+from controlplane.proxy.messages import MalformedMessage
+from controlplane.proxy.prepared_refusal import PreparedRefusal
+from controlplane.proxy.readiness import Readiness
+from controlplane.proxy.relay import Pump
+from controlplane.proxy.traffic import Tally
+
+_ERROR = b"E"
+_LONGEST_LAST_WORDS = 8192
+# What PgBouncer says, and ends the connection, to those alone for whom it has no server: nothing
+# of what they sent since their last transaction went anywhere.
+_HAS_NO_SERVER = (
+    "server login has been failing",
+    "server login failed",
+    "server shutting down",
+    "pooler is shutting down",
+)
+
+
+class PooledRelay:
+    """`done` is resolved when client and pooler are joined no more: with None where the connection
+    has ended, and both channels are closed. Where the client may stay, its channel is open,
+    `parked` was called, and the result is what it has sent that another pooler must be sent."""
+
+    def __init__(
+        self,
+        client: Channel,
+        pooler: Channel,
+        conversation: Conversation,
+        *,
+        life: Life | None,
+        refusal: PreparedRefusal | None,
+        readiness: Readiness,
+        sent: Tally,
+        parked: Callable[[], None],
+    ) -> None:
+        self.done: asyncio.Future[bytes | None] = readiness.loop.create_future()
+        self._closed = False
+        self._client = client
+        self._pooler = pooler
+        self._conversation = conversation
+        self._life = life
+        self._refusal = refusal
+        self._parked = parked
+        self._has_started = self._must_park = self._client_ended = False
+        # What another pooler must be sent, where this one does not take what it is given.
+        self._undelivered: bytes | None = None
+        self._takes_no_more = False
+        # An error that may be the pooler's last, until it is complete.
+        self._last_words = b""
+        self._upward = _HeardPump(
+            readiness,
+            source=client,
+            sink=pooler,
+            source_ended=self._client_has_ended,
+            source_broke=self.close,
+            sink_broke=self._stop_upward,
+            tally=Tally(),
+            pass_on=self._from_client,
+            passed=lambda: None,
+        )
+        self._downward = _HeardPump(
+            readiness,
+            source=pooler,
+            sink=client,
+            source_ended=self._pooler_has_ended,
+            source_broke=self._pooler_has_ended,
+            sink_broke=self.close,
+            tally=sent,
+            pass_on=self._from_pooler,
+            passed=self._park_if_asked,
+        )
+
+    def start(self, *, to_client: bytes, to_pooler: bytes) -> None:
+        """Sends what is due, then relays. What the pooler is sent has passed by the refusal."""
+        self._downward.start(to_client)
+        if not self._closed:
+            self._upward.start(b"")
+        if to_pooler and not self._closed:
+            self._to_pooler(to_pooler)
+        self._has_started = True
+        self._park_if_asked()
+
+    def interrupt(self, last_words: bytes) -> None:
+        """Ends the connection from the outside. The client gets `last_words` where it can tell
+        them from the middle of a message."""
+        if self._closed:
+            return
+        if self._downward.is_idle and self._conversation.can_be_told:
+            self._downward.push(last_words)
+        self._end()
+
+    def park(self) -> None:
+        """Lets go of the pooler as soon as nothing of the client's is left there."""
+        self._must_park = True
+        self._park_if_asked()
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._stop()
+        self._client.close()
+        self.done.set_result(None)
+
+    def _from_client(self, data: bytes) -> None:
+        try:
+            if self._refusal is not None:
+                data = self._refusal.sent(data)
+        except MalformedMessage as error:
+            self._refuse(error)
+            return
+        if data:
+            self._to_pooler(data)
+
+    def _from_pooler(self, data: bytes) -> None:
+        try:
+            if self._refusal is not None:
+                data = self._refusal.answered(data)
+            if data:
+                self._to_client(data)
+        except MalformedMessage:
+            self._end()
+
+    def _to_pooler(self, data: bytes) -> None:
+        before = self._conversation.remains
+        try:
+            self._conversation.sent(data)
+        except MalformedMessage as error:
+            self._refuse(error)
+            return
+        if before == b"" and self._life is not None and self._life.has_ended():
+            # The pooler would take it, and wait for another compute at the same place.
+            self._park(data)
+            return
+        self._undelivered = None if before is None else before + data
+        self._upward.push(data)
+        if not self._takes_no_more:
+            self._undelivered = None
+
+    def _refuse(self, error: MalformedMessage) -> None:
+        self.interrupt(ProtocolViolation(f"invalid message format: {error}").packet())
+
+    def _to_client(self, data: bytes) -> None:
+        heard = self._conversation
+        if self._last_words or (
+            data.startswith(_ERROR) and heard.can_be_told and heard.unanswered is not None
+        ):
+            self._last_words += data
+            if not _is_complete(self._last_words):
+                return
+            data, self._last_words = self._last_words, b""
+            again = heard.unanswered
+            if again is not None and not heard.given_up and _says_has_no_server(data):
+                heard.given_up += 1
+                self._park(again)
+                return
+        self._pass_on(data)
+
+    def _pass_on(self, data: bytes) -> None:
+        self._conversation.answered(data)
+        self._downward.push(data)
+        self._park_if_asked()
+
+    def _park_if_asked(self) -> None:
+        if not self._must_park or not self._has_started or self._closed:
+            return
+        if self._client_ended or self._last_words:
+            return
+        remains = self._conversation.remains
+        if remains is not None and not self._conversation.asks and self._downward.is_idle:
+            self._park(remains)
+
+    def _park(self, remains: bytes) -> None:
+        self._stop()
+        self._parked()
+        self.done.set_result(remains)
+
+    def _client_has_ended(self) -> None:
+        self._client_ended = True
+        self._pooler.end_output()
+
+    def _pooler_has_ended(self) -> None:
+        """Postgres says why it ends; a pooler does not, so that its client is told here, if it
+        must end at all."""
+        if self._last_words:
+            last_words, self._last_words = self._last_words, b""
+            self._pass_on(last_words)
+        if self._closed:
+            return
+        heard = self._conversation
+        remains = self._undelivered if self._takes_no_more else heard.remains
+        if self._client_ended or heard.has_left or heard.was_told_fatal:
+            self._end()
+        elif remains is None:
+            self.interrupt(AdministratorShutdown().packet())
+        else:
+            self._park(remains)
+
+    def _stop_upward(self) -> None:
+        """What the pooler has left to say is still read, up to its end."""
+        self._takes_no_more = True
+        self._upward.stop()
+
+    def _end(self) -> None:
+        if not self._closed:
+            self._client.end_output()
+            self.close()
+
+    def _stop(self) -> None:
+        self._closed = True
+        self._upward.stop()
+        self._downward.stop()
+        self._pooler.close()
+
+
+class _HeardPump(Pump):
+    """Gives what it receives to `pass_on`, which may `push` it, and calls `passed` when what had
+    to be held is sent."""
+
+    __slots__ = ("_give", "_passed")
+
+    def __init__(
+        self,
+        readiness: Readiness,
+        *,
+        pass_on: Callable[[bytes], None],
+        passed: Callable[[], None],
+        **directions: Any,
+    ) -> None:
+        super().__init__(readiness, **directions)
+        self._give = pass_on
+        self._passed = passed
+
+    def _pass_on(self) -> None:
+        try:
+            data = self._receive(self._receive_size)
+        except WOULD_BLOCK:
+            return
+        except OSError:
+            self._source_broke()
+            return
+        if not data:
+            self._readiness.remove_reader(self._source)
+            self._source_ended()
+            return
+        self._give(data)
+
+    def _flush(self) -> None:
+        super()._flush()
+        if self._held is None:
+            self._passed()
+
+
+def _is_complete(error: bytes) -> bool:
+    return len(error) >= _LONGEST_LAST_WORDS or any(
+        True for _ in messages.complete_messages(error, limit=_LONGEST_LAST_WORDS)
+    )
+
+
+def _says_has_no_server(error: bytes) -> bool:
+    for _, start, end in messages.complete_messages(error, limit=_LONGEST_LAST_WORDS):
+        fields = messages.error_fields(error[start:end])
+        is_poolers = fields.get("S") == "FATAL" and fields.get("C") == POOLERS_STATE
+        return is_poolers and fields.get("M", "").startswith(_HAS_NO_SERVER)
+    return False

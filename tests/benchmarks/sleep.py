@@ -1,0 +1,164 @@
+"""`python -m tests.benchmarks.sleep [SLEEPS]`: what applications with pools of connections notice
+of an endpoint that sleeps.
+
+For psycopg, node-postgres and JDBC in turns: 50 pooled clients, each of which runs a transaction
+every two to six seconds, while the endpoint is suspended SLEEPS times (100), whoever is in the
+middle of what. Then, what 50 parked clients cost the proxy in memory.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import psycopg
+
+from tests.clients import nodejs
+from tests.support.place import Place
+from tests.support.pooler import host_version, keeps_prepared_statements
+from tests.support.processes import proxy_processes
+from tests.support.project import Project
+from tests.support.stack import new_state_dir, running_stack
+from tests.support.waiting import wait_for
+
+CLIENTS = 50
+SLEEPS = 100
+TARGET_MEMORY = 5.0  # MB beyond the proxy's own
+HERE = Path(__file__).parent / "pooled"
+JDBC = "/usr/share/java/postgresql.jar"
+
+
+@dataclass(frozen=True)
+class Driver:
+    name: str
+    command: Sequence[str | Path]
+
+
+def main() -> None:
+    sleeps = int(sys.argv[1]) if len(sys.argv) > 1 else SLEEPS
+    version, prepares = host_version(), keeps_prepared_statements()
+    print(
+        f"PgBouncer {version[0]}.{version[1]}, drivers that "
+        f"{'prepare' if prepares else 'do not prepare'} statements, {CLIENTS} clients of each"
+    )
+    with new_state_dir() as state_dir, running_stack(state_dir) as stack:
+        place = Place.create(stack, stack.client(), name="benchmark")
+        for driver in drivers():
+            measure(driver, place, sleeps=sleeps, prepares=prepares)
+        measure_memory(place)
+
+
+def drivers() -> Iterator[Driver]:
+    """Those that can be run here."""
+    yield Driver("psycopg", [sys.executable, HERE / "psycopg_clients.py"])
+    try:
+        nodejs.install()
+        yield Driver("node-postgres", ["node", nodejs.HERE / "pooled_clients.mjs"])
+    except nodejs.NoNode as error:
+        print(f"node-postgres left out: {error}")
+    jar = os.environ.get("JDBC_JAR", JDBC)
+    if shutil.which("java") and Path(jar).exists():
+        yield Driver("JDBC", ["java", "-cp", jar, HERE / "JdbcClients.java"])
+    else:
+        print(
+            "JDBC left out: needs java and its jar, by default that of libpostgresql-jdbc-java; "
+            "another by JDBC_JAR"
+        )
+
+
+def measure(driver: Driver, place: Place, *, sleeps: int, prepares: bool) -> None:
+    """Suspend the endpoint again and again under the driver's clients, and report their errors."""
+    with running(driver, place, prepares=prepares) as clients:
+        began = time.monotonic()
+        for _ in range(sleeps):
+            Project.suspend(place)
+            # The next that has something to ask wakes it.
+            wait_for(lambda: place.state() == "active", "a client to wake it", timeout=60)
+        took = time.monotonic() - began
+    told = json.loads(clients.told)
+    print(
+        f"{driver.name:<14} {sleeps} sleeps in {took:4.0f} s, {told['transactions']} transactions, "
+        f"{len(told['errors'])} errors (target: 0), slowest {told['slowest_ms']:.0f} ms"
+    )
+    for error in told["errors"][:5]:
+        print(f"    {error}")
+
+
+class Clients:
+    """What they say in the end."""
+
+    told = ""
+
+
+@contextlib.contextmanager
+def running(driver: Driver, place: Place, *, prepares: bool) -> Iterator[Clients]:
+    """The driver's clients, connected; they stop when this is left."""
+    given = {
+        "host": "127.0.0.1",
+        "port": place.stack.proxy_port,
+        "user": place.role,
+        "password": place.password,
+        "database": place.database,
+        "options": f"endpoint={place.endpoint_id}-pooler",
+        "clients": CLIENTS,
+        "prepares": prepares,
+    }
+    process = subprocess.Popen(
+        [*driver.command, *(f"{name}={json.dumps(value)}" for name, value in given.items())],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    clients = Clients()
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "connected\n", f"{driver.name} did not connect"
+        yield clients
+        clients.told, _ = process.communicate(timeout=60)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+def measure_memory(place: Place) -> None:
+    """What clients that are parked, with TLS, cost the proxy's processes."""
+    parameters: dict[str, Any] = place.parameters(pooled=True, prepare_threshold=None)
+
+    def connect() -> "psycopg.Connection[Any]":
+        connection = psycopg.connect(**parameters, autocommit=True)
+        connection.execute("SELECT 1")
+        return connection
+
+    # What the first of all clients cost stays with the proxy.
+    connect().close()
+    processes = proxy_processes(place.stack)
+    before = memory(processes)
+    clients = [connect() for _ in range(CLIENTS)]
+    joined = memory(processes) - before
+    Project.suspend(place)
+    parked = memory(processes) - before
+    assert place.pooler() is None
+    print(
+        f"{CLIENTS} clients with TLS cost the proxy {joined:.1f} MB while the endpoint runs, and "
+        f"{parked:.1f} MB while it sleeps (target: at most {TARGET_MEMORY:.0f} MB)"
+    )
+    for client in clients:
+        client.close()
+
+
+def memory(processes: Sequence[psutil.Process]) -> float:
+    """MB that are theirs alone."""
+    return float(sum(process.memory_full_info().uss for process in processes)) / 1e6
+
+
+if __name__ == "__main__":
+    main()

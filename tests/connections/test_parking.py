@@ -1,0 +1,181 @@
+"""Pooled clients stay while their compute sleeps, restarts or dies, and go on with their next
+statement."""
+
+import asyncio
+import os
+import select
+from typing import Any
+
+import psutil
+import psycopg
+import pytest
+
+from tests.support.place import Connection, Place, last_words, serves
+from tests.support.pooler import keeps_prepared_statements
+from tests.support.project import Project
+
+
+def connect(place: Place, **parameters: Any) -> Connection:
+    """A pooled client that prepares nothing, as every PgBouncer takes it."""
+    connection = place.connect(pooled=True, **parameters)
+    connection.prepare_threshold = None
+    return connection
+
+
+def hears_nothing(connection: Connection) -> bool:
+    return not select.select([connection.fileno()], [], [], 0)[0]
+
+
+@pytest.mark.parametrize("tls", [True, False])
+def test_an_idle_client_stays_through_a_suspend_and_wakes_the_compute(
+    shop: Place, tls: bool
+) -> None:
+    with connect(shop, tls=tls) as client:
+        assert serves(client)
+        for _ in range(2):
+            shop.suspend()
+            assert hears_nothing(client)
+            assert shop.pooler() is None
+            assert shop.state() == "idle"
+            assert serves(client)
+            assert shop.state() == "active"
+
+
+def test_a_client_that_takes_its_leave_wakes_nothing(shop: Place) -> None:
+    client = connect(shop)
+    assert serves(client)
+    shop.suspend()
+    starts = len(shop.endpoint_operations("start_compute"))
+    client.close()
+    raw = connect(shop)
+    assert serves(raw)
+    shop.suspend()
+    os.close(os.dup(raw.fileno()))
+    raw.pgconn.finish()
+    assert shop.state() == "idle"
+    assert len(shop.endpoint_operations("start_compute")) == starts + 1
+
+
+def test_what_a_session_has_set_holds_on_the_next_compute(shop: Place) -> None:
+    with connect(shop, application_name="shop window") as client:
+        client.execute("SET timezone TO 'Asia/Kathmandu'")
+        client.execute("SET datestyle TO 'German, DMY'")
+        shop.suspend()
+        assert client.execute("SHOW timezone").fetchone() == ("Asia/Kathmandu",)
+        assert client.execute("SHOW datestyle").fetchone() == ("German, DMY",)
+        assert client.execute("SHOW application_name").fetchone() == ("shop window",)
+        client.execute("RESET timezone")
+        shop.suspend()
+        assert client.execute("SHOW datestyle").fetchone() == ("German, DMY",)
+        assert client.execute("SHOW timezone").fetchone() != ("Asia/Kathmandu",)
+
+
+def test_a_client_in_the_middle_of_sending_goes_on(shop: Place) -> None:
+    with connect(shop, tls=False) as client:
+        assert serves(client)
+        query = b"SELECT 'in two parts'\0"
+        message = b"Q" + (len(query) + 4).to_bytes(4, "big") + query
+        os.write(client.fileno(), message[:9])
+        shop.suspend()
+        assert hears_nothing(client)
+        os.write(client.fileno(), message[9:])
+        assert select.select([client.fileno()], [], [], 30)[0]
+        answer = b""
+        while not answer.endswith(b"Z\0\0\0\x05I"):
+            answer += os.read(client.fileno(), 65536)
+        assert b"in two parts" in answer
+        assert serves(client)
+
+
+def test_a_transaction_that_was_open_ends_with_its_error(shop: Place) -> None:
+    with connect(shop) as client:
+        client.execute("BEGIN")
+        assert serves(client)
+        shop.suspend()
+        assert last_words(client) == "57P01"
+
+
+def test_a_client_stays_through_a_restart_for_new_settings(place: Place) -> None:
+    with connect(place) as client:
+        assert serves(client)
+        before = place.postmaster()
+        place.change(settings={"pg_settings": {"max_connections": "77"}})
+        assert not before.is_running()
+        assert client.execute("SHOW max_connections").fetchone() == ("77",)
+
+
+@pytest.mark.parametrize("which", ["postgres", "pgbouncer"])
+def test_an_idle_client_stays_when_what_serves_it_is_killed(shop: Place, which: str) -> None:
+    with connect(shop) as client:
+        for _ in range(3):
+            assert serves(client)
+            doomed = shop.postmaster() if which == "postgres" else shop.pooler()
+            assert doomed is not None
+            doomed.kill()
+            psutil.wait_procs([doomed], timeout=10)
+            assert serves(client)
+
+
+def test_a_parked_client_is_dropped_where_it_may_not_stay(place: Place) -> None:
+    password = place.new_role("bob")
+    with (
+        connect(place) as owner,
+        connect(place, user="bob", password=password) as bob,
+    ):
+        assert serves(owner)
+        assert serves(bob)
+        place.suspend()
+        place.done(place.client.delete(place.of_catalog("roles", "bob")))
+        assert last_words(bob) == "57P01"
+        assert hears_nothing(owner)
+        place.change(disabled=True)
+        assert last_words(owner) == "57P01"
+
+
+def test_clients_that_never_rest_lose_no_statement_to_suspends(shop: Place) -> None:
+    """Each in its own rhythm, so that some are in the middle of something at every suspend."""
+    asked = 0
+
+    async def ask_on(number: int, done: asyncio.Event) -> None:
+        nonlocal asked
+        parameters = shop.parameters(pooled=True, tls=bool(number % 2), prepare_threshold=None)
+        async with await psycopg.AsyncConnection.connect(**parameters) as connection:
+            while not done.is_set():
+                cursor: Any = await connection.execute("SELECT %s::int", [number])
+                assert await cursor.fetchone() == (number,)
+                await connection.commit()
+                asked += 1
+                await asyncio.sleep(number / 400)
+
+    async def suspend_often(done: asyncio.Event) -> None:
+        for number in range(8):
+            while asked < 100 * (number + 1):
+                await asyncio.sleep(0.01)
+            await asyncio.to_thread(Project.suspend, shop)
+        done.set()
+
+    async def work_all() -> None:
+        done = asyncio.Event()
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(20):
+                tasks.create_task(ask_on(number, done))
+            tasks.create_task(suspend_often(done))
+
+    asyncio.run(work_all())
+
+
+@pytest.mark.skipif(not keeps_prepared_statements(), reason="this PgBouncer keeps none")
+def test_prepared_statements_are_there_on_the_next_compute(shop: Place) -> None:
+    with connect(shop) as client:
+        client.prepare_threshold = 0
+        client.execute("CREATE TABLE IF NOT EXISTS gone (a int)")
+        for value in range(3):
+            assert client.execute("SELECT %s::int", [value]).fetchone() == (value,)
+        assert client.execute("SELECT a FROM gone").fetchone() is None
+        shop.suspend()
+        assert client.execute("SELECT %s::int", [4]).fetchone() == (4,)
+        assert client.execute("SELECT a FROM gone").fetchone() is None
+        client.execute("DROP TABLE gone")
+        client.execute("DEALLOCATE ALL")
+        shop.suspend()
+        assert client.execute("SELECT %s::int", [5]).fetchone() == (5,)

@@ -1,0 +1,113 @@
+"""Prepared statements with names, before a pooler that loses them."""
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from hypothesis import given
+
+from controlplane.proxy.directory import ComputeAddress
+from controlplane.proxy.issuing import IssuingIdentity
+from controlplane.proxy.messages import error_fields, message
+from controlplane.proxy.prepared_refusal import PreparedRefusal
+from tests.proxy.conftest import ENDPOINT, PASSWORDS
+from tests.proxy.running_proxy import MemoryDirectory, RunningProxy, running_proxy
+from tests.proxy.test_conversation import BIND, EXECUTE, FLUSH, SYNC, parse, query
+from tests.proxy.test_message_stream import CUTS, cut_up
+from tests.proxy.wire import RawClient
+from tests.support.bare_postgres import BarePostgres
+
+OLD = (1, 18)
+
+
+@pytest.fixture
+def proxy(
+    identity: IssuingIdentity, directory: MemoryDirectory, postgres: BarePostgres
+) -> Iterator[RunningProxy]:
+    """One whose pooler is old. A Postgres stands for it, which says the same of all else."""
+    directory.endpoints[ENDPOINT].pooler = ComputeAddress(postgres.socket, pooler_version=OLD)
+    with running_proxy(identity, directory) as proxy:
+        yield proxy
+
+
+def connect(proxy: RunningProxy) -> "psycopg.Connection[tuple[object, ...]]":
+    password = PASSWORDS["alice"]
+    return proxy.connect(f"{ENDPOINT}-pooler", user="alice", password=password)
+
+
+def test_the_client_is_told_what_to_do_and_goes_on(proxy: RunningProxy) -> None:
+    with connect(proxy) as client:
+        with pytest.raises(psycopg.errors.FeatureNotSupported) as refused:
+            client.execute("SELECT %s::int", [1], prepare=True)
+        assert "PgBouncer before 1.21" in str(refused.value)
+        assert "prepare_threshold=None" in str(refused.value.diag.message_hint)
+        assert client.execute("SELECT %s::int", [1]).fetchone() == (1,)
+
+
+def test_an_open_transaction_has_failed(proxy: RunningProxy) -> None:
+    with connect(proxy) as client:
+        client.execute("BEGIN")
+        client.execute("CREATE TEMPORARY TABLE half (a int)")
+        with pytest.raises(psycopg.errors.FeatureNotSupported):
+            client.execute("SELECT 1", prepare=True)
+        with pytest.raises(psycopg.errors.InFailedSqlTransaction):
+            client.execute("SELECT 1")
+        client.execute("COMMIT")
+        with pytest.raises(psycopg.errors.UndefinedTable):
+            client.execute("TABLE half")
+
+
+@pytest.mark.parametrize("end", [SYNC, FLUSH])
+def test_it_is_told_at_once_and_in_its_turn(proxy: RunningProxy, end: bytes) -> None:
+    """Also a client that only sends a Flush is told, and waits for nothing."""
+    client = RawClient.start_log_in(
+        proxy.port, f"{ENDPOINT}-pooler", user="alice", password=PASSWORDS["alice"]
+    )
+    while client.read_message()[0] != b"Z":
+        pass
+    unnamed = parse(b"", b"SELECT 42")
+    client.socket.sendall(
+        unnamed + BIND + EXECUTE + parse(b"s", b"SELECT 1" + b" " * 200_000) + BIND + EXECUTE + end
+    )
+    kinds = []
+    while True:
+        kind, payload = client.read_message()
+        kinds.append(kind)
+        if kind == b"E":
+            break
+    assert kinds == [b"1", b"2", b"D", b"C", b"E"]
+    assert error_fields(payload)["C"] == "0A000"
+    if end == FLUSH:
+        client.socket.sendall(SYNC)
+    assert client.read_message() == (b"Z", b"I")
+    client.socket.sendall(query(b"SELECT 7"))
+    assert client.read_message()[0] == b"T"
+    client.socket.close()
+
+
+@given(CUTS)
+def test_what_is_sent_on_is_the_same_however_it_is_cut(cuts: list[int]) -> None:
+    sent = query() + parse(b"one") + BIND + SYNC + parse() + parse(b"two", b"x" * 300) + SYNC
+    refused = PreparedRefusal()
+    on = b"".join(refused.sent(piece) for piece in cut_up(sent, cuts))
+    assert on == PreparedRefusal().sent(sent)
+    assert not refused.is_within
+    bad = PreparedRefusal().sent(parse(b"s"))
+    assert on == query() + bad + BIND + SYNC + parse() + bad + SYNC
+
+
+@given(CUTS)
+def test_what_is_answered_is_the_same_however_it_is_cut(cuts: list[int]) -> None:
+    refusal = PreparedRefusal()
+    said = refusal.sent(parse(b"s"))[6:-3]
+    other = message(b"E", b"SERROR\0C42601\0Msomething else\0\0")
+    answers = other + message(b"D", said) + message(b"E", b"SERROR\0M" + said + b"\0\0")
+    on = b"".join(refusal.answered(piece) for piece in cut_up(answers, cuts))
+    assert on.startswith(other + message(b"D", said) + b"E")
+    assert b"C0A000\0" in on
+
+
+def test_a_parse_that_ends_too_early_takes_nothing_else_with_it() -> None:
+    refusal = PreparedRefusal()
+    cut_short = message(b"P", b"a")
+    assert refusal.sent(cut_short + query()).endswith(query())
