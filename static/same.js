@@ -14,8 +14,8 @@
     return until.value ? stamp(Date.parse(`${until.value}Z`)) : null;
   }
 
-  const settingsOf = (lines) => Object.fromEntries(lines.split("\n").filter((line) => line.trim())
-    .map((line) => [line.split("=", 1)[0].trim(), line.split("=").slice(1).join("=").trim()]));
+  const settingsOf = (lines) => Object.fromEntries(
+    Array.from(lines.matchAll(/^(.*?)=(.*)$/gm), ([, name, value]) => [name.trim(), value.trim()]));
 
   function valueOf(field, method) {
     if (!field) return null;

@@ -1,0 +1,98 @@
+"""Each tab goes on as who it was opened by."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+from django.test import Client as Browser
+
+from tests.console.conftest import Misbehaving, Person
+from tests.console.pages import Page
+from tests.support.client import Client
+
+OWN = "http://testserver"
+
+
+class TestTabs:
+    """All tabs have one cookie: what is open in one may be of somebody who another has left."""
+
+    @pytest.fixture
+    def tab(self, misbehaving: Misbehaving, settings: Any) -> Person:
+        """Xena's page, after Yves has signed in beside it. It sends what its scripts do."""
+        settings.MANAGEMENT_API_URL = misbehaving.url
+        settings.CSRF_TRUSTED_ORIGINS = [OWN]
+        tab = Person(Browser(enforce_csrf_checks=True), Client(misbehaving.url, "y"))
+        for name in ("xena", "yves"):
+            misbehaving.body = json.dumps({"login": name}).encode()
+            tab.post("/sign-in", {"key": name}, Origin=OWN)
+            if name == "xena":
+                misbehaving.body = b'{"projects": []}'
+                self.html = tab.get("/").content.decode()
+        misbehaving.body = b'{"project": {"id": "p"}, "projects": []}'
+        misbehaving.asked.clear()
+        return tab
+
+    def sent(self, target: str = "live") -> dict[str, str]:
+        """The headers of what xena's page asks."""
+        (mark,) = re.findall(r'<body[^>]* hx-headers=.{"Perch-Sign-In":"(\w+)"}', self.html)
+        return {
+            "HX-Request": "true",
+            "HX-Target": target,
+            "Perch-Sign-In": mark,
+            "Origin": OWN,
+        }
+
+    def test_nothing_is_shown_to_a_page_of_another(
+        self, tab: Person, misbehaving: Misbehaving
+    ) -> None:
+        answer = tab.get("/api-keys/7/revoke", **self.sent("dialog"))
+        assert answer.status_code == 409
+        assert "In another tab you are yves now" in Page(answer).text
+        assert "csrfmiddlewaretoken" not in answer.content.decode()
+        answer = tab.get("/live", **self.sent())
+        assert answer["HX-Retarget"] == "#poll"
+        assert "In another tab you are yves now" in Page(answer).text
+        assert misbehaving.asked == []
+
+    def test_nothing_is_done_for_it(self, tab: Person, misbehaving: Misbehaving) -> None:
+        # Even with a token of the one who is there now.
+        token = Page(tab.get("/new-project")).fields["csrfmiddlewaretoken"]
+        misbehaving.asked.clear()
+        fields = {"csrfmiddlewaretoken": token}
+        for path in ("/projects/p/endpoints/ep-a/start", "/api-keys/7/revoke", "/new-project"):
+            answer = tab.post(path, fields, **self.sent("form"))
+            assert answer.status_code == 409, path
+            assert "In another tab you are yves now" in Page(answer).text
+        # What copies a connection is no request of htmx.
+        answer = tab.post("/projects/p/endpoints/ep-a/connection-string", Origin=OWN)
+        assert answer.status_code == 409
+        assert answer.content.startswith(b"Nothing was copied")
+        assert misbehaving.asked == []
+
+    def test_a_form_comes_back_to_be_sent_once_more(
+        self, tab: Person, misbehaving: Misbehaving
+    ) -> None:
+        mark = self.sent()["Perch-Sign-In"]
+        typed = {"name": "typed before", "signed_in_as": mark}
+        page = Page(tab.post("/new-project", typed, **self.sent("form")))
+        assert "You have signed in anew" in page.text
+        assert page.fields["name"] == "typed before"
+        assert not [path for path in misbehaving.asked if path.startswith("POST")]
+        answer = tab.post("/new-project", page.fields, **self.sent("form"))
+        assert answer["HX-Redirect"] == "/projects/p"
+
+    def test_who_signs_in_with_the_same_key_goes_on(
+        self, tab: Person, misbehaving: Misbehaving
+    ) -> None:
+        misbehaving.body = b'{"login": "xena", "projects": []}'
+        tab.post("/sign-in", {"key": "xena"}, Origin=OWN)
+        tab.post("/sign-in", {"key": "xena"}, Origin=OWN)
+        assert tab.get("/live", **self.sent()).status_code == 286
+
+    def test_signing_out_is_no_exception(self, tab: Person) -> None:
+        answer = tab.browser.post("/sign-out", headers={"Origin": OWN}, follow=True)
+        assert "as yves: you still are" in Page(answer).text
+        page = Page(tab.post("/sign-out-everywhere", Origin=OWN))
+        assert "You have signed in anew" in page.text
+        assert tab.get("/").status_code == 200
