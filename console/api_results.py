@@ -54,6 +54,11 @@ def number(data: JSONObject, name: str, default: float = 0) -> float:
     return value if is_number and value is not None and isfinite(value) else default
 
 
+def limiting_id(data: JSONObject, name: str) -> str:
+    """An id of what something is limited to: "", which means no limit, only where none is given."""
+    return own_id(data, name) if data.get(name) else ""
+
+
 def mapping(data: JSONObject, name: str) -> JSONObject:
     value = data.get(name)
     return value if isinstance(value, Mapping) else {}

@@ -7,7 +7,16 @@ from datetime import datetime
 from typing import Any
 
 from console.api_errors import NotOffered, Refused
-from console.api_results import JSONObject, identifier, moment, number, objects, one, own_id, text
+from console.api_results import (
+    JSONObject,
+    limiting_id,
+    moment,
+    number,
+    objects,
+    one,
+    own_id,
+    text,
+)
 from console.api_transport import Transport
 
 ALL_EVENTS = "*"
@@ -38,7 +47,7 @@ class Webhook:
             id=own_id(data),
             url=text(data, "url"),
             description=text(data, "description"),
-            project_id=identifier(data, "project_id"),
+            project_id=limiting_id(data, "project_id"),
             event_types=[str(item) for item in types] if isinstance(types, list) else [],
             enabled=data.get("enabled") is True,
             disabled_reason=text(data, "disabled_reason"),
