@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from console.api_errors import NonsenseAnswer
-from console.api_results import JSONObject, identifier, moment, text
+from console.api_results import JSONObject, limiting_id, moment, text
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Reach:
         if not isinstance(data.get("read_only"), bool):
             return None
         return cls(
-            project_id=identifier(data, "project_id"),
+            project_id=limiting_id(data, "project_id"),
             read_only=data["read_only"],
             expires_at=moment(data, "expires_at"),
         )

@@ -66,6 +66,11 @@ def whole(data: JSONObject, name: str) -> int | None:
     return int(found) if found >= 0 else None
 
 
+def limiting_id(data: JSONObject, name: str) -> str:
+    """An id of what something is limited to: "", which means no limit, only where none is given."""
+    return own_id(data, name) if data.get(name) else ""
+
+
 def inner(data: JSONObject, name: str) -> JSONObject:
     """An object within; an empty one where there is none."""
     value = data.get(name)

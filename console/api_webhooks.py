@@ -9,8 +9,8 @@ from typing import Any
 from console.api_errors import NotOffered, Refused
 from console.api_results import (
     JSONObject,
-    identifier,
     inner,
+    limiting_id,
     moment,
     number,
     objects,
@@ -49,7 +49,7 @@ class Webhook:
             id=own_id(data),
             url=text(data, "url"),
             description=text(data, "description"),
-            project_id=identifier(data, "project_id"),
+            project_id=limiting_id(data, "project_id"),
             event_types=texts(data, "event_types"),
             enabled=data.get("enabled") is True,
             disabled_reason=text(data, "disabled_reason"),

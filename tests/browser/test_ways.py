@@ -61,9 +61,10 @@ def test_a_one_time_link_signs_in(page: Page, stack: Stack) -> None:
     command += ["--state-dir", str(stack.state_dir)]
     link = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     page.goto(link)
+    button = page.get_by_role("button", name="Sign in")
+    expect(button).to_be_focused()
     expect_good(page, WIDTHS_OF)
-    page.goto(link)
-    page.keyboard.press("Enter")
+    button.press("Enter")
     expect(page.get_by_role("heading", name="Projects")).to_be_visible()
     expect(page.locator("#menu-account summary")).to_contain_text("local")
     page.goto(link)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
+from unittest.mock import patch
 
 import django
 from django.urls import URLPattern, get_resolver, reverse
@@ -16,8 +17,9 @@ from tests.support.client import Client
 from tests.support.project import Project, locked
 from tests.support.stack import Stack
 
-os.environ.setdefault("DJANGO_SETTINGS_MODULE", "console.settings")
-django.setup()
+# For this process alone, and not for what a test starts.
+with patch.dict(os.environ, DJANGO_SETTINGS_MODULE="console.settings"):
+    django.setup()
 
 # A name of one word that is longer than a phone is wide.
 LONG = "bob/faster-search-with-a-very-long-name-for-a-branch-of-one-word-" + "x" * 40
