@@ -17,7 +17,7 @@ _MOST_AGAIN = 65536
 _MOST_STATEMENTS = 1000
 _MOST_PREPARED = 131_072
 # Requests that await their answers.
-_MOST_AWAITED = 16_384
+_MOST_AWAITED = 8192
 _MOST_PARAMETERS = 64
 _LONGEST_PARAMETER = 1024
 _LONGEST_ERROR = 16_384
@@ -62,6 +62,10 @@ class _Pending:
     name: bytes
     payload: bytes = b""
 
+    @property
+    def size(self) -> int:
+        return len(self.name) + len(self.payload)
+
 
 class Conversation:
     """`begin` with each of the poolers that the client comes to."""
@@ -90,14 +94,8 @@ class Conversation:
 
     def _rest(self) -> None:
         """The client is between transactions: nothing is sent, nothing awaited."""
-        self._unanswered: list[bytes] | None = []
-        self._unanswered_size = 0
+        self._unanswered: bytearray | None = bytearray()
         self._acts = self.asks = self._is_group_open = False
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing was sent since all was answered and no transaction was open."""
-        return self._unanswered == [] and not self._is_lost
 
     @property
     def unanswered(self) -> bytes | None:
@@ -105,7 +103,7 @@ class Conversation:
         did, or where that is not known."""
         if self._unanswered is None or self._is_lost or self.has_left or self.was_told_fatal:
             return None
-        return b"".join(self._unanswered)
+        return bytes(self._unanswered)
 
     @property
     def remains(self) -> bytes | None:
@@ -121,9 +119,8 @@ class Conversation:
     def sent(self, data: bytes) -> None:
         """The client sends this to the pooler. Raises MalformedMessage."""
         if self._unanswered is not None:
-            self._unanswered_size += len(data)
-            if self._unanswered_size <= _MOST_AGAIN:
-                self._unanswered.append(data)
+            if len(self._unanswered) + len(data) <= _MOST_AGAIN:
+                self._unanswered += data
             else:
                 self._unanswered = None
         for message in self._sent.feed(data):
@@ -164,8 +161,9 @@ class Conversation:
         else:
             name = payload.partition(b"\0")[0]
             payload = payload if name else b""
-        self._pending.append(_Pending(self._group, kind, name, payload))
-        self._prepared += len(payload)
+        pending = _Pending(self._group, kind, name, payload)
+        self._pending.append(pending)
+        self._prepared += pending.size
         if (
             (name and not message.is_whole)
             or len(self._pending) > _MOST_AWAITED
@@ -209,7 +207,7 @@ class Conversation:
         self._answered_groups += 1
         while self._pending and self._pending[0].group < self._answered_groups:
             # An error before them had Postgres skip them.
-            self._prepared -= len(self._pending.popleft().payload)
+            self._prepared -= self._pending.popleft().size
         is_over = not self._awaited and not self._is_group_open and self._sent.is_between
         if status == _OUTSIDE_TRANSACTIONS and is_over:
             self.given_up = 0
@@ -227,9 +225,11 @@ class Conversation:
             self._lose_track()
             return
         done = self._pending.popleft()
+        self._prepared -= done.size
         if done.name:
             self._prepared -= len(self.statements.pop(done.name, b""))
         if done.payload:
+            self._prepared += len(done.payload)
             self.statements[done.name] = done.payload
 
     def forget(self, names: Collection[bytes]) -> None:

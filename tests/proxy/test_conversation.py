@@ -151,6 +151,13 @@ def test_a_client_with_more_statements_than_are_kept_ends_with_its_pooler() -> N
     assert conversation.statements == {}
 
 
+def test_names_of_what_is_closed_are_bounded_too() -> None:
+    conversation = Conversation()
+    for number in range(40):
+        conversation.sent(close(b"%d" % number + b" " * 10_000))
+    assert not conversation._pending
+
+
 def test_a_long_unnamed_statement_is_not_kept() -> None:
     long = parse(b"", b" " * 500_000)
     conversation = held(("c", long + SYNC), ("p", PARSED + ready()))
