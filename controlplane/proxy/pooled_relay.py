@@ -142,7 +142,10 @@ class PooledRelay:
             return
         if before == b"" and self._life is not None and self._life.has_ended():
             # The pooler would take it, and wait for another compute at the same place.
-            self._park(data)
+            if self._conversation.has_left:
+                self._end()
+            else:
+                self._park(data)
             return
         self._undelivered = None if before is None else before + data
         self._upward.push(data)
@@ -200,7 +203,7 @@ class PooledRelay:
         if self._closed:
             return
         heard = self._conversation
-        remains = self._undelivered if self._takes_no_more else heard.remains
+        remains = heard.remains if self._undelivered is None else self._undelivered
         if self._client_ended or heard.has_left or heard.was_told_fatal:
             self._end()
         elif remains is None:
