@@ -5,6 +5,7 @@ Both sides are strangers. What does not add up, or would take too much memory to
 the client one that ends with its pooler, as it would without this.
 """
 
+import re
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -47,7 +48,8 @@ _ANSWERED = {
     _PARSE_COMPLETE: 0,
     _READY: 1,
 }
-_FATAL = b"\0VFATAL\0"
+# As Postgres says it in any language, and as PgBouncer does.
+_FATAL = re.compile(rb"SFATAL\0|(?s:.*)\0V(?:FATAL|PANIC)\0")
 _OUTSIDE_TRANSACTIONS = b"I"
 
 
@@ -77,7 +79,6 @@ class Conversation:
         self.parameters: dict[bytes, bytes] = {}
         # How often a pooler gave up on what `remains` since the client was last idle.
         self.given_up = 0
-        self._prepared = 0
         self._is_lost = False
         self.begin()
 
@@ -87,6 +88,7 @@ class Conversation:
         self._answered = MessageStream(_ANSWERED)
         self._awaited: deque[int] = deque()
         self._pending: deque[_Pending] = deque()
+        self._prepared = sum(map(len, self.statements.values()))
         self._group = self._answered_groups = 0
         self._is_copying = False
         self.has_left = self.was_told_fatal = False
@@ -180,7 +182,7 @@ class Conversation:
             kind = message.kind
             if kind == _ERROR:
                 self._is_copying = False
-                self.was_told_fatal |= _FATAL in message.payload
+                self.was_told_fatal |= _FATAL.match(message.payload) is not None
             elif self._is_lost:
                 continue
             elif kind == _READY:

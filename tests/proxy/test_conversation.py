@@ -111,7 +111,9 @@ def test_an_answer_to_nothing_ends_all_trust() -> None:
 def test_who_has_left_or_was_told_of_the_end_does_not_come_back() -> None:
     assert held(("c", TERMINATE)).has_left
     assert held(("c", TERMINATE)).remains is None
-    assert held(("p", FATAL)).remains is None
+    of_pgbouncer = message(b"E", b"SFATAL\0C08P01\0Mclient_idle_timeout\0\0")
+    for last in (FATAL, of_pgbouncer):
+        assert held(("p", last)).remains is None
     assert held(("c", query()), ("p", ERROR + ready())).remains == b""
 
 
