@@ -13,7 +13,15 @@ from controlplane.proxy.conversation import Conversation
 from controlplane.proxy.pooled_relay import PooledRelay
 from controlplane.proxy.readiness import Readiness
 from controlplane.proxy.traffic import Tally
-from tests.proxy.test_conversation import TERMINATE, complete, query, ready
+from tests.proxy.test_conversation import (
+    EXECUTE,
+    SYNC,
+    TERMINATE,
+    complete,
+    parse,
+    query,
+    ready,
+)
 
 
 def poolers_error(text: str) -> bytes:
@@ -154,6 +162,26 @@ def test_a_pooler_without_a_server_is_not_heard_once() -> None:
     played(first, conversation)
     conversation.begin()
     played(second, conversation)
+
+
+@pytest.mark.parametrize(
+    ("sent", "goes_on"), [(query(), True), (query() * 2, False), (parse() + EXECUTE + SYNC, False)]
+)
+def test_a_backend_that_died_waiting_has_begun_on_no_query(sent: bytes, goes_on: bool) -> None:
+    died = messages.message(
+        b"E",
+        b"SFATAL\0VFATAL\0C57P01\0Mterminating connection due to unexpected postmaster exit\0"
+        b"Fbe-secure.c\0L212\0Rsecure_read\0\0",
+    )
+
+    async def play(stage: Stage) -> None:
+        stage.client.send(sent)
+        await stage.arrives(stage.pooler, sent)
+        stage.pooler.send(died + CRASHED)
+        stage.pooler.close()
+        assert await stage.end() == (sent if goes_on else None)
+
+    played(play)
 
 
 @pytest.mark.parametrize("said", [CRASHED, poolers_error("client_idle_timeout")])
