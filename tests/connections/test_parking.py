@@ -17,10 +17,7 @@ from tests.support.project import Project
 
 
 def connect(place: Place, **parameters: Any) -> Connection:
-    """A pooled client that prepares nothing, as every PgBouncer takes it."""
-    connection = place.connect(pooled=True, **parameters)
-    connection.prepare_threshold = None
-    return connection
+    return place.connect(pooled=True, **parameters)
 
 
 def hears_nothing(connection: Connection) -> bool:
