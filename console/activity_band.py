@@ -18,6 +18,8 @@ from console.templatetags.console_tags import duration
 WOKE, SLEPT, FAILED = "woke", "slept", "failed"
 # The strip's own units across: one is a minute of a day.
 WIDTH = 1440
+# Of which this part has room for words.
+MUCH = 0.4
 LONGEST_BACK = timedelta(days=7)
 # What the types of events mean here.
 KINDS = {"endpoint.active": WOKE, "endpoint.idle": SLEPT, "operation.failed": FAILED}
@@ -126,6 +128,8 @@ class Band:
     failures: str
     ticks: Sequence[Tick]
     summary: str
+    # Why the strip is empty to the left, in the middle of that; None where that is not much.
+    before: Tick | None = None
 
 
 @dataclass(frozen=True)
@@ -162,6 +166,7 @@ def _band(
     begun = max(start, history.known_since, endpoint.created_at or start)
     spans = _active_spans(endpoint, history.turns, begun, end)
     turns = [turn for turn in history.turns if begun <= turn.at <= end]
+    why_empty = _why_empty(endpoint, begun, start)
 
     def x(moment: datetime) -> int:
         return round((moment - start) / (end - start) * WIDTH)
@@ -180,8 +185,18 @@ def _band(
             ),
             Tick("100%", "now", "end"),
         ],
-        summary=_summary(spans, turns, begun, start),
+        summary=_summary(spans, turns, why_empty),
+        before=Tick(f"{x(begun) / WIDTH * 50:.3f}%", why_empty, "middle")
+        if x(begun) > WIDTH * MUCH
+        else None,
     )
+
+
+def _why_empty(endpoint: Endpoint, begun: datetime, start: datetime) -> str:
+    """What is to be said of the time before anything is known; "" where that is nearly none."""
+    if begun <= start + timedelta(minutes=1):
+        return ""
+    return "It was not there yet" if begun == endpoint.created_at else "Not known"
 
 
 def _active_spans(
@@ -222,23 +237,26 @@ def _lines(places: Iterable[int], way: str) -> str:
 def _summary(
     spans: Sequence[tuple[datetime, datetime]],
     turns: Sequence[Turn],
-    begun: datetime,
-    start: datetime,
+    why_empty: str,
 ) -> str:
     active = sum(((high - low) for low, high in spans), timedelta())
     wakes = [turn for turn in turns if turn.kind == WOKE]
     waits = [turn.took_ms for turn in wakes if turn.is_wait and turn.took_ms is not None]
     failures = sum(turn.kind == FAILED for turn in turns)
-    parts = [f"active for {duration(int(active.total_seconds() * 1000))}"]
+    parts = [f"active for {_length(active)}" if active else "not active"]
     parts.append(f"woke {_times(len(wakes))}")
     if waits:
         longest = f", at most {duration(max(waits))}" if len(waits) > 1 else ""
         parts.append(f"its first client waited {duration(int(median(waits)))}{longest}")
     parts.append(f"failed {_times(failures)}" if failures else "nothing failed")
     words = f"{parts[0].capitalize()}, {', '.join(parts[1:])}."
-    if begun > start + timedelta(minutes=1):
-        words += " What was before is not known, or it was not there yet."
-    return words
+    return f"{words} Before that: {why_empty.lower()}." if why_empty else words
+
+
+def _length(active: timedelta) -> str:
+    if active < timedelta(seconds=1):
+        return "less than a second"
+    return duration(int(active.total_seconds() * 1000))
 
 
 def _times(count: int) -> str:

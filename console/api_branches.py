@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from console.api_results import Branch, JSONObject, one, stamp, text
+from console.api_errors import NonsenseAnswer
+from console.api_results import Branch, JSONObject, one, stamp
 from console.api_transport import Transport
 from console.api_webhooks import may_be_missing
 
@@ -79,4 +80,7 @@ class BranchCalls:
         path = ("projects", project_id, "branches", branch_id, "compare_schema")
         with may_be_missing("It compares no schemas, or knows no such database."):
             data = self._transport.get(*path, query=query)
-        return text(data, "diff") if isinstance(data, Mapping) else ""
+        difference = data.get("diff") if isinstance(data, Mapping) else None
+        if not isinstance(difference, str):
+            raise NonsenseAnswer("The answer lacks “diff”.")
+        return difference

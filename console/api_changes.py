@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from console.api_errors import APIError, NonsenseAnswer
+from console.api_errors import APIError, NonsenseAnswer, NotFound
 from console.api_results import objects, text
 from console.api_transport import Transport
 
@@ -42,7 +42,8 @@ class ChangeCalls:
 
     def look(self, project_id: str, turn: int) -> dict[str, str]:
         """What is told, by what was asked: a digest of it, or of how it failed. `turn` counts
-        the looks; not each of them asks the same."""
+        the looks; not each of them asks the same. Raises NotFound where there is no such project.
+        """
         transport = self._transport.again()
 
         def asked(*path: str, limit: int = 0) -> object:
@@ -50,11 +51,14 @@ class ChangeCalls:
 
         if project_id:
             own = ("projects", project_id)
-            return {
+            found = {
                 "operations": _digest(lambda: asked(*own, "operations", limit=OPERATIONS_READ)),
                 "endpoints": _digest(lambda: asked(*own, "endpoints")),
                 "branches": _digest(lambda: asked(*own, "branches")),
             }
+            if set(found.values()) == {NotFound.__name__}:
+                raise NotFound("There is no such project.", status=404)
+            return found
         try:
             projects = asked("projects", limit=PROJECTS_READ)
             named = (text(item, "id") for item in objects(projects, "projects"))
@@ -82,5 +86,6 @@ def _digest(call: Callable[[], object]) -> str:
     try:
         answer = json.dumps(call(), sort_keys=True)
     except APIError as error:
-        return type(error).__name__
+        # What stands before a server that is being started anew may answer in its place.
+        return type(error).__name__ if error.is_told else "untold"
     return hashlib.sha256(answer.encode()).hexdigest()

@@ -6,6 +6,8 @@ class APIError(Exception):
 
     title = "The management API refused"
     advice = ""
+    # Whether the API has said so itself, and not something on the way to it.
+    is_told = True
     # The API's own message is all that a user needs to read.
     speaks_for_itself = False
     # The status with which the console's own page tells of it.
@@ -109,6 +111,13 @@ class OutOfDate(APIError):
     page_status = 409
 
 
+class AnotherSignIn(APIError):
+    """The console's own: the page that asks was made for somebody else."""
+
+    title = "You have signed in with another key"
+    page_status = 409
+
+
 class ServerError(APIError):
     """5xx: the API itself failed."""
 
@@ -129,6 +138,13 @@ class Unreachable(APIError):
     title = "The management API cannot be reached"
     advice = "Nothing is lost. Try again once it is running."
     page_status = 503
+
+
+class BrokenOff(Unreachable):
+    """The connection ended before the answer; what was asked for may have happened."""
+
+    title = "The connection to the management API broke off"
+    advice = "What you asked for may have happened: look before you try again."
 
 
 class TooSlow(Unreachable):

@@ -6,7 +6,16 @@ from datetime import datetime
 from typing import Any
 
 from console.actors import Actor
-from console.api_results import JSONObject, moment, required, text
+from console.api_results import (
+    IDENTIFIER,
+    JSONObject,
+    identifier,
+    inner,
+    moment,
+    own_id,
+    text,
+    texts,
+)
 
 
 @dataclass(frozen=True)
@@ -26,21 +35,17 @@ class Event:
 
     @classmethod
     def read(cls, data: JSONObject) -> "Event":
-        changes = data.get("changes")
-        operation_ids = data.get("operation_ids")
         return cls(
-            id=required(data, "id"),
+            id=own_id(data),
             type=text(data, "type"),
             summary=text(data, "summary"),
             actor=Actor.read(data.get("actor")),
             at=moment(data, "at"),
-            project_id=text(data, "project_id"),
-            branch_id=text(data, "branch_id"),
-            endpoint_id=text(data, "endpoint_id"),
+            project_id=identifier(data, "project_id"),
+            branch_id=identifier(data, "branch_id"),
+            endpoint_id=identifier(data, "endpoint_id"),
             operation_ids=[
-                item
-                for item in (operation_ids if isinstance(operation_ids, list) else [])
-                if isinstance(item, str)
+                one for one in texts(data, "operation_ids") if IDENTIFIER.fullmatch(one)
             ],
-            changes=changes if isinstance(changes, Mapping) else {},
+            changes=inner(data, "changes"),
         )

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from console.api_errors import NonsenseAnswer
-from console.api_results import JSONObject, moment, text
+from console.api_results import JSONObject, identifier, moment, text
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Reach:
         if not isinstance(data.get("read_only"), bool):
             return None
         return cls(
-            project_id=text(data, "project_id"),
+            project_id=identifier(data, "project_id"),
             read_only=data["read_only"],
             expires_at=moment(data, "expires_at"),
         )
@@ -70,7 +70,7 @@ class ApiKey:
     @classmethod
     def read(cls, data: JSONObject) -> "ApiKey":
         key_id = data.get("id")
-        if not isinstance(key_id, int):
+        if not isinstance(key_id, int) or isinstance(key_id, bool) or key_id < 0:
             raise NonsenseAnswer("The answer has an API key without an id.")
         return cls(
             id=key_id,

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from console.actors import Actor
-from console.api_results import JSONObject, moment, number, required, text
+from console.api_results import JSONObject, identifier, inner, moment, number, own_id, text, whole
 
 
 @dataclass(frozen=True)
@@ -22,14 +22,12 @@ class Step:
 
     @classmethod
     def read(cls, data: JSONObject) -> "Step":
-        duration = number(data, "duration_ms", -1)
-        detail = data.get("detail")
         return cls(
             name=text(data, "name"),
             started_at=moment(data, "started_at"),
             finished_at=moment(data, "finished_at"),
-            duration_ms=int(duration) if duration >= 0 else None,
-            detail=detail if isinstance(detail, Mapping) else {},
+            duration_ms=whole(data, "duration_ms"),
+            detail=inner(data, "detail"),
         )
 
 
@@ -60,21 +58,20 @@ class Operation:
 
     @classmethod
     def read(cls, data: JSONObject) -> "Operation":
-        duration = number(data, "total_duration_ms", -1)
         return cls(
-            id=required(data, "id"),
-            project_id=text(data, "project_id"),
-            branch_id=text(data, "branch_id"),
-            endpoint_id=text(data, "endpoint_id"),
+            id=own_id(data),
+            project_id=identifier(data, "project_id"),
+            branch_id=identifier(data, "branch_id"),
+            endpoint_id=identifier(data, "endpoint_id"),
             action=text(data, "action"),
             status=text(data, "status"),
             error=text(data, "error"),
             failures_count=int(number(data, "failures_count")),
             retry_at=moment(data, "retry_at"),
-            total_duration_ms=int(duration) if duration >= 0 else None,
+            total_duration_ms=whole(data, "total_duration_ms"),
             created_at=moment(data, "created_at"),
             updated_at=moment(data, "updated_at"),
-            chain_id=text(data, "chain_id"),
+            chain_id=identifier(data, "chain_id"),
             initiator=Actor.read(data.get("initiator")),
             retry_of=text(data, "retry_of"),
             steps=_steps(data),

@@ -1,9 +1,8 @@
 """How all projects of an account fare, as the management API tells of them at once."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from console.api_results import JSONObject, number, required
+from console.api_results import JSONObject, inner, number, own_id
 
 
 @dataclass(frozen=True)
@@ -16,10 +15,9 @@ class ProjectState:
 
     @classmethod
     def read(cls, data: JSONObject) -> "ProjectState":
-        found = data.get("endpoints")
-        endpoints = found if isinstance(found, Mapping) else {}
+        endpoints = inner(data, "endpoints")
         return cls(
-            project_id=required(data, "project_id"),
+            project_id=own_id(data, "project_id"),
             active=int(number(endpoints, "active")),
             idle=int(number(endpoints, "idle")),
             disabled=int(number(endpoints, "disabled")),

@@ -5,10 +5,10 @@ stay strings, so that the console also runs against other servers of this API. O
 without its id is nonsense.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from math import isfinite
 from typing import Any, Generic, TypeVar
 
 from console.api_errors import NonsenseAnswer
@@ -16,10 +16,21 @@ from console.api_errors import NonsenseAnswer
 T = TypeVar("T")
 JSONObject = Mapping[str, Any]
 
+HALVES = re.compile("[\ud800-\udfff]")
+# What can stand in an address of the console.
+IDENTIFIER = re.compile(r"[-a-zA-Z0-9_]+")
+# What a float holds to the unit, and a size in bytes is never near.
+LARGEST = 2**63
+# No server gives fewer at once, however many are asked for.
+SHORTEST_PAGE = 100
+# A clock in another zone must be able to tell of it.
+LAST_YEAR = 9999
+
 
 def text(data: JSONObject, name: str) -> str:
+    """ "" where it is absent. JSON can hold halves of characters, which cannot be sent anywhere."""
     value = data.get(name)
-    return value if isinstance(value, str) else ""
+    return HALVES.sub("\ufffd", value) if isinstance(value, str) else ""
 
 
 def required(data: JSONObject, name: str) -> str:
@@ -29,11 +40,42 @@ def required(data: JSONObject, name: str) -> str:
     return value
 
 
+def identifier(data: JSONObject, name: str) -> str:
+    """An id of something; "" where there is none that could be asked for."""
+    value = text(data, name)
+    return value if IDENTIFIER.fullmatch(value) else ""
+
+
+def own_id(data: JSONObject, name: str = "id") -> str:
+    value = identifier(data, name)
+    if not value:
+        raise NonsenseAnswer(f"The answer has no good “{name}”.")
+    return value
+
+
 def number(data: JSONObject, name: str, default: float = 0) -> float:
     value = data.get(name)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    # JSON as Python reads it knows infinities and what is no number at all.
-    return value if is_number and value is not None and isfinite(value) else default
+    # JSON as Python reads it knows infinities, what is no number at all, and endless integers.
+    return value if is_number and value is not None and abs(value) < LARGEST else default
+
+
+def whole(data: JSONObject, name: str) -> int | None:
+    """A number that counts or measures something; None where there is none."""
+    found = number(data, name, -1)
+    return int(found) if found >= 0 else None
+
+
+def inner(data: JSONObject, name: str) -> JSONObject:
+    """An object within; an empty one where there is none."""
+    value = data.get(name)
+    return value if isinstance(value, Mapping) else {}
+
+
+def texts(data: JSONObject, name: str) -> list[str]:
+    """What is text of a list; nothing where there is none."""
+    value = data.get(name)
+    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
 
 
 def moment(data: JSONObject, name: str) -> datetime | None:
@@ -44,7 +86,7 @@ def moment(data: JSONObject, name: str) -> datetime | None:
         return None
     if read.tzinfo is None:
         read = read.replace(tzinfo=UTC)
-    return read if read.year > 2000 else None
+    return read if LAST_YEAR > read.year > 2000 else None
 
 
 def stamp(when: datetime) -> str:
@@ -80,8 +122,9 @@ class Page(Generic[T]):
         items = [read_item(item) for item in objects(data, name)]
         pagination = data.get("pagination") if isinstance(data, Mapping) else None
         cursor = text(pagination, "cursor") if isinstance(pagination, Mapping) else ""
-        # The API sends a cursor with the last page too: a short page is the sign of the end.
-        return cls(items, cursor if len(items) >= limit else "")
+        # The API sends a cursor with the last page too: an empty page is the sign of the end, or
+        # one that is shorter than any that a server gives.
+        return cls(items, cursor if len(items) >= min(limit, SHORTEST_PAGE) else "")
 
 
 @dataclass(frozen=True)
@@ -124,21 +167,16 @@ class Project:
 
     @classmethod
     def read(cls, data: JSONObject) -> "Project":
-        project_id = required(data, "id")
+        project_id = own_id(data)
         return cls(
             id=project_id,
             name=text(data, "name") or project_id,
             region_id=text(data, "region_id"),
             pg_version=int(number(data, "pg_version")),
             created_at=moment(data, "created_at"),
-            settings=_object(data, "settings"),
-            default_endpoint_settings=_object(data, "default_endpoint_settings"),
+            settings=inner(data, "settings"),
+            default_endpoint_settings=inner(data, "default_endpoint_settings"),
         )
-
-
-def _object(data: JSONObject, name: str) -> JSONObject:
-    value = data.get(name)
-    return value if isinstance(value, Mapping) else {}
 
 
 @dataclass(frozen=True)
@@ -166,17 +204,16 @@ class Branch:
 
     @classmethod
     def read(cls, data: JSONObject) -> "Branch":
-        branch_id = required(data, "id")
-        size = number(data, "logical_size", -1)
+        branch_id = own_id(data)
         creator = data.get("created_by")
         return cls(
             id=branch_id,
             name=text(data, "name") or branch_id,
-            parent_id=text(data, "parent_id"),
+            parent_id=identifier(data, "parent_id"),
             current_state=text(data, "current_state"),
             default=data.get("default") is True or data.get("primary") is True,
             created_at=moment(data, "created_at"),
-            logical_size=int(size) if size >= 0 else None,
+            logical_size=whole(data, "logical_size"),
             expires_at=moment(data, "expires_at"),
             protected=data.get("protected") is True,
             schema_only=text(data, "init_source") == "schema-only",
@@ -224,13 +261,12 @@ class Endpoint:
 
     @classmethod
     def read(cls, data: JSONObject) -> "Endpoint":
-        settings = data.get("settings")
-        pg_settings = settings.get("pg_settings") if isinstance(settings, Mapping) else None
+        pg_settings = inner(inner(data, "settings"), "pg_settings")
         return cls(
-            id=required(data, "id"),
+            id=own_id(data),
             host=text(data, "host"),
-            project_id=text(data, "project_id"),
-            branch_id=text(data, "branch_id"),
+            project_id=identifier(data, "project_id"),
+            branch_id=identifier(data, "branch_id"),
             region_id=text(data, "region_id"),
             type=text(data, "type"),
             proxy_host=text(data, "proxy_host"),
@@ -238,7 +274,7 @@ class Endpoint:
             max_cu=number(data, "autoscaling_limit_max_cu"),
             current_state=text(data, "current_state"),
             pending_state=text(data, "pending_state"),
-            pg_settings={str(name): str(value) for name, value in (pg_settings or {}).items()},
+            pg_settings={str(name): str(value) for name, value in pg_settings.items()},
             pooler_enabled=data.get("pooler_enabled") is True,
             pooler_mode=text(data, "pooler_mode"),
             disabled=data.get("disabled") is True,

@@ -1,10 +1,22 @@
 """Snapshots of branches: the management API's calls for them, and what they return."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from console.api_results import JSONObject, moment, number, objects, one, required, stamp, text
+from console.api_results import (
+    JSONObject,
+    identifier,
+    moment,
+    objects,
+    one,
+    own_id,
+    required,
+    stamp,
+    text,
+    whole,
+)
 from console.api_transport import Transport
 from console.api_webhooks import may_be_missing
 
@@ -24,16 +36,15 @@ class Snapshot:
 
     @classmethod
     def read(cls, data: JSONObject) -> "Snapshot":
-        snapshot_id = required(data, "id")
-        size = number(data, "full_size", -1)
+        snapshot_id = own_id(data)
         return cls(
             id=snapshot_id,
             name=text(data, "name") or snapshot_id,
-            source_branch_id=text(data, "source_branch_id"),
+            source_branch_id=identifier(data, "source_branch_id"),
             timestamp=moment(data, "timestamp"),
             created_at=moment(data, "created_at"),
             expires_at=moment(data, "expires_at"),
-            full_size=int(size) if size >= 0 else None,
+            full_size=whole(data, "full_size"),
         )
 
 
@@ -75,6 +86,11 @@ class SnapshotCalls:
     def _restore(self, project_id: str, snapshot_id: str, body: JSONObject) -> str:
         path = ("projects", project_id, "snapshots", snapshot_id, "restore")
         return required(one(self._transport.send("POST", *path, body=body), "branch"), "id")
+
+    def update(self, project_id: str, snapshot_id: str, changes: Mapping[str, Any]) -> None:
+        """`expires_at` may be None, for never."""
+        path = ("projects", project_id, "snapshots", snapshot_id)
+        self._transport.send("PATCH", *path, body={"snapshot": dict(changes)})
 
     def delete(self, project_id: str, snapshot_id: str) -> None:
         self._transport.send("DELETE", "projects", project_id, "snapshots", snapshot_id)

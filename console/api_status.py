@@ -2,10 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from console.api_errors import NonsenseAnswer
-from console.api_results import JSONObject, number, objects, required, text
+from console.api_results import JSONObject, inner, number, objects, required, text, texts, whole
 from console.api_transport import Transport
 from console.api_webhooks import may_be_missing
 
@@ -18,7 +17,7 @@ class RegionStatus:
 
     @classmethod
     def read(cls, data: JSONObject) -> "RegionStatus":
-        return cls(required(data, "id"), _texts(data, "missing"))
+        return cls(required(data, "id"), texts(data, "missing"))
 
 
 @dataclass(frozen=True)
@@ -49,8 +48,8 @@ class Host:
     missing: Sequence[str]
     # In words.
     problems: Sequence[str]
-    worker_seen: float | None
-    proxy_seen: float | None
+    worker_seen: int | None
+    proxy_seen: int | None
     pg_version: int
     pooler_version: str
     disk_free: int | None
@@ -61,23 +60,22 @@ class Host:
 
     @classmethod
     def read(cls, data: JSONObject) -> "Host":
-        computes = data.get("computes")
-        counted = computes if isinstance(computes, Mapping) else {}
+        computes = inner(data, "computes")
         return cls(
             id=required(data, "id"),
             host=text(data, "host"),
             port=int(number(data, "port")),
             draining=data.get("draining") is True,
-            missing=_texts(data, "missing"),
+            missing=texts(data, "missing"),
             problems=[text(one, "detail") for one in objects(data.get("problems") or [])],
-            worker_seen=_some(data, "worker_seen_seconds_ago"),
-            proxy_seen=_some(data, "proxy_seen_seconds_ago"),
+            worker_seen=whole(data, "worker_seen_seconds_ago"),
+            proxy_seen=whole(data, "proxy_seen_seconds_ago"),
             pg_version=int(number(data, "pg_version")),
             pooler_version=text(data, "pooler_version"),
-            disk_free=_whole(data, "disk_free_bytes"),
-            disk_reserve=_whole(data, "disk_reserve_bytes"),
+            disk_free=whole(data, "disk_free_bytes"),
+            disk_reserve=whole(data, "disk_reserve_bytes"),
             lanes=[Queue.read(one) for one in objects(data.get("lanes") or [])],
-            computes={name: int(number(counted, name)) for name in ("active", "idle", "disabled")},
+            computes={name: int(number(computes, name)) for name in ("active", "idle", "disabled")},
         )
 
 
@@ -104,24 +102,8 @@ class StatusCalls:
             data = self._transport.get("status", "hosts")
         if not isinstance(data, Mapping):
             raise NonsenseAnswer("The answer is not an object.")
-        webhooks = data.get("webhooks")
         return ServiceDetails(
             version=text(data, "version"),
             hosts=[Host.read(item) for item in objects(data, "hosts")],
-            webhooks=Queue.read(webhooks if isinstance(webhooks, Mapping) else {}, "webhooks"),
+            webhooks=Queue.read(inner(data, "webhooks"), "webhooks"),
         )
-
-
-def _texts(data: JSONObject, name: str) -> list[str]:
-    found: Any = data.get(name)
-    return [one for one in found if isinstance(one, str)] if isinstance(found, list) else []
-
-
-def _some(data: JSONObject, name: str) -> float | None:
-    found = number(data, name, -1)
-    return found if found >= 0 else None
-
-
-def _whole(data: JSONObject, name: str) -> int | None:
-    found = _some(data, name)
-    return None if found is None else int(found)

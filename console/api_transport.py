@@ -15,6 +15,7 @@ from urllib3.exceptions import HTTPError
 from console import logs
 from console.api_errors import (
     APIError,
+    BrokenOff,
     NonsenseAnswer,
     NotFound,
     NotOffered,
@@ -25,7 +26,14 @@ from console.api_errors import (
     error_class,
 )
 from console.api_results import text
-from console.bounded_http import READ_AT_ONCE, BoundedAdapter, TooLong, proxies_for, read_whole
+from console.bounded_http import (
+    READ_AT_ONCE,
+    BoundedAdapter,
+    TooLong,
+    never_sent,
+    proxies_for,
+    read_whole,
+)
 from console.servers import Server
 
 log = logging.getLogger(__name__)
@@ -36,6 +44,8 @@ NOT_JSON = (ValueError, RecursionError)
 EVENT_STREAM = "text/event-stream"
 # Seconds without a byte of a stream: it says more often that it is there.
 LONGEST_SILENCE = 40.0
+# Characters of a refusal's words. They are looked through, shown, and kept in a cookie meanwhile.
+LONGEST_MESSAGE = 1000
 # What HTTP clients take for steps to another address, of a role that SQL has called so.
 STEPS = frozenset((".", "..", ""))
 
@@ -82,11 +92,15 @@ class Transport:
     ) -> object:
         """`once` is a key for this one wish: a server that knows such keys answers the second
         time as it did the first, and does nothing more."""
-        if self.is_out_of_date and self._key:
-            raise OutOfDate("You have signed in anew since this page was made.")
+        self.require_current()
         # On a fresh connection: a change that meets a closed one could not safely be sent twice.
         with _session() as fresh:
             return self._call(fresh, method, path, query=query, body=body, once=once)
+
+    def require_current(self) -> None:
+        """Raises OutOfDate."""
+        if self.is_out_of_date and self._key:
+            raise OutOfDate("You have signed in anew since this page was made.")
 
     def stream(self, *path: str) -> Iterator[bytes]:
         """The pieces of an endless answer (server-sent events), as they come; silence is not
@@ -173,7 +187,9 @@ class Transport:
             words = str(error) if isinstance(error, requests.ConnectionError) else ""
             fields = {"method": method, "url": url, "kind": type(error).__name__, "error": words}
             log.warning("API unreachable", extra=fields)
-            raise Unreachable(f"No connection to {self._server.url}.") from error
+            if never_sent(error):
+                raise Unreachable(f"No connection to {self._server.url}.") from error
+            raise BrokenOff(f"The connection to {self._server.url} broke off.") from error
         if answer.ok and answer.status_code < 300:
             return _json(answer, content)
         raise _refusal(answer, content)
@@ -223,6 +239,8 @@ def _refusal(answer: requests.Response, content: bytes) -> APIError:
         body = None
     data: Mapping[str, Any] = body if isinstance(body, Mapping) else {}
     message = text(data, "message") or f"The answer was {answer.status_code} {answer.reason}."
-    return error_class(answer.status_code)(
-        message, status=answer.status_code, request_id=text(data, "request_id")
+    refusal = error_class(answer.status_code)(
+        message[:LONGEST_MESSAGE], status=answer.status_code, request_id=text(data, "request_id")
     )
+    refusal.is_told = isinstance(body, Mapping)
+    return refusal

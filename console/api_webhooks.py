@@ -7,7 +7,19 @@ from datetime import datetime
 from typing import Any
 
 from console.api_errors import NotOffered, Refused
-from console.api_results import JSONObject, moment, number, objects, one, required, text
+from console.api_results import (
+    JSONObject,
+    identifier,
+    inner,
+    moment,
+    number,
+    objects,
+    one,
+    own_id,
+    text,
+    texts,
+    whole,
+)
 from console.api_transport import Transport
 
 ALL_EVENTS = "*"
@@ -33,13 +45,12 @@ class Webhook:
 
     @classmethod
     def read(cls, data: JSONObject) -> "Webhook":
-        types = data.get("event_types")
         return cls(
-            id=required(data, "id"),
+            id=own_id(data),
             url=text(data, "url"),
             description=text(data, "description"),
-            project_id=text(data, "project_id"),
-            event_types=[str(item) for item in types] if isinstance(types, list) else [],
+            project_id=identifier(data, "project_id"),
+            event_types=texts(data, "event_types"),
             enabled=data.get("enabled") is True,
             disabled_reason=text(data, "disabled_reason"),
             failing_since=moment(data, "failing_since"),
@@ -63,18 +74,16 @@ class Delivery:
 
     @classmethod
     def read(cls, data: JSONObject) -> "Delivery":
-        found = data.get("last_attempt")
-        attempt = found if isinstance(found, Mapping) else {}
-        response_status = number(attempt, "status_code", -1)
+        attempt = inner(data, "last_attempt")
         return cls(
-            id=required(data, "id"),
+            id=own_id(data),
             event_type=text(data, "event_type"),
             status=text(data, "status"),
             attempts=int(number(data, "attempts")),
             created_at=moment(data, "created_at"),
             next_attempt_at=moment(data, "next_attempt_at"),
             attempted_at=moment(attempt, "at"),
-            response_status=int(response_status) if response_status >= 0 else None,
+            response_status=whole(attempt, "status_code"),
             error=text(attempt, "error"),
         )
 

@@ -11,9 +11,10 @@ from urllib.parse import urlsplit
 
 import requests
 from requests.adapters import HTTPAdapter
+from requests.exceptions import InvalidURL, ProxyError, SSLError
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
-from urllib3.exceptions import ReadTimeoutError
+from urllib3.exceptions import NewConnectionError, ReadTimeoutError
 
 LONGEST_ANSWER = 32 << 20  # bytes, of what may have been compressed
 READ_AT_ONCE = 1 << 16
@@ -41,6 +42,18 @@ def read_whole(answer: requests.Response, *, longest: int | None = None) -> byte
             raise requests.ReadTimeout(str(error)) from error
         raise
     return bytes(body)
+
+
+def never_sent(error: requests.RequestException) -> bool:
+    """Whether nothing of the request can have arrived, as no connection came about."""
+    if isinstance(error, SSLError | ProxyError | InvalidURL):
+        return True
+    reason = getattr(error.args[0] if error.args else None, "reason", None)
+    return isinstance(reason, NewConnectionError)
+
+
+def host_in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 def proxies_for(url: str) -> dict[str, str] | None:

@@ -48,11 +48,27 @@ class LifetimeFields(forms.Form):
     @property
     def expires_at(self) -> datetime | None:
         """When it is to go, once validated; None for never."""
-        lifetime = self.cleaned_data["lifetime"]
-        if lifetime == AT:
-            until: datetime = self.cleaned_data["until"]
-            return until
-        return datetime.now(UTC) + timedelta(seconds=int(lifetime)) if lifetime else None
+        return _end(self.cleaned_data["lifetime"], self.cleaned_data.get("until"))
+
+    @staticmethod
+    def initial_of(expires_at: datetime | None) -> dict[str, Any]:
+        if not expires_at:
+            return {}
+        return {"lifetime": AT, "until": expires_at.replace(second=0, microsecond=0)}
+
+    def filled_in_end(self) -> datetime | None:
+        """The same of what is filled in just now, be it nonsense: None then too."""
+        try:
+            until = self.fields["until"].clean(self["until"].value())
+            return _end(self["lifetime"].value() or "", until)
+        except (forms.ValidationError, ValueError, OverflowError):
+            return None
+
+
+def _end(lifetime: str, until: datetime | None) -> datetime | None:
+    if lifetime == AT:
+        return until
+    return datetime.now(UTC) + timedelta(seconds=int(lifetime)) if lifetime else None
 
 
 class BranchForm(LifetimeFields):
@@ -99,14 +115,6 @@ class BranchForm(LifetimeFields):
         )
 
 
-class ExpiryForm(LifetimeFields):
-    @staticmethod
-    def initial_of(branch: Branch) -> dict[str, Any]:
-        if not branch.expires_at:
-            return {}
-        return {"lifetime": AT, "until": branch.expires_at.astimezone(UTC)}
-
-
 class ResetForm(forms.Form):
     preserve_under_name = forms.CharField(
         label="Keep what it is now as a branch called",
@@ -139,7 +147,8 @@ class RoleForm(forms.Form):
 
 
 class DatabaseForm(forms.Form):
-    name = forms.CharField(widget=NAMED)
+    # As SQL can have made it, with blanks at its ends.
+    name = forms.CharField(strip=False, widget=NAMED)
     owner_name = OpenChoiceField(label="Owner", help_text="The role that may do everything in it.")
 
     def offer_owners(self, roles: Iterable[str], chosen: str = "") -> None:
@@ -157,6 +166,11 @@ class SnapshotForm(LifetimeFields):
     name = forms.CharField(
         required=False, help_text="Left empty, it is named after its id.", widget=NAMED
     )
+    field_order = ("name", "lifetime", "until")
+
+
+class SnapshotEditForm(LifetimeFields):
+    name = forms.CharField(widget=NAMED)
     field_order = ("name", "lifetime", "until")
 
 

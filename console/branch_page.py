@@ -11,9 +11,10 @@ from console.api_results import Branch, Database, Project, stamp
 from console.api_roles import Role
 from console.api_snapshots import Snapshot
 from console.branch_rows import BranchRow, branch_rows
-from console.management_api import ManagementAPI, side_by_side
+from console.management_api import ManagementAPI
 from console.parts import Part, part
 from console.rows import endpoint_row
+from console.side_by_side import side_by_side
 
 # A server that passes over the filter lists the project's: so many are looked through.
 OPERATIONS_READ = 50

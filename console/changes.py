@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from console.api_changes import ChangeCalls
-from console.api_errors import APIError, NotOffered, TooManyRequests
+from console.api_errors import APIError, NotFound, NotOffered, TooManyRequests
 
 log = logging.getLogger(__name__)
 
@@ -24,8 +24,8 @@ LOOK_EVERY = 2.5
 AFTER_A_BREAK, AFTER_TOO_MANY, AFTER_NONE = 1.0, 30.0, 600.0
 # Seconds that a watch goes on without readers: they come back with the next page.
 LINGERS = 10.0
-# Readers of one watch; more get along without it.
-MOST_READERS = 100
+# Of one key: watches, of which each asks the API, and their readers; more get along without.
+MOST_WATCHES, MOST_READERS = 20, 100
 
 
 class Watch:
@@ -62,13 +62,17 @@ class Watch:
             self._news.wait_for(is_news, within)
             return self.mark
 
+    @property
+    def readers(self) -> int:
+        return self._readers
+
     def begin(self) -> None:
         threading.Thread(target=self._run, name="changes", daemon=True).start()
 
     def join(self) -> bool:
-        """Count one reader more; False where there are too many, or the watch is over."""
+        """Count one reader more; False where the watch is over."""
         with self._news:
-            if self.has_ended or self._readers >= MOST_READERS:
+            if self.has_ended:
                 return False
             self._readers += 1
             return True
@@ -123,7 +127,13 @@ class Watch:
 
     def _look_until(self, deadline: float) -> None:
         while self._goes_on():
-            found = self._calls.look(self._project_id, self._looks)
+            try:
+                found = self._calls.look(self._project_id, self._looks)
+            except NotFound:
+                # The last there is to tell: a page that shows it finds it gone.
+                self._tell()
+                self.end()
+                return
             self._looks += 1
             new = {name: digest for name, digest in found.items() if name in self._seen}
             if not self.mark or any(self._seen[name] != digest for name, digest in new.items()):
@@ -161,18 +171,32 @@ def watching(calls: ChangeCalls, project_id: str) -> Iterator[Watch | None]:
             watch.leave()
 
 
+def has_room(calls: ChangeCalls, project_id: str) -> bool:
+    """Whether the key may have one reader more; where it has too many, a page looks for itself."""
+    with _lock:
+        return _has_room(calls, project_id)
+
+
+def _has_room(calls: ChangeCalls, project_id: str) -> bool:
+    for over in [key for key, watch in _watches.items() if watch.has_ended]:
+        del _watches[over]
+    own = {name: watch for name, watch in _watches.items() if name[0] == calls.identity}
+    is_new = (calls.identity, project_id) not in own
+    readers = sum(watch.readers for watch in own.values())
+    return readers < MOST_READERS and not (is_new and len(own) >= MOST_WATCHES)
+
+
 def _joined(calls: ChangeCalls, project_id: str) -> Watch | None:
     name = (calls.identity, project_id)
+    # To the end with the lock: who joins meanwhile is counted.
     with _lock:
-        if _is_stopping:
+        if _is_stopping or not _has_room(calls, project_id):
             return None
-        for over in [key for key, watch in _watches.items() if watch.has_ended]:
-            del _watches[over]
         watch = _watches.get(name)
         if watch is None:
             watch = _watches[name] = Watch(calls, project_id)
             watch.begin()
-    return watch if watch.join() else None
+        return watch if watch.join() else None
 
 
 def stop() -> None:

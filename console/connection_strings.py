@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
+from console.bounded_http import host_in_url
+
 HIDDEN = "********"
 
 
@@ -67,7 +69,7 @@ class Target:
     def place(self) -> str:
         """Where the database is, as every URL has it."""
         port = f":{self.port}" if self.port else ""
-        return f"{self.host}{port}/{quote(self.database, safe='')}"
+        return f"{host_in_url(self.host)}{port}/{quote(self.database, safe='')}"
 
 
 def in_style(style: str, target: Target, *, reveal: bool) -> str:

@@ -4,18 +4,18 @@ what became of it in the last day; and of all of them the latest."""
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from console.api_events import Event
 from console.api_projects import ProjectState
 from console.api_results import Endpoint, Project
-from console.event_words import EventType, event_type
+from console.event_rows import EventRow, event_row
 from console.listing import Order
+from console.outcomes import NOT_READ
 from console.statuses import ACTIVE, IDLE, STOPPED, Status, endpoint_state
 
-# What is told of the last day: it woke, it went to sleep, it failed.
-LATELY = ("operation.failed", "endpoint.active", "endpoint.idle")
-FAILED, WOKE, SLEPT = LATELY
+# What is told of the last day: it failed, it woke, it went to sleep.
+FAILED, WOKE, SLEPT = "operation.failed", "endpoint.active", "endpoint.idle"
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,8 @@ class ProjectRow:
     project: Project
     # How many endpoints are in each state; None where they could not be read.
     states: Sequence[tuple[Status, int]] | None
-    unfinished: int
+    # None where that is not known.
+    unfinished: int | None
     # Of the last day.
     failed: int = 0
     woke: int = 0
@@ -38,8 +39,7 @@ class ProjectRow:
 class Lately:
     """One thing that happened lately."""
 
-    event: Event
-    type: EventType
+    row: EventRow
     project_name: str
 
 
@@ -88,11 +88,12 @@ def project_rows(
             found = None if own is None else states_among(own)
         happened = lately[project.id]
         own_state = known.get(project.id)
+        unfinished = own_state.unfinished_operations if own_state else 0
         rows.append(
             ProjectRow(
                 project,
                 found,
-                own_state.unfinished_operations if own_state else 0,
+                None if states is None else unfinished,
                 failed=happened[FAILED],
                 woke=happened[WOKE],
                 slept=happened[SLEPT],
@@ -107,7 +108,7 @@ def totals(rows: Sequence[ProjectRow]) -> Totals:
         states.update(dict(row.states or ()))
     return Totals(
         states=_counted([(state, states[state]) for state in (ACTIVE, IDLE, STOPPED)]),
-        unfinished=sum(row.unfinished for row in rows),
+        unfinished=sum(row.unfinished or 0 for row in rows),
         failed=sum(row.failed for row in rows),
         woke=sum(row.woke for row in rows),
         slept=sum(row.slept for row in rows),
@@ -117,14 +118,15 @@ def totals(rows: Sequence[ProjectRow]) -> Totals:
 def latest(events: Sequence[Event], projects: Sequence[Project], *, most: int) -> list[Lately]:
     """The newest, and among them every failure that there is room for."""
     names = {project.id: project.name for project in projects}
-    failed = [event for event in events if event.type == FAILED][:most]
-    others = [event for event in events if event.type != FAILED][: most - len(failed)]
-    chosen = sorted([*failed, *others], key=events.index)
-    return [
-        Lately(event, event_type(event.type), names[event.project_id])
-        for event in chosen
-        if event.project_id in names
-    ]
+    known = [event for event in events if event.project_id in names]
+    failed = [event for event in known if event.type == FAILED][:most]
+    others = [event for event in known if event.type != FAILED][: most - len(failed)]
+    chosen = sorted([*failed, *others], key=_at, reverse=True)
+    return [Lately(event_row(event, NOT_READ, names), names[event.project_id]) for event in chosen]
+
+
+def _at(event: Event) -> datetime:
+    return event.at or datetime.min.replace(tzinfo=UTC)
 
 
 def _age(row: ProjectRow) -> float:
@@ -137,6 +139,6 @@ ORDERS: Mapping[str, Order[ProjectRow]] = {
     "name": Order("Name", lambda row: row.project.name.lower()),
     "active": Order("Most active", lambda row: (row.active, row.woke, _age(row)), reverse=True),
     "trouble": Order(
-        "Trouble first", lambda row: (row.failed, row.unfinished, _age(row)), reverse=True
+        "Trouble first", lambda row: (row.failed, row.unfinished or 0, _age(row)), reverse=True
     ),
 }

@@ -3,9 +3,11 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 from itertools import groupby
 from typing import Any
+
+from django.utils.timezone import localtime
 
 from console.api_events import Event
 from console.event_words import EventType, event_type
@@ -80,8 +82,8 @@ def days(
     *,
     with_project: bool,
 ) -> list[Day]:
-    """The events by the day (UTC) they were on, in the order they come in; `names` are those of
-    projects and branches, by their ids."""
+    """The events by the day they were on where the reader is, in the order they come in; `names`
+    are those of projects and branches, by their ids."""
     rows = [
         event_row(
             event,
@@ -95,13 +97,13 @@ def days(
 
 
 def _day(row: EventRow) -> date | None:
-    return row.event.at.astimezone(UTC).date() if row.event.at else None
+    return localtime(row.event.at).date() if row.event.at else None
 
 
 def _day_name(day: date | None) -> str:
     if day is None:
         return "At some time"
-    today = datetime.now(UTC).date()
+    today = localtime().date()
     if day == today:
         return "Today"
     if day == today - timedelta(days=1):

@@ -6,6 +6,7 @@ from typing import Any, cast
 from urllib.parse import urlencode
 
 from django import forms
+from django.utils import timezone
 
 from console.actors import actor_choices
 from console.api_results import Branch, Endpoint
@@ -17,11 +18,31 @@ ANY = ("", "Any")
 
 
 class MomentField(forms.DateTimeField):
-    """A time in UTC, to the minute as browsers ask for it, or however exactly it was given."""
+    """A time in UTC, to the minute as browsers ask for it, or however exactly it was given.
+
+    What is typed is UTC whatever zone pages tell times in: its label says so.
+    """
 
     def __init__(self, **named: Any) -> None:
-        widget = forms.DateTimeInput(attrs={"type": "datetime-local"}, format="%Y-%m-%dT%H:%M")
+        widget = forms.DateTimeInput(attrs={"type": "datetime-local"})
         super().__init__(required=False, widget=widget, **named)
+
+    def to_python(self, value: Any) -> datetime | None:
+        with timezone.override(UTC):
+            moment = super().to_python(value)
+        try:
+            return moment and moment.astimezone(UTC)
+        except OverflowError as error:
+            raise forms.ValidationError(self.error_messages["invalid"], code="invalid") from error
+
+    def prepare_value(self, value: Any) -> Any:
+        """As browsers show it, which show nothing of a time with a zone; what is no time stays as
+        it was typed."""
+        try:
+            moment = self.to_python(value)
+        except forms.ValidationError:
+            return value
+        return moment and moment.strftime("%Y-%m-%dT%H:%M:%S").removesuffix(":00")
 
 
 class FilterForm(forms.Form):
@@ -51,7 +72,7 @@ class FilterForm(forms.Form):
 
 def _words(value: str | datetime) -> str:
     if isinstance(value, datetime):
-        return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return value.strftime("%Y-%m-%dT%H:%M:%SZ")
     return value
 
 

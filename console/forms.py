@@ -55,8 +55,8 @@ def project_in_list(project: Project) -> str:
 
 
 def branch_in_list(branch: Branch) -> str:
-    name = branch.name if branch.name == branch.id else f"{branch.name} · {branch.id}"
-    return f"{name} (default)" if branch.default else name
+    """By its name, which it has alone in its project: with its id it would be cut on a phone."""
+    return f"{branch.name} (default)" if branch.default else branch.name
 
 
 class ProjectForm(forms.Form):
@@ -84,7 +84,8 @@ class RenameForm(forms.Form):
 class ConfirmForm(forms.Form):
     """Deletes what it names, once its id has been typed, or what else it is known by."""
 
-    typed = forms.CharField(required=False, widget=forms.TextInput)
+    # SQL can make names with blanks at their ends; what is pasted has others.
+    typed = forms.CharField(required=False, strip=False, widget=forms.TextInput)
 
     def __init__(self, *args: Any, expected: str, what: str = "id", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -95,7 +96,7 @@ class ConfirmForm(forms.Form):
 
     def clean_typed(self) -> str:
         typed = str(self.cleaned_data["typed"])
-        if typed != self.expected:
+        if self.expected not in (typed, typed.strip()):
             raise forms.ValidationError(f"That is not {self.expected}.")
         return typed
 

@@ -100,4 +100,4 @@ def _has(words: Iterable[str], wanted: Sequence[str]) -> bool:
 
 
 def _number(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() and 0 < len(text) < 7 else 1
+    return max(1, int(text)) if text.isascii() and text.isdigit() and len(text) < 7 else 1

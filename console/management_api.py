@@ -1,14 +1,12 @@
 """The management API, one method per call: the console's only way to anything it shows or does."""
 
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
-from functools import partial
-from typing import Any, Literal, TypeVar, overload
+import json
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from console.api_branches import BranchCalls
 from console.api_changes import ChangeCalls
-from console.api_errors import APIError, NonsenseAnswer, NotFound
+from console.api_errors import NonsenseAnswer, NotFound
 from console.api_events import Event
 from console.api_keys import ApiKey, NewApiKey, OwnKey, Reach
 from console.api_operations import Operation
@@ -34,18 +32,9 @@ from console.api_transport import Transport
 from console.api_webhooks import WebhookCalls, may_be_missing
 from console.servers import Server, default_server
 
-A = TypeVar("A")
-B = TypeVar("B")
-C = TypeVar("C")
-D = TypeVar("D")
-E = TypeVar("E")
-
 # What is cancelled or tried again: ("operations", its id), or ("chains", the id of one).
 Target = tuple[Literal["operations", "chains"], str]
 Verb = Literal["cancel", "retry"]
-
-# Calls of one page run in here side by side; threads start when first needed, so after a fork.
-_threads = ThreadPoolExecutor(max_workers=32, thread_name_prefix="management-api")
 
 
 class ManagementAPI:
@@ -71,6 +60,10 @@ class ManagementAPI:
         """Have every call that would change anything raise OutOfDate."""
         self._transport.is_out_of_date = True
 
+    def require_current(self) -> None:
+        """For what changes things by another way than this API. Raises OutOfDate."""
+        self._transport.require_current()
+
     # Account
 
     def me(self) -> User:
@@ -80,7 +73,7 @@ class ManagementAPI:
         return OwnKey.read(_mapping(self._transport.get("auth")))
 
     def regions(self) -> list[Region]:
-        """None where the server does not tell."""
+        """Empty where the server does not tell."""
         try:
             data = self._transport.get("regions")
         except NotFound:
@@ -203,15 +196,18 @@ class ManagementAPI:
         role: str,
         database: str,
         pooled: bool,
+        password: bool = True,
     ) -> str:
-        """With the role's password in it."""
+        """With the role's password in it, or without it, which only Perch knows to leave out."""
         query = {
             "branch_id": branch_id,
             "endpoint_id": endpoint_id,
             "role_name": role,
             "database_name": database,
-            "pooled": "true" if pooled else "false",
+            "pooled": json.dumps(pooled),
         }
+        if not password:
+            query["password"] = json.dumps(password)
         data = self._transport.get("projects", project_id, "connection_uri", query=query)
         return required(_mapping(data), "uri")
 
@@ -252,51 +248,6 @@ class ManagementAPI:
         with may_be_missing("It keeps no record of who did what."):
             data = self._transport.get(*path, query=_page_query(limit, cursor) | filters)
         return Page.read(data, "events", Event.read, limit=limit)
-
-
-@overload
-def side_by_side(a: Callable[[], A], b: Callable[[], B], /) -> tuple[A, B]: ...
-@overload
-def side_by_side(
-    a: Callable[[], A], b: Callable[[], B], c: Callable[[], C], /
-) -> tuple[A, B, C]: ...
-@overload
-def side_by_side(
-    a: Callable[[], A], b: Callable[[], B], c: Callable[[], C], d: Callable[[], D], /
-) -> tuple[A, B, C, D]: ...
-@overload
-def side_by_side(
-    a: Callable[[], A],
-    b: Callable[[], B],
-    c: Callable[[], C],
-    d: Callable[[], D],
-    e: Callable[[], E],
-    /,
-) -> tuple[A, B, C, D, E]: ...
-def side_by_side(*calls: Callable[[], Any]) -> tuple[Any, ...]:
-    """Make the calls at the same time; the first of them that failed raises its error."""
-    # With the page's context, so that the API is told its id.
-    futures = [_threads.submit(copy_context().run, call) for call in calls]
-    return tuple(future.result() for future in futures)
-
-
-def or_none(call: Callable[[], A]) -> Callable[[], A | None]:
-    """The call, giving None where the API refuses or fails: for what a page can do without."""
-
-    def quietly() -> A | None:
-        try:
-            return call()
-        except APIError:
-            return None
-
-    return quietly
-
-
-def each_or_none(call: Callable[[A], B], items: Sequence[A]) -> list[B | None]:
-    """Call for every item at the same time; None where the API refused or failed."""
-    calls = [or_none(partial(call, item)) for item in items]
-    futures = [_threads.submit(copy_context().run, each) for each in calls]
-    return [future.result() for future in futures]
 
 
 def _page_query(limit: int, cursor: str) -> dict[str, str | int]:

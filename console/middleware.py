@@ -17,11 +17,11 @@ from django.urls import reverse
 from django.utils import timezone
 
 from console import changes, logs, service_words, sessions
-from console.api_errors import APIError, Unauthorized
+from console.api_errors import AnotherSignIn, APIError, Unauthorized
 from console.management_api import ManagementAPI
 from console.request import ConsoleRequest
 from console.responses import show_problem
-from console.views.problems import wrong_method
+from console.views.problems import too_large, wrong_method
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +30,9 @@ KEPT_WHEN_UNCHANGED = {"ETag", "Cache-Control"}
 # What a browser heeds with a document alone.
 NO_DOCUMENTS = ("text/css", "text/javascript", "text/event-stream")
 FOR_DOCUMENTS = ("Content-Security-Policy", "Cross-Origin-Opener-Policy", "Referrer-Policy")
+
+# Seconds.
+AT_ONCE = 2.0
 
 GetResponse = Callable[[ConsoleRequest], HttpResponseBase]
 View = Callable[..., HttpResponseBase]
@@ -143,6 +146,7 @@ class FormsMiddleware(CsrfViewMiddleware):
     """
 
     def process_view(self, request: HttpRequest, *view: Any) -> HttpResponseForbidden | None:
+        request.is_out_of_date = False  # type: ignore[attr-defined]
         refusal = super().process_view(request, *view)
         own = f"{request.scheme}://{request.get_host()}"
         if refusal and request.headers.get("Origin") in (own, *settings.CSRF_TRUSTED_ORIGINS):
@@ -160,6 +164,10 @@ class ProblemMiddleware:
         self.get_response = get_response
 
     def __call__(self, request: ConsoleRequest) -> HttpResponseBase:
+        # Django bounds what it keeps of a form, but not the files that it would put on disk for it:
+        # here nobody is known yet, and nothing of it was read.
+        if int(request.META.get("CONTENT_LENGTH") or 0) > settings.DATA_UPLOAD_MAX_MEMORY_SIZE:
+            return too_large(request)
         response = self.get_response(request)
         return wrong_method(request) if response.status_code == 405 else response
 
@@ -174,7 +182,12 @@ class SignInMiddleware:
         self.get_response = get_response
 
     def __call__(self, request: ConsoleRequest) -> HttpResponseBase:
-        return self.get_response(request)
+        began = time.monotonic()
+        request.keeps_awake = False
+        response = self.get_response(request)
+        if request.keeps_awake and time.monotonic() - began < AT_ONCE:
+            sessions.keep_awake(request)
+        return response
 
     def process_view(
         self, request: ConsoleRequest, view: View, args: Any, kwargs: Any
@@ -189,10 +202,13 @@ class SignInMiddleware:
             if request.method == "POST":
                 return None
             return show_problem(request, Unauthorized("You are not signed in."))
-        if _is_by_a_person(request):
-            sessions.keep_awake(request)
+        if _is_of_another(request, sign_in):
+            name = sign_in.account.name or "somebody else"
+            words = f"In another tab you are {name} now. Reload this page to go on as {name}."
+            return show_problem(request, AnotherSignIn(words))
+        request.keeps_awake = _is_by_a_person(request)
         request.api = ManagementAPI(sign_in.key, sign_in.shown_server)
-        if getattr(request, "is_out_of_date", False):
+        if request.is_out_of_date:
             request.api.refuse_changes()
         request.channel = _channel(request, kwargs.get("project_id", ""))
         if sign_in.account.is_perch:
@@ -205,6 +221,23 @@ def _channel(request: ConsoleRequest, project_id: str) -> str:
     url = reverse("project_changes", args=[project_id]) if project_id else reverse("changes")
     seen = changes.mark(request.api.changes, project_id)
     return f"{url}?seen={seen}" if seen else url
+
+
+# Whom a page was made for, by the mark of the sign-in: its scripts send it with all they ask, and a
+# form that came back to be sent once more is the newer of the two.
+OF_PAGE, OF_FORM = "Perch-Sign-In", "signed_in_as"
+
+
+def _is_of_another(request: ConsoleRequest, sign_in: sessions.SignIn) -> bool:
+    """Whether a page that is open since before asks, as all tabs have one cookie: it would do and
+    show under one name what is another's."""
+    if "waits_for_sign_in" in request.POST:
+        return False
+    made_for = request.POST.get(OF_FORM) or request.headers.get(OF_PAGE) or sign_in.mark
+    if made_for == sign_in.mark:
+        return False
+    # What was typed comes back, with what is to be said of it.
+    return not (OF_FORM in request.POST and request.is_out_of_date)
 
 
 def _is_by_a_person(request: ConsoleRequest) -> bool:

@@ -18,21 +18,18 @@ from django.conf import settings
 LONGEST_FILE = 4096  # bytes
 
 
-def is_good(code: str) -> bool:
-    """Whether nobody has used the link, and its time is not over."""
-    return bool(_read(_file(code)))
-
-
-def redeem(code: str) -> str:
+def key_of(code: str) -> str:
     """The API key that the link is for; "" where it was used already, or its time is over."""
-    file = _file(code)
-    key = _read(file)
+    return _read(_file(code))
+
+
+def use_up(code: str) -> bool:
+    """Whether nobody has before: of several at once one has."""
     try:
-        # Of several at once one removes it.
-        file.unlink()
+        _file(code).unlink()
     except OSError:
-        return ""
-    return key
+        return False
+    return True
 
 
 def _file(code: str) -> Path:

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from console.api_errors import APIError, NotOffered, Unauthorized
+from console.api_errors import APIError, Forbidden, NotOffered, Unauthorized
+from console.api_results import Page
 
 A = TypeVar("A")
 # Of what is only read.
@@ -17,22 +18,33 @@ class Part(Generic[Item]):
 
     items: Sequence[Item]
     problem: APIError | None = None
+    # Whether there is more than was asked for.
+    is_cut: bool = False
 
     @property
     def is_offered(self) -> bool:
-        return not isinstance(self.problem, NotOffered)
+        """Not all servers have it, and not every key may see it: that is no failure."""
+        return not isinstance(self.problem, NotOffered | Forbidden)
 
 
-def part(call: Callable[[], Sequence[A]]) -> Callable[[], Part[A]]:
+def first_problem(*parts: Part[Any]) -> APIError | None:
+    """Of those that failed though they are offered, why the first did."""
+    return next((one.problem for one in parts if one.problem and one.is_offered), None)
+
+
+def part(call: Callable[[], Sequence[A] | Page[A]]) -> Callable[[], Part[A]]:
     """The call, for `side_by_side`, with its failure as an answer. Who is not signed in any more
     is told so by the whole page."""
 
     def tried() -> Part[A]:
         try:
-            return Part(call())
+            found = call()
         except Unauthorized:
             raise
         except APIError as problem:
             return Part((), problem)
+        if isinstance(found, Page):
+            return Part(found.items, is_cut=bool(found.cursor))
+        return Part(found)
 
     return tried

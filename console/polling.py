@@ -2,12 +2,13 @@
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from django.http import HttpResponse, HttpResponseNotModified
 from django.shortcuts import render
+from django.views.decorators.http import require_safe
 
 from console.api_errors import APIError, NotFound
 from console.api_operations import Operation
@@ -64,6 +65,28 @@ def polling(
     return Polling(url, _with_turn(url, turn + 1), pace, outcome=found, newest=newest)
 
 
+View = Callable[..., HttpResponse]
+# Of a request and what its address names: what a page shows, and the polling of its region.
+Contents = Callable[..., tuple[Mapping[str, Any], Polling]]
+
+
+def page_and_region(contents: Contents, page: str, region: str) -> tuple[View, View]:
+    """The views of a live page: of the whole, and of its region alone, by their templates. The
+    page's includes the region's; the second view's address is the one that the polling names."""
+
+    @require_safe
+    def show(request: ConsoleRequest, **ids: str) -> HttpResponse:
+        context, state = contents(request, **ids)
+        return render(request, page, {**context, "polling": state})
+
+    @require_safe
+    def live(request: ConsoleRequest, **ids: str) -> HttpResponse:
+        context, state = contents(request, **ids)
+        return render_live(request, region, context, state)
+
+    return show, live
+
+
 def render_live(
     request: ConsoleRequest, template: str, context: Mapping[str, Any], state: Polling
 ) -> HttpResponse:
@@ -98,7 +121,8 @@ def render_problem(
     request: ConsoleRequest, problem: APIError, *, sign_in_url: str = ""
 ) -> HttpResponse:
     """What replaces only the region's status line when a poll fails: the rest stays as it was."""
-    over = isinstance(problem, NotFound)
+    # Where a server is being started anew, what stands before it may answer in its place.
+    over = isinstance(problem, NotFound) and problem.is_told
     state = Polling(
         region_url=request.path,
         next_url=request.get_full_path(),
@@ -109,6 +133,8 @@ def render_problem(
     answer = render(request, "_poll.html", {"polling": state})
     answer["HX-Retarget"] = "#poll"
     answer["HX-Reswap"] = "morph"
+    # Who asks for a whole page, as a search does, selects the region out of it.
+    answer["HX-Reselect"] = "unset"
     answer["HX-Trigger"] = "perch:gone" if over else "perch:problem"
     return _unless_shown(request, answer)
 

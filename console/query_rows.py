@@ -4,12 +4,14 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from console.sql_over_http import Column, Query, Result, SqlFailed
 from console.sql_statements import Statement
 
-# What is shown: rows, characters of a value, and of all the values of a result.
-MOST_ROWS, LONGEST_VALUE, MOST_CHARACTERS = 500, 1000, 400_000
+# What is shown: rows of a result, characters of a value, and of all that is on a page. However
+# little is in a cell, it takes its time, and counts as so many at least.
+MOST_ROWS, LONGEST_VALUE, MOST_CHARACTERS, LEAST_CELL = 500, 1000, 400_000, 20
 EXPLAIN = "EXPLAIN "
 WORD = re.compile(r"\w+|\S|$")
 
@@ -33,6 +35,8 @@ class ShownResult:
     came: int
     # The statement that it answers, where there are several.
     statement: str = ""
+    # Characters that it takes of the page.
+    size: int = 0
 
     @property
     def is_cut(self) -> bool:
@@ -47,18 +51,28 @@ class ShownResult:
         return "\n".join(row[0].text for row in self.rows if row)
 
 
-def shown(result: Result, statement: str = "") -> ShownResult:
+def all_shown(results: Sequence[Result], statements: Sequence[str] = ()) -> list[ShownResult]:
+    """As much of each as there is room for on one page, beside those before it."""
+    found, room = [], MOST_CHARACTERS
+    for result, statement in zip_longest(results, statements[: len(results)], fillvalue=""):
+        assert isinstance(result, Result)
+        found.append(_shown(result, statement, room=room))
+        room -= found[-1].size
+    return found
+
+
+def _shown(result: Result, statement: str, *, room: int) -> ShownResult:
     is_number = [column.is_number for column in result.columns]
     rows: list[list[Cell]] = []
-    characters = 0
+    size = LEAST_CELL * len(result.columns)
     for row in result.rows[:MOST_ROWS]:
         cells = [_cell(*pair) for pair in zip(row, is_number, strict=False)]
-        characters += sum(len(cell.text) for cell in cells)
-        if characters > MOST_CHARACTERS and rows:
+        size += sum(max(LEAST_CELL, len(cell.text)) for cell in cells)
+        if size > room:
             break
         rows.append(cells)
     return ShownResult(
-        result.command, result.row_count, result.columns, rows, len(result.rows), statement
+        result.command, result.row_count, result.columns, rows, len(result.rows), statement, size
     )
 
 
@@ -147,7 +161,7 @@ def read_table(value: str) -> Table | None:
     """What a button sent."""
     try:
         schema, name = json.loads(value)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return None
     is_one = isinstance(schema, str) and isinstance(name, str) and "\0" not in schema + name
     return Table(schema, name, "") if is_one else None
@@ -166,7 +180,7 @@ def by_schema(result: Result) -> list[tuple[str, list[Table]]]:
     found: dict[str, list[Table]] = {}
     for row in result.rows:
         if len(row) == 3 and isinstance(row[0], str) and isinstance(row[1], str):
-            found.setdefault(row[0], []).append(Table(row[0], row[1], KINDS.get(row[2] or "", "")))
+            found.setdefault(row[0], []).append(Table(row[0], row[1], KINDS.get(str(row[2]), "")))
     return list(found.items())
 
 

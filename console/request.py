@@ -13,3 +13,7 @@ class ConsoleRequest(HttpRequest):
     api: ManagementAPI
     # Where a live page hears of changes.
     channel: str
+    # A person asks: the session does not lie idle.
+    keeps_awake: bool
+    # The form is of before somebody signed in or out: nothing is done for it.
+    is_out_of_date: bool

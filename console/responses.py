@@ -3,8 +3,8 @@
 import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 from django import forms
@@ -19,7 +19,7 @@ from django.utils.safestring import SafeString
 
 from console import polling
 from console.api_errors import APIError, Forbidden, NotFound, NotOffered, Unauthorized
-from console.forms import FIELDS_OF_ATTRIBUTES
+from console.forms import FIELDS_OF_ATTRIBUTES, EmptyForm
 from console.losses import Loss
 from console.reach import out_of_reach
 from console.request import ConsoleRequest
@@ -46,6 +46,8 @@ class FormPage:
     losses: Sequence[Loss] = ()
     # It changes nothing in the account: a key that is read-only may do it too.
     is_reading: bool = False
+    # What its request has in its body beside the fields, by where that goes; "" is not known.
+    sent_too: Mapping[str, Any] = field(default_factory=dict)
 
 
 def show_form(request: ConsoleRequest, form: forms.Form, page: FormPage) -> HttpResponse:
@@ -54,8 +56,27 @@ def show_form(request: ConsoleRequest, form: forms.Form, page: FormPage) -> Http
     if not (page.blocked or page.is_reading or form.is_bound):
         page = replace(page, blocked=out_of_reach(request))
     status = 422 if form.errors else 200
-    context = {"form": form, "page": page, "same": same_request(request, form)}
+    same = same_request(request, form, page.sent_too)
+    context = {"form": form, "page": page, "same": same, "heading": _heading(request)}
     return render(request, template, context, status=status)
+
+
+def show_confirmation(
+    request: ConsoleRequest, page: Callable[[], FormPage], do: Callable[[], HttpResponse]
+) -> HttpResponse:
+    """A form that asks nothing but to go ahead: what is around it, and what going ahead does."""
+    form = EmptyForm(request.POST if request.method == "POST" else None)
+    if request.method == "POST" and form.is_valid():
+        with problems_beside(form):
+            return do()
+    return show_form(request, form, page())
+
+
+def _heading(request: ConsoleRequest) -> str:
+    """The element of a form's title: in a dialog the page behind it has the first heading. On a
+    page of its own a form is sent by htmx too."""
+    at = urlsplit(request.htmx.current_url_abs_path or "").path if request.htmx else ""
+    return "h1" if not request.htmx or at == request.path else "h2"
 
 
 @contextmanager
@@ -64,8 +85,7 @@ def problems_beside(form: forms.Form, field: str = "") -> Generator[None]:
     try:
         yield
     except Unauthorized as problem:
-        again = _sign_in_again(_sentence(problem.message), "send the form once more")
-        form.add_error(None, forms.ValidationError(again))
+        form.add_error(None, forms.ValidationError(words_beside(problem)))
     except APIError as problem:
         for at_fault, words in _find_faults(form, field, problem):
             form.add_error(at_fault, forms.ValidationError(words))
@@ -148,7 +168,8 @@ def show_secret(
     """The answer to a POST, and no redirect: it is the only place that holds the secret.
     `template` is what goes into the dialog; as a page of its own it stands in `secret.html`."""
     name = template if request.htmx else "secret.html"
-    return render(request, name, {**context, "secret_template": template})
+    shown = {**context, "secret_template": template, "heading": _heading(request)}
+    return render(request, name, shown)
 
 
 def choices(request: ConsoleRequest, call: Callable[[], list[T]]) -> list[T]:
@@ -216,7 +237,7 @@ def show_problem(request: ConsoleRequest, problem: APIError) -> HttpResponse:
     context = {
         "problem": problem,
         "retry_url": request.get_full_path() if request.method == "GET" else _page_of(request),
-        "is_gone": isinstance(problem, NotFound | NotOffered),
+        "is_gone": isinstance(problem, NotFound | NotOffered) and problem.is_told,
         "sign_in_url": sign_in_url(request) if isinstance(problem, Forbidden) else "",
     }
     return render(request, "problem.html", context, status=problem.page_status)
@@ -254,6 +275,13 @@ def sign_in_url(request: ConsoleRequest) -> str:
     """The sign-in page, returning afterwards to the page that is open now."""
     query = urlencode({"next": _page_of(request)})
     return f"{reverse('sign_in')}?{query}"
+
+
+def words_beside(problem: APIError) -> str:
+    """As `spell_out`, beside what somebody has typed: that stays there while they sign in anew."""
+    if isinstance(problem, Unauthorized):
+        return _sign_in_again(_sentence(problem.message), "send the form once more")
+    return spell_out(problem)
 
 
 def spell_out(problem: APIError) -> str:

@@ -17,6 +17,7 @@ from console.statuses import (
     Status,
     action_name,
     endpoint_state,
+    heading_for,
     is_unfinished,
     pending_word,
 )
@@ -66,11 +67,13 @@ class EndpointRow:
     # "starting…" and the like; "" when nothing is pending.
     pending: str
     branch_name: str
+    # The state it is in once nothing is pending any more.
+    heading: Status
 
     @property
     def power(self) -> Button:
-        """The one button beside the menu."""
-        return {STOPPED: ENABLE, ACTIVE: SUSPEND}.get(self.state, START)
+        """The one button beside the menu: what is begun already is not offered again."""
+        return {STOPPED: ENABLE, ACTIVE: SUSPEND}.get(self.heading, START)
 
     @property
     def switches(self) -> list[Button]:
@@ -132,11 +135,13 @@ def endpoint_row(
     endpoint: Endpoint, branches: Iterable[Branch], operations: Iterable[Operation]
 ) -> EndpointRow:
     names = {branch.id: branch.name for branch in branches}
+    operations = list(operations)
     return EndpointRow(
         endpoint=endpoint,
         state=endpoint_state(endpoint),
         pending=pending_word(endpoint, operations),
         branch_name=names.get(endpoint.branch_id, endpoint.branch_id),
+        heading=heading_for(endpoint, operations),
     )
 
 

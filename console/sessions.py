@@ -9,10 +9,10 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Generator, Iterable
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from cryptography.fernet import Fernet, InvalidToken
@@ -23,6 +23,7 @@ from django.contrib.sessions.backends.base import SessionBase
 from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest
 from django.middleware.csrf import rotate_token
+from django.utils.crypto import salted_hmac
 
 from console import ended_sessions
 from console.servers import Server, find_server
@@ -91,6 +92,12 @@ class SignIn:
         return f"{self.server} {self.key}"
 
     @property
+    def mark(self) -> str:
+        """By which a page knows whom it was made for, and nobody the key: the same for all
+        sign-ins with it."""
+        return salted_hmac("perch sign-in", self.secret, algorithm="sha256").hexdigest()[:20]
+
+    @property
     def ends_at(self) -> datetime | None:
         """When the key does, where that is known."""
         return datetime.fromisoformat(self.account.ends) if self.account.ends else None
@@ -115,11 +122,10 @@ class SessionStore(SessionBase):
             # Idle for too long, not of our making, or from before sessions were like this.
             self.create()
             return {}
-        remaining = [one for one in found if not one.has_ended]
-        if len(remaining) < len(found):
-            # Where the present one has ended, nobody is present: no page may be shown as another.
-            self.modified = True
-            data[SIGN_INS] = [asdict(one) for one in remaining]
+        # Where the present one has ended, nobody is present: no page may be shown as another. The
+        # cookie may go on naming it: of two answers the later one's is kept, so that only what
+        # changes who is signed in, and `keep_awake`, writes one.
+        data[SIGN_INS] = [asdict(one) for one in found if not one.has_ended]
         return dict(data)
 
     def create(self) -> None:
@@ -180,25 +186,29 @@ def switch(request: HttpRequest, sign_in_id: str) -> SignIn | None:
     return chosen
 
 
-def sign_out(request: HttpRequest, *, of_all: bool = False, everywhere: bool = False) -> None:
+def sign_out(request: HttpRequest, *, of_all: bool = False, everywhere: bool = False) -> bool:
     """End the present sign-in, for copies of the cookie too; `of_all`, every one of this browser;
-    `everywhere`, all that were begun with the present one's key, in whatever browser."""
+    `everywhere`, all that were begun with the present one's key, in whatever browser.
+
+    Whether that holds elsewhere: this browser is signed out in any case."""
     left, known = present(request), sign_ins(request)
+    holds = True
     if left is not None and everywhere:
-        with _told_of():
-            ended_sessions.end_key(left.secret)
+        holds = _is_written(partial(ended_sessions.end_key, left.secret))
     over = [one for one in known if of_all or (left is not None and one.id == left.id)]
-    _end(over)
+    holds = _end(over) and holds
     if len(over) == len(known):
         request.session.flush()
         rotate_token(request)
     else:
         # Nobody is present: who goes on as somebody else says so.
         _keep(request, [one for one in known if one not in over], "")
+    return holds
 
 
 def keep_awake(request: HttpRequest) -> None:
-    """Begin the time anew that the session may lie idle."""
+    """Begin the time anew that the session may lie idle. For what is answered at once: the cookie
+    is as it was asked with, and another tab may have switched since."""
     token = request.session.session_key
     if not token or present(request) is None:
         return
@@ -233,20 +243,20 @@ def _keep(request: HttpRequest, kept: list[SignIn], chosen: str) -> None:
     rotate_token(request)
 
 
-def _end(over: Iterable[SignIn]) -> None:
-    for one in over:
-        with _told_of():
-            ended_sessions.end(one.id)
+def _end(over: Iterable[SignIn]) -> bool:
+    """Whether all of them have ended for copies of the cookie too."""
+    # Each is tried, whatever becomes of the one before.
+    written = [_is_written(partial(ended_sessions.end, one.id)) for one in over]
+    return all(written)
 
 
-@contextmanager
-def _told_of() -> Generator[None]:
-    """Around what ends a sign-in for others; where it fails, this browser is signed out all the
-    same."""
+def _is_written(end: Callable[[], None]) -> bool:
     try:
-        yield
+        end()
     except (OSError, ImproperlyConfigured):
         log.exception("a copy of the session's cookie can still be used")
+        return False
+    return True
 
 
 def _fernet() -> Fernet:

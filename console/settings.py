@@ -70,7 +70,7 @@ STATE_DIR = env(
     "PERCH_CONSOLE_STATE_DIR", str(Path(tempfile.gettempdir()) / f"perch-console-{os.geteuid()}")
 )
 
-# Of a form, in bytes; the web server keeps no longer one.
+# Of a form, in bytes. None that is longer is read (middleware.ProblemMiddleware).
 DATA_UPLOAD_MAX_MEMORY_SIZE = 1 << 20
 
 ROOT_URLCONF = "console.urls"
@@ -125,7 +125,7 @@ CSRF_COOKIE_NAME = "perch_csrf"
 CSRF_COOKIE_HTTPONLY = True
 CSRF_COOKIE_SAMESITE = "Lax"
 CSRF_FAILURE_VIEW = "console.views.problems.csrf_failure"
-MESSAGE_STORAGE = "django.contrib.messages.storage.session.SessionStorage"
+MESSAGE_STORAGE = "console.notices.NoticeStorage"
 MESSAGE_TAGS = {message_levels.ERROR: "failure"}
 
 SECURE_REFERRER_POLICY = "same-origin"

@@ -17,7 +17,15 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import requests
 
 from console.api_results import number, text
-from console.bounded_http import BoundedAdapter, TooLong, is_loopback, proxies_for, read_whole
+from console.bounded_http import (
+    BoundedAdapter,
+    TooLong,
+    host_in_url,
+    is_loopback,
+    never_sent,
+    proxies_for,
+    read_whole,
+)
 from console.pg_types import NUMBERS, type_name
 from console.servers import Server
 
@@ -25,6 +33,8 @@ log = logging.getLogger(__name__)
 
 # Seconds to connect, and for what a statement's own time does not count: waking, and the way.
 CONNECT_WITHIN, BESIDES = 5, 40
+# Seconds that are waited for all of them together.
+LONGEST_WAIT = 600
 # Bytes of an answer; what is shown of it is far less.
 LONGEST_ANSWER = 8 << 20
 # Seconds that the service's certificate authority is believed to stay the same.
@@ -34,8 +44,8 @@ API_PATH = "/api/v2"
 
 
 class SqlFailed(Exception):
-    """The statements were refused, or could not be brought there; nothing of them has happened.
-    The message is for whoever wrote them."""
+    """The statements were refused, or could not be brought there. Unless the message says otherwise
+    nothing of them has happened; it is for whoever wrote them."""
 
     def __init__(
         self,
@@ -105,7 +115,7 @@ def run(
                 url,
                 json=body,
                 headers=headers,
-                timeout=(CONNECT_WITHIN, seconds * len(asked) + BESIDES),
+                timeout=(CONNECT_WITHIN, min(seconds * len(asked), LONGEST_WAIT) + BESIDES),
                 allow_redirects=False,
                 proxies=proxies_for(url),
                 stream=True,
@@ -114,8 +124,8 @@ def run(
                 data = json.loads(read_whole(answer, longest=LONGEST_ANSWER))
     except TooLong as error:
         raise SqlFailed(
-            f"The answer is longer than {LONGEST_ANSWER >> 20} MiB. Ask for fewer rows, with "
-            "LIMIT, or for fewer columns."
+            f"The statements have run, but their answer is longer than {LONGEST_ANSWER >> 20} MiB. "
+            "Ask for fewer rows, with LIMIT, or for fewer columns."
         ) from error
     except (ValueError, RecursionError) as error:
         raise SqlFailed(f"{url} does not answer as a proxy of Perch.") from error
@@ -126,7 +136,9 @@ def run(
     if not answer.ok:
         raise _refused(data)
     found = data.get("results") if len(asked) != 1 else [data]
-    return [_result(one) for one in found or [] if isinstance(one, Mapping)]
+    if not isinstance(found, list) or len(found) != len(asked):
+        raise SqlFailed(f"{url} does not answer as a proxy of Perch.")
+    return [_result(one if isinstance(one, Mapping) else {}) for one in found]
 
 
 def _address(server: Server, uri: str) -> str:
@@ -139,8 +151,7 @@ def _address(server: Server, uri: str) -> str:
         raise SqlFailed("The server's connection string names no host.")
     if is_loopback(host) and not is_loopback(urlsplit(server.url).hostname or ""):
         raise SqlFailed(f"The server is elsewhere, but its connection string leads to {host}.")
-    shown = f"[{host}]" if ":" in host else host
-    return f"https://{shown}:{port or 5432}/sql"
+    return f"https://{host_in_url(host)}:{port or 5432}/sql"
 
 
 def _with_options(uri: str, *, seconds: int, read_only: bool) -> str:
@@ -190,9 +201,19 @@ def _authority(server: Server) -> str:
         session.mount("http://", BoundedAdapter())
         session.mount("https://", BoundedAdapter())
         try:
-            answer = session.get(url, timeout=CONNECT_WITHIN, stream=True, proxies=proxies_for(url))
+            answer = session.get(
+                url,
+                timeout=CONNECT_WITHIN,
+                stream=True,
+                proxies=proxies_for(url),
+                allow_redirects=False,
+            )
             with answer:
-                pem = read_whole(answer, longest=1 << 20).decode("ascii") if answer.ok else ""
+                pem = (
+                    read_whole(answer, longest=1 << 20).decode("ascii")
+                    if answer.status_code == 200
+                    else ""
+                )
         except (requests.RequestException, ValueError) as error:
             log.warning("no authority", extra={"url": url, "error": type(error).__name__})
             return pem
@@ -207,7 +228,9 @@ def _unreachable(url: str, error: requests.RequestException) -> SqlFailed:
         return SqlFailed(f"The certificate of {where} is none that the console trusts.")
     if isinstance(error, requests.Timeout):
         return SqlFailed(f"{where} has not answered in time. What was asked may still happen.")
-    return SqlFailed(f"The console cannot reach {where}.")
+    if never_sent(error):
+        return SqlFailed(f"The console cannot reach {where}.")
+    return SqlFailed(f"The connection to {where} broke off. What was asked may have happened.")
 
 
 def _refused(data: Mapping[str, Any]) -> SqlFailed:
@@ -225,7 +248,9 @@ def _refused(data: Mapping[str, Any]) -> SqlFailed:
 def _result(data: Mapping[str, Any]) -> Result:
     fields, rows = data.get("fields"), data.get("rows")
     count = number(data, "rowCount", -1)
-    columns = [one for one in fields if isinstance(one, Mapping)] if fields else []
+    columns = (
+        [one for one in fields if isinstance(one, Mapping)] if isinstance(fields, list) else []
+    )
     return Result(
         command=text(data, "command"),
         row_count=int(count) if count >= 0 else None,

@@ -16,6 +16,8 @@ TOKEN = re.compile(
     re.DOTALL | re.VERBOSE,
 )
 COMMENT_EDGE = re.compile(r"/\*|\*/")
+# That are run at once, in one transaction.
+MOST_STATEMENTS = 50
 # After these words semicolons may be within BEGIN ATOMIC … END.
 WITH_A_BODY = re.compile(r"create (?:or replace )?(?:function|procedure)\b")
 

@@ -117,6 +117,24 @@ def pending_word(endpoint: Endpoint, operations: Iterable[Operation]) -> str:
     return {"active": "starting…", "idle": "suspending…"}.get(endpoint.pending_state, "")
 
 
+# What an operation makes of its endpoint.
+HEADING = {"start_compute": ACTIVE, "suspend_compute": IDLE}
+
+
+def heading_for(endpoint: Endpoint, operations: Iterable[Operation]) -> Status:
+    """The state it is in once all is done that is under way; `operations` come newest first."""
+    unfinished = (
+        HEADING[operation.action]
+        for operation in operations
+        if operation.endpoint_id == endpoint.id
+        and operation.action in HEADING
+        and is_unfinished(operation)
+    )
+    pending = {"active": ACTIVE, "idle": IDLE}.get(endpoint.pending_state)
+    state = endpoint_state(endpoint)
+    return state if state is STOPPED else next(unfinished, pending or state)
+
+
 def branch_word(branch: Branch) -> str:
     """What to say of a branch that is not simply there."""
     if branch.current_state in ("ready", ""):

@@ -58,6 +58,11 @@ class Timeline:
     is_cut: bool
 
     @property
+    def most_operations(self) -> int:
+        """So many are read for it."""
+        return OPERATIONS_READ
+
+    @property
     def choices(self) -> list[tuple[int, bool]]:
         return [(hours, hours == self.hours) for hours in HOURS]
 

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from django.utils.timezone import localtime
+
 # In percent of the whole: what took no time at all is still to be seen.
 NARROWEST = 0.6
 # Between two marks of an axis, in seconds.
@@ -62,16 +64,17 @@ class Scale:
         return [Mark(_percent(at / self.seconds * 100), _since(at)) for at in places]
 
     def marks_of_day(self, most: int = 6) -> list[Mark]:
-        """Times of day, in UTC."""
+        """Times of day, where the reader is."""
         step = self._interval(most)
-        first = (self.begin.timestamp() // step + 1) * step
+        ahead = (localtime(self.begin).utcoffset() or timedelta()).total_seconds()
+        first = ((self.begin.timestamp() + ahead) // step + 1) * step - ahead
         times = [
-            datetime.fromtimestamp(first + place * step, UTC)
+            localtime(datetime.fromtimestamp(first + place * step, UTC))
             for place in range(int((self.end.timestamp() - first) / step) + 1)
         ]
         placed = [(self._place(at), _time_of_day(at, step)) for at in times]
         # What stands at the very edge would be cut off.
-        return [Mark(_percent(place), label) for place, label in placed if 3 < place < 97]
+        return [Mark(_percent(place), label) for place, label in placed if 6 < place < 94]
 
     def _place(self, at: datetime) -> float:
         return (at - self.begin).total_seconds() / self.seconds * 100

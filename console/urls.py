@@ -86,6 +86,11 @@ urlpatterns = [
         for what in endpoint_changes.CONFIRMED
     ),
     path(f"{ENDPOINT}/pg-settings", endpoints.pg_settings, name="endpoint_pg_settings"),
+    path(
+        f"{ENDPOINT}/pg-settings-live",
+        endpoints.pg_settings_live,
+        name="endpoint_pg_settings_live",
+    ),
     path(f"{ENDPOINT}/reassign", endpoints.reassign, name="endpoint_reassign"),
     path(f"{ENDPOINT}/settings", endpoints.settings, name="endpoint_settings"),
     path(f"{ENDPOINT}/delete", endpoint_changes.delete, name="endpoint_delete"),
@@ -110,6 +115,7 @@ urlpatterns = [
     path(f"{BRANCH}/database/edit", databases.edit, name="database_edit"),
     path(f"{BRANCH}/database/delete", databases.delete, name="database_delete"),
     path(f"{BRANCH}/new-snapshot", snapshots.create, name="snapshot_create"),
+    path(f"{SNAPSHOT}/edit", snapshots.edit, name="snapshot_edit"),
     path(f"{SNAPSHOT}/restore", snapshots.restore, name="snapshot_restore"),
     path(f"{SNAPSHOT}/delete", snapshots.delete, name="snapshot_delete"),
     path(f"{PROJECT}/operations", operations.index, name="operations"),

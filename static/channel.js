@@ -122,8 +122,10 @@
   });
 
   document.addEventListener("visibilitychange", () => {
-    if (document.hidden) rest();
-    else startAfresh();
+    if (document.hidden) return rest();
+    startAfresh();
+    // What was gone may be back: nothing else asks for it.
+    if (document.querySelector("main.gone")) Perch.renew();
   });
   window.addEventListener("offline", () => {
     Perch.trouble(UNREACHABLE);

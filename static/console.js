@@ -77,7 +77,7 @@ window.Perch = {};
   function expectTypedIds() {
     for (const input of document.querySelectorAll("input[data-expected]")) {
       const button = input.form.querySelector("button[type=submit]");
-      button.disabled = input.value.trim() !== input.dataset.expected;
+      button.disabled = ![input.value, input.value.trim()].includes(input.dataset.expected);
     }
   }
 

@@ -40,7 +40,7 @@
     label.append(field);
     box.append(label);
     // A modal dialog lies above everything else.
-    (document.querySelector("dialog[open]") ?? document.body).append(box);
+    (document.querySelector("dialog[open]") ?? document.getElementById("main")).append(box);
     field.select();
     const leave = () => {
       box.remove();
@@ -61,7 +61,8 @@
   }
 
   async function asked(form) {
-    const answer = await fetch(form.dataset.copies, { method: "POST", body: new FormData(form), redirect: "manual" })
+    const headers = { "Perch-Sign-In": document.body.dataset.signIn ?? "" };
+    const answer = await fetch(form.dataset.copies, { method: "POST", body: new FormData(form), redirect: "manual", headers })
       .catch(() => { throw new Error("The console cannot be reached. Nothing was copied."); });
     const isText = answer.headers.get("Content-Type")?.startsWith("text/plain");
     const words = isText ? await answer.text() : "Nothing was copied: you may have been signed out meanwhile. Reload the page, and try again.";

@@ -74,6 +74,8 @@
 
   document.addEventListener("htmx:configRequest", (event) => {
     const { detail } = event;
+    // Another tab may have signed in as somebody else: then nothing is answered to this page.
+    detail.headers["Perch-Sign-In"] = document.body.dataset.signIn ?? "";
     if (!isRenewal(detail)) return;
     if (shown) detail.headers["If-None-Match"] = shown;
     if (detail.elt.id !== "poll") {
@@ -118,8 +120,11 @@
     if (!isRegions(target)) return;
     const isProblem = target.id === "poll";
     shown = xhr.getResponseHeader("ETag") ?? "";
-    if (!isProblem) known = null;
-    if (!isProblem) Perch.listen();
+    if (!isProblem) {
+      known = null;
+      comeBack();
+      Perch.listen();
+    }
     const poll = document.getElementById("poll");
     if (!poll?.hasAttribute("hx-trigger")) turn = 0;
     // It may have lost what made it ask, of which htmx hears only so.
@@ -135,6 +140,13 @@
     const ways = ".actions, form, .connection, [hx-target='#dialog']";
     for (const part of main.querySelectorAll(ways)) part.inert = true;
   });
+
+  function comeBack() {
+    const gone = document.querySelector("main.gone");
+    if (!gone) return;
+    gone.classList.remove("gone");
+    for (const part of gone.querySelectorAll("[inert]")) part.inert = false;
+  }
 
   // What fails on the way is said in one line, until something gets through.
 

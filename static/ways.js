@@ -22,58 +22,6 @@
     if (start && field.matches("[data-run]")) field.setSelectionRange(start, end);
   });
 
-  // The same by command: written anew while a form is filled in, as `same_request.py` writes it.
-
-  const quoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'"'"'`)}'`);
-
-  function valueOf(field, method) {
-    if (!field) return null;
-    if (field.type === "checkbox") {
-      if (method === "PATCH") return field.checked === field.defaultChecked ? null : field.checked;
-      return field.checked || null;
-    }
-    const isSame = field.matches("select")
-      ? field.selectedOptions[0]?.defaultSelected
-      : field.value === field.defaultValue;
-    if (!field.value || (method === "PATCH" && isSame)) return null;
-    return field.type === "number" ? Number(field.value) : field.value;
-  }
-
-  function write(same) {
-    const sent = JSON.parse(same.dataset.same);
-    const value = (name) => valueOf(same.closest("form").elements[name], sent.method);
-    const body = sent.always;
-    for (const [name, place] of Object.entries(sent.fields)) {
-      if (value(name) === null) continue;
-      const last = place.at(-1);
-      let inner = body;
-      for (const part of place.slice(0, -1)) inner = inner[part] ??= {};
-      inner[last] = value(name);
-    }
-    for (const [name, more] of Object.entries(sent.ticked)) if (value(name)) Object.assign(body, more);
-    const isEmpty = sent.method === "DELETE" || !Object.keys(body).length;
-    const data = isEmpty ? "" : ` \\\n  -H 'Content-Type: application/json' \\\n  -d ${quoted(JSON.stringify(body))}`;
-    const named = sent.neonctl.replace(/\[(\w+)\]/g, (_, name) => {
-      const given = value(name);
-      return given === null ? name.toUpperCase() : quoted(String(given));
-    });
-    const options = Object.entries(sent.options)
-      .map(([name, option]) => (value(name) === null ? "" : ` ${option} ${quoted(String(value(name)))}`));
-    const texts = { curl: sent.curl + data, neonctl: named + options.join("") };
-    for (const code of same.querySelectorAll("code[data-kind]")) {
-      const text = texts[code.dataset.kind];
-      code.textContent = text;
-      code.closest("pre").previousElementSibling.querySelector("[data-copy]").dataset.copy = text;
-    }
-  }
-
-  for (const kind of ["input", "change"]) {
-    document.addEventListener(kind, (event) => {
-      const same = event.target.form?.querySelector("[data-same]");
-      if (same) write(same);
-    });
-  }
-
   // The palette: what is typed narrows it, arrows go through it, Enter takes the first.
 
   const goals = () => [...document.querySelectorAll("#dialog .goals a, main .goals a")]

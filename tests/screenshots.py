@@ -2,23 +2,29 @@
 its own with something on it, light and dark, on a phone and on a laptop, in `screenshots/`, which
 git ignores; and those of the README in `docs/images/`.
 
-The pages are those of `console.urls`: a new one is among them by having an address. With names,
-only the pages whose names contain one of them.
+The pages are those of `console.urls`: a new one is among them by having an address. What no address
+leads to is in `tests.support.shown`. With names, only the pages and scenes whose names contain one
+of them.
 """
 
 import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Literal
 
 import django
 from django.urls import URLPattern, get_resolver, reverse
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.browser.conftest import ARGUMENTS, chromium_path
-from tests.support.client import Client
-from tests.support.stack import ROOT, Stack, new_state_dir, running_stack
+from tests.support import shown
+from tests.support.another_console import another_console
+from tests.support.relay import Relay, relay
+from tests.support.shown import World
+from tests.support.stack import ROOT, new_state_dir, running_stack
 
 FOLDER, README = ROOT / "screenshots", ROOT / "docs" / "images"
 SIZES = {"phone": (390, 844), "laptop": (1280, 900)}
@@ -30,62 +36,6 @@ IN_README = {
     "operations.png": "operations",
     "query.png": "query",
 }
-BIRDS = """
-CREATE TABLE birds AS SELECT n AS id, (array['heron', 'wren', 'robin', 'kite'])[1 + n % 4] AS name,
-    round((10 + 300 * sin(n) ^ 2)::numeric, 1) AS grams FROM generate_series(1, 40) n
-"""
-# Sent on the query page before its picture is taken.
-QUERY = "SELECT name, count(*), avg(grams)::numeric(6, 1) AS grams\nFROM birds GROUP BY name;"
-
-
-def fill(client: Client) -> dict[str, str]:
-    """Something of everything; the ids that addresses are made of."""
-    made = client.new_project(name="Bird shop")
-    project = f"/projects/{made['project']['id']}"
-    main, endpoint = made["branch"]["id"], made["endpoints"][0]["id"]
-    run(client, made["connection_uris"][0]["connection_uri"])
-
-    def branch(name: str, parent: str, *, reached: bool = False) -> tuple[str, str]:
-        endpoints = [{"type": "read_write"}] if reached else []
-        body = {"branch": {"name": name, "parent_id": parent}, "endpoints": endpoints}
-        found = client.post(f"{project}/branches", body)
-        client.finish(found)
-        return found["branch"]["id"], found["endpoints"][0]["id"] if reached else ""
-
-    staging, asleep = branch("staging", main, reached=True)
-    _, disabled = branch("preview/checkout", staging, reached=True)
-    branch("preview/search", staging)
-    dev, _ = branch("dev", main)
-    for name in ("dev/ann", "dev/ben"):
-        branch(name, dev, reached=name.endswith("ann"))
-    client.finish(client.post(f"{project}/endpoints/{asleep}/suspend"))
-    client.finish(client.patch(f"{project}/endpoints/{disabled}", {"endpoint": {"disabled": True}}))
-    client.finish(client.post(f"{project}/branches/{dev}/roles", {"role": {"name": "reader"}}))
-    webhook = client.post(
-        "/webhooks", {"webhook": {"url": "https://hooks.example.com/perch", "event_types": ["*"]}}
-    )
-    key = client.post("/api_keys", {"key_name": "ci", "read_only": True})
-    client.new_project(name="Nest", wait=False)
-    operations = client.get(f"{project}/operations")["operations"]
-    return {
-        "project_id": made["project"]["id"],
-        "branch_id": staging,
-        "endpoint_id": endpoint,
-        "operation_id": operations[0]["id"],
-        "chain_id": str(operations[0].get("chain_id", "")),
-        "webhook_id": webhook["webhook"]["id"],
-        "key_id": str(key["id"]),
-        "role_name": "neondb_owner",
-        "database_name": "neondb",
-        "name": "neondb",
-    }
-
-
-def run(client: Client, uri: str) -> None:
-    import psycopg
-
-    with psycopg.connect(uri, autocommit=True) as connection:
-        connection.execute(BIRDS)
 
 
 def pages(ids: dict[str, str]) -> Iterator[tuple[str, str]]:
@@ -93,44 +43,73 @@ def pages(ids: dict[str, str]) -> Iterator[tuple[str, str]]:
     for pattern in get_resolver().url_patterns:
         assert isinstance(pattern, URLPattern)
         name, names = pattern.name, list(pattern.pattern.converters)
-        if not name or name.endswith(("_live", "_watch")):
+        if not name or name == "sign_in" or name.endswith(("_live", "changes")):
             continue
         if missing := [one for one in names if not ids.get(one)]:
             print(f"  no picture of {name}: what is {', '.join(missing)}?")
             continue
-        yield name, reverse(name, kwargs={one: ids[one] for one in names})
+        address = reverse(name, kwargs={one: ids[one] for one in names})
+        of_role = name.startswith("role_") and name != "role_create"
+        of_database = name.startswith("database_") and name != "database_create"
+        # Where a name is in the query.
+        query = f"?name={ids['role_name' if of_role else 'name']}" if of_role or of_database else ""
+        yield name, address + query
 
 
 class Photographer:
-    def __init__(self, browser: Browser, stack: Stack, ids: dict[str, str]) -> None:
+    """Of one theme and size."""
+
+    def __init__(
+        self, browser: Browser, world: World, theme: Literal["light", "dark"], size: str
+    ) -> None:
         self.browser = browser
-        self.stack = stack
-        self.ids = ids
-        self.key = (stack.state_dir / "api-key").read_text().strip()
+        self.world = world
+        self.theme = theme
+        self.size = size
 
-    def take(self, wanted: list[str]) -> None:
-        for theme in THEMES:
-            for size, (width, height) in SIZES.items():
-                context = self.browser.new_context(
-                    base_url=self.stack.console_url,
-                    viewport={"width": width, "height": height},
-                    color_scheme=theme,
-                    reduced_motion="reduce",
-                    service_workers="block",
-                )
-                page = context.new_page()
-                page.set_default_timeout(30_000)
-                self._shoot(page, "sign_in", "/sign-in", f"{theme}-{size}", wanted)
-                page.goto("/sign-in")
-                page.get_by_label("API key").fill(self.key)
-                page.get_by_role("button", name="Sign in").click()
-                for name, address in pages(self.ids):
-                    self._shoot(page, name, address, f"{theme}-{size}", wanted)
-                context.close()
+    @contextmanager
+    def page(self, key: str, url: str = "") -> Iterator[Page]:
+        """One that is signed in, at the console of that address."""
+        width, height = SIZES[self.size]
+        context = self.browser.new_context(
+            base_url=url or self.world.stack.console_url,
+            viewport={"width": width, "height": height},
+            color_scheme=self.theme,
+            reduced_motion="reduce",
+            service_workers="block",
+        )
+        page = context.new_page()
+        page.set_default_timeout(30_000)
+        page.goto("/sign-in")
+        if key:
+            page.get_by_label("API key").fill(key)
+            page.get_by_role("button", name="Sign in").click()
+            page.wait_for_url("**/")
+        yield page
+        context.close()
 
-    def _shoot(self, page: Page, name: str, address: str, kind: str, wanted: list[str]) -> None:
-        if wanted and not any(one in name for one in wanted):
-            return
+    def take(self, wanted: list[str], console_at_relay: str, between: Relay) -> None:
+        def is_wanted(name: str) -> bool:
+            return not wanted or any(one in name for one in wanted)
+
+        with self.page("") as page:
+            if is_wanted("sign_in"):
+                self.shoot(page, "sign_in")
+        with self.page(self.world.client.key) as page:
+            for name, address in pages(self.world.ids):
+                if is_wanted(name):
+                    self.visit(page, name, address)
+            for scene in shown.SCENES:
+                if is_wanted(scene.__name__):
+                    scene(page, self.world, partial(self.shoot, page))
+        with self.page(self.world.empty_key) as page:
+            if is_wanted("empty"):
+                shown.empty(page, partial(self.shoot, page))
+        if is_wanted("away"):
+            with self.page(self.world.client.key, console_at_relay) as page:
+                shown.away(page, self.world, between, partial(self.shoot, page))
+
+    def visit(self, page: Page, name: str, address: str) -> None:
         answer = page.goto(address)
         is_page = answer is not None and "text/html" in (answer.header_value("content-type") or "")
         if not is_page or answer is None or answer.status == 405:
@@ -138,14 +117,23 @@ class Photographer:
             return
         if answer.status >= 400:
             print(f"  {name}: {answer.status}")
-        if name == "query" and page.locator("[data-run]").count():
-            page.locator("[data-run]").fill(QUERY)
+        if name == "query":
+            page.locator("[data-run]").fill(shown.QUERY)
             page.locator("#run").click()
             page.locator(".cells td").first.wait_for()
+        self.shoot(page, name)
+
+    def shoot(self, page: Page, name: str) -> None:
+        # What a page fetches for itself is there.
+        expect(page.locator("[hx-trigger=load], .htmx-request")).to_have_count(0)
         page.evaluate("document.fonts.ready")
-        page.screenshot(path=FOLDER / f"{name}-{kind}.png", full_page=True)
-        for picture, shown in IN_README.items():
-            if shown == name and kind == "light-laptop":
+        page.screenshot(
+            path=FOLDER / f"{name}-{self.theme}-{self.size}.png",
+            # A dialog is in the window's middle.
+            full_page=not page.locator("dialog[open]").count(),
+        )
+        for picture, of_page in IN_README.items():
+            if of_page == name and (self.theme, self.size) == ("light", "laptop"):
                 page.screenshot(path=README / picture)
 
 
@@ -159,13 +147,19 @@ def main(wanted: list[str]) -> None:
         shutil.rmtree(FOLDER, ignore_errors=True)
     for folder in (FOLDER, README):
         folder.mkdir(parents=True, exist_ok=True)
-    with new_state_dir() as state_dir, running_stack(state_dir) as stack:
-        key = (state_dir / "api-key").read_text().strip()
-        ids = fill(Client(stack.api_url, key))
-        with sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
-            Photographer(browser, stack, ids).take(wanted)
-            browser.close()
+    with (
+        new_state_dir() as state_dir,
+        running_stack(state_dir) as stack,
+        relay(stack.api_url) as between,
+        another_console(between.url) as console_at_relay,
+        sync_playwright() as playwright,
+    ):
+        world = shown.new_world(stack)
+        browser = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
+        for theme in THEMES:
+            for size in SIZES:
+                Photographer(browser, world, theme, size).take(wanted, console_at_relay, between)
+        browser.close()
     print(f"{len(list(FOLDER.glob('*.png')))} pictures in {FOLDER.relative_to(ROOT)}/")
 
 

@@ -4,50 +4,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
-from django.http import HttpResponse
-from django.shortcuts import render
 from django.urls import reverse
-from django.views.decorators.http import require_safe
 
 from console.api_errors import APIError, NotFound
 from console.api_events import Event
 from console.api_results import Page
 from console.event_rows import Known, days
 from console.filters import EventFilters
-from console.management_api import ManagementAPI, each_or_none, or_none, side_by_side
+from console.management_api import ManagementAPI
 from console.outcomes import NOT_READ, There
-from console.polling import Polling, render_live
+from console.polling import Polling, page_and_region
 from console.request import ConsoleRequest
+from console.side_by_side import each_or_none, or_none, side_by_side
 
 EVENTS_A_PAGE = 30
 # Of an account's page, so many projects are asked for what they still have.
 PROJECTS_ASKED = 8
 # And so many are called by their names.
 PROJECTS_NAMED = 100
-
-
-@require_safe
-def of_account(request: ConsoleRequest) -> HttpResponse:
-    context, state = _of_account(request)
-    return render(request, "activity.html", {**context, "polling": state})
-
-
-@require_safe
-def of_account_live(request: ConsoleRequest) -> HttpResponse:
-    context, state = _of_account(request)
-    return render_live(request, "_activity.html", context, state)
-
-
-@require_safe
-def of_project(request: ConsoleRequest, project_id: str) -> HttpResponse:
-    context, state = _of_project(request, project_id)
-    return render(request, "activity.html", {**context, "polling": state})
-
-
-@require_safe
-def of_project_live(request: ConsoleRequest, project_id: str) -> HttpResponse:
-    context, state = _of_project(request, project_id)
-    return render_live(request, "_activity.html", context, state)
 
 
 def _of_account(request: ConsoleRequest) -> tuple[dict[str, Any], Polling]:
@@ -141,3 +115,7 @@ def _state(request: ConsoleRequest, filters: EventFilters, url: str) -> Polling:
     cursor = request.GET.get("cursor", "")
     query = filters.chosen | ({"cursor": cursor} if cursor else {})
     return Polling(f"{url}?{urlencode(query)}" if query else url)
+
+
+of_account, of_account_live = page_and_region(_of_account, "activity.html", "_activity.html")
+of_project, of_project_live = page_and_region(_of_project, "activity.html", "_activity.html")

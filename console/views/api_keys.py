@@ -6,10 +6,18 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_safe
 
 from console.api_key_form import ApiKeyForm
-from console.forms import PROJECTS_OFFERED, EmptyForm
-from console.management_api import side_by_side
+from console.forms import PROJECTS_OFFERED
 from console.request import ConsoleRequest
-from console.responses import FormPage, choices, done, problems_beside, show_form, show_secret
+from console.responses import (
+    FormPage,
+    choices,
+    done,
+    problems_beside,
+    show_confirmation,
+    show_form,
+    show_secret,
+)
+from console.side_by_side import side_by_side
 
 
 @require_safe
@@ -51,20 +59,21 @@ def _offer_limits(request: ConsoleRequest, form: ApiKeyForm) -> None:
 @require_http_methods(["GET", "HEAD", "POST"])
 def revoke(request: ConsoleRequest, key_id: int) -> HttpResponse:
     url = reverse("api_keys")
-    form = EmptyForm(request.POST if request.method == "POST" else None)
-    if request.method == "POST":
-        form.is_valid()
-        with problems_beside(form):
-            request.api.revoke_api_key(key_id)
-            return done(request, url, "The key is revoked.", is_live=False)
-    keys = {key.id: key for key in choices(request, request.api.api_keys)}
-    name = f"“{keys[key_id].name}”" if key_id in keys else f"number {key_id}"
-    page = FormPage(
-        title="Revoke the API key",
-        intro=f"Whatever uses the key {name} stops working at once. If you are signed in with it, "
-        "you will be asked for another.",
-        submit="Revoke key",
-        danger=True,
-        back=url,
-    )
-    return show_form(request, form, page)
+
+    def remove() -> HttpResponse:
+        request.api.revoke_api_key(key_id)
+        return done(request, url, "The key is revoked.", is_live=False)
+
+    def page() -> FormPage:
+        keys = {key.id: key for key in choices(request, request.api.api_keys)}
+        name = f"“{keys[key_id].name}”" if key_id in keys else f"number {key_id}"
+        return FormPage(
+            title="Revoke the API key",
+            intro=f"Whatever uses the key {name} stops working at once. If you are signed in with "
+            "it, you will be asked for another.",
+            submit="Revoke key",
+            danger=True,
+            back=url,
+        )
+
+    return show_confirmation(request, page, remove)

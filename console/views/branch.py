@@ -2,28 +2,13 @@
 
 from typing import Any
 
-from django.http import HttpResponse
-from django.shortcuts import render
 from django.urls import reverse
-from django.views.decorators.http import require_safe
 
 from console.branch_page import read_branch
-from console.polling import Polling, polling, render_live
+from console.polling import Polling, page_and_region, polling
 from console.request import ConsoleRequest
 
 CHILDREN_SHOWN = 12
-
-
-@require_safe
-def show(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
-    context, state = _contents(request, project_id, branch_id)
-    return render(request, "branch.html", {**context, "polling": state})
-
-
-@require_safe
-def live(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
-    context, state = _contents(request, project_id, branch_id)
-    return render_live(request, "_branch.html", context, state)
 
 
 def _contents(
@@ -42,3 +27,6 @@ def _contents(
     }
     url = reverse("branch_live", args=[project_id, branch_id])
     return context, polling(request, url, found.operations)
+
+
+show, live = page_and_region(_contents, "branch.html", "_branch.html")

@@ -9,12 +9,12 @@ from django.views.decorators.http import require_http_methods, require_POST
 from console import losses
 from console.api_errors import APIError, NotFound
 from console.api_results import Branch, stamp
-from console.branch_forms import ExpiryForm, ResetForm, RestoreForm, named
+from console.branch_forms import LifetimeFields, ResetForm, RestoreForm, named
 from console.forms import ConfirmForm, RenameForm
-from console.management_api import side_by_side
 from console.parts import part
 from console.request import ConsoleRequest
 from console.responses import FormPage, act, back, choices, done, problems_beside, show_form
+from console.side_by_side import side_by_side
 
 WHAT_A_RESTORE_DOES = (
     "It keeps its id, name, endpoint and host. Open connections are dropped, and its roles and "
@@ -43,7 +43,7 @@ def rename(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
 @require_http_methods(["GET", "HEAD", "POST"])
 def expiry(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
     url = _page(request, project_id, branch_id)
-    form = ExpiryForm(request.POST if request.method == "POST" else None)
+    form = LifetimeFields(request.POST if request.method == "POST" else None)
     if request.method == "POST" and form.is_valid():
         with problems_beside(form, "lifetime"):
             end = form.expires_at
@@ -54,7 +54,7 @@ def expiry(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
     name = "it"
     if request.method != "POST":
         branch = request.api.branch(project_id, branch_id)
-        form.initial.update(ExpiryForm.initial_of(branch))
+        form.initial.update(form.initial_of(branch.expires_at))
         name = branch.name
     page = FormPage(
         title="When the branch goes",
@@ -110,6 +110,7 @@ def reset(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRespo
         danger=True,
         back=url,
         blocked="" if form.is_bound else _why_not_replaced(branch, NO_PARENT, parent_name),
+        sent_too={"source_branch_id": branch.parent_id if branch else ""},
     )
     return show_form(request, form, page)
 

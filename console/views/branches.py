@@ -3,36 +3,23 @@
 from typing import Any
 
 from django.http import HttpResponse
-from django.shortcuts import render
 from django.urls import reverse
-from django.views.decorators.http import require_http_methods, require_safe
+from django.views.decorators.http import require_http_methods
 
 from console.branch_forms import BranchForm
 from console.branch_list import branch_list
 from console.branch_picture import describe, pictures
 from console.branch_rows import branch_rows
-from console.management_api import side_by_side
 from console.outcomes import There
 from console.parts import part
-from console.polling import Polling, polling, render_live
+from console.polling import Polling, page_and_region, polling
 from console.request import ConsoleRequest
 from console.responses import FormPage, back, choices, done, problems_beside, show_form
 from console.rows import endpoint_row
+from console.side_by_side import side_by_side
 
 # Read more than concerns branches: an endpoint's pending word may come from one further down.
 OPERATIONS_READ = 50
-
-
-@require_safe
-def index(request: ConsoleRequest, project_id: str) -> HttpResponse:
-    context, state = _contents(request, project_id)
-    return render(request, "branches.html", {**context, "polling": state})
-
-
-@require_safe
-def index_live(request: ConsoleRequest, project_id: str) -> HttpResponse:
-    context, state = _contents(request, project_id)
-    return render_live(request, "_branches.html", context, state)
 
 
 def _contents(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any], Polling]:
@@ -69,6 +56,9 @@ def _contents(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any],
     }
     url = reverse("branches_live", args=[project_id]) + query
     return context, polling(request, url, operations.items, There.of(endpoints, branches))
+
+
+index, index_live = page_and_region(_contents, "branches.html", "_branches.html")
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

@@ -35,6 +35,9 @@ def of_project(request: ConsoleRequest, project_id: str) -> HttpResponseBase:
 def _stream(request: ConsoleRequest, project_id: str) -> HttpResponseBase:
     if request.method == "HEAD":
         return HttpResponse(content_type="text/event-stream")
+    if not changes.has_room(request.api.changes, project_id):
+        # An answer that ends the channel, unlike a stream that ends: the page looks for itself.
+        return HttpResponse(status=429)
     seen = request.headers.get("Last-Event-ID") or request.GET.get("seen", "")
     answer = StreamingHttpResponse(
         _pieces(request, project_id, seen), content_type="text/event-stream; charset=utf-8"
@@ -51,9 +54,11 @@ def _pieces(request: ConsoleRequest, project_id: str, seen: str) -> Generator[st
     with changes.watching(request.api.changes, project_id) as watch:
         while watch and time.monotonic() < ends_at:
             mark = watch.await_change(seen, within=HEARTBEAT)
-            if watch.has_ended or sessions.has_ended(request):
+            if sessions.has_ended(request):
                 return
             if mark in ("", seen):
+                if watch.has_ended:
+                    return
                 yield HERE
                 continue
             seen = mark

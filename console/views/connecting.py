@@ -11,9 +11,9 @@ from console.api_errors import APIError, Forbidden, NonsenseAnswer, Unauthorized
 from console.api_results import Endpoint, Project
 from console.connection_form import ConnectionForm
 from console.connection_strings import in_style
-from console.management_api import or_none, side_by_side
 from console.request import ConsoleRequest
 from console.responses import spell_out
+from console.side_by_side import or_none, side_by_side
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -40,12 +40,12 @@ def _connection(request: ConsoleRequest, project_id: str, endpoint_id: str) -> H
     if form is None:
         return render(request, _template(request), context)
     chosen = form.chosen()
+    reveal = request.method == "POST"
     try:
-        uri = _uri(request, project_id, endpoint, form)
+        uri = _uri(request, project_id, endpoint, form, password=reveal)
     except Forbidden as problem:
         # A key that only reads may see the rest of the page, and no password.
         return render(request, _template(request), {**context, "refused": problem})
-    reveal = request.method == "POST"
     context |= {
         "form": form,
         "chosen": chosen,
@@ -62,7 +62,8 @@ def string(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpRe
         _, endpoint, form = _read(request, project_id, endpoint_id)
         if form is None:
             return _words("The branch has no role or no database to connect to.", status=409)
-        target = form.chosen().target(_uri(request, project_id, endpoint, form), endpoint)
+        uri = _uri(request, project_id, endpoint, form, password=True)
+        target = form.chosen().target(uri, endpoint)
     except Unauthorized:
         words = "Nothing was copied: you are signed out. Reload the page to sign in."
         return _words(words, status=401)
@@ -126,8 +127,16 @@ def _read(
     return project, endpoint, form
 
 
-def _uri(request: ConsoleRequest, project_id: str, endpoint: Endpoint, form: ConnectionForm) -> str:
-    """As the API has it; the form then offers the addresses that there are."""
+def _uri(
+    request: ConsoleRequest,
+    project_id: str,
+    endpoint: Endpoint,
+    form: ConnectionForm,
+    *,
+    password: bool,
+) -> str:
+    """As the API has it; the form then offers the addresses that there are. Without the password
+    its server records nothing, where it can leave it out."""
     chosen = form.chosen()
     uri = request.api.connection_uri(
         project_id,
@@ -136,6 +145,7 @@ def _uri(request: ConsoleRequest, project_id: str, endpoint: Endpoint, form: Con
         role=chosen.role,
         database=chosen.database,
         pooled=chosen.pooled,
+        password=password,
     )
     try:
         form.offer_addresses(uri)

@@ -10,9 +10,9 @@ from console.api_results import Database
 from console.branch_forms import DatabaseForm
 from console.forms import ConfirmForm
 from console.losses import Loss
-from console.management_api import side_by_side
 from console.request import ConsoleRequest
 from console.responses import FormPage, choices, done, problems_beside, show_form
+from console.side_by_side import side_by_side
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

@@ -8,11 +8,21 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST
 
 from console import losses
-from console.forms import ConfirmForm, EmptyForm
-from console.management_api import ManagementAPI, side_by_side
+from console.forms import ConfirmForm
+from console.management_api import ManagementAPI
 from console.parts import part
 from console.request import ConsoleRequest
-from console.responses import FormPage, act, back, choices, done, problems_beside, show_form
+from console.responses import (
+    FormPage,
+    act,
+    back,
+    choices,
+    done,
+    problems_beside,
+    show_confirmation,
+    show_form,
+)
+from console.side_by_side import side_by_side
 
 Call = Callable[[ManagementAPI, str, str, bool], object]
 
@@ -81,23 +91,24 @@ def confirm(request: ConsoleRequest, project_id: str, endpoint_id: str, what: st
     """What one press does after a second one; `what` is one of CONFIRMED."""
     asked = CONFIRMED[what]
     url = back(request, reverse("endpoint", args=[project_id, endpoint_id]))
-    form = EmptyForm(request.POST if request.method == "POST" else None)
-    if request.method == "POST":
-        form.full_clean()
-        with problems_beside(form):
-            asked.call(request.api, project_id, endpoint_id, True)
-            return done(request, url)
-    else:
-        # Nobody should be asked to confirm what is done to nothing.
-        request.api.endpoint(project_id, endpoint_id)
-    page = FormPage(
-        title=asked.title,
-        intro=f"{endpoint_id} {asked.does}",
-        submit=asked.submit,
-        danger=True,
-        back=url,
-    )
-    return show_form(request, form, page)
+
+    def go_ahead() -> HttpResponse:
+        asked.call(request.api, project_id, endpoint_id, True)
+        return done(request, url)
+
+    def page() -> FormPage:
+        if request.method != "POST":
+            # Nobody should be asked to confirm what is done to nothing.
+            request.api.endpoint(project_id, endpoint_id)
+        return FormPage(
+            title=asked.title,
+            intro=f"{endpoint_id} {asked.does}",
+            submit=asked.submit,
+            danger=True,
+            back=url,
+        )
+
+    return show_confirmation(request, page, go_ahead)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

@@ -5,10 +5,9 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django.http import HttpResponse
-from django.shortcuts import render
 from django.urls import reverse
 from django.utils.html import format_html
-from django.views.decorators.http import require_http_methods, require_safe
+from django.views.decorators.http import require_http_methods
 
 from console.activity_band import (
     KINDS,
@@ -23,12 +22,14 @@ from console.api_results import Branch, Page
 from console.endpoint_operations import own_operations
 from console.forms import EndpointForm, EndpointSettingsForm, ReassignForm, offer_branches
 from console.listing import listing
-from console.management_api import ManagementAPI, or_none, side_by_side
+from console.management_api import ManagementAPI
 from console.outcomes import NOT_READ, There
-from console.polling import Polling, polling, render_live
+from console.parts import first_problem, part
+from console.polling import Polling, is_poll, page_and_region, polling
 from console.request import ConsoleRequest
 from console.responses import FormPage, back, choices, done, problems_beside, show_form
 from console.rows import PG_SETTING_ORDERS, PgSettingRow, endpoint_row, operation_rows
+from console.side_by_side import side_by_side
 from console.statuses import is_unfinished
 
 OPERATIONS_SHOWN = 10
@@ -39,20 +40,8 @@ TURNS_SHOWN = 25
 ALL_TAKEN = "Every branch has its endpoint already. Create a branch first."
 
 
-@require_safe
-def show(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResponse:
-    context, state = _contents(request, project_id, endpoint_id, is_whole_page=True)
-    return render(request, "endpoint.html", {**context, "polling": state})
-
-
-@require_safe
-def live(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResponse:
-    context, state = _contents(request, project_id, endpoint_id)
-    return render_live(request, "_endpoint.html", context, state)
-
-
 def _contents(
-    request: ConsoleRequest, project_id: str, endpoint_id: str, *, is_whole_page: bool = False
+    request: ConsoleRequest, project_id: str, endpoint_id: str
 ) -> tuple[dict[str, Any], Polling]:
     api = request.api
     older = request.GET.get("older", "")
@@ -63,18 +52,19 @@ def _contents(
     )
     is_busy = any(map(is_unfinished, own.items))
     # While something goes on the page asks often: then without what is long to read.
-    is_with_history = (is_whole_page or not is_busy) and not older
+    is_with_history = not (older or (is_busy and is_poll(request)))
     endpoint, branches, events, starts = side_by_side(
         lambda: api.endpoint(project_id, endpoint_id),
         lambda: api.branches(project_id),
-        or_none(lambda: _turns(api, project_id, endpoint_id) if is_with_history else None),
-        or_none(lambda: _starts(api, project_id, endpoint_id) if is_with_history else None),
+        part(lambda: _turns(api, project_id, endpoint_id) if is_with_history else ()),
+        part(lambda: _starts(api, project_id, endpoint_id) if is_with_history else ()),
     )
     history = None
-    if events and starts:
-        history = from_events(events.items, starts.items, is_cut=bool(events.cursor))
-    elif is_with_history:
+    if is_with_history and events.problem:
         history = from_operations(own.items, is_cut=bool(own.cursor))
+    elif is_with_history:
+        history = from_events(events.items, starts.items, is_cut=events.is_cut)
+    band = activity(endpoint, history, now=datetime.now(UTC)) if history else None
     context = {
         "project": project,
         "here": reverse("endpoint", args=[project_id, endpoint_id]),
@@ -86,13 +76,17 @@ def _contents(
         "further_back": own.cursor if own.looked_through else "",
         "is_older": bool(older),
         "more_query": "" if own.looked_through else f"?endpoint_id={endpoint_id}",
-        "activity": activity(endpoint, history, now=datetime.now(UTC)) if history else None,
-        "turns_shown": TURNS_SHOWN,
+        "activity_problem": first_problem(events, starts),
+        "activity": band,
+        "turns": band.turns[:TURNS_SHOWN] if band else (),
     }
     url = reverse("endpoint_live", args=[project_id, endpoint_id])
     url = f"{url}?{urlencode({'older': older})}" if older else url
     there = NOT_READ if older else There.of([endpoint], branches)
     return context, polling(request, url, own.items, there)
+
+
+show, live = page_and_region(_contents, "endpoint.html", "_endpoint.html")
 
 
 def _turns(api: ManagementAPI, project_id: str, endpoint_id: str) -> Page[Event]:
@@ -195,23 +189,31 @@ def settings(request: ConsoleRequest, project_id: str, endpoint_id: str) -> Http
     return show_form(request, form, page)
 
 
-@require_safe
-def pg_settings(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResponse:
-    """What the endpoint's Postgres may be given, and what it has been given."""
+def _pg_settings(
+    request: ConsoleRequest, project_id: str, endpoint_id: str
+) -> tuple[dict[str, Any], Polling]:
     offered, endpoint, project = side_by_side(
         lambda: request.api.pg_settings(project_id, endpoint_id),
         lambda: request.api.endpoint(project_id, endpoint_id),
         lambda: request.api.project(project_id),
     )
+    found = listing(
+        request,
+        [PgSettingRow(one, endpoint.pg_settings.get(one.name, "")) for one in offered],
+        words=lambda row: (row.setting.name, row.setting.description),
+        orders=PG_SETTING_ORDERS,
+    )
     context = {
         "project": project,
         "endpoint": endpoint,
         "here": reverse("endpoint_pg_settings", args=[project_id, endpoint_id]),
-        "listing": listing(
-            request,
-            [PgSettingRow(one, endpoint.pg_settings.get(one.name, "")) for one in offered],
-            words=lambda row: (row.setting.name, row.setting.description),
-            orders=PG_SETTING_ORDERS,
-        ),
+        "listing": found,
     }
-    return render(request, "pg_settings.html", context)
+    url = reverse("endpoint_pg_settings_live", args=[project_id, endpoint_id])
+    return context, Polling(f"{url}?{found.query}" if found.query else url)
+
+
+# What the endpoint's Postgres may be given, and what it has been given.
+pg_settings, pg_settings_live = page_and_region(
+    _pg_settings, "pg_settings.html", "_pg_settings.html"
+)

@@ -6,20 +6,18 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
-from django.http import HttpResponse
-from django.shortcuts import render
 from django.urls import reverse
-from django.views.decorators.http import require_safe
 
 from console.api_operations import Operation
 from console.api_results import Branch, Endpoint, Page
 from console.filters import OperationFilters
-from console.management_api import ManagementAPI, each_or_none, or_none, side_by_side
+from console.management_api import ManagementAPI
 from console.outcomes import There, lasting_words
-from console.polling import Polling, polling, render_live
+from console.polling import Polling, page_and_region, polling
 from console.request import ConsoleRequest
 from console.run_rows import run_row
 from console.runs import Names, Run, runs_of
+from console.side_by_side import each_or_none, or_none, side_by_side
 from console.story import warning_of
 from console.timeline import OPERATIONS_READ, Timeline, begin_of, hours_asked, timeline
 
@@ -28,19 +26,6 @@ OPERATIONS_A_PAGE = 25
 CHAINS_ASKED_FOR = 20
 MEMBERS_READ = 200
 STORIES_READ = 3
-
-
-@require_safe
-def index(request: ConsoleRequest, project_id: str) -> HttpResponse:
-    filters = OperationFilters(request.GET)
-    context, state = _list(request, project_id, filters)
-    return render(request, "operations.html", {**context, "filters": filters, "polling": state})
-
-
-@require_safe
-def index_live(request: ConsoleRequest, project_id: str) -> HttpResponse:
-    context, state = _list(request, project_id, OperationFilters(request.GET))
-    return render_live(request, "_runs_list.html", context, state)
 
 
 @dataclass(frozen=True)
@@ -61,11 +46,10 @@ class _Place:
         return {name: value for name, value in named.items() if value}
 
 
-def _list(
-    request: ConsoleRequest, project_id: str, filters: OperationFilters
-) -> tuple[dict[str, Any], Polling]:
+def _list(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any], Polling]:
     api = request.api
     place = _Place.of(request)
+    filters = OperationFilters(request.GET)
     filters.full_clean()
     hours = hours_asked(request.GET.get("hours", ""))
     has_timeline = not (place.cursor or filters.chosen)
@@ -95,6 +79,7 @@ def _list(
         "runs": [run_row(project_id, run, names, told.warnings.get(run.id, "")) for run in runs],
         "older_query": urlencode(filters.chosen | older.query) if page.cursor else "",
         "is_first_page": not place.cursor,
+        "filters": filters,
         "can_filter": can_filter,
         "is_filtered": is_filtered,
         "filter_query": filters.query,
@@ -107,6 +92,9 @@ def _list(
     # What has put a failure right may be on another page, or be none of what is chosen.
     is_all = not (place.cursor or filters.chosen)
     return context, polling(request, url, operations, there if is_all else None)
+
+
+index, index_live = page_and_region(_list, "operations.html", "_runs_list.html")
 
 
 def _can_filter(page: Page[Operation], filters: OperationFilters) -> bool:
@@ -170,19 +158,6 @@ def _members(
 # The timeline
 
 
-@require_safe
-def show_timeline(request: ConsoleRequest, project_id: str) -> HttpResponse:
-    """The picture, and a table that says the same."""
-    context, state = _timeline_page(request, project_id)
-    return render(request, "timeline.html", {**context, "polling": state})
-
-
-@require_safe
-def timeline_live(request: ConsoleRequest, project_id: str) -> HttpResponse:
-    context, state = _timeline_page(request, project_id)
-    return render_live(request, "_timeline_page.html", context, state)
-
-
 def _timeline_page(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any], Polling]:
     api = request.api
     hours = hours_asked(request.GET.get("hours", ""))
@@ -199,6 +174,12 @@ def _timeline_page(request: ConsoleRequest, project_id: str) -> tuple[dict[str, 
     }
     url = f"{reverse('timeline_live', args=[project_id])}?hours={hours}"
     return context, polling(request, url, latest, There.of(endpoints, branches))
+
+
+# The picture, and a table that says the same.
+show_timeline, timeline_live = page_and_region(
+    _timeline_page, "timeline.html", "_timeline_page.html"
+)
 
 
 def _operations_since(api: ManagementAPI, project_id: str, hours: int) -> Sequence[Operation]:

@@ -13,11 +13,11 @@ from django.views.decorators.http import require_safe
 from console.api_errors import APIError
 from console.api_results import Branch, Endpoint, Project
 from console.forms import PROJECTS_OFFERED
-from console.management_api import side_by_side
 from console.middleware import public
 from console.request import ConsoleRequest
 from console.sessions import Account, present
 from console.shortcuts import GROUPS
+from console.side_by_side import side_by_side
 
 OF_A_PROJECT = re.compile(r"/projects/([a-z0-9-]+)(?:/|$)")
 
@@ -97,7 +97,7 @@ def _here(request: ConsoleRequest, project_id: str) -> Iterator[Goal]:
     yield from _of_project(project, present(request).account)  # type: ignore[union-attr]
     names = {branch.id: branch.name for branch in branches}
     for endpoint in endpoints:
-        yield _endpoint(endpoint, names.get(endpoint.branch_id, endpoint.branch_id))
+        yield _endpoint(project, endpoint, names.get(endpoint.branch_id, endpoint.branch_id))
     for branch in branches:
         yield _branch(project, branch)
 
@@ -124,8 +124,8 @@ def _of_project(project: Project, account: Account) -> Iterator[Goal]:
             yield Goal(label, reverse(name, args=[project.id]), "action", project.name)
 
 
-def _endpoint(endpoint: Endpoint, branch_name: str) -> Goal:
-    url = reverse("endpoint", args=[endpoint.project_id, endpoint.id])
+def _endpoint(project: Project, endpoint: Endpoint, branch_name: str) -> Goal:
+    url = reverse("endpoint", args=[project.id, endpoint.id])
     return Goal(endpoint.id, url, "endpoint", f"on {branch_name}")
 
 

@@ -2,6 +2,7 @@
 
 from django.http import HttpResponse, HttpResponseRedirect
 from django.urls import reverse
+from django.utils.encoding import iri_to_uri
 from django.views.decorators.http import require_http_methods
 
 from console import preferences
@@ -19,7 +20,7 @@ def choose(request: ConsoleRequest) -> HttpResponse:
         answer: HttpResponse = HttpResponseRedirect(url)
         if request.htmx:
             # The whole page is to look otherwise.
-            answer = HttpResponse(headers={"HX-Redirect": url})
+            answer = HttpResponse(headers={"HX-Redirect": iri_to_uri(url)})
         preferences.keep(answer, form)
         return answer
     form.initial = {

@@ -2,6 +2,7 @@
 
 from http import HTTPStatus
 
+from django.conf import settings
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
@@ -30,6 +31,12 @@ def server_error(request: ConsoleRequest) -> HttpResponse:
 def wrong_method(request: ConsoleRequest) -> HttpResponse:
     advice = "This address answers to a button. Go back and use the button there."
     return _page(request, 405, "There is no page here", advice)
+
+
+def too_large(request: ConsoleRequest) -> HttpResponse:
+    most = settings.DATA_UPLOAD_MAX_MEMORY_SIZE >> 20
+    advice = f"At most {most} MiB can be sent at once. Nothing of it was done."
+    return _page(request, 413, "That is too much", advice)
 
 
 def csrf_failure(request: ConsoleRequest, reason: str = "") -> HttpResponse:

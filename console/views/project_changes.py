@@ -10,10 +10,10 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from console import losses
 from console.forms import ConfirmForm, ProjectForm, RenameForm
-from console.management_api import side_by_side
 from console.parts import part
 from console.request import ConsoleRequest
 from console.responses import FormPage, choices, done, problems_beside, show_form
+from console.side_by_side import side_by_side
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

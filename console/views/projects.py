@@ -9,21 +9,26 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_safe
 
-from console.api_results import Endpoint
+from console.api_events import Event
+from console.api_results import Endpoint, Page
 from console.dashboard import (
-    LATELY,
+    FAILED,
     ORDERS,
+    SLEPT,
+    WOKE,
     ProjectRow,
     latest,
     project_rows,
     totals,
 )
 from console.listing import Listing, Order, listing
-from console.management_api import each_or_none, or_none, side_by_side
+from console.management_api import ManagementAPI
 from console.outcomes import Outcome, There
-from console.polling import Polling, polling, render_live
+from console.parts import first_problem, part
+from console.polling import Polling, page_and_region, polling
 from console.request import ConsoleRequest
 from console.rows import ENDPOINT_ORDERS, endpoint_row
+from console.side_by_side import each_or_none, side_by_side
 
 # The most that the API gives at once.
 PROJECTS_READ = 400
@@ -34,27 +39,18 @@ SWITCHED_TO = 12
 OPERATIONS_READ = 50
 
 
-@require_safe
-def dashboard(request: ConsoleRequest) -> HttpResponse:
-    context, state = _dashboard(request)
-    return render(request, "dashboard.html", {**context, "polling": state})
-
-
-@require_safe
-def dashboard_live(request: ConsoleRequest) -> HttpResponse:
-    context, state = _dashboard(request)
-    return render_live(request, "_dashboard.html", context, state)
-
-
 def _dashboard(request: ConsoleRequest) -> tuple[dict[str, Any], Polling]:
     api = request.api
     cursor = request.GET.get("cursor", "")
-    page, states, events = side_by_side(
+    page, told, failures, turns = side_by_side(
         lambda: api.projects(limit=PROJECTS_READ, cursor=cursor),
-        or_none(api.project_states),
-        or_none(lambda: api.events(limit=EVENTS_READ, type=",".join(LATELY), since=_day())),
+        part(api.project_states),
+        # By themselves: where much wakes and sleeps, no failure would be among the newest.
+        part(lambda: _lately(api, FAILED)),
+        part(lambda: _lately(api, WOKE, SLEPT)),
     )
-    happened = events.items if events else []
+    states = None if told.problem else told.items
+    happened = [*failures.items, *turns.items]
 
     def listed(endpoints: Mapping[str, Sequence[Endpoint] | None]) -> Listing[ProjectRow]:
         return listing(
@@ -72,19 +68,31 @@ def _dashboard(request: ConsoleRequest) -> tuple[dict[str, Any], Polling]:
     rows = project_rows(page.items, states, {}, happened)
     url = reverse("dashboard_live")
     query = request.GET.urlencode()
-    unfinished = sum(row.unfinished for row in rows)
+    unfinished = sum(row.unfinished or 0 for row in rows)
     outcome = Outcome(unfinished=unfinished, failures=None)
     state = Polling(f"{url}?{query}" if query else url, outcome=outcome)
     context = {
         "listing": projects,
         "here": reverse("dashboard"),
         "totals": totals(rows) if states is not None else None,
-        "knows_events": events is not None,
+        "problem": first_problem(told, failures, turns),
+        "knows_events": not (failures.problem or turns.problem),
+        "more_failed": failures.is_cut,
+        "more_turned": turns.is_cut,
         "lately": latest(happened, page.items, most=LATELY_SHOWN),
         "next_cursor": page.cursor,
         "is_first_page": not cursor,
     }
     return context, state
+
+
+dashboard, dashboard_live = page_and_region(_dashboard, "dashboard.html", "_dashboard.html")
+
+
+def _lately(api: ManagementAPI, *types: str) -> Page[Event]:
+    """Of the last day; of these types alone, also where the server passes over the filter."""
+    page = api.events(limit=EVENTS_READ, type=",".join(types), since=_day())
+    return Page([event for event in page.items if event.type in types], page.cursor)
 
 
 def _day() -> str:
@@ -109,18 +117,6 @@ def switcher(request: ConsoleRequest, project_id: str) -> HttpResponse:
     }
     template = "_switcher.html" if request.htmx else "switcher.html"
     return render(request, template, context)
-
-
-@require_safe
-def show(request: ConsoleRequest, project_id: str) -> HttpResponse:
-    context, state = _contents(request, project_id)
-    return render(request, "project.html", {**context, "polling": state})
-
-
-@require_safe
-def live(request: ConsoleRequest, project_id: str) -> HttpResponse:
-    context, state = _contents(request, project_id)
-    return render_live(request, "_project.html", context, state)
 
 
 def _contents(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any], Polling]:
@@ -157,3 +153,6 @@ def _contents(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any],
     url = reverse("project_live", args=[project_id])
     url = f"{url}?{found.query}" if found.query else url
     return context, polling(request, url, operations.items, There.of(endpoints, branches))
+
+
+show, live = page_and_region(_contents, "project.html", "_project.html")

@@ -11,48 +11,58 @@ from django.shortcuts import render
 from django.views.decorators.http import require_http_methods
 
 from console import sessions, sql_over_http
-from console.api_errors import APIError, NotOffered, Unauthorized
-from console.management_api import side_by_side
+from console.api_errors import APIError, NotOffered
+from console.api_results import Project
 from console.query_form import USUALLY, QueryForm
 from console.query_rows import (
     EXPLAIN,
     TABLES,
+    all_shown,
     by_schema,
     look_at,
     mark_of,
     read_table,
-    shown,
 )
 from console.reach import READ_ONLY
 from console.request import ConsoleRequest
-from console.responses import spell_out
-from console.sql_over_http import Query, Result, SqlFailed
-from console.sql_statements import Statement, split
+from console.responses import words_beside
+from console.side_by_side import side_by_side
+from console.sql_over_http import Query, SqlFailed
+from console.sql_statements import MOST_STATEMENTS, split
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def show(request: ConsoleRequest, project_id: str) -> HttpResponse:
     sign_in = sessions.present(request)
-    if sign_in is None or not sign_in.account.is_perch:
+    if sign_in is not None and not sign_in.account.is_perch:
         raise NotOffered("Queries are asked of Perch's own proxy.")
+    is_read_only = sign_in is not None and sign_in.account.read_only
     form = QueryForm(request.POST or None)
     act = request.POST.get("act", "")
-    answer: dict[str, Any] = {}
-    if sign_in.account.read_only:
+    answer: dict[str, Any] = {"asked_tables": act == "tables", "project_id": project_id}
+    if is_read_only:
         answer["refused"] = READ_ONLY
-    elif request.method == "POST" and act != "choose" and form.is_valid():
-        answer = _answer(request, project_id, form)
-        if request.htmx:
-            # Of the page only what was asked for.
-            template = "_query_tables.html" if act == "tables" else "_query_answer.html"
-            context = {**answer, "project_id": project_id, "asked_tables": act == "tables"}
-            return render(request, template, context)
     elif request.method == "POST" and act != "choose":
-        answer["refused"] = "Choose a branch, a database and a role that are there."
-    context = _offer(request, project_id, form)
+        answer |= _answer(request, project_id, form)
+    if request.htmx and request.method == "POST" and act != "choose":
+        # Of the page only what was asked for.
+        template = "_query_tables.html" if act == "tables" else "_query_answer.html"
+        return render(request, template, answer)
+    context = _place(request, project_id, form) | answer | {"form": form}
     template = "_query_place.html" if request.htmx and act == "choose" else "query.html"
-    context |= answer | {"form": form, "asked_tables": act == "tables"}
     return render(request, template, context)
+
+
+def _place(request: ConsoleRequest, project_id: str, form: QueryForm) -> dict[str, Any]:
+    """The form's lists, filled; what was typed and answered is not lost for want of them."""
+    try:
+        return _offer(request, project_id, form)
+    except APIError:
+        if request.method != "POST":
+            raise
+    form.offer_branches([], [])
+    form.offer_place([], [])
+    return {"project": Project.read({"id": project_id}), "has_branch": True}
 
 
 def _offer(request: ConsoleRequest, project_id: str, form: QueryForm) -> dict[str, Any]:
@@ -84,17 +94,19 @@ def _offer(request: ConsoleRequest, project_id: str, form: QueryForm) -> dict[st
             if name in request.GET:
                 form.initial[name] = request.GET[name]
         form.offer_place(databases, roles)
-    return {"project": project, "project_id": project.id, "has_branch": bool(chosen)}
+    return {"project": project, "has_branch": bool(chosen)}
 
 
 def _answer(request: ConsoleRequest, project_id: str, form: QueryForm) -> dict[str, Any]:
     """What was asked for, as the templates show it."""
+    if not form.is_valid():
+        return {"refused": "Choose a branch, a database and a role that are there."}
     typed: str = form.cleaned_data["sql"].replace("\r\n", "\n")
     if table := read_table(request.POST.get("table", "")):
         answer = _run(request, project_id, form, look_at(table))
         if "results" in answer:
-            columns, rows = answer["results"]
-            return {"table": table, "columns": shown(columns), "rows": shown(rows)}
+            columns, rows = all_shown(answer["results"])
+            return {"table": table, "columns": columns, "rows": rows}
         return answer
     if request.POST.get("act") == "tables":
         answer = _run(request, project_id, form, [TABLES])
@@ -104,19 +116,17 @@ def _answer(request: ConsoleRequest, project_id: str, form: QueryForm) -> dict[s
     statements = split(typed)
     if not statements:
         return {"refused": "There is no statement to run."}
+    if len(statements) > MOST_STATEMENTS:
+        return {"refused": f"At most {MOST_STATEMENTS} statements can be run at once."}
     prefix = EXPLAIN if request.POST.get("act") == "explain" else ""
     queries = [Query(prefix + statement.text) for statement in statements]
     answer = _run(request, project_id, form, queries)
     if failure := answer.get("failure"):
         return answer | {"mark": mark_of(failure, typed, statements, prefix=prefix)}
     if "results" in answer:
-        answer["results"] = _shown(answer["results"], statements)
+        texts = [one.text for one in statements] if len(statements) > 1 else []
+        answer["results"] = all_shown(answer["results"], texts)
     return answer
-
-
-def _shown(results: list[Result], statements: list[Statement]) -> list[Any]:
-    texts = [one.text for one in statements] if len(statements) > 1 else [""]
-    return [shown(*pair) for pair in zip(results, texts, strict=False)]
 
 
 def _run(
@@ -126,6 +136,7 @@ def _run(
     for as long as this takes."""
     chosen = form.cleaned_data
     try:
+        request.api.require_current()
         uri = request.api.connection_uri(
             project_id,
             branch_id=chosen["branch"],
@@ -134,10 +145,8 @@ def _run(
             database=chosen["database"],
             pooled=False,
         )
-    except Unauthorized:
-        raise
     except APIError as problem:
-        return {"refused": spell_out(problem)}
+        return {"refused": words_beside(problem)}
     began = time.perf_counter()
     try:
         results = sql_over_http.run(

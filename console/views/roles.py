@@ -6,12 +6,18 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
 from console.branch_forms import RoleForm
-from console.forms import EmptyForm
 from console.losses import Loss
-from console.management_api import side_by_side
 from console.parts import part
 from console.request import ConsoleRequest
-from console.responses import FormPage, done, problems_beside, show_form, show_secret
+from console.responses import (
+    FormPage,
+    done,
+    problems_beside,
+    show_confirmation,
+    show_form,
+    show_secret,
+)
+from console.side_by_side import side_by_side
 
 KEEP_IT = (
     "Copy it now, and keep it where you keep passwords: it can be shown again only where the "
@@ -41,28 +47,23 @@ def create(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
 def password(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
     """Shows it on a press, and so as an answer to a POST alone."""
     name = request.GET.get("name", "")
-    form = EmptyForm(request.POST if request.method == "POST" else None)
-    if request.method == "POST" and form.is_valid():
-        with problems_beside(form):
-            shown = request.api.catalog.reveal_password(project_id, branch_id, name)
-            return _show(request, project_id, branch_id, name, shown, is_new=False)
     page = FormPage(
         title=f"The password of {name}",
         intro="Who knows it can do in the branch's databases what the role may.",
         submit="Show the password",
         back=reverse("branch", args=[project_id, branch_id]),
     )
-    return show_form(request, form, page)
+
+    def reveal() -> HttpResponse:
+        shown = request.api.catalog.reveal_password(project_id, branch_id, name)
+        return _show(request, project_id, branch_id, name, shown, is_new=False)
+
+    return show_confirmation(request, lambda: page, reveal)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def reset(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
     name = request.GET.get("name", "")
-    form = EmptyForm(request.POST if request.method == "POST" else None)
-    if request.method == "POST" and form.is_valid():
-        with problems_beside(form):
-            new = request.api.catalog.reset_password(project_id, branch_id, name)
-            return _show(request, project_id, branch_id, name, new, is_new=True)
     page = FormPage(
         title=f"New password for {name}",
         intro=f"The present one stops working within moments, and connections of {name} are "
@@ -71,43 +72,55 @@ def reset(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRespo
         danger=True,
         back=reverse("branch", args=[project_id, branch_id]),
     )
-    return show_form(request, form, page)
+
+    def renew() -> HttpResponse:
+        new = request.api.catalog.reset_password(project_id, branch_id, name)
+        return _show(request, project_id, branch_id, name, new, is_new=True)
+
+    return show_confirmation(request, lambda: page, renew)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def delete(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
     name = request.GET.get("name", "")
     url = reverse("branch", args=[project_id, branch_id])
-    form = EmptyForm(request.POST if request.method == "POST" else None)
-    if request.method == "POST" and form.is_valid():
-        with problems_beside(form):
-            request.api.catalog.delete_role(project_id, branch_id, name)
-            return done(request, url, f"The role {name} is deleted.")
-    branch_name, owned, blocked = "the branch", "", ""
-    if request.method != "POST":
+
+    def remove() -> HttpResponse:
+        request.api.catalog.delete_role(project_id, branch_id, name)
+        return done(request, url, f"The role {name} is deleted.")
+
+    def page() -> FormPage:
+        if request.method == "POST":
+            return _deletion_page(name, "the branch", url)
         branch, databases = side_by_side(
             lambda: request.api.branch(project_id, branch_id),
             part(lambda: request.api.catalog.databases(project_id, branch_id)),
         )
-        branch_name = branch.name
         owned = ", ".join(one.name for one in databases.items if one.owner_name == name)
+        return _deletion_page(name, branch.name, url, owned)
+
+    return show_confirmation(request, page, remove)
+
+
+def _deletion_page(name: str, branch_name: str, url: str, owned: str = "") -> FormPage:
     if owned:
-        blocked = f"{name} owns databases: {owned}. Give them another owner first."
-    page = FormPage(
+        return FormPage(
+            title=f"Delete the role {name}",
+            submit="Delete role",
+            back=url,
+            blocked=f"{name} owns databases: {owned}. Give them another owner first.",
+        )
+    return FormPage(
         title=f"Delete the role {name}",
-        intro="" if blocked else f"It goes from {branch_name} for good, and with it:",
+        intro=f"It goes from {branch_name} for good, and with it:",
         submit="Delete role",
         danger=True,
         back=url,
-        blocked=blocked,
-        losses=()
-        if blocked
-        else (
+        losses=(
             Loss("Its password", f"nobody connects as {name} any more"),
             Loss("Its connections", "drop at once"),
         ),
     )
-    return show_form(request, form, page)
 
 
 def _show(

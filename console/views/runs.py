@@ -18,9 +18,9 @@ from console.api_operations import Operation
 from console.api_results import Branch, Endpoint, Project
 from console.event_rows import EventRow, event_row
 from console.forms import new_once
-from console.management_api import ManagementAPI, each_or_none, side_by_side
+from console.management_api import ManagementAPI
 from console.outcomes import There
-from console.polling import Polling, polling, render_live
+from console.polling import Polling, page_and_region, polling, render_live
 from console.request import ConsoleRequest
 from console.run_rows import (
     log_lines,
@@ -28,10 +28,11 @@ from console.run_rows import (
     run_row,
     run_url,
     things,
-    waterfall,
     why_failed,
 )
 from console.runs import Names, Run
+from console.side_by_side import each_or_none, side_by_side
+from console.waterfall import waterfall
 
 # More than the operations of one request, and than the retries of one run, ever are.
 CHAIN_READ = 100
@@ -41,18 +42,6 @@ STORIES_READ = 12
 EVENTS_READ = 20
 # What was asked for is written at once; what has come of it follows.
 AT_ONCE = timedelta(milliseconds=100)
-
-
-@require_safe
-def show(request: ConsoleRequest, project_id: str, chain_id: str) -> HttpResponse:
-    context, state = _of_chain(request, project_id, chain_id)
-    return render(request, "run.html", {**context, "polling": state})
-
-
-@require_safe
-def live(request: ConsoleRequest, project_id: str, chain_id: str) -> HttpResponse:
-    context, state = _of_chain(request, project_id, chain_id)
-    return render_live(request, "_run.html", context, state)
 
 
 @require_safe
@@ -111,6 +100,9 @@ def _of_chain(
     told = _TellingMore(api, project_id, run)
     url = reverse("run_live", args=[project_id, chain_id])
     return _page(request, url, told.run, (project, branches, endpoints), told)
+
+
+show, live = page_and_region(_of_chain, "run.html", "_run.html")
 
 
 class _TellingMore:

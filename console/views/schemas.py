@@ -7,10 +7,10 @@ from django.views.decorators.http import require_safe
 from console.api_errors import APIError, NotFound, Unauthorized
 from console.api_results import Branch
 from console.branch_forms import ComparisonForm
-from console.management_api import side_by_side
 from console.parts import part
 from console.request import ConsoleRequest
 from console.schema_diff import read_diff
+from console.side_by_side import side_by_side
 
 
 @require_safe

@@ -10,16 +10,23 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST
 
 from console import one_time_links, sessions
-from console.api_errors import APIError, Forbidden, NonsenseAnswer, Refused, Unauthorized
+from console.api_errors import (
+    APIError,
+    Forbidden,
+    NonsenseAnswer,
+    Refused,
+    Unauthorized,
+)
 from console.api_keys import OwnKey
 from console.api_results import User
 from console.forms import EmptyForm
-from console.management_api import ManagementAPI, side_by_side
+from console.management_api import ManagementAPI
 from console.middleware import public
 from console.request import ConsoleRequest
-from console.responses import FormPage, back, done, show_form, spell_out
+from console.responses import FormPage, back, done, problems_beside, show_form, spell_out
 from console.servers import default_server, find_server, servers
 from console.sessions import Account
+from console.side_by_side import side_by_side
 from console.sign_in_form import SignInForm
 
 
@@ -51,22 +58,34 @@ def sign_in(request: ConsoleRequest) -> HttpResponse:
 def by_link(request: ConsoleRequest) -> HttpResponse:
     """A one-time link. To look at it uses nothing up: programs follow links, to preview them."""
     code = request.POST.get("code") or request.GET.get("code") or ""
+    key, account, problem = one_time_links.key_of(code), None, None
     if request.method != "POST":
-        is_good = one_time_links.is_good(code)
-        context = {"code": code, "is_good": is_good}
-        return render(request, "sign_in_link.html", context, status=200 if is_good else 410)
-    key = one_time_links.redeem(code)
-    problem = None
+        return _show_link(request, code if key else "")
     if key:
         try:
             account = _account(ManagementAPI(key))
-        except APIError as error:
-            problem = spell_out(error)
-        else:
-            sessions.sign_in(request, key=key, account=account)
-            return HttpResponseRedirect(_first_page(reverse("dashboard"), account))
-    context = {"is_good": False, "problem": problem}
-    return render(request, "sign_in_link.html", context, status=410)
+        except Unauthorized as refusal:
+            problem = refusal
+        except APIError as failure:
+            # It says nothing of the key: the link stays good.
+            return _show_link(request, code, failure)
+    if one_time_links.use_up(code) and account:
+        sessions.sign_in(request, key=key, account=account)
+        return HttpResponseRedirect(_first_page(reverse("dashboard"), account))
+    return _show_link(request, "", problem)
+
+
+def _show_link(
+    request: ConsoleRequest, good_code: str, problem: APIError | None = None
+) -> HttpResponse:
+    """The button that uses it, while it is good."""
+    status = 410 if not good_code else problem.page_status if problem else 200
+    context = {
+        "code": good_code,
+        "is_good": bool(good_code),
+        "problem": spell_out(problem) if problem else "",
+    }
+    return render(request, "sign_in_link.html", context, status=status)
 
 
 @public
@@ -83,17 +102,22 @@ def switch(request: ConsoleRequest) -> HttpResponse:
 @public
 @require_POST
 def sign_out(request: ConsoleRequest) -> HttpResponse:
-    sessions.sign_out(request, of_all=request.POST.get("which") == "all")
+    of_all, now = request.POST.get("which") == "all", sessions.present(request)
+    if request.is_out_of_date and now and not of_all:
+        words = f"You have signed in anew since, as {now.account.name}: you still are."
+        messages.error(request, words)
+        return HttpResponseRedirect(reverse("dashboard"))
+    sessions.sign_out(request, of_all=of_all)
     messages.success(request, "You are signed out.")
     return HttpResponseRedirect(reverse("sign_in"))
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def sign_out_everywhere(request: ConsoleRequest) -> HttpResponse:
-    if request.method == "POST":
-        sessions.sign_out(request, everywhere=True)
-        words = "Whoever was signed in with this key is signed out."
-        return done(request, reverse("sign_in"), words, is_live=False)
+    form = EmptyForm(request.POST if request.method == "POST" else None)
+    if request.method == "POST" and form.is_valid():
+        with problems_beside(form):
+            return _signed_out_everywhere(request)
     page = FormPage(
         title="Sign out everywhere",
         intro="Whoever is signed in at this console with the same key, in whatever browser, is "
@@ -102,7 +126,24 @@ def sign_out_everywhere(request: ConsoleRequest) -> HttpResponse:
         back=back(request, reverse("dashboard")),
         is_reading=True,
     )
-    return show_form(request, EmptyForm(), page)
+    return show_form(request, form, page)
+
+
+def _signed_out_everywhere(request: ConsoleRequest) -> HttpResponse:
+    """Raises Unauthorized where nobody is signed in any more whose key it would be, and OutOfDate
+    where it may be another's by now."""
+    if sessions.present(request) is None:
+        raise Unauthorized("You are not signed in.")
+    request.api.require_current()
+    if sessions.sign_out(request, everywhere=True):
+        messages.success(request, "Whoever was signed in with this key is signed out.")
+    else:
+        words = (
+            "You are signed out here. Elsewhere the key is still signed in, as this console could "
+            "not write down that it is not. Whoever runs it finds the cause in its log."
+        )
+        messages.error(request, words)
+    return done(request, reverse("sign_in"), is_live=False)
 
 
 def _account(api: ManagementAPI) -> Account:

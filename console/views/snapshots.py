@@ -1,18 +1,27 @@
-"""Snapshots of branches: taking, restoring and deleting one."""
+"""Snapshots of branches: taking, changing, restoring and deleting one."""
+
+from datetime import UTC
 
 from django.http import HttpResponse
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
 from console.api_errors import NotFound
-from console.api_results import Branch
+from console.api_results import Branch, stamp
 from console.api_snapshots import Snapshot
-from console.branch_forms import SnapshotForm, SnapshotRestoreForm
-from console.forms import EmptyForm
+from console.branch_forms import SnapshotEditForm, SnapshotForm, SnapshotRestoreForm
 from console.losses import Loss
-from console.management_api import side_by_side
 from console.request import ConsoleRequest
-from console.responses import FormPage, back, choices, done, problems_beside, show_form
+from console.responses import (
+    FormPage,
+    back,
+    choices,
+    done,
+    problems_beside,
+    show_confirmation,
+    show_form,
+)
+from console.side_by_side import side_by_side
 from console.templatetags.console_tags import size
 
 
@@ -36,6 +45,28 @@ def create(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
         submit="Take snapshot",
         back=url,
     )
+    return show_form(request, form, page)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def edit(request: ConsoleRequest, project_id: str, snapshot_id: str) -> HttpResponse:
+    """Its name, and when it goes."""
+    url = back(request, reverse("branches", args=[project_id]))
+    form = SnapshotEditForm(request.POST if request.method == "POST" else None)
+    if request.method == "POST" and form.is_valid():
+        with problems_beside(form, "name"):
+            end = form.expires_at
+            changes = {
+                "name": form.cleaned_data["name"],
+                "expires_at": stamp(end) if end else None,
+            }
+            request.api.snapshots.update(project_id, snapshot_id, changes)
+            words = f"goes at {end:%Y-%m-%d %H:%M} UTC" if end else "stays until it is deleted"
+            return done(request, url, f"Snapshot {changes['name']} {words}.")
+    if request.method != "POST":
+        (snapshot,) = _snapshots(request, project_id, snapshot_id)
+        form.initial.update({"name": snapshot.name, **form.initial_of(snapshot.expires_at)})
+    page = FormPage(title="Change the snapshot", submit="Save", back=url)
     return show_form(request, form, page)
 
 
@@ -80,26 +111,32 @@ def _restored(
 @require_http_methods(["GET", "HEAD", "POST"])
 def delete(request: ConsoleRequest, project_id: str, snapshot_id: str) -> HttpResponse:
     url = back(request, reverse("branches", args=[project_id]))
-    form = EmptyForm(request.POST if request.method == "POST" else None)
-    if request.method == "POST" and form.is_valid():
-        with problems_beside(form):
-            request.api.snapshots.delete(project_id, snapshot_id)
-            return done(request, url, "The snapshot is deleted.")
-    found = choices(request, lambda: _snapshots(request, project_id, snapshot_id))
-    page = FormPage(
-        title=f"Delete {found[0].name}" if found else "Delete the snapshot",
-        intro="It goes for good, and with it:",
-        submit="Delete snapshot",
-        danger=True,
-        back=url,
-        losses=_losses(found[0]) if found else (),
-    )
-    return show_form(request, form, page)
+
+    def remove() -> HttpResponse:
+        request.api.snapshots.delete(project_id, snapshot_id)
+        return done(request, url, "The snapshot is deleted.")
+
+    def page() -> FormPage:
+        found = choices(request, lambda: _snapshots(request, project_id, snapshot_id))
+        return FormPage(
+            title=f"Delete {found[0].name}" if found else "Delete the snapshot",
+            intro="It goes for good, and with it:",
+            submit="Delete snapshot",
+            danger=True,
+            back=url,
+            losses=_losses(found[0]) if found else (),
+        )
+
+    return show_confirmation(request, page, remove)
 
 
 def _losses(snapshot: Snapshot) -> list[Loss]:
     taken = snapshot.timestamp or snapshot.created_at
-    when = f"as of {taken:%Y-%m-%d %H:%M:%S} UTC" if taken else "of the time when it was taken"
+    when = (
+        f"as of {taken.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+        if taken
+        else "of the time when it was taken"
+    )
     much = f"{size(snapshot.full_size)}, " if snapshot.full_size is not None else ""
     return [
         Loss("Its copy of the branch", f"{much}{when}"),

@@ -1,16 +1,20 @@
 """The status of the service: for who runs it."""
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
-from django.http import HttpResponse
-from django.shortcuts import render
-from django.views.decorators.http import require_safe
+from django.urls import reverse
 
 from console.api_status import Host
+from console.polling import Polling, page_and_region
 from console.request import ConsoleRequest
 from console.statuses import Status
 
+# Nothing that the channel tells of says that a process has fallen silent.
+LOOKED_AT = "5s"
+# Seconds. To a part of one, what was seen long ago would be so at another moment at each look.
+SEEN_WITHIN = 10
 THERE = Status("there", "There", "awake", "good")
 SILENT = Status("silent", "Silent", "cross", "bad")
 LANES = {
@@ -25,11 +29,11 @@ class HostRow:
     host: Host
 
     @property
-    def processes(self) -> list[tuple[str, Status, float | None]]:
-        """Each with how it is, and how many seconds ago it said that it is there."""
+    def processes(self) -> list[tuple[str, Status, datetime | None]]:
+        """Each with how it is, and when it last said that it is there."""
         seen = {"worker": self.host.worker_seen, "proxy": self.host.proxy_seen}
         return [
-            (name.capitalize(), SILENT if name in self.host.missing else THERE, ago)
+            (name.capitalize(), SILENT if name in self.host.missing else THERE, _moment(ago))
             for name, ago in seen.items()
         ]
 
@@ -43,18 +47,20 @@ class HostRow:
         return free is not None and reserve is not None and free < reserve
 
 
-@require_safe
-def show(request: ConsoleRequest) -> HttpResponse:
-    return render(request, "status.html", _contents(request))
+def _moment(seconds_ago: float | None) -> datetime | None:
+    if seconds_ago is None:
+        return None
+    at = datetime.now(UTC).timestamp() - seconds_ago
+    return datetime.fromtimestamp(at // SEEN_WITHIN * SEEN_WITHIN, UTC)
 
 
-@require_safe
-def live(request: ConsoleRequest) -> HttpResponse:
-    return render(request, "_status_of_service.html", {**_contents(request), "fragment": True})
-
-
-def _contents(request: ConsoleRequest) -> dict[str, Any]:
+def _contents(request: ConsoleRequest) -> tuple[dict[str, Any], Polling]:
     details = request.api.status.details()
     rows = [HostRow(host) for host in details.hosts]
     is_well = not any(host.missing or host.problems for host in details.hosts)
-    return {"details": details, "hosts": rows, "is_well": is_well}
+    context = {"details": details, "hosts": rows, "is_well": is_well}
+    url = reverse("status_live")
+    return context, Polling(url, url, LOOKED_AT)
+
+
+show, live = page_and_region(_contents, "status.html", "_status_of_service.html")

@@ -5,16 +5,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.http import HttpResponse
-from django.shortcuts import render
 from django.urls import reverse
-from django.views.decorators.http import require_http_methods, require_POST, require_safe
+from django.views.decorators.http import require_http_methods, require_POST
 
 from console.api_webhooks import ALL_EVENTS, Delivery, Webhook
 from console.event_words import event_type
-from console.forms import PROJECTS_OFFERED, EmptyForm
+from console.forms import PROJECTS_OFFERED
 from console.losses import Loss
-from console.management_api import side_by_side
-from console.polling import Polling, render_live
+from console.polling import Polling, page_and_region
 from console.request import ConsoleRequest
 from console.responses import (
     FormPage,
@@ -22,9 +20,11 @@ from console.responses import (
     choices,
     done,
     problems_beside,
+    show_confirmation,
     show_form,
     show_secret,
 )
+from console.side_by_side import side_by_side
 from console.statuses import delivery_status
 from console.webhook_form import WebhookForm
 
@@ -34,28 +34,18 @@ WATCHED_FOR = timedelta(seconds=30)
 WATCHED_EVERY = "1s"
 
 
-@require_safe
-def index(request: ConsoleRequest) -> HttpResponse:
-    return render(request, "webhooks.html", {**_list(request), "polling": _list_state()})
-
-
-@require_safe
-def index_live(request: ConsoleRequest) -> HttpResponse:
-    return render_live(request, "_webhooks.html", _list(request), _list_state())
-
-
-def _list(request: ConsoleRequest) -> dict[str, Any]:
-    return {"rows": [(one, _what_it_tells(one)) for one in request.api.webhooks.list()]}
-
-
-def _list_state() -> Polling:
-    return Polling(reverse("webhooks_live"))
+def _list(request: ConsoleRequest) -> tuple[dict[str, Any], Polling]:
+    rows = [(one, _what_it_tells(one)) for one in request.api.webhooks.list()]
+    return {"rows": rows}, Polling(reverse("webhooks_live"))
 
 
 def _what_it_tells(webhook: Webhook) -> list[str]:
     if list(webhook.event_types) == [ALL_EVENTS]:
         return ["All events"]
     return [event_type(value).label for value in webhook.event_types]
+
+
+index, index_live = page_and_region(_list, "webhooks.html", "_webhooks.html")
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -89,18 +79,6 @@ def _show_secret(request: ConsoleRequest, webhook: Webhook) -> HttpResponse:
     return show_secret(request, "_secret.html", context)
 
 
-@require_safe
-def show(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
-    context, state = _one(request, webhook_id)
-    return render(request, "webhook.html", {**context, "polling": state})
-
-
-@require_safe
-def show_live(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
-    context, state = _one(request, webhook_id)
-    return render_live(request, "_webhook.html", context, state)
-
-
 def _one(request: ConsoleRequest, webhook_id: str) -> tuple[dict[str, Any], Polling]:
     webhook, deliveries = side_by_side(
         lambda: request.api.webhooks.get(webhook_id),
@@ -117,6 +95,9 @@ def _one(request: ConsoleRequest, webhook_id: str) -> tuple[dict[str, Any], Poll
     return context, Polling(url, url, WATCHED_EVERY if _is_on_its_way(deliveries) else "")
 
 
+show, show_live = page_and_region(_one, "webhook.html", "_webhook.html")
+
+
 def _is_on_its_way(found: Sequence[Delivery]) -> bool:
     since = datetime.now(UTC) - WATCHED_FOR
     return any(
@@ -126,10 +107,6 @@ def _is_on_its_way(found: Sequence[Delivery]) -> bool:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def rotate(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
-    form = EmptyForm(request.POST if request.method == "POST" else None)
-    if request.method == "POST" and form.is_valid():
-        with problems_beside(form):
-            return _show_secret(request, request.api.webhooks.rotate_secret(webhook_id))
     page = FormPage(
         title="Make a new secret",
         intro="A new secret is made and shown once. For a day messages are signed with the one "
@@ -137,30 +114,35 @@ def rotate(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
         submit="Make a new secret",
         back=reverse("webhook", args=[webhook_id]),
     )
-    return show_form(request, form, page)
+    return show_confirmation(
+        request,
+        lambda: page,
+        lambda: _show_secret(request, request.api.webhooks.rotate_secret(webhook_id)),
+    )
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def delete(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
-    form = EmptyForm(request.POST if request.method == "POST" else None)
-    if request.method == "POST" and form.is_valid():
-        with problems_beside(form):
-            request.api.webhooks.delete(webhook_id)
-            return done(request, reverse("webhooks"), "The webhook is deleted.", is_live=False)
-    # Nobody should be asked to confirm the deletion of what isn't there.
-    found = choices(request, lambda: [request.api.webhooks.get(webhook_id)])
-    page = FormPage(
-        title="Delete the webhook",
-        intro=f"To {found[0].url if found else webhook_id}. It goes for good, and with it:",
-        submit="Delete webhook",
-        danger=True,
-        back=reverse("webhook", args=[webhook_id]),
-        losses=(
-            Loss("Its secret", "your program can check no message by it any more"),
-            Loss("Its deliveries", "the record of them, and what still waits to be sent"),
-        ),
-    )
-    return show_form(request, form, page)
+    def remove() -> HttpResponse:
+        request.api.webhooks.delete(webhook_id)
+        return done(request, reverse("webhooks"), "The webhook is deleted.", is_live=False)
+
+    def page() -> FormPage:
+        # Nobody should be asked to confirm the deletion of what isn't there.
+        found = choices(request, lambda: [request.api.webhooks.get(webhook_id)])
+        return FormPage(
+            title="Delete the webhook",
+            intro=f"To {found[0].url if found else webhook_id}. It goes for good, and with it:",
+            submit="Delete webhook",
+            danger=True,
+            back=reverse("webhook", args=[webhook_id]),
+            losses=(
+                Loss("Its secret", "your program can check no message by it any more"),
+                Loss("Its deliveries", "the record of them, and what still waits to be sent"),
+            ),
+        )
+
+    return show_confirmation(request, page, remove)
 
 
 @require_POST

@@ -83,3 +83,5 @@ class ConnectionQuery(Schema):
     branch_id: Text | None = None
     endpoint_id: Text | None = None
     pooled: bool = False
+    # Perch's own. Without it nothing is shown that must not be seen, and no event tells of it.
+    password: bool = True

@@ -7,6 +7,7 @@ from ninja import Query
 
 from controlplane.api.auth import AuthenticatedRequest
 from controlplane.api.pagination import ConnectionQuery, ProjectsQuery
+from controlplane.api.reach import check_passwords
 from controlplane.api.requests.projects import CreateProject, UpdateProject
 from controlplane.api.responses.connections import ConnectionUri
 from controlplane.api.responses.projects import (
@@ -163,7 +164,12 @@ def connection_details(connection: Connection) -> dict[str, Any]:
 def get_connection_uri(
     request: AuthenticatedRequest, project_id: str, query: Query[ConnectionQuery]
 ) -> dict[str, Any]:
-    """A connection string with the role's password, for a branch's endpoint."""
+    """A connection string with the role's password, for a branch's endpoint.
+
+    `password=false` leaves it out: nothing secret is read then, which a key that only reads may do,
+    and which is no `role.password_revealed`."""
+    if query.password:
+        check_passwords(request.api_key)
     found = connections.find_connection(
         request.auth,
         project_id,
@@ -172,5 +178,6 @@ def get_connection_uri(
         role_name=query.role_name,
         database_name=query.database_name,
         pooled=query.pooled,
+        with_password=query.password,
     )
     return {"uri": found.uri}

@@ -12,13 +12,8 @@ from controlplane.services.projects import find_project
 
 PREFIX = "api/v2"
 PROJECT = "/projects/<project_id>"
-# What reads a password, or a connection string with one.
-SECRETS = frozenset(
-    {
-        f"{PROJECT}/connection_uri",
-        f"{PROJECT}/branches/<branch_id>/roles/<role_name>/reveal_password",
-    }
-)
+# What reads a password whatever is asked for; a connection string's view looks at its query.
+SECRETS = frozenset({f"{PROJECT}/branches/<branch_id>/roles/<role_name>/reveal_password"})
 # What a key of one project may read beside it: who it is, where it could be and how that fares,
 # and the list that then has just its project.
 BESIDE_THE_PROJECT = frozenset(
@@ -49,9 +44,15 @@ def check_reach(request: HttpRequest, key: ApiKey) -> None:
         if request.method != "GET":
             raise Forbidden(f"this API key is read-only: {request.method} is out of its reach")
         if route in SECRETS:
-            raise Forbidden("this API key is read-only: passwords are out of its reach")
+            check_passwords(key)
     if key.project_id is not None:
         _check_project(request, key, key.project_id, route)
+
+
+def check_passwords(key: ApiKey) -> None:
+    """Raises Forbidden."""
+    if key.read_only:
+        raise Forbidden("this API key is read-only: passwords are out of its reach")
 
 
 def _check_project(request: HttpRequest, key: ApiKey, own: str, route: str) -> None:

@@ -21,7 +21,7 @@ import psutil
 from django.conf import settings
 
 from controlplane.compute import branch_data
-from controlplane.compute.accounts import account_of, running_as
+from controlplane.compute.accounts import account_of, launched_as
 from controlplane.compute.foreign_files import read_regular, remove_from
 from controlplane.compute.logs import flush_log, open_log
 from controlplane.compute.occupants import (
@@ -151,13 +151,14 @@ def _start(branch_id: str, socket_dir: Path, program: str, inherited: int) -> No
     log = open_log(log_file)
     try:
         child = subprocess.Popen(
-            [program, _config_file(branch_id)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=log,
             start_new_session=True,
             pass_fds=[inherited],
-            **running_as(account_of(branch_data.branch_dir(branch_id))),
+            **launched_as(
+                account_of(branch_data.branch_dir(branch_id)), [program, _config_file(branch_id)]
+            ),
         )
     finally:
         os.close(log)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from controlplane.compute.accounts import account_of, running_as
+from controlplane.compute.accounts import account_of, launched_as, running_as
 from controlplane.compute.binaries import postgres_bin
 from controlplane.compute.foreign_files import read_regular, remove_from
 from controlplane.compute.logs import flush_log, open_log
@@ -227,15 +227,15 @@ def _spawn(
 ) -> "subprocess.Popen[bytes]":
     log = open_log(log_file)
     try:
-        return subprocess.Popen(
-            [postgres_bin() / "postgres", "-D", data_dir, "-c", f"config_file={config_file}"],
+        command = (postgres_bin() / "postgres", "-D", data_dir, "-c", f"config_file={config_file}")
+        return subprocess.Popen[bytes](
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             # Of its own session: it must survive the worker and its terminal.
             start_new_session=True,
             pass_fds=[] if lease is None else [lease],
-            **running_as(account_of(data_dir.parent)),
+            **launched_as(account_of(data_dir.parent), command),
         )
     finally:
         os.close(log)

@@ -227,7 +227,7 @@ def endpoint_entered(
 ) -> Event:
     """It is about to enter another state than it is in: active, or idle."""
     is_active = state == EndpointState.ACTIVE
-    summary = f"The endpoint {endpoint.id} is {state.value} now" + (reason and f": {reason}")
+    summary = f"The endpoint {endpoint.id} became {state.value}" + (reason and f": {reason}")
     return _of_endpoint(
         EventType.ENDPOINT_ACTIVE if is_active else EventType.ENDPOINT_IDLE,
         project,

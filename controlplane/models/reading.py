@@ -25,8 +25,9 @@ class Reading(Generic[Row]):
 
     `rest` is what follows its FROM, in which the table is called `t`, with values as psycopg names
     them: `%(project)s`. `joined` are its foreign keys whose rows come along, and theirs after them
-    ("project", "project__region"); in the SQL they have these names. `extra` are further
-    attributes, by the SQL of each; `without` are fields that Django reads once they are asked for.
+    ("project", "project__region"), or the one row whose key leads to it ("branch__meter"); in the
+    SQL they have these names. `extra` are further attributes, by the SQL of each; `without` are
+    fields that Django reads once they are asked for.
     """
 
     def __init__(
@@ -58,11 +59,13 @@ class Reading(Generic[Row]):
 
     def _with_others(self, columns: Sequence[Any], given: Given) -> Row:
         row = self._table.made(columns, given)
-        made: dict[str, models.Model] = {"": row}
+        made: dict[str, models.Model | None] = {"": row}
         place = len(self._table.names)
         for one in self._relations:
-            made[one.name] = one.table.made(columns[place:])
-            one.key.set_cached_value(made[one.holder], made[one.name])
+            has_one = columns[place + one.table.key_place] is not None
+            made[one.name] = one.table.made(columns[place:]) if has_one else None
+            if holder := made[one.holder]:
+                one.key.set_cached_value(holder, made[one.name])
             place += len(one.table.names)
         row.__dict__.update(zip(self._extra, columns[place:], strict=True))
         return row
@@ -79,9 +82,9 @@ class Reading(Generic[Row]):
             holder, _, field = name.rpartition("__")
             model = found[holder].key.related_model if holder else self._model
             key = model._meta.get_field(field)
-            assert isinstance(key, models.ForeignKey)
-            assert not key.null, "a row without the other would be left out"
-            found[name] = Relation(name, holder, key, Table(key.related_model))
+            assert isinstance(key, models.ForeignKey | models.OneToOneRel)
+            is_optional = key.null or bool(holder and found[holder].is_optional)
+            found[name] = Relation(name, holder, key, Table(key.related_model), is_optional)
         return list(found.values())
 
     @cached_property
@@ -89,10 +92,7 @@ class Reading(Generic[Row]):
         columns, tables = self._table.columns("t"), [f"{self._table.name} t"]
         for one in self._relations:
             columns += one.table.columns(one.name)
-            holder = one.holder or "t"
-            tables.append(
-                f"JOIN {one.table.name} {one.name} ON {one.name}.id = {holder}.{one.key.column}"
-            )
+            tables.append(one.join)
         columns += [f"({sql}) AS {name}" for name, sql in self._extra.items()]
         return " ".join(["SELECT", ", ".join(columns), "FROM", *tables, self._rest])
 
@@ -106,6 +106,7 @@ class Table(Generic[Row]):
         fields = [one for one in model._meta.concrete_fields if one.name not in without]
         self._column_names = [one.column for one in fields]
         self.names = [one.attname for one in fields]
+        self.key_place = next(place for place, one in enumerate(fields) if one.primary_key)
         # JSON is read by the driver already.
         self._converters = [
             (one.attname, one.from_db_value)
@@ -138,9 +139,21 @@ class ReadState(ModelState):
 
 @dataclass(frozen=True)
 class Relation:
-    """A foreign key of `holder`'s ("" for the rows themselves), and what it leads to."""
+    """A foreign key of `holder`'s ("" for the rows themselves), or that of the one row which leads
+    to the holder, and the table that it brings along."""
 
     name: str
     holder: str
-    key: "models.ForeignKey[Any, Any]"
+    key: "models.ForeignKey[Any, Any] | models.OneToOneRel"
     table: Table[Any]
+    # Whether a holder may have none.
+    is_optional: bool
+
+    @property
+    def join(self) -> str:
+        ours, theirs = self.key.get_joining_fields()[0]
+        kind = "LEFT JOIN" if self.is_optional else "JOIN"
+        return (
+            f"{kind} {self.table.name} {self.name}"
+            f" ON {self.name}.{theirs.column} = {self.holder or 't'}.{ours.column}"
+        )

@@ -25,6 +25,7 @@ from controlplane.models import (
     InitSource,
     Operation,
 )
+from controlplane.models.reading import Reading
 from controlplane.operations.actions import details_of, rule_of
 from controlplane.operations.details import ApplyConfigDetails, SuspendComputeDetails
 from controlplane.operations.replacing import (
@@ -35,6 +36,10 @@ from controlplane.operations.replacing import (
 from controlplane.operations.states import enter
 
 log = logging.getLogger(__name__)
+
+# Of a `Reading`.
+LIVING = "WHERE t.id = %(endpoint)s AND t.deleted_at IS NULL"
+LIVING_ENDPOINT = Reading(Endpoint, LIVING)
 
 
 def pending_state(endpoint: Endpoint, unfinished: Sequence[Operation]) -> EndpointState | None:
@@ -57,7 +62,7 @@ def take_effect(operation: Operation) -> None:
         _enter_ready(operation, now)
     elif operation.action == Action.DELETE_TIMELINE:
         _delete_branch(operation, now)
-    elif (state := rule.endpoint_after) and (endpoint := _living_endpoint(operation)):
+    elif (state := rule.endpoint_after) and (endpoint := living_endpoint(operation.endpoint_id)):
         if isinstance(details, SuspendComputeDetails) and details.if_idle and _runs(endpoint):
             state = EndpointState.ACTIVE  # a client came at the last moment: it stayed up
         enter(operation.project, endpoint, state, now=now, operations=[operation])
@@ -81,7 +86,7 @@ def settle_compute(operation: Operation, rest: Sequence[Operation]) -> None:
 def settle_rows(operation: Operation) -> None:
     """Leave the endpoint of a failed operation in a true state, with its last good settings."""
     give_up_replacing(operation)
-    endpoint = _living_endpoint(operation)
+    endpoint = living_endpoint(operation.endpoint_id)
     if endpoint is None:
         return
     go_back(operation, endpoint)
@@ -91,7 +96,7 @@ def settle_rows(operation: Operation) -> None:
 def settle_state(operation: Operation) -> None:
     """Leave the endpoint of a cancelled operation, whose settings are its last good ones since
     somebody has asked for the end, in a true state."""
-    if endpoint := _living_endpoint(operation):
+    if endpoint := living_endpoint(operation.endpoint_id):
         _enter_as_it_runs(operation, endpoint)
 
 
@@ -143,5 +148,5 @@ def _runs(endpoint: Endpoint) -> bool:
     return compute.running_endpoint(endpoint.branch_id) == endpoint.id
 
 
-def _living_endpoint(operation: Operation) -> Endpoint | None:
-    return Endpoint.objects.filter(id=operation.endpoint_id, deleted_at=None).first()
+def living_endpoint(endpoint_id: str | None) -> Endpoint | None:
+    return LIVING_ENDPOINT.first(endpoint=endpoint_id)

@@ -31,6 +31,7 @@ from controlplane.models import (
     OperationStatus,
     Project,
 )
+from controlplane.models.reading import Reading
 from controlplane.operations import story
 from controlplane.operations.actions import ENDS, STARTS, details_of, rule_of
 from controlplane.operations.effects import (
@@ -50,6 +51,16 @@ from controlplane.operations.work import Attempt, Refused
 
 log = logging.getLogger(__name__)
 
+OF_ID = "WHERE t.id = %(operation)s"
+ALONE = Reading(Operation, OF_ID)
+WHOLE = Reading(
+    Operation,
+    OF_ID,
+    joined=[
+        *("project", "project__region", "project__account"),
+        *("branch", "branch__meter", "endpoint", "endpoint__branch"),
+    ],
+)
 # Seconds before another try to bring what was cancelled to its safe point.
 SETTLE_AGAIN = 1.0
 
@@ -62,7 +73,7 @@ def run(operation_id: uuid.UUID, *, runs: Sequence[Run] = ()) -> None:
     failed for good. Raises only where the metadata database fails us, or where the worker ends
     before the work has begun: then the job engine calls again.
     """
-    operation = _load(operation_id)
+    operation = _read(ALONE, operation_id)
     if operation.is_finished:
         return
     with (
@@ -80,7 +91,8 @@ def _attempt(operation: Operation) -> None:
             noted(operation) as attempt,
             _holding_branches_of(operation),
         ):
-            # The lock's holder may have been this same operation, taken for dead too early.
+            # As it is now: the lock's holder may have been this same operation, taken for dead too
+            # early.
             operation = _load(operation.id)
             if operation.is_finished:
                 return
@@ -290,9 +302,21 @@ def _is_no_news(operation: Operation, status: OperationStatus) -> bool:
 
 
 def _load(operation_id: uuid.UUID) -> Operation:
-    return Operation.objects.select_related(
-        "project__region", "branch__project__account", "branch__meter", "endpoint__branch"
-    ).get(id=operation_id)
+    """With all that its work and its end look at."""
+    operation = _read(WHOLE, operation_id)
+    project, branch, endpoint = operation.project, operation.branch, operation.endpoint
+    if branch is not None:
+        branch.project = project
+    if endpoint is not None:
+        endpoint.project = endpoint.branch.project = project
+    return operation
+
+
+def _read(reading: Reading[Operation], operation_id: uuid.UUID) -> Operation:
+    operation = reading.first(operation=operation_id)
+    if operation is None:
+        raise Operation.DoesNotExist
+    return operation
 
 
 def _branches_of(operation: Operation) -> list[str]:

@@ -7,6 +7,14 @@ from django.db import transaction
 
 from controlplane.events.recording import together
 from controlplane.models import Project
+from controlplane.models.reading import Reading
+
+# No key update: rows that refer to the project may be written meanwhile.
+LOCKED = Reading(
+    Project,
+    "WHERE t.id = %(project)s FOR NO KEY UPDATE OF t",
+    joined=["region", "account"],
+)
 
 
 @contextmanager
@@ -18,9 +26,7 @@ def locked_project(project_id: str) -> Iterator[Project]:
     nobody holds two projects.
     """
     with transaction.atomic(), together():
-        # No key update: rows that refer to the project may be written meanwhile.
-        yield (
-            Project.objects.select_for_update(no_key=True, of=("self",))
-            .select_related("region", "account")
-            .get(id=project_id)
-        )
+        project = LOCKED.first(project=project_id)
+        if project is None:
+            raise Project.DoesNotExist
+        yield project

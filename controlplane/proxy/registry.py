@@ -4,13 +4,13 @@ key of each."""
 import asyncio
 import hmac
 import secrets
-from collections import OrderedDict
 from typing import Protocol
 
 from controlplane.proxy.compute import CancelKey
 from controlplane.proxy.directory import RoleIdentity
 from controlplane.proxy.errors import ProxyError
 from controlplane.proxy.limits import Admission, ConnectionCounts, ConnectionLimits
+from controlplane.proxy.newcomers import Newcomers
 from controlplane.proxy.peers import PeerGroup
 
 _PID_BITS = 30
@@ -40,17 +40,15 @@ class Connected(Protocol):
 
 
 class Registry:
-    """`max_pending` bounds the sessions that have not shown a password. Past it the oldest of them
-    gives way: whoever is honest needs milliseconds, whoever is silent loses."""
+    """`max_pending` bounds the sessions that have not shown a password."""
 
     def __init__(
         self, *, max_pending: int, limits: ConnectionLimits, peers: PeerGroup | None
     ) -> None:
-        self._max_pending = max_pending
         self._counts = ConnectionCounts(limits)
         self._peers = peers
         self._all: set[Connected] = set()
-        self._pending: OrderedDict[Connected, None] = OrderedDict()
+        self._newcomers = Newcomers(max_pending)
         self._by_endpoint: dict[str, set[Connected]] = {}
         self._by_pid: dict[int, tuple[bytes, Connected]] = {}
 
@@ -59,13 +57,11 @@ class Registry:
 
     def add(self, session: Connected) -> None:
         self._all.add(session)
-        self._await_password(session)
+        self._newcomers.add(session)
 
-    def _await_password(self, session: Connected) -> None:
-        self._pending[session] = None
-        if len(self._pending) > self._max_pending:
-            oldest, _ = self._pending.popitem(last=False)
-            oldest.abandon()
+    def note_address(self, session: Connected) -> None:
+        """See `Newcomers`."""
+        self._newcomers.note_address(session)
 
     def admit(self, session: Connected, admission: Admission) -> None:
         """The session has shown the right password; it counts from now until `remove`.
@@ -74,7 +70,7 @@ class Registry:
         """
         self._counts.add(admission)
         session.admission = admission
-        self._pending.pop(session, None)
+        self._newcomers.remove(session)
         self._by_endpoint.setdefault(admission.endpoint_id, set()).add(session)
 
     def dismiss(self, session: Connected) -> None:
@@ -82,7 +78,7 @@ class Registry:
         no password: so does a connection over HTTP between its requests."""
         self._leave(session)
         session.admission = None
-        self._await_password(session)
+        self._newcomers.add(session)
 
     def issue_key(self, session: Connected, *, long: bool) -> CancelKey:
         """A new key, unlike any in use; `long` where the client speaks protocol 3.2."""
@@ -103,7 +99,7 @@ class Registry:
 
     def remove(self, session: Connected) -> None:
         self._all.discard(session)
-        self._pending.pop(session, None)
+        self._newcomers.remove(session)
         if session.key is not None:
             self._by_pid.pop(session.key.pid, None)
         self._leave(session)

@@ -148,6 +148,7 @@ class Session:
                 self.client_address = await forwarding.client_address(
                     self.channel, self.client_address, load_balancers=load_balancers
                 )
+                self._proxy.registry.note_address(self)
             if await self._speaks_http():
                 # HTTP has bounds of its own.
                 patience.reschedule(None)

@@ -16,19 +16,27 @@ class Connection:
     uri: str
     database: str
     role: str
-    password: str
+    password: str | None
     host: str
     pooler_host: str
 
 
 def connection_to(
-    endpoint: Endpoint, role: Role, database: Database, *, password: str, pooled: bool = False
+    endpoint: Endpoint,
+    role: Role,
+    database: Database,
+    *,
+    password: str | None,
+    pooled: bool = False,
 ) -> Connection:
-    """What a client needs to reach the database through the endpoint."""
+    """What a client needs to reach the database through the endpoint; but for the password where
+    that is None."""
     region = endpoint.project.region
     host = f"{endpoint.id}.{region.host}"
     pooler_host = f"{endpoint.id}-pooler.{region.host}"
-    user = f"{quote(role.name, safe='')}:{quote(password, safe='')}"
+    user = quote(role.name, safe="")
+    if password is not None:
+        user += f":{quote(password, safe='')}"
     port = "" if region.port == 5432 else f":{region.port}"
     path = f"{port}/{quote(database.name, safe='')}?sslmode=require"
     if _is_local(region.host):
@@ -61,9 +69,10 @@ def find_connection(
     role_name: str,
     database_name: str,
     pooled: bool,
+    with_password: bool,
 ) -> Connection:
     """How to reach a database as a role; by default of the default branch, through its
-    endpoint. Raises NotFound, PasswordNotStored."""
+    endpoint. Raises NotFound, and PasswordNotStored where it is asked for."""
     project = find_project(account, project_id)
     if endpoint_id:
         endpoint = find_endpoint(project, endpoint_id)
@@ -81,7 +90,7 @@ def find_connection(
         endpoint,
         role,
         find_database(endpoint.branch, database_name),
-        password=reveal(project, endpoint.branch, role),
+        password=reveal(project, endpoint.branch, role) if with_password else None,
         pooled=pooled,
     )
 

@@ -6,7 +6,9 @@ from datetime import timedelta
 from django.utils import timezone
 
 from controlplane.models import Action, Endpoint, EndpointState, Lane, Operation, OperationStatus
+from controlplane.models.reading import Reading
 from controlplane.operations.actions import STARTS
+from controlplane.operations.effects import LIVING, living_endpoint
 from controlplane.operations.locks import locked_project
 from controlplane.operations.reconcile import reconcile_branch
 from controlplane.operations.scheduling import RegionAway
@@ -14,6 +16,23 @@ from controlplane.services.endpoints import head_for
 from controlplane.services.errors import EndpointDisabled, NotFound, ServiceError
 
 LONGEST_PAUSE = 300  # seconds
+# One that somebody has cancelled says nothing of how the endpoint fares.
+TELLS_NOTHING = [OperationStatus.CANCELLING, OperationStatus.CANCELLED]
+
+WITH_BRANCH = Reading(
+    Endpoint,
+    LIVING,
+    joined=["branch"],
+    # Whether its newest start that told of anything has failed: mostly none has, and whoever waits
+    # to be let in need not wait for another statement.
+    extra={
+        "failed_last": """
+            SELECT status = 'failed' FROM controlplane_operation
+            WHERE endpoint_id = t.id AND action = ANY(%(starts)s) AND status <> ALL(%(nothing)s)
+            ORDER BY created_at DESC LIMIT 1
+        """
+    },
+)
 
 
 class WakePostponed(ServiceError):
@@ -27,20 +46,19 @@ def start_for_client(endpoint_id: str) -> list[uuid.UUID]:
     After a failed start the next is tried only after a pause that grows with each failure.
     Raises NotFound, EndpointDisabled, Locked, WakePostponed, QuotaExceeded.
     """
-    found = Endpoint.objects.filter(id=endpoint_id, deleted_at=None).first()
+    found = living_endpoint(endpoint_id)
     if found is None:
         raise NotFound("endpoint not found")
     with locked_project(found.project_id) as project:
-        endpoint = (
-            Endpoint.objects.select_related("branch")
-            .filter(id=endpoint_id, deleted_at=None)
-            .first()
+        endpoint = WITH_BRANCH.first(
+            {"project": project}, endpoint=endpoint_id, starts=STARTS, nothing=TELLS_NOTHING
         )
         if endpoint is None or project.deleted_at is not None:
             raise NotFound("endpoint not found")
         if endpoint.disabled:
             raise EndpointDisabled("endpoint is disabled")
-        if endpoint.current_state != EndpointState.ACTIVE:
+        endpoint.branch.project = project
+        if endpoint.current_state != EndpointState.ACTIVE and endpoint.__dict__["failed_last"]:
             _refuse_too_early(endpoint)
         try:
             change = head_for(
@@ -56,16 +74,15 @@ def notice_death(endpoint_id: str) -> None:
 
     Raises filesystem.LockTimeout where an operation is at work on the branch.
     """
-    endpoint = Endpoint.objects.filter(id=endpoint_id, deleted_at=None).first()
+    endpoint = living_endpoint(endpoint_id)
     if endpoint is not None:
         reconcile_branch(endpoint.branch_id, timeout=1)
 
 
 def _refuse_too_early(endpoint: Endpoint) -> None:
     """Raises WakePostponed."""
-    # One that somebody has cancelled says nothing of how the endpoint fares.
     starts = Operation.objects.filter(endpoint=endpoint, action__in=STARTS).exclude(
-        status__in=(OperationStatus.CANCELLING, OperationStatus.CANCELLED)
+        status__in=TELLS_NOTHING
     )
     failures = []
     for operation in starts.order_by("-created_at")[:10]:

@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from tests.benchmarks.filling import add_branches, add_crowd, add_operations, analyze
 from tests.benchmarks.load import requests_per_second
 from tests.support.client import Client
 from tests.support.stack import ROOT, Stack, free_port, new_state_dir, running_stack
@@ -32,66 +32,6 @@ WORKERS, CONNECTIONS = 4, 16
 # Of each server and call, in turns; and how long each lasts, in seconds.
 TURNS, TURN = 5, 1.0
 OTHERS, ENDPOINTS_OF_OTHERS = 10_000, 5
-ENDPOINTS = """
-WITH made AS (
-    INSERT INTO controlplane_branch (id, project_id, name, current_state, "default", protected,
-        catalog_revision, applied_catalog_revision,
-        created_at, updated_at, state_changed_at)
-    SELECT 'br-bench-' || %(prefix)s || '-' || n, %(project)s, 'branch ' || n, 'ready', false,
-        false, 0, 0, now(), now(), now()
-    FROM generate_series(1, %(count)s) n
-    RETURNING id, project_id)
-INSERT INTO controlplane_endpoint (id, project_id, branch_id, type, autoscaling_limit_min_cu,
-    autoscaling_limit_max_cu, settings, pooler_enabled, pooler_mode, disabled,
-    passwordless_access, provisioner, suspend_timeout_seconds, current_state, last_active,
-    created_at, updated_at)
-SELECT 'ep' || substr(id, 3), project_id, id, 'read_write', 0.25, 1, '{"pg_settings": {}}',
-    false, 'transaction', false, true, 'k8s-pod', 0, 'idle', now(), now(), now()
-FROM made
-"""
-OPERATIONS = """
-INSERT INTO controlplane_operation (id, project_id, action, status, chain, resources, details,
-    failures_count, created_at, updated_at, dispatched_at)
-SELECT gen_random_uuid(), %(project)s, 'start_compute', 'finished', gen_random_uuid(), '{}',
-    '{}', 0, at, at, at
-FROM (SELECT now() - n * interval '1 second' AS at FROM generate_series(1, %(count)s) n) times
-"""
-
-
-# 10,000 accounts' worth of projects, each with so many endpoints and twice as many operations.
-CROWD = """
-WITH account AS (
-    INSERT INTO controlplane_account (name, plan, created_at)
-    VALUES ('a crowd', 'unlimited', now()) RETURNING id),
-project AS (
-    INSERT INTO controlplane_project (id, account_id, region_id, name, pg_version,
-        default_endpoint_settings, settings, history_retention_seconds, store_passwords,
-        created_at, updated_at)
-    SELECT 'crowd-' || n, account.id, 'local', 'one of many', 18, '{}', '{}', 86400, true,
-        now(), now()
-    FROM account, generate_series(1, %(projects)s) n RETURNING id),
-made AS (
-    INSERT INTO controlplane_branch (id, project_id, name, current_state, "default", protected,
-        active_seconds, compute_seconds, catalog_revision, applied_catalog_revision,
-        created_at, updated_at, state_changed_at)
-    SELECT 'br-' || project.id || '-' || n, project.id, 'branch ' || n, 'ready', n = 1, false,
-        0, 0, 0, 0, now(), now(), now()
-    FROM project, generate_series(1, %(endpoints)s) n
-    RETURNING id, project_id),
-endpoint AS (
-    INSERT INTO controlplane_endpoint (id, project_id, branch_id, type, autoscaling_limit_min_cu,
-        autoscaling_limit_max_cu, settings, pooler_enabled, pooler_mode, disabled,
-        passwordless_access, provisioner, suspend_timeout_seconds, current_state, last_active,
-        created_at, updated_at)
-    SELECT 'ep' || substr(id, 3), project_id, id, 'read_write', 0.25, 1, '{"pg_settings": {}}',
-        false, 'transaction', false, true, 'k8s-pod', 0, 'idle', now(), now(), now()
-    FROM made)
-INSERT INTO controlplane_operation (id, project_id, branch_id, action, status, chain, resources,
-    details, failures_count, created_at, updated_at, dispatched_at)
-SELECT gen_random_uuid(), project_id, id, 'start_compute', 'finished', gen_random_uuid(), '{}',
-    '{}', 0, at, at, at
-FROM (SELECT *, now() - row_number() OVER () * interval '1 microsecond' AS at FROM made) made
-"""
 # What psycopg alone fetches for a call: the rows, joined with whose they are.
 OWNED = """
 FROM controlplane_project p JOIN controlplane_account a ON a.id = p.account_id
@@ -209,8 +149,7 @@ def crowd(stack: Stack, client: Client, projects: Sequence[Project]) -> None:
     made = [ten.new_project(name=f"one of ten: {n}") for n in range(10)]
     paths = paths_of(ten, made[0]["project"]["id"])
     before = {name: median_time(ten, path) for name, path in paths.items()}
-    with stack.database() as connection:
-        connection.execute(CROWD, {"projects": OTHERS, "endpoints": ENDPOINTS_OF_OTHERS})
+    add_crowd(stack, OTHERS, ENDPOINTS_OF_OTHERS)
     analyze(stack)
     print(f"{'an account of ten':<22}{'before ms':>11}{'after ms':>11}{'times':>8}")
     for name, path in paths.items():
@@ -269,10 +208,9 @@ def fill(stack: Stack, client: Client, endpoints: int, operations: int) -> Proje
     """A project of that many endpoints and operations, and what to ask of it."""
     created = client.new_project(name=f"{endpoints} endpoints")
     project_id = created["project"]["id"]
-    with stack.database() as connection:
-        values: dict[str, Any] = {"project": project_id, "prefix": f"b{endpoints}"}
-        connection.execute(ENDPOINTS, {**values, "count": endpoints - 1})
-        connection.execute(OPERATIONS, {**values, "count": operations - 2})
+    parent_id = created["branch"]["id"]
+    add_branches(stack, project_id, endpoints - 1, parent_id=parent_id, endpoint_on_every=1)
+    add_operations(stack, project_id, operations - 2)
     paths = paths_of(client, project_id)
     ids = {
         "project": project_id,
@@ -297,11 +235,6 @@ def paths_of(client: Client, project_id: str) -> dict[str, str]:
         "list 10 operations": f"{path}/operations?limit=10",
         "list 100 operations": f"{path}/operations?limit=100",
     }
-
-
-def analyze(stack: Stack) -> None:
-    with stack.database() as connection:
-        connection.execute("VACUUM ANALYZE")
 
 
 def median_time(client: Client, path: str) -> float:

@@ -20,28 +20,12 @@ from typing import Any, cast
 import django
 import requests
 
+from tests.benchmarks.filling import add_branches, analyze
 from tests.support.client import Client
 from tests.support.stack import Stack, new_state_dir, running_stack
 
 TURNS = 60
 BRANCHES = (1, 40, 400)
-MADE = """
-WITH made AS (
-    INSERT INTO controlplane_branch (id, project_id, parent_id, name, current_state, "default",
-        protected, catalog_revision, applied_catalog_revision,
-        created_at, updated_at, state_changed_at)
-    SELECT 'br-bench-' || n || '-' || substr(%(project)s, length(%(project)s) - 7), %(project)s,
-        %(parent)s, 'preview/' || n, 'ready', false, false, 0, 0, now(), now(), now()
-    FROM generate_series(1, %(count)s) n
-    RETURNING id, project_id)
-INSERT INTO controlplane_endpoint (id, project_id, branch_id, type, autoscaling_limit_min_cu,
-    autoscaling_limit_max_cu, settings, pooler_enabled, pooler_mode, disabled,
-    passwordless_access, provisioner, suspend_timeout_seconds, current_state, last_active,
-    created_at, updated_at)
-SELECT 'ep' || substr(id, 3), project_id, id, 'read_write', 0.25, 1, '{"pg_settings": {}}',
-    false, 'transaction', false, true, 'k8s-pod', 0, 'idle', now(), now(), now()
-FROM made WHERE split_part(id, '-', 3)::int %% 10 = 0
-"""
 
 
 @dataclass(frozen=True)
@@ -78,11 +62,9 @@ def prepare(stack: Stack) -> None:
 def pages(stack: Stack, client: Client, branches: int) -> dict[str, str]:
     made = client.new_project(name=f"{branches} branches")
     project = made["project"]["id"]
-    with stack.database() as database:
-        parent = made["branch"]["id"]
-        values = {"project": project, "parent": parent, "count": branches - 1}
-        database.execute(MADE, values)
-        database.execute("ANALYZE")
+    parent_id = made["branch"]["id"]
+    add_branches(stack, project, branches - 1, parent_id=parent_id, endpoint_on_every=10)
+    analyze(stack)
     path = f"/projects/{project}"
     operation = client.get(f"{path}/operations")["operations"][0]["id"]
     found = {

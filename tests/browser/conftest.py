@@ -50,10 +50,11 @@ def browser() -> Iterator[Browser]:
         chromium.close()
 
 
-@contextmanager
-def opened(browser: Browser, url: str, *, may_fail: bool = False, **context: Any) -> Iterator[Page]:
-    """A page at the console of that address; the test fails if anything goes wrong in its scripts
-    or policy. With `may_fail` the network may."""
+def new_page(
+    browser: Browser, url: str, *, may_fail: bool = False, **context: Any
+) -> tuple[Page, list[str]]:
+    """A page in a context of its own at the console of that address, and a list of what will go
+    wrong in its scripts or policy. With `may_fail` the network may."""
     wrong: list[str] = []
 
     def heard(message: ConsoleMessage) -> None:
@@ -63,18 +64,24 @@ def opened(browser: Browser, url: str, *, may_fail: bool = False, **context: Any
         if message.type == "error" and not (is_answer or is_network):
             wrong.append(message.text)
 
-    known = browser.new_context(
+    page = browser.new_context(
         base_url=url,
         viewport={"width": 1280, "height": 900},
         permissions=["clipboard-read", "clipboard-write"],
         **context,
-    )
-    page = known.new_page()
+    ).new_page()
     page.set_default_timeout(20_000)
     page.on("console", heard)
     page.on("pageerror", lambda error: wrong.append(str(error)))
+    return page, wrong
+
+
+@contextmanager
+def opened(browser: Browser, url: str, *, may_fail: bool = False, **context: Any) -> Iterator[Page]:
+    """As `new_page`; the test fails if anything has gone wrong."""
+    page, wrong = new_page(browser, url, may_fail=may_fail, **context)
     yield page
-    known.close()
+    page.context.close()
     assert not wrong, wrong
 
 
@@ -111,5 +118,4 @@ def elsewhere(browser: Browser, _console_at_relay: tuple[str, Relay]) -> Iterato
     url, between = _console_at_relay
     with opened(browser, url, may_fail=True) as page:
         yield Elsewhere(page, between)
-    between.missing.clear()
-    between.refuses, between.is_away, between.delay = 0, False, 0.0
+    between.be_well()

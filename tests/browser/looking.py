@@ -1,46 +1,207 @@
 """What tests look at in a page beside its words: accessibility, focus, bytes on the wire, width."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
-from axe_playwright_python.sync_playwright import Axe
+from axe_playwright_python.base import AXE_SCRIPT
 from playwright.sync_api import Page
 
 # Of the rules by which axe looks; its "best practices" are in it.
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+WIDTHS = (320, 390, 600, 768, 821, 900, 1024, 1100, 1280, 1920, 2560)
+# By the size of the text; and of a dialog, and of what scripts change nothing about.
+WIDTHS_OF = {"200%": (320, 390, 768, 1280), "": WIDTHS}
+FEWER = (320, 390, 768, 1024, 1280, 1920)
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 
 
 def expect_accessible(page: Page) -> None:
     """axe finds nothing wrong in the page as it is now."""
-    found = Axe().run(page, options={"runOnly": RULES, "resultTypes": ["violations"]})
+    if not page.evaluate("'axe' in window"):
+        page.evaluate(AXE_SCRIPT)
+    found = page.evaluate(
+        """async (rules) =>
+            (await axe.run({runOnly: rules, resultTypes: ["violations"]})).violations""",
+        RULES,
+    )
     problems = []
-    for one in found.response["violations"]:
+    for one in found:
         where = (f"    {node['html'][:200]}" for node in one["nodes"])
         problems.append("\n".join([f"{one['id']}: {one['help']}", *where]))
     assert not problems, f"{page.url}\n" + "\n".join(problems)
 
 
+# What is wider than the window; and tables that one part's rule has made something else.
+TOO_WIDE = """() => [
+    ...[...document.querySelectorAll("body *")]
+        .filter((one) => one.getBoundingClientRect().right > innerWidth + 1)
+        .filter((one) => !one.closest("svg, .unseen, .skip, .tabs, .cells, .lane .label"))
+        .filter((one) => one.checkVisibility())
+        .map((one) => one.outerHTML.slice(0, 150)),
+    ...[...document.querySelectorAll("table.rows")]
+        .filter((one) => !["table", "block"].includes(getComputedStyle(one).display))
+        .filter((one) => one.checkVisibility())
+        .map((one) => `a table that is none: ${one.className}`),
+    ...(document.documentElement.scrollWidth > innerWidth ? ["the page as a whole"] : []),
+]"""
+
+
 def expect_fits(page: Page) -> None:
     """Nothing is wider than the window, and no sheet is cut off."""
-    too_wide = page.evaluate(
-        """() => [...document.querySelectorAll("body *")]
-            .filter((one) => one.checkVisibility())
-            .filter((one) => !one.closest("svg, .unseen, .skip, .tabs, .cells"))
-            .filter((one) => one.getBoundingClientRect().right > innerWidth + 1)
-            .map((one) => one.outerHTML.slice(0, 150))"""
+    found = page.evaluate(TOO_WIDE)
+    assert not found, (page.url, page.viewport_size, found[:3])
+
+
+def expect_still(page: Page) -> None:
+    """Nothing moves where the reader has asked for that."""
+    found = page.evaluate("document.getAnimations().map((one) => one.animationName ?? one.id)")
+    assert not found, (page.url, found)
+
+
+# What can have the focus, in an open dialog that alone, else in the page; and of a colour such as
+# rgb(1, 2, 3) its contrast to another, as WCAG has it.
+CONTROLS = """
+    const CONTROLS = "a[href], button, summary, input:not([type=hidden]), select, textarea";
+    const modal = document.querySelector("dialog[open]");
+    const controls = [...(modal ?? document).querySelectorAll(CONTROLS)].filter((one) =>
+        one.checkVisibility() && !one.disabled && one.tabIndex >= 0 && !one.closest("[inert]"));
+    const light = (colour) => {
+        const [r, g, b] = colour.match(/[\\d.]+/g).slice(0, 3).map((part) => {
+            const share = part / 255;
+            return share <= 0.04045 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4;
+        });
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+    };
+    const contrast = (one, other) => {
+        const [a, b] = [light(one), light(other)];
+        return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    };
+    const behind = (element) => {
+        for (let at = element.parentElement; at; at = at.parentElement) {
+            const colour = getComputedStyle(at).backgroundColor;
+            if (!/, 0\\)$/.test(colour)) return colour;
+        }
+        return getComputedStyle(document.documentElement).backgroundColor;
+    };
+    const said = (one) => one.outerHTML.slice(0, 150);
+"""
+WITHOUT_RING = f"""() => {{
+    {CONTROLS}
+    const before = document.activeElement;
+    const found = controls.filter((one) => {{
+        one.focus({{ preventScroll: true, focusVisible: true }});
+        const style = getComputedStyle(one);
+        const isDrawn = style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2;
+        return !isDrawn || contrast(style.outlineColor, behind(one)) < 3;
+    }});
+    before?.focus({{ preventScroll: true }});
+    return found.map(said);
+}}"""
+# In forced colours backgrounds are gone: what looks like a button must do so by its border.
+WITHOUT_SHAPE = f"""() => {{
+    {CONTROLS}
+    return controls.filter((one) => {{
+        const style = getComputedStyle(one);
+        if (one.matches("[type=checkbox], [type=radio]")) return style.appearance !== "auto";
+        const isBox = one.matches("button:not(.bare, .link), [role=button], input, select");
+        return isBox && !one.closest("details.menu ul") && parseFloat(style.borderTopWidth) < 1;
+    }}).map(said);
+}}"""
+
+
+def expect_rings(page: Page) -> None:
+    """Whatever has the focus has a ring that is seen: light, dark and in forced colours."""
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        found = page.evaluate(WITHOUT_RING)
+        assert not found, (page.url, scheme, found)
+    page.emulate_media(forced_colors="active")
+    found = page.evaluate(WITHOUT_RING) + page.evaluate(WITHOUT_SHAPE)
+    page.emulate_media(forced_colors="none")
+    assert not found, (page.url, "forced colours", found)
+
+
+# What the focus has been on since; each control that can be seen must be among them.
+FOLLOW = f"""() => {{
+    {CONTROLS}
+    window.followed = new Set();
+    document.addEventListener("focusin", (event) => followed.add(event.target));
+    if (!modal) document.activeElement?.blur();
+    getSelection().removeAllRanges();
+    return controls.length;
+}}"""
+NOT_FOLLOWED = f"""() => {{
+    {CONTROLS}
+    return controls.filter((one) => !followed.has(one) && one !== document.activeElement).map(said);
+}}"""
+
+
+def expect_reachable(page: Page) -> None:
+    """Tab comes to every control that can be seen, and out of each again."""
+    turns = page.evaluate(FOLLOW)
+    missed: list[str] = []
+    # What scrolls takes a turn too, and a date one for each of its parts.
+    for more in (turns + 3, 10, 20, 40):
+        for _ in range(more):
+            page.keyboard.press("Tab")
+        if not (missed := page.evaluate(NOT_FOLLOWED)):
+            break
+    assert not missed, (page.url, missed)
+
+
+# Who hears the names alone must know which is which; and each row says what it is about.
+UNCLEAR = f"""() => {{
+    {CONTROLS}
+    const name = (one) =>
+        one.getAttribute("aria-label") ?? one.textContent.trim().replace(/\\s+/g, " ");
+    const buttons = controls.filter((one) => one.matches("button, [role=button], summary"));
+    const twice = buttons.filter((one, index) =>
+        buttons.some((other, place) => place < index && name(other) === name(one)));
+    const rows = [...document.querySelectorAll("table.rows tbody tr")].filter((row) =>
+        row.checkVisibility() && !row.querySelector("th[scope=row]"));
+    const heads = [...document.querySelectorAll("thead th:not([scope])")];
+    return [...twice, ...rows, ...heads].map(said);
+}}"""
+
+
+def expect_clear(page: Page) -> None:
+    """No two buttons are called the same; rows and columns have headers."""
+    found = page.evaluate(UNCLEAR)
+    assert not found, (page.url, found)
+
+
+def expect_good(page: Page, widths: Mapping[str, Sequence[int]]) -> None:
+    """At these widths, by the size of the text, and in both schemes, with everything that can be
+    unfolded unfolded. Every complaint is told at once."""
+    wrong: list[str] = []
+
+    def look(expect: Callable[[Page], None]) -> None:
+        try:
+            expect(page)
+        except AssertionError as complaint:
+            wrong.append(str(complaint))
+
+    page.evaluate(
+        "document.querySelectorAll('main details, dialog details').forEach((one) => "
+        "{ one.open = !one.matches('.menu'); })"
     )
-    assert not too_wide, (page.url, page.viewport_size, too_wide[:3])
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), page.url
-    # One part's rule has made another's table something else.
-    odd = page.evaluate(
-        """() => [...document.querySelectorAll("table.rows")]
-            .filter((one) => one.checkVisibility())
-            .filter((one) => !["table", "block"].includes(getComputedStyle(one).display))
-            .map((one) => one.className)"""
-    )
-    assert not odd, (page.url, odd)
+    for scheme, width in zip(SCHEMES, (1280, 390), strict=True):
+        # Colours that are on their way from one to the other are neither.
+        page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+        page.set_viewport_size({"width": width, "height": 900})
+        look(expect_accessible)
+    look(expect_still)
+    for size, at in widths.items():
+        page.evaluate("size => { document.documentElement.style.fontSize = size }", size)
+        for width in at:
+            page.set_viewport_size({"width": width, "height": 900})
+            look(expect_fits)
+    page.set_viewport_size({"width": 1280, "height": 900})
+    for expect_more in (expect_clear, expect_rings, expect_reachable):
+        look(expect_more)
+    assert not wrong, "\n".join(wrong)
 
 
 def focused(page: Page) -> str:

@@ -6,13 +6,11 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.looking import expect_accessible, expect_fits, focused
+from tests.browser.looking import expect_accessible, focused
 from tests.browser.test_journey import expect_quiet, sign_in
+from tests.browser.world import LONG
 from tests.support.project import Project
 from tests.support.stack import Stack
-
-WIDTHS = (320, 390, 768, 1024, 1280, 1920)
-LONG = "bob/faster-search-with-a-very-long-name-for-a-branch-of-one-word-" + "x" * 40
 
 
 class Grove(Project):
@@ -50,51 +48,6 @@ def grove(stack: Stack) -> Iterator[Grove]:
 def at_grove(page: Page, grove: Grove) -> Page:
     sign_in(page, grove.client.key)
     return page
-
-
-def pages(grove: Grove) -> list[str]:
-    dev, deep = grove.page_of(grove.dev_id), grove.page_of(grove.deep_id)
-    return [
-        grove.url,
-        f"{grove.url}?search=level",
-        f"{grove.url}?sort=name",
-        f"{grove.url}?search=nothing+at+all",
-        grove.page_of(grove.branch_id),
-        dev,
-        deep,
-        f"{grove.path}/new-branch?parent={grove.dev_id}",
-        *(f"{deep}/{form}" for form in ("rename", "expiry", "reset", "restore", "delete")),
-        f"{dev}/delete",
-        f"{dev}/reset",
-        f"{dev}/schema",
-        f"{dev}/new-role",
-        f"{dev}/role/password?name=neondb_owner",
-        f"{dev}/role/new-password?name=neondb_owner",
-        f"{dev}/role/delete?name=neondb_owner",
-        f"{dev}/new-database",
-        f"{dev}/database/edit?name=neondb",
-        f"{dev}/database/delete?name=neondb",
-        f"{dev}/new-snapshot",
-        f"{grove.path}/snapshots/{grove.snapshot_id}/restore",
-        f"{grove.path}/snapshots/{grove.snapshot_id}/delete",
-        f"{grove.path}/delete",
-    ]
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_page_is_accessible(at_grove: Page, grove: Grove, scheme: str) -> None:
-    at_grove.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
-    for path in pages(grove):
-        at_grove.goto(path)
-        expect_accessible(at_grove)
-
-
-def test_every_page_fits_at_every_width(at_grove: Page, grove: Grove) -> None:
-    for path in pages(grove):
-        at_grove.goto(path)
-        for width in WIDTHS:
-            at_grove.set_viewport_size({"width": width, "height": 900})
-            expect_fits(at_grove)
 
 
 def test_the_picture_leads_to_its_branches_and_keeps_out_of_the_keyboards_way(

@@ -1,4 +1,4 @@
-"""A project's pages in a real browser: copying, searching, switching, and every width."""
+"""A project's pages in a real browser: copying, searching, switching, and menus at every width."""
 
 import re
 
@@ -6,13 +6,12 @@ import psycopg
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.looking import expect_accessible, expect_fits
+from tests.browser.looking import expect_accessible
 from tests.browser.test_journey import sign_in, sign_out
 from tests.support.client import Client
 from tests.support.project import Project
 from tests.support.stack import Stack
 
-WIDTHS = (320, 390, 600, 768, 821, 900, 1024, 1100, 1280, 1920, 2560)
 LONG = "preview/" + "a-name-without-an-end-" * 6
 
 
@@ -159,30 +158,6 @@ def test_one_goes_from_one_project_to_another(pages: Page, shop: Project) -> Non
     expect(dialog.locator(".switcher a")).to_have_count(1)
     dialog.get_by_role("link", name="the blog").click()
     expect(pages.get_by_role("heading", name="the blog", level=1)).to_be_visible()
-
-
-def test_every_width_and_twice_the_text(pages: Page, shop: Project) -> None:
-    addresses = (
-        "/",
-        f"/projects/{shop.id}",
-        f"/projects/{shop.id}/settings",
-        endpoint_url(shop),
-        f"{endpoint_url(shop)}/pg-settings",
-        f"{endpoint_url(shop)}/connect",
-    )
-    for address in addresses:
-        pages.goto(address)
-        if address == endpoint_url(shop):
-            expect(pages.locator(".string")).to_be_visible()
-            pages.locator(".turns summary").click()
-        for size in ("", "200%"):
-            pages.evaluate("size => { document.documentElement.style.fontSize = size }", size)
-            for width in WIDTHS:
-                pages.set_viewport_size({"width": width, "height": 900})
-                expect_fits(pages)
-        pages.evaluate("document.documentElement.style.fontSize = ''")
-        pages.set_viewport_size({"width": 1280, "height": 900})
-        expect_accessible(pages)
 
 
 def test_the_menu_is_in_reach_at_every_width(pages: Page, shop: Project) -> None:

@@ -1,18 +1,14 @@
 """Runs, their filters, the words of a failure, and events, in a real browser."""
 
 import re
-from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.looking import expect_accessible, expect_fits
 from tests.browser.test_journey import assert_not_reloaded, mark, sign_in
 from tests.support.client import Client
 from tests.support.project import Project
 from tests.support.stack import Stack
-
-WIDTHS = (320, 390, 768, 1024, 1280, 1920)
 
 
 @pytest.fixture
@@ -110,36 +106,6 @@ def test_events_lead_to_what_still_exists(page: Page, project: Project) -> None:
     page.get_by_label("Endpoint").select_option(project.endpoint_id)
     expect(created).to_have_count(0)
     assert_not_reloaded(page)
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_they_fit_every_width_and_everybody(page: Page, project: Project, scheme: Any) -> None:
-    page.emulate_media(color_scheme=scheme)
-    with project.locked():
-        restart = project.client.post(project.endpoint_path(rest="/restart"))["operations"]
-        created = project.operations()[-1]
-        for path in (
-            *(
-                "/operations",
-                "/operations?status=failed",
-                "/timeline",
-                "/events",
-                "/events?actor=sql",
-            ),
-            *(f"/runs/{created['chain_id']}", f"/runs/{restart[0]['chain_id']}"),
-        ):
-            page.goto(f"/projects/{project.id}{path}")
-            for folded in page.locator("main details:not([open]) > summary").all():
-                folded.click()
-            for width in WIDTHS:
-                page.set_viewport_size({"width": width, "height": 900})
-                expect_fits(page)
-            for width in (390, 1280):
-                page.set_viewport_size({"width": width, "height": 900})
-                expect_accessible(page)
-        project.client.post(f"{project.path}/chains/{restart[0]['chain_id']}/cancel")
-    page.goto("/activity")
-    expect_accessible(page)
 
 
 def test_without_scripts_everything_is_there(page: Page, project: Project, stack: Stack) -> None:

@@ -9,13 +9,19 @@ from typing import Literal
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.looking import expect_accessible, expect_fits, focused
+from tests.browser.looking import (
+    FEWER,
+    WIDTHS_OF,
+    expect_accessible,
+    expect_fits,
+    expect_good,
+    focused,
+)
 from tests.browser.test_journey import sign_in
 from tests.support.client import Client
 from tests.support.project import Project
 from tests.support.stack import ROOT, Stack
 
-WIDTHS = (320, 390, 768, 1024, 1280, 1920)
 DARK, LIGHT = "rgb(20, 24, 21)", "rgb(246, 246, 242)"
 
 
@@ -50,31 +56,18 @@ def background(page: Page) -> str:
     return str(page.evaluate("getComputedStyle(document.documentElement).backgroundColor"))
 
 
-def expect_good(page: Page) -> None:
-    """At every width, light and dark."""
-    schemes: tuple[Literal["light", "dark"], ...] = ("dark", "light")
-    for scheme in schemes:
-        # Colours that are on their way from one to the other are neither.
-        page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
-        expect_accessible(page)
-    for width in WIDTHS:
-        page.set_viewport_size({"width": width, "height": 800})
-        expect_fits(page)
-    page.set_viewport_size({"width": 1280, "height": 900})
-
-
 def test_a_one_time_link_signs_in(page: Page, stack: Stack) -> None:
     command = [sys.executable, str(ROOT / "manage.py"), "sign_in_link"]
     command += ["--state-dir", str(stack.state_dir)]
     link = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     page.goto(link)
-    expect_good(page)
+    expect_good(page, WIDTHS_OF)
+    page.goto(link)
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name="Projects")).to_be_visible()
     expect(page.locator("#menu-account summary")).to_contain_text("local")
     page.goto(link)
     expect(page.get_by_role("heading", name="This link is no longer good")).to_be_visible()
-    expect_good(page)
 
 
 def test_one_switches_and_signs_out_by_the_menu(signed_in: Page, stack: Stack) -> None:
@@ -89,13 +82,13 @@ def test_one_switches_and_signs_out_by_the_menu(signed_in: Page, stack: Stack) -
     menu.get_by_role("button", name="Switch to local").click()
     expect(menu.locator("summary")).to_contain_text("local")
     menu.locator("summary").click()
-    for width in WIDTHS:
+    for width in FEWER:
         page.set_viewport_size({"width": width, "height": 800})
         expect_fits(page)
     menu.get_by_role("link", name="Sign out everywhere…").click()
     page.locator("dialog[open]").get_by_role("button", name="Sign out everywhere").click()
     expect(page.get_by_role("heading", name="Still signed in here")).to_be_visible()
-    expect_good(page)
+    expect_good(page, WIDTHS_OF)
     page.get_by_role("button", name="Go on as account-").click()
     expect(menu.locator("summary")).to_contain_text("account-")
 
@@ -115,7 +108,6 @@ def test_the_look_is_chosen_and_kept(signed_in: Page) -> None:
             assert background(page) == expected, (system, chosen)
             expect_accessible(page)
     page.goto("/preferences")
-    expect_good(page)
     page.get_by_label("Colours").select_option("As the system does")
     with page.expect_navigation():
         page.get_by_role("button", name="Save").click()
@@ -145,8 +137,6 @@ def test_the_palette_by_keyboard_alone(signed_in: Page, shop: Project) -> None:
     expect(dialog).to_be_visible()
     page.keyboard.press("Escape")
     expect(dialog).to_be_hidden()
-    page.goto("/go")
-    expect_good(page)
 
 
 def test_single_keys(signed_in: Page, shop: Project) -> None:
@@ -164,8 +154,6 @@ def test_single_keys(signed_in: Page, shop: Project) -> None:
     page.keyboard.type("gp")
     expect(page).to_have_url(re.compile("/status$"))
     page.keyboard.press("Escape")
-    page.goto("/shortcuts")
-    expect_good(page)
 
 
 def test_no_single_key_while_typing_or_switched_off(signed_in: Page, shop: Project) -> None:
@@ -194,12 +182,10 @@ def test_a_query_and_its_errors(signed_in: Page, shop: Project) -> None:
     page.keyboard.press("Control+Enter")
     cell = page.get_by_role("cell", name="42")
     expect(cell).to_be_visible()
-    expect_good(page)
     page.get_by_label("SQL").fill("SELECT 1;\nSELECT nowhere")
     page.get_by_label("SQL").press("Control+Enter")
     expect(page.locator("mark")).to_have_text("nowhere")
     assert page.evaluate("getSelection().toString()") == "nowhere"
-    expect_good(page)
     page.get_by_role("button", name="Explain").click()
     expect(page.locator("mark")).to_have_text("nowhere")
     page.get_by_label("Branch").select_option("dev")
@@ -214,7 +200,6 @@ def test_a_query_and_its_errors(signed_in: Page, shop: Project) -> None:
     page.get_by_role("button", name="Show tables").click()
     page.get_by_role("button", name="birds").click()
     expect(page.get_by_role("cell", name="wren")).to_be_visible()
-    expect_good(page)
 
 
 def test_a_query_without_scripts(browser: Browser, stack: Stack, shop: Project) -> None:
@@ -237,7 +222,6 @@ def test_a_query_without_scripts(browser: Browser, stack: Stack, shop: Project) 
 def test_the_status_renews_itself(signed_in: Page) -> None:
     page = signed_in
     page.goto("/status")
-    expect_good(page)
     with page.expect_response(re.compile("/status/live")):
         pass
     expect(page.get_by_role("heading", name="Region local")).to_be_visible()
@@ -261,11 +245,18 @@ def test_the_same_by_command_follows_what_is_filled_in(signed_in: Page, shop: Pr
     page = signed_in
     page.goto(f"/projects/{shop.id}/new-branch")
     page.get_by_text("The same by command").click()
-    expect_good(page)
     page.get_by_label("Name").fill("it's")
     curl, neonctl = page.locator("code[data-kind]").all()
     expect(curl).to_contain_text("""-d '{"branch":{"name":"it'"'"'s\"""")
     expect(neonctl).to_contain_text("""--name 'it'"'"'s'""")
+    page.get_by_label("Stays").select_option("For 1 day")
+    page.get_by_label("Create an endpoint on it").uncheck()
+    page.get_by_label("Schema only").check()
+    expect(curl).to_contain_text(
+        re.compile(r'"expires_at":"\d{4}-[^"]{14}Z","init_source":"schema')
+    )
+    expect(curl).not_to_contain_text("endpoints")
+    expect(neonctl).to_contain_text(re.compile(r"--expires-at \S+Z --no-compute --schema-only$"))
     page.get_by_role("button", name="Copy neonctl").click()
     expect(page.locator("#announce")).to_have_text("Copied")
     assert page.evaluate("navigator.clipboard.readText()") == neonctl.text_content()

@@ -153,6 +153,8 @@ def test_passwords_that_are_not_kept_cannot_be_revealed(stack: Stack, alice: Cli
         assert alice.call(method, f"{path}/reveal_password").status_code == 412
     query = {"database_name": place.database, "role_name": place.role}
     assert alice.call("GET", f"{place.path}/connection_uri", params=query).status_code == 412
+    uri = alice.get(f"{place.path}/connection_uri", **query, password=False)["uri"]
+    assert uri.startswith(f"postgresql://{place.role}@")
     new = alice.post(f"{path}/reset_password")["role"]["password"]
     assert place.query("SELECT 1", password=new) == (1,)
 

@@ -180,6 +180,9 @@ class Misbehaving:
     respond: Callable[[str], bytes] | None = None
     # Seconds between any two bytes of the body, and two headers.
     pause: float = 0.0
+    # How long the body is said to be, where that is not how long it is: the connection is then
+    # closed half-way.
+    length: int = 0
 
     def refuse(self, status: int, message: str = "", **headers: str) -> None:
         self.status = status
@@ -219,7 +222,7 @@ def misbehaving(settings: Any) -> Iterator[Misbehaving]:
                 if behaviour.pause:
                     self.flush_headers()
                     time.sleep(behaviour.pause)
-            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Content-Length", str(behaviour.length or len(body)))
             self.end_headers()
             at_once = 1 if behaviour.pause else len(body) or 1
             for start in range(0, len(body), at_once):

@@ -34,6 +34,18 @@ def answer_with(api: Misbehaving, *events: dict[str, Any], cursor: str = "") -> 
     api.body = json.dumps(body).encode()
 
 
+def test_the_days_are_those_of_the_reader(dave: Person, misbehaving: Misbehaving) -> None:
+    answer_with(
+        misbehaving,
+        event(2, "endpoint.idle", at="2026-03-06T23:30:00Z"),
+        event(1, "endpoint.active", at="2026-03-06T11:30:00Z"),
+    )
+    dave.browser.cookies["perch_zone"] = "Asia/Tokyo"
+    text = Page(dave.get("/activity")).text
+    assert text.index("Saturday, 7 March 2026") < text.index("08:30:00")
+    assert text.index("Friday, 6 March 2026") < text.index("20:30:00")
+
+
 def test_it_works(dave: Person, misbehaving: Misbehaving) -> None:
     changes = {
         "max_cu": {"from": 0.5, "to": 1},

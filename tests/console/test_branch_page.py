@@ -94,6 +94,11 @@ def test_until_a_time_of_ones_own(alice: Person, shop: Shop) -> None:
     page = Page(alice.get(answer["Location"]))
     assert "2999-01-31 12:00:00 UTC" in page.text
     assert Page(alice.get(url)).fields["until"] == "2999-01-31T12:00"
+    # Whatever zone its reader is in.
+    alice.browser.cookies["perch_zone"] = "Asia/Tokyo"
+    assert Page(alice.get(url)).fields["until"] == "2999-01-31T12:00"
+    alice.post(url, {"lifetime": "at", "until": "2998-12-01T10:00"})
+    assert branches(alice, shop)["dev"]["expires_at"] == "2998-12-01T10:00:00Z"
     # Typed, and then not chosen.
     assert alice.post(url, {"lifetime": "", "until": "soon"}).status_code == 302
     assert "expires_at" not in branches(alice, shop)["dev"]

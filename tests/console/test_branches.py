@@ -37,7 +37,7 @@ def test_the_list(carol: Person, still_shop: Shop) -> None:
     branch = page.row(still_shop.main_id)
     assert "default" in branch
     assert still_shop.endpoint_id in branch
-    assert "Create one" in page.row(still_shop.dev_id)
+    assert "Create endpoint" in page.row(still_shop.dev_id)
     assert not page.polls
 
 
@@ -53,7 +53,7 @@ def test_a_tree_is_drawn_with_children_below_their_parent(alice: Person, shop: S
 def test_without_an_endpoint_if_so_wished(alice: Person, shop: Shop) -> None:
     alice.post(f"{shop.url}/new-branch", {"name": "bare", "parent_id": shop.main_id})
     wait_until_quiet(alice, shop)
-    assert "Create one" in Page(alice.get(f"{shop.url}/branches")).row(
+    assert "Create endpoint" in Page(alice.get(f"{shop.url}/branches")).row(
         branches(alice, shop)["bare"]["id"]
     )
 

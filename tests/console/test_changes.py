@@ -65,7 +65,8 @@ def test_what_was_only_read_changes_nothing(carol: Person, still_shop: Shop) -> 
     with listening(carol, f"{still_shop.url}/changes") as said:
         wait_for(lambda: changed(said) == 1, "the beginning")
         before = shown()
-        assert carol.get(f"{still_shop.endpoint_url}/connect").status_code == 200
+        # Where its reader asks for the password.
+        assert carol.post(f"{still_shop.endpoint_url}/connect").status_code == 200
         wait_for(lambda: shown() > before, "the event")
         time.sleep(1)
         assert changed(said) == 1
@@ -200,6 +201,9 @@ def test_whatever_the_api_answers_is_told_once(
     monkeypatch.setattr(changes, "AFTER_A_BREAK", 0.02)
     misbehaving.status, misbehaving.body = status, body
     for url in ("/changes", "/projects/p/changes"):
+        if status == 404 and "/p/" in url and body.startswith(b'{"'):
+            # The API says that there is no such project.
+            continue
         misbehaving.asked.clear()
         with listening(dave, url) as said:
             wait_for(lambda: len(misbehaving.asked) > 8, "some looks")
@@ -247,12 +251,45 @@ def test_too_many_readers_get_along_without(
 ) -> None:
     monkeypatch.setattr(changes, "MOST_READERS", 1)
     calls = ChangeCalls(Transport("daves-key", default_server()))
-    with changes.watching(calls, "p") as one, changes.watching(calls, "p") as two:
+    with changes.watching(calls, "p") as one, changes.watching(calls, "q") as two:
         assert one
         assert two is None
+        # Their pages look for themselves, which they do when there is no stream.
+        for path in ("/changes", "/projects/p/changes", "/projects/q/changes"):
+            assert dave.get(path).status_code == 429
+        other = ChangeCalls(Transport("another-key", default_server()))
+        with changes.watching(other, "p") as three:
+            assert three
     answer = dave.get("/projects/p/changes")
     assert list(itertools.islice(answer.streaming_content, 1))
     answer.close()
+
+
+def test_a_key_has_but_so_many_watches(
+    dave: Person, misbehaving: Misbehaving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes, "MOST_WATCHES", 2)
+    calls = ChangeCalls(Transport("a-key", default_server()))
+    with changes.watching(calls, "p") as p, changes.watching(calls, "q") as q:
+        assert p
+        assert q
+        with changes.watching(calls, "r") as r, changes.watching(calls, "p") as again:
+            assert r is None
+            assert again is p
+        p.end()
+        with changes.watching(calls, "r") as r:
+            assert r
+
+
+def test_what_is_not_there_is_not_watched(dave: Person, misbehaving: Misbehaving) -> None:
+    """Ids are typed as easily as they are many."""
+    misbehaving.refuse(404, "project not found")
+    with listening(dave, "/projects/p/changes") as said:
+        wait_for(lambda: said[-1] == "", "its end")
+        # So that a page that was open while it went finds it gone.
+        assert changed(said) == 1
+    asked = len(misbehaving.asked)
+    assert 0 < asked < 6
 
 
 def test_nobody_hears_what_another_key_sees(alice: Person, bob: Person, shop: Shop) -> None:

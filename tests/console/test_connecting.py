@@ -48,6 +48,19 @@ def test_the_password_is_shown_only_on_demand(carol: Person, still_shop: Shop) -
     assert password_of(carol, still_shop) not in carol.get(f"{address}?style=url").content.decode()
 
 
+def test_only_a_shown_password_is_recorded_as_one(alice: Person, shop: Shop) -> None:
+    def shown() -> int:
+        query = {"type": "role.password_revealed"}
+        return len(alice.api.get(f"/projects/{shop.id}/events", **query)["events"])
+
+    address = f"{shop.endpoint_url}/connect"
+    before = shown()
+    assert alice.get(address).status_code == 200
+    assert shown() == before
+    assert alice.post(address, {"style": "url"}).status_code == 200
+    assert shown() == before + 1
+
+
 def test_a_shown_password_stays_while_another_form_is_chosen(
     carol: Person, still_shop: Shop
 ) -> None:

@@ -1,11 +1,13 @@
 """The dashboard: an account's projects."""
 
 import json
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from console import listing
+from console.views import projects
 from tests.console.conftest import Misbehaving, Person, Shop
 from tests.console.pages import Page
 from tests.support.waiting import wait_for
@@ -59,17 +61,19 @@ def test_projects_come_page_by_page(alice: Person, monkeypatch: pytest.MonkeyPat
 
 
 def test_projects_are_searched_and_sorted(alice: Person) -> None:
-    for name in ("xx bee", "xx ant", "xx cat"):
+    # No id, which is made of words, has such a one.
+    for name in ("xx 1bee", "xx 2ant", "xx 3cat"):
         alice.api.new_project(name=name, wait=False)
 
     def names(**asked: str) -> list[str]:
         rows = alice.browser.get("/", asked).context["listing"].rows
         return [row.project.name for row in rows]
 
-    assert names() == ["xx cat", "xx ant", "xx bee"]
-    assert names(sort="name") == ["xx ant", "xx bee", "xx cat"]
-    assert names(search="  ANT xx ", sort="name") == ["xx ant"]
-    assert names(page="99", sort="nonsense") == ["xx cat", "xx ant", "xx bee"]
+    assert names() == ["xx 3cat", "xx 2ant", "xx 1bee"]
+    assert names(sort="name") == ["xx 1bee", "xx 2ant", "xx 3cat"]
+    assert names(search="  2ANT xx ", sort="name") == ["xx 2ant"]
+    assert names(page="0") == names()
+    assert names(page="99", sort="nonsense") == ["xx 3cat", "xx 2ant", "xx 1bee"]
     assert "No project matches “dog”" in Page(alice.browser.get("/", {"search": "dog"})).text
 
 
@@ -88,7 +92,7 @@ def test_it_tells_what_goes_on_and_what_went_wrong(alice: Person, shop: Shop) ->
     for words in ("1 failed", "woke", "slept"):
         assert words in row
     assert "1 failed in the last day" in page.text
-    assert "apply_config has failed" in page.text
+    assert "“Apply configuration” has failed" in page.text
 
 
 def test_with_many_projects_it_makes_no_more_calls(dave: Person, misbehaving: Misbehaving) -> None:
@@ -103,9 +107,75 @@ def test_with_many_projects_it_makes_no_more_calls(dave: Person, misbehaving: Mi
 
     misbehaving.respond = perch
     page = Page(dave.get("/?search=project+7"))
-    assert len(misbehaving.asked) == 3
+    assert len(misbehaving.asked) == 4
     assert "2 Active" in page.row("p-7 ")
     assert len(page.rows()) <= 25
+
+
+# As a list, and as one of states.
+NAMED = {"p": "shop", "q": "still"}
+PROJECTS = json.dumps(
+    {"projects": [{"id": one, "project_id": one, "name": name} for one, name in NAMED.items()]}
+).encode()
+
+
+def failed(number: int, project_id: str) -> dict[str, Any]:
+    at = (datetime.now(UTC) - timedelta(minutes=number)).isoformat()
+    about = {"project_id": project_id, "summary": f"Failure {number}.", "at": at}
+    return {"id": str(number), "type": "operation.failed", **about}
+
+
+def test_a_failure_is_found_among_however_many_wakes(
+    dave: Person, misbehaving: Misbehaving
+) -> None:
+    def perch(path: str) -> bytes:
+        if "/events" not in path:
+            return PROJECTS
+        woke = {"id": "w", "type": "endpoint.active", "project_id": "p"}
+        is_of_failures = "type=operation.failed&" in path
+        found = [failed(1, "p")] if is_of_failures else [woke] * projects.EVENTS_READ
+        return json.dumps({"events": found, "pagination": {"cursor": "c"}}).encode()
+
+    misbehaving.respond = perch
+    page = Page(dave.get("/"))
+    assert "1 failed in the last day" in page.text
+    assert "at least" not in page.text
+    assert "Failure 1." in page.text
+    assert "1 failed 300+ woke" in page.row("shop")
+
+
+def test_more_failures_than_are_read_are_told_as_at_least_so_many(
+    dave: Person, misbehaving: Misbehaving
+) -> None:
+    def perch(path: str) -> bytes:
+        if "/events" not in path:
+            return PROJECTS
+        # The newest are of projects that are gone.
+        found = [failed(number, "gone") for number in range(projects.EVENTS_READ - 1)]
+        found.append(failed(500, "p"))
+        return json.dumps({"events": found, "pagination": {"cursor": "c"}}).encode()
+
+    misbehaving.respond = perch
+    page = Page(dave.get("/"))
+    assert "at least 1 failed in the last day" in page.text
+    assert "Failure 500." in page.text
+    assert "Failure 1." not in page.text
+    assert "not known" in page.row("still")
+
+
+@pytest.mark.parametrize("call", ["/projects/states", "/events"])
+def test_what_could_not_be_read_is_told(dave: Person, misbehaving: Misbehaving, call: str) -> None:
+    misbehaving.body = PROJECTS[:-1] + b', "events": []}'
+    failure = b'{"message": "the disk is full"}'
+    misbehaving.apart = {call: (500, failure)}
+    page = Page(dave.get("/"))
+    assert "The management API failed: the disk is full" in page.text
+    assert "shop" in page.row("shop")
+    assert "Nothing failed" not in page.text
+    # What a server has not, and what a key may not see, is no failure.
+    for status in (403, 404):
+        misbehaving.apart = {call: (status, failure)}
+        assert "the disk is full" not in Page(dave.get("/")).text
 
 
 def test_another_server_is_asked_for_those_that_are_shown_alone(
@@ -120,7 +190,9 @@ def test_another_server_is_asked_for_those_that_are_shown_alone(
 
     misbehaving.respond = another
     page = Page(dave.get("/"))
-    assert len(misbehaving.asked) == 3 + 25
+    assert len(misbehaving.asked) == 4 + 25
+    # Of whose operations nothing is known.
+    assert "quiet" not in page.text
     assert all("1 Idle" in row for row in page.rows())
 
 

@@ -56,9 +56,19 @@ def test_what_began_before_the_strip_is_drawn_from_its_edge() -> None:
 def test_nothing_is_guessed_of_what_is_not_known() -> None:
     band = band_of(woke(2), since=6)
     assert band.known == "M1080 12h360v20H1080z"
-    assert "What was before is not known" in band.summary
+    assert "Before that: not known." in band.summary
     young = band_of(woke(1), state="active", created=1)
     assert young.known == "M1380 12h60v20H1380z"
+
+
+def test_an_empty_strip_says_why_it_is() -> None:
+    unknown, young = band_of(woke(2), since=6), band_of(woke(1), state="active", created=1)
+    assert unknown.before
+    assert (unknown.before.words, unknown.before.x) == ("Not known", "37.500%")
+    assert young.before
+    assert young.before.words == "It was not there yet"
+    assert "Before that: it was not there yet." in young.summary
+    assert band_of(woke(2), since=20).before is None
 
 
 def test_failures_are_told_and_shown() -> None:
@@ -123,3 +133,14 @@ def test_without_events_the_operations_tell(dave: Person, misbehaving: Misbehavi
     assert "woke once" in page.text
     assert "failed once" in page.text
     assert "Failed: Suspend compute" in page.text
+
+
+def test_what_could_not_be_read_is_told(dave: Person, misbehaving: Misbehaving) -> None:
+    misbehaving.body = (
+        b'{"operations": [], "endpoint": {"id": "e"}, "branches": [], "project": {"id": "p"}}'
+    )
+    for status, is_told in ((500, True), (404, False)):
+        misbehaving.apart = {"/events": (status, b'{"message": "the disk is full"}')}
+        text = Page(dave.get("/projects/p/endpoints/e")).text
+        assert ("the disk is full" in text) is is_told
+        assert "The last 24 hours" in text

@@ -9,6 +9,7 @@ import pytest
 from console import endpoint_operations
 from tests.console.conftest import Misbehaving, Person, Shop
 from tests.console.pages import Page
+from tests.support.waiting import wait_for
 
 
 def operations(count: int, *own: int) -> list[dict[str, Any]]:
@@ -82,3 +83,21 @@ def test_a_busy_project_hides_none(alice: Person, shop: Shop) -> None:
     assert any("Start compute | OK" in row for row in page.rows())
     assert "looked through" not in page.text
     assert f"operations?endpoint_id={shop.endpoint_id}" in page.html
+
+
+def test_what_has_begun_is_not_offered_again(alice: Person, shop: Shop) -> None:
+    """A start that is under way can be taken back, and so can a suspension."""
+    shop.suspend()
+    start, suspend = f"{shop.endpoint_url}/start", f"{shop.endpoint_url}/suspend"
+    with shop.locked():
+        alice.post(start)
+        html = Page(alice.get(shop.endpoint_url)).html
+        assert "starting…" in html
+        assert start not in html
+        assert suspend in html
+        assert alice.post(suspend)["Location"] == shop.endpoint_url
+        html = Page(alice.get(shop.endpoint_url)).html
+        assert start in html
+        assert suspend not in html
+    wait_for(lambda: not Page(alice.get(shop.endpoint_url)).polls, "all has ended")
+    assert shop.endpoint()["current_state"] == "idle"

@@ -295,6 +295,9 @@ def test_the_settings_that_postgres_takes_are_listed_with_what_they_may_be(
         assert part in words
     assert "No setting matches" in Page(carol.get(f"{address}?search=nothing-such")).text
     assert address in carol.get(f"{still_shop.endpoint_url}/settings").content.decode()
+    assert f'data-live="{address}-live?search=' in page.html
+    region = carol.htmx_get(f"{address}-live?search=work_mem+query").content.decode()
+    assert region.startswith('<div id="live"')
 
 
 def test_it_is_told_since_when(carol: Person, still_shop: Shop) -> None:

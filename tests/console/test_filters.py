@@ -80,6 +80,29 @@ def test_all_that_is_chosen_is_asked_for_and_kept(dave: Person, listing: Misbeha
     assert "Only what matches is shown" in page.text
 
 
+def test_times_are_utc_whatever_zone_the_reader_is_in(dave: Person, listing: Misbehaving) -> None:
+    dave.browser.cookies["perch_zone"] = "Asia/Tokyo"
+    page = Page(dave.browser.get("/projects/p/operations", {"since": "2026-11-20T08:30"}))
+    assert asked_for_operations(listing)["since"] == "2026-11-20T08:30:00Z"
+    assert page.fields["since"] == "2026-11-20T08:30"
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("2026-11-20T08:30:00Z", "2026-11-20T08:30"),
+        ("2026-11-20T08:30:15Z", "2026-11-20T08:30:15"),
+        ("2026-11-20T08:30:00+09:00", "2026-11-19T23:30"),
+    ],
+)
+def test_a_time_stays_in_its_field_on_the_pages_after(
+    dave: Person, listing: Misbehaving, given: str, shown: str
+) -> None:
+    """Whose addresses hold it with its zone, which no browser shows."""
+    page = Page(dave.browser.get("/projects/p/operations", {"since": given}))
+    assert page.fields["since"] == shown
+
+
 def test_nothing_chosen_asks_for_nothing(dave: Person, listing: Misbehaving) -> None:
     page = Page(dave.browser.get("/projects/p/operations", dict.fromkeys(CHOSEN, "")))
     assert asked_for_operations(listing) == {"limit": "25"}
@@ -95,12 +118,15 @@ def test_what_is_not_on_offer_stays_chosen(dave: Person, listing: Misbehaving) -
     assert page.fields["branch_id"] == "br-deleted"
 
 
-def test_a_time_that_is_none_is_told_beside_its_field(dave: Person, listing: Misbehaving) -> None:
-    page = Page(dave.browser.get("/projects/p/operations", {"since": "soon", "status": "failed"}))
+@pytest.mark.parametrize("given", ["soon", "9999-12-31T23:59:00-09:00"])
+def test_a_time_that_is_none_is_told_beside_its_field(
+    dave: Person, listing: Misbehaving, given: str
+) -> None:
+    page = Page(dave.browser.get("/projects/p/operations", {"since": given, "status": "failed"}))
     sent = asked_for_operations(listing)
     assert "since" not in sent
     assert sent["status"] == "failed"
-    assert page.fields["since"] == "soon"
+    assert page.fields["since"] == given
     assert "Enter a valid date/time" in page.text
 
 

@@ -1,5 +1,8 @@
 """Operations as runs: the list, page by page, and one's page."""
 
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
 import pytest
 
 from console.views import operations
@@ -101,6 +104,14 @@ def test_the_timeline_says_the_same_as_a_table(carol: Person, still_shop: Shop) 
     row = page.row("Create the project with branch main")
     assert row.startswith(still_shop.endpoint_id)
     assert "OK" in row
+    # By one clock: the picture's is the table's, and the day is told.
+    carol.browser.cookies["perch_zone"] = "Asia/Tokyo"
+    page = Page(carol.get(f"{still_shop.url}/timeline?hours=24"))
+    assert "<small>JST</small>" in page.html
+    began = still_shop.operations()[-1]["created_at"]
+    local = datetime.fromisoformat(began).astimezone(ZoneInfo("Asia/Tokyo"))
+    assert f"{local:%Y-%m-%d %H:%M:%S}" in page.row("Create the project with branch main")
+    del carol.browser.cookies["perch_zone"]
     # What is no choice is the usual one.
     assert "Last 6 hours" in Page(carol.get(f"{still_shop.url}/timeline?hours=7000")).text
     assert carol.htmx_get(f"{still_shop.url}/timeline-live").status_code == 286

@@ -2,17 +2,25 @@
 
 import json
 import re
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from django.test import Client as Browser
 
 from console import sql_over_http
+from console.api_errors import ServerError
 from console.query_form import QueryForm
-from console.query_rows import MOST_ROWS, mark_of, shown
+from console.query_rows import (
+    LEAST_CELL,
+    MOST_CHARACTERS,
+    MOST_ROWS,
+    all_shown,
+    mark_of,
+    read_table,
+)
 from console.servers import Server
 from console.sql_over_http import Column, Result, SqlFailed
-from console.sql_statements import Statement, split
+from console.sql_statements import MOST_STATEMENTS, Statement, split
 from tests.console.conftest import Misbehaving, Person, Shop
 from tests.console.pages import Page
 
@@ -280,4 +288,74 @@ class TestMarks:
 
 def test_rows_of_any_shape_are_shown() -> None:
     result = Result("SELECT", None, [Column("a", "")], [["x", "more"], [None], []])
-    assert [[cell.text for cell in row] for row in shown(result).rows] == [["x"], ["NULL"], []]
+    (shown,) = all_shown([result])
+    assert [[cell.text for cell in row] for row in shown.rows] == [["x"], ["NULL"], []]
+
+
+def test_what_is_shown_has_room_on_one_page() -> None:
+    """However little is in a cell, and however many results there are."""
+    columns = [Column(f"c{n}", "") for n in range(1600)]
+    wide = Result("SELECT", 500, columns, [[""] * 1600] * 500)
+    results = all_shown([wide] * 5)
+    cells = sum(len(row) for one in results for row in one.rows)
+    assert 1600 < cells <= MOST_CHARACTERS / LEAST_CELL
+    assert [one.came for one in results] == [500] * 5
+
+
+def test_a_table_nested_without_end_is_none() -> None:
+    assert read_table("[" * 100_000) is None
+
+
+def test_only_so_many_statements_run_at_once(asked: Any) -> None:
+    page = asked("SELECT 1;" * (MOST_STATEMENTS + 1))
+    assert f"At most {MOST_STATEMENTS} statements" in page.text
+
+
+def test_htmx_is_told_in_place_what_cannot_be_asked(asked: Any) -> None:
+    page = asked("SELECT 1", htmx=True, branch="")
+    assert page.html.strip().startswith('<section id="answer"')
+    assert "Choose a branch" in page.text
+    page = asked("", htmx=True, branch="", act="tables")
+    assert page.html.strip().startswith('<section id="tables"')
+
+
+class TestFromAPageThatIsOutOfDate:
+    """Somebody has signed in anew, or out, in another tab."""
+
+    data: ClassVar = {
+        "branch": "br-1",
+        "database": "neondb",
+        "role": "neondb_owner",
+        "sql": "SELECT 'what I typed'",
+        "csrfmiddlewaretoken": "of-before",
+    }
+
+    def test_nothing_is_run(self, carol: Person, still_shop: Shop) -> None:
+        strict = Browser(enforce_csrf_checks=True)
+        strict.cookies = carol.browser.cookies
+        data = self.data | {"branch": still_shop.main_id}
+        own = {"Origin": "http://testserver"}
+        page = Page(strict.post(f"{still_shop.url}/query", data, headers=own))
+        assert "You have signed in anew since this page was made" in page.text
+        assert page.fields["sql"] == data["sql"]
+        assert not page.rows()
+
+    @pytest.mark.parametrize("by", [{}, {"HX-Request": "true"}])
+    def test_what_was_typed_stays_where_nobody_is_signed_in(
+        self, still_shop: Shop, by: dict[str, str]
+    ) -> None:
+        page = Page(Browser().post(f"{still_shop.url}/query", self.data, headers=by))
+        assert "Sign in again" in page.text
+        assert by or page.fields["sql"] == self.data["sql"]
+
+
+def test_an_answer_is_not_lost_for_want_of_the_lists(
+    carol: Person, still_shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise ServerError("out of order")
+
+    monkeypatch.setattr("console.management_api.ManagementAPI.branches", fail)
+    data = {"branch": still_shop.main_id, "database": "neondb", "role": "neondb_owner"}
+    page = Page(carol.post(f"{still_shop.url}/query", {**data, "sql": "SELECT 'here'"}))
+    assert page.rows()[-1] == "here"

@@ -2,8 +2,10 @@
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
+from django.utils import timezone
 
 from console.api_operations import Operation
 from console.api_results import Branch
@@ -130,3 +132,8 @@ def test_an_axis_of_the_day_tells_the_time() -> None:
     scale = Scale(AT - timedelta(hours=6), AT + timedelta(minutes=7))
     # What stands at the very edge is left out.
     assert [mark.label for mark in scale.marks_of_day()] == ["06:00", "08:00"]
+    # Round where the reader is.
+    with timezone.override(ZoneInfo("Asia/Kolkata")):
+        marks = scale.marks_of_day()
+    assert {mark.label[3:] for mark in marks} == {"00"}
+    assert scale.marks_of_day()[0].left not in [mark.left for mark in marks]

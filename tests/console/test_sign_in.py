@@ -1,7 +1,9 @@
 """Signing in and out."""
 
+import json
 import os
 import time
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -214,3 +216,29 @@ def test_what_the_server_has_is_found_out_at_sign_in(
     misbehaving.body = b'{"login": "eve", "projects": []}'
     visitor.post("/sign-in", {"key": "abc"})
     assert not {"Activity", "Webhooks"} & set(Page(visitor.get("/")).text.split())
+
+
+def test_a_one_time_link_stays_good_while_the_api_does_not_answer(
+    visitor: Browser, settings: Any, tmp_path: Path, misbehaving: Misbehaving
+) -> None:
+    settings.STATE_DIR, settings.MANAGEMENT_API_URL = str(tmp_path), misbehaving.url
+    (tmp_path / "links").mkdir()
+    file = tmp_path / "links" / sha256(b"x").hexdigest()
+
+    def answer_of(status: int, body: bytes) -> Any:
+        misbehaving.status, misbehaving.body = status, body
+        return visitor.post("/sign-in/link", {"code": "x"})
+
+    file.touch(mode=0o600)
+    file.write_text(json.dumps({"key": "k", "until": time.time() + 60}))
+    answer = answer_of(503, b'{"message": "being started"}')
+    assert answer.status_code == 502
+    assert "Being started" in Page(answer).text
+    assert Page(answer).fields["code"] == "x"
+    assert answer_of(200, b'{"login": "dave"}').status_code == 302
+    assert answer_of(200, b'{"login": "dave"}').status_code == 410
+    # A key that is no longer good makes the link one that is not.
+    file.touch(mode=0o600)
+    file.write_text(json.dumps({"key": "k", "until": time.time() + 60}))
+    assert answer_of(401, b'{"message": "no such key"}').status_code == 410
+    assert not file.exists()

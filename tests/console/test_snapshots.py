@@ -42,6 +42,33 @@ def test_it_works(alice: Person, shop: Shop) -> None:
     assert snapshots(alice, shop) == {}
 
 
+def test_its_name_and_its_end_are_changed(alice: Person, shop: Shop) -> None:
+    snapshot_id = take(alice, shop, "before")
+    url = f"{shop.url}/snapshots/{snapshot_id}/edit"
+    fields = Page(alice.get(url)).fields
+    assert (fields["name"], fields["lifetime"]) == ("before", "at")
+    back = branch_url(shop, shop.dev_id)
+    sent = {"name": "kept", "lifetime": "", "until": fields["until"], "next": back}
+    assert alice.post(url, sent)["Location"] == back
+    assert "Snapshot kept stays until it is deleted" in Page(alice.get(back)).text
+    assert "expires_at" not in snapshots(alice, shop)["kept"]
+    answer = alice.post(url, {"name": "kept", "lifetime": "at", "until": "2020-01-01T10:00"})
+    assert answer.status_code == 422
+    assert Page(answer).fields["until"] == "2020-01-01T10:00"
+    assert alice.get(url.replace(snapshot_id, "snap-nothing")).status_code == 404
+    forget(alice, shop, snapshot_id)
+
+
+def test_the_time_it_was_taken_is_told_in_utc_whatever_the_server_writes(
+    dave: Person, misbehaving: Misbehaving
+) -> None:
+    misbehaving.body = b"""{"snapshots": [
+        {"id": "s", "name": "before", "timestamp": "2026-03-06T08:00:00+09:00"}
+    ]}"""
+    page = Page(dave.get("/projects/p/snapshots/s/delete"))
+    assert "as of 2026-03-05 23:00:00 UTC" in page.text
+
+
 def test_restored_as_a_new_branch(alice: Person, shop: Shop) -> None:
     snapshot_id = take(alice, shop, "before")
     url = f"{shop.url}/snapshots/{snapshot_id}/restore"

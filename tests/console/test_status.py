@@ -31,10 +31,12 @@ def test_it_works(operator: Person) -> None:
     page = Page(operator.get("/status"))
     assert "All is well" in page.text
     assert "Region local" in page.text
-    for name in ("Worker There seen", "Proxy There seen", "free", "Postgres 1"):
+    for name in ("Worker There", "Proxy There", "free", "Postgres 1"):
         assert name in page.text, name
     assert "Requests" in page.html
-    assert Page(operator.htmx_get("/status/live", at="/status")).html.strip().startswith("<div")
+    answer = operator.htmx_get("/status/live", at="/status")
+    assert Page(answer).html.strip().startswith('<div id="live"')
+    assert Page(answer).polls
     assert 'href="/status"' in Page(operator.get("/")).html
 
 
@@ -50,6 +52,22 @@ def test_another_server_has_none(dave: Person, misbehaving: Misbehaving) -> None
     answer = dave.get("/status")
     assert answer.status_code == 404
     assert "This server does not have that" in Page(answer).text
+
+
+def test_what_has_not_changed_is_not_sent_again(dave: Person, misbehaving: Misbehaving) -> None:
+    def answered(ago: float, **headers: str) -> Any:
+        host = {"id": "eu", "missing": ["worker"], "worker_seen_seconds_ago": ago}
+        host |= {"proxy_seen_seconds_ago": ago % 3}
+        misbehaving.body = json.dumps({"hosts": [host], "webhooks": {}}).encode()
+        return dave.get("/status/live", **headers)
+
+    answer = answered(7230)
+    assert "Worker Silent seen 2 h ago" in Page(answer).text
+    assert "Proxy There Computes" in Page(answer).text
+    shown = {"If-None-Match": answer["ETag"]}
+    # The times of two looks may lie on both sides of a border.
+    assert 304 in [answered(7230, **shown).status_code, answered(7231, **shown).status_code]
+    assert answered(60, **shown).status_code == 200
 
 
 class TestTheWord:

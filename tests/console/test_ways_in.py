@@ -1,11 +1,7 @@
-"""Several sign-ins in one session, one-time links, signing out everywhere, and idle sessions."""
+"""Several sign-ins in one session, signing out everywhere, and idle sessions."""
 
 import json
-import os
 import re
-import stat
-import subprocess
-import sys
 import time
 from hashlib import sha256
 from pathlib import Path
@@ -20,9 +16,11 @@ from console import sessions
 from console.settings import envnamed
 from tests.console.conftest import Misbehaving, Person, Shop
 from tests.console.pages import Page
-from tests.support.stack import ROOT, Stack
+from tests.support.client import Client
+from tests.support.stack import Stack
 
 COOKIE = "perch_session"
+OWN = "http://testserver"
 
 
 def sign_in(browser: Browser, key: str, **fields: str) -> Any:
@@ -116,6 +114,86 @@ class TestSeveral:
         assert 3 <= len(others(visitor)) < 11
 
 
+class TestTabs:
+    """All tabs have one cookie: what is open in one may be of somebody who another has left."""
+
+    @pytest.fixture
+    def tab(self, misbehaving: Misbehaving, settings: Any) -> Person:
+        """Xena's page, after Yves has signed in beside it. It sends what its scripts do."""
+        settings.MANAGEMENT_API_URL = misbehaving.url
+        settings.CSRF_TRUSTED_ORIGINS = [OWN]
+        tab = Person(Browser(enforce_csrf_checks=True), Client(misbehaving.url, "y"))
+        for name in ("xena", "yves"):
+            misbehaving.body = json.dumps({"login": name}).encode()
+            tab.post("/sign-in", {"key": name}, Origin=OWN)
+            if name == "xena":
+                misbehaving.body = b'{"projects": []}'
+                self.html = tab.get("/").content.decode()
+        misbehaving.body = b'{"project": {"id": "p"}, "projects": []}'
+        misbehaving.asked.clear()
+        return tab
+
+    def sent(self, target: str = "live") -> dict[str, str]:
+        """The headers of what xena's page asks."""
+        (mark,) = re.findall(r'<body[^>]* data-sign-in="(\w+)"', self.html)
+        return {
+            "HX-Request": "true",
+            "HX-Target": target,
+            "Perch-Sign-In": mark,
+            "Origin": OWN,
+        }
+
+    def test_nothing_is_shown_to_a_page_of_another(
+        self, tab: Person, misbehaving: Misbehaving
+    ) -> None:
+        answer = tab.get("/api-keys/7/revoke", **self.sent("dialog"))
+        assert answer.status_code == 409
+        assert "In another tab you are yves now" in Page(answer).text
+        assert "csrfmiddlewaretoken" not in answer.content.decode()
+        answer = tab.get("/live", **self.sent())
+        assert answer["HX-Retarget"] == "#poll"
+        assert "In another tab you are yves now" in Page(answer).text
+        assert misbehaving.asked == []
+
+    def test_nothing_is_done_for_it(self, tab: Person, misbehaving: Misbehaving) -> None:
+        # Even with a token of the one who is there now.
+        token = Page(tab.get("/new-project")).fields["csrfmiddlewaretoken"]
+        misbehaving.asked.clear()
+        fields = {"csrfmiddlewaretoken": token}
+        for path in ("/projects/p/endpoints/ep-a/start", "/api-keys/7/revoke", "/new-project"):
+            answer = tab.post(path, fields, **self.sent("form"))
+            assert answer.status_code == 409, path
+            assert "In another tab you are yves now" in Page(answer).text
+        assert misbehaving.asked == []
+
+    def test_a_form_comes_back_to_be_sent_once_more(
+        self, tab: Person, misbehaving: Misbehaving
+    ) -> None:
+        mark = self.sent()["Perch-Sign-In"]
+        typed = {"name": "typed before", "signed_in_as": mark}
+        page = Page(tab.post("/new-project", typed, **self.sent("form")))
+        assert "You have signed in anew" in page.text
+        assert page.fields["name"] == "typed before"
+        assert not [path for path in misbehaving.asked if path.startswith("POST")]
+        answer = tab.post("/new-project", page.fields, **self.sent("form"))
+        assert answer["HX-Redirect"] == "/projects/p"
+
+    def test_who_signs_in_with_the_same_key_goes_on(
+        self, tab: Person, misbehaving: Misbehaving
+    ) -> None:
+        misbehaving.body = b'{"login": "xena", "projects": []}'
+        tab.post("/sign-in", {"key": "xena"}, Origin=OWN)
+        tab.post("/sign-in", {"key": "xena"}, Origin=OWN)
+        assert tab.get("/live", **self.sent()).status_code == 286
+
+    def test_signing_out_is_no_exception(self, tab: Person) -> None:
+        answer = tab.browser.post("/sign-out", headers={"Origin": OWN}, follow=True)
+        assert "as yves: you still are" in Page(answer).text
+        page = Page(tab.post("/sign-out-everywhere", Origin=OWN))
+        assert "You have signed in anew" in page.text
+        assert tab.get("/").status_code == 200
+
+
 class TestServers:
     @pytest.fixture
     def staging(self, misbehaving: Misbehaving, settings: Any, stack: Stack) -> Misbehaving:
@@ -172,6 +250,27 @@ class TestServers:
 
 
 class TestEverywhere:
+    def test_who_is_not_signed_in_any_more_is_not_told_that_it_is_done(self, dave: Person) -> None:
+        kept = Browser()
+        kept.cookies[COOKIE] = dave.browser.cookies[COOKIE].value
+        dave.post("/sign-out")
+        answer = kept.post("/sign-out-everywhere")
+        assert answer.status_code == 422
+        assert "You are not signed in" in Page(answer).text
+
+    def test_what_could_not_be_written_down_is_told(
+        self, dave: Person, settings: Any, tmp_path: Path
+    ) -> None:
+        elsewhere = Browser()
+        elsewhere.post("/sign-in", {"key": dave.api.key})
+        (tmp_path / "place").mkdir(mode=0o777)
+        (tmp_path / "place").chmod(0o777)
+        settings.STATE_DIR = str(tmp_path / "place")
+        page = Page(dave.browser.post("/sign-out-everywhere", follow=True))
+        assert "Elsewhere the key is still signed in" in page.text
+        assert "is signed out." not in page.text
+        assert dave.get("/").status_code == 302
+
     def test_it_works(self, visitor: Browser, stack: Stack) -> None:
         key, other = stack.new_key(), stack.new_key()
         elsewhere, stranger = Browser(), Browser()
@@ -227,6 +326,25 @@ class TestIdle:
         self.age(visitor, 3700)
         assert visitor.get("/").status_code == 302
 
+    def test_what_took_long_does_not_write_the_cookie_of_when_it_was_asked(
+        self, dave: Person, misbehaving: Misbehaving, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Another tab may have switched, signed in or signed out meanwhile."""
+        misbehaving.body = b'{"projects": []}'
+        self.age(dave.browser, 7200)
+        monkeypatch.setattr("console.middleware.AT_ONCE", 0.0)
+        assert COOKIE not in dave.get("/").cookies
+        # Nor does what shows a message, or finds that a sign-in has ended.
+        dave.post("/switch", {"sign_in": "x"})
+        answer = dave.get("/sign-in")
+        assert "That sign-in has ended" in Page(answer).text
+        assert COOKIE not in answer.cookies
+        assert "That sign-in has ended" not in Page(dave.get("/sign-in")).text
+        kept = Browser()
+        kept.cookies[COOKIE] = dave.browser.cookies[COOKIE].value
+        dave.post("/sign-out")
+        assert COOKIE not in kept.get("/sign-in").cookies
+
     def test_a_page_that_was_left_open_keeps_none_alive(self, alice: Person, shop: Shop) -> None:
         self.age(alice.browser, 7200)
         before = alice.browser.cookies[COOKIE].value
@@ -235,74 +353,6 @@ class TestIdle:
         assert alice.browser.cookies[COOKIE].value == before
         alice.htmx_get("/new-project", target="dialog")
         assert alice.browser.cookies[COOKIE].value != before
-
-
-class TestLink:
-    @pytest.fixture
-    def console(self, stack: Stack, settings: Any) -> str:
-        settings.STATE_DIR = str(stack.state_dir / "console")
-        return str(stack.console_url)
-
-    def link(self, stack: Stack, *arguments: str) -> str:
-        command = [sys.executable, str(ROOT / "manage.py"), "sign_in_link", *arguments]
-        done = subprocess.run(
-            [*command, "--state-dir", str(stack.state_dir)],
-            env={k: v for k, v in os.environ.items() if not k.startswith("DJANGO_")},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        return done.stdout.strip()
-
-    def code(self, link: str) -> str:
-        return str(link.partition("code=")[2])
-
-    def test_that_of_up_works_once(self, visitor: Browser, stack: Stack, console: str) -> None:
-        found = re.search(r"http\S+code=\S+", (stack.state_dir / "up.log").read_text())
-        assert found
-        assert found[0].startswith(f"{console}/sign-in/link?")
-        code = self.code(found[0])
-        # Whoever only looks uses nothing up.
-        for _ in range(2):
-            assert Page(visitor.get(f"/sign-in/link?code={code}")).fields["code"] == code
-        assert visitor.post("/sign-in/link", {"code": code})["Location"] == "/"
-        assert name_of(visitor) == "local"
-        again = Browser()
-        assert again.post("/sign-in/link", {"code": code}).status_code == 410
-        assert again.get(f"/sign-in/link?code={code}").status_code == 410
-        assert again.get("/").status_code == 302
-
-    def test_another_is_a_command_away(self, visitor: Browser, stack: Stack, console: str) -> None:
-        link = self.link(stack, "--console-url", "https://console.example.com/")
-        assert link.startswith("https://console.example.com/sign-in/link?code=")
-        assert self.link(stack).startswith(console)
-        visitor.post("/sign-in/link", {"code": self.code(link)})
-        assert name_of(visitor) == "local"
-
-    @pytest.mark.usefixtures("console")
-    def test_it_is_good_for_minutes(self, visitor: Browser, stack: Stack) -> None:
-        code = self.code(self.link(stack))
-        file = stack.state_dir / "console" / "links" / sha256(code.encode()).hexdigest()
-        assert stat.filemode(file.stat().st_mode) == "-rw-------"
-        data = json.loads(file.read_text())
-        assert 500 < data["until"] - time.time() <= 600
-        file.write_text(json.dumps({**data, "until": time.time() - 1}))
-        assert visitor.post("/sign-in/link", {"code": code}).status_code == 410
-        assert not file.exists()
-
-    @pytest.mark.parametrize("code", ["", "x", "../../api-key", "a" * 5000])
-    def test_what_is_no_code_signs_nobody_in(self, visitor: Browser, code: str) -> None:
-        assert visitor.post("/sign-in/link", {"code": code}).status_code == 410
-
-    def test_what_others_may_write_is_no_link(
-        self, visitor: Browser, settings: Any, tmp_path: Path
-    ) -> None:
-        settings.STATE_DIR = str(tmp_path)
-        (tmp_path / "links").mkdir()
-        file = tmp_path / "links" / sha256(b"x").hexdigest()
-        file.write_text(json.dumps({"key": "k", "until": time.time() + 60}))
-        file.chmod(0o666)
-        assert visitor.post("/sign-in/link", {"code": "x"}).status_code == 410
 
 
 class TestPreferences:
@@ -315,6 +365,11 @@ class TestPreferences:
         html = visitor.get("/sign-in").content.decode()
         assert "data-theme" not in html
         assert "data-shortcuts" not in html
+
+    def test_it_goes_back_to_any_page_of_ours(self, visitor: Browser) -> None:
+        sent = {"theme": "dark", "next": "/a\nb"}
+        answer = visitor.post("/preferences", sent, headers={"HX-Request": "true"})
+        assert answer["HX-Redirect"] == "/a%0Ab"
 
     def test_what_is_no_theme_is_none(self, visitor: Browser) -> None:
         assert visitor.post("/preferences", {"theme": '"><script>'}).status_code == 422

@@ -193,6 +193,7 @@ DECLARED: dict[str, Fields] = {
         "?database_name": Shown("test_connection_uri.py::test_it_works"),
         "?role_name": Shown("test_connection_uri.py::test_it_works"),
         "?pooled": Shown("test_connection_uri.py::test_through_the_pooler"),
+        "?password": Shown("test_connection_uri.py::test_without_its_password"),
     },
     "GET /projects/{project_id}/events": EVENTS,
     "GET /projects/{project_id}/operations": {

@@ -21,6 +21,13 @@ def test_it_works(standing: Project) -> None:
         assert refusal(standing.client.call("GET", path, params=query))[0] == 404
 
 
+def test_without_its_password(standing: Project) -> None:
+    whole, bare = uri(standing), uri(standing, password=False)
+    assert whole.password
+    assert bare.password is None
+    assert whole.geturl().replace(f":{whole.password}@", "@") == bare.geturl()
+
+
 def test_through_the_pooler(standing: Project) -> None:
     pooled = f"{standing.endpoint_id}-pooler"
     assert pooled in uri(standing, pooled=True).geturl()

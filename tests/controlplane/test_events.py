@@ -123,6 +123,7 @@ def test_every_change_is_told_and_no_secret_in_any(fresh_project: Project, stack
     does(alice.get(branch + "/roles/bob/reveal_password"), "role.password_revealed")
     uri = f"{project.path}/connection_uri?database_name=neondb&role_name=bob"
     does(alice.get(uri), "role.password_revealed")
+    does(alice.get(f"{uri}&password=false"))
     database = {"database": {"name": "nests", "owner_name": "bob"}}
     does(alice.post(branch + "/databases", database), "database.created", finished)
     owner = {"database": {"owner_name": "neondb_owner", "name": "eggs"}}
@@ -255,7 +256,7 @@ def test_a_compute_that_dies_is_told_of(project: Project) -> None:
     (died,) = told.now()
     assert died["type"] == "endpoint.idle"
     assert died["actor"]["type"] == "platform"
-    assert died["summary"].endswith("idle now: its compute has ended by itself")
+    assert died["summary"].endswith("became idle: its compute has ended by itself")
 
 
 def test_an_endpoint_that_nobody_uses_is_suspended_by_idleness(project: Project) -> None:

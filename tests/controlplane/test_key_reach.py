@@ -87,6 +87,12 @@ class TestReadOnly:
         assert standing.client.get(f"{standing.path}/operations") == before
         assert standing.client.get(standing.path)["project"]["id"] == standing.id
 
+    def test_connection_strings_are_read_without_them(self, standing: Project) -> None:
+        path = f"{standing.path}/connection_uri?database_name=neondb&role_name=neondb_owner"
+        reader = limited(standing.client, read_only=True)
+        assert "neondb_owner@" in reader.get(f"{path}&password=false")["uri"]
+        assert refusal(reader.call("GET", f"{path}&password=true"))[0] == 403
+
     def test_an_unlimited_key_reads_passwords(self, standing: Project) -> None:
         path = f"{standing.path}/connection_uri?database_name=neondb&role_name=neondb_owner"
         assert standing.client.get(path)["uri"]

@@ -199,3 +199,21 @@ def test_the_silent_give_way_to_newcomers(
         assert silent[0].recv(1) == b""
         for connection in silent:
             connection.close()
+
+
+def test_a_silent_crowd_from_one_address_throws_out_no_slow_client_from_another(
+    identity: TlsIdentity, directory: MemoryDirectory
+) -> None:
+    with running_proxy(identity, directory, max_pending=5) as proxy:
+        slow = [socket.create_connection(("127.0.0.1", proxy.port)) for _ in range(2)]
+        wait_for(lambda: proxy.sessions() == 2, "the slow ones")
+        crowd = [
+            socket.create_connection(("127.0.0.1", proxy.port), source_address=("127.0.0.2", 0))
+            for _ in range(50)
+        ]
+        assert crowd[0].recv(1) == b""
+        for connection in slow:
+            connection.sendall(bytes.fromhex("00000008 04d2162f"))
+            assert connection.recv(1) == b"S"
+        for connection in (*slow, *crowd):
+            connection.close()

@@ -7,7 +7,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,8 +32,27 @@ class Relay:
     is_away: bool = False
     # Seconds before each answer.
     delay: float = 0.0
+    # Said in place of every answer: with which status, and of which type.
+    says: bytes | None = None
+    status: int = 200
+    kind: str = "application/json"
+    # What is made of the answers that come.
+    twists: Callable[[bytes], bytes] | None = None
+    # Whether the connection is closed in the middle of each answer.
+    breaks_off: bool = False
     # What was asked, as “GET /projects”.
     asked: list[str] = field(default_factory=list)
+
+    @property
+    def lets_streams_be(self) -> bool:
+        ends = self.is_away or self.refuses or self.says is not None or self.breaks_off
+        return not (ends or self.delay)
+
+    def be_well(self) -> None:
+        self.missing.clear()
+        self.refuses, self.is_away, self.delay = 0, False, 0.0
+        self.says, self.status, self.kind = None, 200, "application/json"
+        self.twists, self.breaks_off = None, False
 
     def asked_for(self, words: str) -> int:
         """How many times anything with these words was."""
@@ -62,6 +81,8 @@ def relay(api_url: str) -> Iterator[Relay]:
                     self.close_connection = True
                 elif state.refuses:
                     self.refuse(state.refuses)
+                elif state.says is not None:
+                    self.send(state.status, state.says, {"Content-Type": state.kind})
                 elif any(part in path for part in state.missing):
                     self.refuse(404)
                 else:
@@ -84,7 +105,8 @@ def relay(api_url: str) -> Iterator[Relay]:
                 if "event-stream" in answer.headers.get("Content-Type", ""):
                     self.stream(answer)
                 else:
-                    self.send(answer.status_code, answer.content, dict(answer.headers))
+                    body = state.twists(answer.content) if state.twists else answer.content
+                    self.send(answer.status_code, body, dict(answer.headers))
 
         def send(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
             self.send_response(status)
@@ -93,7 +115,12 @@ def relay(api_url: str) -> Iterator[Relay]:
                     self.send_header(name, value)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(body)
+            if state.breaks_off:
+                self.wfile.write(body[: len(body) // 2])
+                self.connection.shutdown(socket.SHUT_RDWR)
+                self.close_connection = True
+            else:
+                self.wfile.write(body)
 
         def stream(self, answer: requests.Response) -> None:
             self.close_connection = True
@@ -105,7 +132,7 @@ def relay(api_url: str) -> Iterator[Relay]:
             threading.Thread(target=self.cut, args=[is_over], daemon=True).start()
             try:
                 for line in answer.iter_lines(chunk_size=1):
-                    if state.is_away or state.refuses:
+                    if not state.lets_streams_be:
                         break
                     self.wfile.write(line + b"\n")
                     self.wfile.flush()
@@ -113,9 +140,9 @@ def relay(api_url: str) -> Iterator[Relay]:
                 is_over.set()
 
         def cut(self, is_over: threading.Event) -> None:
-            """The stream, as soon as the server is away: it says nothing more, not even later."""
+            """The stream, as soon as the server is not well: it says nothing more, nor later."""
             while not is_over.wait(0.05):
-                if state.is_away:
+                if not state.lets_streams_be:
                     with contextlib.suppress(OSError):
                         self.connection.shutdown(socket.SHUT_RDWR)
                     return

@@ -1,0 +1,112 @@
+"""One run as a waterfall: its operations with their steps, each with its place in the whole."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from console.api_operations import Operation
+from console.outcomes import not_run_for
+from console.rows import OperationRow, operation_rows
+from console.runs import Names, Run
+from console.statuses import can_be_cancelled, can_be_retried, is_unfinished
+from console.story import StepRow, step_spans, story
+from console.timescale import Bar, Mark, Scale, Span
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One operation of the run with its steps, each with its place in the whole."""
+
+    row: OperationRow
+    bar: Bar | None
+    # From the begin of the run to its own, in milliseconds.
+    offset_ms: int | None
+    steps: Sequence["LaneStep"]
+    can_cancel: bool
+    can_retry: bool
+    # It never began, because this one failed; "" where that is not why.
+    not_run_for: str
+
+
+@dataclass(frozen=True)
+class LaneStep:
+    row: StepRow
+    offset_ms: int | None
+    # Its error has been told already, of an attempt before it.
+    is_same_again: bool
+
+
+@dataclass(frozen=True)
+class Waterfall:
+    lanes: Sequence[Lane]
+    marks: Sequence[Mark]
+
+    @property
+    def warning(self) -> str:
+        """The first thing that is wrong although nothing has failed."""
+        steps = (step.row.warning for lane in self.lanes for step in lane.steps)
+        return next(filter(None, steps), "")
+
+    @property
+    def has_pictures(self) -> bool:
+        return any(lane.bar for lane in self.lanes)
+
+
+def waterfall(run: Run, names: Names) -> Waterfall:
+    spans = [span_of(operation) for operation in run.operations]
+    scale = Scale.over(spans)
+    rows = operation_rows(run.operations, names.branches.values())
+    # A retry of the whole begins with the first of them anyway.
+    first_to_retry = next(filter(can_be_retried, run.operations), None)
+    lanes = [
+        Lane(
+            row=row,
+            bar=scale.bar(at_work) if scale and (at_work := _at_work(row.operation)) else None,
+            offset_ms=_offset_ms(scale, span[0] if span else None),
+            steps=_lane_steps(row.operation, run, scale),
+            can_cancel=can_be_cancelled(row.operation),
+            can_retry=can_be_retried(row.operation) and row.operation is not first_to_retry,
+            not_run_for=not_run_for(row.operation),
+        )
+        for row, span in zip(rows, spans, strict=True)
+    ]
+    return Waterfall(lanes, scale.marks_since_begin() if scale else ())
+
+
+def _lane_steps(operation: Operation, run: Run, scale: Scale | None) -> list[LaneStep]:
+    rows = story(operation, run.operations, scale)
+    errors = [row.error for row in rows]
+    return [
+        LaneStep(
+            row=row,
+            offset_ms=_offset_ms(scale, row.started_at),
+            is_same_again=bool(row.error) and row.error in errors[:place],
+        )
+        for place, row in enumerate(rows)
+    ]
+
+
+def span_of(operation: Operation) -> Span | None:
+    """From its request to its end, or so far: by its steps, which are told more exactly."""
+    parts = [span for span in step_spans(operation) if span]
+    if parts:
+        return parts[0][0], max(end for _, end in parts)
+    end = datetime.now(UTC) if is_unfinished(operation) else operation.updated_at
+    if operation.created_at is None or end is None:
+        return None
+    return operation.created_at, max(end, operation.created_at)
+
+
+def _at_work(operation: Operation) -> Span | None:
+    """The same without what it waited for others before; None where it came to nothing else."""
+    if not operation.steps:
+        return None if not_run_for(operation) else span_of(operation)
+    steps = zip(operation.steps, step_spans(operation), strict=True)
+    parts = [span for step, span in steps if span and step.name != "waiting"]
+    return (parts[0][0], max(end for _, end in parts)) if parts else None
+
+
+def _offset_ms(scale: Scale | None, at: datetime | None) -> int | None:
+    if scale is None or at is None:
+        return None
+    return round((at - scale.begin).total_seconds() * 1000)

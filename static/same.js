@@ -1,0 +1,75 @@
+// The same by command: written anew while a form is filled in, as `same_request.py` writes it.
+"use strict";
+
+(() => {
+  // As shells read it.
+  const QUOTE = `'"'"'`;
+  const quoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", QUOTE)}'`);
+
+  const stamp = (milliseconds) => `${new Date(milliseconds).toISOString().slice(0, 19)}Z`;
+
+  // When something goes: after the seconds that were chosen, or at a time of one's own.
+  function endOf(lifetime, until) {
+    if (lifetime.value !== "at") return lifetime.value ? stamp(Date.now() + lifetime.value * 1000) : null;
+    return until.value ? stamp(Date.parse(`${until.value}Z`)) : null;
+  }
+
+  const settingsOf = (lines) => Object.fromEntries(lines.split("\n").filter((line) => line.trim())
+    .map((line) => [line.split("=", 1)[0].trim(), line.split("=").slice(1).join("=").trim()]));
+
+  function valueOf(field, method) {
+    if (!field) return null;
+    if (field.name === "lifetime") return endOf(field, field.form.elements.until);
+    if (field.type === "checkbox") {
+      if (method === "PATCH") return field.checked === field.defaultChecked ? null : field.checked;
+      return field.checked || null;
+    }
+    const isSame = field.matches("select")
+      ? field.selectedOptions[0]?.defaultSelected
+      : field.value === field.defaultValue;
+    if (method === "PATCH" && isSame) return null;
+    if (field.name === "pg_settings") return settingsOf(field.value);
+    if (!field.value) return null;
+    return field.type === "number" ? Number(field.value) : field.value;
+  }
+
+  function put(body, place, value) {
+    if (value === null) return;
+    const parts = place.split(".");
+    let inner = body;
+    for (const part of parts.slice(0, -1)) inner = inner[part] ??= {};
+    inner[parts.at(-1)] = value;
+  }
+
+  function write(same) {
+    const sent = JSON.parse(same.dataset.same);
+    const value = (name) => valueOf(same.closest("form").elements[name], sent.method);
+    const body = sent.always;
+    for (const [name, place] of Object.entries(sent.fields)) put(body, place, value(name));
+    for (const [name, more] of Object.entries(sent.ticked)) if (value(name)) put(body, ...more);
+    const data = !Object.keys(body).length ? ""
+      : ` \\\n  -H 'Content-Type: application/json' \\\n  -d ${quoted(JSON.stringify(body))}`;
+    const named = sent.neonctl.replace(/\[(\w+)\]/g, (whole, name) => {
+      if (!(name in sent.fields)) return whole;
+      const given = value(name);
+      return given === null ? name.toUpperCase() : quoted(String(given));
+    });
+    const options = Object.entries(sent.options)
+      .map(([name, option]) => (value(name) === null ? "" : `${option} ${quoted(String(value(name)))}`));
+    const flags = Object.entries(sent.flags).map(([name, [set, unset]]) => (value(name) ? set : unset));
+    const command = [named, ...options, ...flags].filter(Boolean).join(" ");
+    const texts = { curl: sent.curl + data, neonctl: sent.beyond.some(value) ? sent.unsaid : command };
+    for (const code of same.querySelectorAll("code[data-kind]")) {
+      const text = texts[code.dataset.kind];
+      code.textContent = text;
+      code.closest("pre").previousElementSibling.querySelector("[data-copy]").dataset.copy = text;
+    }
+  }
+
+  for (const kind of ["input", "change"]) {
+    document.addEventListener(kind, (event) => {
+      const same = event.target.form?.querySelector("[data-same]");
+      if (same) write(same);
+    });
+  }
+})();

@@ -1,0 +1,88 @@
+"""Rows by the thousand, written straight into the database: by requests they would take hours."""
+
+from tests.support.stack import Stack
+
+BRANCHES = """
+WITH made AS (
+    INSERT INTO controlplane_branch (id, project_id, parent_id, name, current_state, "default",
+        protected, catalog_revision, applied_catalog_revision,
+        created_at, updated_at, state_changed_at)
+    SELECT 'br-bench-' || n || '-' || substr(%(project)s, length(%(project)s) - 7), %(project)s,
+        %(parent)s, 'preview/' || n, 'ready', false, false, 0, 0, now(), now(), now()
+    FROM generate_series(1, %(count)s) n
+    RETURNING id, project_id)
+INSERT INTO controlplane_endpoint (id, project_id, branch_id, type, autoscaling_limit_min_cu,
+    autoscaling_limit_max_cu, settings, pooler_enabled, pooler_mode, disabled,
+    passwordless_access, provisioner, suspend_timeout_seconds, current_state, last_active,
+    created_at, updated_at)
+SELECT 'ep' || substr(id, 3), project_id, id, 'read_write', 0.25, 1, '{"pg_settings": {}}',
+    false, 'transaction', false, true, 'k8s-pod', 0, 'idle', now(), now(), now()
+FROM made WHERE split_part(id, '-', 3)::int %% %(every)s = 0
+"""
+OPERATIONS = """
+INSERT INTO controlplane_operation (id, project_id, action, status, chain, resources, details,
+    failures_count, created_at, updated_at, dispatched_at)
+SELECT gen_random_uuid(), %(project)s, 'start_compute', 'finished', gen_random_uuid(), '{}',
+    '{}', 0, at, at, at
+FROM (SELECT now() - n * interval '1 second' AS at FROM generate_series(1, %(count)s) n) times
+"""
+# 10,000 accounts' worth of projects, each with so many endpoints and twice as many operations.
+CROWD = """
+WITH account AS (
+    INSERT INTO controlplane_account (name, plan, created_at)
+    VALUES ('a crowd', 'unlimited', now()) RETURNING id),
+project AS (
+    INSERT INTO controlplane_project (id, account_id, region_id, name, pg_version,
+        default_endpoint_settings, settings, history_retention_seconds, store_passwords,
+        created_at, updated_at)
+    SELECT 'crowd-' || n, account.id, 'local', 'one of many', 18, '{}', '{}', 86400, true,
+        now(), now()
+    FROM account, generate_series(1, %(projects)s) n RETURNING id),
+made AS (
+    INSERT INTO controlplane_branch (id, project_id, name, current_state, "default", protected,
+        active_seconds, compute_seconds, catalog_revision, applied_catalog_revision,
+        created_at, updated_at, state_changed_at)
+    SELECT 'br-' || project.id || '-' || n, project.id, 'branch ' || n, 'ready', n = 1, false,
+        0, 0, 0, 0, now(), now(), now()
+    FROM project, generate_series(1, %(endpoints)s) n
+    RETURNING id, project_id),
+endpoint AS (
+    INSERT INTO controlplane_endpoint (id, project_id, branch_id, type, autoscaling_limit_min_cu,
+        autoscaling_limit_max_cu, settings, pooler_enabled, pooler_mode, disabled,
+        passwordless_access, provisioner, suspend_timeout_seconds, current_state, last_active,
+        created_at, updated_at)
+    SELECT 'ep' || substr(id, 3), project_id, id, 'read_write', 0.25, 1, '{"pg_settings": {}}',
+        false, 'transaction', false, true, 'k8s-pod', 0, 'idle', now(), now(), now()
+    FROM made)
+INSERT INTO controlplane_operation (id, project_id, branch_id, action, status, chain, resources,
+    details, failures_count, created_at, updated_at, dispatched_at)
+SELECT gen_random_uuid(), project_id, id, 'start_compute', 'finished', gen_random_uuid(), '{}',
+    '{}', 0, at, at, at
+FROM (SELECT *, now() - row_number() OVER () * interval '1 microsecond' AS at FROM made) made
+"""
+
+
+def add_branches(
+    stack: Stack, project_id: str, count: int, *, parent_id: str, endpoint_on_every: int
+) -> None:
+    """So many more in the project, each so manieth of them with an endpoint that sleeps."""
+    values = {"project": project_id, "parent": parent_id, "count": count}
+    with stack.database() as connection:
+        connection.execute(BRANCHES, {**values, "every": endpoint_on_every})
+
+
+def add_operations(stack: Stack, project_id: str, count: int) -> None:
+    """So many more of the project that have finished, one in each second until now."""
+    with stack.database() as connection:
+        connection.execute(OPERATIONS, {"project": project_id, "count": count})
+
+
+def add_crowd(stack: Stack, projects: int, endpoints: int) -> None:
+    """So many projects of another account, each with so many endpoints and operations."""
+    with stack.database() as connection:
+        connection.execute(CROWD, {"projects": projects, "endpoints": endpoints})
+
+
+def analyze(stack: Stack) -> None:
+    with stack.database() as connection:
+        connection.execute("VACUUM ANALYZE")

@@ -1,0 +1,142 @@
+"""Every page, dialog and state of the console, with scripts and without: anybody can read and use
+it, on any screen, in light and dark, with larger text, by the keyboard alone."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pytest
+from playwright.sync_api import Browser, CDPSession, Page, expect
+
+from tests.browser.conftest import new_page
+from tests.browser.looking import (
+    FEWER,
+    WIDTHS_OF,
+    expect_accessible,
+    expect_fits,
+    expect_good,
+)
+from tests.browser.test_journey import sign_in
+from tests.browser.world import NO_PAGES, OPENED_ON, PAGES, STATES, State, Who, World, names, world
+from tests.support.stack import Stack
+
+
+@pytest.fixture(scope="module")
+def all_there(stack: Stack) -> Iterator[World]:
+    with world(stack) as found:
+        yield found
+
+
+@dataclass
+class Visit:
+    """A page in which nothing may go wrong, and the switch of its scripts."""
+
+    page: Page
+    wrong: list[str]
+    session: CDPSession
+
+    def switch(self, *, scripts: bool) -> None:
+        """From the next page on. Whoever looks at one without them needs them, for axe."""
+        off = {"value": not scripts}
+        self.session.send("Emulation.setScriptExecutionDisabled", off)
+
+
+class Visits:
+    """One for each kind of reader, which is used again and again."""
+
+    def __init__(self, browser: Browser, there: World) -> None:
+        self._browser = browser
+        self._there = there
+        self._made: dict[Who, Visit] = {}
+
+    @contextmanager
+    def by(self, who: Who) -> Iterator[Visit]:
+        if who not in self._made:
+            page, wrong = new_page(self._browser, self._there.stack.console_url)
+            if key := self._there.keys[who]:
+                sign_in(page, key)
+            self._made[who] = Visit(page, wrong, page.context.new_cdp_session(page))
+        visit = self._made[who]
+        visit.wrong.clear()
+        yield visit
+        assert not visit.wrong, visit.wrong
+
+    def end(self) -> None:
+        for visit in self._made.values():
+            visit.page.context.close()
+
+
+@pytest.fixture(scope="module")
+def visits(browser: Browser, all_there: World) -> Iterator[Visits]:
+    made = Visits(browser, all_there)
+    yield made
+    made.end()
+
+
+def test_no_address_is_forgotten() -> None:
+    assert set(names()) == set(PAGES) | set(NO_PAGES)
+    assert set(OPENED_ON) <= set(PAGES)
+
+
+def go(page: Page, there: World, state: State) -> None:
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.goto(there.fill(state.address))
+    # What is fetched once the page is there.
+    expect(page.locator("[hx-trigger=load]")).to_have_count(0)
+
+
+def state_of(there: World, place: str) -> State:
+    """A state that has a name, or the page of an address of that name."""
+    return STATES[place] if place in STATES else State(there.address(place))
+
+
+@pytest.mark.parametrize("place", [*PAGES, *STATES])
+def test_with_scripts(visits: Visits, all_there: World, place: str) -> None:
+    state = state_of(all_there, place)
+    with visits.by(state.who) as visit:
+        go(visit.page, all_there, state)
+        state.act(visit.page)
+        expect_good(visit.page, WIDTHS_OF)
+
+
+@pytest.mark.parametrize(
+    "place", [*PAGES, *(name for name, state in STATES.items() if not state.needs_script)]
+)
+def test_without_scripts(visits: Visits, all_there: World, place: str) -> None:
+    state = state_of(all_there, place)
+    with visits.by(state.who) as visit:
+        page = visit.page
+        visit.switch(scripts=False)
+        try:
+            page.goto(all_there.fill(state.address))
+            state.act(page)
+        finally:
+            visit.switch(scripts=True)
+        assert page.locator("html.scripted").count() == 0
+        for width in FEWER:
+            page.set_viewport_size({"width": width, "height": 900})
+            expect_fits(page)
+        expect_accessible(page)
+
+
+@pytest.mark.parametrize("form", OPENED_ON)
+def test_as_a_dialog(visits: Visits, all_there: World, form: str) -> None:
+    with visits.by("operator") as visit:
+        page, where = visit.page, OPENED_ON[form]
+        go(page, all_there, State(where) if "/" in where else state_of(all_there, where))
+        path = all_there.address(form).partition("?")[0]
+        asks = f"[hx-get='{path}'], [hx-get^='{path}?']"
+        opener = page.locator("[hx-target='#dialog']").and_(page.locator(asks)).first
+        menu = opener.locator("xpath=ancestor::details/summary")
+        if menu.count():
+            menu.focus()
+            page.keyboard.press("Enter")
+        opener.focus()
+        page.keyboard.press("Space" if opener.get_attribute("role") else "Enter")
+        dialog = page.locator("dialog[open]")
+        expect(dialog).to_be_visible()
+        expect(dialog.locator(":focus")).to_have_count(1)
+        expect_good(page, {"200%": (320, 1280), "": FEWER})
+        page.keyboard.press("Escape")
+        expect(dialog).to_have_count(0)
+        expect(menu if menu.count() else opener).to_be_focused()

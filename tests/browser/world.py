@@ -1,0 +1,343 @@
+"""A service with something of everything on it, and every page and state of the console that there
+is to look at there."""
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Literal
+
+import django
+from django.urls import URLPattern, get_resolver, reverse
+from playwright.sync_api import Page, expect
+
+from tests.support.client import Client
+from tests.support.project import Project, locked
+from tests.support.stack import Stack
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "console.settings")
+django.setup()
+
+# A name of one word that is longer than a phone is wide.
+LONG = "bob/faster-search-with-a-very-long-name-for-a-branch-of-one-word-" + "x" * 40
+ROLE, DATABASE = "neondb_owner", "neondb"
+
+# Names of addresses that are no page of their own, and why.
+NO_PAGES = {
+    **dict.fromkeys(("changes", "project_changes"), "a stream"),
+    **dict.fromkeys(
+        (
+            *("switch", "sign_out", "endpoint_start", "endpoint_enable", "endpoint_pooling"),
+            *("endpoint_connection_string", "branch_protection", "branch_set_default"),
+            *("operation_retry", "chain_retry"),
+            *("webhook_enable", "webhook_test", "webhook_resend"),
+        ),
+        "it answers to a button alone",
+    ),
+}
+# Of a page: what it is asked for with.
+QUERIES = {
+    "branch_create": "?parent={branch_id}",
+    "role_password": f"?name={ROLE}",
+    "role_reset": f"?name={ROLE}",
+    "role_delete": f"?name={ROLE}",
+    "database_edit": f"?name={DATABASE}",
+    "database_delete": f"?name={DATABASE}",
+}
+# Of a form, and of whatever else is shown in a dialog: the page on which it is opened, by name or
+# by address.
+OPENED_ON = {
+    "go": "dashboard",
+    "shortcuts": "dashboard",
+    "preferences": "dashboard",
+    "sign_out_everywhere": "dashboard",
+    "api_key_create": "api_keys",
+    "api_key_revoke": "api_keys",
+    "project_create": "dashboard",
+    "project_switcher": "project",
+    "project_connect": "project",
+    "project_rename": "project_settings",
+    "project_delete": "project_settings",
+    "endpoint_create": "project",
+    "endpoint_connect": "project",
+    "endpoint_suspend": "endpoint",
+    "endpoint_restart": "endpoint",
+    "endpoint_disable": "endpoint",
+    "endpoint_reassign": "endpoint",
+    "endpoint_settings": "endpoint",
+    "endpoint_delete": "endpoint",
+    "branch_create": "branches",
+    "branch_rename": "branch",
+    "branch_expiry": "branch",
+    "branch_reset": "branch",
+    "branch_restore": "branch",
+    "branch_delete": "/projects/{project_id}/branches/{long}",
+    "role_create": "branch",
+    "role_reset": "branch",
+    "role_delete": "branch",
+    "database_create": "branch",
+    "database_edit": "branch",
+    "database_delete": "branch",
+    "snapshot_create": "branch",
+    "snapshot_restore": "branch",
+    "snapshot_delete": "branch",
+    "operation_cancel": "/projects/{failing}/runs/{under_way}",
+    "chain_cancel": "/projects/{failing}/runs/{under_way}",
+    "webhook_create": "webhooks",
+    "webhook_rotate": "webhook",
+    "webhook_delete": "webhook",
+}
+
+
+def names() -> list[str]:
+    """The name of each of the console's addresses. What ends in `_live` is a part of a page."""
+    patterns = [one for one in get_resolver().url_patterns if isinstance(one, URLPattern)]
+    return [one.name for one in patterns if one.name and not one.name.endswith("_live")]
+
+
+PAGES = [name for name in names() if name not in NO_PAGES]
+
+Who = Literal["operator", "newcomer", "visitor"]
+
+
+@dataclass
+class World:
+    """`newcomer` has an account and nothing in it; a visitor has not even that."""
+
+    stack: Stack
+    keys: Mapping[Who, str]
+    # By the names that addresses have for them.
+    ids: dict[str, str] = field(default_factory=dict)
+    # By the name of an address that is of something else.
+    own: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def address(self, name: str) -> str:
+        """Of the page of that name."""
+        pattern = next(
+            one
+            for one in get_resolver().url_patterns
+            if isinstance(one, URLPattern) and one.name == name
+        )
+        ids = self.ids | self.own.get(name, {})
+        own = {one: ids[one] for one in pattern.pattern.converters}
+        return reverse(name, kwargs=own) + self.fill(QUERIES.get(name, ""))
+
+    def fill(self, words: str) -> str:
+        return words.format_map(self.ids)
+
+
+@contextmanager
+def world(stack: Stack) -> Iterator[World]:
+    """While this lasts an operation stands still half-way, and the one behind it waits."""
+    operator = Client(stack.api_url, (stack.state_dir / "api-key").read_text().strip())
+    shop = Project.create(stack, operator, name="Bird shop")
+    failing = Project.create(stack, operator, name="Nest")
+    failing.suspend()
+    control = stack.data_dir(failing.branch_id) / "global" / "pg_control"
+    control.rename(control.with_name("pg_control.away"))
+    (failed,) = operator.post(failing.endpoint_path(rest="/start"))["operations"]
+
+    dev = shop.new_branch_id(name="dev", parent_id=shop.branch_id)
+    asleep = shop.create_endpoint(dev)["endpoint"]["id"]
+    deep = dev
+    for level in range(1, 8):
+        deep = shop.new_branch_id(name=f"level {level}", parent_id=deep)
+    long = shop.new_branch_id(name=LONG, parent_id=dev, expires_at="2999-01-31T12:00:00Z")
+    disabled = shop.create_endpoint(long)["endpoint"]["id"]
+    shop.new_branch_id(name="safe", parent_id=shop.branch_id, protected=True)
+    taken = shop.done(operator.post(shop.branch_path(dev, "/snapshot"), {"name": "old"}))
+    shop.change(settings={"pg_settings": {"work_mem": "7MB", "statement_timeout": "30s"}})
+    shop.suspend(asleep)
+    shop.change(disabled, disabled=True)
+    asked = {"url": f"https://hooks.invalid/{'x' * 60}", "event_types": ["*"]}
+    webhook = operator.post("/webhooks", {"webhook": asked})["webhook"]
+    key = operator.post("/api_keys", {"key_name": "reader", "read_only": True})
+    bare = Project.create(stack, operator, name="Bare")
+    bare.done(operator.delete(bare.endpoint_path()))
+    created = shop.operations()[-1]
+    operator.ended(failing.id, failed["id"])
+
+    keys: dict[Who, str] = {"operator": operator.key, "newcomer": stack.new_key(), "visitor": ""}
+    found = World(stack, keys)
+    with locked(stack, failing.branch_id):
+        control.with_name("pg_control.away").rename(control)
+        restart = operator.post(failing.endpoint_path(rest="/restart"))["operations"]
+        found.ids = {
+            "project_id": shop.id,
+            "branch_id": dev,
+            "endpoint_id": shop.endpoint_id,
+            "operation_id": created["id"],
+            "chain_id": created["chain_id"],
+            "snapshot_id": taken["snapshot"]["id"],
+            "webhook_id": webhook["id"],
+            "key_id": str(key["id"]),
+            "main": shop.branch_id,
+            "deep": deep,
+            "long": long,
+            "asleep": asleep,
+            "disabled": disabled,
+            "bare": bare.id,
+            "bare_branch": bare.branch_id,
+            "failing": failing.id,
+            "failing_endpoint": failing.endpoint_id,
+            "failed": failed["chain_id"],
+            "under_way": restart[0]["chain_id"],
+        }
+        going = {
+            "project_id": failing.id,
+            "operation_id": restart[1]["id"],
+            "chain_id": restart[0]["chain_id"],
+        }
+        found.own = {
+            "operation_cancel": going,
+            "chain_cancel": going,
+            # One that has children stays.
+            "branch_delete": {"branch_id": long},
+        }
+        yield found
+        operator.post(f"{failing.path}/chains/{restart[0]['chain_id']}/cancel")
+    for project in (shop, failing, bare):
+        operator.call("DELETE", project.path)
+    operator.delete(f"/webhooks/{webhook['id']}")
+
+
+@dataclass(frozen=True)
+class State:
+    """A page that does not look as its name's page does."""
+
+    address: str
+    # What is done there first.
+    act: Callable[[Page], None] = lambda page: None
+    who: Who = "operator"
+    needs_script: bool = False
+
+
+def _send(button: str, **typed: str) -> Callable[[Page], None]:
+    def act(page: Page) -> None:
+        for label, value in typed.items():
+            page.get_by_label(label.replace("_", " ")).first.fill(value)
+        page.get_by_role("button", name=button, exact=True).first.click()
+
+    return act
+
+
+def _ask(sql: str, *, shows: str) -> Callable[[Page], None]:
+    def act(page: Page) -> None:
+        page.get_by_label("SQL").fill(sql)
+        page.get_by_role("button", name="Run").click()
+        expect(page.locator(shows).first).to_be_visible()
+
+    return act
+
+
+def _tables(page: Page) -> None:
+    page.get_by_role("button", name="Show tables").click()
+    expect(page.get_by_role("heading", name="Tables")).to_be_visible()
+
+
+def _secret(button: str, **typed: str) -> Callable[[Page], None]:
+    def act(page: Page) -> None:
+        _send(button, **typed)(page)
+        expect(page.locator(".secret code")).to_be_visible()
+
+    return act
+
+
+def _reveal(page: Page) -> None:
+    page.get_by_role("button", name="Show the password").click()
+    expect(page.get_by_text("Shown with its password.")).to_be_visible()
+
+
+def _by_hand(page: Page) -> None:
+    page.evaluate(
+        """() => {
+            Object.defineProperty(navigator, "clipboard", {value: undefined});
+            document.execCommand = () => false;
+        }"""
+    )
+    page.locator("[data-copy]").first.click()
+    expect(page.locator(".copy-by-hand textarea")).to_be_focused()
+
+
+def _gone(page: Page) -> None:
+    """As when what it shows is deleted elsewhere."""
+    page.route(
+        "**/live",
+        lambda route: route.continue_(url=re.sub(r"/br-[\w-]+", "/br-x", page.url) + "/live"),
+    )
+    page.evaluate("Perch.renew()")
+    expect(page.locator("#main.gone")).to_be_visible()
+    page.unroute("**/live")
+
+
+PROJECT, BRANCH = "/projects/{project_id}", "/projects/{project_id}/branches/{branch_id}"
+ENDPOINT = PROJECT + "/endpoints/{endpoint_id}"
+STATES = {
+    "no project": State("/", who="newcomer"),
+    "no activity": State("/activity", who="newcomer"),
+    "no webhook": State("/webhooks", who="newcomer"),
+    "one key": State("/api-keys", who="newcomer"),
+    "nowhere to go": State("/go", who="newcomer"),
+    "no such project among them": State("/?search=nothing+at+all"),
+    "signed out": State("/sign-in", who="visitor"),
+    "a key that is wrong": State("/sign-in", _send("Sign in", API_key="wrong"), who="visitor"),
+    "keys for a visitor": State("/shortcuts", who="visitor"),
+    "looks for a visitor": State("/preferences", who="visitor"),
+    "a link that is used up": State("/sign-in/link?code=used", who="visitor"),
+    "no such address for a visitor": State("/nowhere/at/all", who="visitor"),
+    "no such address": State("/nowhere/at/all"),
+    "no such project": State("/projects/nowhere"),
+    "no such branch": State(PROJECT + "/branches/br-nowhere"),
+    "no such endpoint": State(PROJECT + "/endpoints/ep-nowhere"),
+    "no such run": State(PROJECT + "/runs/nowhere"),
+    "no such webhook": State("/webhooks/nowhere"),
+    "an address of a button": State(ENDPOINT + "/start"),
+    "no endpoint": State("/projects/{bare}"),
+    "no endpoint to ask": State("/projects/{bare}/query"),
+    "no endpoint to connect to": State("/projects/{bare}/connect"),
+    "no branch to perch on": State("/projects/{failing}/new-endpoint"),
+    "one branch": State("/projects/{bare}/branches"),
+    "a branch without endpoint": State("/projects/{bare}/branches/{bare_branch}"),
+    "nothing to compare with": State("/projects/{bare}/branches/{bare_branch}/schema"),
+    "the first branch": State(PROJECT + "/branches/{main}"),
+    "a branch deep down": State(PROJECT + "/branches/{deep}"),
+    "a branch of a long name": State(PROJECT + "/branches/{long}"),
+    "a rename of a long name": State(PROJECT + "/branches/{long}/rename"),
+    "branches found": State(PROJECT + "/branches?search=level"),
+    "branches sorted": State(PROJECT + "/branches?sort=name"),
+    "no branch found": State(PROJECT + "/branches?search=nothing+at+all"),
+    "no endpoint found": State(PROJECT + "?search=nothing+at+all"),
+    "endpoints sorted": State(PROJECT + "?sort=state"),
+    "an endpoint that sleeps": State(PROJECT + "/endpoints/{asleep}"),
+    "an endpoint that is disabled": State(PROJECT + "/endpoints/{disabled}"),
+    "an endpoint that failed": State("/projects/{failing}/endpoints/{failing_endpoint}"),
+    "a project with a failure": State("/projects/{failing}"),
+    "operations of which some go on": State("/projects/{failing}/operations"),
+    "operations filtered": State(PROJECT + "/operations?action=start_compute"),
+    "no such operation": State(PROJECT + "/operations?status=failed"),
+    "a run that failed": State("/projects/{failing}/runs/{failed}"),
+    "a run under way": State("/projects/{failing}/runs/{under_way}"),
+    "a timeline with a failure": State("/projects/{failing}/timeline"),
+    "events filtered": State(PROJECT + "/events?actor=sql"),
+    "settings found": State(ENDPOINT + "/pg-settings?search=work_mem"),
+    "no setting found": State(ENDPOINT + "/pg-settings?search=nothing+at+all"),
+    "settings that are refused": State(
+        ENDPOINT + "/settings", _send("Save", Postgres_settings="no_such = 1")
+    ),
+    "a name that is taken": State(PROJECT + "/new-branch", _send("Create branch", Name="dev")),
+    "a password in the string": State(ENDPOINT + "/connect", _reveal),
+    "a role's password": State(f"{BRANCH}/role/password?name={ROLE}", _secret("Show the password")),
+    "a key that is shown once": State("/api-keys/new", _secret("Create key", Name="once")),
+    "a webhook's secret": State("/webhooks/{webhook_id}/rotate", _secret("Make a new secret")),
+    "a text to copy by hand": State(ENDPOINT, _by_hand, needs_script=True),
+    "a branch that is gone": State(BRANCH, _gone, needs_script=True),
+    "an answer": State(
+        PROJECT + "/query",
+        _ask("SELECT n, repeat('long ', 50) FROM generate_series(1, 30) n", shows=".cells td"),
+    ),
+    "an error in a query": State(
+        PROJECT + "/query", _ask("SELECT 1;\nSELECT nowhere", shows="mark")
+    ),
+    "tables": State(PROJECT + "/query", _tables),
+}

@@ -1,0 +1,120 @@
+"""What is checked where it comes in: bodies of browsers, and odd answers of a server."""
+
+import contextlib
+import http.server
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.test import Client as Browser
+
+from console.api_branches import BranchCalls
+from console.api_errors import BrokenOff, NonsenseAnswer, Unprocessable
+from console.api_results import Page as Listed
+from console.api_results import Project, moment, number, own_id, text
+from console.api_transport import LONGEST_MESSAGE, Transport
+from console.connection_strings import Target
+from console.forms import ConfirmForm
+from console.servers import Server
+from tests.console.conftest import Misbehaving
+from tests.console.pages import Page
+
+
+def test_no_more_is_read_of_a_form_than_one_may_hold() -> None:
+    """Files are no part of Django's own bound, and would be put on the disk."""
+    sent = {"key": "x", "file": SimpleUploadedFile("much", bytes(3 << 20))}
+    answer = Browser().post("/sign-in", sent, headers={"Origin": "http://testserver"})
+    assert answer.status_code == 413
+    assert "At most 1 MiB can be sent at once" in Page(answer).text
+
+
+def test_text_holds_whole_characters() -> None:
+    assert text({"name": "a\ud800b"}, "name") == "a\ufffdb"
+    assert text({"name": 5}, "name") == ""
+
+
+def test_numbers_are_those_that_one_can_count_with() -> None:
+    found = [10**400, -(10**400), float("inf"), float("nan"), True, "5", None, 5]
+    assert [number({"n": one}, "n", -1) for one in found] == [-1, -1, -1, -1, -1, -1, -1, 5]
+
+
+def test_moments_are_those_that_a_clock_of_any_zone_can_tell() -> None:
+    assert moment({"at": "9999-12-31T23:59:59Z"}, "at") is None
+    assert moment({"at": "0001-01-01T00:00:00Z"}, "at") is None
+    assert moment({"at": "2026-11-22T00:00:00Z"}, "at") is not None
+
+
+@pytest.mark.parametrize("odd", ["a.b", "a/b", "", " ", "ž", 7])
+def test_ids_are_those_that_an_address_can_hold(odd: Any) -> None:
+    assert own_id({"id": "quiet-heron-1"}) == "quiet-heron-1"
+    with pytest.raises(NonsenseAnswer):
+        own_id({"id": odd})
+
+
+def test_what_follows_a_page_can_be_asked_for_where_pages_are_shorter() -> None:
+    def read(count: int, *, limit: int) -> str:
+        items = [{"id": f"p{n}"} for n in range(count)]
+        data = {"projects": items, "pagination": {"cursor": "more"}}
+        return Listed.read(data, "projects", Project.read, limit=limit).cursor
+
+    assert read(100, limit=400) == "more"
+    assert read(99, limit=400) == ""
+    assert read(25, limit=25) == "more"
+    assert read(24, limit=25) == ""
+
+
+def test_a_comparison_without_a_difference_is_none_that_found_none(
+    misbehaving: Misbehaving,
+) -> None:
+    calls = BranchCalls(Transport("key", Server("", misbehaving.url)))
+    misbehaving.body = b'{"diff": ""}'
+    assert calls.schema_difference("p", "b", base_id="c", database="d") == ""
+    misbehaving.body = b"{}"
+    with pytest.raises(NonsenseAnswer):
+        calls.schema_difference("p", "b", base_id="c", database="d")
+
+
+def test_a_refusals_words_are_bounded(misbehaving: Misbehaving) -> None:
+    misbehaving.refuse(422, "invalid: " + "a (" * 8000)
+    with pytest.raises(Unprocessable) as refused:
+        Transport("key", Server("", misbehaving.url)).get("projects")
+    assert len(refused.value.message) == LONGEST_MESSAGE
+
+
+@pytest.fixture
+def hangs_up() -> Iterator[str]:
+    """The address of a server that reads what it is asked, and ends the connection."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=[0.01])
+    thread.start()
+    with contextlib.closing(server.socket):
+        yield f"http://127.0.0.1:{server.server_port}/api/v2"
+        server.shutdown()
+        thread.join()
+
+
+def test_what_was_sent_may_have_happened(hangs_up: str) -> None:
+    with pytest.raises(BrokenOff) as broken:
+        Transport("key", Server("", hangs_up)).send("POST", "projects", body={})
+    assert "may have happened" in broken.value.advice
+
+
+def test_addresses_of_numbers_have_their_brackets() -> None:
+    uri = "postgresql://ann:secret@[::1]:5432/shop?sslmode=require"
+    assert Target.read(uri).url() == uri
+
+
+def test_a_name_with_blanks_at_its_ends_can_be_confirmed() -> None:
+    assert ConfirmForm({"typed": " odd "}, expected=" odd ").is_valid()
+    assert ConfirmForm({"typed": " pasted "}, expected="pasted").is_valid()
+    assert not ConfirmForm({"typed": "odd"}, expected=" odd ").is_valid()

@@ -1,0 +1,240 @@
+"""Every address of the console, in every mood that the API may be in: a page that says so with a
+way out, one line in a region that renews itself, one notice for a button, and a form as it was
+filled in. Nothing is ever a fault of the console's own."""
+
+import json
+import re
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.urls import URLPattern, get_resolver, reverse
+
+from tests.console.conftest import Misbehaving, Person, Shop
+from tests.console.pages import Page
+from tests.console.test_failures import FORMS
+from tests.support.odd_answers import bare, empty, jumbled, strange
+
+IDS = {
+    "project_id": "p",
+    "branch_id": "b",
+    "endpoint_id": "e",
+    "operation_id": "o",
+    "chain_id": "c",
+    "snapshot_id": "s",
+    "webhook_id": "w",
+    "delivery_id": "d",
+    "key_id": 7,
+}
+QUERIES = dict.fromkeys(
+    ("role_password", "role_reset", "role_delete", "database_edit", "database_delete"),
+    "?name=neondb",
+)
+# What asks no API, or never ends.
+WITHOUT = ("switch", "sign_out", "sign_in", "sign_in_link", "changes", "project_changes")
+
+
+def addresses(ids: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """The name and the address of everything that the console answers."""
+    for pattern in get_resolver().url_patterns:
+        assert isinstance(pattern, URLPattern)
+        if pattern.name and pattern.name not in WITHOUT:
+            own = {name: ids[name] for name in pattern.pattern.converters}
+            yield pattern.name, reverse(pattern.name, kwargs=own) + QUERIES.get(pattern.name, "")
+
+
+def refusing(status: int) -> Callable[[Misbehaving], None]:
+    return lambda api: api.refuse(status, "no <i>way</i>")
+
+
+def answering(body: bytes) -> Callable[[Misbehaving], None]:
+    return lambda api: setattr(api, "body", body)
+
+
+def half_way(api: Misbehaving) -> None:
+    api.body = b'{"project": {"id": "p", "name": "sh'
+    api.length = 1000
+
+
+def html_with_502(api: Misbehaving) -> None:
+    api.status, api.body = 502, b"<html>"
+
+
+def slow(api: Misbehaving) -> None:
+    api.may_answer.clear()
+
+
+MOODS: dict[str, Callable[[Misbehaving], None]] = {
+    **{str(status): refusing(status) for status in (400, 401, 403, 404, 405, 409, 410, 412)},
+    **{str(status): refusing(status) for status in (418, 422, 423, 429, 500, 502, 503)},
+    "HTML": answering(b"<!doctype html><title>Welcome to nginx!</title>"),
+    "HTML with 502": html_with_502,
+    "broken JSON": answering(b'{"project": {"id": "p"'),
+    "nothing": answering(b""),
+    "an empty object": answering(b"{}"),
+    "a list": answering(b"[1, null]"),
+    "numbers": answering(b'{"project": 1, "projects": 2, "branches": 3, "operations": 4}'),
+    "closed half-way": half_way,
+    "slow": slow,
+}
+
+
+@pytest.fixture(params=[*MOODS, "away"])
+def mood(
+    request: pytest.FixtureRequest, dave: Person, misbehaving: Misbehaving, settings: Any
+) -> str:
+    # Too long for a page of several calls to wait for each of them.
+    settings.MANAGEMENT_API_TIMEOUT = 0.1
+    if request.param == "away":
+        with socket.socket() as closed:
+            closed.bind(("127.0.0.1", 0))
+            settings.MANAGEMENT_API_URL = f"http://127.0.0.1:{closed.getsockname()[1]}/api/v2"
+    else:
+        MOODS[request.param](misbehaving)
+    return str(request.param)
+
+
+def expect_page(answer: Any, name: str) -> None:
+    """What a browser may show."""
+    if answer.status_code in (302, 405):
+        return
+    page = Page(answer)
+    assert answer.status_code != 500, name
+    assert "Traceback" not in page.html, name
+    assert "<i>way" not in page.html, name
+    if answer["Content-Type"].startswith("text/html"):
+        assert "<h1" in page.html, name
+        assert 'href="/"' in page.html, name
+
+
+def test_every_page(dave: Person, mood: str) -> None:
+    for name, address in addresses(IDS):
+        if not name.endswith("_live"):
+            expect_page(dave.get(address), name)
+
+
+def test_every_region_that_renews_itself(dave: Person, mood: str) -> None:
+    for name, address in addresses(IDS):
+        if not name.endswith("_live"):
+            continue
+        answer = dave.htmx_get(address, at="/projects/p")
+        page = Page(answer)
+        assert answer.status_code < 400, (name, answer.status_code)
+        if answer.get("HX-Retarget") == "#poll":
+            # In its one line, and asked for again unless it is gone.
+            assert page.html.count('role="alert"') == 1, name
+            assert (answer["HX-Trigger"] == "perch:gone") != page.polls, name
+            assert answer["HX-Reswap"] == "morph", name
+        else:
+            assert 'id="live"' in page.html, name
+
+
+def test_every_dialog_and_every_button(dave: Person, mood: str) -> None:
+    for name, address in addresses(IDS):
+        if name.endswith("_live"):
+            continue
+        answer = dave.htmx_get(address, target="dialog", at="/projects/p")
+        if answer.status_code == 405:
+            answer = dave.htmx_post(address, {"to": "on"}, at="/projects/p")
+        assert answer.status_code != 500, name
+        if answer.get("HX-Reswap") == "none":
+            assert Page(answer).html.count('<div class="notice ') == 1, name
+        # What is told on the page that a button leads to.
+        dave.get("/shortcuts")
+
+
+def test_every_form_keeps_what_was_typed(dave: Person, mood: str) -> None:
+    for send in (dave.post, dave.htmx_post):
+        for path, typed in FORMS.items():
+            answer = send(path, typed)
+            page = Page(answer)
+            if 'id="form"' not in page.html:
+                # What an API that says nothing at all has taken.
+                assert mood in ("an empty object", "numbers", "a list"), (path, page.text)
+                continue
+            assert answer.status_code == 422, path
+            for name, value in typed.items():
+                assert page.fields[name].strip() == value, path
+            assert 'role="alert"' in page.html, path
+
+
+# Answers of the real API, of which something is missing or another than anybody knows.
+
+
+class Twisted:
+    """What the real API answers to somebody, changed on the way."""
+
+    def __init__(self, person: Person, twist: Callable[[Any], Any]) -> None:
+        self._person = person
+        self._twist = twist
+        self._known: dict[str, Any] = {}
+
+    def __call__(self, path: str) -> bytes:
+        path = path.removeprefix("/api/v2")
+        if path not in self._known:
+            answer = self._person.api.call("GET", path)
+            self._known[path] = answer.json() if answer.ok else {}
+        return json.dumps(self._twist(self._known[path])).encode()
+
+
+TWISTS = {"bare": bare, "strange": strange, "empty": empty}
+
+
+@pytest.fixture
+def real_ids(carol: Person, still_shop: Shop) -> dict[str, Any]:
+    operation = still_shop.operations()[0]
+    return IDS | {
+        "project_id": still_shop.id,
+        "branch_id": still_shop.branch_id,
+        "endpoint_id": still_shop.endpoint_id,
+        "operation_id": operation["id"],
+        "chain_id": operation["chain_id"],
+        "key_id": carol.api.get("/api_keys")[0]["id"],
+    }
+
+
+@pytest.mark.parametrize("twist", TWISTS)
+def test_what_is_missing_or_new_does_no_harm(
+    dave: Person, misbehaving: Misbehaving, carol: Person, real_ids: dict[str, Any], twist: str
+) -> None:
+    misbehaving.respond = Twisted(carol, TWISTS[twist])
+    for name, address in addresses(real_ids):
+        if name.startswith(("snapshot_", "webhook", "status", "query")) and name != "webhooks":
+            # There is none here, the status is the operator's, and Dave's server is no Perch.
+            continue
+        if name.endswith("_live"):
+            answer = dave.htmx_get(address)
+            assert answer.status_code in (200, 286), (name, Page(answer).text)
+            assert answer.get("HX-Retarget") is None, (name, Page(answer).text)
+        else:
+            answer = dave.get(address)
+            assert answer.status_code in (200, 302, 405), (name, Page(answer).text)
+            expect_page(answer, name)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_wrong_types_are_nonsense_and_no_more(
+    dave: Person, misbehaving: Misbehaving, carol: Person, real_ids: dict[str, Any], seed: int
+) -> None:
+    misbehaving.respond = Twisted(carol, jumbled(seed))
+    for name, address in addresses(real_ids):
+        if name.endswith("_live"):
+            assert dave.htmx_get(address).status_code < 400, name
+        else:
+            expect_page(dave.get(address), name)
+
+
+def test_every_page_that_lives_has_an_address_of_its_region_alone(
+    carol: Person, real_ids: dict[str, Any]
+) -> None:
+    """What comes from there is put into the page that is open."""
+    found = set()
+    for name, address in addresses(real_ids):
+        html = carol.get(address).content.decode()
+        for region in re.findall(r'<div id="live"[^>]* data-live="([^"]*)"', html):
+            answer = carol.htmx_get(region.replace("&amp;", "&"), at=address).content.decode()
+            assert answer.lstrip().startswith('<div id="live"'), name
+            assert "<main" not in answer, name
+            found.add(name)
+    assert {"dashboard", "project", "endpoint", "branch", "endpoint_pg_settings"} <= found

@@ -1,0 +1,47 @@
+"""The calls of one page, side by side."""
+
+import threading
+
+import pytest
+
+from console.api_errors import Unreachable
+from console.side_by_side import each_or_none, side_by_side
+
+
+def test_it_works() -> None:
+    both = threading.Barrier(2, timeout=10)
+    assert sorted(side_by_side(both.wait, both.wait)) == [0, 1]
+    assert each_or_none(lambda number: number * 2, [1, 2, 3]) == [2, 4, 6]
+    assert each_or_none(lambda number: number, []) == []
+
+
+def test_pages_that_wait_hold_up_no_other() -> None:
+    """As those of a server that does not answer, which whoever likes asks it for by signing in."""
+    may_answer = threading.Event()
+
+    def page() -> None:
+        side_by_side(*[lambda: may_answer.wait(30)] * 5)
+
+    waiting = [threading.Thread(target=page) for _ in range(10)]
+    for each in waiting:
+        each.start()
+    answered = threading.Thread(target=side_by_side, args=[lambda: 1, lambda: 2], daemon=True)
+    answered.start()
+    answered.join(10)
+    was_held_up = answered.is_alive()
+    may_answer.set()
+    for each in waiting:
+        each.join()
+    assert not was_held_up
+
+
+def test_a_failure_is_told_without_waiting_for_the_rest() -> None:
+    may_answer = threading.Event()
+
+    def fail() -> None:
+        raise Unreachable("No connection.")
+
+    with pytest.raises(Unreachable):
+        side_by_side(fail, lambda: may_answer.wait(30))
+    assert not may_answer.is_set()
+    may_answer.set()

@@ -1,0 +1,278 @@
+"""What the pictures of the console show: a service with something of everything on it, and scenes
+that no address leads to: what is empty, crowded, under way, failed, refused, opened, away."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import psycopg
+from playwright.sync_api import Page
+
+from tests.support.client import Client
+from tests.support.project import Project
+from tests.support.relay import Relay
+from tests.support.stack import Stack
+
+BIRDS = """
+CREATE TABLE birds AS SELECT n AS id, (array['heron', 'wren', 'robin', 'kite'])[1 + n % 4] AS name,
+    round((10 + 300 * sin(n) ^ 2)::numeric, 1) AS grams FROM generate_series(1, 40) n
+"""
+# What the query page is sent.
+QUERY = "SELECT name, count(*), avg(grams)::numeric(6, 1) AS grams\nFROM birds GROUP BY name;"
+WRONG = "SELECT name, count(*)\nFROM birds GRUOP BY name;"
+SEVERAL = "SELECT count(*) FROM birds; SELECT id, NULL AS nothing FROM birds LIMIT 2"
+BRANCHES_OF_MANY = 40
+
+
+@dataclass
+class World:
+    stack: Stack
+    client: Client
+    shop: Project
+    # With a start that failed; with many branches; with no endpoint.
+    broken: Project
+    crowded: Project
+    bare: Project
+    # What addresses are made of.
+    ids: dict[str, str]
+    # Of an account with nothing in it.
+    empty_key: str
+
+
+def new_world(stack: Stack) -> World:
+    client = Client(stack.api_url, (stack.state_dir / "api-key").read_text().strip())
+    shop = Project.create(stack, client, name="Bird shop")
+    ids = _fill(shop)
+    bare = Project.create(stack, client, name="Nest")
+    bare.done(client.delete(bare.endpoint_path()))
+    crowded = Project.create(stack, client, name="Aviary")
+    _crowd(crowded)
+    broken = Project.create(stack, client, name="Night shift")
+    _break(broken)
+    return World(stack, client, shop, broken, crowded, bare, ids, stack.new_key())
+
+
+def _fill(shop: Project) -> dict[str, str]:
+    client, main = shop.client, shop.branch_id
+    with psycopg.connect(shop.created["connection_uris"][0]["connection_uri"]) as connection:
+        connection.execute(BIRDS)
+
+    def branch(name: str, parent: str, *, reached: bool = False) -> tuple[str, str]:
+        made = shop.new_branch(endpoint=reached, name=name, parent_id=parent)
+        return made["branch"]["id"], made["endpoints"][0]["id"] if reached else ""
+
+    staging, asleep = branch("staging", main, reached=True)
+    _, disabled = branch("preview/checkout", staging, reached=True)
+    branch("preview/search", staging)
+    dev, _ = branch("dev", main)
+    for name in ("dev/ann", "dev/ben"):
+        branch(name, dev, reached=name.endswith("ann"))
+    shop.sql("ALTER TABLE birds ADD wingspan int", endpoint_id=asleep)
+    shop.suspend(asleep)
+    shop.change(disabled, disabled=True)
+    shop.done(client.post(shop.branch_path(staging, "/roles"), {"role": {"name": "reader"}}))
+    snapshot = shop.done(client.post(shop.branch_path(staging, "/snapshot?name=before-migration")))
+    webhook = client.post(
+        "/webhooks", {"webhook": {"url": "https://hooks.example.com/perch", "event_types": ["*"]}}
+    )
+    key = client.post("/api_keys", {"key_name": "ci", "read_only": True})
+    operation = shop.operations()[0]
+    return {
+        "project_id": shop.id,
+        "branch_id": staging,
+        "endpoint_id": shop.endpoint_id,
+        "asleep_id": asleep,
+        "operation_id": operation["id"],
+        "chain_id": operation["chain_id"],
+        "snapshot_id": snapshot["snapshot"]["id"],
+        "webhook_id": webhook["webhook"]["id"],
+        "key_id": str(key["id"]),
+        "role_name": "neondb_owner",
+        "name": "neondb",
+    }
+
+
+def _crowd(crowded: Project) -> None:
+    """Many branches, one of them eight deep."""
+    parents = [crowded.branch_id]
+    for number in range(BRANCHES_OF_MANY):
+        is_deep = number < 8
+        name = f"feature/{number:02}-a-name-that-people-give" if number % 3 else f"pr-{number}"
+        made = crowded.new_branch_id(name=name, parent_id=parents[-1 if is_deep else number % 5])
+        parents.append(made)
+
+
+def _break(broken: Project) -> None:
+    """Its compute does not start: of its data the control file is away."""
+    broken.suspend()
+    control = broken.stack.data_dir(broken.branch_id) / "global" / "pg_control"
+    control.rename(control.with_name("pg_control.away"))
+    broken.client.finish(broken.client.post(broken.endpoint_path(rest="/start")))
+
+
+# Takes a picture of the page as it is, under a name.
+Shoot = Callable[[str], None]
+
+
+def with_nothing(page: Page, world: World, shoot: Shoot) -> None:
+    path = f"/projects/{world.bare.id}"
+    for name, address in (("project", path), ("query", f"{path}/query")):
+        page.goto(address)
+        shoot(f"bare_{name}")
+    page.goto(f"{path}/branches/{world.bare.branch_id}")
+    shoot("bare_branch")
+    page.goto(f"/projects/{world.shop.id}/operations?status=cancelled")
+    shoot("bare_operations")
+    page.goto("/projects/no-such-project")
+    shoot("lost_project")
+    page.goto("/no-such-page")
+    shoot("lost_page")
+
+
+def crowded(page: Page, world: World, shoot: Shoot) -> None:
+    for name in ("branches", "operations", "timeline"):
+        page.goto(f"/projects/{world.crowded.id}/{name}")
+        shoot(f"crowded_{name}")
+
+
+def failed(page: Page, world: World, shoot: Shoot) -> None:
+    path = f"/projects/{world.broken.id}"
+    page.goto(path)
+    shoot("failed_project")
+    page.goto(f"{path}/endpoints/{world.broken.endpoint_id}")
+    shoot("failed_endpoint")
+    page.goto(f"{path}/operations")
+    shoot("failed_operations")
+    chain = world.broken.operations()[0]["chain_id"]
+    page.goto(f"{path}/runs/{chain}")
+    shoot("failed_run")
+    page.goto("/")
+    shoot("failed_dashboard")
+
+
+def under_way(page: Page, world: World, shoot: Shoot) -> None:
+    """Its branch is held, so that a start stands still half-way."""
+    shop, asleep, branch_id = world.shop, world.ids["asleep_id"], world.ids["branch_id"]
+    shop.suspend(asleep)
+    path = f"/projects/{shop.id}"
+    with shop.locked(branch_id):
+        (start,) = world.client.post(shop.endpoint_path(asleep, "/start"))["operations"]
+        for name, address in (
+            ("endpoint", f"{path}/endpoints/{asleep}"),
+            ("project", path),
+            ("branch", f"{path}/branches/{branch_id}"),
+            ("branches", f"{path}/branches"),
+            ("run", f"{path}/runs/{start['chain_id']}"),
+            ("dashboard", "/"),
+        ):
+            page.goto(address)
+            shoot(f"under_way_{name}")
+    world.client.ended(shop.id, start["id"])
+    shop.suspend(asleep)
+    page.goto(f"{path}/endpoints/{asleep}")
+    shoot("asleep_endpoint")
+
+
+def queries(page: Page, world: World, shoot: Shoot) -> None:
+    page.goto(f"/projects/{world.shop.id}/query")
+    page.locator("[data-run]").fill(WRONG)
+    page.locator("#run").click()
+    page.locator(".failure").wait_for()
+    shoot("query_refused")
+    page.locator("[data-run]").fill(SEVERAL)
+    page.locator("#run").click()
+    page.locator(".cells td").first.wait_for()
+    shoot("query_of_several")
+    page.get_by_role("button", name="Explain").click()
+    page.wait_for_load_state("networkidle")
+    shoot("query_explained")
+
+
+def secrets(page: Page, world: World, shoot: Shoot) -> None:
+    """Each a new one each time: nothing is shown of it that works afterwards."""
+    page.goto(f"/projects/{world.shop.id}/branches/{world.ids['branch_id']}")
+    page.get_by_role("button", name="Show password of reader").click()
+    page.locator("dialog[open] .secret").wait_for()
+    shoot("secret_of_role")
+    page.goto("/api-keys/new")
+    page.get_by_role("textbox", name="Name").fill("deploy")
+    page.get_by_role("button", name="Create key").click()
+    page.locator(".secret").wait_for()
+    shoot("secret_of_key")
+
+
+def opened(page: Page, world: World, shoot: Shoot) -> None:
+    """Dialogs, menus, what is folded."""
+    branch = f"/projects/{world.shop.id}/branches/{world.ids['branch_id']}"
+    page.goto(branch)
+    page.locator(f"#menu-{world.ids['branch_id']} summary").click()
+    shoot("opened_menu")
+    page.get_by_role("link", name="Rename…").click()
+    page.locator("dialog[open] form").wait_for()
+    page.locator("dialog[open]").get_by_text("The same by command").click()
+    shoot("opened_dialog")
+    page.goto(branch)
+    page.goto(f"/projects/{world.shop.id}")
+    page.get_by_role("button", name="Connect…").first.click()
+    page.locator("dialog[open] .connection").wait_for()
+    shoot("opened_connect")
+    page.goto(f"/projects/{world.shop.id}/operations")
+    page.locator(".filters summary").click()
+    shoot("opened_filters")
+    page.locator("#menu-account summary").click()
+    shoot("opened_account")
+    page.goto("/")
+    page.keyboard.press("Control+k")
+    page.locator("dialog[open] .goals").wait_for()
+    shoot("opened_palette")
+
+
+def refused(page: Page, world: World, shoot: Shoot) -> None:
+    """Forms that come back."""
+    page.goto(f"/projects/{world.shop.id}/new-branch")
+    page.get_by_label("Name").fill("staging")
+    page.get_by_role("button", name="Create branch").click()
+    page.locator(".error").first.wait_for()
+    shoot("refused_branch")
+    page.goto(f"/projects/{world.shop.id}/endpoints/{world.ids['endpoint_id']}/settings")
+    page.get_by_label("Postgres settings").fill("work_mem = lots\nno_such = 1")
+    page.get_by_role("button", name="Save").click()
+    page.locator(".error").first.wait_for()
+    shoot("refused_settings")
+
+
+SCENES: tuple[Callable[[Page, World, Shoot], None], ...] = (
+    with_nothing,
+    crowded,
+    failed,
+    under_way,
+    queries,
+    secrets,
+    opened,
+    refused,
+)
+
+
+def empty(page: Page, shoot: Shoot) -> None:
+    """Signed in with the key of an account that has nothing."""
+    for name, address in (
+        ("dashboard", "/"),
+        ("activity", "/activity"),
+        ("webhooks", "/webhooks"),
+        ("api_keys", "/api-keys"),
+        ("go", "/go"),
+    ):
+        page.goto(address)
+        shoot(f"empty_{name}")
+
+
+def away(page: Page, world: World, between: Relay, shoot: Shoot) -> None:
+    """At a console that goes away while a page is open, and whose server does."""
+    page.goto(f"/projects/{world.shop.id}")
+    page.context.set_offline(True)
+    page.locator("#trouble").wait_for()
+    shoot("away_console")
+    page.context.set_offline(False)
+    between.is_away = True
+    page.goto(f"/projects/{world.shop.id}")
+    shoot("away_server")
+    between.is_away = False
