@@ -45,7 +45,7 @@ _SOCKET_NAME = f".s.PGSQL.{PORT}"
 # Where nobody looks for it: see `shut`.
 _SHUT_NAME = f"{_SOCKET_NAME}.shut"
 # In /proc/net/unix: not accepted yet, and accepted.
-_CONNECTED = ("02", "03")
+_CONNECTED = (b"02", b"03")
 SERVERS_PER_POOL = 20  # for each pair of database and role
 START_TIMEOUT = 5.0  # seconds
 STOP_TIMEOUT = 1.0  # seconds: it holds nothing but its clients' connections
@@ -255,7 +255,7 @@ def wait_until_left(socket_dir: Path, *, still: float) -> bool:
             fewest, deadline = count, time.monotonic() + still
         if time.monotonic() > deadline:
             return False
-        time.sleep(0.002)
+        time.sleep(0.005)
     return True
 
 
@@ -277,12 +277,14 @@ def has_pooler(socket_dir: Path) -> bool:
 def poolers_clients() -> Counter[Path]:
     """How many connections each pooler of this host has, by the directory of its socket."""
     clients: Counter[Path] = Counter()
-    with open("/proc/net/unix") as file:
+    name = os.fsencode(_SOCKET_NAME)
+    # Bytes: strangers' sockets are among them, of any name.
+    with open("/proc/net/unix", "rb") as file:
         for line in file:
             # Num RefCount Protocol Flags Type St Inode Path: of accepted ones, the listener's.
-            parts = line.rstrip("\n").split(None, 7)
-            if len(parts) == 8 and parts[5] in _CONNECTED and parts[7].endswith(_SOCKET_NAME):
-                clients[Path(parts[7]).parent] += 1
+            parts = line.rstrip(b"\n").split(None, 7)
+            if len(parts) == 8 and parts[5] in _CONNECTED and parts[7].endswith(name):
+                clients[Path(os.fsdecode(parts[7])).parent] += 1
     return clients
 
 

@@ -5,6 +5,7 @@ Both sides are strangers. What does not add up, or would take too much memory to
 the client one that ends with its pooler, as it would without this.
 """
 
+import re
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ _MOST_AGAIN = 65536
 _MOST_STATEMENTS = 1000
 _MOST_PREPARED = 131_072
 # Requests that await their answers.
-_MOST_AWAITED = 16_384
+_MOST_AWAITED = 8192
 _MOST_PARAMETERS = 64
 _LONGEST_PARAMETER = 1024
 _LONGEST_ERROR = 16_384
@@ -47,7 +48,8 @@ _ANSWERED = {
     _PARSE_COMPLETE: 0,
     _READY: 1,
 }
-_FATAL = b"\0VFATAL\0"
+# As Postgres says it in any language, and as PgBouncer does.
+_FATAL = re.compile(rb"SFATAL\0|(?s:.*)\0V(?:FATAL|PANIC)\0")
 _OUTSIDE_TRANSACTIONS = b"I"
 
 
@@ -62,6 +64,10 @@ class _Pending:
     name: bytes
     payload: bytes = b""
 
+    @property
+    def size(self) -> int:
+        return len(self.name) + len(self.payload)
+
 
 class Conversation:
     """`begin` with each of the poolers that the client comes to."""
@@ -73,7 +79,6 @@ class Conversation:
         self.parameters: dict[bytes, bytes] = {}
         # How often a pooler gave up on what `remains` since the client was last idle.
         self.given_up = 0
-        self._prepared = 0
         self._is_lost = False
         self.begin()
 
@@ -83,6 +88,7 @@ class Conversation:
         self._answered = MessageStream(_ANSWERED)
         self._awaited: deque[int] = deque()
         self._pending: deque[_Pending] = deque()
+        self._prepared = sum(map(len, self.statements.values()))
         self._group = self._answered_groups = 0
         self._is_copying = False
         self.has_left = self.was_told_fatal = False
@@ -90,14 +96,8 @@ class Conversation:
 
     def _rest(self) -> None:
         """The client is between transactions: nothing is sent, nothing awaited."""
-        self._unanswered: list[bytes] | None = []
-        self._unanswered_size = 0
+        self._unanswered: bytearray | None = bytearray()
         self._acts = self.asks = self._is_group_open = False
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing was sent since all was answered and no transaction was open."""
-        return self._unanswered == [] and not self._is_lost
 
     @property
     def unanswered(self) -> bytes | None:
@@ -105,7 +105,7 @@ class Conversation:
         did, or where that is not known."""
         if self._unanswered is None or self._is_lost or self.has_left or self.was_told_fatal:
             return None
-        return b"".join(self._unanswered)
+        return bytes(self._unanswered)
 
     @property
     def remains(self) -> bytes | None:
@@ -121,9 +121,8 @@ class Conversation:
     def sent(self, data: bytes) -> None:
         """The client sends this to the pooler. Raises MalformedMessage."""
         if self._unanswered is not None:
-            self._unanswered_size += len(data)
-            if self._unanswered_size <= _MOST_AGAIN:
-                self._unanswered.append(data)
+            if len(self._unanswered) + len(data) <= _MOST_AGAIN:
+                self._unanswered += data
             else:
                 self._unanswered = None
         for message in self._sent.feed(data):
@@ -164,8 +163,9 @@ class Conversation:
         else:
             name = payload.partition(b"\0")[0]
             payload = payload if name else b""
-        self._pending.append(_Pending(self._group, kind, name, payload))
-        self._prepared += len(payload)
+        pending = _Pending(self._group, kind, name, payload)
+        self._pending.append(pending)
+        self._prepared += pending.size
         if (
             (name and not message.is_whole)
             or len(self._pending) > _MOST_AWAITED
@@ -182,7 +182,7 @@ class Conversation:
             kind = message.kind
             if kind == _ERROR:
                 self._is_copying = False
-                self.was_told_fatal |= _FATAL in message.payload
+                self.was_told_fatal |= _FATAL.match(message.payload) is not None
             elif self._is_lost:
                 continue
             elif kind == _READY:
@@ -209,7 +209,7 @@ class Conversation:
         self._answered_groups += 1
         while self._pending and self._pending[0].group < self._answered_groups:
             # An error before them had Postgres skip them.
-            self._prepared -= len(self._pending.popleft().payload)
+            self._prepared -= self._pending.popleft().size
         is_over = not self._awaited and not self._is_group_open and self._sent.is_between
         if status == _OUTSIDE_TRANSACTIONS and is_over:
             self.given_up = 0
@@ -227,9 +227,11 @@ class Conversation:
             self._lose_track()
             return
         done = self._pending.popleft()
+        self._prepared -= done.size
         if done.name:
             self._prepared -= len(self.statements.pop(done.name, b""))
         if done.payload:
+            self._prepared += len(done.payload)
             self.statements[done.name] = done.payload
 
     def forget(self, names: Collection[bytes]) -> None:

@@ -1,5 +1,6 @@
 """The few messages of the Postgres wire protocol that the proxy writes or reads itself, as pure
-functions on bytes. Everything after the start-up passes through the relay unread."""
+functions on bytes. What follows the start-up passes through the relay unread, and of pooled clients
+only where messages begin is looked at (`message_stream`)."""
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping

@@ -27,6 +27,8 @@ _HAS_NO_SERVER = (
     "server shutting down",
     "pooler is shutting down",
 )
+# The SQLSTATE and the routine of a backend that ends with its postmaster.
+_DIED_WAITING = ("57P01", "secure_read")
 
 
 class PooledRelay:
@@ -142,7 +144,10 @@ class PooledRelay:
             return
         if before == b"" and self._life is not None and self._life.has_ended():
             # The pooler would take it, and wait for another compute at the same place.
-            self._park(data)
+            if self._conversation.has_left:
+                self._end()
+            else:
+                self._park(data)
             return
         self._undelivered = None if before is None else before + data
         self._upward.push(data)
@@ -162,7 +167,7 @@ class PooledRelay:
                 return
             data, self._last_words = self._last_words, b""
             again = heard.unanswered
-            if again is not None and not heard.given_up and _says_has_no_server(data):
+            if again is not None and not heard.given_up and _was_not_begun(again, error=data):
                 heard.given_up += 1
                 self._park(again)
                 return
@@ -200,7 +205,7 @@ class PooledRelay:
         if self._closed:
             return
         heard = self._conversation
-        remains = self._undelivered if self._takes_no_more else heard.remains
+        remains = heard.remains if self._undelivered is None else self._undelivered
         if self._client_ended or heard.has_left or heard.was_told_fatal:
             self._end()
         elif remains is None:
@@ -269,9 +274,14 @@ def _is_complete(error: bytes) -> bool:
     )
 
 
-def _says_has_no_server(error: bytes) -> bool:
+def _was_not_begun(sent: bytes, *, error: bytes) -> bool:
+    """Whether it is certain of what was sent, as this is the first that came back."""
     for _, start, end in messages.complete_messages(error, limit=_LONGEST_LAST_WORDS):
         fields = messages.error_fields(error[start:end])
-        is_poolers = fields.get("S") == "FATAL" and fields.get("C") == POOLERS_STATE
-        return is_poolers and fields.get("M", "").startswith(_HAS_NO_SERVER)
+        if fields.get("S") == "FATAL" and fields.get("C") == POOLERS_STATE:
+            return fields.get("M", "").startswith(_HAS_NO_SERVER)
+        # The compute was killed, and its backend waited for something to read: so it had read no
+        # whole query. What is sent in parts it may have begun on, and waited for the next.
+        is_one_query = sent.startswith(b"Q") and len(sent) == 1 + int.from_bytes(sent[1:5], "big")
+        return is_one_query and (fields.get("C"), fields.get("R")) == _DIED_WAITING
     return False

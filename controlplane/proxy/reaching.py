@@ -84,6 +84,9 @@ async def _reach(
                 )
                 await _look_again(proxy, client)
                 client.is_doubted = False
+                if refused_address is not None and refused_address.run != address.run:
+                    # It was stopped and started meanwhile, which says nothing against this one.
+                    pause = _FIRST_RETRY_PAUSE
                 try:
                     reached = await _join(proxy, client, address, destination, connect, discard)
                     if not client.is_doubted:

@@ -77,7 +77,7 @@ class Relay:
             self.done.set_result(None)
 
     def _compute_ended(self) -> None:
-        """Postgres says why it ends. A pooler does not, so that its client is told here."""
+        """Postgres says why it ends, unless it is killed: then its client is told here."""
         if self._upward.tail.endswith(messages.TERMINATE):
             self._end()
         else:

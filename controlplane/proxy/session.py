@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -215,9 +216,12 @@ class Session:
             self.park()
 
     def part(self) -> None:
-        """It is joined to nothing, and may be joined again."""
+        """It is joined to nothing, and may be joined again, where its password still holds: the
+        compute is asked anew."""
         self._compute = self._relay = None
         self.is_parked = True
+        assert self.route is not None
+        self.route = replace(self.route, confirmed_by=None)
 
     def counting(self) -> AbstractContextManager[Tally]:
         """Where to add what is sent to the client, once it has reached its compute."""

@@ -1,9 +1,9 @@
 """`python -m tests.benchmarks.sleep [SLEEPS]`: what applications with pools of connections notice
 of an endpoint that sleeps.
 
-For psycopg, node-postgres and JDBC in turns: 50 pooled clients, each of which runs a transaction
-every two to six seconds, while the endpoint is suspended SLEEPS times (100), whoever is in the
-middle of what. Then, what 50 parked clients cost the proxy in memory.
+What 50 parked clients cost the proxy in memory; then, for psycopg, node-postgres and JDBC in turns:
+50 pooled clients, each of which runs a transaction every two to six seconds, while the endpoint is
+suspended SLEEPS times (100), as soon as it is awake, whoever is in the middle of what.
 """
 
 import contextlib
@@ -51,9 +51,10 @@ def main() -> None:
     )
     with new_state_dir() as state_dir, running_stack(state_dir) as stack:
         place = Place.create(stack, stack.client(), name="benchmark")
+        # First: what many clients have cost before would be there for these.
+        measure_memory(place)
         for driver in drivers():
             measure(driver, place, sleeps=sleeps, prepares=prepares)
-        measure_memory(place)
 
 
 def drivers() -> Iterator[Driver]:

@@ -12,14 +12,12 @@ import pytest
 
 from tests.support.place import Connection, Place, last_words, serves
 from tests.support.pooler import keeps_prepared_statements
+from tests.support.processes import proxy_processes
 from tests.support.project import Project
 
 
 def connect(place: Place, **parameters: Any) -> Connection:
-    """A pooled client that prepares nothing, as every PgBouncer takes it."""
-    connection = place.connect(pooled=True, **parameters)
-    connection.prepare_threshold = None
-    return connection
+    return place.connect(pooled=True, **parameters)
 
 
 def hears_nothing(connection: Connection) -> bool:
@@ -162,6 +160,21 @@ def test_clients_that_never_rest_lose_no_statement_to_suspends(shop: Place) -> N
             tasks.create_task(suspend_often(done))
 
     asyncio.run(work_all())
+
+
+def test_a_proxy_that_stands_still_keeps_nothing_awake_and_loses_nobody(shop: Place) -> None:
+    with connect(shop) as client:
+        for _ in range(2):
+            assert serves(client)
+            standing = proxy_processes(shop.stack)
+            try:
+                for process in standing:
+                    process.suspend()
+                shop.suspend()
+            finally:
+                for process in standing:
+                    process.resume()
+            assert serves(client)
 
 
 @pytest.mark.skipif(not keeps_prepared_statements(), reason="this PgBouncer keeps none")

@@ -111,7 +111,9 @@ def test_an_answer_to_nothing_ends_all_trust() -> None:
 def test_who_has_left_or_was_told_of_the_end_does_not_come_back() -> None:
     assert held(("c", TERMINATE)).has_left
     assert held(("c", TERMINATE)).remains is None
-    assert held(("p", FATAL)).remains is None
+    of_pgbouncer = message(b"E", b"SFATAL\0C08P01\0Mclient_idle_timeout\0\0")
+    for last in (FATAL, of_pgbouncer):
+        assert held(("p", last)).remains is None
     assert held(("c", query()), ("p", ERROR + ready())).remains == b""
 
 
@@ -149,6 +151,13 @@ def test_a_client_with_more_statements_than_are_kept_ends_with_its_pooler() -> N
         conversation.answered(PARSED + ready())
     assert conversation.remains is None
     assert conversation.statements == {}
+
+
+def test_names_of_what_is_closed_are_bounded_too() -> None:
+    conversation = Conversation()
+    for number in range(40):
+        conversation.sent(close(b"%d" % number + b" " * 10_000))
+    assert not conversation._pending
 
 
 def test_a_long_unnamed_statement_is_not_kept() -> None:

@@ -10,6 +10,7 @@ import psutil
 import psycopg
 
 from tests.support.client import ENDED, Client
+from tests.support.pooler import keeps_prepared_statements
 from tests.support.processes import process_with
 from tests.support.project import Project
 from tests.support.stack import Stack
@@ -48,9 +49,12 @@ class Place(Project):
         }
 
     def connect(self, *, pooled: bool = False, tls: bool = True, **changes: Any) -> Connection:
-        return psycopg.connect(
+        connection: Connection = psycopg.connect(
             **self.parameters(pooled=pooled, tls=tls, **changes), autocommit=True
         )
+        if pooled and not keeps_prepared_statements():
+            connection.prepare_threshold = None
+        return connection
 
     def query(self, statement: str, **parameters: Any) -> Any:
         """The first row of the statement's result, over a connection of its own."""

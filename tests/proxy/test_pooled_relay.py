@@ -1,0 +1,239 @@
+"""What becomes of a pooled client whose pooler ends, whatever that said before."""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+
+import pytest
+import uvloop
+
+from controlplane.proxy import messages
+from controlplane.proxy.channel import Channel
+from controlplane.proxy.conversation import Conversation
+from controlplane.proxy.pooled_relay import PooledRelay
+from controlplane.proxy.readiness import Readiness
+from controlplane.proxy.traffic import Tally
+from tests.proxy.test_conversation import (
+    EXECUTE,
+    SYNC,
+    TERMINATE,
+    complete,
+    parse,
+    query,
+    ready,
+)
+
+
+def poolers_error(text: str) -> bytes:
+    return messages.error_response(severity="FATAL", sqlstate="08P01", text=text)
+
+
+NO_SERVER = poolers_error("server login has been failing, try again later (server_login_retry)")
+CRASHED = poolers_error("server conn crashed?")
+OURS = messages.error_response(
+    severity="FATAL",
+    sqlstate="57P01",
+    text="terminating connection due to administrator command",
+)
+
+
+class Stage:
+    """A relay, with the test in the place of both the client and the pooler."""
+
+    def __init__(self, readiness: Readiness, conversation: Conversation) -> None:
+        self.client, client = socket.socketpair()
+        self.pooler, pooler = socket.socketpair()
+        for ours in (self.client, self.pooler):
+            ours.setblocking(False)
+        self.channel = Channel(client, readiness)
+        self.parked = 0
+        self.relay = PooledRelay(
+            self.channel,
+            Channel(pooler, readiness),
+            conversation,
+            life=None,
+            refusal=None,
+            readiness=readiness,
+            sent=Tally(),
+            parked=self.park,
+        )
+        self.relay.start(to_client=b"", to_pooler=b"")
+
+    def park(self) -> None:
+        self.parked += 1
+
+    async def arrives(self, at: socket.socket, data: bytes) -> None:
+        loop, got = asyncio.get_running_loop(), b""
+        async with asyncio.timeout(10):
+            while len(got) < len(data):
+                chunk = await loop.sock_recv(at, 65536)
+                assert chunk, f"it ended after {got!r}"
+                got += chunk
+        assert got == data
+
+    async def end(self) -> bytes | None:
+        async with asyncio.timeout(10):
+            return await self.relay.done
+
+    def close(self) -> None:
+        self.relay.close()
+        self.channel.close()
+        self.client.close()
+        self.pooler.close()
+
+
+Play = Callable[[Stage], Awaitable[None]]
+
+
+def played(play: Play, conversation: Conversation | None = None) -> None:
+    async def run() -> None:
+        readiness = Readiness(asyncio.get_running_loop())
+        stage = Stage(readiness, conversation or Conversation())
+        try:
+            await play(stage)
+        finally:
+            stage.close()
+            readiness.close()
+
+    uvloop.run(run())
+
+
+async def transact(stage: Stage) -> None:
+    stage.client.send(query())
+    await stage.arrives(stage.pooler, query())
+    stage.pooler.send(complete() + ready())
+    await stage.arrives(stage.client, complete() + ready())
+
+
+def test_an_idle_client_is_parked() -> None:
+    async def play(stage: Stage) -> None:
+        await transact(stage)
+        stage.pooler.close()
+        assert await stage.end() == b""
+        assert stage.parked == 1
+
+    played(play)
+
+
+def test_what_the_pooler_does_not_take_is_said_again() -> None:
+    async def play(stage: Stage) -> None:
+        await transact(stage)
+        # Nothing is read there any more, and so nothing was heard of its end yet.
+        stage.pooler.shutdown(socket.SHUT_RD)
+        stage.client.send(query(b"SELECT 2"))
+        await asyncio.sleep(0.05)
+        stage.pooler.close()
+        assert await stage.end() == query(b"SELECT 2")
+
+    played(play)
+
+
+def test_what_may_have_been_begun_ends_with_its_error() -> None:
+    async def play(stage: Stage) -> None:
+        stage.client.send(query())
+        await stage.arrives(stage.pooler, query())
+        stage.pooler.close()
+        assert await stage.end() is None
+        await stage.arrives(stage.client, OURS)
+
+    played(play)
+
+
+def test_a_pooler_without_a_server_is_not_heard_once() -> None:
+    conversation = Conversation()
+
+    async def ask(stage: Stage) -> None:
+        stage.client.send(query())
+        await stage.arrives(stage.pooler, query())
+        stage.pooler.send(NO_SERVER[:9])
+        await asyncio.sleep(0.02)
+        stage.pooler.send(NO_SERVER[9:])
+
+    async def first(stage: Stage) -> None:
+        await ask(stage)
+        assert await stage.end() == query()
+
+    async def second(stage: Stage) -> None:
+        await ask(stage)
+        await stage.arrives(stage.client, NO_SERVER)
+        stage.pooler.close()
+        assert await stage.end() is None
+
+    played(first, conversation)
+    conversation.begin()
+    played(second, conversation)
+
+
+@pytest.mark.parametrize(
+    ("sent", "goes_on"), [(query(), True), (query() * 2, False), (parse() + EXECUTE + SYNC, False)]
+)
+def test_a_backend_that_died_waiting_has_begun_on_no_query(sent: bytes, goes_on: bool) -> None:
+    died = messages.message(
+        b"E",
+        b"SFATAL\0VFATAL\0C57P01\0Mterminating connection due to unexpected postmaster exit\0"
+        b"Fbe-secure.c\0L212\0Rsecure_read\0\0",
+    )
+
+    async def play(stage: Stage) -> None:
+        stage.client.send(sent)
+        await stage.arrives(stage.pooler, sent)
+        stage.pooler.send(died + CRASHED)
+        stage.pooler.close()
+        assert await stage.end() == (sent if goes_on else None)
+
+    played(play)
+
+
+@pytest.mark.parametrize("said", [CRASHED, poolers_error("client_idle_timeout")])
+def test_other_last_words_are_passed_on_alone(said: bytes) -> None:
+    async def play(stage: Stage) -> None:
+        stage.client.send(query())
+        await stage.arrives(stage.pooler, query())
+        stage.pooler.send(said)
+        stage.pooler.close()
+        assert await stage.end() is None
+        await stage.arrives(stage.client, said)
+        assert stage.client.recv(1) == b""
+
+    played(play)
+
+
+def test_one_that_has_left_is_not_parked() -> None:
+    async def play(stage: Stage) -> None:
+        stage.client.send(TERMINATE)
+        await stage.arrives(stage.pooler, TERMINATE)
+        stage.pooler.close()
+        assert await stage.end() is None
+
+    played(play)
+
+
+def test_an_interruption_goes_between_two_messages_or_nowhere() -> None:
+    async def play(stage: Stage) -> None:
+        await transact(stage)
+        stage.relay.interrupt(OURS)
+        await stage.arrives(stage.client, OURS)
+
+    async def within(stage: Stage) -> None:
+        stage.client.send(query())
+        await stage.arrives(stage.pooler, query())
+        stage.pooler.send(complete()[:7])
+        await stage.arrives(stage.client, complete()[:7])
+        stage.relay.interrupt(OURS)
+        assert stage.client.recv(1) == b""
+
+    played(play)
+    played(within)
+
+
+def test_a_park_waits_for_the_answer() -> None:
+    async def play(stage: Stage) -> None:
+        stage.client.send(query())
+        await stage.arrives(stage.pooler, query())
+        stage.relay.park()
+        assert not stage.relay.done.done()
+        stage.pooler.send(complete() + ready())
+        await stage.arrives(stage.client, complete() + ready())
+        assert await stage.end() == b""
+
+    played(play)
