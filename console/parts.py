@@ -23,13 +23,16 @@ class Part(Generic[Item]):
 
     @property
     def is_offered(self) -> bool:
-        """Not all servers have it, and not every key may see it: that is no failure."""
-        return not isinstance(self.problem, NotOffered | Forbidden)
+        return not isinstance(self.problem, NotOffered)
 
 
 def first_problem(*parts: Part[Any]) -> APIError | None:
-    """Of those that failed though they are offered, why the first did."""
-    return next((one.problem for one in parts if one.problem and one.is_offered), None)
+    """Why the first of those failed that did: not all servers have them all, and not every key may
+    see them, of which a page that can do without says nothing."""
+    problems = (one.problem for one in parts)
+    return next(
+        (one for one in problems if not isinstance(one, NotOffered | Forbidden | None)), None
+    )
 
 
 def part(call: Callable[[], Sequence[A] | Page[A]]) -> Callable[[], Part[A]]:
