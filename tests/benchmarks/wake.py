@@ -88,7 +88,7 @@ def parts_of(project: Project, began: float, took: float) -> Parts:
     steps = {step["name"]: step for step in operation["steps"]}
     spawned, ready = steps["starting"]["started_at"], steps["starting"]["finished_at"]
     moments = {
-        "TLS, password, and the start's row": moment(operation["created_at"]),
+        "TLS, password, and the start's row": moment(steps["queued"]["started_at"]),
         "committed, and queued": moment(steps["picked_up"]["started_at"]),
         "read, locked, configured": moment(spawned),
         "Postgres starts": moment(ready),
