@@ -58,7 +58,7 @@ def test_a_job_whose_end_cannot_be_written_ends_all_the_same(project: Project, e
                     holder.execute(row, [project.id])
             if ending == "retry_job":
                 # The attempt fails where it would have ended, and so must be made again.
-                end_waiting(observer, 'SELECT "controlplane_project"')
+                end_waiting(observer, "FROM controlplane_project t")
             end_waiting(observer, f"procrastinate_{ending}")
         wait_for(lambda: not observer.execute(job.encode()).fetchall(), "the job's end")
     project.done(asked)
