@@ -202,17 +202,17 @@ def test_a_broken_data_directory_is_told_to_clients_until_it_is_mended(shop: Pla
     assert shop.state() == "active"
 
 
-@pytest.mark.parametrize("pooled", [False, True], ids=["direct", "pooled"])
 def test_a_killed_compute_takes_its_clients_along_and_comes_back_for_the_next(
-    shop: Place, pooled: bool
+    shop: Place,
 ) -> None:
-    with shop.connect(pooled=pooled) as connection:
+    """Not those of its pooler: see `test_parking`."""
+    with shop.connect() as connection:
         connection.execute("CREATE TABLE IF NOT EXISTS kept ()")
         shop.postmaster().kill()
         with pytest.raises(psycopg.OperationalError):
             # A backend may live for a moment longer than its postmaster.
             wait_for(lambda: not serves(connection), "the connection to end", timeout=3)
-    assert shop.query("SELECT count(*) FROM kept", pooled=pooled) == (0,)
+    assert shop.query("SELECT count(*) FROM kept") == (0,)
 
 
 def test_a_killed_backend_costs_its_neighbours_no_more_than_a_new_connection(
