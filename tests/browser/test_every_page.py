@@ -110,6 +110,9 @@ def test_without_scripts(visits: Visits, all_there: World, place: str) -> None:
         try:
             page.goto(all_there.fill(state.address))
             state.act(page)
+            if state.is_left:
+                # What was sent may still be on its way: its page is without scripts too.
+                page.wait_for_load_state("networkidle")
         finally:
             visit.switch(scripts=True)
         assert page.locator("html.scripted").count() == 0

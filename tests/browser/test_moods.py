@@ -50,7 +50,7 @@ def twists(twist: Callable[[object], object]) -> Callable[[Relay], None]:
 HTML = b"<!doctype html><title>502 Bad Gateway</title><script>alert(1)</script>"
 # How each begins, and what is said in its place.
 MOODS: dict[str, tuple[Callable[[Relay], None], str]] = {
-    "away": (lambda api: setattr(api, "is_away", True), "cannot be reached"),
+    "away": (lambda api: setattr(api, "is_away", True), "cannot be reached|broke off"),
     "too slow": (lambda api: setattr(api, "delay", TOO_LATE), "taking too long"),
     "400": (refuses(400), "not understood"),
     "401": (refuses(401), "Sign in again"),
@@ -68,7 +68,7 @@ MOODS: dict[str, tuple[Callable[[Relay], None], str]] = {
     ),
     "broken JSON": (says(b'{"project": {"id": "p"'), "makes no sense"),
     "wrong types": (says(b'{"project": 1, "projects": 2, "branches": 3}'), "makes no sense"),
-    "closed half-way": (lambda api: setattr(api, "breaks_off", True), "cannot be reached"),
+    "closed half-way": (lambda api: setattr(api, "breaks_off", True), "broke off"),
 }
 # In these all goes on.
 HARMLESS: dict[str, Callable[[Relay], None]] = {

@@ -204,15 +204,24 @@ def world(stack: Stack) -> Iterator[World]:
     operator.delete(f"/webhooks/{webhook['id']}")
 
 
+def stay(page: Page) -> None:
+    pass
+
+
 @dataclass(frozen=True)
 class State:
     """A page that does not look as its name's page does."""
 
     address: str
     # What is done there first.
-    act: Callable[[Page], None] = lambda page: None
+    act: Callable[[Page], None] = stay
     who: Who = "operator"
     needs_script: bool = False
+
+    @property
+    def is_left(self) -> bool:
+        """Whether something is done there, which may lead on."""
+        return self.act is not stay
 
 
 def _send(button: str, **typed: str) -> Callable[[Page], None]:
