@@ -15,7 +15,7 @@ from typing import cast
 import psycopg
 from django.conf import settings
 
-from controlplane.compute import branch_data
+from controlplane.compute import branch_data, turns
 from controlplane.compute.accounts import account_of, give
 from controlplane.compute.binaries import other_major_of, postgres_version
 from controlplane.compute.branch_data import branch_dir, data_dir
@@ -345,7 +345,7 @@ def _launch(spec: ComputeSpec) -> None:
     """Start the branch's Postgres with the configuration that stands there."""
     data = data_dir(spec.branch_id)
     clear_stale_pid_file(data, sockets=_make_socket_dir(spec))
-    with lease(spec.branch_id) as inherited:
+    with turns.starts.taken(), lease(spec.branch_id) as inherited:
         try:
             start_postgres(
                 data,

@@ -19,7 +19,9 @@ import psutil
 
 from controlplane.compute.patience import progressed, remaining
 
-POLL_INTERVAL = 0.001  # seconds
+# Seconds between two looks at whether it is over: a share of what it has taken so far, within
+# bounds. Many may wait at once, and each look costs the same processor.
+POLL_SHARE, POLL_INTERVAL, LONGEST_POLL_INTERVAL = 0.02, 0.001, 0.02
 # Between looks at what the processes have done; most starts and stops are over before the first.
 LOOK_INTERVAL = 0.25
 # Those that redo the log, and write what is in memory. Their titles begin with the cluster's name.
@@ -87,7 +89,7 @@ def wait_while_it_gets_on(
                 return False
             remaining()
         # What has taken long already is not missed by some milliseconds more.
-        time.sleep(POLL_INTERVAL if now - began < 1 else 20 * POLL_INTERVAL)
+        time.sleep(min(max(POLL_SHARE * (now - began), POLL_INTERVAL), LONGEST_POLL_INTERVAL))
     return True
 
 

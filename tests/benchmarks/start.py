@@ -13,6 +13,7 @@ from pathlib import Path
 import psycopg
 
 from tests.support.client import Client
+from tests.support.processes import held_still
 from tests.support.stack import Stack, new_state_dir, running_stack
 
 ROUNDS = 20
@@ -28,7 +29,8 @@ def main() -> None:
         client.finish(client.post(path + "/suspend"))
         bare, through_api = [], []
         for _ in range(ROUNDS):
-            bare.append(time_bare(stack, endpoint))
+            with held_still(stack, "worker"):
+                bare.append(time_bare(stack, endpoint))
             through_api.append(time_api(client, path))
         report("bare postgres", bare)
         report("through the API", through_api)
@@ -37,7 +39,8 @@ def main() -> None:
 
 
 def time_bare(stack: Stack, endpoint: dict[str, str]) -> float:
-    """Milliseconds from spawn to the first answer, with the endpoint's own configuration."""
+    """Milliseconds from spawn to the first answer, with the endpoint's own configuration. The
+    worker must stand still meanwhile: it ends what runs on a branch that is to sleep."""
     data = stack.data_dir(endpoint["branch_id"])
     command = bare_command(data, data.parent / "postgresql.conf")
     owner = data.stat()  # Postgres runs as the directory's

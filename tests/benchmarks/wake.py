@@ -17,6 +17,7 @@ from typing import Any
 import psycopg
 
 from tests.benchmarks.start import report, time_bare
+from tests.support.processes import held_still
 from tests.support.project import Project
 from tests.support.stack import Stack, new_state_dir, running_stack
 
@@ -42,7 +43,8 @@ def main() -> None:
 def measure_one(stack: Stack, project: Project) -> None:
     bare, woken, parts = [], [], []
     for _ in range(ROUNDS):
-        bare.append(time_bare(stack, project.endpoint()))
+        with held_still(stack, "worker"):
+            bare.append(time_bare(stack, project.endpoint()))
         began = time.time()
         woken.append(time_wake(uri_of(project)))
         parts.append(parts_of(project, began, woken[-1]))
@@ -60,7 +62,8 @@ def measure_together(stack: Stack, projects: list[Project]) -> None:
     bare: list[float] = []
     woken: list[float] = []
     for _ in range(ROUNDS_TOGETHER):
-        bare += at_once(lambda endpoint: time_bare(stack, endpoint), endpoints)
+        with held_still(stack, "worker"):
+            bare += at_once(lambda endpoint: time_bare(stack, endpoint), endpoints)
         woken += at_once(time_wake, [uri_of(project) for project in projects])
         for project in projects:
             project.suspend()

@@ -276,3 +276,12 @@ class TestShareOfAProject:
             Endpoint.objects.select_related("branch").get(project=other), Action.START_COMPUTE
         )
         assert operation.status == "running"
+
+
+def test_the_queue_is_asked_by_one_statement(project: Project) -> None:
+    """A transaction around it would be two more round trips for a client that waits."""
+    project.suspend()
+    with project.stack.database() as observer:
+        last = "SELECT query FROM pg_stat_activity WHERE state = 'idle' AND query ~* %s"
+        asked = observer.execute(last, ["^\\s*UPDATE procrastinate_jobs SET status = 'doing'"])
+        assert asked.fetchall()

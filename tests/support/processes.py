@@ -46,6 +46,19 @@ def clients_of(process: psutil.Process, stack: Stack) -> set[int]:
 
 
 @contextmanager
+def held_still(stack: Stack, part: str) -> Iterator[None]:
+    """A part of the service stands still, and goes on afterwards."""
+    processes = processes_of(stack, part)
+    try:
+        for process in processes:
+            process.suspend()
+        yield
+    finally:
+        for process in processes:
+            process.resume()
+
+
+@contextmanager
 def hung_metadata(stack: Stack) -> Iterator[None]:
     """The metadata database stands still: connections stay open, and nothing is answered."""
     postmaster = postmaster_in(stack.state_dir / "metadata")

@@ -19,7 +19,6 @@ from django.core.management.base import BaseCommand
 from django.db import close_old_connections
 from procrastinate import App
 from procrastinate.contrib.django import app as django_app
-from procrastinate.contrib.django.django_connector import DjangoConnector
 from procrastinate.exceptions import ConnectorException
 from psycopg.errors import RaiseException
 
@@ -32,6 +31,7 @@ from controlplane.models import Lane, Region
 from controlplane.operations import under_way, vitals
 from controlplane.operations.lane_jobs import LaneJobs
 from controlplane.operations.own_region import RegionTaken, own_region
+from controlplane.operations.queue_connector import queue_connector
 from controlplane.operations.scheduling import RegionAway
 from controlplane.operations.upkeep import ROUNDS, Round, publish, publish_settings
 from controlplane.webhooks import lines
@@ -59,11 +59,9 @@ class Command(BaseCommand):
             raise SystemExit(1) from error
         publish_settings(region)
         publish(region)
-        connector = django_app.connector
-        assert isinstance(connector, DjangoConnector)
         # The tasks' own app keeps Django's connector: what they enqueue must be part of
         # their transaction.
-        asyncio.run(work(django_app.with_connector(connector.get_worker_connector()), region))
+        asyncio.run(work(django_app.with_connector(queue_connector()), region))
 
 
 async def work(app: App, region: Region) -> None:
