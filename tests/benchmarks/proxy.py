@@ -106,6 +106,9 @@ class BenchmarkDirectory:
     async def route(self, endpoint_id: str, role: str) -> Route | None:
         return self._route if (endpoint_id, role) == (ENDPOINT, SUPERUSER) else None
 
+    def lookup_time(self) -> float:
+        return 0.0
+
     async def rules(self, endpoint_id: str, role: str) -> None:
         return None
 
