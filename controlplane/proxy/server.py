@@ -80,7 +80,7 @@ class Proxy:
     async def start(self, listeners: Sequence[socket.socket] | None = None) -> None:
         """Begins to accept connections, on listeners of its own where it gets none. Raises OSError
         where the address is taken."""
-        _raise_descriptor_limit()
+        raise_descriptor_limit()
         if self._peers is not None:
             await self._peers.start()
         self._listeners = list(listeners or open_listeners(self._settings))
@@ -236,7 +236,7 @@ def _listen(family: int, address: tuple[Any, ...], settings: ProxySettings) -> s
     return listener
 
 
-def _raise_descriptor_limit() -> None:
+def raise_descriptor_limit() -> None:
     """Each connection takes two descriptors, and the usual soft limit is 1,024."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):

@@ -2,7 +2,6 @@
 requests over HTTP, which are admitted and reach their computes by the same ways."""
 
 import asyncio
-import ipaddress
 import logging
 import secrets
 import socket
@@ -13,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
+from controlplane.address_ranges import is_loopback
 from controlplane.logs import context
 from controlplane.proxy import compute, forwarding, messages, scram, startup
 from controlplane.proxy.authentication import ask_for_password, authenticate
@@ -412,7 +412,7 @@ class Session:
     def _may_be_plain(self) -> bool:
         allowed = self._proxy.settings.plain_connections
         if allowed is PlainConnections.LOOPBACK:
-            return ipaddress.ip_address(self.client_address).is_loopback
+            return is_loopback(self.client_address)
         return allowed is PlainConnections.ALWAYS
 
     async def _refuse(self, error: ProxyError) -> None:
