@@ -171,5 +171,8 @@ if __name__ == "__main__":
     raise_descriptor_limit()
     parser = argparse.ArgumentParser()
     parser.add_argument("part", type=json.loads)
-    name, *rest = parser.parse_args().part
-    {"greet": greet, "hold": hold}[name](*rest)
+    match parser.parse_args().part:
+        case ["greet", path]:
+            greet(path)
+        case ["hold", conninfo, count]:
+            hold(conninfo, count)

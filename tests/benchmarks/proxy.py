@@ -34,6 +34,7 @@ from controlplane.proxy.peers import PeerGroup
 from controlplane.proxy.processes import run_processes
 from controlplane.proxy.server import Proxy, open_listeners
 from controlplane.proxy.settings import ProxySettings
+from controlplane.proxy.shared_counts import SharedCounts
 from controlplane.proxy.traffic import Tally, Traffic
 from tests.benchmarks import idle
 from tests.support.bare_postgres import (
@@ -313,9 +314,10 @@ def serve_proxy(*, port: int, processes: int, identity: str, verifier: str, comp
         max_connections_per_role=MOST_CONNECTIONS,
     )
     listeners = open_listeners(settings)
+    counts = SharedCounts(processes)
 
     def run(number: int) -> None:
-        peers = PeerGroup(number, processes, Path(identity)) if processes > 1 else None
+        peers = PeerGroup(number, processes, Path(identity), counts) if processes > 1 else None
         chosen = replace(settings, peers=peers)
         uvloop.run(serve(chosen))
 
