@@ -7,6 +7,7 @@ Beside the floors: the API reads what callers send by it, the proxy whom it lets
 import ipaddress
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -39,11 +40,19 @@ def parse_range(text: str) -> AddressRange:
     return found
 
 
+# Each connection asks for its own several times.
+@lru_cache(maxsize=4096)
 def parse_address(text: str) -> Address:
     """A client's address; IPv4 where it came in as IPv6 (`::ffff:192.0.2.7`). Raises ValueError."""
     address = ipaddress.ip_address(text.partition("%")[0])
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return mapped or address
+
+
+@lru_cache(maxsize=4096)
+def is_loopback(text: str) -> bool:
+    """Of a client's address. Raises ValueError."""
+    return parse_address(text).is_loopback
 
 
 def is_within(address: Address, ranges: Iterable[AddressRange]) -> bool:

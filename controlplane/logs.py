@@ -143,6 +143,8 @@ def process_of(arguments: Sequence[str]) -> str:
 def begin(config: dict[str, Any]) -> None:
     """Log by `config` from here on, also warnings and what nobody catches."""
     logging.config.dictConfig(config)
+    # No line says it, and to find it out is a good part of what a line costs.
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging.captureWarnings(True)
     sys.excepthook = _log_uncaught
     threading.excepthook = lambda died: _log_uncaught(
@@ -163,5 +165,7 @@ def _cut(value: str | int | float) -> str | int | float:
 
 
 def _quoted(value: str | int | float) -> str:
-    text = str(value) if isinstance(value, str) else json.dumps(value)
-    return text if BARE.fullmatch(text) else json.dumps(text)
+    # What JSON makes of a number, or of a truth, needs no quotes.
+    if isinstance(value, str) and BARE.fullmatch(value):
+        return value
+    return json.dumps(value)

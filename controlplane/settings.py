@@ -64,8 +64,9 @@ PROXY_HOST = envstr("PERCH_HOST", "127.0.0.1")
 PROXY_PORT = envint("PERCH_PROXY_PORT", 5432)
 # A further port of the proxy, for SQL over HTTP and WebSocket at HTTP's own, 443; 0 for none.
 PROXY_HTTP_PORT = envint("PERCH_HTTP_PORT", 0)
-# How many processes share the port; the other half of the cores is for the computes.
-PROXY_PROCESSES = envint("PERCH_PROXY_PROCESSES", max(1, min(4, len(os.sched_getaffinity(0)) // 2)))
+# How many processes share the port. Each has connections of its own to the database, and a session
+# in each compute with clients: so more than a few are for hosts that are known to need them.
+PROXY_PROCESSES = envint("PERCH_PROXY_PROCESSES", min(4, len(os.sched_getaffinity(0))))
 # Where they reach each other. Not below the computes' sockets: their account owns those.
 PROXY_SOCKET_DIR = private_directory(STATE_DIR, "proxy", longest_child=32)
 # Who may connect without TLS: never, loopback, always.

@@ -134,14 +134,17 @@ def account_of(branch_dir: Path) -> Account:
     return Account(found.st_gid, found.st_gid)
 
 
-def is_served_by(descriptor: int, directory: Path) -> bool:
-    """Whether the connected unix socket leads to a process of the account that owns `directory`,
-    where it was looked up: its owner may have put a link to another's socket there."""
-    with socket.socket(fileno=os.dup(descriptor)) as connection:
-        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+def is_served_by(connection: socket.socket | int, directory: Path) -> bool:
+    """Whether the connected unix socket, or that of this descriptor, leads to a process of the
+    account that owns `directory`, where it was looked up: its owner may have put a link to
+    another's socket there."""
+    if isinstance(connection, int):
+        with socket.socket(fileno=os.dup(connection)) as duplicate:
+            return is_served_by(duplicate, directory)
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
     _, uid, _ = struct.unpack("3i", credentials)
     try:
-        return bool(uid == directory.lstat().st_uid)
+        return bool(uid == os.lstat(directory).st_uid)
     except FileNotFoundError:  # its endpoint was deleted meanwhile
         return False
 

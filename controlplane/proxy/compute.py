@@ -117,7 +117,7 @@ async def _open(address: ComputeAddress, readiness: Readiness) -> Channel:
             else:
                 break
         # Before anything is said: what is listened to here must be this endpoint's.
-        if not is_served_by(connection.fileno(), address.socket.parent):
+        if not is_served_by(connection, address.socket.parent):
             raise ComputeGone(f"{address.socket} leads elsewhere")
         return Channel(connection, readiness)
     except BaseException:

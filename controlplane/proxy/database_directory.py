@@ -96,6 +96,10 @@ class DatabaseDirectory:
         """See `Directory.route`. Raises ControlPlaneSilent."""
         return await self._routes.find(endpoint_id, role)
 
+    def lookup_time(self) -> float:
+        """See `Directory.lookup_time`."""
+        return self._routes.lookups.usual
+
     async def rules(self, endpoint_id: str, role: str) -> AccessRules | None:
         """See `Directory.rules`. Raises ControlPlaneSilent."""
         return await self._routes.rules(endpoint_id, role)

@@ -83,6 +83,10 @@ class Directory(Protocol):
         """
         ...
 
+    def lookup_time(self) -> float:
+        """Seconds in which most names are looked up that `route` does not know yet."""
+        ...
+
     async def rules(self, endpoint_id: str, role: str) -> AccessRules | None:
         """From where the endpoint's clients may come now; of those that a route was found for."""
         ...

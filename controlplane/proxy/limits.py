@@ -5,6 +5,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from controlplane.proxy.errors import TooManyConnections
+from controlplane.proxy.shared_counts import OwnCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,33 +14,10 @@ class ConnectionLimits:
     per_account: int
     per_endpoint: int
     per_role: int
-    # How many processes count, each by itself.
-    processes: int = 1
-
-    def share(self, processes: int) -> "ConnectionLimits":
-        """What each of so many processes behind one port may take.
-
-        They do not count together, and the kernel gives a connection to whichever is free, so
-        none gets just its part: each may take half as much again. Together they may so exceed
-        a limit by half, and meet it early only where one has got far more than its part.
-        """
-        return ConnectionLimits(
-            total=_share(self.total, processes),
-            per_account=_share(self.per_account, processes),
-            per_endpoint=_share(self.per_endpoint, processes),
-            per_role=_share(self.per_role, processes),
-            processes=processes,
-        )
 
     def of_account(self, allowed: int | None) -> int:
-        """What an account may have here whose plan allows so many; None for any number."""
-        if allowed is None:
-            return self.per_account
-        return min(self.per_account, _share(allowed, self.processes))
-
-
-def _share(limit: int, processes: int) -> int:
-    return min(limit, -(-limit * 3 // (2 * processes)))
+        """What an account may have whose plan allows so many; None for any number."""
+        return self.per_account if allowed is None else min(self.per_account, allowed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,25 +32,36 @@ class Admission:
 
 
 class ConnectionCounts:
-    """Counts clients that have shown their password; the others are bounded by themselves."""
+    """Counts clients that have shown their password; the others are bounded by themselves. `shared`
+    where other processes have some too."""
 
-    def __init__(self, limits: ConnectionLimits) -> None:
+    def __init__(self, limits: ConnectionLimits, shared: OwnCounts | None = None) -> None:
         self._limits = limits
         self._counts: Counter[tuple[object, ...]] = Counter()
+        self._shared = shared
 
     def add(self, admission: Admission) -> None:
         """Raises TooManyConnections, naming the limit, and then counts nothing."""
-        for key, limit, whose in self._kinds(admission):
-            if self._counts[key] >= limit:
+        kinds = self._kinds(admission)
+        # Counted before it is looked at: of two processes that do so at once each sees the other.
+        for key, _, _ in kinds:
+            self._change(key, 1)
+        for key, limit, whose in kinds:
+            others = self._shared.of_others(key) if self._shared is not None else 0
+            if self._counts[key] + others > limit:
+                self.remove(admission)
                 raise TooManyConnections(whose, limit)
-        for key, _, _ in self._kinds(admission):
-            self._counts[key] += 1
 
     def remove(self, admission: Admission) -> None:
         for key, _, _ in self._kinds(admission):
-            self._counts[key] -= 1
-            if not self._counts[key]:
-                del self._counts[key]
+            self._change(key, -1)
+
+    def _change(self, key: tuple[object, ...], change: int) -> None:
+        self._counts[key] += change
+        if not self._counts[key]:
+            del self._counts[key]
+        if self._shared is not None:
+            self._shared.add(key, change)
 
     def _kinds(self, admission: Admission) -> list[tuple[tuple[object, ...], int, str]]:
         """What is counted, up to how many, and whose limit that is in words."""

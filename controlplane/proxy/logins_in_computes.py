@@ -52,6 +52,8 @@ class _Line:
         self._connection: _Connection | None = None
         self._lock = asyncio.Lock()
         self._asking: set[asyncio.Task[Any]] = set()
+        # Those that have not been put yet.
+        self._queued: dict[tuple[object, ...], asyncio.Task[Any]] = {}
 
     async def ask(
         self,
@@ -63,16 +65,20 @@ class _Line:
     ) -> Any:
         """The first row of its answer; None for no rows. Raises LoginUnknown.
 
+        Whoever asks the same before it is put shares its answer, which is as new to all of them.
         Whoever is cancelled here leaves the question to its end: a stranger who hangs up must not
         cost the next one a session.
         """
         loop = asyncio.get_running_loop()
         if loop.time() < self.silent_until:
             raise LoginUnknown
-        answer = self._answer(statement, values, row_factory, loop.time() + within)
-        asking = loop.create_task(answer)
-        self._asking.add(asking)
-        asking.add_done_callback(self._settle)
+        same = (statement, values, within)
+        asking = self._queued.get(same)
+        if asking is None:
+            answer = self._answer(statement, values, row_factory, loop.time() + within, same)
+            asking = self._queued[same] = loop.create_task(answer)
+            self._asking.add(asking)
+            asking.add_done_callback(self._settle)
         return await asyncio.shield(asking)
 
     def _settle(self, asking: "asyncio.Task[Any]") -> None:
@@ -86,11 +92,16 @@ class _Line:
         values: tuple[object, ...],
         row_factory: Any,
         deadline: float,
+        same: tuple[object, ...],
     ) -> Any:
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout_at(deadline):
-                await self._lock.acquire()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._lock.acquire()
+            finally:
+                # From here on it may be older than what the next one asks about.
+                del self._queued[same]
             try:
                 return await self._put(statement, values, row_factory, deadline)
             finally:

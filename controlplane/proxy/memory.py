@@ -10,7 +10,10 @@ from controlplane.proxy.errors import ControlPlaneSilent
 
 Thing = TypeVar("Thing")
 
-_MOST_ENDPOINTS = 50_000
+_MOST_LASTING = 50_000
+# Of names that nobody has: anybody may ask for any number of them.
+_MOST_PASSING = 5_000
+_LONGEST_PASSING_NAME = 63
 # A database that answers nobody changes for nobody, so what was known goes on to be true. But
 # it may be us who are cut off, and nobody's password shall be good for ever: in seconds.
 _GOOD_IN_SILENCE = 300.0
@@ -23,17 +26,48 @@ class _Reading:
     is_outdated: bool = False
 
 
+class _Shelf(Generic[Thing]):
+    """At most so many things; past that, those of the endpoint go that was put there first."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._size = 0
+        self._by_endpoint: dict[str, dict[str, Thing]] = {}
+
+    def get(self, endpoint_id: str, name: str) -> Thing | None:
+        found = self._by_endpoint.get(endpoint_id)
+        return found.get(name) if found is not None else None
+
+    def put(self, endpoint_id: str, name: str, thing: Thing) -> None:
+        things = self._by_endpoint.setdefault(endpoint_id, {})
+        self._size += name not in things
+        things[name] = thing
+        while self._size > self._most:
+            self.drop(next(iter(self._by_endpoint)))
+
+    def drop(self, endpoint_id: str) -> None:
+        self._size -= len(self._by_endpoint.pop(endpoint_id, ()))
+
+    def clear(self) -> None:
+        self._by_endpoint.clear()
+        self._size = 0
+
+
 class Memory(Generic[Thing]):
     """Things by endpoint and, within it, by name.
 
     While every change is heard, what is known is true. While none is heard, it may serve where
     the database does not answer; the next `begin` drops it, as nobody knows what was missed.
+
+    What does not last may be kept too, apart, so that it never takes the place of what does: for as
+    long as every change is heard, and no longer.
     """
 
-    def __init__(self, *, is_silent: Callable[[], bool]) -> None:
+    def __init__(self, *, is_silent: Callable[[], bool], keeps_passing: bool = False) -> None:
         """`is_silent` says whether the database failed to answer when last asked."""
         self._is_silent = is_silent
-        self._known: dict[str, dict[str, Thing]] = {}
+        self._known: _Shelf[Thing] = _Shelf(_MOST_LASTING)
+        self._passing: _Shelf[Thing] | None = _Shelf(_MOST_PASSING) if keeps_passing else None
         self._readings: dict[str, set[_Reading]] = {}
         self._hears = False
         self._deaf_since = 0.0
@@ -49,12 +83,20 @@ class Memory(Generic[Thing]):
         if self._hears:
             self._deaf_since = asyncio.get_running_loop().time()
         self._hears = False
+        if self._passing is not None:
+            self._passing.clear()
         self._outdate(*self._readings)
 
     def forget(self, endpoint_id: str) -> None:
         """The endpoint has changed."""
-        self._known.pop(endpoint_id, None)
+        self._known.drop(endpoint_id)
+        if self._passing is not None:
+            self._passing.drop(endpoint_id)
         self._outdate(endpoint_id)
+
+    def knows(self, endpoint_id: str, name: str) -> bool:
+        """Whether `read` asks nobody."""
+        return self._hears and self._find(endpoint_id, name) is not None
 
     async def read(
         self,
@@ -64,11 +106,11 @@ class Memory(Generic[Thing]):
         *,
         lasts: Callable[[Thing], bool],
     ) -> Thing:
-        """What is known, else what `ask` gives, which is kept where it `lasts`.
+        """What is known, else what `ask` gives, which is kept for good where it `lasts`.
 
         Raises what `ask` raises, ControlPlaneSilent included.
         """
-        known = self._known.get(endpoint_id, {}).get(name)
+        known = self._find(endpoint_id, name)
         serves_silence = known is not None and self._is_good_in_silence()
         if known is not None and (self._hears or (serves_silence and self._is_silent())):
             return known
@@ -82,17 +124,21 @@ class Memory(Generic[Thing]):
             raise
         finally:
             self._finish(endpoint_id, reading)
-        if lasts(read) and not reading.is_outdated:
-            self._keep(endpoint_id, name, read)
+        if not reading.is_outdated:
+            if lasts(read):
+                self._known.put(endpoint_id, name, read)
+            elif self._passing is not None and len(name) <= _LONGEST_PASSING_NAME:
+                self._passing.put(endpoint_id, name, read)
         return read
+
+    def _find(self, endpoint_id: str, name: str) -> Thing | None:
+        known = self._known.get(endpoint_id, name)
+        if known is None and self._passing is not None:
+            return self._passing.get(endpoint_id, name)
+        return known
 
     def _is_good_in_silence(self) -> bool:
         return asyncio.get_running_loop().time() - self._deaf_since < _GOOD_IN_SILENCE
-
-    def _keep(self, endpoint_id: str, name: str, thing: Thing) -> None:
-        if len(self._known) >= _MOST_ENDPOINTS:
-            self._known.clear()
-        self._known.setdefault(endpoint_id, {})[name] = thing
 
     def _finish(self, endpoint_id: str, reading: _Reading) -> None:
         readings = self._readings[endpoint_id]

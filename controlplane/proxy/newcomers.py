@@ -25,8 +25,8 @@ class Newcomers:
     def __init__(self, most: int) -> None:
         self._most = most
         # Where each comes from, and who has come from there, the oldest first.
-        self._origins: dict[Newcomer, str] = {}
-        self._crowds: dict[str, OrderedDict[Newcomer, None]] = {}
+        self._origins: dict[Newcomer, int] = {}
+        self._crowds: dict[int, OrderedDict[Newcomer, None]] = {}
 
     def add(self, newcomer: Newcomer) -> None:
         origin = origin_of(newcomer.client_address)
@@ -55,8 +55,9 @@ class Newcomers:
             self.add(newcomer)
 
 
-def origin_of(address: str) -> str:
+def origin_of(address: str) -> int:
     parsed = parse_address(address)
     if isinstance(parsed, IPv6Address):
-        return str(int(parsed) >> (128 - _IPV6_NETWORK_BITS))
-    return str(parsed)
+        # Beyond what an address of IPv4 can be, for every network that there is.
+        return int(parsed) >> (128 - _IPV6_NETWORK_BITS)
+    return int(parsed)

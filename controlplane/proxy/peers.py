@@ -17,6 +17,7 @@ from controlplane.proxy.compute import CancelKey
 from controlplane.proxy.directory import ComputeAddress
 from controlplane.proxy.errors import ProxyError
 from controlplane.proxy.readiness import Readiness
+from controlplane.proxy.shared_counts import SharedCounts
 
 _PATIENCE_SECONDS = 10.0
 
@@ -30,6 +31,7 @@ class PeerGroup:
     size: int
     # See `own_directory`: whoever reaches a socket in it could guess at cancel keys.
     directory: Path
+    counts: SharedCounts
 
     def owner_of(self, pid: int) -> int:
         """The number of the process that gave out a cancel key with this process id."""

@@ -2,6 +2,7 @@
 and a client waits less where another one can serve it."""
 
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -56,6 +57,9 @@ class _Family:
     def keep_up(self, count: int) -> None:
         for name in _ENDINGS:
             signal.signal(name, self._stop)
+        # All of it is shared for as long as nobody writes to it, and a collection would.
+        gc.collect()
+        gc.freeze()
         for number in range(count):
             self._start(number)
         while self._children:

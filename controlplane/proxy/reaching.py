@@ -118,7 +118,8 @@ async def _look_again(proxy: Surroundings, client: Admitted) -> None:
     route = client.route
     assert route is not None
     rules = await proxy.directory.rules(route.endpoint_id, client.role)
-    client.check_address(replace(route, rules=rules), client.role)
+    if rules is not None:
+        client.check_address(replace(route, rules=rules), client.role)
 
 
 async def _join(

@@ -14,6 +14,8 @@ from controlplane.proxy.newcomers import Newcomers
 from controlplane.proxy.peers import PeerGroup
 
 _PID_BITS = 30
+# Sessions that a process may have more than a peer.
+_MOST_AHEAD = 1
 _SHORT_SECRET_SIZE = 4
 _LONG_SECRET_SIZE = 32
 
@@ -45,8 +47,9 @@ class Registry:
     def __init__(
         self, *, max_pending: int, limits: ConnectionLimits, peers: PeerGroup | None
     ) -> None:
-        self._counts = ConnectionCounts(limits)
         self._peers = peers
+        self._shared = peers.counts.of(peers.number) if peers else None
+        self._counts = ConnectionCounts(limits, self._shared)
         self._all: set[Connected] = set()
         self._newcomers = Newcomers(max_pending)
         self._by_endpoint: dict[str, set[Connected]] = {}
@@ -58,6 +61,7 @@ class Registry:
     def add(self, session: Connected) -> None:
         self._all.add(session)
         self._newcomers.add(session)
+        self._note_sessions()
 
     def note_address(self, session: Connected) -> None:
         """See `Newcomers`."""
@@ -99,10 +103,23 @@ class Registry:
 
     def remove(self, session: Connected) -> None:
         self._all.discard(session)
+        self._note_sessions()
         self._newcomers.remove(session)
         if session.key is not None:
             self._by_pid.pop(session.key.pid, None)
         self._leave(session)
+
+    def _note_sessions(self) -> None:
+        if self._shared is not None:
+            self._shared.note_sessions(len(self._all))
+
+    @property
+    def is_fullest(self) -> bool:
+        """Whether a peer should rather have the next, as it has fewer."""
+        return (
+            self._shared is not None
+            and len(self._all) > self._shared.fewest_sessions() + _MOST_AHEAD
+        )
 
     def _leave(self, session: Connected) -> None:
         if session.admission is not None:

@@ -1,7 +1,8 @@
 """Which endpoint a client's name leads to, and how its password is checked: by the rows, and by
 what the endpoint's compute says of the role where it runs."""
 
-from dataclasses import replace
+import time
+from dataclasses import dataclass, replace
 from functools import partial
 
 from controlplane.models.connecting import RouteRow, find_route
@@ -20,11 +21,19 @@ from controlplane.proxy.logins import (
 )
 from controlplane.proxy.logins_in_computes import ComputeLogins
 from controlplane.proxy.memory import Memory
+from controlplane.proxy.pacing import LookupTimes
 
 # Seconds for a compute to say whether a role may log in: before the client has shown a password,
 # which it may do by the rows where the compute says nothing, and after.
 _BEFORE_PASSWORD = 1.0
 _AFTER_PASSWORD = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """What the rows say of a name: nothing, too, is something to know."""
+
+    row: RouteRow | None
 
 
 class Routes:
@@ -35,7 +44,10 @@ class Routes:
         self._region = region
         self._states = states
         self._logins = logins
-        self.memory: Memory[RouteRow | None] = Memory(is_silent=lambda: database.is_silent)
+        self.memory: Memory[_Looked] = Memory(
+            is_silent=lambda: database.is_silent, keeps_passing=True
+        )
+        self.lookups = LookupTimes(time.monotonic)
 
     async def find(self, endpoint_id: str, role: str) -> Route | None:
         """See `Directory.route`."""
@@ -68,8 +80,11 @@ class Routes:
     ) -> RoleIdentity:
         """See `Directory.confirm`."""
         # The pooler knows the roles of the rows, and may have sessions of an old one.
-        if pooled and not route.is_in_rows and not await self._logins.take_in(route.endpoint_id):
-            raise LoginUnknown
+        if pooled and not route.is_in_rows:
+            if not await self._logins.take_in(route.endpoint_id):
+                raise LoginUnknown
+            # It may not be heard of yet.
+            self.memory.forget(route.endpoint_id)
         row = await self._read(route.endpoint_id, role)
         if row is None:
             raise PasswordFailed(role)
@@ -105,18 +120,19 @@ class Routes:
         return row, login
 
     async def _read(self, endpoint_id: str, role: str) -> RouteRow | None:
-        return await self.memory.read(
-            endpoint_id,
-            role,
-            partial(self._ask, endpoint_id, role),
-            # Names that exist not are not kept: anybody may ask for any number of them.
-            lasts=lambda row: row is not None and bool(row.verifier),
+        looked = await self.memory.read(
+            endpoint_id, role, partial(self._ask, endpoint_id, role), lasts=_is_somebodys
         )
+        return looked.row
 
-    async def _ask(self, endpoint_id: str, role: str) -> RouteRow | None:
-        return await self._database.ask(
-            partial(find_route, endpoint_id=endpoint_id, role=role, region=self._region)
-        )
+    async def _ask(self, endpoint_id: str, role: str) -> _Looked:
+        ask = partial(find_route, endpoint_id=endpoint_id, role=role, region=self._region)
+        with self.lookups.timing():
+            return _Looked(await self._database.ask(ask))
+
+
+def _is_somebodys(looked: _Looked) -> bool:
+    return looked.row is not None and bool(looked.row.verifier)
 
 
 def _route_of(row: RouteRow, verifier: str | None, oid: int | None) -> Route:

@@ -29,7 +29,7 @@ class Destination:
     parameters: dict[bytes, bytes]
 
     def with_pooler(self, always: bool) -> "Destination":
-        return replace(self, pooled=self.pooled or always)
+        return replace(self, pooled=True) if always and not self.pooled else self
 
 
 def find_destination(

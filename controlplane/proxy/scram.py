@@ -11,6 +11,7 @@ import hmac
 import re
 import secrets
 from dataclasses import dataclass
+from functools import lru_cache
 
 MECHANISM = "SCRAM-SHA-256"
 MECHANISM_PLUS = "SCRAM-SHA-256-PLUS"
@@ -47,6 +48,8 @@ class Verifier:
     is_mock: bool = False
 
 
+# Each login asks for its role's.
+@lru_cache(maxsize=1024)
 def parse_verifier(text: str) -> Verifier | None:
     """Reads a verifier as in `pg_authid.rolpassword`; None for anything else."""
     match = _VERIFIER.fullmatch(text)
@@ -117,7 +120,7 @@ class ScramServer:
 
         transcript = f"{self._transcript},{match['unproved']}".encode()
         signature = hmac.digest(self._verifier.stored_key, transcript, "sha256")
-        client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
+        client_key = _xor(proof, signature)
         stored_key = hashlib.sha256(client_key).digest()
         fits = hmac.compare_digest(stored_key, self._verifier.stored_key)
         if not fits or self._verifier.is_mock:
@@ -136,6 +139,11 @@ class ScramServer:
         elif flag == "y" and self._channel_binding is not None:
             # The client saw no -PLUS on offer although it was: somebody in between removed it.
             raise ScramMalformed("SCRAM channel binding negotiation error")
+
+
+def _xor(one: bytes, other: bytes) -> bytes:
+    """Of the same size."""
+    return (int.from_bytes(one, "big") ^ int.from_bytes(other, "big")).to_bytes(len(one), "big")
 
 
 def _text(message: bytes) -> str:

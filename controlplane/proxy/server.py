@@ -30,8 +30,10 @@ from controlplane.proxy.tls import TlsIdentity
 log = logging.getLogger(__name__)
 
 _BACKLOG = 1024
-# Few, to leave some to the other processes.
 _ACCEPTS_AT_ONCE = 8
+# All processes hear of each connection, and whichever comes first takes it. One that has more than
+# another gives that so long a start.
+_YIELD_SECONDS = 0.001
 # Without a free descriptor nobody can be let in; some are freed soon.
 _EXHAUSTION_PAUSE_SECONDS = 0.1
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
@@ -80,12 +82,12 @@ class Proxy:
     async def start(self, listeners: Sequence[socket.socket] | None = None) -> None:
         """Begins to accept connections, on listeners of its own where it gets none. Raises OSError
         where the address is taken."""
-        _raise_descriptor_limit()
+        raise_descriptor_limit()
         if self._peers is not None:
             await self._peers.start()
         self._listeners = list(listeners or open_listeners(self._settings))
         for listener in self._listeners:
-            self._loop.add_reader(listener.fileno(), self._accept, listener)
+            self._loop.add_reader(listener.fileno(), self._accept_or_yield, listener)
         log.info("listening", extra={"host": self._settings.host, "port": self.port})
 
     def drop(self, endpoint_id: str) -> int:
@@ -175,8 +177,21 @@ class Proxy:
                 with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.shield(stopping)
 
-    def _accept(self, listener: socket.socket) -> None:
-        for _ in range(_ACCEPTS_AT_ONCE):
+    def _accept_or_yield(self, listener: socket.socket) -> None:
+        if self.registry.is_fullest:
+            self._loop.remove_reader(listener.fileno())
+            self._loop.call_later(_YIELD_SECONDS, self._accept_after_all, listener)
+        else:
+            self._accept(listener, most=1 if self._peers is not None else _ACCEPTS_AT_ONCE)
+
+    def _accept_after_all(self, listener: socket.socket) -> None:
+        """What no peer has taken, which may hang or have died."""
+        if listener in self._listeners:
+            self._resume_accepting(listener)
+            self._accept(listener, most=_ACCEPTS_AT_ONCE)
+
+    def _accept(self, listener: socket.socket, *, most: int) -> None:
+        for _ in range(most):
             try:
                 connection, address = listener.accept()
             except BlockingIOError:
@@ -197,7 +212,7 @@ class Proxy:
 
     def _resume_accepting(self, listener: socket.socket) -> None:
         if listener in self._listeners:
-            self._loop.add_reader(listener.fileno(), self._accept, listener)
+            self._loop.add_reader(listener.fileno(), self._accept_or_yield, listener)
 
 
 def open_listeners(settings: ProxySettings) -> list[socket.socket]:
@@ -236,7 +251,7 @@ def _listen(family: int, address: tuple[Any, ...], settings: ProxySettings) -> s
     return listener
 
 
-def _raise_descriptor_limit() -> None:
+def raise_descriptor_limit() -> None:
     """Each connection takes two descriptors, and the usual soft limit is 1,024."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):

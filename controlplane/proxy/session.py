@@ -2,7 +2,6 @@
 requests over HTTP, which are admitted and reach their computes by the same ways."""
 
 import asyncio
-import ipaddress
 import logging
 import secrets
 import socket
@@ -13,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
+from controlplane.address_ranges import is_loopback
 from controlplane.logs import context
 from controlplane.proxy import compute, forwarding, messages, scram, startup
 from controlplane.proxy.authentication import ask_for_password, authenticate
@@ -33,6 +33,7 @@ from controlplane.proxy.errors import (
 from controlplane.proxy.limits import Admission
 from controlplane.proxy.over_http import websocket
 from controlplane.proxy.over_http.connection import HttpConnection
+from controlplane.proxy.pacing import answer_due
 from controlplane.proxy.pooled import PooledClient
 from controlplane.proxy.pooled_relay import PooledRelay
 from controlplane.proxy.reaching import reach
@@ -278,7 +279,7 @@ class Session:
             raise InsecureConnection
         destination, password = await self._find_destination(request)
         prove = partial(self._authenticate, request, destination.endpoint_id, password)
-        return await self.admit(destination, request.role, prove)
+        return await self.admit(destination, request.role, prove, keeps_pace=True)
 
     async def _find_destination(
         self, request: startup.StartupMessage
@@ -339,23 +340,30 @@ class Session:
         destination: Destination,
         role: str,
         prove: Callable[[scram.Verifier], Awaitable[Proof]],
+        *,
+        keeps_pace: bool = False,
     ) -> tuple[Destination, Proof]:
         """Lets in who can prove to be the role: both the endpoint and the role exist, or the same
-        refusal. `prove` raises PasswordFailed; what it returns is passed on."""
+        refusal, after the same time. `prove` raises PasswordFailed; what it returns is passed on.
+        `keeps_pace` where it tells the client anything before it has proved itself."""
         proxy = self._proxy
         tls = self.channel.tls
         if tls is None and not self._may_be_plain():
             raise InsecureConnection
+        due = answer_due(proxy.readiness.loop, proxy.directory.lookup_time())
         route = await proxy.directory.route(destination.endpoint_id, role)
         self.check_address(route, role)
         verifier = scram.parse_verifier(route.verifier) if route and route.verifier else None
         if verifier is None:
             name = f"{destination.endpoint_id}/{role}"
             verifier = scram.mock_verifier(name, proxy.settings.secret)
+        if keeps_pace:
+            await due
         try:
             proof = await prove(verifier)
         except PasswordFailed:
             proxy.directory.note_refusal(route, role, address=self.client_address)
+            await due
             await asyncio.sleep(proxy.failure_pace.pause(self.client_address))
             raise
         assert route is not None
@@ -404,7 +412,7 @@ class Session:
     def _may_be_plain(self) -> bool:
         allowed = self._proxy.settings.plain_connections
         if allowed is PlainConnections.LOOPBACK:
-            return ipaddress.ip_address(self.client_address).is_loopback
+            return is_loopback(self.client_address)
         return allowed is PlainConnections.ALWAYS
 
     async def _refuse(self, error: ProxyError) -> None:

@@ -37,7 +37,7 @@ class ProxySettings:
     wake_timeout: float = 30.0
     # Connections that have not shown a password yet, in each process.
     max_pending: int = 1_000
-    # Connections that have. Each process takes its share of these: see `limits.share`.
+    # Connections that have, in all processes together.
     max_connections: int = 10_000
     max_connections_per_account: int = 5_000
     max_connections_per_endpoint: int = 2_000
@@ -51,11 +51,9 @@ class ProxySettings:
 
     @property
     def limits(self) -> ConnectionLimits:
-        """This process's."""
-        limits = ConnectionLimits(
+        return ConnectionLimits(
             total=self.max_connections,
             per_account=self.max_connections_per_account,
             per_endpoint=self.max_connections_per_endpoint,
             per_role=self.max_connections_per_role,
         )
-        return limits.share(self.peers.size if self.peers else 1)

@@ -34,7 +34,9 @@ from controlplane.proxy.peers import PeerGroup
 from controlplane.proxy.processes import run_processes
 from controlplane.proxy.server import Proxy, open_listeners
 from controlplane.proxy.settings import ProxySettings
+from controlplane.proxy.shared_counts import SharedCounts
 from controlplane.proxy.traffic import Tally, Traffic
+from tests.benchmarks import idle
 from tests.support.bare_postgres import (
     SUPERUSER,
     BarePostgres,
@@ -50,6 +52,7 @@ ENDPOINT = "ep-bench-mark-000001"
 PASSWORD = "a password for benchmarks"
 CLIENTS = 8
 IDLE_CONNECTIONS = 1000
+MOST_CONNECTIONS = 100_000
 PGBOUNCER = """
 [databases]
 postgres = host={socket_directory} port={port}
@@ -106,6 +109,9 @@ class BenchmarkDirectory:
     async def route(self, endpoint_id: str, role: str) -> Route | None:
         return self._route if (endpoint_id, role) == (ENDPOINT, SUPERUSER) else None
 
+    def lookup_time(self) -> float:
+        return 0.0
+
     async def rules(self, endpoint_id: str, role: str) -> None:
         return None
 
@@ -125,10 +131,14 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=3, help="of each measurement")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--processes", type=int, default=1, help="of the proxy")
+    parser.add_argument("--idle", type=int, help="only measure so many idle connections")
     parser.add_argument("--serve", type=json.loads, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve:
         serve_proxy(**arguments.serve)
+        return
+    if arguments.idle:
+        measure_idle(arguments.idle, arguments.processes)
         return
     with ExitStack() as stack:
         directory = stack.enter_context(private_directory())
@@ -138,7 +148,7 @@ def main() -> None:
         identity = directory / "tls"
         pgbouncer = stack.enter_context(running_pgbouncer(directory, postgres, verifier))
         proxy = stack.enter_context(
-            running_proxy(identity, postgres, verifier, arguments.processes)
+            running_proxy(identity, postgres.socket, verifier, arguments.processes)
         )
         contestants = {
             "plain": [direct(postgres), *pgbouncer("disable"), *proxy("disable")],
@@ -150,11 +160,22 @@ def main() -> None:
         ):
             print(f"\n{title}")
             compete(contestants, arguments.rounds, ["-T", str(arguments.seconds), *options])
-        print(f"\nMemory of {IDLE_CONNECTIONS} idle connections, MB in one process")
+    measure_idle(IDLE_CONNECTIONS, arguments.processes)
+
+
+def measure_idle(clients: int, processes: int) -> None:
+    """Their compute is a program that only greets: see `idle`."""
+    with ExitStack() as stack:
+        directory = stack.enter_context(private_directory())
+        compute = stack.enter_context(idle.running_greeter(directory))
+        verifier = idle.verifier_of(PASSWORD)
         for sslmode in ("disable", "require"):
-            with running_proxy(identity, postgres, verifier, 1) as single:
-                (contestant,) = single(sslmode)
-                print(f"  {contestant.name:<20}{idle_memory(contestant):9.1f}")
+            with running_proxy(directory / "tls", compute, verifier, processes) as proxy:
+                (contestant,) = proxy(sslmode)
+                print(f"\n{contestant.name}, {processes} processes")
+                assert contestant.pid is not None
+                conninfo = f"{contestant.conninfo} password='{PASSWORD}'"
+                idle.report(conninfo, contestant.pid, clients=clients)
 
 
 def compete(contestants: dict[str, list[Contestant]], rounds: int, options: list[str]) -> None:
@@ -216,17 +237,6 @@ def cpu_seconds(pid: int | None) -> float:
     return sum(each.user + each.system for each in times)
 
 
-def idle_memory(contestant: Contestant) -> float:
-    process = psutil.Process(contestant.pid)
-    connections = [
-        psycopg.connect(contestant.conninfo, password=PASSWORD) for _ in range(IDLE_CONNECTIONS)
-    ]
-    size = process.memory_info().rss / 1e6
-    for connection in connections:
-        connection.close()
-    return size
-
-
 @contextmanager
 def running_postgres(programs: Programs) -> Iterator[BarePostgres]:
     with bare_postgres(programs, port=free_port()) as postgres:
@@ -271,7 +281,7 @@ def running_pgbouncer(
 
 @contextmanager
 def running_proxy(
-    identity: Path, postgres: BarePostgres, verifier: str, processes: int
+    identity: Path, compute: Path, verifier: str, processes: int
 ) -> Iterator[Callable[[str], list[Contestant]]]:
     port = free_port()
     options = {
@@ -279,7 +289,7 @@ def running_proxy(
         "processes": processes,
         "identity": str(identity),
         "verifier": verifier,
-        "compute": str(postgres.socket),
+        "compute": str(compute),
     }
     command = [sys.executable, "-m", "tests.benchmarks.proxy", "--serve", json.dumps(options)]
     with running(command, port) as pid:
@@ -294,11 +304,20 @@ def serve_proxy(*, port: int, processes: int, identity: str, verifier: str, comp
     """The proxy alone, in the processes that are measured."""
     tls = IssuingIdentity(load_or_create_authority(Path(identity)), "localhost")
     directory = BenchmarkDirectory(verifier, Path(compute))
-    settings = ProxySettings(region_host="localhost", secret=b"benchmark", port=port)
+    settings = ProxySettings(
+        region_host="localhost",
+        secret=b"benchmark",
+        port=port,
+        max_connections=MOST_CONNECTIONS,
+        max_connections_per_account=MOST_CONNECTIONS,
+        max_connections_per_endpoint=MOST_CONNECTIONS,
+        max_connections_per_role=MOST_CONNECTIONS,
+    )
     listeners = open_listeners(settings)
+    counts = SharedCounts(processes)
 
     def run(number: int) -> None:
-        peers = PeerGroup(number, processes, Path(identity)) if processes > 1 else None
+        peers = PeerGroup(number, processes, Path(identity), counts) if processes > 1 else None
         chosen = replace(settings, peers=peers)
         uvloop.run(serve(chosen))
 

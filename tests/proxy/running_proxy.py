@@ -75,6 +75,9 @@ class MemoryDirectory:
             rules=endpoint.rules,
         )
 
+    def lookup_time(self) -> float:
+        return 0.0
+
     async def rules(self, endpoint_id: str, role: str) -> AccessRules | None:
         return self.endpoints[endpoint_id].rules
 

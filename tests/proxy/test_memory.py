@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from controlplane.proxy import memory
 from controlplane.proxy.errors import ControlPlaneSilent
 from controlplane.proxy.memory import Memory
 
@@ -91,5 +92,67 @@ def test_what_was_never_known_is_refused_while_the_database_is_silent() -> None:
         known.is_silent = True
         with pytest.raises(ControlPlaneSilent):
             await known.read()
+
+    asyncio.run(go())
+
+
+class Strangers(Known):
+    """Of what it asks, nothing lasts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory = Memory(is_silent=lambda: self.is_silent, keeps_passing=True)
+
+    def read(self, name: str = "mallory") -> Awaitable[int]:
+        return self.memory.read(ENDPOINT, name, self.ask, lasts=lambda _: False)
+
+
+def test_a_name_that_nobody_has_is_known_too_until_it_changes() -> None:
+    async def go() -> None:
+        strangers = Strangers()
+        strangers.memory.begin()
+        assert not strangers.memory.knows(ENDPOINT, "mallory")
+        assert [await strangers.read(), await strangers.read()] == [1, 1]
+        assert strangers.memory.knows(ENDPOINT, "mallory")
+        strangers.memory.forget(ENDPOINT)
+        assert await strangers.read() == 2
+
+    asyncio.run(go())
+
+
+def test_a_name_that_nobody_had_is_not_served_while_changes_go_unheard() -> None:
+    async def go() -> None:
+        strangers = Strangers()
+        strangers.memory.begin()
+        await strangers.read()
+        strangers.memory.end()
+        strangers.is_silent = True
+        with pytest.raises(ControlPlaneSilent):
+            await strangers.read()
+
+    asyncio.run(go())
+
+
+def test_any_number_of_unknown_names_takes_nothing_from_those_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(memory, "_MOST_PASSING", 3)
+
+    async def go() -> None:
+        strangers = Strangers()
+        kept = strangers.memory
+        kept.begin()
+        await kept.read(ENDPOINT, "alice", strangers.ask, lasts=lambda _: True)
+        for number in range(10):
+            await kept.read(f"ep-{number}", "mallory", strangers.ask, lasts=lambda _: False)
+        assert kept.knows(ENDPOINT, "alice")
+        assert [kept.knows(f"ep-{number}", "mallory") for number in (6, 7, 9)] == [
+            False,
+            True,
+            True,
+        ]
+        # No role has a name of this length, and many would fill the memory.
+        await strangers.read("m" * 64)
+        assert not kept.knows(ENDPOINT, "m" * 64)
 
     asyncio.run(go())

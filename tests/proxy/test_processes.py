@@ -12,6 +12,7 @@ import pytest
 
 from controlplane.proxy import messages
 from controlplane.proxy.peers import PeerGroup
+from controlplane.proxy.shared_counts import SharedCounts
 from controlplane.proxy.tls import TlsIdentity
 from tests.proxy.conftest import ENDPOINT, PASSWORDS
 from tests.proxy.running_proxy import MemoryDirectory, running_proxy
@@ -39,7 +40,8 @@ def test_a_cancel_request_reaches_the_process_that_has_the_query(
     tmp_path: Path,
     asked: int,
 ) -> None:
-    groups = [PeerGroup(number, 2, tmp_path) for number in range(2)]
+    counts = SharedCounts(2)
+    groups = [PeerGroup(number, 2, tmp_path, counts) for number in range(2)]
     with (
         running_proxy(identity, directory, peers=groups[0]) as first,
         running_proxy(identity, directory, peers=groups[1]) as second,
@@ -60,7 +62,7 @@ def test_a_cancel_request_reaches_the_process_that_has_the_query(
 def test_every_key_names_its_process() -> None:
     for size in (2, 3, 4):
         for number in range(size):
-            group = PeerGroup(number, size, Path("/"))
+            group = PeerGroup(number, size, Path("/"), SharedCounts(size))
             for pid in (0, 1, 12345, 2**30 - 1):
                 own = group.own_pid(pid)
                 assert 0 <= own < 2**31

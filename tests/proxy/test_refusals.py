@@ -10,9 +10,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from controlplane.proxy.limits import ConnectionLimits
 from controlplane.proxy.peers import PeerGroup
-from controlplane.proxy.settings import PlainConnections, ProxySettings
+from controlplane.proxy.settings import PlainConnections
+from controlplane.proxy.shared_counts import SharedCounts
 from controlplane.proxy.tls import TlsIdentity
 from tests.proxy.conftest import ENDPOINT, PASSWORDS
 from tests.proxy.running_proxy import MemoryDirectory, RunningProxy, plain, running_proxy
@@ -167,11 +167,38 @@ def test_the_refusal_of_too_many_is_counted_as_none(
             wait_for(lambda: proxy.sessions() == 0, "the sessions to end")
 
 
-def test_each_of_several_processes_takes_its_share(tmp_path: Path) -> None:
-    alone = ProxySettings(region_host="localhost", secret=b"")
-    together = replace(alone, peers=PeerGroup(1, 3, tmp_path))
-    assert alone.limits == ConnectionLimits(10_000, 5_000, 2_000, 1_000)
-    assert together.limits == ConnectionLimits(5_000, 2_500, 1_000, 500, processes=3)
+def test_limits_hold_for_several_processes_together(
+    identity: TlsIdentity, directory: MemoryDirectory, tmp_path: Path
+) -> None:
+    counts = SharedCounts(2)
+    one, other = (
+        {"peers": PeerGroup(number, 2, tmp_path, counts), "max_connections_per_role": 3}
+        for number in range(2)
+    )
+    with running_proxy(identity, directory, **one) as first, ExitStack() as opened:
+        opened.enter_context(first.connect(ENDPOINT, **ALICE))
+        with running_proxy(identity, directory, **other) as second:
+            leaving = [second.connect(ENDPOINT, **ALICE) for _ in range(2)]
+            for proxy in (first, second):
+                assert "may have 3 connections here" in refusal(proxy, **ALICE)
+            leaving.pop().close()
+            wait_for(lambda: second.sessions() == 1, "the session to end")
+            opened.enter_context(first.connect(ENDPOINT, **ALICE))
+            assert "may have 3 connections here" in refusal(second, **ALICE)
+            opened.enter_context(second.connect(ENDPOINT, **BOB))
+            leaving.pop().close()
+            opened.close()
+            wait_for(lambda: second.sessions() == 0, "the sessions to end")
+
+
+def test_a_process_that_died_has_no_connections_once_it_is_replaced() -> None:
+    counts = SharedCounts(2)
+    dying, other = counts.of(0), counts.of(1)
+    dying.add(("role", ENDPOINT, "alice"), 1)
+    dying.note_sessions(7)
+    assert (other.of_others(("role", ENDPOINT, "alice")), other.fewest_sessions()) == (1, 7)
+    counts.of(0)
+    assert (other.of_others(("role", ENDPOINT, "alice")), other.fewest_sessions()) == (0, 0)
 
 
 def test_wrong_passwords_slow_down_nobody_else(proxy: RunningProxy, postgres: BarePostgres) -> None:

@@ -25,6 +25,7 @@ from controlplane.proxy.peers import PeerGroup, own_directory
 from controlplane.proxy.processes import REFUSED, run_processes
 from controlplane.proxy.server import Proxy, open_listeners
 from controlplane.proxy.settings import PlainConnections, ProxySettings
+from controlplane.proxy.shared_counts import SharedCounts
 from controlplane.proxy.tls import OperatorIdentity, TlsIdentity
 from controlplane.services.regions import publish_certificate_authority
 
@@ -110,7 +111,8 @@ def peer_groups(count: int) -> list[PeerGroup | None]:
         return [None]
     # By port, as another proxy may serve the same state directory beside this one.
     directory = own_directory(settings.PROXY_SOCKET_DIR) / str(settings.PROXY_PORT)
-    return [PeerGroup(number, count, own_directory(directory)) for number in range(count)]
+    counts = SharedCounts(count)
+    return [PeerGroup(number, count, own_directory(directory), counts) for number in range(count)]
 
 
 def tls_identity() -> TlsIdentity:

@@ -1,0 +1,55 @@
+"""How long a stranger waits for the first answer: nothing of whether a name is known may be told by
+it."""
+
+import random
+import statistics
+import time
+from collections.abc import Callable
+from itertools import count
+
+import pytest
+
+from tests.proxy.wire import RawClient
+from tests.support.place import Place
+
+ROUNDS = 150
+# What medians of so many may differ by on a machine that does other things too, in seconds.
+TOLERANCE = 0.0001
+
+
+def time_to_answer(port: int, endpoint_id: str, role: str) -> float:
+    """Seconds from the start-up message to the question for the password."""
+    client = RawClient(port)
+    began = time.perf_counter()
+    client.send_startup(user=role, database="neondb", options=f"endpoint={endpoint_id}")
+    kind, _ = client.read_message()
+    took = time.perf_counter() - began
+    assert kind == b"R"
+    client.socket.close()
+    return took
+
+
+@pytest.mark.parametrize("state", ["active", "idle"])
+def test_known_and_unknown_names_are_answered_in_the_same_time(place: Place, state: str) -> None:
+    place.query("SELECT 1")
+    if state == "idle":
+        place.suspend()
+    port, endpoint, role = place.stack.proxy_port, place.endpoint_id, place.role
+    number = count()
+    names: dict[str, Callable[[], tuple[str, str]]] = {
+        "known": lambda: (endpoint, role),
+        "unknown role": lambda: (endpoint, "mallory"),
+        "new unknown role": lambda: (endpoint, f"mallory{next(number)}"),
+        "unknown endpoint": lambda: ("ep-unknown-000002", role),
+        "new unknown endpoint": lambda: (f"ep-unknown-1{next(number):05}", role),
+    }
+    took: dict[str, list[float]] = {kind: [] for kind in names}
+    for _ in range(20):  # until each process knows what it can know
+        time_to_answer(port, *names["known"]())
+    for _ in range(ROUNDS):
+        for kind in random.sample(list(names), len(names)):
+            took[kind].append(time_to_answer(port, *names[kind]()))
+    medians = {kind: statistics.median(times) for kind, times in took.items()}
+    spread = max(medians.values()) - min(medians.values())
+    shown = {kind: f"{median * 1e6:.0f} µs" for kind, median in medians.items()}
+    assert spread <= max(TOLERANCE, 0.1 * min(medians.values())), shown

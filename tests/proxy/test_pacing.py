@@ -1,0 +1,68 @@
+"""When strangers are told that what they named is not there."""
+
+import asyncio
+import time
+
+import pytest
+import uvloop
+
+from controlplane.proxy.pacing import LookupTimes, answer_due
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def lookups_of(clock: Clock, seconds: list[float]) -> LookupTimes:
+    lookups = LookupTimes(clock)
+    for took in seconds:
+        with lookups.timing():
+            clock.now += took
+    return lookups
+
+
+@pytest.mark.parametrize(
+    ("seconds", "usual"),
+    [
+        ([], 0.0),
+        # One that was slow, as the first of all is, says nothing of the others.
+        ([0.5, 0.001], 0.0),
+        ([0.5, 0.4, 0.003], 0.003),
+        ([0.002] * 90 + [0.5] * 10, 0.002),
+        ([0.002] * 89 + [0.5] * 11, 0.5),
+        # What went before the last hundred counts no more.
+        ([0.5] * 100 + [0.002] * 100, 0.002),
+    ],
+)
+def test_most_lookups_take_no_longer_than_is_usual(seconds: list[float], usual: float) -> None:
+    assert lookups_of(Clock(), seconds).usual == pytest.approx(usual)
+
+
+def test_what_was_slow_a_while_ago_holds_nobody_up() -> None:
+    clock = Clock()
+    lookups = lookups_of(clock, [0.5] * 20)
+    assert lookups.usual == pytest.approx(0.5)
+    clock.now += 61
+    assert lookups.usual == 0.0
+
+
+@pytest.mark.parametrize(
+    ("lookup", "least", "most"), [(0.0, 0.001, 0.01), (0.005, 0.005, 0.015), (5.0, 0.02, 0.04)]
+)
+def test_an_answer_is_due_once_most_lookups_are_done_but_within_bounds(
+    lookup: float, least: float, most: float
+) -> None:
+    async def wait() -> float:
+        began = time.perf_counter()
+        await answer_due(asyncio.get_running_loop(), lookup)
+        return time.perf_counter() - began
+
+    async def several() -> list[float]:
+        return [await wait() for _ in range(5)]
+
+    times = uvloop.run(several())
+    assert least <= min(times) <= most
