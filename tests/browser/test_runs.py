@@ -90,7 +90,7 @@ def test_events_lead_to_what_still_exists(page: Page, project: Project) -> None:
     brief = made["branch"]["id"]
     project.client.finish(project.client.call("DELETE", project.branch_path(brief)).json())
     page.goto(f"/projects/{project.id}/events")
-    created = page.locator(".activity > li").filter(has_text='The branch "brief" was created')
+    created = page.locator(".activity > li").filter(has_text="The branch “brief” was created")
     expect(created).to_contain_text("deleted")
     expect(created.get_by_role("link", name=brief)).to_have_count(0)
     of_endpoint = (
