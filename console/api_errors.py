@@ -6,6 +6,8 @@ class APIError(Exception):
 
     title = "The management API refused"
     advice = ""
+    # The same to who has asked for no change, where that makes a difference.
+    advice_to_readers = ""
     # Whether the API has said so itself, and not something on the way to it.
     is_told = True
     # The API's own message is all that a user needs to read.
@@ -145,6 +147,7 @@ class BrokenOff(Unreachable):
 
     title = "The connection to the management API broke off"
     advice = "What you asked for may have happened: look before you try again."
+    advice_to_readers = "Nothing is lost. Try again in a moment."
 
 
 class TooSlow(Unreachable):
@@ -152,6 +155,7 @@ class TooSlow(Unreachable):
 
     title = "The management API is taking too long"
     advice = "What you asked for may still happen: look before you try again."
+    advice_to_readers = "Nothing is lost. Try again in a moment."
     page_status = 504
 
 

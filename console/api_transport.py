@@ -189,7 +189,7 @@ class Transport:
             log.warning("API unreachable", extra=fields)
             if never_sent(error):
                 raise Unreachable(f"No connection to {self._server.url}.") from error
-            raise BrokenOff(f"The connection to {self._server.url} broke off.") from error
+            raise BrokenOff(f"{self._server.url} closed it before its answer was whole.") from error
         if answer.ok and answer.status_code < 300:
             return _json(answer, content)
         raise _refusal(answer, content)

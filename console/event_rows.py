@@ -1,6 +1,7 @@
 """What the activity pages show: events by day, each with who, what changed, and where to look."""
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
@@ -10,6 +11,7 @@ from typing import Any
 from django.utils.timezone import localtime
 
 from console.api_events import Event
+from console.attribute_words import WORDS_OF_ATTRIBUTES
 from console.event_words import EventType, event_type
 from console.outcomes import NOT_READ, There
 from console.rows import url_or_none
@@ -56,12 +58,17 @@ class EventRow:
     def _told(self) -> tuple[str, str]:
         told = self.event.summary or self.type.label
         if not self.event.type.startswith("operation."):
-            return told, ""
+            return _quoted(told), ""
         # The API calls actions by their names in its own language.
         for action in ACTIONS:
             told = told.replace(f"operation {action} ", f"operation “{action_name(action)}” ")
         sentence, _, reason = told.partition(": ")
-        return sentence, reason
+        return _quoted(sentence), reason
+
+
+def _quoted(sentence: str) -> str:
+    """With the console's quotation marks around the names of things."""
+    return re.sub(r'"([^"]*)"', r"“\1”", sentence)
 
 
 @dataclass(frozen=True)
@@ -145,7 +152,7 @@ def _is_said_already(event: Event, name: str) -> bool:
 def _field(name: str) -> str:
     """Postgres's own settings keep their names."""
     _, of_postgres, setting = name.rpartition("pg_settings.")
-    return setting if of_postgres else name.replace("_", " ")
+    return setting if of_postgres else WORDS_OF_ATTRIBUTES.get(name, name.replace("_", " "))
 
 
 def _by_key(name: str, before: Any, after: Any) -> list[Change]:

@@ -188,7 +188,7 @@ class EndpointSettingsForm(SizeFields):
         strip=False,
         show_hidden_initial=True,
         widget=forms.Textarea(attrs={**PLAIN, "rows": 5, "placeholder": "work_mem = 64MB"}),
-        help_text="One a line, name = value.",
+        help_text="One per line: name = value.",
     )
 
     @staticmethod

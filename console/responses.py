@@ -19,6 +19,7 @@ from django.utils.safestring import SafeString
 
 from console import polling
 from console.api_errors import APIError, Forbidden, NotFound, NotOffered, Unauthorized
+from console.attribute_words import WORDS_OF_ATTRIBUTES
 from console.forms import FIELDS_OF_ATTRIBUTES, EmptyForm
 from console.losses import Loss
 from console.reach import out_of_reach
@@ -141,17 +142,8 @@ def _attributes(form: forms.Form, words: str) -> list[tuple[str, str]]:
     return [(attribute, name) for attribute, name in fields if name in form.fields]
 
 
-# Where no form has a label for it.
-WORDS_OF_ATTRIBUTES = {
-    "autoscaling_limit_max_cu": "largest size",
-    "autoscaling_limit_min_cu": "smallest size",
-    "expires_at": "time of expiry",
-    "pooler_enabled": "pooling",
-    "suspend_timeout_seconds": "suspend timeout",
-}
-
-
 def _in_plain_words(words: str) -> str:
+    """For where no form has a label for it."""
     return ATTRIBUTE.sub(lambda name: WORDS_OF_ATTRIBUTES.get(name[0], name[0]), words)
 
 
@@ -236,6 +228,7 @@ def show_problem(request: ConsoleRequest, problem: APIError) -> HttpResponse:
         return show_notices(request, status=problem.page_status)
     context = {
         "problem": problem,
+        "advice": (request.method == "GET" and problem.advice_to_readers) or problem.advice,
         "retry_url": request.get_full_path() if request.method == "GET" else _page_of(request),
         "is_gone": isinstance(problem, NotFound | NotOffered) and problem.is_told,
         "sign_in_url": sign_in_url(request) if isinstance(problem, Forbidden) else "",

@@ -131,7 +131,9 @@ def _long(seconds: float) -> str:
         return f"{seconds:.1f} s" if seconds < 10 else f"{int(seconds)} s"
     if seconds < HOUR:
         return f"{int(seconds // MINUTE)} min {int(seconds % MINUTE)} s"
-    return f"{int(seconds // HOUR)} h {int(seconds % HOUR // MINUTE)} min"
+    if seconds < 2 * DAY:
+        return f"{int(seconds // HOUR)} h {int(seconds % HOUR // MINUTE)} min"
+    return f"{int(seconds // DAY)} d {int(seconds % DAY // HOUR)} h"
 
 
 @register.filter

@@ -57,7 +57,7 @@ def expiry(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
         form.initial.update(form.initial_of(branch.expires_at))
         name = branch.name
     page = FormPage(
-        title="When the branch goes",
+        title="When the branch expires",
         intro=f"At its time {name} is deleted by itself, with its endpoint, databases and data.",
         submit="Save",
         back=url,

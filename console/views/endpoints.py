@@ -163,6 +163,12 @@ def _free_branches(request: ConsoleRequest, project_id: str) -> list[Branch]:
 def settings(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResponse:
     url = back(request, reverse("endpoint", args=[project_id, endpoint_id]))
     form = EndpointSettingsForm(request.POST or None)
+    # Before anything asks for the field: what it looks like is settled then.
+    form.fields["pg_settings"].help_text = format_html(
+        'One per line: name = value. <a href="{}" target="_blank">What may be set</a>, with units, '
+        "ranges and defaults.",
+        reverse("endpoint_pg_settings", args=[project_id, endpoint_id]),
+    )
     if request.method == "POST" and form.is_valid():
         with problems_beside(form):
             attributes = form.changed_attributes()
@@ -175,11 +181,6 @@ def settings(request: ConsoleRequest, project_id: str, endpoint_id: str) -> Http
     if request.method != "POST":
         endpoint = request.api.endpoint(project_id, endpoint_id)
         form.initial.update(EndpointSettingsForm.initial_of(endpoint))
-    form.fields["pg_settings"].help_text = format_html(
-        'One a line, name = value. <a href="{}" target="_blank">What may be set</a>, with units, '
-        "ranges and defaults.",
-        reverse("endpoint_pg_settings", args=[project_id, endpoint_id]),
-    )
     page = FormPage(
         title="Compute settings",
         intro="A change restarts an active compute. 1 CU is 1 vCPU and 4 GB.",

@@ -15,7 +15,7 @@ from console.statuses import Status
 LOOKED_AT = "5s"
 # Seconds. To a part of one, what was seen long ago would be so at another moment at each look.
 SEEN_WITHIN = 10
-THERE = Status("there", "There", "awake", "good")
+RUNNING = Status("running", "Running", "awake", "good")
 SILENT = Status("silent", "Silent", "cross", "bad")
 LANES = {
     "wakes": "Wakes of clients",
@@ -33,7 +33,7 @@ class HostRow:
         """Each with how it is, and when it last said that it is there."""
         seen = {"worker": self.host.worker_seen, "proxy": self.host.proxy_seen}
         return [
-            (name.capitalize(), SILENT if name in self.host.missing else THERE, _moment(ago))
+            (name.capitalize(), SILENT if name in self.host.missing else RUNNING, _moment(ago))
             for name, ago in seen.items()
         ]
 

@@ -90,7 +90,7 @@ def test_events_lead_to_what_still_exists(page: Page, project: Project) -> None:
     brief = made["branch"]["id"]
     project.client.finish(project.client.call("DELETE", project.branch_path(brief)).json())
     page.goto(f"/projects/{project.id}/events")
-    created = page.locator(".activity > li").filter(has_text='The branch "brief" was created')
+    created = page.locator(".activity > li").filter(has_text="The branch “brief” was created")
     expect(created).to_contain_text("deleted")
     expect(created.get_by_role("link", name=brief)).to_have_count(0)
     of_endpoint = (
@@ -127,3 +127,21 @@ def test_without_scripts_everything_is_there(page: Page, project: Project, stack
     bare.locator(".log summary").click()
     expect(bare.locator(".log pre")).to_contain_text("start_compute")
     context.close()
+
+
+def test_on_a_phone_no_word_lies_over_another(page: Page, project: Project) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    # Gone, and told of beside the button that copies its id.
+    made = project.new_branch_id(name="dev")
+    gone = project.done(project.client.delete(project.branch_path(made)))["operations"][-1]
+    page.goto(f"/projects/{project.id}/timeline")
+    cells = page.locator(".spans td:has(time)")
+    assert cells.count()
+    for cell in cells.all():
+        assert cell.evaluate("it => it.scrollWidth <= it.clientWidth"), cell.inner_text()
+    page.goto(f"/projects/{project.id}/runs/{gone['chain_id']}")
+    word = page.locator(".facts small", has_text="deleted").bounding_box()
+    button = page.locator(".facts dd:has(> small) button.copy").bounding_box()
+    assert word
+    assert button
+    assert button["x"] >= word["x"] + word["width"]

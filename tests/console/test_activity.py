@@ -48,7 +48,7 @@ def test_the_days_are_those_of_the_reader(dave: Person, misbehaving: Misbehaving
 
 def test_it_works(dave: Person, misbehaving: Misbehaving) -> None:
     changes = {
-        "max_cu": {"from": 0.5, "to": 1},
+        "autoscaling_limit_max_cu": {"from": 0.5, "to": 1},
         "pooler_enabled": {"from": False, "to": True},
         "pg_settings": {
             "from": {"work_mem": "4MB", "jit": "off"},
@@ -74,8 +74,8 @@ def test_it_works(dave: Person, misbehaving: Misbehaving) -> None:
     )
     page = Page(dave.get("/activity"))
     assert "by key laptop from 192.0.2.7" in page.text
-    assert "max cu 0.5 → 1" in page.text
-    assert "pooler enabled no → yes" in page.text
+    assert "largest size 0.5 → 1" in page.text
+    assert "pooling no → yes" in page.text
     # Of the settings, those that differ.
     assert "work_mem 4MB → nothing" in page.text
     assert "a<b 1" in page.text

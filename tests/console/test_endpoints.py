@@ -231,6 +231,7 @@ def test_a_setting_that_the_api_refuses_is_kept_in_the_form(alice: Person, shop:
     sent = page.fields | {"pg_settings": "work_mem = lots"}
     answer = alice.post(f"{shop.endpoint_url}/settings", sent)
     assert answer.status_code == 422
+    assert "What may be set" in Page(answer).text
     (words,) = answer.context["form"].errors["pg_settings"]
     assert words.startswith("work_mem: must be a number with one of the units")
     assert not answer.context["form"].non_field_errors()
@@ -301,4 +302,4 @@ def test_the_settings_that_postgres_takes_are_listed_with_what_they_may_be(
 
 
 def test_it_is_told_since_when(carol: Person, still_shop: Shop) -> None:
-    assert "Active since" in Page(carol.get(still_shop.endpoint_url)).text
+    assert "Active for" in Page(carol.get(still_shop.endpoint_url)).text

@@ -68,7 +68,7 @@ def test_a_run_tells_its_course(carol: Person, still_shop: Shop) -> None:
     page = Page(carol.get(f"{still_shop.url}/runs/{first['chain_id']}"))
     for words in (
         *("Create the project with branch main", "by key tests", "OK", "Asked for", "Took"),
-        *('The project "shop" was created', "Starting Postgres", "Waiting for", "Picked up"),
+        *("The project “shop” was created", "Starting Postgres", "Waiting for", "Picked up"),
         *(still_shop.endpoint_id, "start_compute"),
     ):
         assert words in page.text, words

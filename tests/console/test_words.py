@@ -29,7 +29,7 @@ def operation(action: str, status: str) -> Operation:
 @pytest.mark.parametrize(
     ("milliseconds", "words"),
     [(None, NOTHING), (0, "0 ms"), (999, "999 ms"), (1000, "1.0 s"), (61_000, "1 min 1 s"),
-     (7_260_000, "2 h 1 min")],
+     (7_260_000, "2 h 1 min"), (180_000_000, "2 d 2 h")],
 )  # fmt: skip
 def test_durations(milliseconds: int | None, words: str) -> None:
     assert duration(milliseconds) == words
