@@ -26,12 +26,12 @@ from tests.support.processes import proxy_processes
 from tests.support.stack import Stack, new_state_dir, running_stack
 
 CONNECTS = 10_000
-ENDPOINTS = 12
-CLIENTS = 3  # of each endpoint
+ENDPOINTS = 16
+CLIENTS = 4  # of each endpoint
 # Seconds between two times that proxies are stopped, and how long they are: mostly short, some
 # longer than the endpoint's timeout, a few than `compute.NEW`.
-BETWEEN = (0.1, 1.5)
-USUAL, LONGEST = 0.3, 8.0
+BETWEEN = (0.1, 3.0)
+USUAL, LONGEST = 0.3, 6.0
 # Seconds that clients stay away: around the timeout, and what it takes to notice that it is over.
 AWAY = (0.9, 2.0)
 
