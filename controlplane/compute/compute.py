@@ -7,6 +7,7 @@ then ends in the same state. Callers hold the branch's lock (`lock_branches`).
 import logging
 import os
 import re
+import time
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import cast
 import psycopg
 from django.conf import settings
 
-from controlplane.compute import branch_data, turns
+from controlplane.compute import branch_data, door, turns
 from controlplane.compute.accounts import account_of, give
 from controlplane.compute.binaries import other_major_of, postgres_version
 from controlplane.compute.branch_data import branch_dir, data_dir
@@ -49,7 +50,7 @@ from controlplane.compute.process import (
     start_postgres,
     stop_postgres,
 )
-from controlplane.compute.session import session
+from controlplane.compute.session import Session, session
 from controlplane.compute.state_directory import HBA_FILE
 from controlplane.compute.steps import step
 
@@ -59,6 +60,10 @@ log = logging.getLogger(__name__)
 LOOK_BOUND = 2.0
 # Seconds that a compute which is to serve clients may take to show that it does.
 ANSWER_BOUND = 5.0
+# Seconds that a session which has asked nothing may be the client's that is just about to.
+NEW = 5
+# Seconds that whoever has made a connection is given to show itself before a stop.
+ON_THE_WAY = 0.5
 # Seconds without any pooled client's letting go of a pooler until it is stopped all the same.
 STILL_LEAVING = 1.0
 ENDPOINT_ID = re.compile("ep-[a-z0-9-]+")
@@ -71,6 +76,17 @@ DATABASES_SIZE = (
     "(SELECT sum(pg_database_size(oid))::bigint FROM pg_database"
     " WHERE datname NOT IN ('template0', 'template1', 'postgres'))"
 )
+# A session that was begun within so many seconds and has asked nothing is not idle.
+ACTIVITY = """
+SELECT CASE WHEN bool_or(is_busy) THEN now() ELSE max(state_change) END, count(*)
+FROM (
+    SELECT CASE WHEN usename IS DISTINCT FROM current_user THEN state_change END AS state_change,
+        usename IS DISTINCT FROM current_user AND (state <> 'idle' OR (
+            query_start IS NULL AND backend_start > now() - %s * interval '1 second'
+        )) AS is_busy
+    FROM pg_stat_activity WHERE backend_type IN ('client backend', 'walsender')
+) AS sessions
+"""
 # What is on disk of the log: no crash takes it back, so nothing is counted twice.
 WRITTEN = "current_setting('data_directory'), (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint"
 
@@ -123,6 +139,7 @@ def start(spec: ComputeSpec) -> None:
     if not data.exists():
         raise branch_data.NoSuchBranchData(f"the branch {spec.branch_id} has no data")
     if running_endpoint(spec.branch_id) == spec.endpoint_id and answers(spec.endpoint_id):
+        let_clients_in(spec.endpoint_id)
         return
     refuse_other_major(data)
     stop(spec.branch_id)
@@ -153,12 +170,30 @@ def stop(branch_id: str) -> None:
     """
     endpoint_id = running_endpoint(branch_id)
     if endpoint_id:
-        let_pooled_clients_go(endpoint_id)
+        let_clients_go(endpoint_id)
     stop_pooler(branch_id)
     stop_postgres(data_dir(branch_id))
     _end_leftovers(branch_id)
     if endpoint_id:
         forget_endpoint(endpoint_id)
+
+
+def let_clients_go(endpoint_id: str) -> None:
+    """What comes before all else that ends a compute. The pooler may need its connections into the
+    compute until its clients have left."""
+    let_pooled_clients_go(endpoint_id)
+    shut_door(endpoint_id)
+
+
+def shut_door(endpoint_id: str) -> None:
+    """Have no client make a connection into the compute any more, but wait for its next start."""
+    door.shut(socket_dir(endpoint_id))
+
+
+def let_clients_in(endpoint_id: str) -> None:
+    """Where the compute goes on after all."""
+    door.open_again(socket_dir(endpoint_id))
+    open_again(socket_dir(endpoint_id))
 
 
 def let_pooled_clients_go(endpoint_id: str) -> bool:
@@ -168,11 +203,6 @@ def let_pooled_clients_go(endpoint_id: str) -> bool:
     proxy hangs."""
     shut(socket_dir(endpoint_id))
     return wait_until_left(socket_dir(endpoint_id), still=STILL_LEAVING)
-
-
-def let_pooled_clients_in(endpoint_id: str) -> None:
-    """Where the compute goes on after all."""
-    open_again(socket_dir(endpoint_id))
 
 
 def remove(branch_id: str) -> None:
@@ -278,16 +308,35 @@ def look(endpoint_id: str) -> Look:
 
     Activity is a running query or an open transaction, and the end of the last one; an idle
     connection is none, nor are the platform's own. One that is just being made is activity:
-    whose it is shows only later. Raises psycopg.OperationalError.
+    whose it is shows only later. So is one that has asked nothing since it was made a moment ago:
+    its proxy may stand still, with the question in hand. Raises psycopg.OperationalError.
     """
     with session(socket_dir(endpoint_id), bound=LOOK_BOUND) as connection:
         mark = read_mark(connection)
-        row = connection.execute(
-            "SELECT CASE WHEN bool_or(state <> 'idle') THEN now() ELSE max(state_change) END"
-            " FROM pg_stat_activity WHERE usename IS DISTINCT FROM current_user"
-            " AND backend_type IN ('client backend', 'walsender')"
-        ).fetchone()
-    return Look(cast("datetime | None", row and row[0]), mark)
+        last, _ = _activity(connection)
+    return Look(last, mark)
+
+
+def last_activity(endpoint_id: str) -> datetime | None:
+    """As `look` says, once whoever was on the way in when the door was shut is there: in the
+    queue of connections, or not yet known to be a client, nobody could see it. One that stays on
+    the way for long has begun nothing. Raises psycopg.OperationalError."""
+    place = socket_dir(endpoint_id)
+    deadline = time.monotonic() + ON_THE_WAY
+    with session(place, bound=LOOK_BOUND) as connection:
+        while True:
+            # In this order: who comes in meanwhile is among the second number alone.
+            made = door.connections_to(door.SOCKET).count(place)
+            last, seen = _activity(connection)
+            if made <= seen or time.monotonic() > deadline:
+                return last
+            time.sleep(0.002)
+
+
+def _activity(connection: Session) -> tuple[datetime | None, int]:
+    """The last activity, and how many sessions there are, whosever."""
+    row = connection.execute(ACTIVITY, [NEW]).fetchone()
+    return cast("tuple[datetime | None, int]", row)
 
 
 def measure(endpoint_id: str, branch_id: str) -> Measures:

@@ -22,6 +22,7 @@ from django.conf import settings
 
 from controlplane.compute import branch_data
 from controlplane.compute.accounts import account_of, launched_as
+from controlplane.compute.door import connections_to
 from controlplane.compute.foreign_files import read_regular, remove_from
 from controlplane.compute.logs import flush_log, open_log
 from controlplane.compute.occupants import (
@@ -44,8 +45,6 @@ PORT = 6432  # of the socket's name alone
 _SOCKET_NAME = f".s.PGSQL.{PORT}"
 # Where nobody looks for it: see `shut`.
 _SHUT_NAME = f"{_SOCKET_NAME}.shut"
-# In /proc/net/unix: not accepted yet, and accepted.
-_CONNECTED = (b"02", b"03")
 SERVERS_PER_POOL = 20  # for each pair of database and role
 START_TIMEOUT = 5.0  # seconds
 STOP_TIMEOUT = 1.0  # seconds: it holds nothing but its clients' connections
@@ -276,16 +275,7 @@ def has_pooler(socket_dir: Path) -> bool:
 
 def poolers_clients() -> Counter[Path]:
     """How many connections each pooler of this host has, by the directory of its socket."""
-    clients: Counter[Path] = Counter()
-    name = os.fsencode(_SOCKET_NAME)
-    # Bytes: strangers' sockets are among them, of any name.
-    with open("/proc/net/unix", "rb") as file:
-        for line in file:
-            # Num RefCount Protocol Flags Type St Inode Path: of accepted ones, the listener's.
-            parts = line.rstrip(b"\n").split(None, 7)
-            if len(parts) == 8 and parts[5] in _CONNECTED and parts[7].endswith(name):
-                clients[Path(os.fsdecode(parts[7])).parent] += 1
-    return clients
+    return Counter(connections_to(_SOCKET_NAME))
 
 
 def _config_file(branch_id: str) -> Path:

@@ -19,6 +19,7 @@ import psutil
 
 from controlplane.compute.accounts import account_of, launched_as, running_as
 from controlplane.compute.binaries import postgres_bin
+from controlplane.compute.door import SHUT, SOCKET
 from controlplane.compute.foreign_files import read_regular, remove_from
 from controlplane.compute.logs import flush_log, open_log
 from controlplane.compute.occupants import StopFailed as StopFailed
@@ -44,7 +45,6 @@ HEED_INTERVAL = 0.25  # seconds
 TELL_RECOVERY_EVERY = 5.0  # seconds
 LONGEST_PID_FILE = 4096  # bytes
 LONGEST_ERROR = 400  # characters
-SOCKET = ".s.PGSQL.5432"
 
 
 class StartFailed(Exception):
@@ -153,7 +153,7 @@ def clear_stale_pid_file(data_dir: Path, *, sockets: Path | None = None) -> None
         end_processes_in(data_dir)
         remove_from(data_dir, "postmaster.pid")
     if sockets is not None:
-        remove_from(sockets, SOCKET, f"{SOCKET}.lock")
+        remove_from(sockets, SOCKET, SHUT, f"{SOCKET}.lock")
 
 
 def reload_postgres(data_dir: Path) -> None:

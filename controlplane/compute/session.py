@@ -19,6 +19,7 @@ from psycopg.abc import PQGen, PQGenConn
 from controlplane.compute.accounts import is_served_by
 from controlplane.compute.binaries import postgres_version
 from controlplane.compute.configuration import PLATFORM_ROLE
+from controlplane.compute.door import port_of
 from controlplane.compute.patience import UNBOUNDED, Cancelled, heed_cancel, remaining
 
 Result = TypeVar("Result")
@@ -169,7 +170,7 @@ def parameters(socket_dir: Path, dbname: str, *, bound: float) -> dict[str, Any]
     where it leads, and waits no longer than `bound` seconds for a statement."""
     return {
         "host": str(socket_dir),
-        "port": 5432,
+        "port": port_of(socket_dir),
         "user": PLATFORM_ROLE,
         "dbname": dbname,
         "application_name": "perch",

@@ -116,6 +116,9 @@ def go_back(operation: Operation, endpoint: Endpoint) -> None:
 
 def _enter_as_it_runs(operation: Operation, endpoint: Endpoint) -> None:
     state = EndpointState.ACTIVE if _runs(endpoint) else EndpointState.IDLE
+    if state == EndpointState.ACTIVE:
+        # It may have been about to stop.
+        compute.let_clients_in(endpoint.id)
     now = timezone.now()
     enter(operation.project, endpoint, state, now=now, operations=[operation])
 

@@ -204,10 +204,12 @@ def suspend_compute(attempt: Attempt) -> None:
     assert endpoint is not None
     assert isinstance(details, SuspendComputeDetails)
     only_if_idle = details.if_idle and endpoint.deleted_at is None
-    if only_if_idle and (attempt.is_awaited() or _was_used(endpoint) or _is_held(endpoint)):
+    if only_if_idle and _is_wanted(attempt, endpoint):
+        # Also where an attempt that was broken off had shut them out.
+        compute.let_clients_in(endpoint.id)
         return
     # First of all: the last look at the catalog ends every session in the compute.
-    compute.let_pooled_clients_go(endpoint.id)
+    compute.let_clients_go(endpoint.id)
     take_in_before_stop(attempt.branch)
     if compute.running_endpoint(attempt.branch.id) == endpoint.id:
         count_written(endpoint.id, attempt.branch.id)
@@ -220,6 +222,7 @@ def apply_config(attempt: Attempt) -> None:
     assert isinstance(details, ApplyConfigDetails)
     left = details.from_branch_id
     if left and compute.running_endpoint(left) == endpoint.id:
+        compute.let_clients_go(endpoint.id)
         take_in_before_stop(Branch.objects.get(id=left))
         # Perhaps no compute runs on it ever again.
         count_written(endpoint.id, left)
@@ -305,26 +308,35 @@ def _was_given_up(branch: Branch) -> bool:
     ).exists()
 
 
-def _was_used(endpoint: Endpoint) -> bool:
-    """Whether a client has come since the endpoint was found idle."""
+def _is_wanted(attempt: Attempt, endpoint: Endpoint) -> bool:
+    """Whether a client has come since the endpoint was found idle, or is about to. Where none has,
+    none comes in any more."""
+    if attempt.is_awaited() or _was_used(attempt, endpoint) or _is_held(endpoint):
+        return True
+    compute.shut_door(endpoint.id)
+    return _was_used(attempt, endpoint)
+
+
+def _was_used(attempt: Attempt, endpoint: Endpoint) -> bool:
+    noted = endpoint.last_active
+    # A proxy has noted who came since; what the compute knows of the others may be older.
+    if noted is not None and noted > attempt.operation.created_at:
+        return True
     try:
-        last = compute.look(endpoint.id).last_activity
+        last = compute.last_activity(endpoint.id)
     except psycopg.Error:
         return False
-    return last is not None and (endpoint.last_active is None or last > endpoint.last_active)
+    return last is not None and (noted is None or last > noted)
 
 
 def _is_held(endpoint: Endpoint) -> bool:
-    """Whether a pooled client is about to use the endpoint that was found idle, or has by now:
-    what it sends is with the pooler, and not in the compute yet. Proxies that hang do not keep a
-    compute awake for ever by that. Where it is not held, no pooled client comes in any more."""
+    """Whether a pooled client is about to use the endpoint: what it sends is with the pooler, and
+    not in the compute yet. Proxies that hang do not keep a compute awake for ever by that."""
     have_left = compute.let_pooled_clients_go(endpoint.id)
     _held[endpoint.id] += 1
     if have_left or _held[endpoint.id] > MOST_HELD:
         del _held[endpoint.id]
-        if not _was_used(endpoint):
-            return False
-    compute.let_pooled_clients_in(endpoint.id)
+        return False
     return True
 
 

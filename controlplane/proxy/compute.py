@@ -1,5 +1,5 @@
 """The proxy as a client of a compute: connects to its unix socket, sends the start-up message of a
-client that has shown its password, and reads the answer up to the cancel key."""
+client that has shown its password, and reads the greeting."""
 
 import asyncio
 import socket
@@ -22,7 +22,7 @@ _AUTHENTICATION_OK = b"\0\0\0\0"
 # A full listen queue on a unix socket refuses at once, and empties as fast as Postgres forks.
 _QUEUE_PAUSE_SECONDS = 0.01
 # What a compute says while it starts or stops: wake it, and try again.
-_PASSING_STATES = {ComputeUnreachable.sqlstate, AdministratorShutdown.sqlstate, "57P02"}
+PASSING_STATES = {ComputeUnreachable.sqlstate, AdministratorShutdown.sqlstate, "57P02"}
 
 # What PgBouncer says of everything, a client's mistakes as well as a compute that has died.
 POOLERS_STATE = "08P01"
@@ -52,8 +52,8 @@ class ComputeConnection:
     channel: Channel
     address: ComputeAddress
     cancel_key: CancelKey
-    # What the compute said from AuthenticationOk on, in the parts before and after its
-    # BackendKeyData, which a client gets the proxy's own in place of.
+    # What the compute said from AuthenticationOk to ReadyForQuery, in the parts before and after
+    # its BackendKeyData, which a client gets the proxy's own in place of.
     greeting_before_key: bytes
     greeting_after_key: bytes
 
@@ -126,30 +126,43 @@ async def _open(address: ComputeAddress, readiness: Readiness) -> Channel:
 
 
 async def _read_greeting(channel: Channel, address: ComputeAddress) -> ComputeConnection:
+    """To its end: who has not heard it all, as the compute was stopped, can be led to the next."""
     greeting = b""
     while len(greeting) < _LONGEST_GREETING:
         greeting += await channel.read_some()
+        key: tuple[int, int] | None = None
         for kind, start, end in messages.complete_messages(greeting, limit=_LONGEST_GREETING):
             payload = greeting[start:end]
             if kind == b"K":
-                return ComputeConnection(
-                    channel=channel,
-                    address=address,
-                    cancel_key=CancelKey(int.from_bytes(payload[:4], "big"), payload[4:]),
-                    greeting_before_key=greeting[: start - messages.HEADER_SIZE],
-                    greeting_after_key=greeting[end:],
-                )
-            if kind == b"E":
+                key = start, end
+            elif kind == b"Z" and key is not None:
+                return _greeted(channel, address, greeting, key)
+            elif kind == b"E":
                 _raise_refusal(messages.message(kind, payload), payload)
-            if kind == b"R" and payload != _AUTHENTICATION_OK:
+            elif kind == b"R" and payload != _AUTHENTICATION_OK:
                 # The compute must trust its socket, which only the proxy can reach.
                 raise messages.MalformedMessage("the compute asks for a password")
-    raise messages.MalformedMessage("the compute sends no key")
+    raise messages.MalformedMessage("the compute does not come to an end of its greeting")
+
+
+def _greeted(
+    channel: Channel, address: ComputeAddress, greeting: bytes, key: tuple[int, int]
+) -> ComputeConnection:
+    start, end = key
+    return ComputeConnection(
+        channel=channel,
+        address=address,
+        cancel_key=CancelKey(
+            int.from_bytes(greeting[start : start + 4], "big"), greeting[start + 4 : end]
+        ),
+        greeting_before_key=greeting[: start - messages.HEADER_SIZE],
+        greeting_after_key=greeting[end:],
+    )
 
 
 def _raise_refusal(packet: bytes, payload: bytes) -> None:
     sqlstate = messages.error_sqlstate(payload)
-    if sqlstate in _PASSING_STATES:
+    if sqlstate in PASSING_STATES:
         raise ComputeGone("the compute is starting or stopping", packet=packet)
     if sqlstate == POOLERS_STATE:
         raise ComputeGone("the pooler refuses the client", packet=packet, final=True)

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import psycopg
 
 from controlplane.proxy.errors import ControlPlaneSilent
+from controlplane.proxy.standstill import Standstill
 
 log = logging.getLogger(__name__)
 
@@ -22,6 +23,8 @@ Connection = psycopg.AsyncConnection[Any]
 ANSWER_WITHIN = 3.0
 # How much later whoever waits goes on where hanging up has not helped.
 _GRACE = 0.2
+# How often it is asked anew where we were the ones that did not answer.
+_MOST_STANDSTILLS = 3
 _CONNECT_WITHIN = 2  # seconds; libpq takes no less
 _MOST_CONNECTIONS = 8
 
@@ -37,11 +40,21 @@ class ControlDatabase:
         self.is_silent = False
 
     async def ask(self, question: Callable[[Connection], Awaitable[Answer]]) -> Answer:
-        """What `question` returns; it may be called twice, so it must do no harm if it is.
+        """What `question` returns; it may be called again, so it must do no harm if it is.
 
         Whoever is cancelled here leaves the question to its end, bounded as it is: to cancel a
         query takes another connection, and longer than the query. Raises ControlPlaneSilent.
         """
+        for _ in range(_MOST_STANDSTILLS):
+            with Standstill() as standstill:
+                try:
+                    return await self._ask(question)
+                except ControlPlaneSilent:
+                    if not standstill.has_been():
+                        raise
+        return await self._ask(question)
+
+    async def _ask(self, question: Callable[[Connection], Awaitable[Answer]]) -> Answer:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + ANSWER_WITHIN
         asking = loop.create_task(self._answer(question, deadline))

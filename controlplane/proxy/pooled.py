@@ -5,7 +5,6 @@ next that it sends, it reaches its compute as a newcomer does, and finds there w
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from controlplane.compute.pooler_settings import KEEPS_PREPARED_STATEMENTS
@@ -16,6 +15,7 @@ from controlplane.proxy.conversation import Conversation
 from controlplane.proxy.directory import ComputeAddress
 from controlplane.proxy.errors import ComputeUnreachable, ConnectionLost, ProtocolViolation
 from controlplane.proxy.message_stream import MessageStream
+from controlplane.proxy.parked import speaks_again
 from controlplane.proxy.pooled_relay import PooledRelay
 from controlplane.proxy.prepared_refusal import PreparedRefusal
 from controlplane.proxy.readiness import Readiness
@@ -65,15 +65,6 @@ class Client(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Greeted:
-    """A pooler's connection that has greeted and knows the client's prepared statements."""
-
-    connection: ComputeConnection
-    # All that came behind the key.
-    after_key: bytes
-
-
 class PooledClient:
     def __init__(self, client: Client, destination: Destination, readiness: Readiness) -> None:
         self._client = client
@@ -91,29 +82,25 @@ class PooledClient:
 
         Raises ProxyError, ConnectionLost.
         """
-        greeted = await self._reach()
-        version = greeted.connection.address.pooler_version
+        connection = await self._reach()
+        version = connection.address.pooler_version
         if version is not None and version < KEEPS_PREPARED_STATEMENTS:
             self._refusal = PreparedRefusal()
         said, key = first_words()
-        self._take_in(greeted)
-        to_client = (
-            said
-            + greeted.connection.greeting_before_key
-            + messages.backend_key_data(key.pid, key.secret)
-            + greeted.after_key
-        )
+        self._take_in(connection)
+        to_client = said + connection.greeting(key)
         again = b""
         while True:
-            remains = await self._relay(greeted, to_client, again)
+            remains = await self._relay(connection, to_client, again)
             if remains is None:
                 return
             asks = self._conversation.asks
             self._conversation.begin()
-            if not asks and not await self._speaks_again(is_within=self._is_within(remains)):
+            is_within = self._is_within(remains)
+            if not asks and not await speaks_again(self._client.channel, is_within=is_within):
                 return
-            greeted = await self._reach()
-            to_client, again = self._take_in(greeted), remains
+            connection = await self._reach()
+            to_client, again = self._take_in(connection), remains
 
     def _is_within(self, remains: bytes) -> bool:
         """Whether what the client sends next is in the middle of something."""
@@ -127,20 +114,22 @@ class PooledClient:
         except messages.MalformedMessage as error:
             raise ProtocolViolation(f"invalid message format: {error}") from error
 
-    async def _relay(self, greeted: _Greeted, to_client: bytes, again: bytes) -> bytes | None:
+    async def _relay(
+        self, connection: ComputeConnection, to_client: bytes, again: bytes
+    ) -> bytes | None:
         """See `PooledRelay.done`. The pooler is sent `again` first, then what the client sends."""
         with self._client.counting() as sent:
             relay = PooledRelay(
                 self._client.channel,
-                greeted.connection.channel,
+                connection.channel,
                 self._conversation,
-                life=greeted.connection.address.life,
+                life=connection.address.life,
                 refusal=self._refusal,
                 readiness=self._readiness,
                 sent=sent,
                 parked=self._client.part,
             )
-            self._client.join(greeted.connection, relay)
+            self._client.join(connection, relay)
             try:
                 relay.start(to_client=to_client, to_pooler=again + self._take_ahead())
                 return await relay.done
@@ -148,36 +137,22 @@ class PooledClient:
                 relay.close()
                 raise
 
-    async def _speaks_again(self, *, is_within: bool) -> bool:
-        """Waits for what the parked client sends, perhaps within a message; False where it takes
-        its leave."""
-        channel = self._client.channel
-        while True:
-            ahead = await channel.look_ahead()
-            if is_within:
-                return True
-            if ahead.startswith(messages.TERMINATE):
-                return False
-            if not messages.TERMINATE.startswith(ahead):
-                return True
-            await channel.read_ahead()
-
-    async def _reach(self) -> _Greeted:
+    async def _reach(self) -> ComputeConnection:
         return await self._client.reach(
             self._destination,
             self._connect,
-            discard=lambda unwanted: unwanted.connection.channel.close(),
+            discard=lambda unwanted: unwanted.channel.close(),
         )
 
-    async def _connect(self, address: ComputeAddress) -> _Greeted:
-        """Raises as `compute.connect` does."""
+    async def _connect(self, address: ComputeAddress) -> ComputeConnection:
+        """To a pooler, and has it know the client's prepared statements. Raises as
+        `compute.connect` does."""
         connection = await compute.connect(
             address, self._parameters(address), readiness=self._readiness
         )
         try:
-            after_key = await _read_to_ready(connection)
             await self._prepare(connection.channel)
-            return _Greeted(connection, after_key)
+            return connection
         except ConnectionLost as error:
             connection.channel.close()
             raise ComputeGone("the pooler closed the connection") from error
@@ -199,11 +174,11 @@ class PooledClient:
         given = self._destination.parameters.items()
         return {**{name: value for name, value in given if name.lower() not in names}, **changed}
 
-    def _take_in(self, greeted: _Greeted) -> bytes:
+    def _take_in(self, connection: ComputeConnection) -> bytes:
         """Returns the statuses that say something new to the client."""
-        greeting = greeted.connection.greeting_before_key + greeted.after_key
+        greeting = connection.greeting_before_key + connection.greeting_after_key
         news = b""
-        sent = self._parameters(greeted.connection.address)
+        sent = self._parameters(connection.address)
         for kind, start, end in messages.complete_messages(greeting, limit=len(greeting)):
             if kind == b"S":
                 status = greeting[start:end]
@@ -239,14 +214,3 @@ class PooledClient:
 def _is_followed(name: bytes, address: ComputeAddress) -> bool:
     version, since = address.pooler_version, _FOLLOWED_SINCE.get(name)
     return name in _FOLLOWED and (version is None or since is None or version >= since)
-
-
-async def _read_to_ready(connection: ComputeConnection) -> bytes:
-    """What comes behind the key, up to the end of the greeting. Raises ConnectionLost."""
-    stream, data = MessageStream({_READY: 0}), connection.greeting_after_key
-    found = stream.feed(data)
-    while not found:
-        chunk = await connection.channel.read_some()
-        data += chunk
-        found = stream.feed(chunk)
-    return data

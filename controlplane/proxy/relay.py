@@ -48,8 +48,10 @@ class Relay:
             tally=sent,
         )
 
-    def start(self, *, to_client: bytes, to_compute: bytes) -> None:
-        """Sends what the start-up left over, then relays."""
+    def start(self, *, to_client: bytes, to_compute: bytes, told: bytes = b"") -> None:
+        """Sends what the start-up left over, then relays. `told` is the end of what the client has
+        been sent before."""
+        self._downward.tail = told
         self._downward.start(to_client)
         if not self._closed:
             self._upward.start(to_compute)

@@ -10,6 +10,7 @@ from typing import TypeVar
 from django.db import InterfaceError, OperationalError, close_old_connections
 
 from controlplane.proxy.errors import ControlPlaneSilent
+from controlplane.proxy.standstill import Standstill
 
 Result = TypeVar("Result")
 
@@ -36,10 +37,16 @@ class ServiceCalls:
         run = partial(copy_context().run, _freeing, function, argument)
         called = loop.run_in_executor(self._threads, run)
         try:
-            async with asyncio.timeout(within):
-                return await called
-        except TimeoutError as error:
-            raise ControlPlaneSilent from error
+            while True:
+                with Standstill() as standstill:
+                    await asyncio.wait([called], timeout=within)
+                    if called.done():
+                        return called.result()
+                    # Its answer may be there.
+                    if not standstill.has_been():
+                        raise ControlPlaneSilent
+        finally:
+            called.cancel()
 
     def close(self) -> None:
         """Waits for none: one that hangs must not keep the proxy from its end."""

@@ -18,6 +18,7 @@ from controlplane.proxy import compute, forwarding, messages, scram, startup
 from controlplane.proxy.authentication import ask_for_password, authenticate
 from controlplane.proxy.channel import Channel
 from controlplane.proxy.compute import CancelKey, ComputeConnection
+from controlplane.proxy.direct import DirectClient
 from controlplane.proxy.directory import ComputeAddress, RoleIdentity, Route
 from controlplane.proxy.errors import (
     ConnectionLost,
@@ -30,6 +31,7 @@ from controlplane.proxy.errors import (
     ProtocolViolation,
     ProxyError,
 )
+from controlplane.proxy.first_exchange import FirstExchange
 from controlplane.proxy.limits import Admission
 from controlplane.proxy.over_http import websocket
 from controlplane.proxy.over_http.connection import HttpConnection
@@ -37,7 +39,6 @@ from controlplane.proxy.pacing import answer_due
 from controlplane.proxy.pooled import PooledClient
 from controlplane.proxy.pooled_relay import PooledRelay
 from controlplane.proxy.reaching import reach
-from controlplane.proxy.relay import Relay
 from controlplane.proxy.replication import for_the_pooler
 from controlplane.proxy.routing import Destination, find_destination, find_in_password
 from controlplane.proxy.settings import PlainConnections
@@ -75,7 +76,7 @@ class Session:
         # stop.
         self.is_parked = self._must_park = False
         self._compute: ComputeConnection | None = None
-        self._relay: Relay | PooledRelay | None = None
+        self._relay: FirstExchange | PooledRelay | None = None
         self._interruption: ProxyError | None = None
         # While it speaks HTTP.
         self._http: HttpConnection | None = None
@@ -178,39 +179,10 @@ class Session:
             self.key = self._proxy.registry.issue_key(self, long=is_long)
             return sasl_final, self.key
 
-        if destination.pooled:
-            await PooledClient(self, destination, self._proxy.readiness).serve(connected)
-        else:
-            await self._relay_unread(destination, connected)
+        kind = PooledClient if destination.pooled else DirectClient
+        await kind(self, destination, self._proxy.readiness).serve(connected)
 
-    async def _relay_unread(
-        self, destination: Destination, connected: Callable[[], tuple[bytes, CancelKey]]
-    ) -> None:
-        connection = await self.reach(
-            destination,
-            partial(
-                compute.connect,
-                parameters=destination.parameters,
-                readiness=self._proxy.readiness,
-            ),
-            discard=lambda unwanted: unwanted.channel.close(),
-        )
-        said, key = connected()
-        with self.counting() as sent:
-            relay = Relay(
-                self.channel, connection.channel, readiness=self._proxy.readiness, sent=sent
-            )
-            self.join(connection, relay)
-            try:
-                relay.start(
-                    to_client=said + connection.greeting(key),
-                    to_compute=self.channel.take_ahead(),
-                )
-                await relay.done
-            finally:
-                relay.close()
-
-    def join(self, connection: ComputeConnection, relay: Relay | PooledRelay) -> None:
+    def join(self, connection: ComputeConnection, relay: FirstExchange | PooledRelay) -> None:
         """From here on the relay ends the connection."""
         self._compute, self._relay = connection, relay
         if self._must_park:

@@ -110,3 +110,26 @@ def test_the_question_of_whoever_stops_waiting_costs_no_connection(
         await database.close()
 
     uvloop.run(go())
+
+
+def test_a_proxy_that_stood_still_does_not_take_the_server_for_silent(
+    postgres: BarePostgres,
+) -> None:
+    async def go() -> None:
+        database = database_on(postgres)
+        asked = 0
+
+        async def ask(connection: psycopg.AsyncConnection[Any]) -> int:
+            nonlocal asked
+            asked += 1
+            await connection.execute("SELECT 1")
+            if asked == 1:
+                time.sleep(1)  # as a process that is stopped
+            return await pid_of(connection)
+
+        assert await database.ask(ask)
+        assert asked == 2
+        assert not database.is_silent
+        await database.close()
+
+    uvloop.run(go())

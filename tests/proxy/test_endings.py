@@ -169,6 +169,8 @@ def test_a_fast_shutdown_of_the_compute_is_told_in_its_own_words(
     mortal_postgres.execute("CREATE ROLE alice LOGIN")
     proxy.directory.endpoints[ENDPOINT].address = ComputeAddress(mortal_postgres.socket)
     with proxy.connect(ENDPOINT, **ALICE) as connection:
+        # Who has asked nothing yet goes on to the next compute.
+        connection.execute("SELECT 1")
         mortal_postgres.stop(signal.SIGINT)
         with pytest.raises(psycopg.errors.AdminShutdown):
             connection.execute("SELECT 1")
@@ -186,6 +188,8 @@ def test_a_compute_that_dies_under_its_clients_harms_no_others(
     )
     with proxy.connect(ENDPOINT, **BOB) as unharmed:
         doomed = [proxy.connect(dying, **ALICE) for _ in range(10)]
+        for connection in doomed:
+            connection.execute("SELECT 1")
         mortal_postgres.stop(signal.SIGQUIT)
         for connection in doomed:
             with pytest.raises(psycopg.OperationalError):

@@ -1,0 +1,111 @@
+"""A client of a compute itself, from its greeting to its end. Until its compute has answered for
+the first time it is a newcomer: where that one is stopped before, it is led to the next."""
+
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Protocol, TypeVar
+
+from controlplane.proxy import compute, messages
+from controlplane.proxy.channel import Channel
+from controlplane.proxy.compute import CancelKey, ComputeConnection
+from controlplane.proxy.directory import ComputeAddress
+from controlplane.proxy.first_exchange import FirstExchange
+from controlplane.proxy.parked import speaks_again
+from controlplane.proxy.readiness import Readiness
+from controlplane.proxy.routing import Destination
+from controlplane.proxy.traffic import Tally
+
+Reached = TypeVar("Reached")
+
+
+class Client(Protocol):
+    """See `session.Session`."""
+
+    channel: Channel
+
+    async def reach(
+        self,
+        destination: Destination,
+        connect: Callable[[ComputeAddress], Awaitable[Reached]],
+        *,
+        discard: Callable[[Reached], None],
+    ) -> Reached: ...
+
+    def counting(self) -> AbstractContextManager[Tally]: ...
+
+    def join(self, connection: ComputeConnection, relay: FirstExchange) -> None:
+        """It is joined to this."""
+        ...
+
+    def part(self) -> None:
+        """It is joined to nothing; it may be joined again."""
+        ...
+
+
+class DirectClient:
+    def __init__(self, client: Client, destination: Destination, readiness: Readiness) -> None:
+        self._client = client
+        self._destination = destination
+        self._readiness = readiness
+
+    async def serve(self, first_words: Callable[[], tuple[bytes, CancelKey]]) -> None:
+        """See `PooledClient.serve`."""
+        connection = await self._reach()
+        said, key = first_words()
+        to_client, told = said + connection.greeting(key), _statuses(connection)
+        again = b""
+        while True:
+            asked = await self._exchange(connection, to_client, again)
+            if asked is None:
+                return
+            if not asked and not await speaks_again(self._client.channel):
+                return
+            connection = await self._reach()
+            statuses = _statuses(connection)
+            to_client, told = b"".join(one for one in statuses if one not in told), statuses
+            again = asked
+
+    async def _exchange(
+        self, connection: ComputeConnection, to_client: bytes, again: bytes
+    ) -> bytes | None:
+        """See `FirstExchange.done`. The compute is asked `again` first, then what the client
+        sends."""
+        with self._client.counting() as sent:
+            exchange = FirstExchange(
+                self._client.channel,
+                connection.channel,
+                readiness=self._readiness,
+                sent=sent,
+                parked=self._client.part,
+            )
+            try:
+                await self._client.channel.write(to_client)
+                sent.bytes += len(to_client)
+                self._client.join(connection, exchange)
+                exchange.start(again + self._client.channel.take_ahead())
+                return await exchange.done
+            except BaseException:
+                exchange.close()
+                raise
+
+    async def _reach(self) -> ComputeConnection:
+        return await self._client.reach(
+            self._destination,
+            partial(
+                compute.connect,
+                parameters=self._destination.parameters,
+                readiness=self._readiness,
+            ),
+            discard=lambda unwanted: unwanted.channel.close(),
+        )
+
+
+def _statuses(connection: ComputeConnection) -> list[bytes]:
+    """What the compute said of its settings."""
+    greeting = connection.greeting_before_key + connection.greeting_after_key
+    return [
+        messages.message(kind, greeting[start:end])
+        for kind, start, end in messages.complete_messages(greeting, limit=len(greeting))
+        if kind == b"S"
+    ]

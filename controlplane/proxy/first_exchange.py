@@ -1,0 +1,168 @@
+"""Joins a newcomer and its compute until that has answered for the first time; from then on they
+are relayed unread. A compute that ends before has done nothing for the client, if it has not even
+read what the client asked: the next one can be asked in its place."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+from controlplane.proxy import messages
+from controlplane.proxy.channel import WOULD_BLOCK, Channel
+from controlplane.proxy.compute import PASSING_STATES
+from controlplane.proxy.errors import AdministratorShutdown
+from controlplane.proxy.readiness import Readiness
+from controlplane.proxy.relay import Relay
+from controlplane.proxy.traffic import Tally
+
+# A longer question Postgres may read in parts, and answer some of it.
+_MOST_KEPT = 8192
+_LONGEST_LAST_WORDS = 8192
+_ERROR = b"E"
+
+
+class FirstExchange:
+    """`done` is resolved when client and compute are joined no more: with None where the connection
+    has ended, and both channels are closed. Where the client may go on to another compute, its
+    channel is open, `parked` was called, and the result is what that one must be sent."""
+
+    def __init__(
+        self,
+        client: Channel,
+        compute: Channel,
+        *,
+        readiness: Readiness,
+        sent: Tally,
+        parked: Callable[[], None],
+    ) -> None:
+        self.done: asyncio.Future[bytes | None] = readiness.loop.create_future()
+        self._client = client
+        self._compute = compute
+        self._readiness = readiness
+        self._sent = sent
+        self._parked = parked
+        self._is_over = False
+        # What the client has asked, and whether the compute's socket has taken it.
+        self._asked = b""
+        self._is_taken = False
+        # What may be all that the compute has to say, before it ends.
+        self._last_words = b""
+        # Once it has answered.
+        self._relay: Relay | None = None
+
+    def start(self, to_compute: bytes) -> None:
+        """The client has had the greeting, and sent this so far."""
+        self._readiness.add_reader(self._compute.fileno, self._from_compute)
+        self._readiness.add_reader(self._client.fileno, self._from_client)
+        if to_compute:
+            self._ask(to_compute)
+
+    def interrupt(self, last_words: bytes) -> None:
+        """Ends the connection from the outside; see `Relay.interrupt`."""
+        if self._relay is not None:
+            self._relay.interrupt(last_words)
+        elif not self._is_over:
+            self._tell(last_words)
+
+    def close(self) -> None:
+        if self._relay is not None:
+            self._relay.close()
+        elif not self._is_over:
+            self._stop()
+            self._client.close()
+            self._compute.close()
+        if not self.done.done():
+            self.done.set_result(None)
+
+    def _from_client(self) -> None:
+        try:
+            data = self._client.receive(self._client.chunk_size)
+        except WOULD_BLOCK:
+            return
+        except OSError:
+            self.close()
+            return
+        if data:
+            self._ask(data)
+        elif self._asked:
+            # It says no more, and hears the answer: the relay meets the same end again.
+            self._go_on()
+        else:
+            self.close()
+
+    def _ask(self, data: bytes) -> None:
+        if self._asked or len(data) > _MOST_KEPT or data.startswith(messages.TERMINATE):
+            self._go_on(to_compute=data)
+            return
+        self._asked = data
+        try:
+            taken = self._compute.send(data)
+        except WOULD_BLOCK:
+            taken = 0
+        except OSError:
+            # It has ended, which it is about to say. What else the client sends stays where it is.
+            self._readiness.remove_reader(self._client.fileno)
+            return
+        self._is_taken = True
+        if taken < len(data):
+            self._go_on(to_compute=data[taken:])
+
+    def _from_compute(self) -> None:
+        # To the end of what there is: of a broken socket only one event tells.
+        while not self._is_over:
+            try:
+                data = self._compute.receive(self._compute.chunk_size)
+            except WOULD_BLOCK:
+                return
+            except OSError:
+                # The kernel says so of a socket that was closed before all was read from it.
+                self._compute_has_ended(has_read=False)
+                return
+            if not data:
+                self._compute_has_ended(has_read=True)
+                return
+            self._last_words += data
+            if not _may_be_last(self._last_words):
+                self._go_on(to_client=self._last_words)
+
+    def _compute_has_ended(self, *, has_read: bool) -> None:
+        if self._is_taken and has_read:
+            # It may have begun.
+            self._tell(self._last_words or AdministratorShutdown().packet())
+            return
+        self._stop()
+        self._compute.close()
+        self._parked()
+        self.done.set_result(self._asked)
+
+    def _go_on(self, *, to_client: bytes = b"", to_compute: bytes = b"") -> None:
+        """As any client and compute from here on."""
+        self._stop()
+        self._relay = Relay(self._client, self._compute, readiness=self._readiness, sent=self._sent)
+        self._relay.done.add_done_callback(lambda _: self.close())
+        self._relay.start(
+            to_client=to_client, to_compute=to_compute, told=messages.READY_FOR_QUERY_PREFIX
+        )
+
+    def _tell(self, last_words: bytes) -> None:
+        with contextlib.suppress(OSError):  # then the connection's end tells it
+            self._sent.bytes += self._client.send(last_words)
+        self._client.end_output()
+        self.close()
+
+    def _stop(self) -> None:
+        self._is_over = True
+        self._readiness.remove_reader(self._client.fileno)
+        self._readiness.remove_reader(self._compute.fileno)
+
+
+def _may_be_last(answer: bytes) -> bool:
+    """Whether it is nothing but an error of a compute that stops, as far as it has come."""
+    if not answer.startswith(_ERROR) or len(answer) >= _LONGEST_LAST_WORDS:
+        return False
+    try:
+        for _, start, end in messages.complete_messages(answer, limit=_LONGEST_LAST_WORDS):
+            sqlstate = messages.error_sqlstate(answer[start:end])
+            return end == len(answer) and sqlstate in PASSING_STATES
+    except messages.MalformedMessage:
+        return False
+    return True
