@@ -169,7 +169,7 @@ class Watch:
 
 def _doubled(seconds: float, times: int, *, most: float) -> float:
     # Beyond some there is no telling them apart, and soon no float to hold them.
-    return min(seconds * 2 ** min(times, 20), most)
+    return min(seconds * 2.0 ** min(times, 20), most)
 
 
 _lock = threading.Lock()

@@ -10,6 +10,7 @@ from typing import Any
 from django.utils.timezone import localtime
 
 from console.api_events import Event
+from console.attribute_words import WORDS_OF_ATTRIBUTES
 from console.event_words import EventType, event_type
 from console.outcomes import NOT_READ, There
 from console.rows import url_or_none
@@ -56,7 +57,10 @@ class EventRow:
     def _told(self) -> tuple[str, str]:
         told = self.event.summary or self.type.label
         if not self.event.type.startswith("operation."):
-            return told, ""
+            # What has changed it names last, as it stands in the event.
+            sentence, colon, rest = told.rpartition(": ")
+            names = (_field(one) if one in self.event.changes else one for one in rest.split(", "))
+            return f"{sentence}{colon}{', '.join(names)}", ""
         # The API calls actions by their names in its own language.
         for action in ACTIONS:
             told = told.replace(f"operation {action} ", f"operation “{action_name(action)}” ")
@@ -145,7 +149,7 @@ def _is_said_already(event: Event, name: str) -> bool:
 def _field(name: str) -> str:
     """Postgres's own settings keep their names."""
     _, of_postgres, setting = name.rpartition("pg_settings.")
-    return setting if of_postgres else name.replace("_", " ")
+    return setting if of_postgres else WORDS_OF_ATTRIBUTES.get(name, name.replace("_", " "))
 
 
 def _by_key(name: str, before: Any, after: Any) -> list[Change]:

@@ -19,6 +19,7 @@ from django.utils.safestring import SafeString
 
 from console import polling
 from console.api_errors import APIError, Forbidden, NotFound, NotOffered, Unauthorized
+from console.attribute_words import WORDS_OF_ATTRIBUTES
 from console.forms import FIELDS_OF_ATTRIBUTES, EmptyForm
 from console.losses import Loss
 from console.reach import out_of_reach
@@ -139,16 +140,6 @@ def _attributes(form: forms.Form, words: str) -> list[tuple[str, str]]:
     written = ATTRIBUTE.findall(words)
     fields = [(name, FIELDS_OF_ATTRIBUTES.get(name.lower(), name.lower())) for name in written]
     return [(attribute, name) for attribute, name in fields if name in form.fields]
-
-
-# Where no form has a label for it.
-WORDS_OF_ATTRIBUTES = {
-    "autoscaling_limit_max_cu": "largest size",
-    "autoscaling_limit_min_cu": "smallest size",
-    "expires_at": "time of expiry",
-    "pooler_enabled": "pooling",
-    "suspend_timeout_seconds": "suspend timeout",
-}
 
 
 def _in_plain_words(words: str) -> str:
