@@ -81,7 +81,10 @@ HARMLESS: dict[str, Callable[[Relay], None]] = {
 class Scene:
     """Pages of a console for a server that the test has in its hand, all of them open."""
 
-    def __init__(self, api: Relay, shop: Project, pages: dict[str, Page]) -> None:
+    def __init__(
+        self, console_url: str, api: Relay, shop: Project, pages: dict[str, Page]
+    ) -> None:
+        self.console_url = console_url
         self.api = api
         self.shop = shop
         self.pages = pages
@@ -137,7 +140,7 @@ def _scene(browser: Browser, stack: Stack) -> Iterator[Scene]:
                 page.goto(path)
             mark(page)
             made[name] = page
-        yield Scene(api, shop, made)
+        yield Scene(url, api, shop, made)
         for page in made.values():
             page.context.close()
 
@@ -271,6 +274,61 @@ def test_what_was_gone_by_mistake_comes_back(scene: Scene) -> None:
     expect_whole(scene)
     expect_alive(scene)
 
+
+@pytest.fixture(scope="module")
+def query(browser: Browser, _scene: Scene) -> Iterator[Page]:
+    """A query page that is open, with an answer."""
+    page, _ = new_page(browser, _scene.console_url, may_fail=True)
+    sign_in(page, _scene.shop.client.key)
+    page.goto(f"{_scene.shop.path}/query")
+    mark(page)
+    yield page
+    page.context.close()
+
+
+@pytest.mark.parametrize("mood", MOODS)
+def test_a_mood_passes_over_an_open_query(scene: Scene, query: Page, mood: str) -> None:
+    begin, words = MOODS[mood]
+    said = re.compile(f"{words}|refused by the test", re.IGNORECASE)
+    sql, run = query.get_by_label("SQL"), query.locator("#run")
+    answer, tables = query.locator("#answer"), query.locator("#tables")
+    show_tables = query.locator("#show-tables")
+    sql.fill("SELECT 6 * 7 AS answer")
+    query.get_by_label("At most").select_option(index=2)
+    run.click()
+    expect(answer.get_by_role("cell", name="42")).to_be_visible()
+    chosen = query.evaluate(CHOSEN)
+    typed = "SELECT 'what is typed since'\n  -- and not run yet"
+    sql.fill(typed)
+    with in_the_mood(scene, begin):
+        # Asked for by a change of the branch: what was answered stays, as does what was chosen.
+        query.evaluate("document.getElementById('choose-branch').click()")
+        expect(query.locator(".notice.failure")).to_contain_text(said)
+        expect(query.locator(".htmx-request")).to_have_count(0)
+        expect(answer.get_by_role("cell", name="42")).to_be_visible()
+        assert query.evaluate(CHOSEN) == chosen
+        query.locator(".notice.failure [data-dismiss]").click()
+        for part, button in ((answer, run), (tables, show_tables), (answer, run)):
+            button.click()
+            expect(query.locator(".htmx-request")).to_have_count(0)
+            expect(part.locator(".error")).to_have_count(1)
+            expect(part.locator(".error")).to_contain_text(said)
+            expect(sql).to_have_value(typed)
+        expect(query.locator(".notice.failure")).to_have_count(0)
+        expect(query.locator("#trouble")).to_be_hidden()
+        assert "Traceback" not in query.content()
+    assert query.evaluate(CHOSEN) == chosen
+    run.click()
+    expect(answer.get_by_role("cell", name="what is typed since")).to_be_visible()
+    expect(answer.locator(".error")).to_have_count(0)
+    show_tables.click()
+    expect(tables.locator(".error")).to_have_count(0)
+    assert_not_reloaded(query)
+
+
+# What is chosen and what is on offer, in every list of the form.
+CHOSEN = """() => [...document.querySelectorAll("form.query select")]
+    .map((one) => [one.name, one.value, one.options.length])"""
 
 # Where what happens to an endpoint is seen, and how: it goes to sleep, or wakes.
 SEEN = {
