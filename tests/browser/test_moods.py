@@ -81,9 +81,7 @@ HARMLESS: dict[str, Callable[[Relay], None]] = {
 class Scene:
     """Pages of a console for a server that the test has in its hand, all of them open."""
 
-    def __init__(
-        self, console_url: str, api: Relay, shop: Project, pages: dict[str, Page]
-    ) -> None:
+    def __init__(self, console_url: str, api: Relay, shop: Project, pages: dict[str, Page]) -> None:
         self.console_url = console_url
         self.api = api
         self.shop = shop
@@ -92,6 +90,11 @@ class Scene:
     @property
     def project(self) -> Page:
         return self.pages["project"]
+
+    def renew(self) -> None:
+        """All of them at once; what comes of it is waited for elsewhere."""
+        for page in self.pages.values():
+            page.evaluate("Perch.renew()")
 
     def wait(self) -> None:
         """As long as it takes until a region is asked for again."""
@@ -130,12 +133,15 @@ def _scene(browser: Browser, stack: Stack) -> Iterator[Scene]:
         relay(stack.api_url) as api,
         another_console(api.url, MANAGEMENT_API_TIMEOUT=str(PATIENCE)) as url,
     ):
-        made = {}
+        made: dict[str, Page] = {}
+        state = None
         for name, path in paths.items():
             # A context of its own for each: of one console a browser has but six connections.
-            page, _ = new_page(browser, url, may_fail=True)
+            page, _ = new_page(browser, url, may_fail=True, storage_state=state)
             page.clock.install()
-            sign_in(page, shop.client.key)
+            if state is None:
+                sign_in(page, shop.client.key)
+                state = page.context.storage_state()
             with page.expect_response(re.compile("/changes")):
                 page.goto(path)
             mark(page)
@@ -202,8 +208,8 @@ def test_a_mood_passes(scene: Scene, mood: str) -> None:
     headings = {name: one.locator("h1").inner_text() for name, one in scene.pages.items()}
     typed = type_something(scene)
     with in_the_mood(scene, begin):
+        scene.renew()
         for name, one in scene.pages.items():
-            one.evaluate("Perch.renew()")
             line = one.locator("#poll [role=alert]")
             expect(line, name).to_contain_text(re.compile(words))
             expect(line, name).to_have_count(1)
@@ -233,23 +239,21 @@ def test_what_is_odd_or_late_is_no_trouble(scene: Scene, mood: str) -> None:
     page = scene.project
     dialog = page.locator("dialog[open]")
     with in_the_mood(scene, HARMLESS[mood]):
-        for one in scene.pages.values():
-            one.evaluate("Perch.renew()")
+        scene.renew()
         scene.wait()
         expect_typed(page, type_something(scene))
         page.keyboard.press("Escape")
         expect(dialog).to_have_count(0)
         expect_whole(scene)
-    for one in scene.pages.values():
-        one.evaluate("Perch.renew()")
+    scene.renew()
     expect_whole(scene)
     expect_alive(scene)
 
 
 def test_what_was_gone_by_mistake_comes_back(scene: Scene) -> None:
     with in_the_mood(scene, refuses(404)):
+        scene.renew()
         for name, page in scene.pages.items():
-            page.evaluate("Perch.renew()")
             # Of what a server may lack as a whole the page says that, and asks again.
             gone = page.locator("#main.gone").or_(page.get_by_text("does not have that"))
             expect(gone.first, name).to_be_visible()

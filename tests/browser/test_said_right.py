@@ -30,8 +30,12 @@ def test_what_waits_is_nowhere_said_to_run(page: Page, shop: Project) -> None:
             expect(page.locator("[hx-trigger=load]")).to_have_count(0)
             expect(page.locator("main")).not_to_contain_text(re.compile("running for", re.I))
         # On its run's page, and in the list of its endpoint.
-        expect(page.locator(f"[id='operation-{start['id']}'] tr.operation .word")).to_have_text("Waiting")
-        expect(page.locator(f"[id='operation-{suspend['id']}'] tr.operation .word")).to_have_text("In progress")
+        expect(page.locator(f"[id='operation-{start['id']}'] tr.operation .word")).to_have_text(
+            "Waiting"
+        )
+        expect(page.locator(f"[id='operation-{suspend['id']}'] tr.operation .word")).to_have_text(
+            "In progress"
+        )
         page.goto(endpoint_page)
         for name, status in (("Start compute", "Waiting"), ("Suspend compute", "In progress")):
             row = page.locator(".operations tbody tr").filter(has_text=name).first
