@@ -13,7 +13,7 @@ from tests.browser.looking import (
     FEWER,
     WIDTHS_OF,
     expect_accessible,
-    expect_fits_at,
+    expect_fits,
     expect_good,
 )
 from tests.browser.test_journey import sign_in
@@ -116,7 +116,7 @@ def test_without_scripts(visits: Visits, all_there: World, place: str) -> None:
         finally:
             visit.switch(scripts=True)
         assert page.locator("html.scripted").count() == 0
-        expect_fits_at(page, FEWER)
+        expect_fits(page, FEWER)
         expect_accessible(page)
 
 

@@ -13,7 +13,7 @@ from tests.browser.looking import (
     FEWER,
     WIDTHS_OF,
     expect_accessible,
-    expect_fits_at,
+    expect_fits,
     expect_good,
     focused,
 )
@@ -83,7 +83,7 @@ def test_one_switches_and_signs_out_by_the_menu(signed_in: Page, stack: Stack) -
     menu.get_by_role("button", name="Switch to local").click()
     expect(menu.locator("summary")).to_contain_text("local")
     menu.locator("summary").click()
-    expect_fits_at(page, FEWER)
+    expect_fits(page, FEWER)
     menu.get_by_role("link", name="Sign out everywhere…").click()
     page.locator("dialog[open]").get_by_role("button", name="Sign out everywhere").click()
     expect(page.get_by_role("heading", name="Still signed in here")).to_be_visible()
