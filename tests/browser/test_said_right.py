@@ -1,11 +1,14 @@
-"""What pages once said wrongly: what waits, pooling, and whose operations there are."""
+"""What was once wrong on pages: what waits, pooling, whose operations there are, who is signed in,
+one project among many."""
 
+import json
 import re
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.test_journey import sign_in
+from tests.browser.conftest import Elsewhere, opened
+from tests.browser.test_journey import sign_in, sign_out
 from tests.browser.test_live import SOON, open_page
 from tests.support.client import Client
 from tests.support.project import Project
@@ -100,3 +103,43 @@ def test_an_endpoint_finds_its_operations_however_busy_its_project(
     expect(page.locator("#live .about .state").first).to_contain_text("Idle", timeout=SOON)
     expect(own.filter(has_text="Suspend compute")).to_have_count(1)
     expect(field).to_have_value("work_mem = 7MB")
+
+
+def test_a_cookie_is_worth_nothing_after_signing_out(
+    page: Page, browser: Browser, stack: Stack, shop: Project
+) -> None:
+    sign_in(page, shop.client.key)
+    kept = page.context.storage_state()
+    with opened(browser, stack.console_url, storage_state=kept) as thief:
+        thief.goto(shop.path)
+        expect(thief.get_by_role("heading", name="shop", level=1)).to_be_visible()
+        sign_out(page)
+        thief.goto(shop.path)
+        expect(thief.get_by_label("API key")).to_be_visible()
+        expect(thief.get_by_text(shop.endpoint_id)).to_have_count(0)
+
+
+def many_projects(body: bytes) -> bytes:
+    """A list of projects with two hundred more in it."""
+    data = json.loads(body) if body else {}
+    if isinstance(data, dict) and data.get("projects"):
+        first = data["projects"][0]
+        more = ({"id": f"more-{n}", "name": f"project {n:03}"} for n in range(200))
+        data["projects"] += [first | one for one in more]
+    return json.dumps(data).encode()
+
+
+def test_among_two_hundred_projects_one_is_soon_found(elsewhere: Elsewhere, shop: Project) -> None:
+    page = elsewhere.page
+    sign_in(page, shop.client.key)
+    elsewhere.relay.twists = many_projects
+    page.goto("/")
+    page.keyboard.press("/")
+    search = page.get_by_role("searchbox")
+    expect(search).to_be_focused()
+    # 17 itself, 117, and those from 170 on.
+    search.press_sequentially("project 17")
+    expect(page.locator(".projects tbody tr")).to_have_count(12)
+    expect(page).to_have_url(re.compile("search=project"))
+    page.goto("/?sort=name")
+    expect(page.locator(".projects tbody tr").first).to_contain_text("project 000")
