@@ -70,9 +70,11 @@ class DocumentAnswers:
         if kind in ("integer", "number"):
             return schema.get("minimum", 3)
         if kind == "boolean":
-            return True
+            return False
         if kind == "null":
             return None
+        if name.endswith("uri"):
+            return "postgresql://reader:secret@localhost:5432/neondb"
         if schema.get("format") == "date-time":
             return "2026-01-31T12:00:00Z"
         return "quiet-heron-12345678" if name.endswith("id") else f"a {name or 'text'}"
