@@ -9,6 +9,7 @@ from typing import Final
 from console.api_errors import APIError, NonsenseAnswer, NotFound
 from console.api_results import objects, text
 from console.api_transport import Transport
+from console.side_by_side import each_or_none, side_by_side
 
 # Of a stream, bytes of a line: more is no event of this API.
 LONGEST_LINE: Final = 1 << 20
@@ -17,8 +18,9 @@ OPERATIONS_READ: Final = 10
 # Events of what was only read, which changes nothing: a page that says how to connect makes one
 # itself.
 OF_READING: Final = ("role.password_revealed",)
-# Of an account, at each look: the list of projects, and the endpoints of so many of them in turn.
-PROJECTS_READ, PROJECTS_AT_ONCE = 100, 4
+# Of an account, at each look: the list of projects, and the endpoints of so many of them in turn,
+# as servers bound the calls of a key. What happens to an endpoint of one of more is seen later.
+PROJECTS_READ, PROJECTS_AT_ONCE = 100, 8
 
 
 class ChangeCalls:
@@ -46,30 +48,30 @@ class ChangeCalls:
         """
         transport = self._transport.again()
 
-        def asked(*path: str, limit: int = 0) -> object:
-            return transport.get(*path, query={"limit": limit} if limit else None)
+        def digest(*path: str, limit: int = 0) -> str:
+            return _digest(lambda: transport.get(*path, query={"limit": limit} if limit else None))
 
         if project_id:
             own = ("projects", project_id)
-            found = {
-                "operations": _digest(lambda: asked(*own, "operations", limit=OPERATIONS_READ)),
-                "endpoints": _digest(lambda: asked(*own, "endpoints")),
-                "branches": _digest(lambda: asked(*own, "branches")),
-            }
-            if set(found.values()) == {NotFound.__name__}:
+            operations, endpoints, branches = side_by_side(
+                lambda: digest(*own, "operations", limit=OPERATIONS_READ),
+                lambda: digest(*own, "endpoints"),
+                lambda: digest(*own, "branches"),
+            )
+            if {operations, endpoints, branches} == {NotFound.__name__}:
                 raise NotFound("There is no such project.", status=404)
-            return found
+            return {"operations": operations, "endpoints": endpoints, "branches": branches}
         try:
-            projects = asked("projects", limit=PROJECTS_READ)
+            projects = transport.get("projects", query={"limit": PROJECTS_READ})
             named = (text(item, "id") for item in objects(projects, "projects"))
             ids = [one for one in named if one]
         except APIError as error:
             return {"projects": type(error).__name__}
-        found = {"projects": _digest(lambda: projects)}
         first = turn * PROJECTS_AT_ONCE % max(len(ids), 1)
-        for one in ids[first : first + PROJECTS_AT_ONCE]:
-            found[one] = _digest(lambda one=one: asked("projects", one, "endpoints"))  # type: ignore[misc]
-        return found
+        chosen = ids[first : first + PROJECTS_AT_ONCE]
+        found = each_or_none(lambda one: digest("projects", one, "endpoints"), chosen)
+        own_digests = {one: own for one, own in zip(chosen, found, strict=True) if own}
+        return {"projects": _digest(lambda: projects), **own_digests}
 
 
 def _tells_of_change(line: bytes) -> bool:

@@ -17,11 +17,15 @@ from console.api_errors import APIError, NotFound, NotOffered, TooManyRequests
 
 log = logging.getLogger(__name__)
 
-# Seconds between two looks where there is no stream, or none just now.
-LOOK_EVERY = 2.5
-# Seconds until a stream is asked for again: that broke off, that was one too many, that the
-# server does not have.
-AFTER_A_BREAK, AFTER_TOO_MANY, AFTER_NONE = 1.0, 30.0, 600.0
+# Seconds between two looks where there is no stream, or none just now. With two looks, and the
+# page that then asks for itself, what begins elsewhere is to be seen within three.
+LOOK_EVERY = 1.25
+# Seconds until a stream is asked for again that broke off, and that was one too many.
+AFTER_A_BREAK, AFTER_TOO_MANY = 1.0, 30.0
+# Seconds until one is that the server does not have: at first, and twice as many each time it says
+# so. The most where it has had one, which something in front of it may have denied while it was
+# restarted; and where it never had.
+AFTER_NONE, MOST_AFTER_ONE, MOST_AFTER_NONE = 2.0, 30.0, 600.0
 # Seconds that a watch goes on without readers: they come back with the next page.
 LINGERS = 10.0
 # Of one key: watches, of which each asks the API, and their readers; more get along without.
@@ -45,6 +49,11 @@ class Watch:
         self._left_at = time.monotonic()
         self._looks = 0
         self._seen: dict[str, str] = {}
+        # How many times in a row the server has had no stream, and whether it ever had one.
+        self._denials = 0
+        self._has_had_one = False
+        # How many looks in a row were too many for it.
+        self._too_many = 0
         # Once set, nothing more is told.
         self.has_ended = False
 
@@ -111,11 +120,14 @@ class Watch:
             for has_changed in self._calls.follow(self._project_id):
                 if has_changed or not has_begun:
                     self._tell()
-                has_begun = True
+                has_begun = self._has_had_one = True
+                self._denials = 0
                 if not self._goes_on():
                     break
         except NotOffered:
-            return AFTER_NONE
+            most = MOST_AFTER_ONE if self._has_had_one else MOST_AFTER_NONE
+            self._denials += 1
+            return _doubled(AFTER_NONE, self._denials - 1, most=most)
         except TooManyRequests:
             return AFTER_TOO_MANY
         except APIError as error:
@@ -141,12 +153,23 @@ class Watch:
             self._seen.update(found)
             if time.monotonic() >= deadline:
                 break
-            time.sleep(LOOK_EVERY)
+            is_too_many = TooManyRequests.__name__ in found.values()
+            self._too_many = self._too_many + 1 if is_too_many else 0
+            self._rest(_doubled(LOOK_EVERY, self._too_many, most=AFTER_TOO_MANY))
+
+    def _rest(self, seconds: float) -> None:
+        with self._news:
+            self._news.wait_for(lambda: self.has_ended, seconds)
 
     def _tell(self) -> None:
         with self._news:
             self._changes += 1
             self._news.notify_all()
+
+
+def _doubled(seconds: float, times: int, *, most: float) -> float:
+    # Beyond some there is no telling them apart, and soon no float to hold them.
+    return min(seconds * 2.0 ** min(times, 20), most)
 
 
 _lock = threading.Lock()

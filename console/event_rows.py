@@ -58,7 +58,10 @@ class EventRow:
     def _told(self) -> tuple[str, str]:
         told = self.event.summary or self.type.label
         if not self.event.type.startswith("operation."):
-            return _quoted(told), ""
+            # What has changed it names last, as it stands in the event.
+            sentence, colon, rest = told.rpartition(": ")
+            names = (_field(one) if one in self.event.changes else one for one in rest.split(", "))
+            return _quoted(f"{sentence}{colon}{', '.join(names)}"), ""
         # The API calls actions by their names in its own language.
         for action in ACTIONS:
             told = told.replace(f"operation {action} ", f"operation “{action_name(action)}” ")

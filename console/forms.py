@@ -168,7 +168,7 @@ class SizeFields(forms.Form):
 class EndpointForm(SizeFields):
     branch_id = OpenChoiceField(label="Branch", help_text="Only branches without an endpoint.")
     pooler_enabled = forms.BooleanField(
-        label="Pool connections",
+        label="Pooling",
         required=False,
         help_text="Through PgBouncer in transaction mode, at a host name of its own.",
     )

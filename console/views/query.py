@@ -55,14 +55,17 @@ def show(request: ConsoleRequest, project_id: str) -> HttpResponse:
 
 def _place(request: ConsoleRequest, project_id: str, form: QueryForm) -> dict[str, Any]:
     """The form's lists, filled; what was typed and answered is not lost for want of them."""
+    is_asked_for = request.POST.get("act") == "choose"
     try:
         return _offer(request, project_id, form)
-    except APIError:
-        if request.method != "POST":
+    except APIError as problem:
+        # A page that is open says so, and keeps the lists that it has.
+        if request.method != "POST" or (request.htmx and is_asked_for):
             raise
+        refused = {"refused": words_beside(problem)} if is_asked_for else {}
     form.offer_branches([], [])
     form.offer_place([], [])
-    return {"project": Project.read({"id": project_id}), "has_branch": True}
+    return {"project": Project.read({"id": project_id}), "has_branch": True, **refused}
 
 
 def _offer(request: ConsoleRequest, project_id: str, form: QueryForm) -> dict[str, Any]:

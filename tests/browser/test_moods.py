@@ -81,7 +81,8 @@ HARMLESS: dict[str, Callable[[Relay], None]] = {
 class Scene:
     """Pages of a console for a server that the test has in its hand, all of them open."""
 
-    def __init__(self, api: Relay, shop: Project, pages: dict[str, Page]) -> None:
+    def __init__(self, console_url: str, api: Relay, shop: Project, pages: dict[str, Page]) -> None:
+        self.console_url = console_url
         self.api = api
         self.shop = shop
         self.pages = pages
@@ -90,10 +91,22 @@ class Scene:
     def project(self) -> Page:
         return self.pages["project"]
 
+    def renew(self) -> None:
+        """All of them at once; what comes of it is waited for elsewhere."""
+        for page in self.pages.values():
+            page.evaluate("Perch.renew()")
+
     def wait(self) -> None:
         """As long as it takes until a region is asked for again."""
         for page in self.pages.values():
             page.clock.run_for(AGAIN + 500)
+
+    def listen_afresh(self) -> None:
+        """As each page does that is shown again. One whose clock was run far ahead has taken its
+        channel for a dead one, and looks for itself."""
+        for page in self.pages.values():
+            with page.expect_response(re.compile("/changes")):
+                page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
 
 
 @pytest.fixture(scope="module")
@@ -120,17 +133,20 @@ def _scene(browser: Browser, stack: Stack) -> Iterator[Scene]:
         relay(stack.api_url) as api,
         another_console(api.url, MANAGEMENT_API_TIMEOUT=str(PATIENCE)) as url,
     ):
-        made = {}
+        made: dict[str, Page] = {}
+        state = None
         for name, path in paths.items():
             # A context of its own for each: of one console a browser has but six connections.
-            page, _ = new_page(browser, url, may_fail=True)
+            page, _ = new_page(browser, url, may_fail=True, storage_state=state)
             page.clock.install()
-            sign_in(page, shop.client.key)
+            if state is None:
+                sign_in(page, shop.client.key)
+                state = page.context.storage_state()
             with page.expect_response(re.compile("/changes")):
                 page.goto(path)
             mark(page)
             made[name] = page
-        yield Scene(api, shop, made)
+        yield Scene(url, api, shop, made)
         for page in made.values():
             page.context.close()
 
@@ -184,24 +200,6 @@ def expect_typed(page: Page, typed: str) -> None:
     expect(page.locator("dialog[open]").get_by_label("Suspend after")).to_have_value(typed)
 
 
-def test_what_begins_elsewhere_appears_on_every_page(scene: Scene) -> None:
-    """The first of all: a server that once had no events is looked at for a while, which takes
-    longer."""
-    scene.shop.done(scene.shop.start())
-    for name, where in SEEN.items():
-        expect(scene.pages[name].locator(where).first, name).to_contain_text("Active")
-    newest = {name: scene.pages[name].locator(where).first for name, where in TOLD.items()}
-    before = {name: row.inner_text() for name, row in newest.items()}
-    scene.shop.suspend()
-    for name, where in SEEN.items():
-        expect(scene.pages[name].locator(where).first, name).to_contain_text("Idle", timeout=SOON)
-    for name, row in newest.items():
-        expect(row, name).to_contain_text(re.compile("Suspend|sleep|idle"), timeout=SOON)
-        assert row.inner_text() != before[name]
-    for page in scene.pages.values():
-        assert_not_reloaded(page)
-
-
 @pytest.mark.parametrize("mood", MOODS)
 def test_a_mood_passes(scene: Scene, mood: str) -> None:
     begin, words = MOODS[mood]
@@ -210,8 +208,8 @@ def test_a_mood_passes(scene: Scene, mood: str) -> None:
     headings = {name: one.locator("h1").inner_text() for name, one in scene.pages.items()}
     typed = type_something(scene)
     with in_the_mood(scene, begin):
+        scene.renew()
         for name, one in scene.pages.items():
-            one.evaluate("Perch.renew()")
             line = one.locator("#poll [role=alert]")
             expect(line, name).to_contain_text(re.compile(words))
             expect(line, name).to_have_count(1)
@@ -241,23 +239,21 @@ def test_what_is_odd_or_late_is_no_trouble(scene: Scene, mood: str) -> None:
     page = scene.project
     dialog = page.locator("dialog[open]")
     with in_the_mood(scene, HARMLESS[mood]):
-        for one in scene.pages.values():
-            one.evaluate("Perch.renew()")
+        scene.renew()
         scene.wait()
         expect_typed(page, type_something(scene))
         page.keyboard.press("Escape")
         expect(dialog).to_have_count(0)
         expect_whole(scene)
-    for one in scene.pages.values():
-        one.evaluate("Perch.renew()")
+    scene.renew()
     expect_whole(scene)
     expect_alive(scene)
 
 
 def test_what_was_gone_by_mistake_comes_back(scene: Scene) -> None:
     with in_the_mood(scene, refuses(404)):
+        scene.renew()
         for name, page in scene.pages.items():
-            page.evaluate("Perch.renew()")
             # Of what a server may lack as a whole the page says that, and asks again.
             gone = page.locator("#main.gone").or_(page.get_by_text("does not have that"))
             expect(gone.first, name).to_be_visible()
@@ -278,9 +274,65 @@ def test_what_was_gone_by_mistake_comes_back(scene: Scene) -> None:
         page.clock.run_for(61_000)
         expect(page.locator("#main.gone"), name).to_have_count(0)
         expect(page.locator("main [inert]"), name).to_have_count(0)
+    scene.listen_afresh()
     expect_whole(scene)
     expect_alive(scene)
 
+
+@pytest.fixture(scope="module")
+def query(browser: Browser, _scene: Scene) -> Iterator[Page]:
+    """A query page that is open, with an answer."""
+    page, _ = new_page(browser, _scene.console_url, may_fail=True)
+    sign_in(page, _scene.shop.client.key)
+    page.goto(f"{_scene.shop.path}/query")
+    mark(page)
+    yield page
+    page.context.close()
+
+
+@pytest.mark.parametrize("mood", MOODS)
+def test_a_mood_passes_over_an_open_query(scene: Scene, query: Page, mood: str) -> None:
+    begin, words = MOODS[mood]
+    said = re.compile(f"{words}|refused by the test", re.IGNORECASE)
+    sql, run = query.get_by_label("SQL"), query.locator("#run")
+    answer, tables = query.locator("#answer"), query.locator("#tables")
+    show_tables = query.locator("#show-tables")
+    sql.fill("SELECT 6 * 7 AS answer")
+    query.get_by_label("At most").select_option(index=2)
+    run.click()
+    expect(answer.get_by_role("cell", name="42")).to_be_visible()
+    chosen = query.evaluate(CHOSEN)
+    typed = "SELECT 'what is typed since'\n  -- and not run yet"
+    sql.fill(typed)
+    with in_the_mood(scene, begin):
+        # Asked for by a change of the branch: what was answered stays, as does what was chosen.
+        query.evaluate("document.getElementById('choose-branch').click()")
+        expect(query.locator(".notice.failure")).to_contain_text(said)
+        expect(query.locator(".htmx-request")).to_have_count(0)
+        expect(answer.get_by_role("cell", name="42")).to_be_visible()
+        assert query.evaluate(CHOSEN) == chosen
+        query.locator(".notice.failure [data-dismiss]").click()
+        for part, button in ((answer, run), (tables, show_tables), (answer, run)):
+            button.click()
+            expect(query.locator(".htmx-request")).to_have_count(0)
+            expect(part.locator(".error")).to_have_count(1)
+            expect(part.locator(".error")).to_contain_text(said)
+            expect(sql).to_have_value(typed)
+        expect(query.locator(".notice.failure")).to_have_count(0)
+        expect(query.locator("#trouble")).to_be_hidden()
+        assert "Traceback" not in query.content()
+    assert query.evaluate(CHOSEN) == chosen
+    run.click()
+    expect(answer.get_by_role("cell", name="what is typed since")).to_be_visible()
+    expect(answer.locator(".error")).to_have_count(0)
+    show_tables.click()
+    expect(tables.locator(".error")).to_have_count(0)
+    assert_not_reloaded(query)
+
+
+# What is chosen and what is on offer, in every list of the form.
+CHOSEN = """() => [...document.querySelectorAll("form.query select")]
+    .map((one) => [one.name, one.value, one.options.length])"""
 
 # Where what happens to an endpoint is seen, and how: it goes to sleep, or wakes.
 SEEN = {
@@ -296,3 +348,19 @@ TOLD = {
     "events": "#live .activity > li",
     "activity": "#live .activity > li",
 }
+
+
+def test_what_begins_elsewhere_appears_on_every_page(scene: Scene) -> None:
+    scene.shop.done(scene.shop.start())
+    for name, where in SEEN.items():
+        expect(scene.pages[name].locator(where).first, name).to_contain_text("Active")
+    newest = {name: scene.pages[name].locator(where).first for name, where in TOLD.items()}
+    before = {name: row.inner_text() for name, row in newest.items()}
+    scene.shop.suspend()
+    for name, where in SEEN.items():
+        expect(scene.pages[name].locator(where).first, name).to_contain_text("Idle", timeout=SOON)
+    for name, row in newest.items():
+        expect(row, name).to_contain_text(re.compile("Suspend|sleep|idle"), timeout=SOON)
+        assert row.inner_text() != before[name]
+    for page in scene.pages.values():
+        assert_not_reloaded(page)

@@ -184,6 +184,10 @@ class Misbehaving:
     # closed half-way.
     length: int = 0
 
+    def asked_for(self, words: str) -> int:
+        """How many times anything with these words was."""
+        return sum(words in one for one in self.asked)
+
     def refuse(self, status: int, message: str = "", **headers: str) -> None:
         self.status = status
         self.headers = headers

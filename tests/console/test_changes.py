@@ -158,21 +158,86 @@ def test_a_server_without_events_is_looked_at(
         assert before <= 3
         alice.api.finish(alice.api.post(f"{endpoint}/suspend"))
         wait_for(lambda: changed(said) > before, "what has changed")
-    assert plain_api.asked_for("/events") == 1
     alice.api.finish(alice.api.post(f"{endpoint}/start"))
+
+
+def test_what_is_looked_for_is_told_in_time_for_the_page_to_be_read(
+    plain_api: Relay, alice: Person, shop: Shop
+) -> None:
+    """Within the three seconds that a change has to appear."""
+    dev = f"/projects/{shop.id}/branches/{shop.dev_id}"
+    with listening(alice, f"{shop.url}/changes") as said:
+        wait_for(lambda: changed(said), "the beginning")
+        for name in ("renamed", "dev"):
+            before = changed(said)
+            alice.api.patch(dev, {"branch": {"name": name}})
+            wait_for(lambda: changed(said) > before, "the branch's new name", timeout=2)  # noqa: B023
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred times as fast."""
+    for name in ("LOOK_EVERY", "AFTER_A_BREAK", "AFTER_TOO_MANY", "AFTER_NONE", "MOST_AFTER_ONE"):
+        monkeypatch.setattr(changes, name, getattr(changes, name) / 100)
+
+
+@pytest.mark.usefixtures("hurried")
+def test_a_server_without_events_is_asked_for_them_ever_more_rarely(
+    dave: Person, misbehaving: Misbehaving
+) -> None:
+    misbehaving.apart["/events"] = (404, b"")
+    with listening(dave, "/projects/p/changes"):
+        wait_for(lambda: misbehaving.asked_for("/branches") > 60, "many looks")
+        first = misbehaving.asked_for("/events")
+        assert 3 <= first <= 9
+        wait_for(lambda: misbehaving.asked_for("/branches") > 120, "as many again")
+        assert misbehaving.asked_for("/events") - first <= 2
+
+
+@pytest.mark.usefixtures("hurried")
+def test_a_server_that_had_events_is_soon_asked_for_them_again(
+    dave: Person, misbehaving: Misbehaving
+) -> None:
+    """However often it has said meanwhile, as what stands in front of it may, that it has none."""
+    stream = (200, b"data: {}\n\n")
+    misbehaving.headers = {"Content-Type": "text/event-stream"}
+    misbehaving.apart["/events"] = stream
+    with listening(dave, "/projects/p/changes") as said:
+        wait_for(lambda: changed(said), "the beginning")
+        misbehaving.apart["/events"] = (404, b"")
+        wait_for(lambda: misbehaving.asked_for("/branches") > 100, "many looks")
+        misbehaving.apart["/events"] = stream
+        before = changed(said)
+        wait_for(lambda: changed(said) > before, "the stream", timeout=2)
+
+
+@pytest.mark.usefixtures("hurried")
+def test_a_server_that_asks_for_a_pause_is_looked_at_more_rarely(
+    dave: Person, misbehaving: Misbehaving
+) -> None:
+    misbehaving.refuse(429)
+    with listening(dave, "/projects/p/changes") as said:
+        wait_for(lambda: changed(said), "the beginning")
+        wait_for(lambda: misbehaving.asked_for("/branches") > 4, "some looks")
+        before = misbehaving.asked_for("/branches")
+        time.sleep(1)
+        # At LOOK_EVERY these would be eighty.
+        assert misbehaving.asked_for("/branches") - before <= 10
+        misbehaving.status = 200
+        wait_for(lambda: misbehaving.asked_for("/branches") - before > 40, "looks again")
 
 
 def test_an_account_is_looked_at_a_few_projects_at_a_time(
     dave: Person, misbehaving: Misbehaving
 ) -> None:
-    projects = ", ".join(f'{{"id": "p{number}"}}' for number in range(10))
+    projects = ", ".join(f'{{"id": "p{number}"}}' for number in range(20))
     misbehaving.body = f'{{"projects": [{projects}], "endpoints": []}}'.encode()
     calls = ChangeCalls(Transport("daves-key", default_server()))
     for turn in range(3):
         calls.look("", turn)
     asked = [path.split("?")[0] for path in misbehaving.asked if "endpoints" in path]
-    assert len(asked) == 10
-    assert len(set(asked)) == 10
+    assert len(asked) == 20
+    assert len(set(asked)) == 20
 
 
 def test_an_api_that_goes_and_comes_back_is_told_of(

@@ -8,7 +8,7 @@ import re
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from tests.support.specification import specification
 
@@ -124,8 +124,13 @@ class Answers:
         return "<Žluť & “x”>" if is_strange else f"a {field_name or 'text'}"
 
 
+class Answering(Protocol):
+    def answer(self, method: str, path: str) -> tuple[int, Any]:
+        """The status and the body."""
+
+
 @contextlib.contextmanager
-def serving(answers: Answers) -> Iterator[str]:
+def serving(answers: Answering) -> Iterator[str]:
     """A server that answers so; its address, with /api/v2."""
 
     class Handler(http.server.BaseHTTPRequestHandler):

@@ -15,6 +15,7 @@ import requests
 
 from tests.support.stack import free_port
 
+API = "/api/v2"
 # Of an answer, what is this hop's own.
 NOT_PASSED_ON = {"transfer-encoding", "connection", "content-encoding", "content-length"}
 
@@ -71,7 +72,7 @@ def relay(api_url: str) -> Iterator[Relay]:
             return self.answer if name.startswith("do_") else super().__getattribute__(name)
 
         def answer(self) -> None:
-            path = self.path.removeprefix("/api/v2")
+            path = self.path.removeprefix(API)
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             state.asked.append(f"{self.command} {path}")
             time.sleep(state.delay)
@@ -95,7 +96,8 @@ def relay(api_url: str) -> Iterator[Relay]:
             headers = {k: v for k, v in self.headers.items() if k.lower() != "host"}
             with requests.request(
                 self.command,
-                state.api_url + path,
+                # What is beside the API too.
+                (state.api_url if path != self.path else state.api_url.removesuffix(API)) + path,
                 headers=headers,
                 data=body,
                 stream=True,
@@ -155,7 +157,7 @@ def relay(api_url: str) -> Iterator[Relay]:
     server.block_on_close = False
     thread = threading.Thread(target=server.serve_forever, args=[0.01], daemon=True)
     thread.start()
-    state.url = f"http://127.0.0.1:{server.server_port}/api/v2"
+    state.url = f"http://127.0.0.1:{server.server_port}{API}"
     yield state
     state.is_away = True
     server.shutdown()
