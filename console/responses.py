@@ -18,7 +18,15 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.safestring import SafeString
 
 from console import polling
-from console.api_errors import APIError, Forbidden, NotFound, NotOffered, Unauthorized
+from console.api_errors import (
+    APIError,
+    BrokenOff,
+    Forbidden,
+    NotFound,
+    NotOffered,
+    TooSlow,
+    Unauthorized,
+)
 from console.forms import FIELDS_OF_ATTRIBUTES, EmptyForm
 from console.losses import Loss
 from console.reach import out_of_reach
@@ -236,6 +244,7 @@ def show_problem(request: ConsoleRequest, problem: APIError) -> HttpResponse:
         return show_notices(request, status=problem.page_status)
     context = {
         "problem": problem,
+        "advice": _advice(request, problem),
         "retry_url": request.get_full_path() if request.method == "GET" else _page_of(request),
         "is_gone": isinstance(problem, NotFound | NotOffered) and problem.is_told,
         "sign_in_url": sign_in_url(request) if isinstance(problem, Forbidden) else "",
@@ -296,6 +305,12 @@ def spell_out(problem: APIError) -> str:
 
 def _sentence(words: str) -> str:
     return words[:1].upper() + words[1:].rstrip(".")
+
+
+def _advice(request: ConsoleRequest, problem: APIError) -> str:
+    """Who asked for nothing but a page need not look for what may have happened."""
+    is_reading = request.method == "GET" and isinstance(problem, BrokenOff | TooSlow)
+    return "" if is_reading else problem.advice
 
 
 def _page_of(request: ConsoleRequest) -> str:

@@ -301,4 +301,4 @@ def test_the_settings_that_postgres_takes_are_listed_with_what_they_may_be(
 
 
 def test_it_is_told_since_when(carol: Person, still_shop: Shop) -> None:
-    assert "Active since" in Page(carol.get(still_shop.endpoint_url)).text
+    assert "Active for" in Page(carol.get(still_shop.endpoint_url)).text
