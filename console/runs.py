@@ -184,6 +184,8 @@ SAID_OTHERWISE = {
 }
 RESTORE = "Restore branch {branch}"
 RESTORE_OR_CREATE = "Copy the data of branch {branch} again"
+# Its branch is not among the project's: it has gone, or is the data of a snapshot.
+SNAPSHOT_OR_CREATE = "Take a snapshot, or create branch {branch}"
 
 
 def asked(run: Run, names: Names) -> str:
@@ -191,7 +193,9 @@ def asked(run: Run, names: Names) -> str:
     actions = tuple(operation.action for operation in run.operations)
     begun_by = run.initiator.type if run.initiator else ""
     words = SAID_OTHERWISE.get((begun_by, actions)) or WHOLE_REQUESTS.get(actions)
-    if actions == ("create_branch",):
+    if actions == ("create_branch",) and names.branches and run.branch_id not in names.branches:
+        words = SNAPSHOT_OR_CREATE
+    elif actions == ("create_branch",):
         is_restore = names.is_restore(run)
         words = RESTORE_OR_CREATE if is_restore is None else RESTORE if is_restore else words
     about = {"branch": names.branch(run.branch_id), "endpoint": run.endpoint_id}

@@ -91,7 +91,7 @@ def test_a_first_day_with_perch(signed_in: Page) -> None:
     dialog.get_by_role("button", name="Create branch").click()
     expect(page.get_by_role("heading", name="dev")).to_be_visible()
     expect_quiet(page)
-    page.get_by_role("button", name="Create an endpoint").click()
+    page.get_by_role("button", name="Create endpoint").click()
     dialog.get_by_role("button", name="Create endpoint").click()
     perching = page.locator(".perching")
     expect(perching).to_contain_text("Active", timeout=20_000)
