@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from controlplane.compute.patience import heed_cancel
 
 # A start has about as much to wait for, the disk and its first processes, as to compute.
-STARTS_PER_CORE = 3
+STARTS_PER_CORE = 2
 # Seconds until a turn is over for the others, whatever has become of it.
 LONGEST_TURN = 0.5
 # Seconds between two looks at whether what waits is still wanted.
