@@ -40,7 +40,7 @@ class ApiKeyForm(forms.Form):
         return last_day
 
     def offer_projects(self, projects: Iterable[Project]) -> None:
-        every = [("", "All of the account")]
+        every = [("", "All projects")]
         offer(self, "project_id", [*every, *((one.id, project_in_list(one)) for one in projects)])
 
     def without_limits(self) -> None:

@@ -27,8 +27,9 @@ class PgSetting:
 def _range(data: JSONObject) -> str:
     values = data.get("values")
     if isinstance(values, list) and values:
-        return ", ".join(str(value) for value in values)
+        *others, last = map(str, values)
+        return f"{', '.join(others)} or {last}" if others else last
     low, high, unit = text(data, "min"), text(data, "max"), text(data, "unit")
     if low and high:
-        return f"{low} to {high}" + (f"; a bare number is in {unit}" if unit else "")
+        return f"{low} to {high}" + (f"; a bare number is in units of {unit}" if unit else "")
     return {"bool": "on or off", "string": "text"}.get(text(data, "type"), "")

@@ -43,6 +43,10 @@ class Webhook:
     # Signs what is sent. In the answers alone that make it.
     secret: str
 
+    @property
+    def is_failing(self) -> bool:
+        return self.enabled and self.failing_since is not None
+
     @classmethod
     def read(cls, data: JSONObject) -> "Webhook":
         return cls(
@@ -71,6 +75,11 @@ class Delivery:
     attempted_at: datetime | None
     response_status: int | None
     error: str
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether its last attempt has."""
+        return bool(self.error) or (self.response_status or 0) >= 300
 
     @classmethod
     def read(cls, data: JSONObject) -> "Delivery":

@@ -49,7 +49,7 @@ class BranchRow:
             return "The default branch stays"
         if self.branch.protected:
             return "A protected branch stays"
-        return "Delete its children first" if self.children else ""
+        return "A branch with children stays" if self.children else ""
 
     @property
     def tree_width(self) -> float:

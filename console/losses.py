@@ -38,7 +38,7 @@ def of_branch(
         _counted("database", databases, [database.name for database in databases.items]),
         _counted("role", roles, [role.name for role in roles.items]),
         Loss("Data", size(branch.logical_size)) if branch.logical_size is not None else None,
-        Loss("Its snapshots", _listed(kept), stays=True) if kept else None,
+        Loss("Its snapshots", f"stay: {_listed(kept)}", stays=True) if kept else None,
     ]
     return [loss for loss in losses if loss]
 
@@ -47,7 +47,7 @@ def of_endpoint(endpoint: Endpoint, branch_name: str) -> list[Loss]:
     return [
         Loss("Host", endpoint.host),
         Loss("Its connections", "drop at once; no client finds that host again"),
-        Loss(f"The branch {branch_name}", "with its databases and data", stays=True),
+        Loss(f"The branch {branch_name}", "stays, with its databases and data", stays=True),
     ]
 
 

@@ -16,9 +16,9 @@ class PreferencesForm(forms.Form):
         choices=list(THEMES.items()),
     )
     shortcuts = forms.BooleanField(
-        label="Shortcuts of a single key",
+        label="Shortcuts by plain keys",
         required=False,
-        help_text="As “g p” for projects. Ctrl-K works either way.",
+        help_text="As “g”, then “p”, for projects. Ctrl-K works either way.",
     )
 
 

@@ -96,6 +96,9 @@ def problems_beside(form: forms.Form, field: str = "") -> Generator[None]:
 # “… invalid: endpoint.branch_id (field required); endpoint.name (…)”.
 INVALID = re.compile(r"(?P<path>[\w.]+) \((?P<why>.*?)\)(?:; |$)", re.DOTALL)
 
+# “branch already exists; branch_name:"dev"”.
+TAKEN = re.compile(r'(?P<kind>\w+) already exists; \w+_name:"(?P<name>[^"]*)"', re.IGNORECASE)
+
 # And of one value within a field: “settings.pg_settings.work_mem: must be …”.
 NAMED = re.compile(r"(?P<path>\w+(?:\.[\w$]+)+): (?P<why>.*)", re.DOTALL)
 
@@ -112,6 +115,9 @@ def _find_faults(form: forms.Form, field: str, problem: APIError) -> list[tuple[
                 break
     if found:
         return [(at_fault, _in_labels(form, words)) for at_fault, words in found]
+    if taken := TAKEN.search(problem.message):
+        words = f"There is a {taken['kind'].lower()} called “{taken['name']}” already."
+        return [("name" if "name" in form.fields else field, words)]
     is_its_fault = problem.page_status in (400, 409, 422)
     if is_its_fault and (value := _value_at_fault(form, problem.message)):
         return [value]

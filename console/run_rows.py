@@ -70,7 +70,8 @@ def run_row(project_id: str, run: Run, names: Names, warning: str = "") -> RunRo
 
 # What failed → how things stand after it, and what leads on. As Perch does it.
 AFTER_A_FAILURE = {
-    "start_compute": "The endpoint is idle. The next connection tries again, and so does Start.",
+    "start_compute": "The endpoint is idle. The next connection starts it again, and so does Try "
+    "again.",
     "apply_config": "The endpoint goes on with what it had before.",
     "create_branch": "The branch holds no data yet. Try again makes it, and so does a start of its "
     "endpoint; or delete it.",

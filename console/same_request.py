@@ -20,6 +20,7 @@ from console.request import ConsoleRequest
 from console.sent_requests import PLACE, SENT, Sent
 
 KEY = "$NEON_API_KEY"
+NEXT_LINE = " \\\n  "
 # In the place of its command, where a form asks for more than that can.
 UNSAID = "# neonctl has no option for all of this; curl has."
 
@@ -54,13 +55,16 @@ def same_request(
     command = ""
     if sent.neonctl:
         arguments = {name: shlex.quote(value) for name, value in named.items()}
-        command = f"neonctl {sent.neonctl.format(**arguments)} --api-host {shlex.quote(url)}"
+        command = f"neonctl {sent.neonctl} --api-host {shlex.quote(url)}"
+        # A line for each option, as a narrow window breaks words at their hyphens.
+        command = command.replace(" --", f"{NEXT_LINE}--").format(**arguments)
     asked = {*sent.fields, *sent.options, *sent.ticked, *sent.flags}
-    values = {name: _value(form, name, sent.method) for name in asked}
+    values = {name: _value(form, name, sent) for name in asked}
     always = {**sent.always, **also}
     template = {
         "curl": head,
         "method": sent.method,
+        "whole": sent.is_whole,
         "neonctl": command,
         "fields": sent.fields,
         "always": always,
@@ -77,7 +81,7 @@ def same_request(
     )
 
 
-def _value(form: forms.Form, name: str, method: str) -> Any:
+def _value(form: forms.Form, name: str, sent: Sent) -> Any:
     """What is filled in just now, as JSON has it; None where that is nothing, or no change."""
     if name == "lifetime" and isinstance(form, LifetimeFields):
         end = form.filled_in_end()
@@ -85,16 +89,17 @@ def _value(form: forms.Form, name: str, method: str) -> Any:
     if name not in form.fields:
         return None
     value, kind = form[name].value(), form.fields[name]
+    changes = sent.method == "PATCH"
     if isinstance(kind, forms.ChoiceField) and not (form.is_bound or value):
         # As browsers have it.
         offered: Any = kind.choices
         value = next((key for key, _ in offered), "")
-    elif method == "PATCH" and not (form.is_bound and name in form.changed_data):
+    elif changes and not (sent.is_whole or (form.is_bound and name in form.changed_data)):
         return None
     if name == "pg_settings":
         return {key: setting for key, _, setting in split_lines(str(value))}
     if isinstance(kind, forms.BooleanField):
-        return bool(value) if value or method == "PATCH" else None
+        return bool(value) if value or changes else None
     if value in (None, ""):
         return None
     if isinstance(kind, forms.IntegerField | forms.FloatField):
@@ -136,4 +141,4 @@ def _command(sent: Sent, values: Mapping[str, Any], command: str) -> str:
     given = ((option, values[name]) for name, option in sent.options.items())
     options = [f"{option} {shlex.quote(str(value))}" for option, value in given if value]
     options += [flag for name, flags in sent.flags.items() if (flag := flags[not values[name]])]
-    return " ".join([PLACE.sub(filled, command), *options])
+    return NEXT_LINE.join([PLACE.sub(filled, command), *options])

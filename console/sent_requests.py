@@ -33,6 +33,8 @@ class Sent:
     neonctl: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
     flags: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    # Whether the form sends, with PATCH, what is as it was too.
+    is_whole: bool = False
 
     @property
     def beyond_neonctl(self) -> list[str]:
@@ -65,6 +67,7 @@ SENT: Mapping[str, Sent] = {
         {"name": "project.name"},
         neonctl="projects update {project_id}",
         options={"name": "--name"},
+        is_whole=True,
     ),
     "project_delete": Sent("DELETE", PROJECT, neonctl="projects delete {project_id}"),
     "branch_create": Sent(
@@ -93,6 +96,7 @@ SENT: Mapping[str, Sent] = {
         BRANCH,
         {"name": "branch.name"},
         neonctl=f"branches rename {{branch_id}} [name] {OF_PROJECT}",
+        is_whole=True,
     ),
     "branch_expiry": Sent(
         "PATCH",
@@ -135,7 +139,10 @@ SENT: Mapping[str, Sent] = {
         options={"name": "--name", "owner_name": "--owner-name"},
     ),
     "database_edit": Sent(
-        "PATCH", DATABASE, {"name": "database.name", "owner_name": "database.owner_name"}
+        "PATCH",
+        DATABASE,
+        {"name": "database.name", "owner_name": "database.owner_name"},
+        is_whole=True,
     ),
     "database_delete": Sent("DELETE", DATABASE, neonctl=f"databases delete {{name}} {OF_BRANCH}"),
     "snapshot_create": Sent(

@@ -67,8 +67,15 @@ class Timeline:
         return [(hours, hours == self.hours) for hours in HOURS]
 
 
-def hours_asked(value: str) -> int:
-    return int(value) if value in map(str, HOURS) else USUAL_HOURS
+def hours_asked(value: str) -> int | None:
+    return int(value) if value in map(str, HOURS) else None
+
+
+def hours_of(created_at: datetime | None) -> int:
+    """Those that a project's timeline is of where nobody has asked: a picture of six hours would
+    show of a new one that it is new."""
+    is_new = created_at is not None and datetime.now(UTC) - created_at < timedelta(hours=HOURS[0])
+    return HOURS[0] if is_new else USUAL_HOURS
 
 
 def begin_of(hours: int) -> datetime:

@@ -90,7 +90,7 @@ def span_of(operation: Operation) -> Span | None:
     """From its request to its end, or so far: by its steps, which are told more exactly."""
     parts = [span for span in step_spans(operation) if span]
     if parts:
-        return parts[0][0], max(end for _, end in parts)
+        return _whole(operation, parts)
     end = datetime.now(UTC) if is_unfinished(operation) else operation.updated_at
     if operation.created_at is None or end is None:
         return None
@@ -103,7 +103,13 @@ def _at_work(operation: Operation) -> Span | None:
         return None if not_run_for(operation) else span_of(operation)
     steps = zip(operation.steps, step_spans(operation), strict=True)
     parts = [span for step, span in steps if span and step.name != "waiting"]
-    return (parts[0][0], max(end for _, end in parts)) if parts else None
+    return _whole(operation, parts) if parts else None
+
+
+def _whole(operation: Operation, parts: Sequence[Span]) -> Span:
+    """From the first to the last; what is under way goes on, though its steps are told later."""
+    so_far = [datetime.now(UTC)] if is_unfinished(operation) else []
+    return parts[0][0], max([end for _, end in parts] + so_far)
 
 
 def _offset_ms(scale: Scale | None, at: datetime | None) -> int | None:

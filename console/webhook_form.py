@@ -33,7 +33,7 @@ class WebhookForm(forms.Form):
         ]
 
     def offer_projects(self, projects: Iterable[Project]) -> None:
-        every = ("", "All of the account")
+        every = ("", "All projects")
         offer(self, "project_id", [every, *((one.id, project_in_list(one)) for one in projects)])
 
     def attributes(self) -> dict[str, Any]:

@@ -70,11 +70,12 @@
   };
 
   // A form that was sent has another in its place: what is wrong in it comes first.
-  document.addEventListener("htmx:afterSwap", () => {
+  document.addEventListener("htmx:afterSwap", (event) => {
+    const wrong = event.detail.elt?.closest("#form")?.querySelector("[aria-invalid=true]");
+    if (wrong) wrong.focus();
     const dialog = document.querySelector("dialog[open]");
     if (!dialog || dialog.contains(document.activeElement)) return;
-    const wrong = dialog.querySelector("[aria-invalid=true]");
-    (wrong ?? dialog.querySelector(`[autofocus], ${FOCUSABLE}`))?.focus();
+    dialog.querySelector(`[aria-invalid=true], [autofocus], ${FOCUSABLE}`)?.focus();
   });
 
   // A button that waits for its answer is disabled, and thus loses the focus.

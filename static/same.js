@@ -17,7 +17,7 @@
   const settingsOf = (lines) => Object.fromEntries(
     Array.from(lines.matchAll(/^(.*?)=(.*)$/gm), ([, name, value]) => [name.trim(), value.trim()]));
 
-  function valueOf(field, method) {
+  function valueOf(field, { method, whole }) {
     if (!field) return null;
     if (field.name === "lifetime") return endOf(field, field.form.elements.until);
     if (field.type === "checkbox") {
@@ -27,7 +27,7 @@
     const isSame = field.matches("select")
       ? field.selectedOptions[0]?.defaultSelected
       : field.value === field.defaultValue;
-    if (method === "PATCH" && isSame) return null;
+    if (method === "PATCH" && isSame && !whole) return null;
     if (field.name === "pg_settings") return settingsOf(field.value);
     if (!field.value) return null;
     return field.type === "number" ? Number(field.value) : field.value;
@@ -43,7 +43,7 @@
 
   function write(same) {
     const sent = JSON.parse(same.dataset.same);
-    const value = (name) => valueOf(same.closest("form").elements[name], sent.method);
+    const value = (name) => valueOf(same.closest("form").elements[name], sent);
     const body = sent.always;
     for (const [name, place] of Object.entries(sent.fields)) put(body, place, value(name));
     for (const [name, more] of Object.entries(sent.ticked)) if (value(name)) put(body, ...more);
@@ -57,7 +57,7 @@
     const options = Object.entries(sent.options)
       .map(([name, option]) => (value(name) === null ? "" : `${option} ${quoted(String(value(name)))}`));
     const flags = Object.entries(sent.flags).map(([name, [set, unset]]) => (value(name) ? set : unset));
-    const command = [named, ...options, ...flags].filter(Boolean).join(" ");
+    const command = [named, ...options, ...flags].filter(Boolean).join(" \\\n  ");
     const texts = { curl: sent.curl + data, neonctl: sent.beyond.some(value) ? sent.unsaid : command };
     for (const code of same.querySelectorAll("code[data-kind]")) {
       const text = texts[code.dataset.kind];

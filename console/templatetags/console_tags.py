@@ -50,6 +50,14 @@ def branch_url(project_id: str, branch_id: str) -> str:
 
 
 @register.filter
+def in_a_line(words: str) -> str:
+    """An error of several lines, as Postgres's are, with each of them ended."""
+    lines = [" ".join(line.split()) for line in words.splitlines()]
+    ended = (line if line.endswith((".", ":", ";", ",")) else f"{line}." for line in lines[:-1])
+    return " ".join(filter(None, [*(line for line in ended if line != "."), *lines[-1:]]))
+
+
+@register.filter
 def operation_links(words: str, project_id: str) -> SafeString:
     """The words, where each operation that they name by its id is a link to it."""
     parts = OPERATION_ID.split(words)

@@ -141,9 +141,10 @@ def reassign(request: ConsoleRequest, project_id: str, endpoint_id: str) -> Http
     offer_branches(form, "branch_id", free)
     page = FormPage(
         title="Reassign the endpoint",
-        intro=f"{endpoint_id} keeps its host and serves another branch. Open connections are "
-        "dropped; the next one wakes it there.",
+        intro=f"{endpoint_id} keeps its host and serves another branch. Its open connections "
+        "drop; the next one wakes it there.",
         submit="Reassign",
+        danger=True,
         back=url,
         blocked="" if free or form.is_bound else ALL_TAKEN,
     )
@@ -183,7 +184,8 @@ def settings(request: ConsoleRequest, project_id: str, endpoint_id: str) -> Http
         form.initial.update(EndpointSettingsForm.initial_of(endpoint))
     page = FormPage(
         title="Compute settings",
-        intro="A change restarts an active compute. 1 CU is 1 vCPU and 4 GB.",
+        intro=f"A change restarts the compute of {endpoint_id} if it is active. "
+        "1\N{NO-BREAK SPACE}CU is 1 vCPU and 4 GB.",
         submit="Save",
         back=url,
     )

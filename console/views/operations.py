@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 from django.urls import reverse
 
 from console.api_operations import Operation
-from console.api_results import Branch, Endpoint, Page, stamp
+from console.api_results import Branch, Endpoint, Page, Project, stamp
 from console.filters import OperationFilters
 from console.management_api import ManagementAPI
 from console.outcomes import There, lasting_words
@@ -19,7 +19,15 @@ from console.run_rows import run_row
 from console.runs import Names, Run, runs_of
 from console.side_by_side import each_or_none, or_none, side_by_side
 from console.story import warning_of
-from console.timeline import OPERATIONS_READ, Timeline, begin_of, hours_asked, timeline
+from console.timeline import (
+    OPERATIONS_READ,
+    USUAL_HOURS,
+    Timeline,
+    begin_of,
+    hours_asked,
+    hours_of,
+    timeline,
+)
 
 OPERATIONS_A_PAGE = 25
 # The API takes no more ids in one filter, and lists no more than so many at once of them.
@@ -83,7 +91,7 @@ def _list(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any], Pol
         "can_filter": can_filter,
         "is_filtered": is_filtered,
         "filter_query": filters.query,
-        "timeline": latest and _timeline(project_id, latest, hours, branches, endpoints),
+        "timeline": latest and _timeline(project, latest, hours, branches, endpoints),
         "timeline_url": reverse("operations", args=[project_id]),
     }
     query = filters.chosen | place.query | ({"hours": str(hours)} if "hours" in request.GET else {})
@@ -169,10 +177,11 @@ def _timeline_page(request: ConsoleRequest, project_id: str) -> tuple[dict[str, 
     )
     context = {
         "project": project,
-        "timeline": _timeline(project_id, latest, hours, branches, endpoints),
+        "timeline": _timeline(project, latest, hours, branches, endpoints),
         "timeline_url": reverse("timeline", args=[project_id]),
     }
-    url = f"{reverse('timeline_live', args=[project_id])}?hours={hours}"
+    url = reverse("timeline_live", args=[project_id])
+    url = f"{url}?hours={hours}" if hours else url
     return context, polling(request, url, latest, There.of(endpoints, branches))
 
 
@@ -182,17 +191,20 @@ show_timeline, timeline_live = page_and_region(
 )
 
 
-def _operations_since(api: ManagementAPI, project_id: str, hours: int) -> Sequence[Operation]:
-    since = stamp(begin_of(hours))
+def _operations_since(
+    api: ManagementAPI, project_id: str, hours: int | None
+) -> Sequence[Operation]:
+    since = stamp(begin_of(hours or USUAL_HOURS))
     return api.operations(project_id, limit=OPERATIONS_READ, since=since).items
 
 
 def _timeline(
-    project_id: str,
+    project: Project,
     operations: Sequence[Operation],
-    hours: int,
+    hours: int | None,
     branches: Sequence[Branch],
     endpoints: Sequence[Endpoint] | None,
 ) -> Timeline:
     there = There.of(endpoints, branches)
-    return timeline(project_id, operations, hours, Names.of(branches), there)
+    shown = hours or hours_of(project.created_at)
+    return timeline(project.id, operations, shown, Names.of(branches), there)

@@ -41,7 +41,8 @@ def go(request: ConsoleRequest) -> HttpResponse:
     assert sign_in is not None, "only the signed in come here"
     asked = request.GET.get("q", "")
     here = request.GET.get("project") or _project_of(_shown(request))
-    goals = [*_here(request, here), *_pages(sign_in.account), *_projects(request)]
+    account = sign_in.account
+    goals = [*_here(request, here), *_pages(account), *_projects(request), *_of_console(account)]
     words = asked.lower().split()
     context = {
         "goals": [goal for goal in goals if goal.answers(words)],
@@ -69,10 +70,13 @@ def _pages(account: Account) -> Iterator[Goal]:
         if not account.read_only:
             yield Goal("Create a project", reverse("project_create"), "action", "new")
             yield Goal("Create an API key", reverse("api_key_create"), "action", "new")
+
+
+def _of_console(account: Account) -> Iterator[Goal]:
     if account.is_operator:
         yield Goal("Status of the service", reverse("status"), "page", "hosts worker proxy disk")
     yield Goal("Look and shortcuts", reverse("preferences"), "action", "dark light theme")
-    yield Goal("Shortcuts", reverse("shortcuts"), "page", "keys help")
+    yield Goal("Keyboard shortcuts", reverse("shortcuts"), "page", "keys help")
     yield Goal("Sign in with another key", reverse("sign_in"), "action", "account server")
 
 

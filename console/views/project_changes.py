@@ -87,7 +87,7 @@ def delete(request: ConsoleRequest, project_id: str) -> HttpResponse:
     name, lost = found[0] if found else (project_id, [])
     page = FormPage(
         title=f"Delete the project {name}",
-        intro="It goes, and with it:",
+        intro="It goes for good, and with it:",
         submit="Delete project",
         danger=True,
         back=reverse("project_settings", args=[project_id]),

@@ -1,6 +1,8 @@
 """The roles of a branch: creating, deleting, and their passwords. The name is in the query, as it
 may hold what no path can."""
 
+from collections.abc import Sequence
+
 from django.http import HttpResponse
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods
@@ -49,7 +51,7 @@ def password(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRe
     name = request.GET.get("name", "")
     page = FormPage(
         title=f"The password of {name}",
-        intro="Who knows it can do in the branch's databases what the role may.",
+        intro="Whoever knows it can do in the branch's databases what the role may.",
         submit="Show the password",
         back=reverse("branch", args=[project_id, branch_id]),
     )
@@ -96,19 +98,21 @@ def delete(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
             lambda: request.api.branch(project_id, branch_id),
             part(lambda: request.api.catalog.databases(project_id, branch_id)),
         )
-        owned = ", ".join(one.name for one in databases.items if one.owner_name == name)
+        owned = [one.name for one in databases.items if one.owner_name == name]
         return _deletion_page(name, branch.name, url, owned)
 
     return show_confirmation(request, page, remove)
 
 
-def _deletion_page(name: str, branch_name: str, url: str, owned: str = "") -> FormPage:
+def _deletion_page(name: str, branch_name: str, url: str, owned: Sequence[str] = ()) -> FormPage:
     if owned:
+        are_many = len(owned) > 1
         return FormPage(
             title=f"Delete the role {name}",
             submit="Delete role",
             back=url,
-            blocked=f"{name} owns databases: {owned}. Give them another owner first.",
+            blocked=f"{name} owns the database{'s' * are_many} {', '.join(owned)}. "
+            f"Give {'them' if are_many else 'it'} another owner first.",
         )
     return FormPage(
         title=f"Delete the role {name}",

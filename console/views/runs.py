@@ -166,15 +166,19 @@ def _page(
     retries = told.retries if told else ()
     called = {branch.id: branch.name for branch in branches}
     asked = [event_row(event, there, called) for event in (told.events if told else ())]
+    row = run_row(project.id, run, names)
+    if is_snapshot := any(one.event.type == "snapshot.created" for one in asked):
+        row = replace(row, title="Take a snapshot")
     context = {
         "project": project,
-        "row": run_row(project.id, run, names),
+        "row": row,
         "run": run,
         "here": run_url(project.id, run),
         "waterfall": waterfall(run, names),
         "why": why_failed(run, names),
         "log": "\n".join(log_lines(run)),
-        "things": things(project.id, run, names, there),
+        # The branch that holds a snapshot's data is nobody's to look at.
+        "things": () if is_snapshot else things(project.id, run, names, there),
         "asked": asked,
         "actor": _actor(run, asked),
         "retries": retries_by_run(project.id, run, retries),

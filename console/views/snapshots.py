@@ -82,7 +82,7 @@ def restore(request: ConsoleRequest, project_id: str, snapshot_id: str) -> HttpR
         lambda: choices(request, lambda: request.api.branches(project_id)),
     )
     form.offer_targets(_source_first(branches, snapshots))
-    name = snapshots[0].name if snapshots else "the snapshot"
+    name = f"the snapshot {snapshots[0].name}" if snapshots else "the snapshot"
     page = FormPage(
         title=f"Restore {name}",
         intro="As a new branch, without a parent and without an endpoint; or in the place of a "
@@ -119,7 +119,7 @@ def delete(request: ConsoleRequest, project_id: str, snapshot_id: str) -> HttpRe
     def page() -> FormPage:
         found = choices(request, lambda: _snapshots(request, project_id, snapshot_id))
         return FormPage(
-            title=f"Delete {found[0].name}" if found else "Delete the snapshot",
+            title=f"Delete the snapshot {found[0].name}" if found else "Delete the snapshot",
             intro="It goes for good, and with it:",
             submit="Delete snapshot",
             danger=True,
@@ -140,7 +140,7 @@ def _losses(snapshot: Snapshot) -> list[Loss]:
     much = f"{size(snapshot.full_size)}, " if snapshot.full_size is not None else ""
     return [
         Loss("Its copy of the branch", f"{much}{when}"),
-        Loss("The branch", "and what was restored from it", stays=True),
+        Loss("The branch", "stays, and so does what was restored from it", stays=True),
     ]
 
 

@@ -34,7 +34,9 @@ def cancel(request: ConsoleRequest, project_id: str, operation_id: str) -> HttpR
             blocked = f"It has ended already: {operation_status(operation).label}."
     page = FormPage(
         title="Cancel the operation",
-        intro=f"{WHAT_CANCELLING_DOES} What waits for {name} in the same run is cancelled with it.",
+        intro=""
+        if blocked
+        else f"{WHAT_CANCELLING_DOES} What waits for {name} in the same run is cancelled with it.",
         submit="Cancel operation",
         dismiss="Go back",
         danger=True,

@@ -162,7 +162,7 @@ def test_no_single_key_while_typing_or_switched_off(signed_in: Page, shop: Proje
     page.keyboard.type("gp?")
     expect(page.get_by_label("SQL")).to_have_value("gp?")
     page.goto("/preferences")
-    page.get_by_label("Shortcuts of a single key").uncheck()
+    page.get_by_label("Shortcuts by plain keys").uncheck()
     with page.expect_navigation():
         page.get_by_role("button", name="Save").click()
     page.goto("/status")
@@ -255,7 +255,8 @@ def test_the_same_by_command_follows_what_is_filled_in(signed_in: Page, shop: Pr
         re.compile(r'"expires_at":"\d{4}-[^"]{14}Z","init_source":"schema')
     )
     expect(curl).not_to_contain_text("endpoints")
-    expect(neonctl).to_contain_text(re.compile(r"--expires-at \S+Z --no-compute --schema-only$"))
+    flags = re.compile(r"--expires-at \S+Z \\ --no-compute \\ --schema-only$")
+    expect(neonctl).to_contain_text(flags)
     page.get_by_role("button", name="Copy neonctl").click()
     expect(page.locator("#announce")).to_have_text("Copied")
     assert page.evaluate("navigator.clipboard.readText()") == neonctl.text_content()

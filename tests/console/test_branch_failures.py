@@ -132,7 +132,7 @@ def test_deleting_an_endpoint_names_its_host_and_its_branch(dave: Person, api: M
     page = Page(dave.get("/projects/p/endpoints/e/delete"))
     assert "Delete the endpoint e" in page.text
     assert "Goes: Host e.example" in page.text
-    assert "Stays: The branch dev" in page.text
+    assert "The branch dev stays" in page.text
 
 
 def test_deleting_a_project_names_what_is_in_it(dave: Person, api: Misbehaving) -> None:

@@ -112,8 +112,9 @@ def test_the_timeline_says_the_same_as_a_table(carol: Person, still_shop: Shop) 
     local = datetime.fromisoformat(began).astimezone(ZoneInfo("Asia/Tokyo"))
     assert f"{local:%Y-%m-%d %H:%M:%S}" in page.row("Create the project with branch main")
     del carol.browser.cookies["perch_zone"]
-    # What is no choice is the usual one.
-    assert "Last 6 hours" in Page(carol.get(f"{still_shop.url}/timeline?hours=7000")).text
+    # What is no choice is the usual one, of a project that is new its first hour.
+    assert "Last hour" in Page(carol.get(f"{still_shop.url}/timeline?hours=7000")).text
+    assert "Last 6 hours" in Page(carol.get(f"{still_shop.url}/timeline?hours=6")).text
     assert carol.htmx_get(f"{still_shop.url}/timeline-live").status_code == 286
 
 

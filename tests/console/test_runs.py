@@ -98,6 +98,7 @@ def test_how_long_a_run_took() -> None:
     assert run("x", updated_at=later).duration_ms == 2000
     # Where its times are to the second only, what it took is told more exactly.
     assert run("x", updated_at=AT.isoformat(), total_duration_ms=149).duration_ms == 149
+    assert run("x", updated_at=later, total_duration_ms=1149).duration_ms == 1149
     assert run("x", created_at="", updated_at="", total_duration_ms=7).duration_ms == 7
     assert run("x", created_at="", updated_at="").duration_ms is None
 

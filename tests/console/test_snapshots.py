@@ -36,7 +36,7 @@ def test_it_works(alice: Person, shop: Shop) -> None:
     assert snapshot_id not in Page(alice.get(branch_url(shop, shop.main_id))).text
     url = f"{shop.url}/snapshots/{snapshot_id}/delete"
     page = Page(alice.get(url))
-    assert "Delete before" in page.text
+    assert "Delete the snapshot before" in page.text
     assert "Its copy of the branch" in page.text
     assert alice.post(url)["Location"] == f"{shop.url}/branches"
     assert snapshots(alice, shop) == {}
@@ -77,7 +77,10 @@ def test_restored_as_a_new_branch(alice: Person, shop: Shop) -> None:
     assert form.options["target_id"] == ["", shop.dev_id, shop.main_id]
     answer = alice.post(url, {"target_id": shop.dev_id, "name": "again"})
     assert "Only a new branch takes a name" in Page(answer).text
-    assert "already exists" in Page(alice.post(url, {"target_id": "", "name": "dev"})).text
+    assert (
+        "There is a branch called “dev” already."
+        in Page(alice.post(url, {"target_id": "", "name": "dev"})).text
+    )
     answer = alice.post(url, {"target_id": "", "name": "again"})
     assert answer["Location"] == branch_url(shop, branches(alice, shop)["again"]["id"])
     wait_until_quiet(alice, answer["Location"])
@@ -97,7 +100,7 @@ def test_restored_in_the_place_of_a_branchs_data(alice: Person, shop: Shop) -> N
 def test_a_snapshot_outlives_its_branch(alice: Person, shop: Shop) -> None:
     snapshot_id = take(alice, shop, "keepsake")
     page = Page(alice.get(f"{branch_url(shop, shop.dev_id)}/delete"))
-    assert "Stays: Its snapshots keepsake" in page.text
+    assert "Its snapshots stay: keepsake" in page.text
     alice.post(f"{branch_url(shop, shop.dev_id)}/delete", {"typed": shop.dev_id})
     wait_for(lambda: "dev" not in branches(alice, shop), "the branch is gone")
     page = Page(alice.get(f"{shop.url}/branches"))

@@ -104,6 +104,7 @@ def test_rows_and_pages(dave: Person, misbehaving: Misbehaving) -> None:
     [
         ({"enabled": False, "disabled_reason": "it failed for a week"}, "it failed for a week"),
         ({"failing_since": "2026-11-20T10:00:00Z"}, "Nothing has arrived since 2026-11-20"),
+        ({"failing_since": "2026-11-20T10:00:00Z"}, "The last answer was “It answered 503”"),
         ({"event_types": ["*"]}, "All events"),
         ({"project_id": None}, "All projects"),
     ],
@@ -111,7 +112,7 @@ def test_rows_and_pages(dave: Person, misbehaving: Misbehaving) -> None:
 def test_how_it_fares(
     dave: Person, misbehaving: Misbehaving, fields: dict[str, Any], words: str
 ) -> None:
-    answer_with(misbehaving, **fields)
+    answer_with(misbehaving, DELIVERED, REFUSED, **fields)
     assert words in Page(dave.get("/webhooks/wh-1")).text
 
 

@@ -15,7 +15,7 @@ from console.statuses import (
     endpoint_state,
     pending_word,
 )
-from console.templatetags.console_tags import NOTHING, ago, duration, size
+from console.templatetags.console_tags import NOTHING, ago, duration, in_a_line, size
 
 
 def endpoint(**fields: object) -> Endpoint:
@@ -33,6 +33,12 @@ def operation(action: str, status: str) -> Operation:
 )  # fmt: skip
 def test_durations(milliseconds: int | None, words: str) -> None:
     assert duration(milliseconds) == words
+
+
+def test_an_error_of_several_lines_is_sentences() -> None:
+    assert in_a_line("could not start\n  Expected it") == "could not start. Expected it"
+    assert in_a_line("role is in use:\n\nby  ann") == "role is in use: by ann"
+    assert in_a_line("") == ""
 
 
 @pytest.mark.parametrize(
