@@ -127,6 +127,8 @@ def test_a_database_changes_its_owner(shop: Place) -> None:
 def test_a_deleted_database_goes_with_its_clients(shop: Place) -> None:
     finish(shop, create(shop, "plays"))
     with shop.connect(dbname="plays") as connection, shop.connect() as owner:
+        # Who has asked nothing yet hears of it with the first question.
+        connection.execute("SELECT 1")
         owner.execute("ALTER DATABASE plays IS_TEMPLATE true")
         finish(shop, delete(shop, "plays"))
         assert last_words(connection) == "57P01"

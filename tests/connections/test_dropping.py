@@ -73,7 +73,8 @@ def is_sleeping(place: Place) -> bool:
 
 def test_a_restart_for_new_settings_drops_and_takes_in_again(place: Place) -> None:
     with place.connect() as direct, place.connect(pooled=True) as pooled:
-        assert pooled.execute("SELECT 1").fetchone() == (1,)
+        for connection in (direct, pooled):
+            assert connection.execute("SELECT 1").fetchone() == (1,)
         place.change(settings={"pg_settings": {"max_connections": "50"}})
         assert last_words(direct) == "57P01"
     for asked in (False, True):
