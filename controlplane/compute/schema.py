@@ -16,6 +16,7 @@ from controlplane.compute.binaries import postgres_bin
 from controlplane.compute.branch_data import branch_dir
 from controlplane.compute.compute import socket_dir
 from controlplane.compute.configuration import PLATFORM_ROLE
+from controlplane.compute.door import port_of
 from controlplane.compute.patience import heed_cancel
 from controlplane.compute.session import pinned_options, session
 
@@ -79,12 +80,13 @@ def schema_as_sql(endpoint_id: str, branch_id: str, database: str) -> str:
     patience.Cancelled."""
     # The name goes by the environment: on the command line it could pass for more than a name.
     name = {"PGDATABASE": database, "PGOPTIONS": pinned_options(DUMP_BOUND)}
+    place = socket_dir(endpoint_id)
     options = running_as(account_of(branch_dir(branch_id)))
     with subprocess.Popen(
         [
             # A subscription is written with its password.
             *(postgres_bin() / "pg_dump", "--schema-only", "--no-subscriptions", "--no-password"),
-            *("--host", socket_dir(endpoint_id), "--port", "5432", "--username", PLATFORM_ROLE),
+            *("--host", place, "--port", str(port_of(place)), "--username", PLATFORM_ROLE),
             *("--encoding", "UTF8", f"--lock-wait-timeout={LOCK_WAIT * 1000:.0f}"),
         ],
         stdin=subprocess.DEVNULL,

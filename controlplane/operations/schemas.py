@@ -7,6 +7,7 @@ nowhere. A branch without an endpoint is started the same way, where no proxy fi
 """
 
 import logging
+import re
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,6 +40,8 @@ log = logging.getLogger(__name__)
 READINGS = "perch_readings"
 # Seconds that a reading may wait for other work on the branch, and in all may stand still.
 LOCK_BOUND, BOUND = 30.0, 45.0
+# What a Postgres says that comes or goes.
+PASSING = re.compile("the database system is |terminating connection|closed the connection")
 # After this nobody waits for a reading any more.
 FORGOTTEN_AFTER = timedelta(minutes=5)
 
@@ -83,10 +86,10 @@ def _read(reading: SchemaReading) -> str:
     if running := compute.running_endpoint(branch.id):
         try:
             return _ask(reading, running)
-        except (SchemaUnreadable, psycopg.Error):
-            if compute.running_endpoint(branch.id) == running:
+        except (SchemaUnreadable, psycopg.Error) as error:
+            if compute.running_endpoint(branch.id) == running and not PASSING.search(str(error)):
                 raise
-            # It was suspended meanwhile.
+            # It was just being started or stopped, by somebody who holds the branch.
     with lock_branches(branch.id, timeout=LOCK_BOUND), _running(branch) as endpoint_id:
         return _ask(reading, endpoint_id)
 

@@ -98,6 +98,16 @@ def test_who_connects_meanwhile_is_served(project: Project) -> None:
     assert project.sql("SELECT 1") == [(1,)]
 
 
+def test_a_compute_that_is_just_coming_is_waited_for(project: Project) -> None:
+    project.sql("CREATE TABLE t ()")
+    with ThreadPoolExecutor(3) as threads:
+        for _ in range(4):
+            project.suspend()
+            project.client.post(project.endpoint_path(rest="/start"))
+            for answer in threads.map(lambda _: schema(project), range(12)):
+                assert "CREATE TABLE public.t" in answer["sql"]
+
+
 def test_differences(project: Project) -> None:
     project.sql("CREATE TABLE goods (id int)")
     child = project.new_branch(endpoint=True)
