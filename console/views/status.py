@@ -15,7 +15,7 @@ from console.statuses import Status
 LOOKED_AT = "5s"
 # Seconds. To a part of one, what was seen long ago would be so at another moment at each look.
 SEEN_WITHIN = 10
-RUNNING = Status("running", "Running", "awake", "good")
+RUNNING = Status("running", "Up", "awake", "good")
 SILENT = Status("silent", "Silent", "cross", "bad")
 LANES = {
     "wakes": "Wakes of clients",

@@ -31,7 +31,7 @@ def test_it_works(operator: Person) -> None:
     page = Page(operator.get("/status"))
     assert "All is well" in page.text
     assert "Region local" in page.text
-    for name in ("Worker Running", "Proxy Running", "free", "Postgres 1"):
+    for name in ("Worker Up", "Proxy Up", "free", "Postgres 1"):
         assert name in page.text, name
     assert "Requests" in page.html
     answer = operator.htmx_get("/status/live", at="/status")
@@ -63,7 +63,7 @@ def test_what_has_not_changed_is_not_sent_again(dave: Person, misbehaving: Misbe
 
     answer = answered(7230)
     assert "Worker Silent seen 2 h ago" in Page(answer).text
-    assert "Proxy Running Computes" in Page(answer).text
+    assert "Proxy Up Computes" in Page(answer).text
     shown = {"If-None-Match": answer["ETag"]}
     # The times of two looks may lie on both sides of a border.
     assert 304 in [answered(7230, **shown).status_code, answered(7231, **shown).status_code]
