@@ -70,6 +70,14 @@
     Perch.renew();
   };
 
+  // A word that the service is down is of a moment ago: while it stands there, see if it still holds.
+  setInterval(() => {
+    const isDown = document.getElementById("service")?.hasChildNodes();
+    // It asks by itself, or what it shows is gone or not for its reader any more.
+    const isSettled = document.querySelector("#poll[hx-trigger], #poll [role=alert]");
+    if (isDown && !isSettled && !document.hidden) Perch.renew();
+  }, 5_000);
+
   const isRenewal = ({ target }) => target?.id === "live";
 
   document.addEventListener("htmx:configRequest", (event) => {

@@ -13,9 +13,9 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
 
 from tests.support.another_console import another_console
 from tests.support.relay import Relay, relay
-from tests.support.stack import Stack, stack
+from tests.support.stack import Stack, stack, state_dir
 
-__all__ = ["stack"]
+__all__ = ["stack", "state_dir"]
 
 NO_BROWSER = (
     "no Chromium found: install one with the system's package manager "

@@ -145,3 +145,42 @@ def test_on_a_phone_no_word_lies_over_another(page: Page, project: Project) -> N
     assert word
     assert button
     assert button["x"] >= word["x"] + word["width"]
+
+
+def test_the_blame_is_on_the_operation_that_failed(
+    page: Page, stack: Stack, project: Project
+) -> None:
+    """And not on the one behind it, which was not run."""
+    project.suspend()
+    data = stack.data_dir(project.branch_id)
+    kept = data.rename(data.with_name("kept"))
+    try:
+        asked = {"branch": {"name": "dev"}, "endpoints": [{"type": "read_write"}]}
+        made = project.client.post(f"{project.path}/branches", asked)
+        failed, victim = project.client.finish(made)
+    finally:
+        kept.rename(data)
+    run = f"/projects/{project.id}/runs/{failed['chain_id']}"
+    page.goto(run)
+    why = page.locator(".reason.wrong")
+    expect(why.get_by_role("heading")).to_contain_text("Why Create branch failed")
+    expect(why.locator(".error-words")).to_contain_text("has no data")
+    why.get_by_role("link", name="Create branch").click()
+    expect(page).to_have_url(re.compile(f"{run}#operation-{failed['id']}$"))
+
+    culprit, behind = (page.locator(f"#operation-{one['id']}") for one in (failed, victim))
+    expect(culprit).to_contain_text("Error")
+    expect(culprit).to_contain_text("has no data")
+    expect(behind).to_contain_text("Not run")
+    expect(behind).to_contain_text("An operation before it failed.")
+    expect(behind).not_to_contain_text("has no data")
+    page.goto(run)
+    behind.get_by_role("link", name="An operation before it").click()
+    expect(page).to_have_url(re.compile(f"{run}#operation-{failed['id']}$"))
+    expect(page.locator(":target .operation")).to_contain_text("Create branch")
+    expect(culprit).to_be_in_viewport()
+
+    # The line on the project's pages has the same one to blame.
+    page.goto(f"/projects/{project.id}")
+    expect(page.locator("#poll")).to_contain_text("Create branch")
+    expect(page.locator("#poll")).not_to_contain_text("Start compute")

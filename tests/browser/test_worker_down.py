@@ -1,0 +1,43 @@
+"""A worker that is down, in pages that were open before."""
+
+from pathlib import Path
+
+from playwright.sync_api import Browser, expect
+
+from tests.browser.conftest import opened
+from tests.browser.looking import expect_accessible
+from tests.browser.test_journey import assert_not_reloaded, mark, sign_in
+from tests.support.processes import held_still
+from tests.support.project import Project
+from tests.support.stack import running_stack
+
+# Milliseconds: a worker is missed once it has been silent for 5 s, and a console asks every 4 s.
+MISSED = 30_000
+
+
+def test_open_pages_say_that_the_worker_is_down_until_it_is_back(
+    browser: Browser, state_dir: Path
+) -> None:
+    with running_stack(state_dir) as stack, opened(browser, stack.console_url) as page:
+        shop = Project.create(stack, stack.client(), name="shop")
+        sign_in(page, shop.client.key)
+        page.goto(f"/projects/{shop.id}")
+        other = page.context.new_page()
+        other.goto(f"/projects/{shop.id}/operations")
+        words = [each.locator("#service") for each in (page, other)]
+        for each, word in zip((page, other), words, strict=True):
+            mark(each)
+            expect(word).to_be_empty()
+        with held_still(stack, "worker"):
+            asked = shop.client.post(shop.endpoint_path(rest="/suspend"))
+            for word in words:
+                expect(word).to_have_text(
+                    "The worker of this service does not answer: "
+                    "what is asked for there waits until it is back.",
+                    timeout=MISSED,
+                )
+            expect_accessible(page)
+        shop.done(asked)
+        for each, word in zip((page, other), words, strict=True):
+            expect(word).to_be_empty(timeout=MISSED)
+            assert_not_reloaded(each)
