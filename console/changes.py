@@ -20,8 +20,9 @@ log = logging.getLogger(__name__)
 # Seconds between two looks where there is no stream, or none just now. With two looks, and the
 # page that then asks for itself, what begins elsewhere is to be seen within three.
 LOOK_EVERY = 1.25
-# Seconds until a stream is asked for again that broke off, and that was one too many.
-AFTER_A_BREAK, AFTER_TOO_MANY = 1.0, 30.0
+# Seconds until a stream is asked for again that broke off, twice as many each time that one did
+# which had not lasted long: each has all pages renew themselves. And that was one too many.
+AFTER_A_BREAK, AFTER_TOO_MANY, NOT_LONG = 1.0, 30.0, 10.0
 # Seconds until one is that the server does not have: at first, and twice as many each time it says
 # so. The most where it has had one, which something in front of it may have denied while it was
 # restarted; and where it never had.
@@ -52,6 +53,8 @@ class Watch:
         # How many times in a row the server has had no stream, and whether it ever had one.
         self._denials = 0
         self._has_had_one = False
+        # How many in a row broke off soon.
+        self._breaks = 0
         # How many looks in a row were too many for it.
         self._too_many = 0
         # Once set, nothing more is told.
@@ -115,7 +118,7 @@ class Watch:
 
     def _follow(self) -> float:
         """Read the stream to its end; the seconds after which to ask for it again."""
-        has_begun = False
+        has_begun, began = False, time.monotonic()
         try:
             for has_changed in self._calls.follow(self._project_id):
                 if has_changed or not has_begun:
@@ -135,7 +138,9 @@ class Watch:
         if has_begun:
             # What has broken it off may keep pages from being read: they ask, and say so.
             self._tell()
-        return AFTER_A_BREAK
+        lasted = time.monotonic() - began
+        self._breaks = self._breaks + 1 if lasted < NOT_LONG else 1
+        return _doubled(AFTER_A_BREAK, self._breaks - 1, most=MOST_AFTER_ONE)
 
     def _look_until(self, deadline: float) -> None:
         while self._goes_on():

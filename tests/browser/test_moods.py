@@ -134,14 +134,11 @@ def _scene(browser: Browser, stack: Stack) -> Iterator[Scene]:
         another_console(api.url, MANAGEMENT_API_TIMEOUT=str(PATIENCE)) as url,
     ):
         made: dict[str, Page] = {}
-        state = None
         for name, path in paths.items():
             # A context of its own for each: of one console a browser has but six connections.
-            page, _ = new_page(browser, url, may_fail=True, storage_state=state)
+            page, _ = new_page(browser, url, may_fail=True)
             page.clock.install()
-            if state is None:
-                sign_in(page, shop.client.key)
-                state = page.context.storage_state()
+            sign_in(page, shop.client.key)
             with page.expect_response(re.compile("/changes")):
                 page.goto(path)
             mark(page)

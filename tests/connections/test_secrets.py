@@ -30,6 +30,8 @@ def watched(place: Place, seen: set[str]) -> Iterator[None]:
                     "SELECT query FROM pg_stat_activity WHERE usename = 'perch_platform'"
                 ).fetchall()
                 seen.update(str(query) for (query,) in rows)
+                # Its own lines would fill the log, of which so much is kept.
+                over.wait(0.002)
 
     watcher = threading.Thread(target=watch)
     watcher.start()
