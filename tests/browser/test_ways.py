@@ -255,7 +255,7 @@ def test_the_same_by_command_follows_what_is_filled_in(signed_in: Page, shop: Pr
         re.compile(r'"expires_at":"\d{4}-[^"]{14}Z","init_source":"schema')
     )
     expect(curl).not_to_contain_text("endpoints")
-    flags = re.compile(r"--expires-at \S+Z \\ --no-compute \\ --schema-only$")
+    flags = re.compile(r"--expires-at \S+Z \\\s+--no-compute \\\s+--schema-only$")
     expect(neonctl).to_contain_text(flags)
     page.get_by_role("button", name="Copy neonctl").click()
     expect(page.locator("#announce")).to_have_text("Copied")
