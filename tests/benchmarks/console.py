@@ -66,7 +66,7 @@ def pages(stack: Stack, client: Client, branches: int) -> dict[str, str]:
     add_branches(stack, project, branches - 1, parent_id=parent_id, endpoint_on_every=10)
     analyze(stack)
     path = f"/projects/{project}"
-    operation = client.get(f"{path}/operations")["operations"][0]["id"]
+    chain = client.get(f"{path}/operations")["operations"][0]["chain_id"]
     found = {
         "dashboard": "/",
         "endpoints": path,
@@ -74,7 +74,7 @@ def pages(stack: Stack, client: Client, branches: int) -> dict[str, str]:
         "branch": f"{path}/branches/{made['branch']['id']}",
         "endpoint": f"{path}/endpoints/{made['endpoints'][0]['id']}",
         "operations": f"{path}/operations",
-        "operation": f"{path}/operations/{operation}",
+        "run": f"{path}/runs/{chain}",
         "events": f"{path}/events",
         "settings": f"{path}/settings",
         "query": f"{path}/query",
