@@ -202,7 +202,7 @@ def test_what_is_typed_survives_a_refusal_and_the_polling_behind_it(signed_in: P
     expect(dialog.get_by_label("Name")).to_have_value("main")
 
     dialog.get_by_role("button", name="Create branch").click()
-    expect(dialog.get_by_role("alert")).to_contain_text("already exists")
+    expect(dialog.get_by_role("alert")).to_contain_text("There is a branch called “main” already")
     expect(dialog.get_by_label("Name")).to_have_value("main")
     dialog.get_by_label("Name").fill("<b>markup</b> & more")
     dialog.get_by_role("button", name="Create branch").click()

@@ -292,7 +292,7 @@ def test_the_settings_that_postgres_takes_are_listed_with_what_they_may_be(
     assert "Page 1 of" in first.text
     page = Page(carol.get(f"{address}?search=work_mem+query"))
     words = page.row("work_mem")
-    for part in ("4MB", "64kB to 1GB; a bare number is in kB", "query workspaces"):
+    for part in ("4MB", "64kB to 1GB; a bare number is in units of kB", "query workspaces"):
         assert part in words
     assert "No setting matches" in Page(carol.get(f"{address}?search=nothing-such")).text
     assert address in carol.get(f"{still_shop.endpoint_url}/settings").content.decode()
