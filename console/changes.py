@@ -156,11 +156,12 @@ class Watch:
             if not self.mark or any(self._seen[name] != digest for name, digest in new.items()):
                 self._tell()
             self._seen.update(found)
-            if time.monotonic() >= deadline:
-                break
             is_too_many = TooManyRequests.__name__ in found.values()
             self._too_many = self._too_many + 1 if is_too_many else 0
             self._rest(_doubled(LOOK_EVERY, self._too_many, most=AFTER_TOO_MANY))
+            # After the rest, as the stream that is asked for next may still not be there.
+            if time.monotonic() >= deadline:
+                return
 
     def _rest(self, seconds: float) -> None:
         with self._news:

@@ -47,11 +47,20 @@ def place(small: Stack) -> Iterator[Place]:
 
 @contextmanager
 def restored(small: Stack) -> Iterator[None]:
-    """See that no branch, nor half of one, is left behind: the next test counts on the room."""
+    """See that no branch, nor half of one, is left behind, and that the worker has published so:
+    the next test counts on the room."""
     branches = small.state_dir / "branches"
     before = names(branches)
     yield
     wait_for(lambda: names(branches) == before, "what was made to be removed")
+    wait_for(lambda: has_room(small), "the room to be published")
+
+
+def has_room(stack: Stack) -> bool:
+    with stack.database() as metadata:
+        return metadata.execute(
+            "SELECT disk_free_bytes > 2 * disk_reserve_bytes FROM controlplane_region"
+        ).fetchone() == (True,)
 
 
 def new_place(stack: Stack) -> Place:
