@@ -28,6 +28,7 @@ from controlplane.compute.branch_data import (
 from controlplane.compute.filesystem import lock_branches, remove_tree
 from controlplane.compute.occupants import is_leased
 from controlplane.compute.patience import looking
+from controlplane.compute.session import socket_dir
 from controlplane.compute.tree import clone_tree
 from controlplane.models import HANDED_OVER, Branch, Endpoint, Operation
 from controlplane.operations.by_sql import take_in_branch
@@ -101,8 +102,8 @@ def _attempt(branch_id: str, target: Path, *, gives_way: bool) -> BranchCopy:
                 held.close()
             at_end = _AtEnd(branch_id, locks=gives_way)
             with looking(_KeepingAwake(branch_id)):
-                socket_dir = compute.socket_dir(endpoint_id)
-                back_up(data, socket_dir, target, own_account(), at_end=at_end.held())
+                place = socket_dir(endpoint_id)
+                back_up(data, place, target, own_account(), at_end=at_end.held())
             databases, roles = at_end.catalog
     return BranchCopy(
         taken_at=began,

@@ -14,11 +14,10 @@ import time
 from controlplane.compute.accounts import ENVIRONMENT, account_of, running_as
 from controlplane.compute.binaries import postgres_bin
 from controlplane.compute.branch_data import branch_dir
-from controlplane.compute.compute import socket_dir
 from controlplane.compute.configuration import PLATFORM_ROLE
 from controlplane.compute.door import port_of
 from controlplane.compute.patience import heed_cancel
-from controlplane.compute.session import pinned_options, session
+from controlplane.compute.session import pinned_options, session, socket_dir
 
 # Bytes of the longest schema; thousands of tables.
 LONGEST = 8 << 20

@@ -40,7 +40,7 @@ from controlplane.compute.process import clear_stale_pid_file, start_postgres
 from controlplane.compute.progress import Movement, Watch, wait_while_it_gets_on
 from controlplane.compute.recovery import is_to_recover
 from controlplane.compute.schema import SchemaUnreadable
-from controlplane.compute.session import pinned_options, session
+from controlplane.compute.session import pinned_options, session, socket_dir
 from controlplane.compute.space import require_reserve
 from controlplane.compute.state_directory import HBA_FILE
 from controlplane.compute.steps import step
@@ -148,7 +148,7 @@ def _copy_schema(branch_id: str, source_id: str, dumps: Path) -> None:
 def _source(branch_id: str, source_id: str) -> Iterator[Path]:
     """Where the source's Postgres listens, for as long as it is read."""
     if endpoint_id := compute.running_endpoint(source_id):
-        yield compute.socket_dir(endpoint_id)
+        yield socket_dir(endpoint_id)
         return
     sockets = _sockets_of(branch_id, source=True)
     with _serving(source_id, sockets, {"autovacuum": "off"}):

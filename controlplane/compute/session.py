@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import psycopg
+from django.conf import settings
 from psycopg import capabilities
 from psycopg.abc import PQGen, PQGenConn
 
@@ -87,6 +88,11 @@ PINNED = {
 }
 # Known since these major versions.
 PINNED_SINCE = {17: {"transaction_timeout": "0", "event_triggers": "off"}}
+
+
+def socket_dir(endpoint_id: str) -> Path:
+    """Where the endpoint's compute listens."""
+    return Path(settings.SOCKET_DIR) / endpoint_id
 
 
 class SessionTimedOut(psycopg.OperationalError):

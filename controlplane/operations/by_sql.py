@@ -39,7 +39,7 @@ from controlplane.compute.filesystem import (
     lock_branches,
 )
 from controlplane.compute.pooler import admit_roles, stop_pooler
-from controlplane.compute.session import Session, session
+from controlplane.compute.session import Session, session, socket_dir
 from controlplane.models import UNFINISHED, Branch, BranchState, Endpoint, Operation, Role
 from controlplane.operations.catalog_rows import CatalogRows
 from controlplane.operations.locks import locked_project
@@ -77,7 +77,7 @@ def take_in_branch(branch: Branch, *, is_last: bool = False) -> None:
     with (
         holding_catalog(branch.id, within=within),
         acting_as(SQL),
-        session(compute.socket_dir(endpoint_id), bound=bound) as connection,
+        session(socket_dir(endpoint_id), bound=bound) as connection,
     ):
         # The endpoint may have been given to another branch meanwhile.
         if not is_compute_of(connection, branch.id):

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import psycopg
 
-from controlplane.compute import compute
 from controlplane.compute.catalog import (
     CatalogSpec,
     DatabaseSpec,
@@ -31,6 +30,7 @@ from controlplane.compute.catalog import (
 )
 from controlplane.compute.catalog_reading import placeholder_of
 from controlplane.compute.patience import OutOfPatience, patience
+from controlplane.compute.session import socket_dir
 from controlplane.compute.steps import step
 from controlplane.models import HOPEFUL, Action, Branch, Database, Endpoint, Operation, Role
 from controlplane.operations.by_sql import admit_to_pooler, take_in_branch
@@ -66,7 +66,7 @@ def bring_to_catalog(operation: Operation, endpoint: Endpoint) -> None:
         return
     with step("applying_catalog") as part:
         take_in_branch(branch)
-        rows, failed = _bring(operation, branch, compute.socket_dir(endpoint.id))
+        rows, failed = _bring(operation, branch, socket_dir(endpoint.id))
         part.detail |= {"roles_and_databases": len(rows.by_item), "refused": len(failed)}
         told = _keep_errors(operation, rows, failed)
         admit_to_pooler(branch.id)

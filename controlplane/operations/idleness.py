@@ -10,7 +10,7 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.utils import timezone
 
 from controlplane.actors import IDLENESS, acting_as
-from controlplane.compute import compute
+from controlplane.compute import observation
 from controlplane.events.changes import endpoint_requested
 from controlplane.events.recording import record
 from controlplane.events.types import EventType
@@ -49,7 +49,7 @@ def suspend_idle_endpoints(region: Region) -> None:
     due = list(Endpoint.objects.select_related("branch").filter(id__in=ids))
     marks = {endpoint.id: endpoint.branch.catalog_mark for endpoint in due}
     changed = []
-    for endpoint, seen in look_into(due, listening(compute.look), at="activity"):
+    for endpoint, seen in look_into(due, listening(observation.look), at="activity"):
         _take_in(endpoint, seen.last_activity)
         if seen.catalog_mark != marks[endpoint.id]:
             changed.append(endpoint)

@@ -6,6 +6,7 @@ import time
 from controlplane.compute import compute
 from controlplane.compute.filesystem import LockTimeout, lock_branches
 from controlplane.compute.pooler import has_pooler, poolers_clients, stop_unused
+from controlplane.compute.session import socket_dir
 from controlplane.models import Endpoint, EndpointState, Region
 
 # Seconds that a pooler runs on without a client: one that comes again and again, each time with a
@@ -23,7 +24,7 @@ def end_unused_poolers(region: Region) -> None:
     unused = {
         endpoint_id
         for endpoint_id in compute.endpoints_with_sockets()
-        if has_pooler(socket_dir := compute.socket_dir(endpoint_id)) and not clients[socket_dir]
+        if has_pooler(place := socket_dir(endpoint_id)) and not clients[place]
     }
     for used in _unused_since.keys() - unused:
         del _unused_since[used]
@@ -38,7 +39,7 @@ def end_unused_poolers(region: Region) -> None:
     for endpoint_id, branch_id in active.values_list("id", "branch_id"):
         try:
             with lock_branches(branch_id, timeout=0):
-                stop_unused(branch_id, compute.socket_dir(endpoint_id))
+                stop_unused(branch_id, socket_dir(endpoint_id))
         except LockTimeout:
             continue  # an operation works on it; it is looked at again soon
         del _unused_since[endpoint_id]

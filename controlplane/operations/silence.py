@@ -10,7 +10,7 @@ from typing import TypeVar
 import psycopg
 
 from controlplane.actors import CHECK, acting_as
-from controlplane.compute import compute
+from controlplane.compute import observation
 from controlplane.models import UNFINISHED, Action, Endpoint, EndpointState, Operation
 from controlplane.operations.details import CheckAvailabilityDetails
 from controlplane.operations.locks import locked_project
@@ -36,7 +36,7 @@ def listening(look: Callable[[str], Seen]) -> Callable[[str], Seen]:
         try:
             seen = look(endpoint_id)
         except psycopg.Error as error:
-            if compute.is_silence(error):
+            if observation.is_silence(error):
                 _silent_looks[endpoint_id] += 1
             else:
                 del _silent_looks[endpoint_id]

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from django.db.models import QuerySet
 
-from controlplane.compute import compute
+from controlplane.compute import observation
 from controlplane.events.changes import endpoint_requested
 from controlplane.events.recording import record
 from controlplane.events.types import EventType
@@ -63,8 +63,8 @@ def measure(endpoints: Iterable[Endpoint]) -> None:
     looked_at = list(endpoints)
     branches = {endpoint.id: endpoint.branch_id for endpoint in looked_at}
 
-    def look(endpoint_id: str) -> compute.Measures:
-        return compute.measure(endpoint_id, branches[endpoint_id])
+    def look(endpoint_id: str) -> observation.Measures:
+        return observation.measure(endpoint_id, branches[endpoint_id])
 
     for endpoint, found in look_into(looked_at, look, at="size"):
         meter = endpoint.branch.meter

@@ -15,17 +15,19 @@ import psycopg
 from django.db import DatabaseError, InterfaceError
 from django.utils import timezone
 
-from controlplane.compute import branch_data, compute
+from controlplane.compute import branch_data, compute, observation
 from controlplane.compute.branch_data import NoSuchBranchData
-from controlplane.compute.compute import ConfigurationRefused, OtherBranch, OtherMajorVersion
+from controlplane.compute.compute import ConfigurationRefused, OtherMajorVersion
 from controlplane.compute.configuration import ComputeSpec
 from controlplane.compute.filesystem import LockTimeout
 from controlplane.compute.integrity import check_data
+from controlplane.compute.observation import OtherBranch
 from controlplane.compute.pooler_settings import pooler_complaint
 from controlplane.compute.postgres_settings import complaint, from_json
 from controlplane.compute.process import StartFailed
 from controlplane.compute.schema import SchemaUnreadable
 from controlplane.compute.schema_only import create_schema_only
+from controlplane.compute.session import socket_dir
 from controlplane.compute.space import NotEnoughSpace
 from controlplane.compute.steps import step
 from controlplane.models import (
@@ -247,7 +249,7 @@ def check_availability(attempt: Attempt) -> None:
     was_running = compute.running_endpoint(endpoint.branch_id) == endpoint.id
     try:
         bring_up(endpoint, compute.start)
-        check_data(compute.socket_dir(endpoint.id))
+        check_data(socket_dir(endpoint.id))
         take_in_branch(endpoint.branch)
     finally:
         if not was_running and not attempt.is_awaited():
@@ -323,7 +325,7 @@ def _was_used(attempt: Attempt, endpoint: Endpoint) -> bool:
     if noted is not None and noted > attempt.operation.created_at:
         return True
     try:
-        last = compute.last_activity(endpoint.id)
+        last = observation.last_activity(endpoint.id)
     except psycopg.Error:
         return False
     return last is not None and (noted is None or last > noted)
@@ -345,7 +347,7 @@ def _end_if_silent(endpoint: Endpoint) -> None:
     if compute.running_endpoint(endpoint.branch_id) != endpoint.id:
         return
     with step("asking"):
-        is_silent = compute.is_silent(endpoint.id)
+        is_silent = observation.is_silent(endpoint.id)
     if is_silent:
         compute.stop(endpoint.branch_id)
         raise Refused(
@@ -371,7 +373,7 @@ def _begin_counting(endpoint: Endpoint) -> None:
     """Have what is written be counted from here on where the branch's data is new: not what the
     platform wrote to it, nor what was written to its parent."""
     branch = endpoint.branch
-    if branch.meter.written_data != compute.data_of(branch.id):
+    if branch.meter.written_data != observation.data_of(branch.id):
         count_written(endpoint.id, branch.id)
 
 
@@ -382,7 +384,7 @@ def _hold_to_limit(endpoint: Endpoint) -> None:
         return
     try:
         with step("measuring"):
-            size = compute.measure(endpoint.id, branch.id).logical_size
+            size = observation.measure(endpoint.id, branch.id).logical_size
     except (psycopg.Error, OtherBranch) as error:
         log.info("size unknown", extra={"endpoint": endpoint.id, "error": str(error)})
         return

@@ -1,50 +1,22 @@
 """A client of a compute itself, from its greeting to its end. Until its compute has answered for
 the first time it is a newcomer: where that one is stopped before, it is led to the next."""
 
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable
 from functools import partial
-from typing import Protocol, TypeVar
 
 from controlplane.proxy import compute, messages
-from controlplane.proxy.channel import Channel
+from controlplane.proxy.client import Client
 from controlplane.proxy.compute import CancelKey, ComputeConnection
-from controlplane.proxy.directory import ComputeAddress
 from controlplane.proxy.first_exchange import FirstExchange
 from controlplane.proxy.parked import speaks_again
 from controlplane.proxy.readiness import Readiness
 from controlplane.proxy.routing import Destination
-from controlplane.proxy.traffic import Tally
-
-Reached = TypeVar("Reached")
-
-
-class Client(Protocol):
-    """See `session.Session`."""
-
-    channel: Channel
-
-    async def reach(
-        self,
-        destination: Destination,
-        connect: Callable[[ComputeAddress], Awaitable[Reached]],
-        *,
-        discard: Callable[[Reached], None],
-    ) -> Reached: ...
-
-    def counting(self) -> AbstractContextManager[Tally]: ...
-
-    def join(self, connection: ComputeConnection, relay: FirstExchange) -> None:
-        """It is joined to this."""
-        ...
-
-    def part(self) -> None:
-        """It is joined to nothing; it may be joined again."""
-        ...
 
 
 class DirectClient:
-    def __init__(self, client: Client, destination: Destination, readiness: Readiness) -> None:
+    def __init__(
+        self, client: Client[FirstExchange], destination: Destination, readiness: Readiness
+    ) -> None:
         self._client = client
         self._destination = destination
         self._readiness = readiness

@@ -13,10 +13,9 @@ from typing import Any, LiteralString
 import psycopg
 from psycopg.rows import class_row, scalar_row
 
-from controlplane.compute import compute
 from controlplane.compute.accounts import is_served_by
 from controlplane.compute.catalog_reading import LOGIN, MARK
-from controlplane.compute.session import parameters
+from controlplane.compute.session import parameters, socket_dir
 from controlplane.models.connecting import find_catalog_mark
 from controlplane.operations.by_sql import take_in
 from controlplane.proxy.control_database import ControlDatabase, bounded
@@ -135,7 +134,7 @@ class _Line:
         return await self._put(statement, values, row_factory, deadline)
 
     async def _connect(self, deadline: float) -> _Connection:
-        place = compute.socket_dir(self.endpoint_id)
+        place = socket_dir(self.endpoint_id)
         self.mark = None
         within = max(0.0, deadline - asyncio.get_running_loop().time())
         async with asyncio.timeout_at(deadline):

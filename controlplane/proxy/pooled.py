@@ -3,13 +3,12 @@ while nothing of it is left with one. Parked it costs no compute anything and wa
 next that it sends, it reaches its compute as a newcomer does, and finds there what it had left."""
 
 import logging
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager
-from typing import Protocol, TypeVar
+from collections.abc import Callable
 
 from controlplane.compute.pooler_settings import KEEPS_PREPARED_STATEMENTS
 from controlplane.proxy import compute, messages
 from controlplane.proxy.channel import Channel
+from controlplane.proxy.client import Client
 from controlplane.proxy.compute import CancelKey, ComputeConnection, ComputeGone
 from controlplane.proxy.conversation import Conversation
 from controlplane.proxy.directory import ComputeAddress
@@ -20,11 +19,8 @@ from controlplane.proxy.pooled_relay import PooledRelay
 from controlplane.proxy.prepared_refusal import PreparedRefusal
 from controlplane.proxy.readiness import Readiness
 from controlplane.proxy.routing import Destination
-from controlplane.proxy.traffic import Tally
 
 log = logging.getLogger(__name__)
-
-Reached = TypeVar("Reached")
 
 # What PgBouncer brings from server to server for its client.
 _FOLLOWED = (
@@ -41,32 +37,10 @@ _SYNC = messages.message(b"S", b"")
 _ERROR, _READY, _STATUS = b"EZS"
 
 
-class Client(Protocol):
-    """See `session.Session`."""
-
-    channel: Channel
-
-    async def reach(
-        self,
-        destination: Destination,
-        connect: Callable[[ComputeAddress], Awaitable[Reached]],
-        *,
-        discard: Callable[[Reached], None],
-    ) -> Reached: ...
-
-    def counting(self) -> AbstractContextManager[Tally]: ...
-
-    def join(self, connection: ComputeConnection, relay: PooledRelay) -> None:
-        """It is joined to this."""
-        ...
-
-    def part(self) -> None:
-        """It is joined to nothing; it may be joined again."""
-        ...
-
-
 class PooledClient:
-    def __init__(self, client: Client, destination: Destination, readiness: Readiness) -> None:
+    def __init__(
+        self, client: Client[PooledRelay], destination: Destination, readiness: Readiness
+    ) -> None:
         self._client = client
         self._destination = destination
         self._readiness = readiness

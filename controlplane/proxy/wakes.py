@@ -11,6 +11,7 @@ from controlplane.compute import compute
 from controlplane.compute.filesystem import LockTimeout, lock_branches
 from controlplane.compute.pooler import PoolerUnavailable, ensure_pooler, pooler_socket
 from controlplane.compute.pooler_settings import Version
+from controlplane.compute.session import socket_dir
 from controlplane.models import Action, Role
 from controlplane.models.connecting import find_failure
 from controlplane.operations.by_sql import holding_catalog
@@ -153,7 +154,7 @@ class Wakes:
         self, endpoint_id: str, state: ComputeState, *, pooled: bool
     ) -> ComputeAddress:
         run = state.run or ""
-        directory = compute.socket_dir(endpoint_id)
+        directory = socket_dir(endpoint_id)
         if not pooled:
             return ComputeAddress(directory / ".s.PGSQL.5432", run)
         found, version = self._pooled.get(endpoint_id, ("", (0, 0)))
@@ -177,5 +178,5 @@ def _start_pooler(endpoint_id: str, branch_id: str) -> Version:
     with lock_branches(branch_id, timeout=_POOLER_LOCK_WITHIN), holding_catalog(branch_id):
         if compute.running_endpoint(branch_id) != endpoint_id:
             raise _ComputeLeft
-        directory, roles = compute.socket_dir(endpoint_id), Role.that_may_connect(branch_id)
+        directory, roles = socket_dir(endpoint_id), Role.that_may_connect(branch_id)
         return ensure_pooler(branch_id, directory, roles=roles)

@@ -12,6 +12,7 @@ import pytest
 
 from controlplane.compute import branch_data, compute
 from controlplane.compute.configuration import PLATFORM_ROLE, ComputeSpec
+from controlplane.compute.session import socket_dir
 from controlplane.compute.state_directory import prepare_state_directory
 from controlplane.compute.tree import shares_blocks, tree_size
 from tests.support.filesystems import free_bytes, mounted
@@ -42,7 +43,7 @@ def running(branch_id: str, **pg_settings: str) -> Iterator[Session]:
     compute.start(ComputeSpec(endpoint_id, branch_id, 0.25, 0.25, pg_settings))
     try:
         with psycopg.connect(
-            host=str(compute.socket_dir(endpoint_id)),
+            host=str(socket_dir(endpoint_id)),
             user=PLATFORM_ROLE,
             dbname="postgres",
             autocommit=True,

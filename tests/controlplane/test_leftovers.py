@@ -35,7 +35,7 @@ from controlplane.compute.occupants import (
     processes_in,
 )
 from controlplane.compute.patience import OutOfPatience, patience
-from controlplane.compute.session import session
+from controlplane.compute.session import session, socket_dir
 from controlplane.compute.state_directory import prepare_state_directory
 from controlplane.compute.steps import Step, recording
 from tests.support.service import stranger
@@ -85,14 +85,14 @@ def postmaster() -> psutil.Process:
 
 
 def serves() -> bool:
-    with session(compute.socket_dir(ENDPOINT)) as connection:
+    with session(socket_dir(ENDPOINT)) as connection:
         return connection.execute("SELECT 1").fetchone() == (1,)
 
 
 @contextmanager
 def busy_backend() -> Iterator[psutil.Process]:
     """A backend that works for ever, and does not notice that its postmaster has died."""
-    directory = str(compute.socket_dir(ENDPOINT))
+    directory = str(socket_dir(ENDPOINT))
     connection = psycopg.connect(
         host=directory, user="perch_platform", dbname="postgres", autocommit=True
     )
@@ -245,7 +245,7 @@ class TestStops:
     ) -> None:
         monkeypatch.setattr(process, "STILL_STOPS", ((signal.SIGINT, 0.3), (signal.SIGQUIT, 0.3)))
         compute.start(SPEC)
-        with session(compute.socket_dir(ENDPOINT)) as connection:
+        with session(socket_dir(ENDPOINT)) as connection:
             connection.execute("CREATE TABLE public.dirty (text text)")
             connection.execute(
                 "INSERT INTO public.dirty SELECT repeat('x', 900) FROM generate_series(1, 110000)"
@@ -264,7 +264,7 @@ class TestRecovery:
     ) -> None:
         monkeypatch.setattr(process, "STILL_START", 0.5)
         compute.start(SPEC)
-        with session(compute.socket_dir(ENDPOINT)) as connection:
+        with session(socket_dir(ENDPOINT)) as connection:
             connection.execute("CREATE TABLE public.kept (number int PRIMARY KEY)")
             connection.execute("INSERT INTO public.kept SELECT generate_series(1, 600000)")
         kill(processes_in(branch))
@@ -274,7 +274,7 @@ class TestRecovery:
             compute.start(SPEC)
             took = time.monotonic() - began
         assert took > 0.7, "too quick to show anything"
-        with session(compute.socket_dir(ENDPOINT)) as connection:
+        with session(socket_dir(ENDPOINT)) as connection:
             assert connection.execute("SELECT count(*) FROM public.kept").fetchone() == (600000,)
         assert [part.name for part in parts] == ["starting", "recovering", "ready"]
         assert 1 << 20 < parts[1].detail["bytes_left"] <= parts[1].detail["bytes"]
@@ -284,7 +284,7 @@ class TestStalePidFiles:
     def test_a_postmaster_pid_that_names_a_stranger(self, branch: Path) -> None:
         compute.start(SPEC)
         lines = (branch / "data" / "postmaster.pid").read_text().splitlines()
-        sockets = compute.socket_dir(ENDPOINT)
+        sockets = socket_dir(ENDPOINT)
         kill(processes_in(branch))
         with stranger(branch / "data") as other:
             text = "\n".join([str(other.pid), *lines[1:]]) + "\n"
@@ -308,7 +308,7 @@ class TestStalePidFiles:
         compute.start(SPEC)
         with stranger(branch / "data") as other:
             write(branch / "run" / "pgbouncer.pid", f"{other.pid}\n")
-            pooler.ensure_pooler(BRANCH, compute.socket_dir(ENDPOINT), roles=["perch_platform"])
+            pooler.ensure_pooler(BRANCH, socket_dir(ENDPOINT), roles=["perch_platform"])
             assert pooled()
             compute.stop(BRANCH)
 
@@ -329,7 +329,7 @@ class TestStalePidFiles:
         began = time.monotonic()
         assert compute.running_endpoint(BRANCH) is None
         compute.start(SPEC)
-        pooler.ensure_pooler(BRANCH, compute.socket_dir(ENDPOINT), roles=["perch_platform"])
+        pooler.ensure_pooler(BRANCH, socket_dir(ENDPOINT), roles=["perch_platform"])
         assert serves()
         assert time.monotonic() - began < 10
         assert target.read_text() == f"{os.getpid()}\n"
@@ -338,7 +338,7 @@ class TestStalePidFiles:
 class TestPoolers:
     def test_one_that_was_stopped_by_a_signal_is_replaced(self, branch: Path) -> None:
         compute.start(SPEC)
-        sockets = compute.socket_dir(ENDPOINT)
+        sockets = socket_dir(ENDPOINT)
         pooler.ensure_pooler(BRANCH, sockets, roles=["perch_platform"])
         first = psutil.Process(int((branch / "run" / "pgbouncer.pid").read_text()))
         first.suspend()
@@ -352,7 +352,7 @@ class TestPoolers:
     ) -> None:
         monkeypatch.setattr(pooler, "START_TIMEOUT", 0.5)
         compute.start(SPEC)
-        sockets = compute.socket_dir(ENDPOINT)
+        sockets = socket_dir(ENDPOINT)
         with monkeypatch.context() as deaf:
             deaf.setattr(pooler, "_listens", lambda path: False)
             with pytest.raises(pooler.PoolerUnavailable, match="did not start"):
@@ -410,7 +410,7 @@ class TestWhatIsGoneLeavesNothing:
 
 def pooled() -> bool:
     with psycopg.connect(
-        host=str(compute.socket_dir(ENDPOINT)),
+        host=str(socket_dir(ENDPOINT)),
         port=pooler.PORT,
         user="perch_platform",
         dbname="postgres",

@@ -75,7 +75,7 @@ def start_by_hand(stack: Stack, branch_id: str, endpoint_id: str) -> int:
         "django.setup()\n"
         "from controlplane.compute.branch_data import branch_dir, data_dir\n"
         "from controlplane.compute.accounts import account_of, give\n"
-        "from controlplane.compute.compute import socket_dir\n"
+        "from controlplane.compute.session import socket_dir\n"
         "from controlplane.compute.process import start_postgres\n"
         "place, sockets = branch_dir(sys.argv[1]), socket_dir(sys.argv[2])\n"
         "sockets.mkdir(mode=0o700, exist_ok=True)\n"

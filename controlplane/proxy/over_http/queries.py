@@ -5,12 +5,12 @@ import functools
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from controlplane.proxy import compute
-from controlplane.proxy.channel import Channel
+from controlplane.proxy.client import Reaching
 from controlplane.proxy.directory import ComputeAddress
 from controlplane.proxy.errors import ForeignServerName
 from controlplane.proxy.over_http.answer import Answer
@@ -40,12 +40,10 @@ from controlplane.proxy.readiness import Readiness
 from controlplane.proxy.routing import Destination, find_destination
 from controlplane.proxy.scram import Verifier
 from controlplane.proxy.settings import ProxySettings
-from controlplane.proxy.traffic import Tally
 
 log = logging.getLogger(__name__)
 
 Proof = TypeVar("Proof")
-Reached = TypeVar("Reached")
 
 _PATH = "/sql"
 _METHODS = "OPTIONS, POST"
@@ -67,13 +65,10 @@ _ALLOWED = Answer(
 )
 
 
-class Caller(Protocol):
+class Caller(Reaching, Protocol):
     """The connection that a request came by; see `session.Session`."""
 
     client_address: str
-
-    @property
-    def channel(self) -> Channel: ...
 
     def abandon(self) -> None: ...
 
@@ -82,16 +77,6 @@ class Caller(Protocol):
     ) -> tuple[Destination, Proof]: ...
 
     def dismiss(self) -> None: ...
-
-    def counting(self) -> AbstractContextManager[Tally]: ...
-
-    async def reach(
-        self,
-        destination: Destination,
-        connect: Callable[[ComputeAddress], Awaitable[Reached]],
-        *,
-        discard: Callable[[Reached], None],
-    ) -> Reached: ...
 
 
 @contextmanager
