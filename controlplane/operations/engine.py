@@ -43,11 +43,12 @@ from controlplane.operations.effects import (
 from controlplane.operations.locks import locked_project
 from controlplane.operations.queue import Run, enqueue_operation
 from controlplane.operations.replacing import replacement_of
+from controlplane.operations.running import Refused
 from controlplane.operations.scheduling import dispatch
 from controlplane.operations.under_way import HandedBack, UnderWay, holding_branches, noted
 from controlplane.operations.undoing import undo, undo_data
 from controlplane.operations.words import without_paths, words_of
-from controlplane.operations.work import Attempt, Refused
+from controlplane.operations.work import Attempt
 
 log = logging.getLogger(__name__)
 

@@ -31,8 +31,8 @@ from controlplane.models import (
     SchemaReading,
 )
 from controlplane.operations.actions import STARTS
+from controlplane.operations.running import Refused, bring_up
 from controlplane.operations.words import without_paths, words_of
-from controlplane.operations.work import Refused, bring_up
 
 log = logging.getLogger(__name__)
 

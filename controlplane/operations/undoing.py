@@ -16,7 +16,7 @@ from controlplane.models import Branch, BranchState, Endpoint, EndpointState, Op
 from controlplane.operations.actions import details_of, rule_of
 from controlplane.operations.details import ApplyConfigDetails
 from controlplane.operations.replacing import replacement_of
-from controlplane.operations.work import compute_spec
+from controlplane.operations.running import compute_spec
 
 log = logging.getLogger(__name__)
 

@@ -12,18 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import psycopg
-from django.db import DatabaseError, InterfaceError
 from django.utils import timezone
 
 from controlplane.compute import branch_data, compute, observation
 from controlplane.compute.branch_data import NoSuchBranchData
-from controlplane.compute.compute import ConfigurationRefused, OtherMajorVersion
-from controlplane.compute.configuration import ComputeSpec
+from controlplane.compute.compute import OtherMajorVersion
 from controlplane.compute.filesystem import LockTimeout
 from controlplane.compute.integrity import check_data
-from controlplane.compute.observation import OtherBranch
-from controlplane.compute.pooler_settings import pooler_complaint
-from controlplane.compute.postgres_settings import complaint, from_json
 from controlplane.compute.process import StartFailed
 from controlplane.compute.schema import SchemaUnreadable
 from controlplane.compute.schema_only import create_schema_only
@@ -34,12 +29,10 @@ from controlplane.models import (
     GIVEN_UP,
     Action,
     Branch,
-    BranchState,
     Endpoint,
     EndpointState,
     InitSource,
     Operation,
-    PostgresSettings,
 )
 from controlplane.operations.by_sql import take_in_before_stop, take_in_branch
 from controlplane.operations.catalog import NotApplied, bring_to_catalog
@@ -50,8 +43,8 @@ from controlplane.operations.details import (
     Details,
     SuspendComputeDetails,
 )
-from controlplane.operations.disk import why_stopped
 from controlplane.operations.locks import locked_project
+from controlplane.operations.running import Refused, begin_counting, bring_up, start
 from controlplane.operations.states import enter
 from controlplane.operations.words import words_of
 from controlplane.operations.written import count_written
@@ -61,10 +54,6 @@ log = logging.getLogger(__name__)
 # How often in a row an idle endpoint goes on running for pooled clients that do not let go.
 MOST_HELD = 2
 _held: Counter[str] = Counter()
-
-
-class Refused(Exception):
-    """The operation cannot succeed however often it is tried; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +151,7 @@ def _wake_for_a_long_copy(operation: Operation, parent: Branch) -> None:
     if not branch_data.takes_long_to_copy(parent.id):
         return
     try:
-        _start(operation, endpoint)
+        start(operation, endpoint)
     except (Refused, StartFailed) as error:
         # Nobody else could use it either: it is copied as it lies.
         log.warning("parent not started", extra={"endpoint": endpoint.id, "error": str(error)})
@@ -184,20 +173,7 @@ def _take_in(parent: Branch) -> None:
 
 
 def start_compute(attempt: Attempt) -> None:
-    _start(attempt.operation, attempt.endpoint)
-
-
-def _start(operation: Operation, endpoint: Endpoint) -> None:
-    bring_up(endpoint, compute.start)
-    try:
-        bring_to_catalog(operation, endpoint)
-    except (DatabaseError, InterfaceError):
-        raise  # our own database's
-    except Exception as error:
-        # One role that cannot be made must not keep everyone out; the next start tries again.
-        log.error("catalog not applied", extra={"endpoint": endpoint.id, "error": repr(error)})
-    _begin_counting(endpoint)
-    _hold_to_limit(endpoint)
+    start(attempt.operation, attempt.endpoint)
 
 
 def suspend_compute(attempt: Attempt) -> None:
@@ -236,7 +212,7 @@ def apply_config(attempt: Attempt) -> None:
         if error.is_final:
             raise Refused(words_of(error)) from error
         raise
-    _begin_counting(endpoint)
+    begin_counting(endpoint)
 
 
 def check_availability(attempt: Attempt) -> None:
@@ -263,45 +239,6 @@ def delete_timeline(attempt: Attempt) -> None:
 def delete_tenant(attempt: Attempt) -> None:
     for branch in Branch.objects.filter(project_id=attempt.operation.project_id):
         compute.remove(branch.id)
-
-
-def compute_spec(endpoint: Endpoint) -> ComputeSpec:
-    return ComputeSpec(
-        endpoint_id=endpoint.id,
-        branch_id=endpoint.branch_id,
-        min_cu=endpoint.autoscaling_limit_min_cu,
-        max_cu=endpoint.autoscaling_limit_max_cu,
-        pg_settings=_allowed_settings(endpoint),
-        pgbouncer_settings=_allowed_pooler_settings(endpoint),
-        logical_replication=endpoint.project.replicates_logically,
-        read_only=endpoint.branch.is_over_limit,
-    )
-
-
-def _allowed_settings(endpoint: Endpoint) -> dict[str, str]:
-    """The endpoint's settings, but for those that were stored before a rule that forbids them,
-    or before a Postgres that does not know them: they keep no endpoint from starting."""
-    stored = endpoint.settings.get("pg_settings", {})
-    known = from_json(PostgresSettings.known_in(endpoint.project.region_id) if stored else {})
-    allowed = {}
-    for name, value in stored.items():
-        if words := complaint(name, value, max_cu=endpoint.autoscaling_limit_max_cu, known=known):
-            fields = {"endpoint": endpoint.id, "setting": name, "error": words}
-            log.warning("setting left out", extra=fields)
-        else:
-            allowed[name] = value
-    return allowed
-
-
-def _allowed_pooler_settings(endpoint: Endpoint) -> dict[str, str]:
-    """Likewise of its pooler, which would not start with them."""
-    stored = endpoint.settings.get("pgbouncer_settings", {})
-    size = endpoint.autoscaling_limit_max_cu
-    return {
-        name: value
-        for name, value in stored.items()
-        if pooler_complaint(name, value, max_cu=size) is None
-    }
 
 
 def _was_given_up(branch: Branch) -> bool:
@@ -353,42 +290,3 @@ def _end_if_silent(endpoint: Endpoint) -> None:
         raise Refused(
             "the compute ran but answered nobody, and was stopped; the next connection starts it"
         )
-
-
-def bring_up(endpoint: Endpoint, bring_up: Callable[[ComputeSpec], None]) -> None:
-    if endpoint.branch.current_state != BranchState.READY:
-        raise Refused(
-            f"the branch {endpoint.branch_id} was not created: retry the operation that was to "
-            "create it, or delete the branch"
-        )
-    if reason := why_stopped(endpoint.branch_id):
-        raise Refused(reason)
-    try:
-        bring_up(compute_spec(endpoint))
-    except (ConfigurationRefused, NoSuchBranchData, OtherMajorVersion) as error:
-        raise Refused(words_of(error)) from error
-
-
-def _begin_counting(endpoint: Endpoint) -> None:
-    """Have what is written be counted from here on where the branch's data is new: not what the
-    platform wrote to it, nor what was written to its parent."""
-    branch = endpoint.branch
-    if branch.meter.written_data != observation.data_of(branch.id):
-        count_written(endpoint.id, branch.id)
-
-
-def _hold_to_limit(endpoint: Endpoint) -> None:
-    """Measure a branch whose size is limited; since it was last, it may have grown beyond."""
-    branch = endpoint.branch
-    if branch.project.account.branch_size_limit is None:
-        return
-    try:
-        with step("measuring"):
-            size = observation.measure(endpoint.id, branch.id).logical_size
-    except (psycopg.Error, OtherBranch) as error:
-        log.info("size unknown", extra={"endpoint": endpoint.id, "error": str(error)})
-        return
-    was_over, branch.logical_size = branch.is_over_limit, size
-    Branch.objects.filter(id=branch.id).update(logical_size=size)
-    if branch.is_over_limit != was_over:
-        bring_up(endpoint, compute.reconfigure)
