@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from controlplane.address_ranges import is_loopback
 from controlplane.logs import context
-from controlplane.proxy import compute, forwarding, messages, scram, startup
+from controlplane.proxy import compute, forwarding, messages, opening, scram, startup
 from controlplane.proxy.authentication import ask_for_password, authenticate
 from controlplane.proxy.channel import Channel
 from controlplane.proxy.compute import CancelKey, ComputeConnection
@@ -28,7 +28,6 @@ from controlplane.proxy.errors import (
     LoginEnded,
     MissingEndpoint,
     PasswordFailed,
-    ProtocolViolation,
     ProxyError,
 )
 from controlplane.proxy.first_exchange import FirstExchange
@@ -43,7 +42,6 @@ from controlplane.proxy.replication import for_the_pooler
 from controlplane.proxy.routing import Destination, find_destination, find_in_password
 from controlplane.proxy.settings import PlainConnections
 from controlplane.proxy.surroundings import Surroundings
-from controlplane.proxy.tls import ALPN_HTTP
 from controlplane.proxy.traffic import Tally
 
 log = logging.getLogger(__name__)
@@ -151,13 +149,15 @@ class Session:
                     self.channel, self.client_address, load_balancers=load_balancers
                 )
                 self._proxy.registry.note_address(self)
-            if await self._speaks_http():
+            if await opening.speaks_http(self.channel, self._proxy.identity):
                 # HTTP has bounds of its own.
                 patience.reschedule(None)
                 if not await self._serve_http():
                     return
                 patience.reschedule(self._proxy.readiness.loop.time() + bound)
-            request = await self._read_request()
+            request = await opening.read_request(
+                self.channel, self._proxy.identity, offers_tls=self._websocket_host is None
+            )
             if isinstance(request, startup.CancelRequest):
                 await self._proxy.cancel(CancelKey(request.pid, request.secret))
                 await self.channel.finish(b"", patience=_LAST_WORDS_PATIENCE)
@@ -201,21 +201,6 @@ class Session:
         assert self.admission is not None
         return self._proxy.directory.counting(self.admission.endpoint_id)
 
-    async def _speaks_http(self) -> bool:
-        """Looks at what comes first, behind TLS where the client begins with that."""
-        first = await self.channel.peek()
-        if first != startup.TLS_HANDSHAKE_BYTE:
-            return startup.begins_http(first)
-        tls = await self.channel.start_tls(self._proxy.identity.context)
-        agreed = tls.selected_alpn_protocol()
-        if agreed is not None:
-            return agreed == ALPN_HTTP
-        if not startup.begins_http(await self.channel.peek()):
-            raise ProtocolViolation(
-                "received direct SSL connection request without ALPN protocol negotiation extension"
-            )
-        return True
-
     async def _serve_http(self) -> bool:
         """Whether it has become a WebSocket, which speaks as any other client from here on."""
         self._http = HttpConnection(self.channel)
@@ -226,24 +211,6 @@ class Session:
         self._http = None
         self._websocket_host = websocket.host_named(request) or ""
         return True
-
-    async def _read_request(self) -> startup.CancelRequest | startup.StartupMessage:
-        """Reads up to the start-up message or cancel request, agreeing on TLS on the way."""
-        gss_refused = False
-        while True:
-            head = await self.channel.read(startup.HEAD_SIZE)
-            rest = await self.channel.read(startup.packet_size(head) - startup.HEAD_SIZE)
-            packet = startup.parse(head + rest)
-            if not isinstance(packet, startup.EncryptionRequest):
-                return packet
-            if self.channel.tls is not None or (gss_refused and not packet.tls):
-                raise ProtocolViolation("received unexpected encryption request")
-            if packet.tls and self._websocket_host is None:
-                await self.channel.write(b"S")
-                await self.channel.start_tls(self._proxy.identity.context)
-            else:
-                gss_refused = True
-                await self.channel.write(b"N")
 
     async def _admit_postgres(self, request: startup.StartupMessage) -> tuple[Destination, bytes]:
         """Finds the endpoint and asks for the password. Returns what is still to be said of it."""

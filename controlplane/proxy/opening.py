@@ -1,0 +1,49 @@
+"""How a connection opens, up to what it asks for: behind TLS where the client wants it."""
+
+from controlplane.proxy import startup
+from controlplane.proxy.channel import Channel
+from controlplane.proxy.errors import ProtocolViolation
+from controlplane.proxy.tls import ALPN_HTTP, TlsIdentity
+
+
+async def speaks_http(channel: Channel, identity: TlsIdentity) -> bool:
+    """Looks at what comes first, behind TLS where the client begins with that.
+
+    Raises ProtocolViolation, ConnectionLost.
+    """
+    first = await channel.peek()
+    if first != startup.TLS_HANDSHAKE_BYTE:
+        return startup.begins_http(first)
+    tls = await channel.start_tls(identity.context)
+    agreed = tls.selected_alpn_protocol()
+    if agreed is not None:
+        return agreed == ALPN_HTTP
+    if not startup.begins_http(await channel.peek()):
+        raise ProtocolViolation(
+            "received direct SSL connection request without ALPN protocol negotiation extension"
+        )
+    return True
+
+
+async def read_request(
+    channel: Channel, identity: TlsIdentity, *, offers_tls: bool
+) -> startup.CancelRequest | startup.StartupMessage:
+    """Reads up to the start-up message or cancel request, agreeing on TLS on the way.
+
+    Raises ProtocolViolation, ConnectionLost.
+    """
+    gss_refused = False
+    while True:
+        head = await channel.read(startup.HEAD_SIZE)
+        rest = await channel.read(startup.packet_size(head) - startup.HEAD_SIZE)
+        packet = startup.parse(head + rest)
+        if not isinstance(packet, startup.EncryptionRequest):
+            return packet
+        if channel.tls is not None or (gss_refused and not packet.tls):
+            raise ProtocolViolation("received unexpected encryption request")
+        if packet.tls and offers_tls:
+            await channel.write(b"S")
+            await channel.start_tls(identity.context)
+        else:
+            gss_refused = True
+            await channel.write(b"N")
