@@ -39,6 +39,8 @@ class Webhook:
     disabled_reason: str
     # None while it takes what it is sent.
     failing_since: datetime | None
+    # Why the last attempt failed, in words; "" while none does, or where the server does not tell.
+    last_error: str
     created_at: datetime | None
     # Signs what is sent. In the answers alone that make it.
     secret: str
@@ -58,6 +60,7 @@ class Webhook:
             enabled=data.get("enabled") is True,
             disabled_reason=text(data, "disabled_reason"),
             failing_since=moment(data, "failing_since"),
+            last_error=text(data, "last_error"),
             created_at=moment(data, "created_at"),
             secret=text(data, "secret"),
         )
@@ -75,11 +78,6 @@ class Delivery:
     attempted_at: datetime | None
     response_status: int | None
     error: str
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether its last attempt has."""
-        return bool(self.error) or (self.response_status or 0) >= 300
 
     @classmethod
     def read(cls, data: JSONObject) -> "Delivery":

@@ -24,12 +24,12 @@ from console.responses import (
     show_form,
     show_secret,
 )
-from console.side_by_side import or_none, side_by_side
+from console.side_by_side import side_by_side
 from console.statuses import delivery_status
 from console.webhook_form import WebhookForm
 
-# The latest; and the most that the API gives at once.
-DELIVERIES_SHOWN, DELIVERIES_READ = 30, 400
+# The latest.
+DELIVERIES_SHOWN = 30
 # So long after it was asked for the page looks whether a delivery has got there.
 WATCHED_FOR = timedelta(seconds=30)
 WATCHED_EVERY = "1s"
@@ -87,7 +87,6 @@ def _one(request: ConsoleRequest, webhook_id: str) -> tuple[dict[str, Any], Poll
     )
     context = {
         "webhook": webhook,
-        "last_failure": _last_failure(request, webhook, deliveries) if webhook.is_failing else None,
         "most": DELIVERIES_SHOWN,
         "types": _what_it_tells(webhook),
         "here": reverse("webhook", args=[webhook_id]),
@@ -99,18 +98,6 @@ def _one(request: ConsoleRequest, webhook_id: str) -> tuple[dict[str, Any], Poll
 
 
 show, show_live = page_and_region(_one, "webhook.html", "_webhook.html")
-
-
-def _last_failure(
-    request: ConsoleRequest, webhook: Webhook, shown: Sequence[Delivery]
-) -> Delivery | None:
-    """What was last tried in vain; behind what came since, it may be none of the latest."""
-    read_all = or_none(
-        lambda: request.api.webhooks.deliveries(webhook.id, limit=DELIVERIES_READ),
-    )
-    tried = [one for one in shown if one.has_failed]
-    tried = tried or [one for one in read_all() or () if one.has_failed]
-    return next(iter(tried), None)
 
 
 def _is_on_its_way(found: Sequence[Delivery]) -> bool:

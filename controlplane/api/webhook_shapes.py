@@ -77,6 +77,7 @@ class WebhookOut(Schema):
     failing_since: Timestamp | None = Field(
         None, description="when the first of the attempts failed since which all have"
     )
+    last_error: str | None = Field(None, description="why the last of them failed")
     previous_secret_expires_at: Timestamp | None = Field(
         None, description="until when messages are signed with the secret before as well"
     )
@@ -86,6 +87,10 @@ class WebhookOut(Schema):
     @staticmethod
     def resolve_disabled_reason(webhook: Webhook) -> str | None:
         return webhook.disabled_reason or None
+
+    @staticmethod
+    def resolve_last_error(webhook: Webhook) -> str | None:
+        return webhook.last_error or None
 
     @staticmethod
     def resolve_previous_secret_expires_at(webhook: Webhook) -> datetime | None:

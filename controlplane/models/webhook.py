@@ -46,6 +46,8 @@ class Webhook(models.Model):
     # Attempts that have failed since the last one that did not, and when the first of them was.
     failures = models.PositiveIntegerField(default=0)
     failing_since = models.DateTimeField(null=True)
+    # Why the last of them did, in words; "" where it fares well.
+    last_error = models.TextField(default="", db_default="")
     # Not before then is anything sent, as the last attempt has failed.
     held_until = models.DateTimeField(null=True)
     # Whose attempts count: a job writes its own name here, and nothing once another's is there.

@@ -18,7 +18,10 @@ from controlplane.webhooks.posting import Outcome
 SWITCHED_OFF_AFTER = timedelta(days=7)
 GONE = 410
 # What an attempt may change of its webhook.
-OF_A_NOTE = ("failures", "failing_since", "held_until", "enabled", "disabled_reason", "updated_at")
+OF_A_NOTE = (
+    *("failures", "failing_since", "last_error", "held_until"),
+    *("enabled", "disabled_reason", "updated_at"),
+)
 # Characters of an answer that are kept, for the webhook's owner alone.
 LONGEST_EXCERPT = 1024
 # What Postgres does not hold, or a page does not show.
@@ -86,11 +89,13 @@ def begin_anew(webhook: Webhook) -> None:
 def _fares_well(webhook: Webhook) -> None:
     webhook.failures = 0
     webhook.failing_since = webhook.held_until = None
+    webhook.last_error = ""
 
 
 def _failed(webhook: Webhook, delivery: WebhookDelivery, outcome: Outcome, now: datetime) -> None:
     webhook.failures += 1
     webhook.failing_since = webhook.failing_since or now
+    webhook.last_error = outcome.error
     pause = pause_after(delivery.attempts)
     retry_at = now + pause
     # At least as long as its own pause, as far as that is short: what is behind it stays there.

@@ -104,7 +104,10 @@ def test_rows_and_pages(dave: Person, misbehaving: Misbehaving) -> None:
     [
         ({"enabled": False, "disabled_reason": "it failed for a week"}, "it failed for a week"),
         ({"failing_since": "2026-11-20T10:00:00Z"}, "Nothing has arrived since 2026-11-20"),
-        ({"failing_since": "2026-11-20T10:00:00Z"}, "The last time: it answered 503."),
+        (
+            {"failing_since": "2026-11-20T10:00:00Z", "last_error": "answered 503"},
+            "The last time: answered 503.",
+        ),
         ({"event_types": ["*"]}, "All events"),
         ({"project_id": None}, "All projects"),
     ],

@@ -103,6 +103,7 @@ def test_after_a_failure_they_come_in_order(webhook: Webhook, receiver: Receiver
     assert failed["last_attempt"]["error"] == "answered 503"
     assert failed["last_attempt"]["body"] == "not now \ufffd\ufffd"
     assert "failing_since" in webhook.get()
+    assert webhook.get()["last_error"] == "answered 503"
     webhook.write_events(sent[3:])
     receiver.answers = lambda message: Answer()
     webhook.let_pass(hours=0.1)
@@ -111,6 +112,7 @@ def test_after_a_failure_they_come_in_order(webhook: Webhook, receiver: Receiver
     # Its receiver knows it again, though it was signed anew.
     assert messages[0].headers["webhook-id"] == messages[1].headers["webhook-id"]
     wait_for(lambda: "failing_since" not in webhook.get(), "all to be well")
+    assert "last_error" not in webhook.get()
     assert {one["status"] for one in webhook.deliveries()} == {"delivered"}
 
 

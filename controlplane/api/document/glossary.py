@@ -237,6 +237,7 @@ GLOSSARY: dict[str, Entry] = {
     "key_id": ("The key's number", 17),
     "key_name": ("What the key is for", "deploy"),
     "last_active": ("When a client last used it", TIME),
+    "last_error": ("Why the last attempt failed", NOT_THERE),
     "last_attempt": ("What became of the last attempt", {}),
     "last_name": ("Always empty", ""),
     "last_used_at": ("When a request was last sent with it, to the minute; null for never", TIME),
