@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from django.urls import reverse
+from django.utils.safestring import SafeString
 
 from console.branch_rows import BranchRow
 from console.statuses import ENDPOINT_STATES
@@ -36,6 +37,8 @@ BIRD = 26
 MARK = 21
 SMALL_MARK = 14
 LETTER = 7.4
+# What stands for a branch without an endpoint.
+BUD = "bud"
 MARGIN = 12
 
 
@@ -80,11 +83,19 @@ class Mark:
     x: float
     y: float
     size: int
-    # As a perch's, or "bud".
+    # As a perch's, or BUD.
     look: str
     # "" in a flock that is too large for names.
     title: str = ""
     url: str = ""
+
+    @property
+    def drawn(self) -> SafeString:
+        # Of numbers and our own names alone. By a template's variables, the marks of a large
+        # project took most of the page's time.
+        symbol = self.look if self.look == BUD else f"bird-{self.look}"
+        place = f'x="{self.x:g}" y="{self.y:g}" width="{self.size}" height="{self.size}"'
+        return SafeString(f'<use class="{self.look}" href="#{symbol}" {place}/>')
 
 
 @dataclass(frozen=True)
@@ -93,6 +104,13 @@ class Flock:
     y: float
     words: str
     marks: Sequence[Mark]
+    # Whether each mark is a link that says its name.
+    is_known: bool
+
+    @property
+    def drawn(self) -> SafeString:
+        """All marks, without names."""
+        return SafeString("".join(mark.drawn for mark in self.marks))
 
 
 @dataclass(frozen=True)
@@ -256,7 +274,7 @@ class _Drawing:
         words = f"{len(flock)} more"
         if len(flock) > MOST_DRAWN:
             words += f", {MOST_DRAWN} of them drawn"
-        self._flocks.append(Flock(x, last, words, marks))
+        self._flocks.append(Flock(x, last, words, marks, is_known))
         self._bottom = max(self._bottom, last)
 
     def _url(self, row: BranchRow) -> str:
@@ -272,7 +290,7 @@ def _stem(fork: float, y: float, x: float, to_y: float, thickness: float) -> Ste
 
 
 def _look(row: BranchRow) -> str:
-    return row.endpoint.state.value if row.endpoint else "bud"
+    return row.endpoint.state.value if row.endpoint else BUD
 
 
 def _words(row: BranchRow) -> str:
