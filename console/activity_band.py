@@ -21,6 +21,8 @@ WIDTH = 1440
 # Of which this part has room for words.
 MUCH = 0.4
 LONGEST_BACK = timedelta(days=7)
+# What is known of a shorter time is too narrow on the strip of a day: the last hour has its own.
+SHORT = timedelta(hours=3)
 # What the types of events mean here.
 KINDS = {"endpoint.active": WOKE, "endpoint.idle": SLEPT, "operation.failed": FAILED}
 WORDS = {WOKE: "Woke", SLEPT: "Went to sleep", FAILED: "Failed"}
@@ -144,11 +146,16 @@ class Activity:
 def activity(endpoint: Endpoint, history: History, *, now: datetime) -> Activity:
     day = [f"{hours} h" for hours in (24, 18, 12, 6)]
     week = [f"{days} d" for days in range(7, 0, -1)]
+    hour = [f"{minutes} min" for minutes in (60, 45, 30, 15)]
+    bands = [
+        _band("The last 24 hours", endpoint, history, now - timedelta(days=1), now, day),
+        _band("The last 7 days", endpoint, history, now - LONGEST_BACK, now, week),
+    ]
+    if max(history.known_since, endpoint.created_at or history.known_since) > now - SHORT:
+        since = now - timedelta(hours=1)
+        bands.insert(0, _band("The last hour", endpoint, history, since, now, hour))
     return Activity(
-        bands=[
-            _band("The last 24 hours", endpoint, history, now - timedelta(days=1), now, day),
-            _band("The last 7 days", endpoint, history, now - LONGEST_BACK, now, week),
-        ],
+        bands=bands,
         turns=[turn for turn in reversed(history.turns) if turn.at >= now - LONGEST_BACK],
         known_since=history.known_since,
         is_whole=history.known_since <= now - LONGEST_BACK + timedelta(minutes=1),

@@ -25,7 +25,7 @@ class ApiKeyForm(forms.Form):
         label="Read only", required=False, help_text="It sees everything there and changes nothing."
     )
     expires_at = forms.DateField(
-        label="Last day",
+        label="Expires after",
         required=False,
         widget=forms.DateInput(attrs={"type": "date"}, format="%Y-%m-%d"),
         help_text="It works until the end of that day, in UTC. Left empty, until it is revoked.",

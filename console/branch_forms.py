@@ -14,10 +14,10 @@ from console.forms import PLAIN, OpenChoiceField, branch_in_list, offer, offer_b
 AT = "at"
 # Seconds → in words.
 LIFETIMES = {
-    "3600": "For 1 hour",
-    "86400": "For 1 day",
-    "604800": "For 7 days",
-    "2592000": "For 30 days",
+    "3600": "In 1 hour",
+    "86400": "In 1 day",
+    "604800": "In 7 days",
+    "2592000": "In 30 days",
 }
 NAMED = forms.TextInput(attrs={**PLAIN, "autofocus": True})
 
@@ -25,19 +25,19 @@ NAMED = forms.TextInput(attrs={**PLAIN, "autofocus": True})
 class LifetimeFields(forms.Form):
     """How long something stays. The time field is seen where a time of one's own is chosen."""
 
-    lifetime = OpenChoiceField(label="Stays", required=False)
-    until = MomentField(label="Until (UTC)")
+    lifetime = OpenChoiceField(label="Expires", required=False)
+    until = MomentField(label="Time (UTC)")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        choices = [("", "Until it is deleted"), *LIFETIMES.items(), (AT, "Until a time…")]
+        choices = [("", "Never"), *LIFETIMES.items(), (AT, "At a time…")]
         offer(self, "lifetime", choices)
 
     def clean(self) -> dict[str, Any]:
         cleaned: dict[str, Any] = super().clean() or self.cleaned_data
         lifetime = cleaned.get("lifetime", "")
         if lifetime == AT and not cleaned.get("until") and "until" not in self.errors:
-            self.add_error("until", "Say until when.")
+            self.add_error("until", "Say when.")
         if lifetime not in ("", AT, *LIFETIMES):
             self.add_error("lifetime", "There is no such time.")
         if lifetime != AT:

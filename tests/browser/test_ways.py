@@ -248,7 +248,7 @@ def test_the_same_by_command_follows_what_is_filled_in(signed_in: Page, shop: Pr
     curl, neonctl = page.locator("code[data-kind]").all()
     expect(curl).to_contain_text("""-d '{"branch":{"name":"it'"'"'s\"""")
     expect(neonctl).to_contain_text("""--name 'it'"'"'s'""")
-    page.get_by_label("Stays").select_option("For 1 day")
+    page.get_by_label("Expires").select_option("In 1 day")
     page.get_by_label("Create an endpoint on it").uncheck()
     page.get_by_label("Schema only").check()
     expect(curl).to_contain_text(

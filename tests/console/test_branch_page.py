@@ -84,8 +84,8 @@ def test_everything_about_a_new_branch_may_be_chosen(alice: Person, shop: Shop) 
 
 def test_until_a_time_of_ones_own(alice: Person, shop: Shop) -> None:
     url = f"{branch_url(shop, shop.dev_id)}/expiry"
-    assert "Until a time" in Page(alice.get(url)).text
-    for until, words in (("", "Say until when"), ("soon", "Enter a valid date")):
+    assert "At a time" in Page(alice.get(url)).text
+    for until, words in (("", "Say when"), ("soon", "Enter a valid date")):
         answer = alice.post(url, {"lifetime": "at", "until": until})
         assert answer.status_code == 422
         assert words in Page(answer).text
@@ -111,7 +111,7 @@ def test_what_may_not_expire_says_so_beside_the_field(carol: Person, still_shop:
     assert page.fields["lifetime"] == "3600"
     page = Page(carol.post(url, {"lifetime": "at", "until": "2001-01-01T00:00"}))
     # By the field's label, not by the API's name of it.
-    assert "“Stays” must be in the future" in page.text
+    assert "“Expires” must be in the future" in page.text
 
 
 def test_protection(alice: Person, shop: Shop) -> None:

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
+import pytest
 
 from console.activity_band import FAILED, SLEPT, WOKE, History, Turn, activity
 from console.api_results import Endpoint
@@ -20,12 +21,19 @@ def hours_ago(hours: float) -> datetime:
     return NOW - timedelta(hours=hours)
 
 
-def band_of(*turns: Turn, state: str = "idle", created: float = 1000, since: float = 168) -> Any:
+def band_of(
+    *turns: Turn,
+    state: str = "idle",
+    created: float = 1000,
+    since: float = 168,
+    name: str = "The last 24 hours",
+) -> Any:
     """The last day's."""
     endpoint = Endpoint.read(
         {"id": "e", "current_state": state, "created_at": hours_ago(created).isoformat()}
     )
-    return activity(endpoint, History(turns, hours_ago(since)), now=NOW).bands[0]
+    bands = activity(endpoint, History(turns, hours_ago(since)), now=NOW).bands
+    return next(band for band in bands if band.name == name)
 
 
 def woke(hours: float, wait: int | None = None) -> Turn:
@@ -69,6 +77,15 @@ def test_an_empty_strip_says_why_it_is() -> None:
     assert young.before.words == "It was not there yet"
     assert "Before that: it was not there yet." in young.summary
     assert band_of(woke(2), since=20).before is None
+
+
+def test_what_is_young_has_a_strip_of_an_hour() -> None:
+    band = band_of(woke(0.5), state="active", created=0.75, name="The last hour")
+    assert band.known == "M360 12h1080v20H360z"
+    assert band.active == "M720 12h720v20H720z"
+    assert [tick.words for tick in band.ticks] == ["60 min", "45 min", "30 min", "15 min", "now"]
+    with pytest.raises(StopIteration):
+        band_of(woke(0.5), created=4, name="The last hour")
 
 
 def test_failures_are_told_and_shown() -> None:

@@ -29,6 +29,7 @@ from tests.support.waiting import wait_for
 
 
 def up(state_dir: Path, *arguments: str, **environment: str) -> "subprocess.Popen[str]":
+    """As from a terminal, also under nohup, which what these tests start would inherit."""
     return subprocess.Popen(
         [sys.executable, str(ROOT / "manage.py"), "up", "--state-dir", str(state_dir), *arguments],
         cwd=ROOT,
@@ -38,6 +39,7 @@ def up(state_dir: Path, *arguments: str, **environment: str) -> "subprocess.Pope
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
     )
 
 
