@@ -61,7 +61,9 @@ def new_page(
         # An answer of 4xx to a form is no fault of the page.
         is_answer = "status of 4" in message.text
         is_network = may_fail and re.match("Failed to load resource|htmx:", message.text)
-        if message.type == "error" and not (is_answer or is_network):
+        # A page that is left breaks off what it was just asking for.
+        is_left = message.text.startswith("htmx:sendAbort")
+        if message.type == "error" and not (is_answer or is_network or is_left):
             wrong.append(message.text)
 
     page = browser.new_context(
