@@ -1,10 +1,11 @@
-"""Certificates of our own authority, issued as clients ask for names: no client of OpenSSL's rules
-takes a wildcard below a single label (`*.localhost`), so each endpoint's name gets its own.
+"""Certificates of our own authority. The region's has a wildcard for the endpoints below it, and
+everybody is shown that. But no client of OpenSSL's rules takes a wildcard below a single label
+(`*.localhost`): in a region of such a name each endpoint's name gets its own, as clients ask.
 
-A certificate and what OpenSSL makes of it cost a millisecond and 25 kB, and anybody may ask for any
-name. So only names that an endpoint could have get one; of names under which nobody has shown a
-password yet few are kept, and only so many are made in a second. Who asks beyond that is shown
-the region's certificate, which does for all clients but those that verify the name.
+Such a certificate and what OpenSSL makes of it cost a millisecond and 25 kB, and anybody may ask
+for any name. So only names that an endpoint could have get one; of names under which nobody has
+shown a password yet few are kept, and only so many are made in a second. Who asks beyond that is
+shown the region's certificate, which does for all clients but those that verify the name.
 """
 
 import os
@@ -51,6 +52,7 @@ class IssuingIdentity:
     ) -> None:
         self._authority = authority
         self._region_host = region_host
+        self._wildcard_holds = "." in region_host.strip(".")
         self._now = now
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._own_names = _own_names(region_host)
@@ -92,7 +94,7 @@ class IssuingIdentity:
 
     def _of_name(self, name: str) -> _Shown:
         label = name.removesuffix(f".{self._region_host}")
-        if label == name or not _ENDPOINT_LABEL.fullmatch(label):
+        if self._wildcard_holds or label == name or not _ENDPOINT_LABEL.fullmatch(label):
             return self._of_region()
         return self._kept_or_issued(name, [name])
 
