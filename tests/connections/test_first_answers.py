@@ -12,9 +12,11 @@ import pytest
 from tests.proxy.wire import RawClient
 from tests.support.place import Place
 
-ROUNDS = 150
+ROUNDS = 100
 # What medians of so many may differ by on a machine that does other things too, in seconds.
 TOLERANCE = 0.0001
+# What else the machine does may make one kind look slower than another, but not each time.
+TRIES = 3
 
 
 def time_to_answer(port: int, endpoint_id: str, role: str) -> float:
@@ -43,13 +45,21 @@ def test_known_and_unknown_names_are_answered_in_the_same_time(place: Place, sta
         "unknown endpoint": lambda: ("ep-unknown-000002", role),
         "new unknown endpoint": lambda: (f"ep-unknown-1{next(number):05}", role),
     }
-    took: dict[str, list[float]] = {kind: [] for kind in names}
     for _ in range(20):  # until each process knows what it can know
         time_to_answer(port, *names["known"]())
+    seen = []
+    for _ in range(TRIES):
+        medians = medians_of(port, names)
+        spread = max(medians.values()) - min(medians.values())
+        seen.append({kind: f"{median * 1e6:.0f} µs" for kind, median in medians.items()})
+        if spread <= max(TOLERANCE, 0.1 * min(medians.values())):
+            return
+    raise AssertionError(seen)
+
+
+def medians_of(port: int, names: dict[str, Callable[[], tuple[str, str]]]) -> dict[str, float]:
+    took: dict[str, list[float]] = {kind: [] for kind in names}
     for _ in range(ROUNDS):
         for kind in random.sample(list(names), len(names)):
             took[kind].append(time_to_answer(port, *names[kind]()))
-    medians = {kind: statistics.median(times) for kind, times in took.items()}
-    spread = max(medians.values()) - min(medians.values())
-    shown = {kind: f"{median * 1e6:.0f} µs" for kind, median in medians.items()}
-    assert spread <= max(TOLERANCE, 0.1 * min(medians.values())), shown
+    return {kind: statistics.median(times) for kind, times in took.items()}
