@@ -29,11 +29,11 @@ CONNECTS = 10_000
 ENDPOINTS = 12
 CLIENTS = 3  # of each endpoint
 # Seconds between two times that proxies are stopped, and how long they are: mostly short, some
-# longer than the endpoint's timeout, a few than `compute.NEW`.
+# longer than the endpoint's timeout, a few than `observation.NEW`.
 BETWEEN = (0.1, 3.0)
 USUAL, LONGEST = 0.3, 6.0
-# Seconds that a client waits, and the proxy for it: a machine with too few cores is only slow.
-PATIENCE = 90
+# Seconds that a client waits, and the proxy for it, as by default.
+PATIENCE = 30
 # Seconds that clients stay away: around the timeout, and what it takes to notice that it is over.
 AWAY = (0.9, 2.0)
 
