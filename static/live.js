@@ -46,6 +46,8 @@
   let renewals = 0;
   let renewing = 0;
   const sentAfter = new WeakMap();
+  // Under way, of those that search or filter.
+  const steering = new Set();
   // What is asked while trouble is told of: the answer to it shows that this is over.
   const sentInTrouble = new WeakSet();
   // What the region shows, by the server's own mark: where nothing else is there to show, the
@@ -97,13 +99,25 @@
 
   document.addEventListener("htmx:beforeRequest", (event) => {
     // A poll's answer would take the place that the renewal under way is meant for.
-    if (event.detail.elt.id === "poll" && (document.hidden || renewing)) event.preventDefault();
+    if (event.detail.elt.id === "poll" && (document.hidden || renewing || steering.size)) event.preventDefault();
   });
 
-  document.addEventListener("htmx:beforeSend", (event) => {
-    sentAfter.set(event.detail.xhr, renewals);
-    if (!document.getElementById("trouble").hidden) sentInTrouble.add(event.detail.xhr);
+  document.addEventListener("htmx:beforeSend", ({ detail }) => {
+    if (isRenewal(detail) && detail.elt.matches("form")) steer(detail);
+    sentAfter.set(detail.xhr, renewals);
+    if (!document.getElementById("trouble").hidden) sentInTrouble.add(detail.xhr);
   });
+
+  // A search or a filter: from when it is sent, whatever becomes of its answer, the region is asked
+  // for so, and what was asked for before does not come into the page any more.
+  function steer({ xhr, requestConfig }) {
+    const { dataset } = region();
+    const filled = [...requestConfig.formData].filter(([, value]) => value);
+    const query = filled.length ? `?${new URLSearchParams(filled)}` : "";
+    dataset.live = dataset.live.replace(/\?.*|$/, query);
+    renewals += 1;
+    steering.add(xhr);
+  }
 
   document.addEventListener("htmx:beforeSwap", (event) => {
     const { xhr, target } = event.detail;
@@ -113,10 +127,12 @@
       event.detail.shouldSwap = false;
       if (target.id === "live") Perch.trouble("The console failed to answer. Trying again.");
       else Perch.failed("The console failed to answer. Try again.");
-    } else if (xhr.status === 304 || (isRegions(target) && sentAfter.get(xhr) < renewals)) {
+    } else if (xhr.status === 304 || (isOlder(event.detail) && !steering.has(xhr))) {
       event.detail.shouldSwap = false;
     }
   });
+
+  const isOlder = ({ target, xhr }) => isRegions(target) && sentAfter.get(xhr) < renewals;
 
   // The region, or its status line where it could not be read.
   const isRegions = (target) => ["live", "poll"].includes(target.id);
@@ -137,6 +153,8 @@
     if (poll) htmx.process(poll);
     document.dispatchEvent(new CustomEvent("perch:renewed"));
     Perch.keepFocus();
+    // With a search's answer comes its address, so it is taken in all the same.
+    if (steering.has(xhr) && isOlder(event.detail)) Perch.renew();
   });
 
   document.addEventListener("perch:gone", () => {
@@ -166,6 +184,7 @@
   });
 
   document.addEventListener("htmx:afterRequest", ({ detail }) => {
+    steering.delete(detail.xhr);
     const { status } = detail.xhr;
     if (status && status < 500 && sentInTrouble.has(detail.xhr)) Perch.trouble("");
   });

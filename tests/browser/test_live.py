@@ -214,6 +214,35 @@ def test_a_search_that_fails_says_so_and_comes_to_its_end(
     assert_not_reloaded(page)
 
 
+@pytest.mark.parametrize("way", ["fails first", "is overtaken"])
+def test_no_renewal_takes_a_search_back(elsewhere: Elsewhere, shop: Project, way: str) -> None:
+    """It would show everything again below a field that says otherwise."""
+    page, api = elsewhere.page, elsewhere.relay
+    open_page(page, shop, f"/endpoints/{shop.endpoint_id}/pg-settings")
+    rows = page.locator(".pg-settings tbody tr")
+    expect(rows).to_have_count(25)
+    idle(page, 1)
+    field = page.get_by_role("searchbox")
+    if way == "fails first":
+        api.is_away = True
+        field.fill("work_mem")
+        expect(page.locator("#poll")).to_contain_text("Trying again", timeout=10_000)
+        api.is_away = False
+    else:
+        api.delay = 0.5
+        with page.expect_request(re.compile("search=work_mem")):
+            field.fill("work_mem")
+    page.evaluate("Perch.renew()")
+    api.delay = 0.0
+    expect(rows.first).to_contain_text("work_mem")
+    settled(page)
+    expect(rows.first).to_contain_text("work_mem")
+    expect(page.locator("#poll")).to_be_hidden()
+    assert (way == "fails first") or "search=work_mem" in page.url
+    field.fill("")
+    expect(rows).to_have_count(25)
+
+
 def test_without_a_stream_of_events_it_is_as_soon(elsewhere: Elsewhere, shop: Project) -> None:
     page, api = elsewhere.page, elsewhere.relay
     api.missing = {"/events"}
