@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
 from tests.support.another_console import another_console
 from tests.support.relay import Relay, relay
@@ -61,8 +61,9 @@ def new_page(
         # An answer of 4xx to a form is no fault of the page.
         is_answer = "status of 4" in message.text
         is_network = may_fail and re.match("Failed to load resource|htmx:", message.text)
-        # A page that is left breaks off what it was just asking for.
-        is_left = message.text.startswith("htmx:sendAbort")
+        # A page that is left breaks off what it was just asking for. What fails otherwise is told
+        # by another event as well.
+        is_left = re.match("htmx:(afterRequest|sendAbort)", message.text)
         if message.type == "error" and not (is_answer or is_network or is_left):
             wrong.append(message.text)
 
@@ -99,6 +100,12 @@ def rough_page(browser: Browser, stack: Stack) -> Iterator[Page]:
     """A page whose network may fail."""
     with opened(browser, stack.console_url, may_fail=True) as page:
         yield page
+
+
+def copied(page: Page) -> str:
+    """What a button has copied that was just pressed."""
+    expect(page.locator("#announce")).to_have_text("Copied")
+    return str(page.evaluate("navigator.clipboard.readText()"))
 
 
 @dataclass

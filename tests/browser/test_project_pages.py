@@ -7,7 +7,7 @@ import psycopg
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.conftest import Elsewhere
+from tests.browser.conftest import Elsewhere, copied
 from tests.browser.looking import expect_accessible
 from tests.browser.test_journey import sign_in, sign_out
 from tests.support.client import Client
@@ -33,11 +33,6 @@ def pages(page: Page, shop: Project) -> Page:
 
 def endpoint_url(shop: Project) -> str:
     return f"/projects/{shop.id}/endpoints/{shop.endpoint_id}"
-
-
-def copied(page: Page) -> str:
-    expect(page.locator("#announce")).to_have_text("Copied")
-    return str(page.evaluate("navigator.clipboard.readText()"))
 
 
 def assert_connects(url: str) -> None:

@@ -5,6 +5,7 @@ import re
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.browser.conftest import copied
 from tests.browser.test_journey import assert_not_reloaded, mark, sign_in
 from tests.support.client import Client
 from tests.support.project import Project
@@ -64,8 +65,7 @@ def test_a_failure_is_told_until_its_endpoint_is_gone(
     # The log is there to be sent to somebody.
     page.locator(".log summary").click()
     page.get_by_label("Copy log").click()
-    copied = page.evaluate("navigator.clipboard.readText()")
-    assert f"start_compute {start['id']}  failed: " in copied
+    assert f"start_compute {start['id']}  failed: " in copied(page)
 
     # A success of something else does not hide it.
     made = project.client.post(f"{project.path}/branches", {"branch": {"name": "dev"}})

@@ -9,6 +9,7 @@ from typing import Literal
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from tests.browser.conftest import copied
 from tests.browser.looking import (
     FEWER,
     WIDTHS_OF,
@@ -258,5 +259,4 @@ def test_the_same_by_command_follows_what_is_filled_in(signed_in: Page, shop: Pr
     flags = re.compile(r"--expires-at \S+Z \\\s+--no-compute \\\s+--schema-only$")
     expect(neonctl).to_contain_text(flags)
     page.get_by_role("button", name="Copy neonctl").click()
-    expect(page.locator("#announce")).to_have_text("Copied")
-    assert page.evaluate("navigator.clipboard.readText()") == neonctl.text_content()
+    assert copied(page) == neonctl.text_content()
