@@ -14,6 +14,8 @@ from console.timescale import Bar, Mark, Scale
 
 HOURS = (1, 6, 24)
 USUAL_HOURS = 6
+# Of a project that is younger than the hours nobody has asked for, the picture begins with it.
+SHORTEST = timedelta(minutes=5)
 # As many operations are read for it, and lanes drawn: more would be a picture of nothing.
 OPERATIONS_READ = 200
 MOST_LANES = 10
@@ -88,8 +90,11 @@ def timeline(
     hours: int,
     names: Names,
     there: There,
+    *,
+    since: datetime | None = None,
 ) -> Timeline:
-    scale = _scale(hours)
+    """Of so many hours; nothing was before `since`."""
+    scale = _scale(hours, since)
     drawn = [
         run
         for run in runs_of(newest_first)
@@ -109,12 +114,13 @@ def timeline(
     )
 
 
-def _scale(hours: int) -> Scale:
+def _scale(hours: int, since: datetime | None) -> Scale:
     """Of so many hours until now, or a little later: a picture that moved on with every second
     would be another one each time that it is asked for."""
     tick = hours * 10
     end = datetime.fromtimestamp((datetime.now(UTC).timestamp() // tick + 1) * tick, UTC)
-    return Scale(end - timedelta(hours=hours), end)
+    begin = end - timedelta(hours=hours)
+    return Scale(max(begin, min(since, end - SHORTEST)) if since else begin, end)
 
 
 def _lanes(

@@ -207,4 +207,5 @@ def _timeline(
 ) -> Timeline:
     there = There.of(endpoints, branches)
     shown = hours or hours_of(project.created_at)
-    return timeline(project.id, operations, shown, Names.of(branches), there)
+    since = None if hours else project.created_at
+    return timeline(project.id, operations, shown, Names.of(branches), there, since=since)

@@ -9,7 +9,9 @@ from django.utils import timezone
 
 from console.api_operations import Operation
 from console.api_results import Branch
+from console.outcomes import There
 from console.runs import Names, Run, asked, runs_of
+from console.timeline import timeline
 from console.timescale import Scale
 
 AT = datetime(2026, 11, 21, 10, tzinfo=UTC)
@@ -138,3 +140,16 @@ def test_an_axis_of_the_day_tells_the_time() -> None:
         marks = scale.marks_of_day()
     assert {mark.label[3:] for mark in marks} == {"00"}
     assert scale.marks_of_day()[0].left not in [mark.left for mark in marks]
+
+
+def test_the_timeline_of_a_new_project_begins_with_it() -> None:
+    now = datetime.now(UTC)
+    run = operation("start_compute", created_at=(now - timedelta(seconds=40)).isoformat())
+
+    def left(since: datetime | None) -> float:
+        found = timeline("p", [run], 1, Names.of([]), There.of([], []), since=since)
+        return float(found.lanes[0].runs[0].bar.left.rstrip("%"))
+
+    assert left(None) == left(now - timedelta(days=1)) > 98
+    assert 75 < left(now - timedelta(minutes=1)) < 90
+    assert 85 < left(now - timedelta(minutes=10)) < 98
