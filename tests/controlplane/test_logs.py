@@ -138,6 +138,10 @@ def test_every_request_has_one_line_whatever_became_of_it(stack: Stack, alice: C
         found = read_log(stack.state_dir, "api")
         return [line for line in found if line["message"] == "answered"]
 
+    # A line is written once its answer is sent: those of earlier requests come before this one's.
+    first = {"X-Request-ID": f"first-{os.urandom(6).hex()}"}
+    alice.call("GET", "/projects", headers=first)
+    await_line(stack, "api", request=first["X-Request-ID"])
     before = len(lines())
     last = {"X-Request-ID": f"last-{os.urandom(6).hex()}"}
     statuses = [
