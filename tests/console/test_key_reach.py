@@ -80,7 +80,7 @@ def test_who_may_only_read_sees_all_and_is_told_what_is_refused(
     assert "passwords are out of its reach" in Page(answer).text
 
 
-def test_a_key_that_has_ended_signs_nobody_in(carol: Person, stack: Any) -> None:
+def test_a_key_that_has_expired_signs_nobody_in(carol: Person, stack: Any) -> None:
     key = new_key(carol, expires_at=str(TOMORROW))
     with stack.database() as database:
         database.execute(
@@ -88,7 +88,7 @@ def test_a_key_that_has_ended_signs_nobody_in(carol: Person, stack: Any) -> None
             " WHERE name = 'limited' AND expires_at IS NOT NULL"
         )
     assert Browser().post("/sign-in", {"key": key}).status_code == 422
-    assert any("ended" in row for row in Page(carol.get("/api-keys")).rows())
+    assert any("expired" in row for row in Page(carol.get("/api-keys")).rows())
 
 
 @pytest.mark.parametrize("limit", [{"project_id": "p"}, {"read_only": "on"}])
