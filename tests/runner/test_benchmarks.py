@@ -1,0 +1,18 @@
+"""What measures is found by whoever reads the README."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_readme_names_every_benchmark() -> None:
+    text = (ROOT / "README.md").read_text()
+    paragraph = text.partition("`python -m tests.benchmarks.NAME`")[2].partition("\n\n")[0]
+    # Each begins with its own command; others are parts of these.
+    found = {
+        path.stem
+        for path in (ROOT / "tests" / "benchmarks").glob("*.py")
+        if path.read_text().startswith(f'"""`python -m tests.benchmarks.{path.stem}')
+    }
+    assert set(re.findall(r"`(\w+)`", paragraph)) == found
