@@ -208,7 +208,7 @@ def test_a_query_without_scripts(browser: Browser, stack: Stack, shop: Project) 
     sign_in(page, shop.client.key)
     page.goto(f"/projects/{shop.id}/query")
     page.get_by_label("Branch").select_option("dev")
-    page.get_by_role("button", name="Show the branch’s roles").click()  # noqa: RUF001
+    page.get_by_role("button", name="Show the branch's roles").click()
     expect(page.get_by_label("Branch")).to_have_value(re.compile("^br-"))
     page.get_by_label("SQL").fill("SELECT 6 * 7 AS answer")
     page.get_by_role("button", name="Run").click()
