@@ -21,7 +21,7 @@ import requests
 
 from tests.selection import FAST
 from tests.support.client import Client
-from tests.support.waiting import wait_for
+from tests.support.waiting import load, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 # Webhooks may lead to the tests' receivers, at one of loopback's addresses; and those that hang
@@ -164,7 +164,7 @@ def running_stack(
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
-            process.wait(90)
+            process.wait(90 * load())
 
 
 @contextlib.contextmanager

@@ -1,0 +1,151 @@
+"""Takes the functions' bodies out of an archive of pg_dump's custom format that holds no rows.
+
+Postgres calls immutable functions while it restores what depends on them: generated columns,
+partition keys, index expressions. `without_bodies` gives each function a body that does nothing;
+`functions_alone` holds the statements that put the true bodies in place once all else is restored.
+
+The format is that of PostgreSQL's pg_backup_archiver.c and pg_backup_custom.c, versions 1.14
+(PostgreSQL 12) to 1.16 (PostgreSQL 18): a header, then a table of contents with an entry for each
+object. An integer has a sign byte before its bytes, the lowest first. A string has its length in
+bytes before it, -1 for none.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+VERSIONS = ((1, 14), (1, 15), (1, 16))
+CUSTOM_FORMAT = 1
+# Integers of the moment when the archive was made: second, minute, hour, day, month, year, and
+# whether summer time was in force.
+MOMENT = 7
+FUNCTIONS = (b"FUNCTION", b"PROCEDURE")
+# Settings of the session that restores, which every archive needs.
+SETTINGS = (b"ENCODING", b"STDSTRINGS", b"SEARCHPATH")
+
+
+class ArchiveUnreadable(Exception):
+    """The archive is of no version that is known here, or it is cut short."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An object in the table of contents: its statement, and the bytes on both sides of that."""
+
+    oid: int
+    kind: bytes
+    before: bytes
+    definition: bytes
+    after: bytes
+
+    @property
+    def is_function(self) -> bool:
+        return self.kind in FUNCTIONS
+
+
+class Archive:
+    """An archive with its table of contents read. Raises ArchiveUnreadable."""
+
+    def __init__(self, content: bytes) -> None:
+        self._reader = reader = _Reader(content)
+        reader.skip_header()
+        self._header = content[: reader.at]
+        self._entries = [reader.entry() for _ in range(reader.integer())]
+        self._rest = content[reader.at :]
+
+    def without_bodies(self, stand_ins: Mapping[int, bytes]) -> bytes:
+        """The archive with each function's definition replaced by the statement that `stand_ins`
+        has for its oid. Raises KeyError for a function that `stand_ins` lacks."""
+        return self._written(
+            (entry, stand_ins[entry.oid] if entry.is_function else entry.definition)
+            for entry in self._entries
+        )
+
+    def functions_alone(self) -> bytes:
+        """An archive of the functions alone, each created or replaced. Raises ArchiveUnreadable."""
+        return self._written(
+            (entry, _replacing(entry.definition) if entry.is_function else entry.definition)
+            for entry in self._entries
+            if entry.is_function or entry.kind in SETTINGS
+        )
+
+    def _written(self, entries: Iterable[tuple[Entry, bytes]]) -> bytes:
+        parts = []
+        for entry, definition in entries:
+            length = self._reader.encoded(len(definition))
+            parts.append(entry.before + length + definition + entry.after)
+        return b"".join((self._header, self._reader.encoded(len(parts)), *parts, self._rest))
+
+
+def _replacing(definition: bytes) -> bytes:
+    verb, blank, rest = definition.partition(b" ")
+    if verb != b"CREATE" or not rest.startswith(FUNCTIONS):
+        raise ArchiveUnreadable(f"a function's definition begins with {definition[:20]!r}")
+    return b"CREATE OR REPLACE" + blank + rest
+
+
+class _Reader:
+    """Reads on from `at`, in bytes."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        self.at = 0
+        self._version = (0, 0)
+        self._integer_size = self._offset_size = 0
+
+    def skip_header(self) -> None:
+        """Read all before the number of entries."""
+        if self._take(5) != b"PGDMP":
+            raise ArchiveUnreadable("it is no archive of pg_dump's")
+        major, minor, _revision, self._integer_size, self._offset_size, form = self._take(6)
+        self._version = (major, minor)
+        if self._version not in VERSIONS or form != CUSTOM_FORMAT:
+            raise ArchiveUnreadable(f"it is of version {major}.{minor}, format {form}")
+        if self._version >= (1, 15):
+            self._take(1)  # the method of compression
+        else:
+            self.integer()
+        for _ in range(MOMENT):
+            self.integer()
+        for _ in range(3):  # database, version of the server, version of pg_dump
+            self._string()
+
+    def entry(self) -> Entry:
+        begin = self.at
+        self.integer()  # its number in the archive
+        if self.integer():
+            raise ArchiveUnreadable("it holds rows")
+        self._string()  # the oid of the catalog that has the object
+        oid, _tag, kind = (self._string() for _ in range(3))
+        self.integer()  # section
+        before = self._content[begin : self.at]
+        definition = self._string()
+        begin = self.at
+        for _ in range(5):  # how it is dropped and copied; schema, tablespace, access method
+            self._string()
+        if self._version >= (1, 16):
+            self.integer()  # the kind of relation
+        for _ in range(2):  # owner, whether its rows have oids
+            self._string()
+        while self._string():  # the numbers of what it depends on
+            pass
+        self._take(1 + self._offset_size)  # where its rows are
+        return Entry(int(oid), kind, before, definition, self._content[begin : self.at])
+
+    def integer(self) -> int:
+        sign = self._take(1)[0]
+        value = int.from_bytes(self._take(self._integer_size), "little")
+        return -value if sign else value
+
+    def encoded(self, number: int) -> bytes:
+        return b"\0" + number.to_bytes(self._integer_size, "little")
+
+    def _string(self) -> bytes:
+        """b"" for none, too."""
+        return self._take(max(0, self.integer()))
+
+    def _take(self, count: int) -> bytes:
+        taken = self._content[self.at : self.at + count]
+        if len(taken) < count:
+            raise ArchiveUnreadable("it is cut short")
+        self.at += count
+        return taken

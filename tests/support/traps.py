@@ -1,0 +1,92 @@
+"""Objects of every kind whose definition Postgres may evaluate, made by the owner of a database.
+
+Each calls a function of the owner's that tries to make a superuser and names the kind of object in
+the new role's name. The function can succeed only where a superuser's session evaluates it.
+"""
+
+from tests.support.project import Project
+
+# Where the privilege is missing, the function returns 1 and leaves nothing.
+TRAPS = """
+SET ROLE neondb_owner;
+CREATE SCHEMA trap;
+CREATE FUNCTION trap.snap(kind text) RETURNS int LANGUAGE plpgsql AS $$
+    BEGIN EXECUTE format('CREATE ROLE %I SUPERUSER', 'sprung by ' || kind); RETURN 1;
+    EXCEPTION WHEN insufficient_privilege OR duplicate_object THEN RETURN 1; END $$;
+CREATE FUNCTION trap.spring(kind text) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$
+    BEGIN RETURN trap.snap(kind); END $$;
+CREATE FUNCTION trap.sprung(kind text) RETURNS int LANGUAGE sql IMMUTABLE
+    BEGIN ATOMIC SELECT trap.spring(kind); END;
+CREATE FUNCTION trap.set_config(text, text, bool) RETURNS text LANGUAGE sql IMMUTABLE AS
+    $$SELECT trap.spring('a name of Postgres')::text$$;
+CREATE FUNCTION trap.same(int, int) RETURNS bool LANGUAGE sql IMMUTABLE AS
+    $$SELECT trap.spring('an operator') = 1$$;
+CREATE OPERATOR trap.= (LEFTARG = int, RIGHTARG = int, FUNCTION = trap.same);
+CREATE TYPE trap.mood AS ENUM ('good');
+CREATE FUNCTION trap.mood_of(trap.mood) RETURNS int LANGUAGE sql IMMUTABLE AS
+    $$SELECT trap.spring('a cast')$$;
+CREATE CAST (trap.mood AS int) WITH FUNCTION trap.mood_of(trap.mood);
+CREATE FUNCTION trap.difference(float8, float8) RETURNS float8 LANGUAGE sql IMMUTABLE AS
+    $$SELECT trap.spring('a range type')::float8$$;
+CREATE TYPE trap.span AS RANGE (SUBTYPE = float8, SUBTYPE_DIFF = trap.difference);
+CREATE FUNCTION trap.taking(a int DEFAULT trap.spring('an argument')) RETURNS int LANGUAGE sql
+    IMMUTABLE AS 'SELECT a';
+CREATE FUNCTION trap.adds(int, int) RETURNS int LANGUAGE sql IMMUTABLE AS
+    $$SELECT trap.spring('an aggregate')$$;
+CREATE AGGREGATE trap.added(int) (SFUNC = trap.adds, STYPE = int, INITCOND = '0');
+CREATE DOMAIN trap.checked AS int DEFAULT trap.spring('a domain''s default')
+    CHECK (VALUE > 0 AND trap.spring('a domain''s check') = 1);
+CREATE TABLE trap.bait (
+    a int DEFAULT trap.spring('a default') CHECK (trap.spring('a check') = 1),
+    b int GENERATED ALWAYS AS (a + trap.spring('a generated column')) STORED,
+    c int GENERATED ALWAYS AS (a + trap.sprung('an SQL function')) STORED,
+    d trap.checked DEFAULT 1 CHECK ((1 OPERATOR(trap.=) 1)),
+    e int GENERATED ALWAYS AS (a + 'good'::trap.mood::int) STORED,
+    f int GENERATED ALWAYS AS (a + trap.taking()) STORED,
+    span trap.span DEFAULT '[1, 2)',
+    EXCLUDE ((a + trap.spring('an exclusion')) WITH OPERATOR(pg_catalog.=))
+);
+CREATE INDEX ON trap.bait ((a + trap.spring('an index')));
+CREATE INDEX ON trap.bait (a) WHERE trap.spring('a predicate') = 1;
+CREATE INDEX ON trap.bait USING gist (span);
+CREATE STATISTICS trap.stat ON (a + trap.spring('statistics')), a FROM trap.bait;
+CREATE VIEW trap.seen AS SELECT trap.spring('a view'), trap.added(1);
+CREATE MATERIALIZED VIEW trap.kept AS SELECT trap.spring('a materialized view');
+CREATE RULE ruled AS ON UPDATE TO trap.bait DO ALSO SELECT trap.spring('a rule');
+ALTER TABLE trap.bait ENABLE ROW LEVEL SECURITY;
+CREATE POLICY seen ON trap.bait USING (trap.spring('a policy') = 1);
+CREATE FUNCTION trap.fired() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN PERFORM trap.spring('a trigger'); RETURN new; END $$;
+CREATE TRIGGER fired BEFORE INSERT ON trap.bait FOR EACH ROW
+    WHEN (trap.spring('a trigger''s condition') = 1) EXECUTE FUNCTION trap.fired();
+CREATE FUNCTION trap.sum(int, int) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT $1 + $2';
+CREATE TABLE trap.parted (a int) PARTITION BY RANGE (trap.sum(a, trap.spring('a partition key')));
+CREATE TABLE trap.part (a int CHECK (a > trap.spring('a partition''s check')));
+ALTER TABLE trap.parted ATTACH PARTITION trap.part
+    FOR VALUES FROM (trap.spring('a bound')) TO (10);
+CREATE TABLE trap.rest PARTITION OF trap.parted DEFAULT;
+INSERT INTO trap.bait (a) SELECT generate_series(1, 100);
+INSERT INTO trap.parted VALUES (3), (30);
+CREATE EXTENSION cube SCHEMA trap;
+CREATE EXTENSION earthdistance SCHEMA trap;
+CREATE EXTENSION postgres_fdw SCHEMA trap;
+CREATE SERVER elsewhere FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host 'localhost');
+CREATE FOREIGN TABLE trap.far (a int DEFAULT trap.spring('a foreign table')
+    CHECK (trap.spring('a foreign table''s check') = 1)) SERVER elsewhere;
+RESET ROLE;
+ALTER DATABASE neondb SET search_path TO trap, pg_catalog;
+ALTER ROLE neondb_owner SET search_path TO trap, pg_catalog;
+"""
+SPRUNG = "SELECT rolname FROM pg_roles WHERE rolname LIKE 'sprung by %'"
+POWERFUL = """
+SELECT pg_get_userbyid(member) FROM pg_auth_members
+WHERE roleid::regrole::text IN ('pg_execute_server_program', 'pg_read_server_files',
+    'pg_write_server_files', 'perch_platform')
+UNION SELECT rolname FROM pg_roles WHERE rolsuper AND rolname <> 'perch_platform'
+"""
+
+
+def sprung(project: Project, endpoint_id: str | None = None) -> list[str]:
+    """The kinds of objects that a superuser's session has evaluated in this compute."""
+    assert project.sql(POWERFUL, endpoint_id=endpoint_id) == []
+    return [name for (name,) in project.sql(SPRUNG, endpoint_id=endpoint_id)]
