@@ -26,6 +26,8 @@ class Target:
     database: str
     # What the server's `options` name, as `endpoint=ep-…`, where the host does not name it.
     options: str = ""
+    # As the server's own URI has it; "" leaves it to the driver.
+    sslmode: str = ""
 
     @classmethod
     def read(cls, uri: str) -> "Target":
@@ -33,19 +35,16 @@ class Target:
         parts = urlsplit(uri)
         if not parts.hostname:
             raise ValueError("no host")
+        query = dict(parse_qsl(parts.query))
         return cls(
             role=unquote(parts.username or ""),
             password=unquote(parts.password or ""),
             host=parts.hostname,
             port=parts.port,
             database=unquote(parts.path.lstrip("/")),
-            options=dict(parse_qsl(parts.query)).get("options", ""),
+            options=query.get("options", ""),
+            sslmode=query.get("sslmode", ""),
         )
-
-    @property
-    def is_local(self) -> bool:
-        """On this machine, where the certificate is of its own making."""
-        return f".{self.host}".endswith(".localhost")
 
     @property
     def is_pooled(self) -> bool:
@@ -56,14 +55,25 @@ class Target:
         return self.options.startswith("endpoint=")
 
     def at(self, host: str) -> "Target":
-        """The same by the endpoint's own host name."""
-        return replace(self, host=host, options="")
+        """The same by the endpoint's own host name, which only TLS tells the server."""
+        return replace(self, host=host, options="", sslmode=self.sslmode or "require")
+
+    @property
+    def named(self) -> dict[str, str]:
+        """The parameters of libpq, and of all drivers that read its URIs."""
+        named = {"sslmode": self.sslmode, "options": self.options}
+        return {name: value for name, value in named.items() if value}
+
+    @property
+    def libpq_compatible(self) -> dict[str, str]:
+        """The parameter by which node-postgres reads `sslmode` as libpq does. Without it, it takes
+        `require` for `verify-full`. libpq itself refuses URIs that have it."""
+        return {"uselibpqcompat": "true"} if self.sslmode else {}
 
     def url(self, scheme: str = "postgresql", **parameters: str) -> str:
         user = f"{quote(self.role, safe='')}:{quote(self.password, safe='*')}"
-        named = {"sslmode": "require"} | ({"options": self.options} if self.options else {})
-        query = urlencode(named | parameters, quote_via=quote, safe="")
-        return f"{scheme}://{user}@{self.place}?{query}"
+        query = urlencode(self.named | parameters, quote_via=quote, safe="")
+        return f"{scheme}://{user}@{self.place}{'?' if query else ''}{query}"
 
     @property
     def place(self) -> str:
@@ -96,7 +106,6 @@ def _sqlalchemy(target: Target) -> str:
 
 
 def _django(target: Target) -> str:
-    options = {"sslmode": "require"} | ({"options": target.options} if target.options else {})
     lines = [
         '"ENGINE": "django.db.backends.postgresql",',
         f'"NAME": {json.dumps(target.database)},',
@@ -104,7 +113,7 @@ def _django(target: Target) -> str:
         f'"PASSWORD": {json.dumps(target.password)},',
         f'"HOST": {json.dumps(target.host)},',
         f'"PORT": {target.port or 5432},',
-        f'"OPTIONS": {json.dumps(options)},',
+        f'"OPTIONS": {json.dumps(target.named)},',
     ]
     if target.is_pooled:
         # A cursor on the server lives in one of its connections, and the next query in another.
@@ -114,30 +123,20 @@ def _django(target: Target) -> str:
 
 
 def _node(target: Target) -> str:
-    # node-postgres checks the certificate whatever sslmode a URL asks for.
-    tls = "{ rejectUnauthorized: false }" if target.is_local else "true"
-    lines = [
-        f"  host: {json.dumps(target.host)},",
-        f"  port: {target.port or 5432},",
-        f"  user: {json.dumps(target.role)},",
-        f"  password: {json.dumps(target.password)},",
-        f"  database: {json.dumps(target.database)},",
-        f"  ssl: {tls},",
-    ]
-    if target.options:
-        lines.append(f"  options: {json.dumps(target.options)},")
-    return "\n".join(['import pg from "pg"', "", "const client = new pg.Client({", *lines, "})"])
+    url = json.dumps(target.url(**target.libpq_compatible))
+    return (
+        f'import pg from "pg"\n\nconst client = new pg.Client({{\n  connectionString: {url},\n}})'
+    )
 
 
 def _prisma(target: Target) -> str:
+    # Prisma's driver adapter is node-postgres; its own engine skips what it does not know.
     pooled = {"pgbouncer": "true"} if target.is_pooled else {}
-    return f"DATABASE_URL={json.dumps(target.url(**pooled))}"
+    return f"DATABASE_URL={json.dumps(target.url(**target.libpq_compatible, **pooled))}"
 
 
 def _jdbc(target: Target) -> str:
-    names = {"user": target.role, "password": target.password, "sslmode": "require"}
-    if target.options:
-        names["options"] = target.options
+    names = {"user": target.role, "password": target.password, **target.named}
     if target.is_pooled:
         names["prepareThreshold"] = "0"
     return f"jdbc:postgresql://{target.place}?{urlencode(names, safe='*')}"

@@ -166,6 +166,10 @@ def get_connection_uri(
 ) -> dict[str, Any]:
     """A connection string with the role's password, for a branch's endpoint.
 
+    Every driver connects with it as it is, but for those that take `sslmode=require` for
+    `verify-full`, as node-postgres and Prisma do, where the service's own authority signs: they
+    trust `/certificate-authority.pem`, or are given `uselibpqcompat=true`.
+
     `password=false` leaves it out: nothing secret is read then, which a key that only reads may do,
     and which is no `role.password_revealed`."""
     if query.password:

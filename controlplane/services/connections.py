@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from urllib.parse import quote
 
+from django.conf import settings
+
 from controlplane.models import Account, Database, Endpoint, Role
 from controlplane.services.branches import NewBranch, default_branch, find_branch
 from controlplane.services.catalog import find_database, find_role, password_of, reveal
@@ -38,12 +40,17 @@ def connection_to(
     if password is not None:
         user += f":{quote(password, safe='')}"
     port = "" if region.port == 5432 else f":{region.port}"
-    path = f"{port}/{quote(database.name, safe='')}?sslmode=require"
+    path = f"{port}/{quote(database.name, safe='')}"
     if _is_local(region.host):
         name = f"{endpoint.id}-pooler" if pooled else endpoint.id
-        place = f"localhost{path}&options={quote(f'endpoint={name}', safe='')}"
+        option = f"options={quote(f'endpoint={name}', safe='')}"
+        # node-postgres verifies the certificate at any sslmode but "disable", and the authority is
+        # one that it does not know. With no sslmode it connects in clear, which never leaves this
+        # machine, and clients of libpq still encrypt.
+        needs_tls = settings.PROXY_PLAIN_CONNECTIONS == "never"
+        place = f"localhost{path}?{'sslmode=require&' if needs_tls else ''}{option}"
     else:
-        place = f"{pooler_host if pooled else host}{path}"
+        place = f"{pooler_host if pooled else host}{path}?sslmode=require"
     return Connection(
         uri=f"postgresql://{user}@{place}",
         database=database.name,

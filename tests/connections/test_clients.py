@@ -104,7 +104,7 @@ def test_the_connection_string_leads_where_it_was_asked_to(place: Place) -> None
     )
     host = f"localhost:{place.stack.proxy_port}/{place.database}"
     login = f"postgresql://{place.role}:{place.password}@"
-    direct = f"{login}{host}?sslmode=require&options=endpoint%3D{place.endpoint_id}"
+    direct = f"{login}{host}?options=endpoint%3D{place.endpoint_id}"
     for asked in ({}, {"branch_id": place.branch_id}, {"endpoint_id": place.endpoint_id}):
         assert place.client.get(path, **query, **asked)["uri"] == direct
     pooled = place.client.get(path, **query, pooled="true")["uri"]

@@ -34,9 +34,7 @@ def test_it_works(stack: Stack, carol: Person, still_shop: Shop) -> None:
     assert answer["Cache-Control"] == "no-store"
     url = string_in(answer)
     host, option = f"localhost:{stack.proxy_port}", f"endpoint%3D{still_shop.endpoint_id}"
-    assert (
-        url == f"postgresql://neondb_owner:********@{host}/neondb?sslmode=require&options={option}"
-    )
+    assert url == f"postgresql://neondb_owner:********@{host}/neondb?options={option}"
     assert password_of(carol, still_shop) not in answer.content.decode()
 
 
@@ -82,8 +80,8 @@ def test_pooled_psycopg_prepares_nothing(carol: Person, still_shop: Shop) -> Non
         ("psql", "psql '"),
         ("env", 'DATABASE_URL="postgresql://'),
         ("psycopg", 'psycopg.connect("'),
-        ("node", "rejectUnauthorized: false"),
-        ("node", 'options: "endpoint=ep-'),
+        ("node", 'connectionString: "postgresql://'),
+        ("node", "options=endpoint%3Dep-"),
         ("jdbc", "jdbc:postgresql://"),
         ("jdbc", "options=endpoint%3Dep-"),
         ("go", "pgx.Connect("),
@@ -115,7 +113,7 @@ def test_a_host_that_names_the_endpoint_is_kept() -> None:
     target = Target.read(uri)
     assert in_style("url", target, reveal=True) == uri
     assert "prepare_threshold=None" in in_style("psycopg", target, reveal=True)
-    assert "ssl: true" in in_style("node", target, reveal=True)
+    assert f"{uri}&uselibpqcompat=true" in in_style("node", target, reveal=True)
 
 
 def test_another_role_and_database_can_be_chosen(alice: Person, shop: Shop) -> None:

@@ -4,9 +4,7 @@ import contextlib
 import json
 import re
 import shlex
-import shutil
 import subprocess
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,6 +18,7 @@ from console.connection_strings import LABELS, Target, in_style
 from tests.clients import nodejs
 from tests.console.conftest import Person, Shop
 from tests.console.test_connecting import password_of
+from tests.support.jdbc import ask_by_jdbc
 
 QUERY = "SELECT 'reached ' || current_user"
 REACHED = "reached neondb_owner"
@@ -106,15 +105,12 @@ def test_what_sqlalchemy_and_prisma_get_is_the_url(carol: Person, still_shop: Sh
     assert asks(env_value(copied(carol, still_shop, "prisma"))) == REACHED
 
 
-@pytest.mark.parametrize("pooled", ["", "on"])
-def test_node_postgres_connects(
-    carol: Person, still_shop: Shop, pooled: str, tmp_path: Path
-) -> None:
+def reached_by_node_postgres(text: str) -> str:
+    """Whom the client of a pasted program is connected as, or what the program says."""
     try:
         nodejs.install()
     except nodejs.NoNode as problem:
         pytest.skip(str(problem))
-    text = copied(carol, still_shop, "node", pooled=pooled)
     text += (
         "\nawait client.connect()\n"
         f'console.log(Object.values((await client.query("{QUERY}")).rows[0])[0])\n'
@@ -122,31 +118,29 @@ def test_node_postgres_connects(
     )
     # Beside the modules, as node looks for them from where the file is.
     ran = nodejs.run("node", "--input-type=module", "-e", text, timeout=60)
-    assert ran.output.strip() == REACHED, ran.told
+    return ran.output.strip() or ran.told
 
 
-DRIVER = sorted(Path.home().glob(".m2/repository/org/postgresql/postgresql/*/postgresql-*.jar"))
-
-
-@pytest.mark.skipif(not (DRIVER and shutil.which("java")), reason="no JDBC driver is installed")
 @pytest.mark.parametrize("pooled", ["", "on"])
-def test_jdbc_connects(carol: Person, still_shop: Shop, pooled: str, tmp_path: Path) -> None:
-    program = tmp_path / "Ask.java"
-    program.write_text(
-        "public class Ask { public static void main(String[] given) throws Exception {"
-        " try (var found = java.sql.DriverManager.getConnection(given[0])) {"
-        f' var rows = found.createStatement().executeQuery("{QUERY}"); rows.next();'
-        " System.out.println(rows.getString(1)); } } }"
-    )
-    url = copied(carol, still_shop, "jdbc", pooled=pooled)
-    ran = subprocess.run(
-        ["java", "-cp", DRIVER[-1], program, url],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert ran.stdout.strip() == REACHED, ran.stderr
+def test_node_postgres_connects(carol: Person, still_shop: Shop, pooled: str) -> None:
+    text = copied(carol, still_shop, "node", pooled=pooled)
+    assert reached_by_node_postgres(text) == REACHED
+
+
+def test_node_postgres_connects_where_the_server_asks_for_tls(
+    carol: Person, still_shop: Shop
+) -> None:
+    """As behind a region's host name: the authority is one that Node.js does not know."""
+    target = Target.read(copied(carol, still_shop, "url") + "&sslmode=require")
+    assert reached_by_node_postgres(in_style("node", target, reveal=True)) == REACHED
+    assert "uselibpqcompat=true" in in_style("prisma", target, reveal=True)
+    others = LABELS.keys() - {"node", "prisma"}
+    assert not any("uselibpqcompat" in in_style(one, target, reveal=True) for one in others)
+
+
+@pytest.mark.parametrize("pooled", ["", "on"])
+def test_jdbc_connects(carol: Person, still_shop: Shop, pooled: str) -> None:
+    assert ask_by_jdbc(copied(carol, still_shop, "jdbc", pooled=pooled)) == REACHED
 
 
 def test_the_name_that_needs_dns_comes_second(carol: Person, still_shop: Shop) -> None:
@@ -156,6 +150,8 @@ def test_the_name_that_needs_dns_comes_second(carol: Person, still_shop: Shop) -
     url = copied(carol, still_shop, "url", address="name")
     assert urlsplit(url).hostname == f"{still_shop.endpoint_id}.localhost"
     assert "options" not in url
+    # Only TLS tells the proxy that name.
+    assert url.endswith("?sslmode=require")
     pooled = copied(carol, still_shop, "url", address="name", pooled="on")
     assert urlsplit(pooled).hostname == f"{still_shop.endpoint_id}-pooler.localhost"
     # Where it resolves, it works.

@@ -52,7 +52,7 @@ def test_it_works(stack: Stack, alice: Client) -> None:
     }
     assert uri["connection_uri"] == (
         f"postgresql://neondb_owner:{role['password']}@localhost"
-        f":{stack.proxy_port}/neondb?sslmode=require&options=endpoint%3D{endpoint['id']}"
+        f":{stack.proxy_port}/neondb?options=endpoint%3D{endpoint['id']}"
     )
 
     project = Project(stack, alice, body)

@@ -161,7 +161,12 @@ GLOSSARY: dict[str, Entry] = {
     "compute_seconds_limit": ("-1: any number", -1),
     "compute_time_seconds": ("Seconds that computes ran, weighted by their compute units", 1350),
     "connection_parameters": ("The parts of the connection string", {}),
-    "connection_uri": ("A connection string for any client of Postgres", URI),
+    "connection_uri": (
+        "A connection string for any client of Postgres. Drivers that take `sslmode=require` for "
+        "`verify-full`, as node-postgres does, must trust the service's certificate authority: "
+        "`/certificate-authority.pem`, unless it is 404",
+        URI,
+    ),
     "connection_uris": ("How to connect", []),
     "consumption_period_end": (
         "When the present period of accounting ends",
