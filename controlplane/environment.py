@@ -11,6 +11,7 @@ from typing import Any
 
 from psycopg.conninfo import conninfo_to_dict
 
+from controlplane import durable
 from controlplane.database.base import BoundedConnection
 
 # sockaddr_un.sun_path holds 108 bytes with its closing NUL, on Linux.
@@ -80,22 +81,11 @@ def envsecret(name: str, path: Path) -> str:
     if given := os.environ.get(f"{name}_FILE"):
         path = Path(given)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # O_EXCL: of two processes that start together, one writes and both read the same.
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        pass
-    except OSError:
-        return secrets.token_urlsafe(48)
-    else:
-        try:
-            with os.fdopen(descriptor, "w") as file:
-                file.write(secrets.token_urlsafe(48))
-        except OSError:
-            # On a full disk: an empty key must not be what the next process finds.
-            path.unlink()
-            return secrets.token_urlsafe(48)
-    try:
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # Of two processes that start together, one makes it and both read the same. It is on
+            # the disk before anything is encrypted with it.
+            durable.write_new(path, secrets.token_urlsafe(48), 0o600)
         return path.read_text()
     except OSError:
         return secrets.token_urlsafe(48)

@@ -8,6 +8,7 @@ from pathlib import Path
 from django.conf import settings
 from django.core.management import call_command
 
+from controlplane import durable
 from controlplane.backup.manifest import (
     METADATA_DUMP,
     Manifest,
@@ -22,7 +23,7 @@ from controlplane.backup.taking import KEPT
 from controlplane.compute import metadata
 from controlplane.compute.binaries import postgres_version
 from controlplane.compute.branch_data import create_from_copy
-from controlplane.compute.filesystem import remove_tree
+from controlplane.compute.filesystem import remove_tree, sync_tree
 from controlplane.compute.state_directory import (
     UNFINISHED_RESTORE,
     hold_state_directory,
@@ -54,7 +55,7 @@ def restore(backup: Path, say: Callable[[str], object], *, mark: str) -> Manifes
     prepare_state_directory()
     with hold_state_directory():
         unfinished = settings.STATE_DIR / UNFINISHED_RESTORE
-        unfinished.touch(mode=0o600)
+        durable.write(unfinished, b"", 0o600)
         copies = {name: branch_copy(backup, name) for name in manifest.branches}
         require_room(copies.values(), at=settings.STATE_DIR / "branches")
         for number, (branch_id, copy) in enumerate(copies.items(), start=1):
@@ -63,6 +64,7 @@ def restore(backup: Path, say: Callable[[str], object], *, mark: str) -> Manifes
         _restore_secrets(backup)
         _restore_rows(backup, manifest, mark=mark)
         unfinished.unlink()
+        durable.sync(settings.STATE_DIR)
     return manifest
 
 
@@ -117,11 +119,10 @@ def _restore_secrets(backup: Path) -> None:
         source, place = backup / name, settings.STATE_DIR / name
         if source.is_dir():
             shutil.copytree(source, place)
+            sync_tree(place)
         elif source.exists():
-            place.unlink(missing_ok=True)
-            descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(source.read_bytes())
+            durable.write(place, source.read_bytes(), 0o600)
+    durable.sync(settings.STATE_DIR)
 
 
 def _restore_rows(backup: Path, manifest: Manifest, *, mark: str) -> None:

@@ -13,6 +13,7 @@ from django.conf import settings
 from django.db.models import QuerySet
 from django.utils import timezone
 
+from controlplane import durable
 from controlplane.backup.branch_copy import CopyFailed, copy_branch
 from controlplane.backup.manifest import (
     METADATA_DUMP,
@@ -70,8 +71,7 @@ def take_backup(target: Path, say: Callable[[str], object]) -> Manifest:
         say("Reading it back …")
         write_sums(staging)
         sync_tree(staging)
-        staging.rename(target)
-        _sync_directory(target.parent)
+        durable.rename(staging, target)
     return manifest
 
 
@@ -226,11 +226,3 @@ def _only_one() -> Iterator[None]:
             yield
     except LockTimeout:
         raise BackupRefused("another backup of this service is being made") from None
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

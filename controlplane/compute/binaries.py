@@ -14,7 +14,9 @@ from pathlib import Path
 
 from django.conf import settings
 
+from controlplane import durable
 from controlplane.compute.accounts import running_as, service_account
+from controlplane.compute.filesystem import sync_tree
 from controlplane.compute.foreign_files import read_regular
 
 
@@ -94,8 +96,9 @@ def _copy_of(package: Path) -> Path:
         shutil.copytree(libraries, staging / libraries.name)
     for directory in [staging, *(p for p in staging.rglob("*") if p.is_dir())]:
         directory.chmod(0o755)
+    sync_tree(staging)
     try:
-        staging.rename(target)
+        durable.rename(staging, target)
     except OSError:  # another process was first
         shutil.rmtree(staging)
     return target

@@ -20,6 +20,7 @@ from types import MappingProxyType
 
 from django.conf import settings
 
+from controlplane import durable
 from controlplane.compute.accounts import (
     Account,
     account_of,
@@ -130,9 +131,9 @@ def replace(branch_id: str, source_id: str, *, kept_as: str, must_keep: bool) ->
             with new_branch(branch_id, place=fresh) as (staging, account):
                 _copy_branch(source, staging, account)
         if place.exists():
-            place.rename(kept)
+            durable.rename(place, kept)
     if fresh.exists():
-        fresh.rename(place)
+        durable.rename(fresh, place)
 
 
 def take_back(branch_id: str, *, kept_as: str) -> None:
@@ -142,7 +143,7 @@ def take_back(branch_id: str, *, kept_as: str) -> None:
     if kept.exists():
         if place.exists():
             place.rename(doomed)
-        kept.rename(place)
+        durable.rename(kept, place)
     remove_tree(doomed)
     remove_tree(_fresh(branch_id, kept_as))
 
@@ -186,6 +187,8 @@ def remove(branch_id: str) -> None:
             # Makes nothing new: on a full disk it is by removing that there comes to be room.
             place.rename(doomed)
             remove_tree(doomed)
+            # Its rows say so next: were it to come back, nobody would ever remove it.
+            durable.sync(place.parent)
 
 
 def write_for(branch_id: str, name: str, text: str) -> Path:
@@ -358,10 +361,10 @@ def _put_in_place(staging: Path, place: Path, account: Account) -> None:
     run = staging / "run"
     run.mkdir(mode=0o700)
     give(run, account)
+    let_in(staging, account)
     with step("syncing"):
         sync_tree(staging)
-    let_in(staging, account)
-    staging.rename(place)
+        durable.rename(staging, place)
 
 
 def let_in(path: Path | int, account: Account) -> None:

@@ -9,6 +9,7 @@ import psycopg
 from django.conf import settings
 from psycopg import sql
 
+from controlplane import durable
 from controlplane.compute.accounts import ENVIRONMENT, give, running_as, service_account
 from controlplane.compute.binaries import (
     PostgresUnusable,
@@ -58,7 +59,7 @@ def create_metadata_cluster() -> None:
         **running_as(service_account()),
     )
     sync_tree(staging)
-    staging.rename(data)
+    durable.rename(staging, data)
 
 
 def metadata_command(*, mark: str) -> list[str]:

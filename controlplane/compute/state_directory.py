@@ -7,14 +7,13 @@ an account of a Postgres may write to lies one level below a directory of root's
 import fcntl
 import os
 import stat
-import threading
 import uuid
-from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
 from django.conf import settings
 
+from controlplane import durable
 from controlplane.compute.accounts import account_range, service_account, shared_account
 
 HBA_FILE = "pg_hba.conf"
@@ -52,9 +51,8 @@ def prepare_state_directory() -> None:
     sockets = Path(settings.SOCKET_DIR)
     _our_directory(sockets, private)
     hba = state / HBA_FILE
-    if not hba.exists():
-        hba.write_text(HBA)
-        hba.chmod(0o644)
+    if not hba.exists() or hba.read_text() != HBA:
+        durable.write(hba, HBA.encode(), 0o644)
 
 
 def check_ours() -> None:
@@ -87,12 +85,7 @@ def identity() -> str:
     """Which state directory this is, wherever it is moved; made on the first call."""
     path = Path(settings.STATE_DIR) / "identity"
     if not path.exists():
-        draft = path.with_name(f".identity.{os.getpid()}.{threading.get_ident()}")
-        draft.write_text(f"{uuid.uuid4()}\n")
-        # Of two that come at once, the second finds the first's.
-        with suppress(FileExistsError):
-            os.link(draft, path)
-        draft.unlink()
+        durable.write_new(path, f"{uuid.uuid4()}\n", 0o644)
     return path.read_text().strip()
 
 

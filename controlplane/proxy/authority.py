@@ -2,7 +2,6 @@
 first start, kept in the state directory, and trusted by clients that verify."""
 
 import ipaddress
-import os
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,6 +10,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from controlplane import durable
 
 CERTIFICATE_LIFETIME = timedelta(days=90)
 _AUTHORITY_LIFETIME = timedelta(days=3650)
@@ -74,8 +75,8 @@ def load_or_create_authority(directory: Path) -> Authority:
         if certificate.not_valid_after_utc > now:
             return Authority(certificate, key)
     authority = _new_authority(now)
-    _write(key_path, private_pem(authority.key), mode=0o600)
-    _write(certificate_path, authority.pem.encode())
+    durable.write(key_path, private_pem(authority.key), 0o600)
+    durable.write(certificate_path, authority.pem.encode(), 0o644)
     return authority
 
 
@@ -122,12 +123,3 @@ def _general_name(name: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:
         return x509.DNSName(name)
-
-
-def _write(path: Path, content: bytes, mode: int = 0o644) -> None:
-    """Whole or not at all: a reader never meets half a file."""
-    draft = path.with_name(f"{path.name}.{os.getpid()}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-    draft.replace(path)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+SBIN = "/usr/sbin:/sbin"
 MKFS = {"ext4": ("mkfs.ext4", "-q", "-m", "0"), "xfs": ("mkfs.xfs", "-q", "-m", "reflink=1")}
 
 
@@ -17,29 +18,60 @@ MKFS = {"ext4": ("mkfs.ext4", "-q", "-m", "0"), "xfs": ("mkfs.xfs", "-q", "-m", 
 def mounted(kind: str, *, size: int) -> Iterator[Path]:
     """An empty directory on a new filesystem of `size` bytes, which others may enter; the test is
     skipped, saying why, where that cannot be made."""
-    program, *options = MKFS[kind]
-    if os.geteuid() != 0:
-        pytest.skip(f"only root may mount a filesystem of kind {kind}")
-    if shutil.which(program, path="/usr/sbin:/sbin") is None:
-        pytest.skip(f"{program} is not installed")
-    with tempfile.TemporaryDirectory(prefix="perch-") as scratch:
-        image, place = Path(scratch, "image"), Path(scratch, "on")
+    with _prepared(kind) as (image, place):
         with image.open("wb") as file:
             file.truncate(size)
-        place.mkdir()
-        Path(scratch).chmod(0o711)
-        run(shutil.which(program, path="/usr/sbin:/sbin") or program, *options, str(image))
-        try:
-            run("mount", "-o", "loop", str(image), str(place))
-        except subprocess.CalledProcessError as error:
-            pytest.skip(f"{kind} cannot be mounted here: {error.stderr.strip()}")
-        try:
+        program, *options = MKFS[kind]
+        run(shutil.which(program, path=SBIN) or program, *options, str(image))
+        with _on(image, place, kind):
             # Short: the sockets of a service are to fit below it.
             state = place / "s"
             state.mkdir()
             yield state
-        finally:
-            run("umount", "--lazy", str(place))
+
+
+@contextmanager
+def after_power_cut(state: Path, kind: str) -> Iterator[Path]:
+    """The directory that `mounted` gave as the next boot would find it, were the power cut now.
+
+    The copy of the disk is taken while its filesystem is mounted, so it lacks whatever the kernel
+    still holds in memory; mounting it replays the filesystem's journal. What the disk itself has
+    not flushed yet is taken for written, so the copy holds at least what a real disk would.
+    """
+    with _prepared(kind) as (image, place):
+        run("cp", "--sparse=always", str(state.parent.parent / "image"), str(image))
+        with _on(image, place, kind):
+            yield place / state.name
+
+
+@contextmanager
+def _prepared(kind: str) -> Iterator[tuple[Path, Path]]:
+    """Where an image may be made, and the empty directory to mount it on."""
+    if os.geteuid() != 0:
+        pytest.skip(f"only root may mount a filesystem of kind {kind}")
+    program = MKFS[kind][0]
+    if shutil.which(program, path=SBIN) is None:
+        pytest.skip(f"{program} is not installed")
+    with tempfile.TemporaryDirectory(prefix="perch-") as scratch:
+        place = Path(scratch, "on")
+        place.mkdir()
+        Path(scratch).chmod(0o711)
+        yield Path(scratch, "image"), place
+
+
+@contextmanager
+def _on(image: Path, place: Path, kind: str) -> Iterator[None]:
+    """Have the image's filesystem be mounted on `place`."""
+    # A copy has the identity of the original, which XFS refuses to mount twice.
+    options = "loop,nouuid" if kind == "xfs" else "loop"
+    try:
+        run("mount", "-o", options, str(image), str(place))
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"{kind} cannot be mounted here: {error.stderr.strip()}")
+    try:
+        yield
+    finally:
+        run("umount", "--lazy", str(place))
 
 
 def free_bytes(place: Path) -> int:

@@ -1,0 +1,112 @@
+"""What a host finds after a power cut, of what was reported as done just before: the kernel's
+memory is lost, and with it whatever nobody had written to the disk."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from controlplane.compute import branch_data
+from controlplane.compute.state_directory import HBA, HBA_FILE, identity
+from controlplane.environment import envsecret
+from tests.controlplane.test_copies import CHILD, MIB, PARENT, one, running, state_dir
+from tests.support.filesystems import SBIN, after_power_cut, mounted
+
+__all__ = ["state_dir"]
+
+KEPT = "br-kept"
+UseState = Callable[[Path], None]
+
+
+@pytest.fixture(scope="module")
+def disk() -> Iterator[tuple[Path, str]]:
+    """Where copies share their blocks, if this host can."""
+    kind = "xfs" if shutil.which("mkfs.xfs", path=SBIN) else "ext4"
+    with mounted(kind, size=500 * MIB) as place:
+        yield place, kind
+
+
+@pytest.fixture
+def parent(disk: tuple[Path, str], state_dir: UseState) -> Iterator[None]:
+    """A branch with a row, which no process works on, on a disk that has nothing left to write."""
+    place, _ = disk
+    state_dir(place)
+    branch_data.create_from_template(PARENT)
+    with running(PARENT) as connection:
+        connection.execute("CREATE TABLE kept AS SELECT 7 AS number")
+    yield
+    state_dir(place)
+    for branch_id in (PARENT, CHILD, KEPT):
+        branch_data.remove(branch_id)
+
+
+def number_in(branch_id: str, query: str = "SELECT number FROM kept") -> object:
+    with running(branch_id) as connection:
+        return one(connection, query)
+
+
+def test_a_new_branch_is_there(disk: tuple[Path, str], parent: None, state_dir: UseState) -> None:
+    branch_data.create_from_parent(CHILD, PARENT)
+    with after_power_cut(*disk) as found:
+        state_dir(found)
+        assert branch_data.data_dir(CHILD).is_dir()
+        assert number_in(CHILD) == 7
+
+
+def test_a_branch_of_the_template_is_there(
+    disk: tuple[Path, str], parent: None, state_dir: UseState
+) -> None:
+    branch_data.create_from_template(CHILD)
+    with after_power_cut(*disk) as found:
+        state_dir(found)
+        assert branch_data.data_dir(CHILD).is_dir()
+        assert number_in(CHILD, "SELECT 1") == 1
+
+
+def test_a_restored_branch_has_the_sources_rows_and_the_kept_one_its_own(
+    disk: tuple[Path, str], parent: None, state_dir: UseState
+) -> None:
+    branch_data.create_from_parent(CHILD, PARENT)
+    with running(CHILD) as connection:
+        connection.execute("UPDATE kept SET number = 8")
+    branch_data.replace(CHILD, PARENT, kept_as=KEPT, must_keep=True)
+    with after_power_cut(*disk) as found:
+        state_dir(found)
+        assert branch_data.data_dir(KEPT).is_dir()
+        assert number_in(CHILD) == 7
+        assert number_in(KEPT) == 8
+
+
+def test_a_restore_that_was_taken_back_stays_so(
+    disk: tuple[Path, str], parent: None, state_dir: UseState
+) -> None:
+    branch_data.create_from_parent(CHILD, PARENT)
+    with running(CHILD) as connection:
+        connection.execute("UPDATE kept SET number = 8")
+    branch_data.replace(CHILD, PARENT, kept_as=KEPT, must_keep=True)
+    branch_data.take_back(CHILD, kept_as=KEPT)
+    with after_power_cut(*disk) as found:
+        state_dir(found)
+        assert not branch_data.data_dir(KEPT).exists()
+        assert number_in(CHILD) == 8
+
+
+def test_what_is_made_once_is_there(disk: tuple[Path, str], state_dir: UseState) -> None:
+    place, _ = disk
+    state_dir(place)
+    made = envsecret("PERCH_NO_SUCH_SECRET", place / "a-secret"), identity()
+    with after_power_cut(*disk) as found:
+        state_dir(found)
+        assert (envsecret("PERCH_NO_SUCH_SECRET", found / "a-secret"), identity()) == made
+        assert (found / HBA_FILE).read_text() == HBA
+
+
+def test_a_removed_branch_does_not_come_back(
+    disk: tuple[Path, str], parent: None, state_dir: UseState
+) -> None:
+    branch_data.create_from_parent(CHILD, PARENT)
+    branch_data.remove(CHILD)
+    with after_power_cut(*disk) as found:
+        state_dir(found)
+        assert not branch_data.branch_dir(CHILD).exists()
