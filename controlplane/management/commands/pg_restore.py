@@ -1,0 +1,19 @@
+"""`manage.py pg_restore ENDPOINT …`: brings an archive of pg_dump into the endpoint's branch."""
+
+from collections.abc import Sequence
+
+from controlplane.management.postgres_programs import PostgresProgram, Way
+
+# With one of these it restores elsewhere, writes a script, or lists what is in the archive.
+ELSEWHERE = ("-d", "--dbname", "-f", "--file", "-l", "--list", "-V", "--version", "-?", "--help")
+
+
+class Command(PostgresProgram):
+    help = "Runs pg_restore, of the version that computes have, into an endpoint's database."
+    program = "pg_restore"
+
+    def told(self, way: Way, arguments: Sequence[str]) -> Sequence[str]:
+        """Without a database it would print the archive as SQL."""
+        if any(argument.startswith(ELSEWHERE) for argument in arguments):
+            return ()
+        return (f"--dbname={way.database}",)

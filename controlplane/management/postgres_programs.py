@@ -1,0 +1,166 @@
+"""Runs one of Postgres's programs, of the version that computes are of, at an endpoint: what the
+commands `pg_dump`, `pg_restore` and `psql` have in common.
+
+The programs that come along have no TLS, so they go through this host's proxy on loopback. They
+take this process's place: what they read, write, and end with is theirs.
+"""
+
+import os
+from argparse import REMAINDER
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import Error
+
+from controlplane.compute.binaries import PostgresUnusable, postgres_bin
+from controlplane.models import Database, Endpoint
+from controlplane.services.catalog import find_database, find_role, password_of
+from controlplane.services.errors import PasswordNotStored, ServiceError
+
+POOLER_SUFFIX = "-pooler"
+# Where the proxy is reached that listens at every address.
+LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
+# What the caller's environment may still say to libpq: not where, as whom, and by which TLS.
+KEPT = frozenset(
+    "PGAPPNAME PGCLIENTENCODING PGCONNECT_TIMEOUT PGDATESTYLE PGGEQO PGOPTIONS PGTZ".split()
+)
+# It is the caller's, too, where the service has not stored the role's.
+PASSWORDS = frozenset({"PGPASSWORD", "PGPASSFILE"})
+
+
+class PostgresProgram(BaseCommand):
+    """A command of the name of one of the programs."""
+
+    program: str
+    # Whether it may go through the pooler; else it has a session of its own in any case.
+    can_be_pooled = False
+    requires_system_checks = ()
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--role", metavar="NAME", help="by default the database's owner")
+        parser.add_argument("--database", metavar="NAME", help="by default the branch's first one")
+        parser.add_argument("--state-dir", metavar="DIR", help="as given to `up`")
+        parser.add_argument("endpoint", metavar="ENDPOINT", help="its id, as ep-quiet-heron-123456")
+        parser.add_argument(
+            "arguments",
+            nargs=REMAINDER,
+            metavar="ARGUMENTS",
+            help=f"all that follows is {self.program}'s own",
+        )
+
+    def handle(
+        self,
+        *args: Any,
+        endpoint: str,
+        arguments: Sequence[str],
+        role: str | None,
+        database: str | None,
+        **options: Any,
+    ) -> NoReturn:
+        if settings.PROXY_PLAIN_CONNECTIONS == "never" and not settings.POSTGRES_BIN:
+            raise CommandError(
+                "the proxy takes no connection without TLS (PERCH_PLAIN_CONNECTIONS=never), and "
+                f"the {self.program} that comes along has none: use another of the same version"
+            )
+        try:
+            program = postgres_bin() / self.program
+            way = find_way(endpoint, role=role, database=database, can_be_pooled=self.can_be_pooled)
+        except ServiceError as error:
+            raise CommandError(error.message) from error
+        except PostgresUnusable as error:
+            raise CommandError(str(error)) from error
+        except Error as error:
+            raise CommandError(f"Perch's own database does not answer: {error}") from error
+        command = [str(program), *self.told(way, arguments), *arguments]
+        os.execve(program, command, environment_for(way, os.environ))  # noqa: S606
+
+    def told(self, way: "Way", arguments: Sequence[str]) -> Sequence[str]:
+        """What the program is told that its caller leaves out."""
+        return ()
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a program reaches a database."""
+
+    host: str
+    port: int
+    # With its suffix where that is the pooler.
+    endpoint: str
+    role: str
+    database: str
+    # None where it is not stored: the program asks for it.
+    password: str | None
+
+
+def find_way(
+    endpoint_id: str, *, role: str | None, database: str | None, can_be_pooled: bool
+) -> Way:
+    """Raises CommandError, and NotFound where the branch has no such role or database."""
+    name = endpoint_id.removesuffix(POOLER_SUFFIX)
+    found = Endpoint.objects.select_related("project", "branch")
+    endpoint = found.filter(id=name, deleted_at=None, project__deleted_at=None).first()
+    if endpoint is None:
+        raise CommandError(f'there is no endpoint "{name}"')
+    region = endpoint.project.region
+    if region.id != settings.REGION:
+        raise CommandError(f'the endpoint is in the region "{region.id}": run this on its host')
+    chosen = find_database(endpoint.branch, database) if database else _first_database(endpoint)
+    owner = find_role(endpoint.branch, role or chosen.owner_name)
+    try:
+        password = password_of(endpoint.project, owner)
+    except PasswordNotStored:
+        password = None
+    return Way(
+        host=LOOPBACK.get(settings.PROXY_HOST, settings.PROXY_HOST),
+        port=region.port,
+        endpoint=endpoint_id if can_be_pooled else name,
+        role=owner.name,
+        database=chosen.name,
+        password=password,
+    )
+
+
+def _first_database(endpoint: Endpoint) -> Database:
+    databases = Database.objects.filter(branch=endpoint.branch, deleted_at=None)
+    first = databases.order_by("id").first()
+    if first is None:
+        raise CommandError("the endpoint's branch has no database")
+    return first
+
+
+def environment_for(way: Way, inherited: Mapping[str, str]) -> dict[str, str]:
+    """By which libpq finds the way. What the caller's program says itself stands above it, and gets
+    no password that is another host's or role's."""
+    allowed = KEPT | PASSWORDS if way.password is None else KEPT
+    kept = {
+        name: value
+        for name, value in inherited.items()
+        if not name.startswith("PG") or name in allowed
+    }
+    options = [f"endpoint={way.endpoint}", *filter(None, [inherited.get("PGOPTIONS")])]
+    found = {
+        "PGHOST": way.host,
+        "PGPORT": str(way.port),
+        "PGUSER": way.role,
+        "PGDATABASE": way.database,
+        "PGOPTIONS": " ".join(options),
+    }
+    if way.password is not None:
+        found["PGPASSFILE"] = _password_file(way, way.password)
+    return kept | found
+
+
+def _password_file(way: Way, password: str) -> str:
+    """A file in memory that the program inherits, and the only one that has it open: neither its
+    command line nor its environment holds the password, and nothing is left of it on the disk."""
+    fields = (way.host, str(way.port), "*", way.role, password)
+    escaped = (field.replace("\\", "\\\\").replace(":", "\\:") for field in fields)
+    descriptor = os.memfd_create("passwords", 0)
+    # libpq reads none that others may read.
+    os.fchmod(descriptor, 0o600)
+    os.write(descriptor, (":".join(escaped) + "\n").encode())
+    return f"/proc/self/fd/{descriptor}"
