@@ -12,13 +12,11 @@ nothing that the account itself could change.
 import functools
 import os
 import pwd
-import secrets
 import shutil
 import socket
 import struct
 import subprocess
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -101,26 +99,6 @@ def account_range() -> range:
     return numbers
 
 
-def new_account(branches: Path) -> Account:
-    """An account for a new branch below `branches`, which no other branch there has.
-
-    The caller holds the lock `accounts` until the branch's directory is there. Raises
-    AccountUnusable.
-    """
-    if shared := shared_account():
-        return shared
-    used = set()
-    for branch in list(branches.iterdir()):
-        with suppress(FileNotFoundError):  # one that is being removed
-            used.add(branch.lstat().st_gid)
-    free = [number for number in account_range() if number not in used]
-    if not free:
-        raise AccountUnusable("every account of PERCH_COMPUTE_UIDS has a branch; name more")
-    # Any but the one that was just given back: what it may have left must not meet a successor.
-    chosen = secrets.choice(free)
-    return Account(chosen, chosen)
-
-
 def account_of(branch_dir: Path) -> Account:
     """The account of the branch whose directory this is, as new_account gave it.
 
@@ -158,27 +136,34 @@ def running_as(account: Account) -> dict[str, Any]:
     return options
 
 
-def launched_as(account: Account, command: Sequence[Path | str]) -> dict[str, Any]:
+def launched_as(
+    account: Account, command: Sequence[Path | str], *, most_processes: int | None = None
+) -> dict[str, Any]:
     """Keyword arguments that make `subprocess.Popen` run the command as `running_as` does, without
-    its caller having to wait.
+    its caller having to wait. An account of the command's own may have `most_processes`.
 
     For a child that becomes another user Python copies the tables of all our memory (fork), which
     takes milliseconds in a process of our size, and as long again once we go on writing to it. So
-    a small program of the system's becomes the other user, and then the command, in one process.
+    small programs of the system's become the other user, and then the command, in one process.
     """
     options = running_as(account)
-    setpriv = _setpriv() if "user" in options else None
+    setpriv = _found("setpriv") if "user" in options else None
     if setpriv is None:
         return {"args": [*command], **options}
     for name in ("user", "group", "extra_groups"):
         del options[name]
-    become = ["--reuid", str(account.uid), "--regid", str(account.gid), "--clear-groups"]
-    return {"args": [setpriv, *become, *command], **options}
+    become = [setpriv, "--reuid", str(account.uid), "--regid", str(account.gid), "--clear-groups"]
+    # A program with the setuid bit, another account's or root's, gives it no other account: all
+    # that it ever starts stays its own, and ends with it.
+    become.append("--no-new-privs")
+    if most_processes and shared_account() is None and (prlimit := _found("prlimit")):
+        become = [prlimit, f"--nproc={most_processes}", *become]
+    return {"args": [*become, *command], **options}
 
 
 @functools.cache
-def _setpriv() -> str | None:
-    return shutil.which("setpriv", path="/usr/bin:/bin")
+def _found(program: str) -> str | None:
+    return shutil.which(program, path="/usr/bin:/bin")
 
 
 def give(path: Path | int, account: Account) -> None:

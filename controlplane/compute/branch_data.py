@@ -21,11 +21,11 @@ from types import MappingProxyType
 from django.conf import settings
 
 from controlplane import durable
+from controlplane.compute.account_numbers import new_account
 from controlplane.compute.accounts import (
     Account,
     account_of,
     give,
-    new_account,
     own_account,
     running_as,
     service_account,

@@ -12,13 +12,14 @@ from pathlib import Path
 from django.conf import settings
 
 from controlplane.compute import branch_data, door, turns
+from controlplane.compute.account_processes import end_account_of
 from controlplane.compute.accounts import account_of, give
 from controlplane.compute.binaries import other_major_of, postgres_version
 from controlplane.compute.branch_data import branch_dir, data_dir
 from controlplane.compute.configuration import ComputeSpec, render_configuration
 from controlplane.compute.extensions import offered_extensions
 from controlplane.compute.filesystem import forget_lock, remove_tree
-from controlplane.compute.limits import forget_limits, limit_compute
+from controlplane.compute.limits import end_group, forget_limits, limit_compute, most_processes
 from controlplane.compute.observation import answers
 from controlplane.compute.occupants import (
     end_lease,
@@ -115,7 +116,7 @@ def stop(branch_id: str) -> None:
         let_clients_go(endpoint_id)
     stop_pooler(branch_id)
     stop_postgres(data_dir(branch_id))
-    _end_leftovers(branch_id)
+    _end_leftovers(branch_id, endpoint_id)
     if endpoint_id:
         forget_endpoint(endpoint_id)
 
@@ -148,11 +149,13 @@ def let_pooled_clients_go(endpoint_id: str) -> bool:
 
 
 def remove(branch_id: str) -> None:
-    """End whatever works on the branch and remove all that it has on this host.
+    """End whatever works on the branch or runs under its account, and remove all that it has on
+    this host.
 
     Raises as `stop` does.
     """
     stop(branch_id)
+    end_account_of(branch_dir(branch_id))
     branch_data.remove(branch_id)
     forget_lock(branch_id)
 
@@ -230,6 +233,8 @@ def _launch(spec: ComputeSpec) -> None:
     """Start the branch's Postgres with the configuration that stands there."""
     data = data_dir(spec.branch_id)
     clear_stale_pid_file(data, sockets=_make_socket_dir(spec))
+    # What a compute that died has left where it has no account of its own.
+    end_group(spec.endpoint_id)
     with turns.starts.taken(), lease(spec.branch_id) as inherited:
         try:
             start_postgres(
@@ -238,22 +243,38 @@ def _launch(spec: ComputeSpec) -> None:
                 _log_file(spec.branch_id),
                 on_spawn=lambda pid: limit_compute(spec.endpoint_id, pid, max_cu=spec.max_cu),
                 lease=inherited,
+                most_processes=most_processes(spec.max_cu),
             )
         except BaseException:
+            end_started(spec.branch_id, spec.endpoint_id)
             # The endpoint may be deleted by now, with the directory that would lead to its group.
             forget_limits(spec.endpoint_id)
             raise
 
 
-def _end_leftovers(branch_id: str) -> None:
-    """End what works on the branch although no Postgres runs: what a killed one has left, and
-    starts that got nowhere.
+def end_started(branch_id: str, group: str) -> bool:
+    """End all that a compute of the branch has started, by the control group that it ran in, or
+    else by its account; whether by the group. Raises StopFailed."""
+    if end_group(group):
+        return True
+    end_account_of(branch_dir(branch_id))
+    return False
 
-    Nobody does where the lease is free and no file speaks of a Postgres: then this is quick.
+
+def _end_leftovers(branch_id: str, endpoint_id: str | None) -> None:
+    """End what is left of the branch's compute once its Postgres has ended: all that it has
+    started, what a killed one has left, and starts that got nowhere.
+
+    There is nothing where no Postgres ran for an endpoint, the lease is free and no file speaks of
+    one: then this is quick.
     """
-    if is_leased(branch_id) or os.path.lexists(data_dir(branch_id) / "postmaster.pid"):
+    in_group = endpoint_id is not None and end_started(branch_id, endpoint_id)
+    has_file = os.path.lexists(data_dir(branch_id) / "postmaster.pid")
+    # What was killed in its group may still be about to end.
+    if has_file or (not wait_for_lease(branch_id) if in_group else is_leased(branch_id)):
         end_processes_in(branch_dir(branch_id))
         clear_stale_pid_file(data_dir(branch_id))
+        end_account_of(branch_dir(branch_id))
     if not wait_for_lease(branch_id):
         log.warning("lease held by no process", extra={"branch": branch_id})
     end_lease(branch_id)

@@ -1,55 +1,140 @@
-"""Holds a compute to its compute units by a control group, where the host lets us make one.
+"""Holds a compute to its compute units and to a number of processes by a control group, where the
+host lets us make one, and ends all that is in the group.
 
-Without the right to (an ordinary user, most containers) the size only shapes Postgres's
-settings. Limits are per endpoint: CPU time and memory of its largest size.
+Without the right to (an ordinary user, most containers) the size only shapes Postgres's settings,
+and as root the account's own limit (`accounts.launched_as`) bounds its processes. Limits are per
+endpoint: CPU time, memory and connections of its largest size.
 """
 
 import errno
 import logging
+import os
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
+
+from controlplane.compute.configuration import max_connections
 
 CGROUPS = Path("/sys/fs/cgroup")
 PERIOD = 100_000  # microseconds
 BYTES_PER_CU = 4 << 30
+# Beside those of clients: at most 64 workers, 16 of autovacuum, 10 senders and some 20 of
+# Postgres's own; its pooler, and what the platform itself runs under the account.
+OTHER_PROCESSES = 200
+# Seconds that the processes of a group may take to vanish once they were killed.
+KILLED_BOUND = 5.0
 
 log = logging.getLogger(__name__)
 
 
+def most_processes(max_cu: float) -> int:
+    """How many processes a compute may have. Postgres's own limits are reached before: it has up
+    to twice as many processes as connections, those that are still to authenticate included."""
+    return 2 * max_connections(max_cu) + OTHER_PROCESSES
+
+
 def limit_compute(endpoint_id: str, pid: int, *, max_cu: float, root: Path = CGROUPS) -> bool:
-    """Put the process, and so its children, into a group of `max_cu`; whether it was done.
+    """Put the process, and so its children, into a group of `max_cu`; whether all limits hold.
 
     Version 2 of the interface (one tree) is tried before version 1 (a tree per resource).
     """
+    processes = most_processes(max_cu)
     quota, memory = round(PERIOD * max_cu), round(BYTES_PER_CU * max_cu)
+    trees: Mapping[Path, Mapping[str, str]]
     if (root / "cgroup.controllers").exists():
-        trees = {root: {"cpu.max": f"{quota} {PERIOD}", "memory.max": str(memory)}}
+        limits = {"cpu.max": f"{quota} {PERIOD}", "memory.max": str(memory)}
+        trees = {root: {**limits, "pids.max": str(processes)}}
     else:
         trees = {
             root / "cpu": {"cpu.cfs_period_us": str(PERIOD), "cpu.cfs_quota_us": str(quota)},
             root / "memory": {"memory.limit_in_bytes": str(memory)},
+            root / "pids": {"pids.max": str(processes)},
         }
+    entered = {tree: _enter(tree, limits, endpoint_id, pid) for tree, limits in trees.items()}
+    return all(entered.values())
+
+
+def _enter(tree: Path, limits: Mapping[str, str], endpoint_id: str, pid: int) -> bool:
+    """Also where a limit is refused the process is in the group, which tells what the compute has
+    started."""
+    group = tree / "perch" / endpoint_id
+    if not tree.is_dir():
+        return False
     try:
-        for tree, limits in trees.items():
-            group = tree / "perch" / endpoint_id
-            group.mkdir(parents=True, exist_ok=True)
-            if tree == root:
-                for parent in (root, root / "perch"):
-                    (parent / "cgroup.subtree_control").write_text("+cpu +memory")
-            for name, value in limits.items():
-                (group / name).write_text(value)
-            (group / "cgroup.procs").write_text(str(pid))
+        group.mkdir(parents=True, exist_ok=True)
+        (group / "cgroup.procs").write_text(str(pid))
+        if (tree / "cgroup.controllers").exists():
+            _delegate(tree)
+        for name, value in limits.items():
+            (group / name).write_text(value)
     except OSError as error:
-        log.debug("cgroup refused", extra={"endpoint": endpoint_id, "error": str(error)})
+        fields = {"endpoint": endpoint_id, "tree": str(tree), "error": str(error)}
+        log.debug("cgroup refused", extra=fields)
         return False
     return True
+
+
+def _delegate(tree: Path) -> None:
+    """Have version 2 offer its limits to the groups of computes, those of them that it has."""
+    offered = (tree / "cgroup.controllers").read_text().split()
+    wanted = " ".join(f"+{name}" for name in ("cpu", "memory", "pids") if name in offered)
+    for parent in (tree, tree / "perch"):
+        (parent / "cgroup.subtree_control").write_text(wanted)
+
+
+def end_group(endpoint_id: str, *, root: Path = CGROUPS) -> bool:
+    """Kill every process of the endpoint's groups, whatever it has become; whether there was a
+    group, and nothing is left in it.
+
+    First nothing in it may fork any more: no process is born between a look and its kill.
+    """
+    groups = list(_groups(endpoint_id, root))
+    for group in groups:
+        for name, value in (("pids.max", "0"), ("cgroup.kill", "1")):
+            with suppress(OSError):
+                _write_existing(group / name, value)
+    deadline = time.monotonic() + KILLED_BOUND
+    while members := [pid for group in groups for pid in _members(group)]:
+        if time.monotonic() > deadline:
+            log.error("control group not ended", extra={"endpoint": endpoint_id})
+            return False
+        for pid in members:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.001)
+    return bool(groups)
 
 
 def forget_limits(endpoint_id: str, *, root: Path = CGROUPS) -> bool:
     """Remove the endpoint's groups; False where a process is still in one."""
     is_gone = True
-    for tree in (root, root / "cpu", root / "memory"):
+    for group in _groups(endpoint_id, root):
         try:
-            (tree / "perch" / endpoint_id).rmdir()
+            group.rmdir()
         except OSError as error:
             is_gone = is_gone and error.errno != errno.EBUSY
     return is_gone
+
+
+def _groups(endpoint_id: str, root: Path) -> Iterator[Path]:
+    for tree in (root, root / "cpu", root / "memory", root / "pids"):
+        if (group := tree / "perch" / endpoint_id).is_dir():
+            yield group
+
+
+def _members(group: Path) -> list[int]:
+    """The processes of the group. One that has ended but was not waited for is in it no more."""
+    try:
+        return [int(line) for line in (group / "cgroup.procs").read_text().split()]
+    except OSError:
+        return []
+
+
+def _write_existing(path: Path, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY)
+    try:
+        os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)

@@ -83,21 +83,22 @@ def start_postgres(
     *,
     on_spawn: Callable[[int], object] = lambda pid: None,
     lease: int | None = None,
+    most_processes: int | None = None,
 ) -> None:
     """Start Postgres on `data_dir` and return once it accepts connections.
 
     It has all the time it needs for as long as it gets on, to redo its log after a crash. Nothing
     else may run in the directory. The log is begun anew; the one before it stays beside it.
     `on_spawn` gets the process id before Postgres has any children; `lease` is a descriptor that
-    it inherits. Raises StartFailed, StopFailed and patience.OutOfPatience; then nothing of it
-    is left running.
+    it inherits, `most_processes` how many its account may have. Raises StartFailed, StopFailed and
+    patience.OutOfPatience; then nothing of it is left running.
     """
     with suppress(FileNotFoundError):
         log_file.replace(log_file.with_suffix(".log.1"))
     recovers = is_to_recover(data_dir)
     with ExitStack() as parts:
         parts.enter_context(step("starting"))
-        child = _spawn(data_dir, config_file, log_file, lease)
+        child = _spawn(data_dir, config_file, log_file, lease, most_processes)
         try:
             on_spawn(child.pid)
             start = _Start(data_dir, child, parts, recovers=recovers)
@@ -223,7 +224,11 @@ def reap(child: "subprocess.Popen[bytes]") -> None:
 
 
 def _spawn(
-    data_dir: Path, config_file: Path, log_file: Path, lease: int | None
+    data_dir: Path,
+    config_file: Path,
+    log_file: Path,
+    lease: int | None,
+    most_processes: int | None,
 ) -> "subprocess.Popen[bytes]":
     log = open_log(log_file)
     try:
@@ -235,7 +240,7 @@ def _spawn(
             # Of its own session: it must survive the worker and its terminal.
             start_new_session=True,
             pass_fds=[] if lease is None else [lease],
-            **launched_as(account_of(data_dir.parent), command),
+            **launched_as(account_of(data_dir.parent), command, most_processes=most_processes),
         )
     finally:
         os.close(log)

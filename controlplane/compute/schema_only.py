@@ -32,7 +32,7 @@ from controlplane.compute.cluster_roles import make_roles, read_roles
 from controlplane.compute.configuration import PLATFORM_ROLE, ComputeSpec, render_configuration
 from controlplane.compute.extensions import offered_extensions
 from controlplane.compute.filesystem import forget_lock, lock_branches, remove_tree
-from controlplane.compute.limits import forget_limits, limit_compute
+from controlplane.compute.limits import end_group, forget_limits, limit_compute, most_processes
 from controlplane.compute.logs import flush_log
 from controlplane.compute.occupants import lease
 from controlplane.compute.patience import patience
@@ -116,6 +116,7 @@ def end_schema_work(branch_id: str, source_id: str | None) -> None:
 def _end_workshop(branch_id: str) -> None:
     compute.stop(branch_data.staging_id(branch_id))
     for place in (_sockets_of(branch_id), _sockets_of(branch_id, source=True)):
+        end_group(place.name)
         forget_limits(place.name)
         remove_tree(place)
 
@@ -179,12 +180,14 @@ def _serving(branch_id: str, sockets: Path, pg_settings: dict[str, str]) -> Iter
                 place / f"{NAME}.log",
                 on_spawn=lambda pid: limit_compute(sockets.name, pid, max_cu=MOST),
                 lease=inherited,
+                most_processes=most_processes(MOST),
             )
         yield sockets
     finally:
         # Also where nobody wants the work any more: its directory is about to be removed.
         with patience(ENDING, cancelled=threading.Event()):
             compute.stop(branch_id)
+            compute.end_started(branch_id, sockets.name)
         forget_limits(sockets.name)
         remove_tree(sockets)
         _forget_files(branch_id)

@@ -14,6 +14,7 @@ from django.utils import timezone
 
 from controlplane.actors import PLATFORM
 from controlplane.compute import compute
+from controlplane.compute.account_processes import end_stray_accounts
 from controlplane.compute.filesystem import LockTimeout, forget_lock, lock_branches
 from controlplane.compute.process import StopFailed
 from controlplane.models import (
@@ -104,6 +105,11 @@ def reconcile_branch(branch_id: str, *, timeout: float = 60.0) -> None:
         compute.stop(branch_id)
         if branch.deleted_at is not None:
             forget_lock(branch_id)
+
+
+def end_strays(region: Region) -> None:
+    """End what runs on this host under the accounts of branches that do not run, or are gone."""
+    end_stray_accounts()
 
 
 def _ended_at(endpoint: Endpoint, seen_at: datetime | None) -> datetime:

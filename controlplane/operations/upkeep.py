@@ -24,7 +24,11 @@ from controlplane.operations.idleness import suspend_idle_endpoints
 from controlplane.operations.kept_requests import forget_requests
 from controlplane.operations.poolers import end_unused_poolers
 from controlplane.operations.quota_rounds import QUOTA_ROUND, hold_to_quotas
-from controlplane.operations.reconcile import reconcile_host, redispatch_lost_operations
+from controlplane.operations.reconcile import (
+    end_strays,
+    reconcile_host,
+    redispatch_lost_operations,
+)
 from controlplane.operations.recovery import remove_unrecovered
 from controlplane.operations.retention import forget_deleted
 from controlplane.operations.schemas import forget_readings
@@ -104,6 +108,7 @@ ROUNDS: Sequence[Round] = (
     Round(0.5, suspend_idle_endpoints),
     Round(0.5, guard_disk),
     Round(2, reconcile_host),
+    Round(10, end_strays),
     Round(2, publish),
     Round(2, end_unused_poolers),
     Round(10, redispatch_lost_operations),

@@ -1,0 +1,120 @@
+"""Ends whatever runs under a branch's account, wherever it works and whoever started it.
+
+Where each branch has an account of its own, all that its compute ever starts has that account's
+number alone (`accounts.launched_as`). The kernel kills all of a number's processes in one step that
+no fork comes between, `kill(-1)`, for whoever has that number. So a child of ours takes it, with
+nothing between that and the kill in which it could be killed itself for long; and where it was, the
+next one comes.
+"""
+
+import logging
+import subprocess
+import sys
+import time
+from collections.abc import Collection
+from pathlib import Path
+
+from django.conf import settings
+
+from controlplane.compute.account_numbers import (
+    directories_by_number,
+    is_of,
+    noted_for,
+    processes_by_number,
+)
+from controlplane.compute.accounts import ENVIRONMENT, account_of, shared_account
+from controlplane.compute.filesystem import LockTimeout, lock_branches
+from controlplane.compute.occupants import StopFailed
+from controlplane.compute.process import socket_dir_of
+
+# Seconds that an account's processes may take to vanish once they were killed.
+KILLED_BOUND = 5.0
+KILL_ALL = """
+import os, sys
+number = int(sys.argv[1])
+os.setgroups([])
+os.setresgid(number, number, number)
+os.setresuid(number, number, number)
+os.kill(-1, 9)
+"""
+
+log = logging.getLogger(__name__)
+
+
+def end_account_of(branch_dir: Path) -> None:
+    """End every process of the account of the branch whose directory this is; nothing where it
+    has none of its own. The caller holds the branch's lock. Raises StopFailed."""
+    if shared_account() is not None or not branch_dir.exists():
+        return
+    account = account_of(branch_dir)
+    if not is_of(branch_dir.parent, account.uid):
+        # Made before numbers were noted for the host, two Perch have given out the same one.
+        fields = {"branch": branch_dir.name, "account": account.uid}
+        log.warning("another Perch of this host has the same account", extra=fields)
+        return
+    _end_account(account.uid)
+
+
+def end_stray_accounts() -> None:
+    """End the processes of accounts whose branches do not run, or are gone."""
+    if shared_account() is not None:
+        return
+    branches = Path(settings.STATE_DIR) / "branches"
+    directories = directories_by_number(branches)
+    for number in processes_by_number():
+        places = directories.get(number, [])
+        # Of a branch that is gone nothing but the note tells whose the number was.
+        if (places or noted_for(number) == branches) and not _any_runs(places):
+            _end_strays(number, branches)
+
+
+def _end_strays(number: int, branches: Path) -> None:
+    """As _end_account, under the locks of all work on the number's branches; or where it has none,
+    under that of whoever would give it out."""
+    names = _branches_with(number, branches)
+    try:
+        with lock_branches(*(names or {"accounts"}), timeout=0):
+            if _branches_with(number, branches) != names:
+                return
+            places = directories_by_number(branches).get(number, [])
+            pids = processes_by_number().get(number, [])
+            if pids and not _any_runs(places) and is_of(branches, number):
+                fields = {"account": number, "processes": len(pids), "branches": sorted(names)}
+                log.warning("ending what a compute's account has left", extra=fields)
+                _end_account(number)
+    except LockTimeout:
+        pass  # it is looked at again soon
+    except StopFailed as error:
+        log.error("processes not ended", extra={"account": number, "error": str(error)})
+
+
+def _branches_with(number: int, branches: Path) -> set[str]:
+    """The ids of the branches that the number's directories are, are to become, or were."""
+    places = directories_by_number(branches).get(number, [])
+    return {place.name.lstrip(".").partition(".")[0] for place in places}
+
+
+def _any_runs(places: Collection[Path]) -> bool:
+    return any(socket_dir_of(place / "data") for place in places)
+
+
+def _end_account(number: int) -> None:
+    """Raises StopFailed."""
+    deadline = time.monotonic() + KILLED_BOUND
+    while True:
+        # Of a clean environment, and with nothing on its path but Python's own modules.
+        command = [sys.executable, "-I", "-S", "-c", KILL_ALL, str(number)]
+        done = subprocess.run(command, cwd="/", env=ENVIRONMENT, stdin=subprocess.DEVNULL)
+        if done.returncode == 0 and _have_ended(number):
+            return
+        if time.monotonic() > deadline:
+            raise StopFailed(f"the processes of the account {number} do not end")
+
+
+def _have_ended(number: int) -> bool:
+    """Whether nothing that was killed is left, after a moment at most."""
+    for pause in (0.001, 0.01, 0.1):
+        if number not in processes_by_number():
+            return True
+        time.sleep(pause)
+    return number not in processes_by_number()

@@ -1,0 +1,259 @@
+"""What a compute starts ends with it, whatever it does to be forgotten; and the number of its
+account is given to nobody as long as anything runs under it.
+
+The computes here are started in this process, past the service.
+"""
+
+import fcntl
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+import psycopg
+import pytest
+from django.conf import settings
+
+from controlplane.compute import account_numbers, account_processes, branch_data, compute
+from controlplane.compute.account_numbers import (
+    new_account,
+    noted_for,
+    processes_by_number,
+)
+from controlplane.compute.account_processes import end_stray_accounts
+from controlplane.compute.accounts import Account, AccountUnusable, account_of, running_as
+from controlplane.compute.branch_data import branch_dir, data_dir
+from controlplane.compute.configuration import ComputeSpec
+from controlplane.compute.filesystem import lock_branches
+from controlplane.compute.limits import CGROUPS, most_processes
+from controlplane.compute.session import session, socket_dir
+from controlplane.compute.state_directory import prepare_state_directory
+from tests.support.waiting import wait_for
+
+BRANCH, ENDPOINT = "br-stray-heron-123456", "ep-stray-heron-123456"
+SPEC = ComputeSpec(ENDPOINT, BRANCH, min_cu=0.25, max_cu=0.25, pg_settings={"fsync": "off"})
+# Forgets its parent, its session and every descriptor that it was given. In Perl, which any host
+# has where each account may run it. All that it forks holds the lock of a file, and is known by it.
+DAEMON = """
+use POSIX;
+exit if fork; POSIX::setsid(); exit if fork;
+POSIX::close($_) for 0 .. 1023;
+open(my $mark, ">", "loose"); flock($mark, 2);
+{work}
+"""
+WAITS = "sleep 600;"
+# It is another process at every look, and never in the same place of a list of them.
+FLEES = "while (1) { exit if fork; }"
+# Whoever comes to end it must be quicker.
+KILLS_ALL = "while (1) { kill 9, -1; }"
+
+pytestmark = [
+    pytest.mark.filterwarnings("error"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root has other accounts"),
+]
+
+
+@pytest.fixture(scope="module")
+def computes() -> Iterator[Path]:
+    prepare_state_directory()
+    branch_data.create_from_template(BRANCH)
+    yield branch_dir(BRANCH)
+    compute.remove(BRANCH)
+
+
+@pytest.fixture
+def branch(computes: Path) -> Iterator[Path]:
+    yield computes
+    compute.stop(BRANCH)
+    assert not alive(computes)
+
+
+@pytest.fixture(params=["by its control group", "by its account"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How a host that lets us make control groups ends a compute, and one that does not."""
+    if request.param == "by its account":
+        monkeypatch.setattr(compute, "limit_compute", lambda *_, **__: False)
+    elif not (CGROUPS / "pids" / "cgroup.procs").exists():
+        pytest.skip("no right to make version 1 control groups here")
+
+
+def alive(branch: Path) -> list[int]:
+    """The processes of the branch's account."""
+    return processes_by_number().get(account_of(branch).uid, [])
+
+
+def let_loose(work: str) -> None:
+    """Have the compute start a daemon, as who has broken into it could."""
+    program = f"perl -e {shlex.quote(DAEMON.replace('{work}', work))}"
+    with session(socket_dir(ENDPOINT)) as connection:
+        connection.execute("CREATE TABLE IF NOT EXISTS public.said (text text)")
+        connection.execute(f"COPY public.said FROM PROGRAM {psycopg.sql.quote(program)}".encode())
+
+
+def is_loose(branch: Path) -> bool:
+    """Whether the daemon, or anything that it has forked, lives."""
+    try:
+        with (branch / "data" / "loose").open() as mark:
+            fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+@contextmanager
+def process_of(account: Account) -> Iterator[psutil.Process]:
+    child = subprocess.Popen(["sleep", "600"], **running_as(account))
+    try:
+        yield psutil.Process(child.pid)
+    finally:
+        child.kill()
+        child.wait()
+
+
+@pytest.mark.usefixtures("way")
+class TestTheEndOfACompute:
+    @pytest.mark.parametrize("work", [WAITS, FLEES], ids=["waits", "flees"])
+    def test_a_suspend_ends_what_it_has_started(self, branch: Path, work: str) -> None:
+        compute.start(SPEC)
+        let_loose(work)
+        wait_for(lambda: is_loose(branch), "the daemon")
+        compute.stop(BRANCH)
+        wait_for(lambda: not is_loose(branch), "its end", timeout=1)
+
+    def test_one_that_kills_whatever_has_its_account(self, branch: Path) -> None:
+        compute.start(SPEC)
+        pid = int((data_dir(BRANCH) / "postmaster.pid").read_text().split()[0])
+        with suppress(psycopg.OperationalError):  # it ends the session that has started it too
+            let_loose(KILLS_ALL)
+        wait_for(lambda: not psutil.pid_exists(pid), "the end of its Postgres")
+        assert is_loose(branch)
+        compute.stop(BRANCH)
+        wait_for(lambda: not is_loose(branch), "its end", timeout=1)
+
+    def test_nobody_elses_process_is_ended(self, branch: Path) -> None:
+        compute.start(SPEC)
+        other = account_of(branch).uid + 1
+        with process_of(Account(other, account_of(branch).gid)) as neighbour:
+            compute.stop(BRANCH)
+            assert neighbour.status() != psutil.STATUS_ZOMBIE
+
+
+def test_a_removed_branch_leaves_nothing_that_runs() -> None:
+    doomed = "br-doomed-heron-123456"
+    with lock_branches(doomed):
+        branch_data.create_from_template(doomed)
+        account = account_of(branch_dir(doomed))
+        with process_of(account):
+            compute.remove(doomed)
+            wait_for(lambda: account.uid not in processes_by_number(), "its end")
+
+
+def test_an_account_that_all_computes_share_is_left_alone(
+    branch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account = account_of(branch)
+    monkeypatch.setattr(account_processes, "shared_account", lambda: account)
+    with process_of(account) as neighbour:
+        account_processes.end_account_of(branch)
+        end_stray_accounts()
+        assert neighbour.status() != psutil.STATUS_ZOMBIE
+
+
+def test_nothing_that_it_starts_gets_another_account(branch: Path) -> None:
+    """By a file with the setuid bit, its own or root's."""
+    compute.start(SPEC)
+    pid = int((data_dir(BRANCH) / "postmaster.pid").read_text().split()[0])
+    assert "NoNewPrivs:\t1\n" in Path(f"/proc/{pid}/status").read_text()
+
+
+class TestRounds:
+    def test_strays_of_a_branch_that_sleeps_are_ended(self, branch: Path) -> None:
+        with process_of(account_of(branch)):
+            assert alive(branch)
+            end_stray_accounts()
+            assert not alive(branch)
+
+    def test_those_of_one_that_runs_go_on(self, branch: Path) -> None:
+        compute.start(SPEC)
+        with process_of(account_of(branch)) as helper:
+            end_stray_accounts()
+            assert helper.pid in alive(branch)
+
+    def test_those_of_one_that_is_worked_on_go_on(self, branch: Path) -> None:
+        with process_of(account_of(branch)) as helper, lock_branches(BRANCH):
+            end_stray_accounts()
+            assert helper.pid in alive(branch)
+
+    def test_those_of_a_branch_that_is_gone_are_ended(self, branch: Path) -> None:
+        gone = new_account(branch.parent)
+        assert noted_for(gone.uid) == branch.parent
+        with process_of(gone):
+            end_stray_accounts()
+            assert gone.uid not in processes_by_number()
+
+
+class TestNumbers:
+    @pytest.fixture(autouse=True)
+    def few(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setattr(account_numbers, "CLAIMS", tmp_path / "claims")
+        monkeypatch.setattr(settings, "COMPUTE_UIDS", "45710-45711")
+
+    @pytest.fixture
+    def new_branches(self, tmp_path: Path) -> Callable[[str], Path]:
+        def make(name: str) -> Path:
+            place = tmp_path / name
+            place.mkdir()
+            return place
+
+        return make
+
+    @pytest.mark.parametrize("ids", ["ruid", "euid", "suid"])
+    def test_one_that_a_process_has_is_never_given_out(
+        self, new_branches: Callable[[str], Path], ids: str
+    ) -> None:
+        branches = new_branches("branches")
+        numbers = [45710 if name == ids else -1 for name in ("ruid", "euid", "suid")]
+        program = f"import os, time; os.setresuid(*{numbers}); print(1, flush=True); time.sleep(99)"
+        with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as child:
+            try:
+                assert child.stdout is not None
+                child.stdout.readline()
+                assert {new_account(branches).uid for _ in range(20)} == {45711}
+            finally:
+                child.kill()
+
+    def test_two_on_one_host_never_have_the_same(self, new_branches: Callable[[str], Path]) -> None:
+        ours, theirs = new_branches("ours"), new_branches("theirs")
+        place = ours / "br-1"
+        place.mkdir()
+        os.chown(place, 0, new_account(ours).gid)
+        for _ in range(20):
+            assert new_account(theirs).gid != place.stat().st_gid
+
+    def test_what_is_gone_keeps_none(self, new_branches: Callable[[str], Path]) -> None:
+        ours, theirs = new_branches("ours"), new_branches("theirs")
+        for number in ("1", "2"):
+            (ours / number).mkdir()
+            os.chown(ours / number, 0, new_account(ours).gid)
+        with pytest.raises(AccountUnusable, match="PERCH_COMPUTE_UIDS"):
+            new_account(theirs)
+        freed = (ours / "1").stat().st_gid
+        (ours / "1").rmdir()
+        assert new_account(theirs).gid == freed
+
+
+def test_a_compute_has_so_many_processes_and_no_more(branch: Path) -> None:
+    compute.start(SPEC)
+    pid = int((data_dir(BRANCH) / "postmaster.pid").read_text().split()[0])
+    most = most_processes(SPEC.max_cu)
+    assert f"Max processes             {most} " in Path(f"/proc/{pid}/limits").read_text()
+    group = CGROUPS / "pids" / "perch" / ENDPOINT
+    if group.parent.exists():
+        assert (group / "pids.max").read_text() == f"{most}\n"
+        assert str(pid) in (group / "cgroup.procs").read_text().split()
