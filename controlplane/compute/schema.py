@@ -30,6 +30,7 @@ RESTRICTION = re.compile(r"\A((?:--[^\n]*\n|\n)*)\\restrict (\S+)\n\n?")
 # Each option of a mapping stands on a line of its own.
 MAPPING = re.compile(r"^CREATE USER MAPPING FOR .*?^\);$", re.MULTILINE | re.DOTALL)
 PASSWORD = re.compile(r"^(    password )'(?:[^']|'')*'", re.MULTILINE)
+LOCK_HELD = "another session holds a lock on one of the tables; try again once it has ended"
 
 TABLES = """
 SELECT coalesce(jsonb_agg(jsonb_build_object(
@@ -99,8 +100,8 @@ def schema_as_sql(endpoint_id: str, branch_id: str, database: str) -> str:
             process.kill()
     if process.returncode:
         words = complaint.decode(errors="replace").strip().removeprefix("pg_dump: ")
-        if "LOCK TABLE" in words:
-            words = "somebody holds a lock on one of the tables; try again once that has ended"
+        if is_lock_timeout(words):
+            words = LOCK_HELD
         raise SchemaUnreadable(words or "pg_dump was ended")
     return _without_passwords(_comparable(said.decode(errors="replace")))
 
@@ -145,6 +146,11 @@ def _read(process: "subprocess.Popen[bytes]") -> tuple[bytes, bytes]:
     except subprocess.TimeoutExpired as error:
         raise SchemaUnreadable(_too_slow()) from error
     return bytes(said), bytes(complaint)
+
+
+def is_lock_timeout(complaint: str) -> bool:
+    """Whether pg_dump gave up because it waited for a table's lock."""
+    return "LOCK TABLE" in complaint
 
 
 def _comparable(dump: str) -> str:

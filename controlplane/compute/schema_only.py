@@ -1,15 +1,20 @@
 """A branch with the roles, databases and schemas of another, its source, and none of its rows.
 
-It is made of the template, a cluster that holds nothing, and has pg_dump's account of the source
-played into it: so no row of the source is ever in any file of it. What the source holds was made
-by strangers. Its account comes as an archive of statements, which no psql reads; pg_dump runs under
-the source's account and pg_restore under the new branch's, and either reaches only its own compute;
-their sessions are pinned as ours are, so that no name is found but by its schema, and no trigger of
-events fires. A stranger's function that a table, an index or a view names is called for no row, as
-there are none; what Postgres itself calls of an index it calls as the table's owner.
+It is made of the template, a cluster that holds nothing, and pg_dump's archive of the source is
+restored into it: so no row of the source is ever in any file of it. Strangers made what the source
+holds, and a superuser restores it, as only a superuser may give each object its owner. So nothing
+that strangers wrote may be executed meanwhile:
 
-While it is made the branch is called by its staging directory's name, whose lock keeps off whoever
-ends what belongs to no branch. Callers hold the locks of both branches.
+- Every function is restored with a body that does nothing (`dump_archive`), and gets its own as the
+  last step. Postgres evaluates immutable functions when it restores generated columns, partition
+  keys, indexes and more, with the rights of whoever restores.
+- The archive is a list of statements: no psql reads it, so no line of it is a command of psql's.
+- pg_dump runs under the account of the source, pg_restore under that of the new branch, so each
+  reaches its own compute alone. Their sessions are pinned as ours are: names are found by their
+  schemas alone, and no event trigger fires.
+
+While the branch is made it is known by the name of its staging directory. That directory's lock
+keeps off the round that ends processes of no branch. Callers hold the locks of both branches.
 """
 
 import os
@@ -30,6 +35,7 @@ from controlplane.compute.binaries import postgres_bin
 from controlplane.compute.branch_data import NoSuchBranchData, branch_dir, data_dir
 from controlplane.compute.cluster_roles import make_roles, read_roles
 from controlplane.compute.configuration import PLATFORM_ROLE, ComputeSpec, render_configuration
+from controlplane.compute.dump_archive import Archive
 from controlplane.compute.extensions import offered_extensions
 from controlplane.compute.filesystem import forget_lock, lock_branches, remove_tree
 from controlplane.compute.limits import end_group, forget_limits, limit_compute, most_processes
@@ -39,8 +45,8 @@ from controlplane.compute.patience import patience
 from controlplane.compute.process import clear_stale_pid_file, start_postgres
 from controlplane.compute.progress import Movement, Watch, wait_while_it_gets_on
 from controlplane.compute.recovery import is_to_recover
-from controlplane.compute.schema import SchemaUnreadable
-from controlplane.compute.session import pinned_options, session, socket_dir
+from controlplane.compute.schema import LOCK_HELD, SchemaUnreadable, is_lock_timeout
+from controlplane.compute.session import Session, pinned_options, session, socket_dir
 from controlplane.compute.space import require_reserve
 from controlplane.compute.state_directory import HBA_FILE
 from controlplane.compute.steps import step
@@ -54,8 +60,25 @@ LEAST, MOST = 0.25, 1.0
 STILL = 50.0
 # That our own Postgres has for its end, be the work cancelled or not.
 ENDING = 30.0
-LOCK_WAIT = "10s"
+LOCK_WAIT = "30s"  # for one table
 LONGEST_WORDS = 4096  # bytes
+LONGEST_ARCHIVE = 64 << 20  # bytes; the worker reads it whole
+# Statements that make functions of the same signatures, by the functions' oids. plpgsql is in every
+# database, takes every type that a client's function may have, and its validator does not compile
+# the body while `check_function_bodies` is off, as pg_restore sets it.
+STAND_INS = """
+SELECT f.oid, format(
+    'CREATE %s %I.%I(%s)%s LANGUAGE plpgsql%s AS $body$BEGIN RETURN%s; END$body$;',
+    CASE prokind WHEN 'p' THEN 'PROCEDURE' ELSE 'FUNCTION' END, nspname, proname,
+    pg_get_function_arguments(f.oid), ' RETURNS ' || pg_get_function_result(f.oid),
+    CASE WHEN prokind = 'f' THEN
+        CASE provolatile WHEN 'i' THEN ' IMMUTABLE' WHEN 's' THEN ' STABLE' ELSE ' VOLATILE' END
+    END,
+    CASE WHEN prokind = 'f' AND NOT proretset AND prorettype <> 'void'::regtype
+        AND NOT coalesce(proargmodes && '{o,b}'::"char"[], false) THEN ' NULL' END)
+FROM pg_proc f JOIN pg_namespace n ON n.oid = pronamespace
+WHERE f.oid >= 16384 AND prokind IN ('f', 'p')
+"""
 # No client's: what Postgres makes for itself, and what a DROP that was broken off has left.
 DATABASES = """
 SELECT datname, datallowconn FROM pg_database
@@ -131,8 +154,7 @@ def _copy_schema(branch_id: str, source_id: str, dumps: Path) -> None:
         with step("reading_schema", databases=len(databases)):
             account = account_of(branch_dir(source_id))
             for place, name in enumerate(databases):
-                with (dumps / str(place)).open("wb") as dump:
-                    _dump(sockets, name, dump, account=account)
+                _dump(sockets, name, dumps / str(place), account=account)
     workshop = branch_data.staging_id(branch_id)
     with (
         _serving(workshop, _sockets_of(branch_id), UNSAFE) as sockets,
@@ -140,9 +162,8 @@ def _copy_schema(branch_id: str, source_id: str, dumps: Path) -> None:
     ):
         make_roles(sockets, roles)
         account = account_of(branch_dir(workshop))
-        for place in range(len(databases)):
-            with (dumps / str(place)).open("rb") as dump:
-                _restore(sockets, dump, account=account)
+        for place, name in enumerate(databases):
+            _restore(sockets, name, dumps / str(place), account=account)
 
 
 @contextmanager
@@ -215,28 +236,68 @@ def _databases(sockets: Path) -> list[str]:
     return [str(name) for name, _ in rows]
 
 
-def _dump(sockets: Path, name: str, dump: IO[bytes], *, account: Account) -> None:
-    _run(
-        "pg_dump",
-        *("--schema-only", "--create", "--format=custom", f"--lock-wait-timeout={LOCK_WAIT}"),
-        # It would take another branch's rows out of the slot of the first.
-        "--no-subscriptions",
-        sockets=sockets,
-        database=name,
-        account=account,
-        stdout=dump,
-    )
+def _dump(sockets: Path, name: str, dump: Path, *, account: Account) -> None:
+    """Write an archive of the database's schema without its functions' bodies to `dump`, and one
+    of its functions beside it. Raises SchemaUnreadable, SchemaNotCopied, psycopg.Error."""
+    # No conversion: statements are of the database's own encoding, as the archive is.
+    with (
+        session(sockets, name, client_encoding="SQL_ASCII") as connection,
+        tempfile.TemporaryFile() as written,
+    ):
+        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        ((snapshot,),) = connection.execute("SELECT pg_export_snapshot()").fetchall()
+        assert isinstance(snapshot, bytes)
+        stand_ins = _stand_ins(connection)
+        _run(
+            "pg_dump",
+            *("--schema-only", "--create", "--format=custom", f"--lock-wait-timeout={LOCK_WAIT}"),
+            # It would take another branch's rows out of the slot of the first.
+            "--no-subscriptions",
+            f"--snapshot={snapshot.decode()}",
+            sockets=sockets,
+            database=name,
+            account=account,
+            stdout=written,
+        )
+        if os.fstat(written.fileno()).st_size > LONGEST_ARCHIVE:
+            raise SchemaUnreadable(f"it is longer than {LONGEST_ARCHIVE >> 20} MiB")
+        written.seek(0)
+        archive = Archive(written.read())
+    try:
+        dump.write_bytes(archive.without_bodies(stand_ins))
+    except KeyError as error:
+        raise SchemaUnreadable("its functions were changed while they were read") from error
+    _functions_of(dump).write_bytes(archive.functions_alone())
 
 
-def _restore(sockets: Path, dump: IO[bytes], *, account: Account) -> None:
-    _run(
-        "pg_restore",
-        *("--create", "--exit-on-error"),
-        sockets=sockets,
-        database="postgres",
-        account=account,
-        stdin=dump,
-    )
+def _stand_ins(connection: Session) -> dict[int, bytes]:
+    found = {}
+    for oid, statement in connection.execute(STAND_INS):
+        assert isinstance(oid, int)
+        assert isinstance(statement, bytes)
+        found[oid] = statement
+    return found
+
+
+def _restore(sockets: Path, name: str, dump: Path, *, account: Account) -> None:
+    def restore(archive: Path, database: str, *options: str) -> None:
+        with archive.open("rb") as opened:
+            _run(
+                "pg_restore",
+                *("--exit-on-error", *options),
+                sockets=sockets,
+                database=database,
+                account=account,
+                stdin=opened,
+            )
+
+    restore(dump, "postgres", "--create")
+    # Last: from here on Postgres would call what it evaluates.
+    restore(_functions_of(dump), name, "--no-owner")
+
+
+def _functions_of(dump: Path) -> Path:
+    return dump.with_suffix(".functions")
 
 
 def _run(
@@ -250,13 +311,13 @@ def _run(
 ) -> None:
     """Run one of Postgres's own programs on the database, for as long as it gets on.
 
-    Raises SchemaNotCopied, NotEnoughSpace, patience.Cancelled.
+    Raises SchemaUnreadable, SchemaNotCopied, NotEnoughSpace, patience.Cancelled.
     """
     to = make_conninfo(host=str(sockets), port=5432, user=PLATFORM_ROLE, dbname=database)
     options_of_run = running_as(account)
     options_of_run["env"] = {
         **options_of_run["env"],
-        "PGOPTIONS": pinned_options(STILL),
+        "PGOPTIONS": f"{pinned_options(STILL)} -c lock_timeout={LOCK_WAIT}",
         "PGAPPNAME": "perch",
     }
     with tempfile.TemporaryFile() as said:
@@ -276,7 +337,10 @@ def _run(
             raise SchemaNotCopied(f"{program} did nothing for {STILL:.0f} s")
         if process.returncode:
             said.seek(max(0, os.fstat(said.fileno()).st_size - LONGEST_WORDS))
-            raise SchemaNotCopied(said.read().decode(errors="replace").strip())
+            words = said.read().decode(errors="replace").strip()
+            if is_lock_timeout(words):
+                raise SchemaUnreadable(LOCK_HELD)
+            raise SchemaNotCopied(words)
 
 
 def _has_ended(process: "subprocess.Popen[bytes]") -> bool:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.controlplane.test_story import names, steps
 from tests.support.project import Project, refusal
+from tests.support.traps import TRAPS, sprung
 from tests.support.waiting import wait_for
 
 SCHEMA_ONLY: dict[str, Any] = {"init_source": "schema-only"}
@@ -143,39 +144,17 @@ def test_a_client_gets_in_as_its_source(project: Project) -> None:
     assert project.endpoint(made["endpoints"][0]["id"])["current_state"] == "active"
 
 
-def test_what_strangers_left_runs_nowhere(project: Project) -> None:
-    """Functions of the owner, wherever a restore could come to call them, and names that shadow
-    Postgres's own."""
-    project.sql(
-        """
-        SET ROLE neondb_owner;
-        CREATE SCHEMA trap;
-        CREATE FUNCTION trap.snap() RETURNS int LANGUAGE plpgsql AS $$
-            BEGIN EXECUTE 'CREATE ROLE sprung_' || current_user || ' SUPERUSER'; RETURN 1;
-            EXCEPTION WHEN insufficient_privilege THEN RETURN 1; END $$;
-        CREATE FUNCTION trap.spring() RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$
-            BEGIN RETURN trap.snap(); END $$;
-        CREATE FUNCTION trap.set_config(text, text, bool) RETURNS text LANGUAGE sql AS
-            'SELECT trap.spring()::text';
-        CREATE TABLE trap.bait (a int DEFAULT trap.spring() CHECK (trap.spring() = 1));
-        CREATE INDEX ON trap.bait ((a + trap.spring()));
-        CREATE VIEW trap.seen AS SELECT trap.spring();
-        CREATE MATERIALIZED VIEW trap.stored AS SELECT trap.spring() WITH NO DATA;
-        CREATE DOMAIN trap.dom AS int DEFAULT trap.spring() CHECK (trap.spring() = 1);
-        CREATE STATISTICS trap.stat ON (a + trap.spring()) FROM trap.bait;
-        RESET ROLE;
-        ALTER DATABASE neondb SET search_path TO trap, pg_catalog;
-        """,
-    )
+def test_no_function_of_the_source_is_called(project: Project) -> None:
+    """Postgres evaluates parts of a definition while it is restored."""
+    project.sql(TRAPS)
     endpoint = new_endpoint(project, project.new_branch_id(**SCHEMA_ONLY))
-    # Of the table itself nothing is asked as the platform: Postgres would call the functions that
-    # its checks and indexes name to plan the question.
-    made = """
-        SELECT to_regclass('trap.bait') IS NOT NULL,
-            (SELECT count(*) FROM pg_roles WHERE rolname ~ 'sprung')
+    assert sprung(project, endpoint) == sprung(project) == []
+    same = """
+        SELECT oid::regprocedure::text, pg_get_functiondef(oid), proacl::text, proowner::regrole
+        FROM pg_proc WHERE pronamespace = 'trap'::regnamespace AND prokind IN ('f', 'p')
+        ORDER BY 1, 2
     """
-    assert project.sql(made, endpoint_id=endpoint) == [(True, 0)]
-    assert project.sql(made) == [(True, 0)]
+    assert project.sql(same, endpoint_id=endpoint) == project.sql(same)
 
 
 def test_a_database_that_lets_nobody_in_is_named(project: Project) -> None:

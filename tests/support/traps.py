@@ -20,7 +20,7 @@ CREATE FUNCTION trap.sprung(kind text) RETURNS int LANGUAGE sql IMMUTABLE
 CREATE FUNCTION trap.set_config(text, text, bool) RETURNS text LANGUAGE sql IMMUTABLE AS
     $$SELECT trap.spring('a name of Postgres')::text$$;
 CREATE FUNCTION trap.same(int, int) RETURNS bool LANGUAGE sql IMMUTABLE AS
-    $$SELECT trap.spring('an operator') = 1$$;
+    $$SELECT trap.spring('an operator') OPERATOR(pg_catalog.=) 1$$;
 CREATE OPERATOR trap.= (LEFTARG = int, RIGHTARG = int, FUNCTION = trap.same);
 CREATE TYPE trap.mood AS ENUM ('good');
 CREATE FUNCTION trap.mood_of(trap.mood) RETURNS int LANGUAGE sql IMMUTABLE AS
