@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,7 @@ class Supervisor:
         self.environment = {**environment, MARK: str(state_dir)}
         self.directory = directory
         self.log_dir = state_dir / "log"
+        self._complaints = self.log_dir / "supervisord-errors.log"
         self.config = state_dir / "supervisord.conf"
         self.programs = programs
         self.process: subprocess.Popen[bytes] | None = None
@@ -66,20 +68,29 @@ class Supervisor:
         self.log_dir.mkdir(mode=0o700, exist_ok=True)
         self.socket.unlink(missing_ok=True)
         self.config.write_text(self._configuration())
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "supervisor.supervisord", "-n", "-c", self.config],
-            env=self.environment,
-            cwd=self.directory,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            # Ctrl-C is for `up` alone, which stops the rest in order.
-            start_new_session=True,
-        )
+        with self._complaints.open("wb") as complaints:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "supervisor.supervisord", "-n", "-c", self.config],
+                env=self.environment,
+                cwd=self.directory,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=complaints,
+                # Ctrl-C is for `up` alone, which stops the rest in order.
+                start_new_session=True,
+            )
         # It is there once it listens; if it never is, the first call to it says why.
         deadline = time.monotonic() + 10
         while not self.socket.exists() and self.is_running() and time.monotonic() < deadline:
             time.sleep(0.01)
+
+    def last_words(self) -> str:
+        """What supervisor itself has complained of, if anything."""
+        with suppress(OSError):
+            lines = self._complaints.read_text(errors="replace").splitlines()
+            said = [line.strip() for line in lines if "For help, use" not in line and line.strip()]
+            return said[-1] if said else ""
+        return ""
 
     def is_running(self) -> bool:
         return self.process is not None and self.process.poll() is None

@@ -3,6 +3,7 @@
 import os
 import pwd
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -20,8 +21,12 @@ import psutil
 import psycopg
 import pytest
 import requests
+from django.core.management.base import CommandError
 
+from controlplane.management import host_resources
 from controlplane.management.commands.up import stop_by_signals
+from controlplane.management.host_resources import raise_file_limit, refuse_few_processes
+from controlplane.management.supervision import Program, Supervisor
 from tests.support.client import Client
 from tests.support.processes import is_alive, postmaster_in
 from tests.support.stack import ROOT, Stack, free_port, running_stack
@@ -345,13 +350,13 @@ def test_too_few_open_files_are_said_at_the_start(state_dir: Path) -> None:
     program = [sys.executable, str(ROOT / "manage.py"), "up", "--state-dir", str(state_dir)]
     with occupied(port):
         done = subprocess.run(
-            ["prlimit", "--nofile=500:1000", *program, "--console-port", str(port)],
+            ["prlimit", "--nofile=500:1100", *program, "--console-port", str(port)],
             capture_output=True,
             text=True,
             cwd=ROOT,
             timeout=60,
         )
-    assert "lets a process open 1000 files only: about 350 clients" in done.stdout
+    assert "lets a process open 1100 files only: about 400 clients" in done.stdout
     assert "ulimit -Hn" in done.stdout
 
 
@@ -368,3 +373,43 @@ def test_all_the_files_that_the_host_allows_may_be_opened() -> None:
         timeout=60,
     )
     assert done.stdout == "None 5000 5000\n", done.stderr
+
+
+class TestLowLimits:
+    """They are named at once, with the way to raise them, and not met as a supervisor that dies."""
+
+    def test_too_few_files(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(resource, "getrlimit", lambda which: (500, 500))
+        with pytest.raises(CommandError, match=r"500 files only.*1024.*LimitNOFILE="):
+            raise_file_limit()
+
+    def test_too_few_processes_of_an_ordinary_user(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(os, "geteuid", lambda: 4711)
+        monkeypatch.setattr(resource, "getrlimit", lambda which: (100, 100))
+        monkeypatch.setattr(resource, "setrlimit", lambda which, limits: None)
+        with pytest.raises(CommandError, match=r"100 processes.*0 run.*300 more.*LimitNPROC="):
+            refuse_few_processes()
+
+    def test_too_few_processes_of_a_container(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        (tmp_path / "pids.max").write_text("400\n")
+        (tmp_path / "pids.current").write_text("150\n")
+        monkeypatch.setattr(host_resources, "CONTROL_GROUPS", (tmp_path,))
+        with pytest.raises(CommandError, match=r"400 processes.*150 run.*--pids-limit"):
+            refuse_few_processes()
+        (tmp_path / "pids.max").write_text("max\n")
+        refuse_few_processes()
+
+    def test_a_supervisor_that_does_not_start_says_why(self, state_dir: Path) -> None:
+        program = Program("api", "true", user="nobody-of-that-name")
+        supervisor = Supervisor(
+            [program],
+            state_dir=state_dir,
+            socket=state_dir / "supervisor.sock",
+            environment=dict(os.environ),
+            directory=state_dir,
+        )
+        supervisor.start()
+        wait_for(lambda: not supervisor.is_running(), "its end")
+        assert "nobody-of-that-name" in supervisor.last_words()

@@ -33,7 +33,11 @@ from controlplane.compute.state_directory import (
     prepare_state_directory,
 )
 from controlplane.database.version import OtherVersion, refuse_newer
-from controlplane.management.host_resources import raise_file_limit, room_on_disk
+from controlplane.management.host_resources import (
+    raise_file_limit,
+    refuse_few_processes,
+    room_on_disk,
+)
 from controlplane.management.sign_in_links import make_sign_in_link, note_console_address
 from controlplane.management.supervision import (
     MARK,
@@ -82,6 +86,8 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         stopped = threading.Event()
         stop_by_signals(stopped)
+        warning = raise_file_limit()
+        refuse_few_processes()
         try:
             with room_on_disk():
                 prepare_state_directory()
@@ -89,7 +95,7 @@ class Command(BaseCommand):
                 only_one = hold_state_directory()
         except (StateDirectoryUnusable, AccountUnusable, PostgresUnusable, OSError) as error:
             raise CommandError(str(error)) from error
-        if warning := raise_file_limit():
+        if warning:
             self._say(warning)
         with only_one, room_on_disk():
             if ended := end_leftovers(settings.STATE_DIR):
@@ -137,7 +143,12 @@ class Command(BaseCommand):
                 while supervisor.is_running() and not stopped.wait(0.5):
                     pass
             if not stopped.is_set():
-                what = "Not all came up" if supervisor.is_running() else "The supervisor has died"
+                what = "Not all came up"
+                if not supervisor.is_running():
+                    words = supervisor.last_words()
+                    what = (
+                        f"The supervisor has died ({words})" if words else "The supervisor has died"
+                    )
                 self._say(f"{what}; starting everything again.")
                 supervisor.stop()
                 end_leftovers(settings.STATE_DIR)
