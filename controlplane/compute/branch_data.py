@@ -205,6 +205,22 @@ def write_for(branch_id: str, name: str, text: str) -> Path:
     return path
 
 
+def run_dir(branch_id: str) -> Path:
+    """Where the branch's pooler may write; made where it is missing, as in a branch that release
+    0.1 has left. The caller holds the branch's lock."""
+    place = branch_dir(branch_id)
+    return _make_run_dir(place, account_of(place))
+
+
+def _make_run_dir(place: Path, account: Account) -> Path:
+    """In a branch's directory, which the account cannot write to. May be called again after a
+    crash in the midst of it."""
+    run = place / "run"
+    run.mkdir(mode=0o700, exist_ok=True)
+    give(run, account)
+    return run
+
+
 def template() -> Path:
     """The cluster that new projects are cloned from, made by the first caller; root's, as all
     that is made of it trusts it."""
@@ -358,9 +374,7 @@ def _empty_staging(branch_id: str) -> Path:
 
 
 def _put_in_place(staging: Path, place: Path, account: Account) -> None:
-    run = staging / "run"
-    run.mkdir(mode=0o700)
-    give(run, account)
+    _make_run_dir(staging, account)
     let_in(staging, account)
     with step("syncing"):
         sync_tree(staging)

@@ -5,6 +5,7 @@ the compute goes. Callers hold the branch's lock.
 """
 
 import functools
+import logging
 import os
 import re
 import shutil
@@ -41,6 +42,12 @@ from controlplane.compute.pooler_settings import (
 )
 from controlplane.compute.process import reap
 
+log = logging.getLogger(__name__)
+
+NOT_STARTED = (
+    "the endpoint's pooler did not start; connect without -pooler meanwhile, and if it stays so, "
+    "tell this host's operator"
+)
 PORT = 6432  # of the socket's name alone
 _SOCKET_NAME = f".s.PGSQL.{PORT}"
 # Where nobody looks for it: see `shut`.
@@ -113,6 +120,7 @@ def ensure_pooler(branch_id: str, socket_dir: Path, *, roles: Collection[str]) -
     # What a pooler that was killed has left would pass for the new one's.
     remove_from(socket_dir, pooler_socket(socket_dir).name)
     remove_from(_pid_file(branch_id).parent, _pid_file(branch_id).name)
+    branch_data.run_dir(branch_id)
     _configure(branch_id, socket_dir, program)
     with lease(branch_id) as inherited:
         _start(branch_id, socket_dir, program, inherited)
@@ -147,12 +155,12 @@ def _start(branch_id: str, socket_dir: Path, program: str, inherited: int) -> No
     """Returns once it listens and is known; raises PoolerUnavailable, and leaves nothing then."""
     log_file = _log_file(branch_id)
     log_file.unlink(missing_ok=True)
-    log = open_log(log_file)
+    words = open_log(log_file)
     try:
         child = subprocess.Popen(
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=log,
+            stderr=words,
             start_new_session=True,
             pass_fds=[inherited],
             **launched_as(
@@ -160,7 +168,7 @@ def _start(branch_id: str, socket_dir: Path, program: str, inherited: int) -> No
             ),
         )
     finally:
-        os.close(log)
+        os.close(words)
     reap(child)
     deadline = time.monotonic() + START_TIMEOUT
     # It listens before it has written who it is; until then the next to ask would not know it
@@ -168,7 +176,10 @@ def _start(branch_id: str, socket_dir: Path, program: str, inherited: int) -> No
     while not (_listens(pooler_socket(socket_dir)) and _process(branch_id)):
         if child.poll() is not None or time.monotonic() > deadline:
             child.kill()
-            raise PoolerUnavailable(f"PgBouncer did not start: {_last_line(branch_id)}")
+            # What it says of the host's files is for the operator alone.
+            fields = {"branch": branch_id, "error": _last_line(branch_id)}
+            log.error("pooler did not start", extra=fields)
+            raise PoolerUnavailable(NOT_STARTED)
         time.sleep(0.002)
 
 

@@ -1,21 +1,17 @@
 """`manage.py up`: the whole service with one command, and `create_api_key`."""
 
 import os
-import pwd
 import re
 import resource
-import shutil
 import signal
 import socket
 import stat
 import subprocess
 import sys
-import sysconfig
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import psutil
 import psycopg
@@ -30,7 +26,6 @@ from controlplane.management.supervision import Program, Supervisor
 from tests.support.client import Client
 from tests.support.processes import is_alive, postmaster_in
 from tests.support.stack import ROOT, Stack, free_port, running_stack
-from tests.support.waiting import wait_for
 
 
 def up(state_dir: Path, *arguments: str, **environment: str) -> "subprocess.Popen[str]":
@@ -261,88 +256,6 @@ class TestCreateApiKey:
         done = self.command(stack.state_dir, "--account", " ", "--name", "laptop")
         assert done.returncode == 1
         assert "must have 1 to 64 characters" in done.stderr
-
-
-def python_for(environment: Path, account: dict[str, Any]) -> Path:
-    """A Python that the account can run, with the packages that this one has; ours may lie where
-    only root can go. Skips the test where there is none."""
-    packages = sysconfig.get_path("purelib")
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    check = f"import sys, psycopg; assert sys.version_info[:2] == {sys.version_info[:2]}"
-    for base in (os.path.realpath(sys.executable), f"/usr/bin/{version}"):
-        try:
-            subprocess.run(
-                [base, "-c", check],
-                env={"PYTHONPATH": packages},
-                check=True,
-                capture_output=True,
-                **account,
-            )
-        except (OSError, subprocess.CalledProcessError):
-            continue
-        subprocess.run([base, "-m", "venv", "--without-pip", environment], check=True)
-        site = environment / "lib" / version / "site-packages"
-        (site / "ours.pth").write_text(f"{packages}\n")
-        gunicorn = environment / "bin" / "gunicorn"
-        gunicorn.write_text(
-            f"#!{environment}/bin/python\nfrom gunicorn.app.wsgiapp import run\nrun()\n"
-        )
-        gunicorn.chmod(0o755)
-        return environment / "bin" / "python"
-    pytest.skip("no Python of this version that the account can run with our packages")
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="the tests run as an ordinary user already")
-def test_an_ordinary_user_can_run_it(state_dir: Path) -> None:
-    account = pwd.getpwnam("nobody")
-    as_nobody: Any = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
-    place = state_dir
-    checkout, state_dir = place / "checkout", place / "state"
-    checkout.mkdir()
-    state_dir.mkdir()
-    for name in ("manage.py", "Procfile", "controlplane", "console", "templates", "static"):
-        source = ROOT / name
-        copy = shutil.copytree if source.is_dir() else shutil.copy
-        copy(source, checkout / name)
-    for path in [checkout, state_dir, *checkout.rglob("*")]:
-        os.chown(path, account.pw_uid, account.pw_gid)
-    os.chown(place, account.pw_uid, account.pw_gid)
-    python = python_for(place / "venv", as_nobody)
-    api_port = free_port()
-    kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
-    environment = {**kept, "HOME": str(place), "PYTHONUNBUFFERED": "1"}
-    with (place / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [
-                *(python, "manage.py", "up", "--state-dir", state_dir),
-                *("--console-port", str(free_port()), "--proxy-port", str(free_port())),
-                *("--api-port", str(api_port)),
-            ],
-            cwd=checkout,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            **as_nobody,
-        )
-    try:
-        wait_for(
-            lambda: process.poll() is not None or "is up" in (place / "log").read_text(),
-            "up as an ordinary user",
-            timeout=90,
-        )
-        assert process.poll() is None, (place / "log").read_text()
-        key = (state_dir / "api-key").read_text().strip()
-        client = Client(f"http://127.0.0.1:{api_port}/api/v2", key)
-        created = client.new_project()
-        assert [o["status"] for o in client.finish(created)] == ["finished", "finished"]
-        data = state_dir / "branches" / created["branch"]["id"] / "data"
-        postmaster = postmaster_in(data)
-        assert postmaster.uids().real == account.pw_uid
-    finally:
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
 
 
 def test_too_few_open_files_are_said_at_the_start(state_dir: Path) -> None:

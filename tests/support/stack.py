@@ -10,9 +10,10 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import psycopg
@@ -121,9 +122,11 @@ def running_stack(
     program: Sequence[str | Path] = (sys.executable, ROOT / "manage.py"),
     *,
     cwd: Path = ROOT,
+    account: Mapping[str, Any] = MappingProxyType({}),
     **environment: str,
 ) -> Iterator[Stack]:
-    """`manage.py up` on `state_dir`, ready; stopped at the end as Ctrl-C does."""
+    """`manage.py up` on `state_dir`, ready; stopped at the end as Ctrl-C does. `account` is for
+    subprocess: whom it runs as, if not as ourselves."""
     ports = [free_port() for _ in range(3)]
     log_file = state_dir / "up.log"
     with log_file.open("wb") as log:
@@ -145,6 +148,7 @@ def running_stack(
             stdout=log,
             stderr=log,
             start_new_session=True,
+            **account,
         )
     stack = Stack(
         state_dir=state_dir,
@@ -171,6 +175,13 @@ def running_stack(
 def new_state_dir() -> Iterator[Path]:
     """A state directory that an unprivileged account may pass through, also for root."""
     assert FAST not in os.environ, "a test that starts a service must ask for a fixture of one"
+    with new_directory() as directory:
+        yield directory
+
+
+@contextlib.contextmanager
+def new_directory() -> Iterator[Path]:
+    """One that an unprivileged account may pass through, for what starts no service."""
     with tempfile.TemporaryDirectory(prefix="perch-", dir="/tmp") as directory:
         os.chmod(directory, 0o711)
         yield Path(directory)
