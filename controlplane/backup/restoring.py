@@ -31,7 +31,7 @@ from controlplane.compute.state_directory import (
 )
 from controlplane.database.version import known_migrations
 
-# The settings make it wherever a command is run.
+# Releases up to 0.1 made it wherever a command was run.
 HARMLESS = {"secret-key"}
 
 
@@ -107,9 +107,12 @@ def _clear_place() -> None:
         return
     with hold_state_directory():
         for path in place.iterdir():
+            # In `locks` is what we hold.
+            if path.name in (UNFINISHED_RESTORE, "locks"):
+                continue
             if path.is_dir() and not path.is_symlink():
                 remove_tree(path)
-            elif path.name not in (UNFINISHED_RESTORE, "up.lock"):
+            else:
                 path.unlink()
         (place / UNFINISHED_RESTORE).unlink()
 

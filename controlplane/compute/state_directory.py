@@ -8,13 +8,16 @@ import fcntl
 import os
 import stat
 import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import IO
 
+import psutil
 from django.conf import settings
 
 from controlplane import durable
 from controlplane.compute.accounts import account_range, service_account, shared_account
+from controlplane.compute.filesystem import LockTimeout, lock_branches
 
 HBA_FILE = "pg_hba.conf"
 # Nobody reaches a compute's socket but its own account and the proxy, which has authenticated
@@ -67,18 +70,65 @@ def check_ours() -> None:
         )
 
 
-def hold_state_directory() -> IO[str]:
-    """Keep every other `up` and `restore` from the state directory until the file is closed.
+@contextmanager
+def hold_state_directory() -> Iterator[None]:
+    """Keep every other `up` and `restore` from the state directory meanwhile.
 
     Raises StateDirectoryUnusable where one has it.
     """
-    lock = (Path(settings.STATE_DIR) / "up.lock").open("w")
+    with sole_holder("up") as alone:
+        if not alone:
+            raise StateDirectoryUnusable(f"Perch is already up on {settings.STATE_DIR}")
+        yield
+
+
+@contextmanager
+def sole_holder(name: str) -> Iterator[bool]:
+    """Take the lock `name` of this state directory; whether no other process has it. The kernel
+    lets go of it when its holder dies.
+
+    It lies where other accounts of the host cannot go: to lock a file it is enough to read it.
+    """
+    with ExitStack() as held:
+        try:
+            held.enter_context(lock_branches(name, timeout=0))
+            alone = _take_earlier_lock(Path(settings.STATE_DIR) / f"{name}.lock", held)
+        except LockTimeout:
+            alone = False
+        yield alone
+
+
+def _take_earlier_lock(path: Path, held: ExitStack) -> bool:
+    """Hold also the lock file of releases up to 0.1, where there is one; False where a process of
+    such a release has it. Every account could read that file: a stranger who has it counts as
+    nobody, and comes no more to the one that takes its place."""
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError:
+        return True
+    held.callback(os.close, descriptor)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        lock.close()
-        raise StateDirectoryUnusable(f"Perch is already up on {settings.STATE_DIR}") from None
-    return lock
+        if _is_open_in_ours(os.fstat(descriptor)):
+            return False
+        path.unlink()
+    else:
+        os.fchmod(descriptor, 0o600)
+    return True
+
+
+def _is_open_in_ours(file: os.stat_result) -> bool:
+    """Whether another process of this account has the file open."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            if process.pid == os.getpid() or process.uids().effective != os.geteuid():
+                continue
+            for descriptor in Path(f"/proc/{process.pid}/fd").iterdir():
+                with suppress(OSError):
+                    if os.path.samestat(descriptor.stat(), file):
+                        return True
+    return False
 
 
 def identity() -> str:
@@ -99,15 +149,28 @@ def _check_reachable(state: Path) -> None:
             )
 
 
+def _words_of_another_owner(path: Path, owner: int) -> str:
+    state = settings.STATE_DIR
+    if os.geteuid() != 0:
+        return (
+            f"{path} belongs to the account {owner}, not to ours ({os.geteuid()}): run this as "
+            "that account, or choose another state directory"
+        )
+    return (
+        f"{path} belongs to the account {owner}, not to root. If release 0.1 made {state} as root: "
+        f"give it to an ordinary user (chown -R USER: {state}), run `up` and `backup` on it as "
+        "that user, and `restore` the backup as root into a new state directory, as "
+        "docs/upgrade.md says. If it is another user's: run this as that user, or choose another "
+        "state directory"
+    )
+
+
 def _our_directory(path: Path, mode: int) -> None:
     path.mkdir(mode=mode, exist_ok=True)
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode):
         raise StateDirectoryUnusable(f"{path} is not a directory")
     if found.st_uid != os.geteuid():
-        raise StateDirectoryUnusable(
-            f"{path} belongs to the account {found.st_uid}, not to ours ({os.geteuid()}); "
-            "an earlier Perch made it, or another user: choose another state directory"
-        )
+        raise StateDirectoryUnusable(_words_of_another_owner(path, found.st_uid))
     if stat.S_IMODE(found.st_mode) != mode:
         path.chmod(mode)

@@ -26,6 +26,7 @@ from controlplane.management.supervision import Program, Supervisor
 from tests.support.client import Client
 from tests.support.processes import is_alive, postmaster_in
 from tests.support.stack import ROOT, Stack, free_port, running_stack
+from tests.support.waiting import wait_for
 
 
 def up(state_dir: Path, *arguments: str, **environment: str) -> "subprocess.Popen[str]":

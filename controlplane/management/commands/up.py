@@ -88,16 +88,17 @@ class Command(BaseCommand):
         stop_by_signals(stopped)
         warning = raise_file_limit()
         refuse_few_processes()
-        try:
-            with room_on_disk():
-                prepare_state_directory()
-                postgres_bin()
-                only_one = hold_state_directory()
-        except (StateDirectoryUnusable, AccountUnusable, PostgresUnusable, OSError) as error:
-            raise CommandError(str(error)) from error
-        if warning:
-            self._say(warning)
-        with only_one, room_on_disk():
+        with contextlib.ExitStack() as held:
+            try:
+                with room_on_disk():
+                    prepare_state_directory()
+                    postgres_bin()
+                    held.enter_context(hold_state_directory())
+            except (StateDirectoryUnusable, AccountUnusable, PostgresUnusable, OSError) as error:
+                raise CommandError(str(error)) from error
+            if warning:
+                self._say(warning)
+            held.enter_context(room_on_disk())
             if ended := end_leftovers(settings.STATE_DIR):
                 self._say(f"Ended {len(ended)} processes that an earlier run had left behind.")
             host = options["host"]

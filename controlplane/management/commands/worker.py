@@ -6,12 +6,10 @@ queue is shared with the workers of the others.
 """
 
 import asyncio
-import fcntl
 import logging
 import signal
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
 from typing import Any
 
 from django.conf import settings
@@ -23,7 +21,7 @@ from procrastinate.exceptions import ConnectorException
 from psycopg.errors import RaiseException
 
 from controlplane.compute.binaries import postgres_bin
-from controlplane.compute.state_directory import prepare_state_directory
+from controlplane.compute.state_directory import prepare_state_directory, sole_holder
 from controlplane.database.version import OtherVersion, refuse_other_version
 from controlplane.events import outbox
 from controlplane.logs import context
@@ -61,17 +59,20 @@ class Command(BaseCommand):
         publish(region)
         # The tasks' own app keeps Django's connector: what they enqueue must be part of
         # their transaction.
-        asyncio.run(work(django_app.with_connector(queue_connector()), region))
+        app = django_app.with_connector(queue_connector())
+        with sole_holder("worker") as alone:
+            asyncio.run(work(app, region, alone=alone))
 
 
-async def work(app: App, region: Region) -> None:
-    """Run jobs until a signal ends us; the rounds go on beside."""
+async def work(app: App, region: Region, *, alone: bool) -> None:
+    """Run jobs until a signal ends us; the rounds go on beside. Where it is `alone`, no other
+    worker runs on this host's state: what one had begun is taken up at once."""
     # As many as can be busy at once, so that none ever waits for another's: a job takes its
     # thread only once it has a slot of its lane.
     slots = sum(settings.LANE_SLOTS.values()) + settings.WEBHOOK_SLOTS
     threads = ThreadPoolExecutor(slots + len(ROUNDS))
     asyncio.get_running_loop().set_default_executor(threads)
-    async with app.open_async(), only_one() as alone:
+    async with app.open_async():
         if alone:
             await revive_jobs(app, queues_of(region), silent_for=0)
         beside = [asyncio.create_task(repeat(one, region)) for one in ROUNDS]
@@ -161,21 +162,6 @@ async def repeat(one: Round, region: Region) -> None:
             else:
                 vitals.rounds.end(name)
             await asyncio.sleep(one.interval)
-
-
-@asynccontextmanager
-async def only_one() -> AsyncIterator[bool]:
-    """Whether no other worker runs on this host's state; none comes to think so meanwhile.
-
-    The kernel lets go of the lock when its holder dies, so it knows sooner than any heartbeat.
-    """
-    with (settings.STATE_DIR / "worker.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
 
 
 async def revive_stalled_jobs(app: App, region: Region) -> None:

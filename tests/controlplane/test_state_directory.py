@@ -1,0 +1,118 @@
+"""Whose a state directory may be, and who may hold its locks: other processes of its account, and
+nobody else."""
+
+import fcntl
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controlplane.compute.state_directory import (
+    StateDirectoryUnusable,
+    hold_state_directory,
+    prepare_state_directory,
+    sole_holder,
+)
+from tests.support.ordinary_user import as_ordinary_user, base_python
+from tests.support.stack import new_directory
+
+LOCKS_IT = """
+import fcntl, sys
+file = open(sys.argv[1])
+fcntl.flock(file, fcntl.LOCK_EX)
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def place(settings: Any) -> Iterator[Path]:
+    """A state directory that others may pass through, as root's is."""
+    with new_directory() as directory:
+        settings.STATE_DIR, settings.SOCKET_DIR = directory, directory / "sockets"
+        prepare_state_directory()
+        directory.chmod(0o711)
+        yield directory
+
+
+@contextmanager
+def locked(path: Path, python: str = sys.executable, **account: Any) -> Iterator[None]:
+    """Another process has the file locked."""
+    process = subprocess.Popen(
+        [python, "-c", LOCKS_IT, path],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        **account,
+    )
+    with process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == "locked\n"
+        yield
+        process.stdin.close()
+
+
+def test_no_other_account_can_read_any_file_that_is_locked(place: Path) -> None:
+    """Whoever can read a file can lock it."""
+    earlier = [place / "up.lock", place / "worker.lock"]
+    for path in earlier:
+        path.touch(mode=0o644)
+    with hold_state_directory(), sole_holder("worker") as alone:
+        assert alone
+        for path in earlier:
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert stat.S_IMODE((place / "locks").stat().st_mode) == 0o700
+        for path in (place / "locks").iterdir():
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+
+
+@pytest.mark.parametrize("name", ["up", "worker"])
+def test_one_process_has_it_and_another_comes_after_it(place: Path, name: str) -> None:
+    with sole_holder(name) as first, sole_holder(name) as second:
+        assert (first, second) == (True, False)
+    with locked(place / "locks" / name), sole_holder(name) as third:
+        assert not third
+    with sole_holder(name) as alone:
+        assert alone
+
+
+def test_a_release_that_locks_the_earlier_file_is_respected(place: Path) -> None:
+    (place / "up.lock").touch(mode=0o644)
+    with (
+        locked(place / "up.lock"),
+        pytest.raises(StateDirectoryUnusable, match="already up"),
+        hold_state_directory(),
+    ):
+        pass
+    # Nor does such a release come up beside this one.
+    with (
+        hold_state_directory(),
+        (place / "up.lock").open() as file,
+        pytest.raises(BlockingIOError),
+    ):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has another account at hand")
+def test_another_accounts_lock_on_the_earlier_file_keeps_nothing_from_starting(place: Path) -> None:
+    python = base_python()
+    assert python is not None
+    (place / "up.lock").touch(mode=0o644)
+    with locked(place / "up.lock", python, **as_ordinary_user()), hold_state_directory():
+        assert not (place / "up.lock").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give away a directory")
+def test_what_release_0_1_made_as_root_is_refused_with_the_way_forward(place: Path) -> None:
+    os.chown(place / "branches", 65534, 65534)
+    with pytest.raises(StateDirectoryUnusable, match="belongs to the account 65534") as refused:
+        prepare_state_directory()
+    for step in (f"chown -R USER: {place}", "`backup`", "`restore`", "docs/upgrade.md"):
+        assert step in str(refused.value)
