@@ -69,19 +69,20 @@ def envnetworks(name: str) -> list[IPv4Network | IPv6Network]:
     return [ip_network(part.strip()) for part in envstr(name, "").split(",") if part.strip()]
 
 
-def envsecret(name: str, path: Path) -> str:
+def envsecret(name: str, path: Path, *, makes: bool) -> str:
     """The variable `name`, else what the file that `<name>_FILE` names holds, else what the
-    0600 file at `path` holds, made on the first call.
+    0600 file at `path` holds.
 
-    A process that may not or cannot read or make the file gets a passing secret: commands that
-    need none, `--help` among them, work anywhere.
+    A process that `makes` it makes the file where there is none. One that does not, or that may
+    not or cannot read or make it, gets a passing secret: commands that need none, `--help` among
+    them, work anywhere and leave nothing behind.
     """
     if value := os.environ.get(name):
         return value
     if given := os.environ.get(f"{name}_FILE"):
         path = Path(given)
     try:
-        if not path.exists():
+        if makes and not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             # Of two processes that start together, one makes it and both read the same. It is on
             # the disk before anything is encrypted with it.

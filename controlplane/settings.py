@@ -43,7 +43,12 @@ SOCKET_DIR = private_directory(STATE_DIR, "sockets", longest_child=64)
 METADATA_SOCKET = str(SOCKET_DIR / "metadata")
 
 # Signs and encrypts: Django's own needs, and the role passwords kept for reveal_password.
-SECRET_KEY = envsecret("PERCH_SECRET_KEY", STATE_DIR / "secret-key")
+# Made by what serves alone: a command that is refused must not leave a state directory behind.
+SECRET_KEY = envsecret(
+    "PERCH_SECRET_KEY",
+    STATE_DIR / "secret-key",
+    makes=PROCESS in ("up", "api", "worker", "proxy", "runserver"),
+)
 
 POSTGRES_BIN = envstr("PERCH_POSTGRES_BIN", "")
 # PgBouncer's program; None looks for it on the host, "" goes without.

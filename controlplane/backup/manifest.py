@@ -13,12 +13,18 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 FORMAT = 1
 MANIFEST, SUMS = "manifest.json", "SHA256SUMS"
 METADATA_DUMP = "metadata.dump"
 HASHED_AT_ONCE = 2
+
+
+# It names a directory, also where somebody else has written it.
+BranchId = Annotated[str, Field(pattern=r"^br-[a-z0-9-]+$")]
 
 
 class NoBackup(Exception):
@@ -48,7 +54,7 @@ class Manifest:
     rows_at: datetime
     # Applied to the database, as "controlplane.0001_initial".
     migrations: list[str]
-    branches: dict[str, BranchCopy]
+    branches: dict[BranchId, BranchCopy]
     # Branches that the rows call ready and that could not be copied, and why.
     not_copied: dict[str, str] = field(default_factory=dict)
 
@@ -77,20 +83,25 @@ def write_manifest(backup: Path, manifest: Manifest) -> None:
 
 def read_manifest(backup: Path) -> Manifest:
     """Raises NoBackup."""
+    path = backup / MANIFEST
     try:
-        stored: dict[str, Any] = json.loads((backup / MANIFEST).read_text())
-        if stored.pop("format") != FORMAT:
-            raise NoBackup(f"{backup} was made by another version of Perch, {stored['perch']}")
-        copies = {name: _branch_copy(**copy) for name, copy in stored.pop("branches").items()}
-        for name in ("began_at", "rows_at"):
-            stored[name] = datetime.fromisoformat(stored[name])
-        return Manifest(**stored, branches=copies)
+        text = path.read_text()
     except FileNotFoundError:
         raise NoBackup(
             f"{backup} is no backup, or one that was broken off: it has no {MANIFEST}"
         ) from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise NoBackup(f"{backup / MANIFEST} cannot be read: {error}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise NoBackup(f"{path} cannot be read: {_words_of(error)}") from error
+    try:
+        stored = _STORED.validate_json(text)
+        if stored.format != FORMAT:
+            raise NoBackup(f"{backup} was made by another version of Perch, {stored.perch}")
+        return _MANIFEST.validate_json(text)
+    except ValidationError as error:
+        raise NoBackup(
+            f"{path} is not as `backup` wrote it ({_complaint(error)}): take another copy of the "
+            "backup"
+        ) from None
 
 
 def write_sums(backup: Path) -> None:
@@ -107,8 +118,8 @@ def verify(backup: Path) -> list[str]:
     read_manifest(backup)
     try:
         lines = (backup / SUMS).read_text().splitlines()
-    except (OSError, ValueError) as error:
-        raise NoBackup(f"{backup / SUMS} cannot be read: {error}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise NoBackup(f"{backup / SUMS} cannot be read: {_words_of(error)}") from error
     listed = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
     found = set(_files_of(backup))
     problems = [f"{name} is missing" for name in sorted(listed.keys() - found)]
@@ -125,8 +136,29 @@ def size_of(directory: Path) -> int:
     return sum((directory / name).lstat().st_size for name in _files_of(directory))
 
 
-def _branch_copy(*, taken_at: str, **others: Any) -> BranchCopy:
-    return BranchCopy(taken_at=datetime.fromisoformat(taken_at), **others)
+@dataclass(frozen=True)
+class _Stored:
+    """What every version's manifest holds."""
+
+    format: int
+    perch: str
+
+
+_STORED, _MANIFEST = TypeAdapter(_Stored), TypeAdapter(Manifest)
+
+
+def _complaint(error: ValidationError) -> str:
+    """Where the first thing is that cannot be, and what is wrong with it."""
+    first = error.errors(include_url=False)[0]
+    if first["type"] == "json_invalid":
+        return "it is no JSON"
+    place = ".".join(str(part) for part in first["loc"] if part != "[key]")
+    words = "is missing" if first["type"] == "missing" else "is not what belongs there"
+    return f"{place or 'all of it'} {words}"
+
+
+def _words_of(error: OSError | UnicodeDecodeError) -> str:
+    return "it is no text" if isinstance(error, UnicodeDecodeError) else str(error.strerror)
 
 
 def _files_of(directory: Path) -> Iterator[str]:

@@ -1,0 +1,117 @@
+"""A backup's manifest that somebody has changed is told in words, and a refused restore leaves
+nothing behind."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from controlplane.backup.manifest import (
+    MANIFEST,
+    BranchCopy,
+    Manifest,
+    NoBackup,
+    read_manifest,
+    verify,
+    write_manifest,
+    write_sums,
+)
+from tests.support.stack import ROOT
+
+BRANCH = "br-quiet-heron-123456"
+
+
+@pytest.fixture
+def backup(tmp_path: Path) -> Path:
+    place = tmp_path / "backup"
+    place.mkdir()
+    copy = BranchCopy(timezone.now(), was_running=False, size=7, databases={"1": "db"}, roles=["a"])
+    made = Manifest(
+        perch="0.1.0",
+        postgres="18",
+        region="local",
+        began_at=timezone.now(),
+        rows_at=timezone.now(),
+        migrations=["controlplane.0001_initial"],
+        branches={BRANCH: copy},
+    )
+    write_manifest(place, made)
+    write_sums(place)
+    assert read_manifest(place) == made
+    assert verify(place) == []
+    return place
+
+
+def without(stored: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in stored.items() if key != name}
+
+
+def with_branch(stored: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    return {**stored, "branches": {BRANCH: {**stored["branches"][BRANCH], **changes}}}
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (lambda stored: "not JSON", "all of it is not what belongs there"),
+        (lambda stored: None, "all of it is not"),
+        (lambda stored: [stored], "all of it is not"),
+        (lambda stored: without(stored, "format"), "format is missing"),
+        (lambda stored: without(stored, "rows_at"), "rows_at is missing"),
+        (lambda stored: {**stored, "rows_at": "yesterday"}, "rows_at is not"),
+        (lambda stored: {**stored, "rows_at": None}, "rows_at is not"),
+        (lambda stored: {**stored, "migrations": 7}, "migrations is not"),
+        (lambda stored: {**stored, "branches": []}, "branches is not"),
+        (lambda stored: {**stored, "branches": {"../up": {}}}, "branches.../up is not"),
+        (lambda stored: with_branch(stored, size="much"), f"branches.{BRANCH}.size is not"),
+        (lambda stored: with_branch(stored, roles={"a": 1}), f"branches.{BRANCH}.roles is not"),
+    ],
+)
+def test_a_changed_manifest_is_refused_by_what_is_wrong_with_it(
+    backup: Path, change: Callable[[Any], Any], complaint: str
+) -> None:
+    path = backup / MANIFEST
+    path.write_text(json.dumps(change(json.loads(path.read_text()))))
+    with pytest.raises(NoBackup, match=re.escape(complaint)) as refused:
+        read_manifest(backup)
+    assert "is not as `backup` wrote it" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"), [(b"{", "it is no JSON"), (b"\xff", "it is no text")]
+)
+def test_a_manifest_that_cannot_be_read_is_refused(
+    backup: Path, content: bytes, complaint: str
+) -> None:
+    (backup / MANIFEST).write_bytes(content)
+    with pytest.raises(NoBackup, match=complaint):
+        read_manifest(backup)
+
+
+def test_what_another_version_wrote_is_known_by_its_format(backup: Path) -> None:
+    (backup / MANIFEST).write_text('{"format": 2, "perch": "9.0", "other": 1}')
+    with pytest.raises(NoBackup, match=r"made by another version of Perch, 9\.0"):
+        read_manifest(backup)
+
+
+def test_a_refused_restore_leaves_nothing_behind(backup: Path, tmp_path: Path) -> None:
+    stored = json.loads((backup / MANIFEST).read_text())
+    (backup / MANIFEST).write_text(json.dumps(without(stored, "region")))
+    done = subprocess.run(
+        [sys.executable, "manage.py", "restore", backup, "--state-dir", tmp_path / "new"],
+        cwd=ROOT,
+        env={name: value for name, value in os.environ.items() if "DJANGO" not in name},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert "(region is missing)" in done.stderr
+    assert not (tmp_path / "new").exists()
