@@ -62,6 +62,17 @@ class ContextFilter(logging.Filter):
         return True
 
 
+class RefusalFilter(logging.Filter):
+    """Makes one warning, without a traceback, of a request that Django refuses: a bad Host header
+    and the like are its sender's mistake, and anybody can send any number of them."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.name.startswith("django.security."):
+            record.exc_info = None
+            record.levelno, record.levelname = logging.WARNING, "WARNING"
+        return True
+
+
 class JsonFormatter(logging.Formatter):
     """One JSON object a line."""
 
@@ -113,12 +124,12 @@ def configuration(process: str) -> dict[str, Any]:
         "version": 1,
         "disable_existing_loggers": False,
         "formatters": {"line": {"()": formatters[wanted], "process": process}},
-        "filters": {"context": {"()": ContextFilter}},
+        "filters": {"context": {"()": ContextFilter}, "refusals": {"()": RefusalFilter}},
         "handlers": {
             "stderr": {
                 "class": "logging.StreamHandler",
                 "formatter": "line",
-                "filters": ["context"],
+                "filters": ["context", "refusals"],
             }
         },
         "root": {"handlers": ["stderr"], "level": level},

@@ -1,5 +1,7 @@
 """What keeps the key and the user safe: headers, cookies, the encrypted session, settings."""
 
+import io
+import logging
 import os
 import subprocess
 import sys
@@ -100,6 +102,21 @@ def test_an_unknown_host_name_is_refused_with_a_hint(visitor: Browser) -> None:
     answer = visitor.get("/sign-in", headers={"Host": "elsewhere.example"})
     assert answer.status_code == 400
     assert b"PERCH_ALLOWED_HOSTS" in answer.content
+
+
+@pytest.mark.parametrize("host", ["elsewhere.example", "a b", "x/y", "[::"])
+def test_a_bad_host_name_is_one_line_of_the_log_without_a_trace(
+    visitor: Browser, monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    written = io.StringIO()
+    (handler,) = (one for one in logging.getLogger().handlers if one.get_name() == "stderr")
+    monkeypatch.setattr(handler, "stream", written)
+    assert visitor.get("/sign-in", headers={"Host": host}).status_code == 400
+    said = [line for line in written.getvalue().splitlines() if "django.security" in line]
+    assert len(said) == 1, written.getvalue()
+    assert "level=WARNING" in said[0]
+    assert "Invalid HTTP_HOST header" in said[0]
+    assert "raceback" not in written.getvalue()
 
 
 def test_a_bug_is_a_page_without_a_trace(alice: Person, monkeypatch: pytest.MonkeyPatch) -> None:
