@@ -43,6 +43,12 @@ AUTHORITY_KEPT = 300
 API_PATH = "/api/v2"
 
 
+# Before each statement that may only read. Postgres makes no transaction read-write once it has run
+# a query, and a statement within a transaction block cannot end it and go on. A statement that ends
+# it, as COMMIT does, is followed by a new block. Between two BEGINs nothing but a warning happens.
+READ_ONLY = ("BEGIN READ ONLY", "SELECT 1")
+
+
 class SqlFailed(Exception):
     """The statements were refused, or could not be brought there. Unless the message says otherwise
     nothing of them has happened; it is for whoever wrote them."""
@@ -100,9 +106,17 @@ def run(
     server: Server, uri: str, queries: Sequence[Query], *, seconds: int, read_only: bool
 ) -> list[Result]:
     """Run the queries at the database of a connection string that `server` gave, several in one
-    transaction. Each may take so many seconds. Raises SqlFailed."""
+    transaction. Each may take so many seconds. With `read_only` no text of theirs can change that.
+    Raises SqlFailed."""
     url = _address(server, uri)
-    asked = [{"query": query.text, "params": list(query.parameters)} for query in queries]
+    before = [Query(text) for text in READ_ONLY] if read_only else []
+    # Of all that is sent, every so-manieth is one of the queries.
+    step = len(before) + 1
+    asked = [
+        {"query": one.text, "params": list(one.parameters)}
+        for query in queries
+        for one in (*before, query)
+    ]
     headers = {
         "Neon-Connection-String": _with_options(uri, seconds=seconds, read_only=read_only),
         "Neon-Raw-Text-Output": "true",
@@ -115,7 +129,7 @@ def run(
                 url,
                 json=body,
                 headers=headers,
-                timeout=(CONNECT_WITHIN, min(seconds * len(asked), LONGEST_WAIT) + BESIDES),
+                timeout=(CONNECT_WITHIN, min(seconds * len(queries), LONGEST_WAIT) + BESIDES),
                 allow_redirects=False,
                 proxies=proxies_for(url),
                 stream=True,
@@ -134,11 +148,11 @@ def run(
     if not isinstance(data, Mapping):
         raise SqlFailed(f"{url} does not answer as a proxy of Perch.")
     if not answer.ok:
-        raise _refused(data)
+        raise _refused(data, step=step)
     found = data.get("results") if len(asked) != 1 else [data]
     if not isinstance(found, list) or len(found) != len(asked):
         raise SqlFailed(f"{url} does not answer as a proxy of Perch.")
-    return [_result(one if isinstance(one, Mapping) else {}) for one in found]
+    return [_result(one if isinstance(one, Mapping) else {}) for one in found[step - 1 :: step]]
 
 
 def _address(server: Server, uri: str) -> str:
@@ -233,7 +247,7 @@ def _unreachable(url: str, error: requests.RequestException) -> SqlFailed:
     return SqlFailed(f"The connection to {where} broke off. What was asked may have happened.")
 
 
-def _refused(data: Mapping[str, Any]) -> SqlFailed:
+def _refused(data: Mapping[str, Any], *, step: int) -> SqlFailed:
     position = text(data, "position")
     return SqlFailed(
         text(data, "message") or "The proxy refused.",
@@ -241,7 +255,7 @@ def _refused(data: Mapping[str, Any]) -> SqlFailed:
         detail=text(data, "detail"),
         hint=text(data, "hint"),
         position=int(position) if position.isdecimal() and len(position) < 9 else 0,
-        statement=int(number(data, "perch:statement")),
+        statement=int(number(data, "perch:statement")) // step,
     )
 
 

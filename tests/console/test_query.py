@@ -113,6 +113,65 @@ def test_it_only_reads_unless_told(asked: Any) -> None:
     assert "DROP" in page.text
 
 
+# Each tries to delete the rows of `kept`, in a session that "Read only" is on for.
+HOSTILE = [
+    "SET TRANSACTION READ WRITE; DELETE FROM kept",
+    "SET transaction_read_only = off; DELETE FROM kept",
+    "SET LOCAL transaction_read_only TO DEFAULT; DELETE FROM kept",
+    "SELECT set_config('transaction_read_only', 'off', true); DELETE FROM kept",
+    "UPDATE pg_settings SET setting = 'off' WHERE name = 'transaction_read_only'; DELETE FROM kept",
+    "SET default_transaction_read_only = off; DELETE FROM kept",
+    "SET default_transaction_read_only = off; COMMIT; DELETE FROM kept",
+    "SET default_transaction_read_only = off; ROLLBACK; SELECT 1; DELETE FROM kept",
+    "COMMIT; BEGIN READ WRITE; DELETE FROM kept; COMMIT",
+    "END; START TRANSACTION READ WRITE; SELECT 1; DELETE FROM kept; END",
+    "ABORT; SET SESSION CHARACTERISTICS AS TRANSACTION READ WRITE; DELETE FROM kept",
+    "SET default_transaction_read_only = off; COMMIT AND CHAIN; DELETE FROM kept",
+    "COMMIT; SET TRANSACTION READ WRITE; DELETE FROM kept",
+    "SAVEPOINT s; SET TRANSACTION READ WRITE; DELETE FROM kept",
+    "SAVEPOINT s; ROLLBACK TO s; SET TRANSACTION READ WRITE; DELETE FROM kept",
+    "RESET ALL; DELETE FROM kept",
+    "DISCARD ALL; DELETE FROM kept",
+    "COMMIT; DISCARD ALL; DELETE FROM kept",
+    "DO $$BEGIN SET default_transaction_read_only = off; COMMIT; DELETE FROM kept; END$$",
+    "COMMIT; DO $$BEGIN SET default_transaction_read_only = off; COMMIT; DELETE FROM kept; END$$",
+    "DO $$BEGIN ROLLBACK; SET TRANSACTION READ WRITE; DELETE FROM kept; END$$",
+    "CALL wipe()",
+    "COMMIT; CALL wipe()",
+    "SELECT wiped()",
+    "EXPLAIN ANALYZE DELETE FROM kept",
+    "WITH gone AS (DELETE FROM kept RETURNING n) SELECT * FROM gone",
+    "PREPARE p AS DELETE FROM kept; COMMIT; EXECUTE p",
+    "DECLARE c CURSOR WITH HOLD FOR SELECT wiped(); COMMIT",
+    "LISTEN a; NOTIFY a; TRUNCATE kept",
+    "-- \rCOMMIT\nSELECT 1; DELETE FROM kept",
+    "COMMIT; DROP TABLE kept",
+]
+
+
+def test_nothing_that_is_typed_undoes_reading_only(asked: Any) -> None:
+    asked(
+        "CREATE TABLE kept (n int); INSERT INTO kept VALUES (7); "
+        "CREATE PROCEDURE wipe() LANGUAGE plpgsql AS $$BEGIN SET default_transaction_read_only"
+        " = off; COMMIT; DELETE FROM kept; END$$; "
+        "CREATE FUNCTION wiped() RETURNS int LANGUAGE plpgsql AS $$BEGIN PERFORM "
+        "set_config('transaction_read_only', 'off', true); DELETE FROM kept; RETURN 1; END$$",
+        read_only=False,
+    )
+    for typed in HOSTILE:
+        assert 'class="error"' in asked(typed, htmx=True).html, typed
+    assert asked("SELECT n FROM kept", htmx=True).rows() == ["7"]
+    asked("DROP TABLE kept; DROP PROCEDURE wipe; DROP FUNCTION wiped", read_only=False)
+
+
+def test_a_statement_that_only_may_read_answers_as_it_is(asked: Any) -> None:
+    page = asked("SHOW transaction_read_only; COMMIT; SELECT 'after'")
+    assert re.findall(r"Statement (\d)", page.text) == ["1", "2", "3"]
+    assert page.rows()[-1] == "after"
+    page = asked("SELECT 1; COMMIT; SELECT * FROM nowhere")
+    assert "<mark>nowhere</mark>" in page.html
+
+
 def test_what_takes_too_long_is_ended(asked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(QueryForm.base_fields["seconds"], "choices", [(1, "1 s")])
     page = asked("SELECT pg_sleep(20)", seconds="1")
