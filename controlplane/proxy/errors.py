@@ -85,6 +85,19 @@ class ForeignServerName(ProxyError):
         super().__init__(f"Common name inferred from SNI ('{name}') is not known")
 
 
+class HistoryNotKept(ProxyError):
+    """The client asks for a branch as it was at a moment in the past."""
+
+    sqlstate = "0A000"
+    hint = "Connect to the branch's endpoint; a snapshot keeps what a branch holds now."
+
+    def __init__(self, option: str) -> None:
+        super().__init__(
+            f"connecting to a moment in the past ({option}) is not offered by this server: "
+            "no history of a branch is kept"
+        )
+
+
 class PasswordFailed(ProxyError):
     """The one answer to a wrong password, an unknown role and an unknown endpoint."""
 

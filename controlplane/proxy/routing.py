@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from controlplane.proxy.errors import (
     ForeignServerName,
+    HistoryNotKept,
     InconsistentEndpoint,
     MalformedEndpoint,
     MissingEndpoint,
@@ -15,6 +16,8 @@ _POOLER_SUFFIX = "-pooler"
 # As Postgres splits `options`: at blanks that no backslash escapes.
 _OPTION = re.compile(rb"(?:\\.|[^\s\\])+", re.DOTALL)
 _ENDPOINT_OPTION = re.compile(rb"(?:endpoint|project)=(.*)", re.DOTALL)
+# What neonctl puts there for `connection-string branch@timestamp` and `branch@lsn`.
+_MOMENT_OPTION = re.compile(rb"(neon_(?:timestamp|lsn)):.*", re.DOTALL)
 _ENDPOINT_IN_PASSWORD = re.compile(
     rb"(?:endpoint|project)=(?P<name>[A-Za-z0-9-]{1,63})[;$](?P<password>.*)", re.DOTALL
 )
@@ -38,9 +41,10 @@ def find_destination(
     """Reads the endpoint from the host name in TLS's SNI (`server_name`) or from `options`.
 
     A host name outside the region names no endpoint, but does no harm beside an option that does:
-    so a client can come through a tunnel or an alias. Raises MissingEndpoint, ForeignServerName,
-    InconsistentEndpoint or MalformedEndpoint.
+    so a client can come through a tunnel or an alias. Raises HistoryNotKept, MissingEndpoint,
+    ForeignServerName, InconsistentEndpoint or MalformedEndpoint.
     """
+    _refuse_moments(parameters)
     named_by_option, parameters = _take_endpoint_option(parameters)
     named_by_sni = _first_label(server_name, region_host) if server_name else None
     if named_by_option is None and named_by_sni is None:
@@ -78,6 +82,12 @@ def find_in_password(
         parameters=parameters,
     )
     return destination, match["password"]
+
+
+def _refuse_moments(parameters: dict[bytes, bytes]) -> None:
+    for option in _OPTION.findall(parameters.get(b"options", b"")):
+        if match := _MOMENT_OPTION.fullmatch(option):
+            raise HistoryNotKept(match[1].decode())
 
 
 def _take_endpoint_option(

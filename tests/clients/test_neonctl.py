@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 
+import psycopg
 import pytest
 
 from tests.clients import nodejs
@@ -91,6 +92,17 @@ def test_its_connection_strings_work(neonctl: Cli, shop: Place) -> None:
             },
         )
         assert (ran.output, ran.told) == ("42\n", "")
+
+
+def test_its_connection_string_of_a_past_moment_is_refused_by_name(
+    neonctl: Cli, shop: Place
+) -> None:
+    """neonctl makes it itself: of the branch's id, and with the moment in `options`."""
+    uri = neonctl.text("connection-string", "main@2024-01-01T00:00:00Z").strip()
+    with pytest.raises(
+        psycopg.OperationalError, match=r"moment in the past \(neon_timestamp\) is not"
+    ):
+        psycopg.connect(uri, port=shop.stack.proxy_port, hostaddr="127.0.0.1")
 
 
 def test_psql(neonctl: Cli, shop: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from controlplane.proxy.errors import (
     ForeignServerName,
+    HistoryNotKept,
     InconsistentEndpoint,
     MalformedEndpoint,
     MissingEndpoint,
@@ -87,6 +88,22 @@ def test_a_host_of_another_region_is_refused() -> None:
 
 def test_a_host_of_another_region_does_no_harm_beside_an_option() -> None:
     assert find("db.tunnel.test", "endpoint=ep-a").endpoint_id == "ep-a"
+
+
+@pytest.mark.parametrize(
+    "option", ["neon_timestamp:2026-01-31T12:00:00Z", "neon_lsn:0/234235", "neon_lsn:"]
+)
+@pytest.mark.parametrize("server_name", ["br-a.eu.example.com", "ep-a.eu.example.com", None])
+def test_a_moment_in_the_past_is_refused_by_name(server_name: str | None, option: str) -> None:
+    name = option.partition(":")[0]
+    for options in (option, f"-c geqo=off {option}", f"endpoint=ep-a {option}"):
+        with pytest.raises(HistoryNotKept, match=rf"\({name}\) is not offered by this server"):
+            find(server_name, options)
+
+
+def test_settings_that_name_a_moment_are_left_alone() -> None:
+    options = "-c application_name=neon_lsn:0/1"
+    assert find("ep-a.eu.example.com", options).parameters[b"options"] == options.encode()
 
 
 @pytest.mark.parametrize("name", ["", "ep.a", "ep_a", "ep/../a", "ep-ä", "a" * 64, "ep\u0000a"])

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from controlplane.proxy.over_http.explaining import without_neons_options
 from controlplane.proxy.over_http.json_reading import read_json, unparsable
 from controlplane.proxy.over_http.refusals import ConnectionStringRefused, RequestRefused
 from controlplane.proxy.over_http.values import parameter
@@ -169,7 +170,7 @@ def _statement(asked: Any, *, as_arrays: bool) -> Statement:
     except RecursionError as error:
         raise unparsable("too deep") from error
     return Statement(
-        query=_encoded(asked["query"]),
+        query=_encoded(without_neons_options(asked["query"])),
         parameters=[None if text is None else _encoded(text) for text in texts],
         as_arrays=of_its_own if isinstance(of_its_own, bool) else as_arrays,
     )
