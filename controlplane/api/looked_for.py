@@ -39,14 +39,14 @@ class Buckets(Schema):
     response=Permissions,
     summary="List whom the project is shared with",
 )
-def list_permissions(request: AuthenticatedRequest, project_id: str) -> dict[str, Any]:
+def list_project_permissions(request: AuthenticatedRequest, project_id: str) -> dict[str, Any]:
     """Nobody: an API key that is limited to the project is how another gets at it."""
     find_project(request.auth, project_id)
     return {"project_permissions": []}
 
 
 @router.get(f"{BRANCH}/functions", response=Functions, summary="List the branch's functions")
-def list_functions(
+def list_project_branch_functions(
     request: AuthenticatedRequest, project_id: str, branch_id: str
 ) -> dict[str, Any]:
     """There are none: this server runs none."""
@@ -55,7 +55,9 @@ def list_functions(
 
 
 @router.get(f"{BRANCH}/buckets", response=Buckets, summary="List the branch's buckets")
-def list_buckets(request: AuthenticatedRequest, project_id: str, branch_id: str) -> dict[str, Any]:
+def list_project_branch_buckets(
+    request: AuthenticatedRequest, project_id: str, branch_id: str
+) -> dict[str, Any]:
     """There are none: this server stores no objects."""
     find_branch(find_project(request.auth, project_id), branch_id)
     return {"buckets": []}

@@ -2,6 +2,8 @@
 `controlplane.api.document`."""
 
 import copy
+import json
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
@@ -98,6 +100,8 @@ class DescribedApi(NinjaAPI):
         document["security"] = [{"BearerAuth": []}]
         for name, schema in schemas.items():
             _describe_fields(name, schema)
+        for name in _names_in_requests(document):
+            _tell_defaults(schemas[name])
         calls = _calls(document)
         for operation_id, method, path in calls:
             methods = document["paths"][path]
@@ -133,6 +137,45 @@ def _describe_fields(name: str, schema: Any) -> None:
             part["description"] = known[0]
 
 
+def _names_in_requests(document: Any) -> set[str]:
+    """The schemas that bodies of requests are made of."""
+    found: set[str] = set()
+    new = set(
+        _references(
+            [
+                document["paths"][path][method].get("requestBody", {})
+                for _, method, path in _calls(document)
+            ]
+        )
+    )
+    while new:
+        found |= new
+        new = {one for name in new for one in _references(document["components"]["schemas"][name])}
+        new -= found
+    return found
+
+
+def _references(part: Any) -> Iterator[str]:
+    if isinstance(part, dict):
+        if "$ref" in part:
+            yield part["$ref"].removeprefix(REFERENCE)
+        part = list(part.values())
+    if isinstance(part, list):
+        for one in part:
+            yield from _references(one)
+
+
+def _tell_defaults(schema: Any) -> None:
+    """Have the defaults in the descriptions. Generators of clients take a field with a `default`
+    for one that is always there, and so demand it of whoever sends a request."""
+    for part in schema.get("properties", {}).values():
+        default = part.pop("default", None)
+        if default not in (None, "", {}):
+            meaning = part.get("description", "").removesuffix(".")
+            words = default if isinstance(default, str) else json.dumps(default)
+            part["description"] = f"{meaning}; `{words}` if absent"
+
+
 def _completed(operation: dict[str, Any], method: str, path: str) -> dict[str, Any]:
     operation["summary"] = _summary(operation)
     operation["security"] = [{"BearerAuth": []}]
@@ -162,6 +205,8 @@ def _summary(operation: dict[str, Any]) -> str:
 def _described(parameter: dict[str, Any]) -> dict[str, Any]:
     name, schema = parameter["name"], dict(parameter["schema"])
     schema.pop("title", None)
+    # ninja repeats the schema's list here, where OpenAPI has a map.
+    parameter.pop("examples", None)
     meaning = schema.pop("description", None) or parameter.get("description")
     known = entry_of("", name)
     if known is not None:

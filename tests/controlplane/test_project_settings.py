@@ -156,7 +156,7 @@ def test_what_makes_no_sense(
         ({"block_vpc_connections": True}, "there are no VPC endpoints here; allowed_ips says"),
         ({"hipaa": True}, "who changed what is in the project's events"),
         ({"hipaa": 0}, "who changed what"),
-        ({"audit_log_level": "base"}, "every change is told by an event"),
+        ({"audit_log_level": "extended"}, "every change is told by an event"),
         ({"maintenance_window": {"weekdays": [1]}}, "the platform restarts no endpoint"),
         ({"preload_libraries": {"use_defaults": True}}, "the platform chooses the libraries"),
     ],
@@ -173,8 +173,9 @@ def test_what_is_not_offered(
 
 
 def test_what_says_no_more_than_is_so_anyway_is_taken(api: DjangoClient, project: Project) -> None:
-    sent = {"block_vpc_connections": False, "hipaa": False, "audit_log_level": None}
-    assert settings_after(api, project, sent) == {}
+    for level in ("base", None):
+        sent = {"block_vpc_connections": False, "hipaa": False, "audit_log_level": level}
+        assert settings_after(api, project, sent) == {}
 
 
 def test_what_nobody_knows_is_ignored(api: DjangoClient, project: Project) -> None:

@@ -1,6 +1,6 @@
 """A project's `settings`, as callers send them."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -89,11 +89,13 @@ class ProjectSettings(Attributes):
             unless=(False,),
         ),
     ] = None
+    # Clients send the lowest level for every project; nothing more is logged for it.
     audit_log_level: Annotated[
-        Text | None,
+        Literal["base", "extended", "full"] | None,
         NotOffered(
             "every change is told by an event, GET /projects/{project_id}/events; what is run on "
-            "an endpoint, by its pg_settings such as log_statement"
+            "an endpoint, by its pg_settings such as log_statement",
+            unless=("base",),
         ),
     ] = None
     maintenance_window: Annotated[
