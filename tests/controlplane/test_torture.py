@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from tests.torture.ground import Ground
 from tests.torture.run import summary, torture
 from tests.torture.world import Size
 
@@ -20,7 +21,7 @@ SIZE = Size(
 
 
 def test_kills_and_stops_at_random_leave_everything_true(state_dir: Path, tmp_path: Path) -> None:
-    journal = torture(SEED, SECONDS, SIZE, state_dir=state_dir, directory=tmp_path)
+    journal = torture(SEED, SECONDS, SIZE, Ground(state_dir), directory=tmp_path)
     assert not journal.breaks, f"see {tmp_path}\n{summary(journal)}"
     for kind in ("rows", "reads", "blows", "branches read"):
         assert journal.total(kind) > 0, f"no {kind}: {summary(journal)}"

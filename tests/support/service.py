@@ -20,15 +20,16 @@ from tests.support.waiting import wait_for
 class Service:
     """A `manage.py up` on a state directory, and an account's client that follows it."""
 
-    def __init__(self, state_dir: Path) -> None:
+    def __init__(self, state_dir: Path, **environment: str) -> None:
         self.state_dir = state_dir
+        self._environment: dict[str, Any] = environment
         self._running: AbstractContextManager[Stack] | None = None
         self.up()
         self.client = self.stack.client()
 
     def up(self) -> None:
         """Bring it up, again perhaps; the client then speaks to the new port."""
-        self._running = running_stack(self.state_dir)
+        self._running = running_stack(self.state_dir, **self._environment)
         self.stack = self._running.__enter__()
         if hasattr(self, "client"):
             self.client.api_url = self.stack.api_url

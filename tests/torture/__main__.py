@@ -1,8 +1,8 @@
 """`python -m tests.torture --seed N --minutes M`: whether the service can be trusted.
 
 A service of its own is used by many at once while its processes are killed and stopped at
-random. The seed decides what each of them does, though not what comes of it: threads and
-processes go their own ways.
+random, its disk is filled and its clock is shifted. The seed decides what each of them does,
+though not what comes of it: threads and processes go their own ways.
 """
 
 import argparse
@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.support.stack import new_state_dir
+from tests.torture.ground import ground
 from tests.torture.run import summary, torture
 from tests.torture.world import Size
 
@@ -22,14 +22,8 @@ def main() -> int:
     options = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix=f"perch-torture-{options.seed}-", dir="/tmp"))
     print(f"seed {options.seed}; the journal is written to {directory}/journal.jsonl", flush=True)
-    with new_state_dir() as state_dir:
-        journal = torture(
-            options.seed,
-            options.minutes * 60,
-            Size(),
-            state_dir=state_dir,
-            directory=directory,
-        )
+    with ground(directory) as place:
+        journal = torture(options.seed, options.minutes * 60, Size(), place, directory=directory)
     print(summary(journal))
     if journal.breaks:
         print(f"what the logs say of it: {directory}/evidence.txt")

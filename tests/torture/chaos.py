@@ -1,4 +1,5 @@
-"""Blows to the service: kills, stops, lost sockets, and now and then the whole of it."""
+"""Blows to the service: kills, stops, lost sockets, a full disk, a wrong clock, and now and then a
+restart of the whole of it."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -7,8 +8,10 @@ from typing import Any
 
 import psutil
 
+from tests.support.filesystems import filled
 from tests.torture import processes
 from tests.torture.actor import Actor
+from tests.torture.ground import CLOCK, DISK, Clock
 from tests.torture.world import World
 
 TRIES_TO_COME_UP = 3
@@ -51,6 +54,10 @@ class Chaos(Actor):
             for how in (self.kill, self.stop)
         ]
         small = [*at_parts, *at_computes, (self.delete_socket, 3)]
+        if self.world.ground.has_disk:
+            small.append((self.fill_disk, 2))
+        if clock := self.world.ground.clock:
+            small.append((lambda: self.shift_clock(clock), 3))
         share = sum(weight for _, weight in small) / self.world.size.blows_per_restart
         whole = (self.stop_up, self.kill_up, self.kill_everything)
         return [*small, *((blow, share / len(whole)) for blow in whole)]
@@ -127,6 +134,22 @@ class Chaos(Actor):
             path = self.chance.choice(sockets)
             self.strike("delete", f"a socket of port {path.suffix[1:]}", path=str(path))
             path.unlink(missing_ok=True)
+
+    # at what all of it stands on
+
+    def fill_disk(self) -> None:
+        seconds, leaving = self.chance.choice([1, 3, 8]), self.chance.choice([0, 1 << 20, 64 << 20])
+        self.strike("fill", DISK, seconds=seconds, leaving=leaving)
+        with filled(self.world.state_dir, leaving=leaving):
+            self.world.over.wait(seconds)
+
+    def shift_clock(self, clock: Clock) -> None:
+        """For a while, while other blows go on."""
+        shift = self.chance.choice([-3600, -15, 15, 3600])
+        seconds = self.chance.choice([3, 15, 40])
+        self.strike("shift", CLOCK, shift=shift, seconds=seconds)
+        clock.shift(shift)
+        threading.Timer(seconds, clock.shift, [0]).start()
 
     # at the whole
 

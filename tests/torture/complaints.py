@@ -7,6 +7,7 @@ from collections.abc import Collection
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from tests.torture.ground import DISK
 from tests.torture.journal import Journal
 
 TIME = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z")
@@ -63,6 +64,7 @@ class Excuses:
 
     # Who asked the metadata database while it was struck says what it met, and tries again.
     _OF_METADATA = re.compile(r"\b(OperationalError|InterfaceError|PoolTimeout|ConnectorException)")
+    _OF_DISK = re.compile("No space left on device|DiskFull|NotEnoughSpace")
     # So does who worked on a compute that was struck.
     _OF_COMPUTE = re.compile(
         r'message="attempt failed".*\\n'
@@ -74,17 +76,24 @@ class Excuses:
     _RESTARTED = timedelta(seconds=40)
 
     def __init__(self, journal: Journal) -> None:
-        self._blows = [
-            (datetime.fromisoformat(note["time"]), note["action"], note["what"])
+        notes = [
+            note
             for note in map(json.loads, journal.path.read_text().splitlines())
             if note["actor"] == "chaos" and "what" in note
         ]
+        self._blows = [
+            (datetime.fromisoformat(note["time"]), note["action"], note["what"]) for note in notes
+        ]
+        # By how much the log's times may differ from the journal's.
+        self._shifts = {timedelta(seconds=note.get("shift", 0)) for note in notes} | {timedelta()}
 
     def of_trace(self, line: str) -> bool:
         if self._OF_COMPUTE.search(line):
             return True
+        if self._OF_DISK.search(line):
+            return self._follows(line, {DISK}, within=self._METADATA_BACK)
         return bool(self._OF_METADATA.search(line)) and self._follows(
-            line, {"metadata"}, within=self._METADATA_BACK
+            line, {"metadata", DISK}, within=self._METADATA_BACK
         )
 
     def of_silence(self, line: str) -> bool:
@@ -96,9 +105,10 @@ class Excuses:
         found = TIME.search(line)
         if found is None:
             return False
-        time = datetime.fromisoformat(found[0])
+        times = [datetime.fromisoformat(found[0]) - shift for shift in self._shifts]
         return any(
             at <= time <= at + (within + self._RESTARTED if action == "restart" else within)
             for at, action, what in self._blows
             if what in parts or action == "restart"
+            for time in times
         )

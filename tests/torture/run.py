@@ -10,6 +10,7 @@ from tests.torture.actor import Actor
 from tests.torture.chaos import Chaos, bring_up
 from tests.torture.clients import Reader, Writer
 from tests.torture.complaints import complaints
+from tests.torture.ground import Ground
 from tests.torture.journal import LONGEST_LINE, Journal
 from tests.torture.users import User
 from tests.torture.verdict import Verdict
@@ -21,14 +22,16 @@ TELLS_EVERY = 10.0  # seconds
 ENDS_WITHIN = 100.0
 
 
-def torture(seed: int, seconds: float, size: Size, *, state_dir: Path, directory: Path) -> Journal:
-    """Strike a service of its own on `state_dir` for so many seconds, and judge what is left.
+def torture(seed: int, seconds: float, size: Size, ground: Ground, *, directory: Path) -> Journal:
+    """Strike a service of its own for so many seconds, and judge what is left.
 
     The journal, and where an invariant broke what the logs say of it, lie in `directory`.
     """
     journal = Journal(directory / "journal.jsonl")
     journal.note("run", "begin", seed=seed, seconds=seconds, size=str(size))
-    world = World(seed, size, Service(state_dir), journal)
+    environment = ground.clock.environment if ground.clock else {}
+    service = Service(ground.state_dir, **environment)
+    world = World(seed, size, service, journal, ground)
     try:
         world.keys = [world.service.stack.new_key() for _ in range(size.accounts)]
         _strike(world, seconds)
@@ -36,7 +39,7 @@ def torture(seed: int, seconds: float, size: Size, *, state_dir: Path, directory
     finally:
         _bring_down(world)
     Verdict(world).down()
-    for invariant, detail in complaints(state_dir, journal):
+    for invariant, detail in complaints(ground.state_dir, journal):
         journal.broken(invariant, detail)
     _keep_evidence(world, directory)
     journal.close()

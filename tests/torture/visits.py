@@ -98,7 +98,11 @@ def create_branch(visit: Visit) -> Answer | None:
     body: dict[str, Any] = {"branch": {"name": name, "parent_id": parent}}
     if visit.chance.random() < 0.6:
         body["endpoints"] = [{"type": "read_write"}]
-    visit.world.ledger.claim(name, parent)
+    if visit.chance.random() < 0.2:
+        # It has none of its parent's rows.
+        body["branch"]["init_source"] = "schema-only"
+    else:
+        visit.world.ledger.claim(name, parent)
     answer = visit.ask("POST", "/branches", body)
     if answer and answer.ok:
         visit.world.ledger.born(answer.body["branch"]["id"], name)

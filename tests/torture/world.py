@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.support.service import Service
+from tests.torture.ground import Ground
 from tests.torture.journal import Journal
 from tests.torture.ledger import Ledger
 
@@ -45,6 +46,7 @@ class World:
     size: Size
     service: Service
     journal: Journal
+    ground: Ground
     ledger: Ledger = field(default_factory=Ledger)
     # The keys of the accounts.
     keys: list[str] = field(default_factory=list)
