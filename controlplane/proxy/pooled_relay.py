@@ -269,15 +269,30 @@ class _HeardPump(Pump):
 
 
 def _is_complete(error: bytes) -> bool:
-    return len(error) >= _LONGEST_LAST_WORDS or any(
-        True for _ in messages.complete_messages(error, limit=_LONGEST_LAST_WORDS)
-    )
+    """True if the whole message has come, or it is longer than any last words of a pooler."""
+    try:
+        return _first_message(error) is not None
+    except MalformedMessage:
+        return True
+
+
+def _first_message(data: bytes) -> bytes | None:
+    """The payload of the first message, None while it is not whole. Raises MalformedMessage for one
+    that is longer than _LONGEST_LAST_WORDS."""
+    for _, start, end in messages.complete_messages(data, limit=_LONGEST_LAST_WORDS):
+        return data[start:end]
+    return None
 
 
 def _was_not_begun(sent: bytes, *, error: bytes) -> bool:
-    """Whether it is certain of what was sent, as this is the first that came back."""
-    for _, start, end in messages.complete_messages(error, limit=_LONGEST_LAST_WORDS):
-        fields = messages.error_fields(error[start:end])
+    """True if this response, the first to `sent`, proves that the backend never began to execute
+    `sent`."""
+    try:
+        payload = _first_message(error)
+    except MalformedMessage:
+        return False  # a backend's: it is longer than what poolers say
+    if payload is not None:
+        fields = messages.error_fields(payload)
         if fields.get("S") == "FATAL" and fields.get("C") == POOLERS_STATE:
             return fields.get("M", "").startswith(_HAS_NO_SERVER)
         # The compute was killed, and its backend waited for something to read: so it had read no

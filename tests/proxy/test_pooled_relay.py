@@ -198,6 +198,24 @@ def test_other_last_words_are_passed_on_alone(said: bytes) -> None:
     played(play)
 
 
+@pytest.mark.parametrize("first", [3, 100, 9000, 20_000])
+def test_a_first_error_of_any_length_is_passed_on_whole(first: int) -> None:
+    """`first` is how many bytes of it come first."""
+    error = messages.error_response(severity="ERROR", sqlstate="22P02", text="x" * 9000)
+
+    async def play(stage: Stage) -> None:
+        stage.client.send(query())
+        await stage.arrives(stage.pooler, query())
+        answer = error + ready()
+        stage.pooler.send(answer[:first])
+        await asyncio.sleep(0)
+        stage.pooler.send(answer[first:])
+        await stage.arrives(stage.client, answer)
+        await transact(stage)
+
+    played(play)
+
+
 def test_one_that_has_left_is_not_parked() -> None:
     async def play(stage: Stage) -> None:
         stage.client.send(TERMINATE)
