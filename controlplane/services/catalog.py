@@ -61,7 +61,8 @@ def changing_catalog(account: Account, project_id: str, branch_id: str) -> Itera
 
     At its end the operations that make the compute follow are scheduled: `apply_config`,
     and `suspend_compute` where the endpoint slept. Without an endpoint there are none; the
-    next compute to start on the branch follows. Raises NotFound, Locked.
+    next compute to start on the branch follows. A change without an event changes nothing, and
+    has no operations. Raises NotFound, Locked.
     """
     with changing_project(account, project_id) as project:
         branch = find_branch(project, branch_id)
@@ -70,6 +71,8 @@ def changing_catalog(account: Account, project_id: str, branch_id: str) -> Itera
         refuse_while_replaced(branch, operations)
         change = CatalogChange(project, branch)
         yield change
+        if not change.events:
+            return
         branch.catalog_revision += 1
         branch.updated_at = timezone.now()
         branch.save(update_fields=["catalog_revision", "updated_at"])
@@ -222,10 +225,10 @@ def update_database(
         if owner_name is not None:
             _check_owner(change.branch, owner_name)
             database.owner_name = owner_name
-        database.updated_at = timezone.now()
-        database.save(update_fields=["name", "owner_name", "updated_at"])
         after = {"name": database.name, "owner_name": database.owner_name}
         if changes := differences(before, after):
+            database.updated_at = timezone.now()
+            database.save(update_fields=["name", "owner_name", "updated_at"])
             change.events.append(database_updated(change.project, change.branch, name, changes))
     return database, change.operations
 
