@@ -144,3 +144,27 @@ def test_dblink_reaches_a_database_through_the_proxy(shop: Place) -> None:
     with shop.connect() as connection:
         asked = "SELECT * FROM dblink(%s, 'SELECT 42') AS t (answer int)"
         assert connection.execute(asked, [conninfo]).fetchone() == (42,)
+        # As docs/extensions.md says: in clear, as libpq has no TLS there.
+        with pytest.raises(psycopg.Error, match="SSL support is not compiled in"):
+            connection.execute(asked, [f"{conninfo} sslmode=require"])
+
+
+def test_postgres_fdw_reaches_a_table_through_the_proxy(shop: Place) -> None:
+    connected(shop, "CREATE EXTENSION IF NOT EXISTS postgres_fdw")
+    parameters = shop.parameters(tls=False)
+    server = {name: parameters[name] for name in ("host", "port", "dbname", "options")}
+    mapping = {name: parameters[name] for name in ("user", "password")}
+    statements = (
+        "CREATE TABLE near AS SELECT 42 AS answer",
+        f"CREATE SERVER itself FOREIGN DATA WRAPPER postgres_fdw OPTIONS ({options(server)})",
+        f"CREATE USER MAPPING FOR CURRENT_USER SERVER itself OPTIONS ({options(mapping)})",
+        "CREATE FOREIGN TABLE far (answer int) SERVER itself OPTIONS (table_name 'near')",
+    )
+    with shop.connect() as connection:
+        for statement in statements:
+            connection.execute(statement.encode())
+        assert connection.execute("SELECT answer FROM far").fetchone() == (42,)
+
+
+def options(named: dict[str, Any]) -> str:
+    return ", ".join(f"{name} '{value}'" for name, value in named.items())
