@@ -107,7 +107,7 @@ def test_a_password_that_is_not_stored_is_the_callers(shop: Place) -> None:
     ],
 )
 def test_what_it_cannot_reach(
-    shop: Place, arguments: list[str], environment: dict[str, str], words: str
+    shop: Place, arguments: list[str], environment: dict[str, Any], words: str
 ) -> None:
     named = [argument.format(shop.endpoint_id) for argument in arguments]
     assert words in run(shop, "psql", *named, state=1, **environment).stderr.decode()
