@@ -23,6 +23,9 @@ BYTES_PER_CU = 4 << 30
 # Beside those of clients: at most 64 workers, 16 of autovacuum, 10 senders and some 20 of
 # Postgres's own; its pooler, and what the platform itself runs under the account.
 OTHER_PROCESSES = 200
+# What a group weighs against others for the processor unless it is said, in version 2 and 1: as
+# much as one busy process that is in no group.
+WEIGHTS = (("cpu.weight", 100, 10_000), ("cpu.shares", 1024, 262_144))
 # Seconds that the processes of a group may take to vanish once they were killed.
 KILLED_BOUND = 5.0
 
@@ -67,6 +70,7 @@ def _enter(tree: Path, limits: Mapping[str, str], endpoint_id: str, pid: int) ->
         (group / "cgroup.procs").write_text(str(pid))
         if (tree / "cgroup.controllers").exists():
             _delegate(tree)
+        _weigh(group.parent)
         for name, value in limits.items():
             (group / name).write_text(value)
     except OSError as error:
@@ -82,6 +86,15 @@ def _delegate(tree: Path) -> None:
     wanted = " ".join(f"+{name}" for name in ("cpu", "memory", "pids") if name in offered)
     for parent in (tree, tree / "perch"):
         (parent / "cgroup.subtree_control").write_text(wanted)
+
+
+def _weigh(group: Path) -> None:
+    """Have all computes together weigh as much as a busy process for each processor. By default
+    they would have the time of a single one between them where the host has other work."""
+    for name, usual, most in WEIGHTS:
+        if (group / name).exists():
+            weight = min(most, usual * len(os.sched_getaffinity(0)))
+            (group / name).write_text(str(weight))
 
 
 def end_group(endpoint_id: str, *, root: Path = CGROUPS) -> bool:

@@ -33,6 +33,9 @@ def test_a_compute_gets_the_processor_time_and_memory_of_its_largest_size(stack:
     cpu, memory = group_of(pid, "cpu"), group_of(pid, "memory")
     assert (cpu / "cpu.cfs_quota_us").read_text() == "50000\n"
     assert (memory / "memory.limit_in_bytes").read_text() == f"{2 << 30}\n"
+    # All computes together weigh as one busy process for each processor, and not as one alone.
+    together = int((cpu.parent / "cpu.shares").read_text())
+    assert together == 1024 * len(os.sched_getaffinity(0))
     with stack.compute(project["endpoints"][0]["id"]) as connection:
         backend = connection.info.backend_pid
         assert group_of(backend, "cpu") == cpu, "what it forks is held as well"
@@ -56,11 +59,15 @@ def test_a_group_that_somebody_is_in_stays() -> None:
 
 def test_version_2_gets_one_group_for_both(tmp_path: Path) -> None:
     (tmp_path / "cgroup.controllers").write_text("cpu memory\n")
+    weight = tmp_path / "perch" / "cpu.weight"
+    weight.parent.mkdir()
+    weight.touch()
     assert limit_compute("ep-quiet-heron-123456", 4711, max_cu=1.5, root=tmp_path)
     group = tmp_path / "perch" / "ep-quiet-heron-123456"
     assert (group / "cpu.max").read_text() == "150000 100000"
     assert (group / "memory.max").read_text() == str(6 << 30)
     assert (group / "cgroup.procs").read_text() == "4711"
+    assert weight.read_text() == str(100 * len(os.sched_getaffinity(0)))
 
 
 def test_without_the_right_to_it_is_no_failure(tmp_path: Path) -> None:
