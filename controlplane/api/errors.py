@@ -27,6 +27,7 @@ from controlplane.services.errors import (
     RegionAway,
     RegionFull,
     ServiceError,
+    TooManyAtOnce,
     Unprocessable,
 )
 from controlplane.services.idempotency import AnsweredBefore
@@ -47,6 +48,7 @@ STATUS_OF: Mapping[type[ServiceError], int] = {
     Locked: 423,
     QuotaExceeded: 423,
     RateLimited: 429,
+    TooManyAtOnce: 429,
     RegionFull: 503,
 }
 # One wording for a missing, a wrong and a revoked key: which it was is nobody's business.
@@ -60,6 +62,12 @@ def error_response(
 ) -> JsonResponse:
     body = {"request_id": request_id(request), "code": code, "message": message}
     return JsonResponse(body, status=status)
+
+
+def soon_again(response: HttpResponse) -> HttpResponse:
+    """Say that the same request may well be served in a second."""
+    response.headers["Retry-After"] = "1"
+    return response
 
 
 class JsonErrorsMiddleware:
@@ -118,11 +126,12 @@ def _in_json(request: HttpRequest, refused: HttpResponse) -> HttpResponse:
 def install_error_handlers(api: NinjaAPI) -> None:
     @api.exception_handler(ServiceError)
     def refused(request: HttpRequest, error: ServiceError) -> HttpResponse:
-        return error_response(request, STATUS_OF[type(error)], error.message, code=error.code)
+        response = error_response(request, STATUS_OF[type(error)], error.message, code=error.code)
+        return soon_again(response) if isinstance(error, Locked | TooManyAtOnce) else response
 
     @api.exception_handler(RegionAway)
     def away(request: HttpRequest, error: RegionAway) -> HttpResponse:
-        return error_response(request, 503, str(error))
+        return soon_again(error_response(request, 503, str(error)))
 
     @api.exception_handler(AuthenticationError)
     def unauthenticated(request: HttpRequest, error: AuthenticationError) -> HttpResponse:
@@ -130,9 +139,8 @@ def install_error_handlers(api: NinjaAPI) -> None:
 
     @api.exception_handler(TooManyRequests)
     def too_many(request: HttpRequest, error: TooManyRequests) -> HttpResponse:
-        response = error_response(request, 429, f"{error}; try again when others have ended")
-        response.headers["Retry-After"] = "1"
-        return response
+        words = f"{error}; try again when others have ended"
+        return soon_again(error_response(request, 429, words))
 
     @api.exception_handler(RateLimited)
     def too_often(request: HttpRequest, error: RateLimited) -> HttpResponse:
@@ -175,9 +183,12 @@ def install_error_handlers(api: NinjaAPI) -> None:
 
 def unexpected_response(request: HttpRequest, error: Exception) -> HttpResponse:
     fields = {"method": request.method, "path": request.path}
-    log.error("unexpected exception", extra=fields, exc_info=error)
     if isinstance(error, OperationalError | InterfaceError):
-        return error_response(request, 503, "the database does not answer; try again")
+        # Where it was asked says nothing of why it does not answer, so no traceback is logged.
+        log.error("database does not answer", extra={**fields, "error": str(error).strip()})
+        response = error_response(request, 503, "the database does not answer; try again")
+        return soon_again(response)
+    log.error("unexpected exception", extra=fields, exc_info=error)
     return error_response(request, 500, "internal error")
 
 

@@ -197,7 +197,8 @@ def last_words(log_file: Path) -> str:
 
 
 def _complaints(text: str) -> str:
-    """The messages of a Postgres log that matter to whoever changed its settings."""
+    """The messages of a Postgres log that matter to whoever changed its settings, each once: one
+    is logged for every session that it refuses."""
     found = re.findall(r"\b(LOG|FATAL|PANIC|ERROR|DETAIL|HINT):  (.*)", text)
     # Names the file alone; the lines that it means were logged before it, as LOG.
     refused = any("contains errors" in words for _, words in found)
@@ -206,7 +207,7 @@ def _complaints(text: str) -> str:
         for label, words in found
         if (label != "LOG" or refused) and "contains errors" not in words
     ]
-    return "; ".join(words) or _end_of(text.strip())
+    return "; ".join(dict.fromkeys(words)) or _end_of(text.strip())
 
 
 def _end_of(text: str) -> str:

@@ -12,6 +12,7 @@ from datetime import datetime
 from django.db import connection
 from procrastinate.contrib.django import app
 
+from controlplane.database.queue_errors import database_errors
 from controlplane.models import Webhook
 
 # Of no region: any worker takes what is there. The trigger names both as well; the task lies on
@@ -32,9 +33,10 @@ def enqueue_sending(webhook: Webhook, *, at: datetime | None = None) -> None:
     Always a job of its own, also where one waits already: that one may be looking for deliveries
     at this moment, and not see what the caller has written. One too many finds nothing to do.
     """
-    app.configure_task(TASK, queue=QUEUE, lock=webhook.lock, schedule_at=at).defer(
-        webhook_id=webhook.id, account=webhook.account_id
-    )
+    with database_errors():
+        app.configure_task(TASK, queue=QUEUE, lock=webhook.lock, schedule_at=at).defer(
+            webhook_id=webhook.id, account=webhook.account_id
+        )
 
 
 def take_back(webhook_id: str) -> None:

@@ -15,7 +15,7 @@ class CatalogRow(models.Model):
     # Kept until the compute has dropped it from the catalog.
     deleted_at = models.DateTimeField(null=True)
     # Why the compute does not hold it as it stands here, in Postgres's words, and the
-    # `created_at` of the operation that has failed for it.
+    # `created_at` of the operation that has failed for it; null where none has yet.
     catalog_error = models.TextField(default="")
     catalog_error_of = models.DateTimeField(null=True)
     # What Postgres numbers it by in the branch's data, whatever SQL calls it there; null until it

@@ -60,6 +60,9 @@ def bring_to_catalog(operation: Operation, endpoint: Endpoint) -> None:
     What SQL did there comes into the rows before, so that nothing of it is taken back, and what
     the compute calls the new ones after. Raises NotApplied once everything that could be applied
     was, psycopg.Error where the compute cannot be asked at all.
+
+    `applied_catalog_revision` follows only once nothing is left: until then every operation that
+    comes here tries again, and `catalog_mending` schedules one.
     """
     branch = endpoint.branch
     if branch.applied_catalog_revision == branch.catalog_revision:
@@ -73,7 +76,7 @@ def bring_to_catalog(operation: Operation, endpoint: Endpoint) -> None:
         take_in_branch(branch)
         if told:
             raise NotApplied({item: failed[item] for item in told})
-    if rows.are_all:
+    if rows.are_all and not failed:
         # What was changed since `branch` was read has an operation of its own to come.
         revision = branch.catalog_revision
         Branch.objects.filter(id=branch.id).update(applied_catalog_revision=revision)
@@ -100,7 +103,11 @@ def _bring(operation: Operation, branch: Branch, socket_dir: Path) -> "tuple[_Ro
     rows = _Rows.of(branch, until=_until(operation, branch))
     old = {item for item in rows.by_item if _was_answered_for(rows.by_item[item], operation)}
     failed = _apply(branch, socket_dir, rows, rows.by_item.keys() - old)
-    failed |= _retry(branch, socket_dir, rows, old)
+    if operation.action == Action.START_COMPUTE:
+        # Clients wait, and would with every start.
+        failed |= _as_before(rows, old)
+    else:
+        failed |= _retry(branch, socket_dir, rows, old)
     return rows, failed
 
 
@@ -218,7 +225,11 @@ def _retry(branch: Branch, socket_dir: Path, rows: _Rows, items: Collection[Item
         with patience(RETRIED_BOUND):
             return _apply(branch, socket_dir, rows, items)
     except OutOfPatience:
-        return {item: Failure(rows.by_item[item][0].catalog_error) for item in items}
+        return _as_before(rows, items)
+
+
+def _as_before(rows: _Rows, items: Collection[Item]) -> Failures:
+    return {item: Failure(rows.by_item[item][0].catalog_error) for item in items}
 
 
 def _was_answered_for(rows: Sequence[Row], operation: Operation) -> bool:
@@ -231,7 +242,11 @@ def _was_answered_for(rows: Sequence[Row], operation: Operation) -> bool:
 
 
 def _keep_errors(operation: Operation, rows: _Rows, failed: Failures) -> list[Item]:
-    """Note on each row why it could not be applied; returns what this operation fails for."""
+    """Note on each row why it could not be applied; returns what this operation fails for.
+
+    A start does not fail for rows, so it does not answer for them: the next `apply_config` does.
+    """
+    answers = operation.action == Action.APPLY_CONFIG
     told = []
     for item, of_item in rows.by_item.items():
         words = failed[item].words if item in failed else ""
@@ -245,7 +260,8 @@ def _keep_errors(operation: Operation, rows: _Rows, failed: Failures) -> list[It
             if not words:
                 changes["catalog_error_of"] = None
             elif is_ours and not _was_answered_for([row], operation):
-                changes["catalog_error_of"] = operation.created_at
+                if answers:
+                    changes["catalog_error_of"] = operation.created_at
                 told.append(item)
             if any(getattr(row, name) != value for name, value in changes.items()):
                 type(row)._default_manager.filter(id=row.pk).update(**changes)

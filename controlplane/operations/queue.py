@@ -12,6 +12,7 @@ from django.db import connection
 from procrastinate.contrib.django import app
 from procrastinate.jobs import Job
 
+from controlplane.database.queue_errors import database_errors
 from controlplane.models import Lane, Operation, Project, SchemaReading
 
 TAKE_BACK = """
@@ -47,13 +48,15 @@ class Run:
 
 def enqueue_operation(operation: Operation, project: Project, *, at: datetime | None = None) -> int:
     """Have the region's worker run the operation in its lane, at once or not before `at`. Returns
-    the job's id."""
-    job_id: int = app.configure_task(
+    the job's id. Raises django.db.Error."""
+    task = app.configure_task(
         "controlplane.run_operation",
         queue=project.region.queue(operation.lane),
         schedule_at=at,
         lock=str(operation.id),
-    ).defer(operation_id=str(operation.id), account=project.account_id)
+    )
+    with database_errors():
+        job_id: int = task.defer(operation_id=str(operation.id), account=project.account_id)
     return job_id
 
 
@@ -121,14 +124,19 @@ def picked_up_at(operation_id: uuid.UUID) -> datetime | None:
 
 
 def enqueue_reconciliation(branch_id: str, project: Project) -> None:
-    """Have the region's worker look whether what runs on the branch should."""
-    app.configure_task(
-        "controlplane.reconcile_branch", queue=project.region.queue(Lane.REQUESTS)
-    ).defer(branch_id=branch_id, account=project.account_id)
+    """Have the region's worker look whether what runs on the branch should. Raises
+    django.db.Error."""
+    queue = project.region.queue(Lane.REQUESTS)
+    with database_errors():
+        app.configure_task("controlplane.reconcile_branch", queue=queue).defer(
+            branch_id=branch_id, account=project.account_id
+        )
 
 
 def enqueue_reading(reading: SchemaReading, project: Project) -> None:
-    """Have the region's worker read the schema."""
-    app.configure_task("controlplane.read_schema", queue=project.region.queue(Lane.REQUESTS)).defer(
-        reading_id=str(reading.id), account=project.account_id
-    )
+    """Have the region's worker read the schema. Raises django.db.Error."""
+    queue = project.region.queue(Lane.REQUESTS)
+    with database_errors():
+        app.configure_task("controlplane.read_schema", queue=queue).defer(
+            reading_id=str(reading.id), account=project.account_id
+        )

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable
 
 import psycopg
-from django.db import DatabaseError, InterfaceError
 
 from controlplane.compute import compute, observation
 from controlplane.compute.branch_data import NoSuchBranchData
@@ -15,7 +14,7 @@ from controlplane.compute.pooler_settings import pooler_complaint
 from controlplane.compute.postgres_settings import complaint, from_json
 from controlplane.compute.steps import step
 from controlplane.models import Branch, BranchState, Endpoint, Operation, PostgresSettings
-from controlplane.operations.catalog import bring_to_catalog
+from controlplane.operations.catalog import NotApplied, bring_to_catalog
 from controlplane.operations.disk import why_stopped
 from controlplane.operations.words import words_of
 from controlplane.operations.written import count_written
@@ -28,16 +27,20 @@ class Refused(Exception):
 
 
 def start(operation: Operation, endpoint: Endpoint) -> None:
-    """For the operation: with its roles, its databases, and what is counted of it. Raises Refused,
-    process.StartFailed."""
+    """Start the endpoint's compute for the operation, with the branch's roles and databases.
+
+    Raises Refused, process.StartFailed, and psycopg.Error or filesystem.LockTimeout where the
+    catalog could not be read or applied: the compute runs then, but the start is to be tried again.
+    """
     bring_up(endpoint, compute.start)
     try:
         bring_to_catalog(operation, endpoint)
-    except (DatabaseError, InterfaceError):
-        raise  # our own database's
-    except Exception as error:
-        # One role that cannot be made must not keep everyone out; the next start tries again.
-        log.error("catalog not applied", extra={"endpoint": endpoint.id, "error": repr(error)})
+    except NotApplied as error:
+        if not error.is_final and operation.failures_count == 0:
+            raise  # what was in the way may have passed by the next attempt
+        # One role that Postgres refuses must not keep everyone out. Its row holds the reason, and
+        # the branch stays behind its revision until `catalog_mending` has brought it there.
+        log.warning("catalog not whole", extra={"endpoint": endpoint.id, "error": str(error)})
     begin_counting(endpoint)
     _hold_to_limit(endpoint)
 

@@ -19,6 +19,9 @@ LOCK_WAIT, LOOK_UP = 60.0, 0.5
 # Beyond its patience, in seconds: for what no attempt is bounded in, the writing of its end.
 GRACE = 5.0
 
+# Seconds without progress after which an attempt stands still, long before it is given up.
+STILL_AFTER = 15.0
+
 # Set once the worker is to end.
 ending = threading.Event()
 
@@ -42,6 +45,14 @@ class UnderWay:
         until = self.patience.deadline if self.patience else self.waits_until
         return time.monotonic() > until + GRACE
 
+    @property
+    def stands_still(self) -> bool:
+        """Whether it has waited for its branches, or for its compute without progress, for long."""
+        since = self.began
+        if self.patience:
+            since = self.patience.deadline - self.patience.bound
+        return time.monotonic() > since + STILL_AFTER
+
 
 # A set's own operations are atomic; a copy of it may be taken at any time.
 _under_way: set[UnderWay] = set()
@@ -60,6 +71,10 @@ def noted(operation: Operation) -> Iterator[UnderWay]:
 
 def hanging() -> list[UnderWay]:
     return [attempt for attempt in _under_way.copy() if attempt.hangs]
+
+
+def standing_still() -> list[UnderWay]:
+    return [attempt for attempt in _under_way.copy() if attempt.stands_still]
 
 
 def hear_of_cancels(region: Region) -> None:

@@ -16,6 +16,7 @@ from controlplane.compute.space import host_space
 from controlplane.models import PostgresSettings, Region
 from controlplane.operations import vitals
 from controlplane.operations.availability import check_availability
+from controlplane.operations.catalog_mending import mend_catalogs
 from controlplane.operations.disk import guard_disk
 from controlplane.operations.event_retention import forget_events
 from controlplane.operations.expiry import expire_branches
@@ -109,6 +110,7 @@ ROUNDS: Sequence[Round] = (
     Round(0.5, guard_disk),
     Round(2, reconcile_host),
     Round(10, end_strays),
+    Round(2, mend_catalogs),
     Round(2, publish),
     Round(2, end_unused_poolers),
     Round(10, redispatch_lost_operations),

@@ -9,8 +9,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+from django.conf import settings
+
 from controlplane.compute.space import disk_problem
-from controlplane.operations.under_way import hanging
+from controlplane.operations.catalog_mending import endpoints_behind
+from controlplane.operations.under_way import STILL_AFTER, hanging, standing_still
 
 log = logging.getLogger(__name__)
 
@@ -72,12 +75,39 @@ def hanging_operations() -> list[Problem]:
     ]
 
 
+def operations_standing_still() -> list[Problem]:
+    """Those that wait, one by one within their bounds, but together hold a quarter of a lane: their
+    accounts' other operations have to wait for a slot."""
+    lanes = Counter(attempt.operation.lane for attempt in standing_still())
+    return [
+        Problem(
+            "operations_stand_still",
+            f"{lane}: {count} of {settings.LANE_SLOTS[lane]} slots are held by operations that "
+            f"have made no progress for {STILL_AFTER:.0f} s",
+        )
+        for lane, count in sorted(lanes.items())
+        if count >= settings.LANE_SLOTS[lane] / 4
+    ]
+
+
 def full_disk() -> list[Problem]:
     found = disk_problem()
     return [Problem("disk_nearly_full", found)] if found else []
 
 
-CHECKS: Sequence[Callable[[], list[Problem]]] = (rounds.problems, hanging_operations, full_disk)
+def catalogs_behind() -> list[Problem]:
+    count = endpoints_behind()
+    words = f"{count} active endpoints lack roles or databases that were made through the API"
+    return [Problem("catalogs_behind", words)] if count else []
+
+
+CHECKS: Sequence[Callable[[], list[Problem]]] = (
+    rounds.problems,
+    hanging_operations,
+    operations_standing_still,
+    full_disk,
+    catalogs_behind,
+)
 
 
 def problems() -> list[Mapping[str, str]]:

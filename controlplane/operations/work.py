@@ -150,12 +150,16 @@ def _wake_for_a_long_copy(operation: Operation, parent: Branch) -> None:
         return
     if not branch_data.takes_long_to_copy(parent.id):
         return
+    fields = {"endpoint": endpoint.id}
     try:
         start(operation, endpoint)
     except (Refused, StartFailed) as error:
         # Nobody else could use it either: it is copied as it lies.
-        log.warning("parent not started", extra={"endpoint": endpoint.id, "error": str(error)})
+        log.warning("parent not started", extra={**fields, "error": str(error)})
         return
+    except (psycopg.Error, LockTimeout) as error:
+        # It runs, which is all that the copy needs; `catalog_mending` finds it.
+        log.warning("parent's catalog not applied", extra={**fields, "error": str(error)})
     with locked_project(parent.project_id) as project:
         living = Endpoint.objects.filter(id=endpoint.id, deleted_at=None).first()
         if living is not None:

@@ -1,5 +1,11 @@
 """Why a request cannot be served, in words that its caller reads."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from django.db import OperationalError
+from psycopg.errors import DeadlockDetected, QueryCanceled
+
 # Raised below, where work is scheduled; a reason like the others to those above.
 from controlplane.operations.scheduling import RegionAway as RegionAway
 
@@ -52,9 +58,29 @@ class Locked(ServiceError):
         super().__init__(message)
 
 
+class TooManyAtOnce(ServiceError):
+    """Other requests of the account hold what this one needs. Nothing was done; trying again is
+    safe."""
+
+
 class RegionFull(ServiceError):
     """The region's host has no room for anything new. Trying again later is safe."""
 
 
 class PasswordNotStored(ServiceError):
     """The project keeps no passwords, so none can be revealed."""
+
+
+@contextmanager
+def locking_within_bound(otherwise: ServiceError) -> Iterator[None]:
+    """Around a statement that only locks a row, in a transaction that ends with what this raises.
+
+    Raises `otherwise` where others hold the row for longer than a statement may take: the database
+    answers, and whoever asks again later comes in.
+    """
+    try:
+        yield
+    except OperationalError as error:
+        if isinstance(error.__cause__, QueryCanceled | DeadlockDetected):
+            raise otherwise from error
+        raise

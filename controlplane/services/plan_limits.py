@@ -14,28 +14,35 @@ from controlplane.models import (
     Snapshot,
     Webhook,
 )
-from controlplane.services.errors import Unprocessable
+from controlplane.services.errors import TooManyAtOnce, Unprocessable, locking_within_bound
 
 
 def check_projects(account: Account) -> None:
     """Whether the account may have one more project. Locks the account until the transaction
-    ends: of two that are created at once, one counts the other. Raises Unprocessable."""
+    ends: of two that are created at once, one counts the other. Raises Unprocessable,
+    TooManyAtOnce."""
     limit = account.limits.projects
     if limit is None:
         return
-    # No key update: rows that refer to the account may be written meanwhile. Nobody who holds a
-    # project's lock asks for an account's.
-    Account.objects.select_for_update(no_key=True).get(id=account.id)
+    _lock(account)
     have = Project.objects.filter(account=account, deleted_at=None).count()
     _refuse_past(account, "user projects", limit, have, code="PROJECTS_LIMIT_EXCEEDED")
 
 
 def check_webhooks(account: Account) -> None:
     """Whether the account may have one more webhook; those of its projects count too. Locks the
-    account until the transaction ends, as above. Raises Unprocessable."""
-    Account.objects.select_for_update(no_key=True).get(id=account.id)
+    account until the transaction ends, as above. Raises Unprocessable, TooManyAtOnce."""
+    _lock(account)
     have = Webhook.objects.filter(account=account).count()
     _refuse_past(account, "webhooks", account.limits.webhooks, have, code="WEBHOOKS_LIMIT_EXCEEDED")
+
+
+def _lock(account: Account) -> None:
+    # No key update: rows that refer to the account may be written meanwhile. Nobody who holds a
+    # project's lock asks for an account's.
+    words = "other requests of the account are creating the same; try again"
+    with locking_within_bound(TooManyAtOnce(words)):
+        Account.objects.select_for_update(no_key=True).get(id=account.id)
 
 
 def check_branches(project: Project) -> None:

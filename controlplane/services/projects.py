@@ -45,7 +45,13 @@ from controlplane.services.endpoint_attributes import (
     merged_defaults,
 )
 from controlplane.services.endpoint_settings import check_json_size
-from controlplane.services.errors import Invalid, NotFound, Unprocessable
+from controlplane.services.errors import (
+    Invalid,
+    Locked,
+    NotFound,
+    Unprocessable,
+    locking_within_bound,
+)
 from controlplane.services.organizations import check_organization
 from controlplane.services.passwords import encrypt, new_password, scram_verifier
 from controlplane.services.project_settings import ProjectSettings, merged_project_settings
@@ -117,7 +123,7 @@ def get_project(account: Account, project_id: str) -> Project:
 @contextmanager
 def changing_project(account: Account, project_id: str) -> Iterator[Project]:
     """A transaction in which the project, held locked, may be changed; at its end it writes the
-    events of that. Raises NotFound."""
+    events of that. Raises NotFound, Locked."""
     with transaction.atomic(), together():
         project = lock_project(account, project_id)
         if project.deleted_at is not None:
@@ -264,18 +270,15 @@ def delete_project(account: Account, project_id: str) -> Project:
 
 
 def lock_project(account: Account, project_id: str) -> Project:
-    """The project, deleted or not, locked until the transaction ends. Raises NotFound.
+    """The project, deleted or not, locked until the transaction ends. Raises NotFound, Locked.
 
     The account is part of the query, so that nobody waits for, or holds, the lock of
     another's project. The lock is the engine's: rows that refer to the project may be
     written meanwhile.
     """
-    project = (
-        _projects_of(account)
-        .select_for_update(no_key=True, of=("self",))
-        .filter(id=project_id)
-        .first()
-    )
+    locked = _projects_of(account).select_for_update(no_key=True, of=("self",))
+    with locking_within_bound(Locked("other requests are changing the project; try again")):
+        project = locked.filter(id=project_id).first()
     if project is None:
         raise NotFound("project not found")
     return project

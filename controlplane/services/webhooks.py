@@ -15,7 +15,13 @@ from controlplane.events.types import EventType
 from controlplane.models import Account, Webhook
 from controlplane.models.webhook import ALL_EVENTS, TURNING
 from controlplane.services import plan_limits
-from controlplane.services.errors import Invalid, NotFound, Unprocessable
+from controlplane.services.errors import (
+    Invalid,
+    NotFound,
+    TooManyAtOnce,
+    Unprocessable,
+    locking_within_bound,
+)
 from controlplane.services.projects import find_project
 from controlplane.webhooks import signing
 from controlplane.webhooks.noting import begin_anew
@@ -93,11 +99,9 @@ def changing_webhook(account: Account, webhook_id: str) -> Iterator[Webhook]:
     """A transaction in which the webhook, held locked, may be changed. Raises NotFound."""
     with transaction.atomic():
         # No key update: events, with deliveries that refer to it, may be written meanwhile.
-        webhook = (
-            Webhook.objects.select_for_update(no_key=True)
-            .filter(account=account, id=webhook_id)
-            .first()
-        )
+        locked = Webhook.objects.select_for_update(no_key=True)
+        with locking_within_bound(TooManyAtOnce("the webhook is being changed; try again")):
+            webhook = locked.filter(account=account, id=webhook_id).first()
         if webhook is None:
             raise NotFound("webhook not found")
         yield webhook

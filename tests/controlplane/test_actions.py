@@ -129,5 +129,7 @@ def test_what_postgres_said_last_begins_with_a_whole_word() -> None:
     """A path that is cut off at its front would not be known for one."""
     said = f"it looked in /secret/{'x' * 380}/pg_control\nand found nothing there"
     assert _complaints(said) == "and found nothing there"
+    starting = "FATAL:  the database system is starting up\n"
+    assert _complaints(2 * starting) == "the database system is starting up"
     assert _complaints("word " * 200).split(" ") == ["word"] * 80
     assert _complaints("x" * 500) == ""

@@ -51,6 +51,16 @@ def test_it_works(standing: Project, bob: Client) -> None:
     assert alice.call("GET", "/projects").ok
 
 
+def test_a_change_that_waits_for_others_too_long_is_locked_out_and_told_when_to_come_again(
+    standing: Project,
+) -> None:
+    with locked_row(standing):
+        refused = rename(standing.client, standing)
+    assert refusal(refused) == (423, "other requests are changing the project; try again")
+    assert refused.headers["Retry-After"] == "1"
+    assert rename(standing.client, standing).ok
+
+
 def test_every_key_of_an_account_counts(standing: Project) -> None:
     alice = standing.client
     other = Client(alice.api_url, alice.post("/api_keys", {"key_name": "other"})["key"])

@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any
 
@@ -125,6 +126,18 @@ class TestProblems:
         ]
         Region.objects.update(problems=vitals.problems())
         assert examine().problems == []
+
+    def test_many_operations_that_stand_still(self, healthy: Region, account: Account) -> None:
+        make_project(account, healthy, size=8)
+        with ExitStack() as held:
+            attempts = [held.enter_context(noted(one)) for one in Operation.objects.all()]
+            assert vitals.problems() == []
+            for attempt in attempts:
+                attempt.began -= 20
+            assert [problem["name"] for problem in vitals.problems()] == ["operations_stand_still"]
+            assert "requests: 8 of 32 slots" in vitals.problems()[0]["detail"]
+            with patience(60) as attempts[0].patience:  # one of them has begun just now
+                assert vitals.problems() == []
 
     def test_rounds_that_fail_or_are_late(self) -> None:
         rounds = Rounds()

@@ -1,12 +1,13 @@
 """The metadata database fails while the worker speaks to it about the queue: nothing is lost."""
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
 import pytest
 
 from tests.support.processes import processes_of
-from tests.support.project import Project
+from tests.support.project import Project, refusal
 from tests.support.stack import Stack
 from tests.support.waiting import wait_for
 
@@ -72,3 +73,16 @@ def test_a_lane_that_is_broken_off_begins_again_by_itself(project: Project) -> N
         end_waiting(observer, "SET status = 'doing'")
     project.done(project.client.post(project.endpoint_path(rest="/restart")))
     assert processes_of(project.stack, "worker") == worker
+
+
+def test_a_write_whose_job_is_not_taken_is_answered_like_any_outage(project: Project) -> None:
+    database, path = project.stack.database, project.endpoint_path(rest="/restart")
+    with ThreadPoolExecutor(1) as thread, database() as holder, database() as observer:
+        with holder.transaction():
+            holder.execute("LOCK TABLE procrastinate_jobs IN EXCLUSIVE MODE")
+            asked = thread.submit(project.client.call, "POST", path)
+            end_waiting(observer, "procrastinate_defer")
+        answer = asked.result()
+    assert refusal(answer) == (503, "the database does not answer; try again")
+    assert answer.headers["Retry-After"] == "1"
+    project.done(project.client.post(path))

@@ -117,6 +117,7 @@ ANYWHERE = (
         503,
         "The service cannot do it now; nothing was done, and it is safe to try again.",
         "the database does not answer; try again",
+        retry_after=True,
     ),
 )
 UNREADABLE = "invalid request: decode application/json: invalid: {wrapper} (field required)"
@@ -152,7 +153,7 @@ def failures(method: str, path: str, *, wrapper: str | None) -> Iterator[Failure
         )
     if path.endswith("schema"):
         yield Failure(422, "It cannot be read: it is too long, or takes too long.", NO_HISTORY)
-        yield Failure(423, "Too much is being read already; try again.", BUSY)
+        yield Failure(423, "Too much is being read already; try again.", BUSY, retry_after=True)
     if path.endswith(("/reveal_password", "/connection_uri")):
         yield Failure(
             412,
@@ -207,5 +208,8 @@ def _of_changes(method: str, path: str) -> Iterator[Failure]:
     )
     if path.startswith(PROJECT):
         yield Failure(
-            423, "The project is busy; nothing was done, and it is safe to try again.", BUSY
+            423,
+            "The project is busy; nothing was done, and it is safe to try again.",
+            BUSY,
+            retry_after=True,
         )

@@ -1,0 +1,135 @@
+"""Finds active endpoints whose compute does not hold all roles and databases of their branch though
+no operation is about to change that, and schedules one; tells health of them (`vitals`).
+
+A start that could not make a role lets the others in and leaves it to this round, as does an
+operation that changed roles and was cancelled or has failed.
+"""
+
+import logging
+import time
+from dataclasses import dataclass
+from typing import Self
+
+from django.db.models import Exists, F, Model, OuterRef, Q, QuerySet
+
+from controlplane.actors import PLATFORM, ActorType, acting_as
+from controlplane.models import (
+    UNFINISHED,
+    Action,
+    BranchState,
+    Database,
+    Endpoint,
+    EndpointState,
+    Operation,
+    Region,
+    Role,
+)
+from controlplane.operations.locks import locked_project
+from controlplane.operations.scheduling import Step, schedule
+
+log = logging.getLogger(__name__)
+
+# Seconds between two attempts for one endpoint: the first pause, which doubles, and the longest.
+FIRST_PAUSE, LONGEST_PAUSE = 5.0, 3600.0
+# The first pause where an operation has failed for what is left: its owner has been told, and is
+# the one to remove what is in the way.
+PAUSE_OF_REFUSED = 60.0
+
+
+@dataclass
+class Mending:
+    """One endpoint that is behind. Times are of the monotonic clock."""
+
+    is_refused: bool
+    next_at: float
+    pause: float
+
+    @classmethod
+    def begin(cls, now: float, *, is_refused: bool) -> Self:
+        if is_refused:
+            return cls(is_refused, now + PAUSE_OF_REFUSED, PAUSE_OF_REFUSED)
+        return cls(is_refused, now, FIRST_PAUSE)
+
+    def put_off(self, now: float) -> None:
+        self.next_at = now + self.pause
+        self.pause = min(2 * self.pause, LONGEST_PAUSE)
+
+
+# By the endpoint's id, from when the round finds one until it is no longer behind. A worker that
+# starts anew begins with short pauses again.
+_behind: dict[str, Mending] = {}
+
+
+def mend_catalogs(region: Region) -> None:
+    """Schedule `apply_config` for each active endpoint of the region that is behind, after growing
+    pauses. A query where none is."""
+    found = {row.id: row for row in _endpoints_behind(region)}
+    for endpoint_id in _behind.keys() - found.keys():
+        del _behind[endpoint_id]
+    now = time.monotonic()
+    for endpoint in found.values():
+        is_refused = endpoint.__dict__["was_told"] and not endpoint.__dict__["is_untold"]
+        mending = _behind.setdefault(endpoint.id, Mending.begin(now, is_refused=is_refused))
+        mending.is_refused = is_refused
+        if now >= mending.next_at and not endpoint.__dict__["is_busy"]:
+            mending.put_off(now)
+            _schedule_mending(endpoint)
+
+
+def endpoints_behind() -> int:
+    """How many were behind at the last look for a reason that nobody was told of. Where an owner
+    has put something in the way, that is no concern of the host's operator."""
+    return sum(not mending.is_refused for mending in list(_behind.values()))
+
+
+def _endpoints_behind(region: Region) -> QuerySet[Endpoint]:
+    """With whether their rows were answered for by an operation that failed (`was_told`), or were
+    refused and were not (`is_untold`), and whether operations hold them (`is_busy`)."""
+    refused = ~Q(catalog_error="")
+    answered = Q(catalog_error_of__isnull=False)
+    return (
+        Endpoint.objects.select_related("branch")
+        .filter(
+            project__region=region,
+            deleted_at=None,
+            current_state=EndpointState.ACTIVE,
+            branch__current_state=BranchState.READY,
+            branch__applied_catalog_revision__lt=F("branch__catalog_revision"),
+        )
+        .exclude(Exists(_unfinished().exclude(initiator_type=ActorType.PLATFORM)))
+        .annotate(
+            was_told=_any_row(refused & answered),
+            is_untold=_any_row(refused & ~answered),
+            is_busy=Exists(_unfinished()),
+        )
+    )
+
+
+def _unfinished() -> QuerySet[Operation]:
+    """The operations that hold an endpoint's branch or project."""
+    held = Q(resources__contains=[OuterRef("branch_id")])
+    return Operation.objects.filter(
+        held | Q(resources__contains=[OuterRef("project_id")]),
+        project_id=OuterRef("project_id"),
+        status__in=UNFINISHED,
+    )
+
+
+def _any_row(condition: Q) -> Q:
+    models: tuple[type[Model], ...] = (Role, Database)
+    roles, databases = (
+        Q(Exists(one._default_manager.filter(condition, branch=OuterRef("branch_id"))))
+        for one in models
+    )
+    return roles | databases
+
+
+def _schedule_mending(endpoint: Endpoint) -> None:
+    with acting_as(PLATFORM), locked_project(endpoint.project_id) as project:
+        # Once more, now that nobody schedules anything for it.
+        still = _endpoints_behind(project.region).filter(id=endpoint.id).first()
+        if still is None or still.__dict__["is_busy"] or still.branch_id != endpoint.branch_id:
+            return
+        log.warning("catalog behind, applied again", extra={"endpoint": endpoint.id})
+        # Not in the lane of upkeep: a client may be locked out until then.
+        schedule(project, [Step(Action.APPLY_CONFIG, branch=still.branch, endpoint=still)])

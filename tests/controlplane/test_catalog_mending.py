@@ -1,0 +1,202 @@
+"""A start that cannot make a role or database says so, and what it left behind is made later."""
+
+import logging
+from typing import Any
+
+import psycopg
+import pytest
+
+from controlplane.compute.catalog import Failure, RoleSpec
+from controlplane.compute.filesystem import LockTimeout
+from controlplane.models import (
+    Account,
+    Action,
+    Branch,
+    Endpoint,
+    EndpointState,
+    Operation,
+    Region,
+    Role,
+)
+from controlplane.operations import catalog_mending, running, vitals
+from controlplane.operations.catalog import NotApplied
+from controlplane.operations.catalog_mending import mend_catalogs
+from tests.controlplane.rows import make_project
+from tests.support.project import Project
+from tests.support.waiting import wait_for
+
+MISSING = RoleSpec("missing", login=True)
+PASSING = NotApplied({MISSING: Failure("canceling statement due to lock timeout")})
+FINAL = NotApplied({MISSING: Failure("permission denied", is_final=True)})
+
+
+@pytest.fixture
+def applying(monkeypatch: pytest.MonkeyPatch) -> list[Exception]:
+    """What is put in here, applying the catalog raises; a compute is not needed for that."""
+    raised: list[Exception] = []
+
+    def bring(*args: Any) -> None:
+        raise raised[0]
+
+    monkeypatch.setattr(running, "bring_to_catalog", bring)
+    for name in ("bring_up", "begin_counting", "_hold_to_limit"):
+        monkeypatch.setattr(running, name, lambda *args: None)
+    return raised
+
+
+class TestStart:
+    @pytest.mark.parametrize(
+        "error",
+        [psycopg.OperationalError("timeout expired"), LockTimeout("other work"), PASSING],
+        ids=lambda error: type(error).__name__,
+    )
+    def test_without_its_catalog_is_not_finished(
+        self, applying: list[Exception], error: Exception
+    ) -> None:
+        applying.append(error)
+        with pytest.raises(type(error)):
+            running.start(Operation(), Endpoint(id="ep-1"))
+
+    @pytest.mark.parametrize(("error", "failures"), [(FINAL, 0), (PASSING, 1)])
+    def test_lets_the_others_in_where_one_role_is_refused(
+        self,
+        applying: list[Exception],
+        error: Exception,
+        failures: int,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        applying.append(error)
+        with caplog.at_level(logging.WARNING):
+            running.start(Operation(failures_count=failures), Endpoint(id="ep-1"))
+        assert [record.message for record in caplog.records] == ["catalog not whole"]
+
+
+class TestRound:
+    @pytest.fixture
+    def endpoint(self, account: Account, region: Region) -> Endpoint:
+        catalog_mending._behind.clear()
+        endpoint = Endpoint.objects.get(project=make_project(account, region))
+        endpoint.current_state = EndpointState.ACTIVE
+        endpoint.save()
+        return endpoint
+
+    @staticmethod
+    def fall_behind(endpoint: Endpoint) -> Role:
+        Branch.objects.update(catalog_revision=2, applied_catalog_revision=1)
+        return Role.objects.create(branch=endpoint.branch, name="late", verifier="")
+
+    @staticmethod
+    def mendings() -> int:
+        return Operation.objects.filter(action=Action.APPLY_CONFIG).count()
+
+    @staticmethod
+    def end_operations() -> None:
+        Operation.objects.update(status="finished")
+
+    def test_mends_nothing_that_is_whole(self, endpoint: Endpoint, region: Region) -> None:
+        mend_catalogs(region)
+        assert self.mendings() == 0
+        assert vitals.problems() == []
+
+    def test_applies_what_is_behind_and_tells_health(
+        self, endpoint: Endpoint, region: Region
+    ) -> None:
+        self.fall_behind(endpoint)
+        mend_catalogs(region)
+        assert self.mendings() == 1
+        mend_catalogs(region)  # one is under way
+        assert self.mendings() == 1
+        assert [problem["name"] for problem in vitals.problems()] == ["catalogs_behind"]
+        Branch.objects.update(applied_catalog_revision=2)
+        mend_catalogs(region)
+        assert vitals.problems() == []
+
+    def test_leaves_to_an_operation_what_one_is_about_to_do(
+        self, endpoint: Endpoint, region: Region
+    ) -> None:
+        self.fall_behind(endpoint)
+        Operation.objects.update(
+            status="running", initiator_type="user", resources=[endpoint.branch_id]
+        )
+        mend_catalogs(region)
+        assert (self.mendings(), vitals.problems()) == (0, [])
+
+    def test_a_suspended_endpoint_waits_for_its_start(
+        self, endpoint: Endpoint, region: Region
+    ) -> None:
+        self.fall_behind(endpoint)
+        Endpoint.objects.update(current_state=EndpointState.IDLE)
+        mend_catalogs(region)
+        assert (self.mendings(), vitals.problems()) == (0, [])
+
+    def test_tries_again_after_pauses_that_grow(
+        self, endpoint: Endpoint, region: Region, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        now = 1000.0
+        monkeypatch.setattr(catalog_mending.time, "monotonic", lambda: now)
+        self.fall_behind(endpoint)
+        tried = []
+        for _ in range(60):
+            before = self.mendings()
+            mend_catalogs(region)
+            if self.mendings() > before:
+                tried.append(round(now - 1000))
+            self.end_operations()
+            now += 1
+        assert tried == [0, 5, 15, 35]
+
+    def test_what_an_owner_was_told_of_is_retried_seldom_and_is_no_problem_of_the_host(
+        self, endpoint: Endpoint, region: Region, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        role = self.fall_behind(endpoint)
+        role.catalog_error, role.catalog_error_of = "refused", role.created_at
+        role.save()
+        now = 1000.0
+        monkeypatch.setattr(catalog_mending.time, "monotonic", lambda: now)
+        mend_catalogs(region)
+        assert (self.mendings(), catalog_mending.endpoints_behind()) == (0, 0)
+        now += catalog_mending.PAUSE_OF_REFUSED
+        mend_catalogs(region)
+        assert self.mendings() == 1
+
+
+def role_exists(project: Project, name: str) -> bool:
+    return project.sql(f"SELECT count(*) FROM pg_roles WHERE rolname = '{name}'") == [(1,)]
+
+
+def fall_behind(project: Project, name: str) -> None:
+    """Leave the rows as a start does that could not make the role."""
+    with project.stack.database() as database, database.transaction():
+        database.execute(
+            "INSERT INTO controlplane_role (branch_id, name, verifier, encrypted_password,"
+            " protected, no_login, created_at, updated_at, catalog_error)"
+            " VALUES (%s, %s, '', '', false, false, now(), now(), '')",
+            [project.branch_id, name],
+        )
+        database.execute(
+            "UPDATE controlplane_branch SET catalog_revision = catalog_revision + 1 WHERE id = %s",
+            [project.branch_id],
+        )
+
+
+def test_a_role_that_a_start_left_behind_is_made_by_a_round(fresh_project: Project) -> None:
+    fall_behind(fresh_project, "late")
+    wait_for(lambda: role_exists(fresh_project, "late"), "the role")
+
+
+def test_a_role_that_cannot_be_made_keeps_nobody_out_and_its_owner_is_told(
+    fresh_project: Project,
+) -> None:
+    fresh_project.suspend()
+    fall_behind(fresh_project, "pg_refused")
+    fall_behind(fresh_project, "late")
+    fresh_project.start()
+    assert role_exists(fresh_project, "late")
+
+    def told() -> list[str]:
+        mended = [one for one in fresh_project.operations() if one["action"] == "apply_config"]
+        return [one.get("error", "") for one in mended if one["status"] == "failed"]
+
+    wait_for(told, "an operation that fails for the role")
+    assert 'role "pg_refused"' in told()[0]
+    assert fresh_project.endpoint()["current_state"] == "active"
