@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from django.utils import timezone
 from ninja import Query
 
+from controlplane import clock
 from controlplane.api.auth import AuthenticatedRequest
 from controlplane.api.pagination import RegionsQuery
 from controlplane.api.responses.organizations import AuthDetails, CurrentUser, Regions, email_of
@@ -37,7 +37,7 @@ def get_current_user_info(request: AuthenticatedRequest) -> dict[str, Any]:
             "name": account.name,
             "email": email_of(account),
             "subscription_type": subscription_type(account),
-            "quota_reset_at_last": period_of(timezone.now()),
+            "quota_reset_at_last": period_of(clock.now()),
         },
     }
 

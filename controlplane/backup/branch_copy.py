@@ -14,8 +14,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from time import monotonic, sleep
 
-from django.utils import timezone
-
+from controlplane import clock
 from controlplane.backup.manifest import BranchCopy, size_of
 from controlplane.compute import compute
 from controlplane.compute.accounts import own_account
@@ -83,7 +82,7 @@ def copy_branch(branch_id: str, target: Path) -> BranchCopy:
 
 
 def _attempt(branch_id: str, target: Path, *, gives_way: bool) -> BranchCopy:
-    began = timezone.now()
+    began = clock.now()
     data = data_dir(branch_id)
     with ExitStack() as held:
         held.enter_context(lock_branches(branch_id, timeout=LOCK_BOUND))
@@ -160,7 +159,7 @@ class _KeepingAwake:
         if now >= self.next_note:
             self.next_note = now + BETWEEN_NOTES
             endpoints = Endpoint.objects.filter(branch_id=self.branch_id, deleted_at=None)
-            endpoints.update(last_active=timezone.now())
+            endpoints.update(last_active=clock.now())
 
 
 def _catalog_of(branch_id: str) -> tuple[dict[str, str], list[str]]:

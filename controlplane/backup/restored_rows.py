@@ -10,8 +10,8 @@ from datetime import datetime
 from django.conf import settings
 from django.db import connection, transaction
 from django.db.models import Q
-from django.utils import timezone
 
+from controlplane import clock
 from controlplane.backup.manifest import BranchCopy, Manifest
 from controlplane.models import (
     UNFINISHED,
@@ -71,7 +71,7 @@ def _stop_meters(rows_at: datetime) -> None:
             " FROM controlplane_meter WHERE stored_bytes > 0 AND stored_since < %s",
             [rows_at, rows_at],
         )
-    Meter.objects.update(stored_since=timezone.now())
+    Meter.objects.update(stored_since=clock.now())
 
 
 def _expect_catalog(branch_id: str, databases: Mapping[str, str], copy: BranchCopy) -> None:
@@ -85,7 +85,7 @@ def _expect_catalog(branch_id: str, databases: Mapping[str, str], copy: BranchCo
         row.applied_name = databases.get(str(row.id))
         row.compute_oid = row.applied_owner = None
         row.save(update_fields=["applied_name", "compute_oid", "applied_owner"])
-    now = timezone.now()
+    now = clock.now()
     expected = set(rows.exclude(applied_name=None).values_list("applied_name", flat=True))
     Database.objects.bulk_create(
         Database(branch_id=branch_id, name=name, applied_name=name, owner_name="", deleted_at=now)
@@ -130,7 +130,7 @@ def _forget_younger(kept: Collection[str]) -> None:
     )
     ids = list(younger.values_list("id", flat=True))
     projects = list(Project.objects.filter(branches__in=ids).distinct())
-    now = timezone.now()
+    now = clock.now()
     Endpoint.objects.filter(branch_id__in=ids, deleted_at=None).update(
         deleted_at=now, updated_at=now
     )

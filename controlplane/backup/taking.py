@@ -11,9 +11,8 @@ from pathlib import Path
 from cryptography.fernet import InvalidToken
 from django.conf import settings
 from django.db.models import QuerySet
-from django.utils import timezone
 
-from controlplane import durable
+from controlplane import clock, durable
 from controlplane.backup.branch_copy import CopyFailed, copy_branch
 from controlplane.backup.manifest import (
     METADATA_DUMP,
@@ -53,7 +52,7 @@ def take_backup(target: Path, say: Callable[[str], object]) -> Manifest:
     _check_secret()
     with _only_one(), _staging(target) as staging:
         require_room(map(data_dir, _ready_branches()), at=staging)
-        began = timezone.now()
+        began = clock.now()
         copies: dict[str, BranchCopy] = {}
         failed: dict[str, str] = {}
         for _ in range(MOST_ROUNDS):
@@ -131,7 +130,7 @@ def _copy_rows(
             postgres=_major_of(staging, copies),
             region=settings.REGION,
             began_at=began,
-            rows_at=timezone.now(),
+            rows_at=clock.now(),
             migrations=sorted(applied_migrations()),
             branches={name: copies[name] for name in ready if name in copies},
             not_copied={

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import LiteralString
 
+from controlplane import clock
 from controlplane.compute.session import Session, is_utf8, name_of
 
 # The keys of a verifier in Postgres's own form that no password fits.
@@ -151,7 +152,7 @@ def end_sessions_without_login(connection: Session) -> None:
 
 def end_sessions_begun_before(connection: Session, role: str, moment: datetime) -> None:
     """Raises psycopg.Error."""
-    _end_sessions(connection, _BEGUN_BEFORE, role, moment)
+    _end_sessions(connection, _BEGUN_BEFORE, role, clock.to_host(moment))
 
 
 def end_clients(connection: Session) -> None:

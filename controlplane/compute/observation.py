@@ -9,6 +9,7 @@ from typing import cast
 
 import psycopg
 
+from controlplane import clock
 from controlplane.compute import door
 from controlplane.compute.branch_data import data_dir
 from controlplane.compute.catalog_reading import read_mark
@@ -131,7 +132,8 @@ def last_activity(endpoint_id: str) -> datetime | None:
 def _activity(connection: Session) -> tuple[datetime | None, int]:
     """The last activity, and how many sessions there are, whosever."""
     row = connection.execute(ACTIVITY, [NEW]).fetchone()
-    return cast("tuple[datetime | None, int]", row)
+    last, sessions = cast("tuple[datetime | None, int]", row)
+    return last and clock.from_host(last), sessions
 
 
 def measure(endpoint_id: str, branch_id: str) -> Measures:

@@ -14,8 +14,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
+
+from controlplane import clock
 
 
 @dataclass(eq=False)
@@ -80,4 +82,4 @@ def add_bytes(count: int) -> None:
 
 
 def now() -> datetime:
-    return datetime.now(UTC)
+    return clock.now()

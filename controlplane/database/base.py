@@ -25,6 +25,8 @@ from psycopg.adapt import AdaptersMap
 from psycopg.types.json import set_json_loads
 from psycopg_pool import ConnectionPool
 
+from controlplane import clock
+
 Result = TypeVar("Result")
 
 # Seconds for what is no statement of the application's: to make a connection ready, to look
@@ -65,13 +67,34 @@ class BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
 
 def check_good(connection: BoundedConnection) -> None:
     """Asks the server, but for a connection that has answered a moment ago and has nothing to say:
-    of one whose server ended, the end could be read. Raises psycopg.Error."""
+    of one whose server ended, the end could be read. Where the time is due to be asked, that is
+    the question. Raises psycopg.Error."""
+    if clock.is_due():
+        # So that no transaction is left open. The server is not asked for it.
+        had_autocommit, connection.autocommit = connection.autocommit, True
+        set_clock(connection)
+        connection.autocommit = had_autocommit
+        return
     if time.monotonic() - connection.good_at < GOOD_FOR:
         look = _poll()
         look.register(connection.fileno(), select.POLLIN)
         if not look.poll(0):
             return
     ConnectionPool.check_connection(connection)
+
+
+def set_clock(connection: BoundedConnection, first: str = "") -> None:
+    """Hear what time it is in the database, after the statement `first`, in one round trip. Raises
+    psycopg.Error."""
+    asked = clock.running_for()
+    statements = "; ".join(filter(None, (first, "SELECT clock_timestamp()")))
+    # Two statements cannot be prepared.
+    cursor = connection.execute(statements.encode(), prepare=False)
+    while cursor.nextset():
+        pass
+    answer = cursor.fetchone()
+    assert answer is not None
+    clock.take_in(answer[0], asked=asked, answered=clock.running_for())
 
 
 READ_ADAPTERS = AdaptersMap(psycopg.adapters)
@@ -156,7 +179,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
     def _configure_connection(self, connection: BoundedConnection) -> bool:
         super()._configure_connection(connection)  # type: ignore[misc] # not in django-stubs
-        connection.execute(statement_timeout(self.bound))
+        set_clock(connection, statement_timeout(self.bound))
         return True
 
     def _close(self) -> None:

@@ -17,8 +17,8 @@ from datetime import UTC, datetime, timedelta
 
 from django.db import InterfaceError, OperationalError, close_old_connections
 from django.db.models import Count
-from django.utils import timezone
 
+from controlplane import clock
 from controlplane.actors import Actor, ActorType
 from controlplane.events.recording import happened, record
 from controlplane.events.types import EventType
@@ -81,7 +81,7 @@ class Refusals:
         self._writer: threading.Thread | None = None
 
     def note(self, refusal: Refusal) -> None:
-        now = timezone.now()
+        now = clock.now()
         self._add(replace(refusal, name=refusal.name[:LONGEST_NAME]), Tally(1, now, now))
 
     def begin(self) -> None:
@@ -164,7 +164,7 @@ def _divided(taken: Tallies, *, is_last: bool) -> tuple[Tallies, Tallies]:
             known.add(tally)
         else:
             together[refusal.others] = tally
-    late = timezone.now() - LATE_AFTER
+    late = clock.now() - LATE_AFTER
     for refusal, tally in list(together.items()):
         if is_last or tally.since <= late:
             due[refusal] = together.pop(refusal)
@@ -180,7 +180,7 @@ def _written_lately(accounts: set[int | None]) -> Mapping[tuple[str, int | None]
             EventType.CONNECTION_REFUSED,
             EventType.CONNECTION_NOT_ALLOWED,
         ),
-        at__gt=timezone.now() - timedelta(days=1),
+        at__gt=clock.now() - timedelta(days=1),
     )
     known = [account for account in accounts if account is not None]
     for events in (lately.filter(account__in=known), lately.filter(account=None)):

@@ -6,15 +6,15 @@ from datetime import datetime
 
 from django.conf import settings
 from django.db import models
-from django.utils import timezone
 
+from controlplane import clock
 from controlplane.models.plans import LIMITS, Plan, PlanLimits
 
 
 class Account(models.Model):
     name = models.CharField(max_length=64, unique=True)
     plan = models.CharField(max_length=16, choices=Plan.choices, default=Plan.FREE)
-    created_at = models.DateTimeField(default=timezone.now)
+    created_at = models.DateTimeField(default=clock.now)
 
     class Meta:
         constraints = (
@@ -71,7 +71,7 @@ class ApiKey(models.Model):
     read_only = models.BooleanField(default=False, db_default=False)
     # From then on it is as good as revoked; None for never.
     expires_at = models.DateTimeField(null=True)
-    created_at = models.DateTimeField(default=timezone.now)
+    created_at = models.DateTimeField(default=clock.now)
     last_used_at = models.DateTimeField(null=True)
     last_used_from_addr = models.CharField(max_length=64, default="")
     revoked_at = models.DateTimeField(null=True)

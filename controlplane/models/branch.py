@@ -1,8 +1,8 @@
 """A branch: a data directory, and the roles and databases that live in it."""
 
 from django.db import models
-from django.utils import timezone
 
+from controlplane import clock
 from controlplane.models.consumed import NOTHING, Consumed
 from controlplane.models.names import new_branch_id
 from controlplane.models.project import Project
@@ -58,9 +58,9 @@ class Branch(models.Model):
     # Of the compute's catalog as it was when the rows were last brought to what SQL did in it;
     # "" before. See `compute.catalog_reading`.
     catalog_mark = models.TextField(default="", db_default="")
-    created_at = models.DateTimeField(default=timezone.now)
-    updated_at = models.DateTimeField(default=timezone.now)
-    state_changed_at = models.DateTimeField(default=timezone.now)
+    created_at = models.DateTimeField(default=clock.now)
+    updated_at = models.DateTimeField(default=clock.now)
+    state_changed_at = models.DateTimeField(default=clock.now)
     deleted_at = models.DateTimeField(null=True)
     # When another branch's data last took the place of its own.
     last_reset_at = models.DateTimeField(null=True)

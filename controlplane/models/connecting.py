@@ -13,6 +13,7 @@ from typing import Any
 from psycopg import AsyncConnection
 from psycopg.rows import class_row
 
+from controlplane import clock
 from controlplane.models.plans import LIMITS
 
 Connection = AsyncConnection[Any]
@@ -74,10 +75,13 @@ WHERE id = ANY(%(ids)s) AND action = %(action)s
     AND status IN ('failed', 'cancelling', 'cancelled')
 ORDER BY created_at DESC LIMIT 1
 """
-ALIVE = "UPDATE controlplane_region SET proxy_seen_at = now() WHERE id = %(region)s"
+ALIVE = """
+UPDATE controlplane_region SET proxy_seen_at = now() WHERE id = %(region)s
+RETURNING clock_timestamp()
+"""
 # The id alone is locked, so that two proxies' reports never wait for each other in a circle.
 USED = """
-UPDATE controlplane_endpoint SET last_active = greatest(last_active, to_timestamp(%(at)s))
+UPDATE controlplane_endpoint SET last_active = greatest(last_active, %(at)s)
 WHERE id = %(endpoint)s
 """
 
@@ -197,11 +201,15 @@ async def find_failure(
 
 
 async def report_alive(connection: Connection, *, region: str) -> None:
-    await connection.execute(ALIVE, {"region": region})
+    """Say that the proxy is there, and hear what time it is in the database."""
+    asked = clock.running_for()
+    cursor = await connection.execute(ALIVE, {"region": region})
+    if row := await cursor.fetchone():
+        clock.take_in(row[0], asked=asked, answered=clock.running_for())
 
 
-async def report_used(connection: Connection, endpoint_id: str, *, at: float) -> None:
-    """Note that a client came to the endpoint `at` this time, in seconds since 1970."""
+async def report_used(connection: Connection, endpoint_id: str, *, at: datetime) -> None:
+    """Note that a client came to the endpoint `at` this time."""
     await connection.execute(USED, {"endpoint": endpoint_id, "at": at})
 
 

@@ -10,8 +10,8 @@ from string import Template
 from typing import Any, cast
 
 from django.db import connection
-from django.utils import timezone
 
+from controlplane import clock
 from controlplane.database.base import DatabaseWrapper
 from controlplane.models.branch import Branch
 from controlplane.models.consumed import NOTHING, Consumed, period_of
@@ -206,7 +206,7 @@ def projects_between(
 def _totals(statement: str, ids: list[str]) -> Mapping[str, Consumed]:
     if not ids:
         return {}
-    values = {"ids": ids, "start": period_of(timezone.now())}
+    values = {"ids": ids, "start": period_of(clock.now())}
     # Prepared: to plan it takes longer than to run it.
     rows = cast(DatabaseWrapper, connection).read(statement, values)
     return {owner: Consumed(*sums) for owner, *sums in rows}

@@ -5,8 +5,8 @@ from datetime import datetime
 from typing import Any
 
 from django.db import models
-from django.utils import timezone
 
+from controlplane import clock
 from controlplane.models.branch import Branch
 from controlplane.models.names import new_endpoint_id
 from controlplane.models.project import DEFAULT_PROVISIONER, Project
@@ -65,8 +65,8 @@ class Endpoint(models.Model):
     last_active = models.DateTimeField(null=True)
     started_at = models.DateTimeField(null=True)
     suspended_at = models.DateTimeField(null=True)
-    created_at = models.DateTimeField(default=timezone.now)
-    updated_at = models.DateTimeField(default=timezone.now)
+    created_at = models.DateTimeField(default=clock.now)
+    updated_at = models.DateTimeField(default=clock.now)
     deleted_at = models.DateTimeField(null=True)
 
     # Where its unfinished operations lead. Not stored, as it follows from them; set by the

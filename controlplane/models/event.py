@@ -5,8 +5,8 @@ from typing import Any
 from django.contrib.postgres.fields import ArrayField
 from django.contrib.postgres.indexes import GinIndex
 from django.db import models
-from django.utils import timezone
 
+from controlplane import clock
 from controlplane.actors import ActorType
 from controlplane.models.account import Account
 
@@ -47,7 +47,7 @@ class Event(models.Model):
     api_key_id = models.BigIntegerField(null=True)
     # Of the actor; "" where none is known.
     address = models.CharField(max_length=64, default="")
-    at = models.DateTimeField(default=timezone.now)
+    at = models.DateTimeField(default=clock.now)
     # One sentence, for people; never with a secret in it.
     summary = models.TextField()
     # By field, {"from": …, "to": …}; of secrets at most that they changed.

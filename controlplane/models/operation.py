@@ -5,8 +5,8 @@ from datetime import datetime
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
-from django.utils import timezone
 
+from controlplane import clock
 from controlplane.actors import Actor, ActorType
 from controlplane.models.branch import Branch
 from controlplane.models.endpoint import Endpoint
@@ -100,8 +100,8 @@ class Operation(models.Model):
     error = models.TextField(null=True)
     failures_count = models.PositiveIntegerField(default=0)
     retry_at = models.DateTimeField(null=True)
-    created_at = models.DateTimeField(default=timezone.now)
-    updated_at = models.DateTimeField(default=timezone.now)
+    created_at = models.DateTimeField(default=clock.now)
+    updated_at = models.DateTimeField(default=clock.now)
     # When it was handed to the engine: durations count from here.
     dispatched_at = models.DateTimeField(null=True)
 

@@ -1,8 +1,8 @@
 """A project: branches and endpoints of one account in one region."""
 
 from django.db import models
-from django.utils import timezone
 
+from controlplane import clock
 from controlplane.models.account import Account
 from controlplane.models.consumed import NOTHING, Consumed
 from controlplane.models.names import new_project_id
@@ -30,8 +30,8 @@ class Project(models.Model):
     settings = models.JSONField(default=dict)
     history_retention_seconds = models.PositiveIntegerField(default=86400)
     store_passwords = models.BooleanField(default=True)
-    created_at = models.DateTimeField(default=timezone.now)
-    updated_at = models.DateTimeField(default=timezone.now)
+    created_at = models.DateTimeField(default=clock.now)
+    updated_at = models.DateTimeField(default=clock.now)
     # Set by the request that deletes it; delete_tenant then removes the data, at once or when the
     # time is over in which it can be recovered.
     deleted_at = models.DateTimeField(null=True)

@@ -3,7 +3,8 @@
 from datetime import datetime, timedelta
 
 from django.db import models
-from django.utils import timezone
+
+from controlplane import clock
 
 # The worker and the proxy say every other second that they are there.
 SILENT_AFTER = timedelta(seconds=5)
@@ -76,4 +77,4 @@ class Region(models.Model):
 
 
 def _is_older(at: datetime | None, age: timedelta) -> bool:
-    return at is None or timezone.now() - at > age
+    return at is None or clock.now() - at > age

@@ -2,8 +2,8 @@
 often each account and key has asked."""
 
 from django.db import models
-from django.utils import timezone
 
+from controlplane import clock
 from controlplane.models.account import ApiKey
 
 
@@ -20,7 +20,7 @@ class IdempotentRequest(models.Model):
     status = models.PositiveSmallIntegerField()
     # The body, encrypted: it may hold passwords and API keys.
     answer = models.TextField()
-    created_at = models.DateTimeField(default=timezone.now)
+    created_at = models.DateTimeField(default=clock.now)
 
     class Meta:
         constraints = (

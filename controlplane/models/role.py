@@ -1,17 +1,17 @@
 """Roles and databases of a branch: what the compute's catalog is made to hold."""
 
 from django.db import models
-from django.utils import timezone
 
+from controlplane import clock
 from controlplane.models.branch import Branch
 
 
 class CatalogRow(models.Model):
     """What stands for something in the compute's catalog."""
 
-    created_at = models.DateTimeField(default=timezone.now)
+    created_at = models.DateTimeField(default=clock.now)
     # Of its last change, deletion included: that is what the compute is to take in.
-    updated_at = models.DateTimeField(default=timezone.now)
+    updated_at = models.DateTimeField(default=clock.now)
     # Kept until the compute has dropped it from the catalog.
     deleted_at = models.DateTimeField(null=True)
     # Why the compute does not hold it as it stands here, in Postgres's words, and the

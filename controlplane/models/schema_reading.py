@@ -3,8 +3,8 @@
 import uuid
 
 from django.db import models
-from django.utils import timezone
 
+from controlplane import clock
 from controlplane.models.branch import Branch
 
 
@@ -21,7 +21,7 @@ class SchemaReading(models.Model):
     # As the data knows it.
     database_name = models.CharField(max_length=63)
     format = models.CharField(max_length=4, choices=SchemaFormat.choices)
-    created_at = models.DateTimeField(default=timezone.now, db_index=True)
+    created_at = models.DateTimeField(default=clock.now, db_index=True)
     finished_at = models.DateTimeField(null=True)
     answer = models.TextField(default="")
     # Why there is no answer, in words that a user understands.

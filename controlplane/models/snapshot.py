@@ -1,8 +1,8 @@
 """A snapshot: what a branch was at one moment, until it is deleted or its time is over."""
 
 from django.db import models
-from django.utils import timezone
 
+from controlplane import clock
 from controlplane.models.branch import Branch
 from controlplane.models.names import new_snapshot_id
 from controlplane.models.project import Project
@@ -18,7 +18,7 @@ class Snapshot(models.Model):
         Branch, null=True, on_delete=models.SET_NULL, related_name="snapshots"
     )
     name = models.CharField(max_length=256)
-    created_at = models.DateTimeField(default=timezone.now)
+    created_at = models.DateTimeField(default=clock.now)
     # When it goes by itself; None for never.
     expires_at = models.DateTimeField(null=True)
 

@@ -5,8 +5,8 @@ from datetime import datetime, timedelta
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models.functions import Now
-from django.utils import timezone
 
+from controlplane import clock
 from controlplane.models.account import Account
 from controlplane.models.event import Event
 from controlplane.models.names import new_webhook_id
@@ -52,8 +52,8 @@ class Webhook(models.Model):
     held_until = models.DateTimeField(null=True)
     # Whose attempts count: a job writes its own name here, and nothing once another's is there.
     sender = models.UUIDField(null=True)
-    created_at = models.DateTimeField(default=timezone.now)
-    updated_at = models.DateTimeField(default=timezone.now)
+    created_at = models.DateTimeField(default=clock.now)
+    updated_at = models.DateTimeField(default=clock.now)
 
     def __str__(self) -> str:
         return self.id

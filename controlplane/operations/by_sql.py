@@ -18,8 +18,8 @@ from pathlib import Path
 
 import psycopg
 from django.db.models import Exists, OuterRef, Q
-from django.utils import timezone
 
+from controlplane import clock
 from controlplane.actors import SQL, acting_as
 from controlplane.compute import compute
 from controlplane.compute.branch_data import data_dir
@@ -163,7 +163,7 @@ def _write(branch_id: str, found: Found) -> list[tuple[int, str, str | None]]:
         rows = CatalogRows(
             project,
             branch,
-            now=timezone.now(),
+            now=clock.now(),
             takes_passwords=not (is_first and branch.source and branch.source.protected),
         )
         passwords = rows.bring_to(found)
@@ -179,7 +179,7 @@ def _write(branch_id: str, found: Found) -> list[tuple[int, str, str | None]]:
             CatalogRows(
                 project,
                 child,
-                now=timezone.now(),
+                now=clock.now(),
                 is_told=False,
                 takes_passwords=not branch.protected,
             ).bring_to(found)

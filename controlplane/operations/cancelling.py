@@ -8,8 +8,8 @@ on they say what its end will leave. The callers hold the project's lock.
 from collections.abc import Sequence
 
 from django.db.models import Q
-from django.utils import timezone
 
+from controlplane import clock
 from controlplane.actors import ActorType, current_actor
 from controlplane.events.changes import endpoint_returned
 from controlplane.events.recording import record
@@ -83,7 +83,7 @@ def _has_done_nothing(operation: Operation) -> bool:
 
 
 def _have_it_end(project: Project, operation: Operation, words: str) -> None:
-    now = timezone.now()
+    now = clock.now()
     operation.status = OperationStatus.CANCELLING
     operation.error = words
     operation.retry_at = None
@@ -116,7 +116,7 @@ def _take_rows_back(project: Project, operation: Operation) -> None:
     if left := _branch_left(operation):
         _return_to(left, endpoint, operation)
     if endpoint.current_state == EndpointState.INIT:
-        now = timezone.now()
+        now = clock.now()
         enter(project, endpoint, EndpointState.IDLE, now=now, operations=[operation])
 
 
@@ -162,6 +162,6 @@ def _return_to(left: Branch, endpoint: Endpoint, reassignment: Operation) -> Non
         waiting.resources = [left.id if one == reached else one for one in waiting.resources]
         waiting.save(update_fields=["branch", "resources"])
     endpoint.branch = left
-    endpoint.updated_at = timezone.now()
+    endpoint.updated_at = clock.now()
     endpoint.save(update_fields=["branch", "updated_at"])
     record(endpoint_returned(reassignment, endpoint, left=reached))

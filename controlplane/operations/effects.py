@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
 
-from django.utils import timezone
-
+from controlplane import clock
 from controlplane.compute import compute
 from controlplane.compute.process import StopFailed
 from controlplane.events.changes import branch_deleted, endpoint_deleted, endpoint_went_back
@@ -54,7 +53,7 @@ def pending_state(endpoint: Endpoint, unfinished: Sequence[Operation]) -> Endpoi
 
 def take_effect(operation: Operation) -> None:
     """Change the rows as the operation's success says."""
-    now = timezone.now()
+    now = clock.now()
     rule, details = rule_of(operation), details_of(operation.action, operation.details)
     if replacement := replacement_of(operation):
         enter_replaced(operation, replacement, now)
@@ -119,7 +118,7 @@ def _enter_as_it_runs(operation: Operation, endpoint: Endpoint) -> None:
     if state == EndpointState.ACTIVE:
         # It may have been about to stop.
         compute.let_clients_in(endpoint.id)
-    now = timezone.now()
+    now = clock.now()
     enter(operation.project, endpoint, state, now=now, operations=[operation])
 
 

@@ -14,8 +14,8 @@ from datetime import timedelta
 from functools import partial
 
 from django.db import InterfaceError, OperationalError
-from django.utils import timezone
 
+from controlplane import clock
 from controlplane.actors import ActorType, acting_as
 from controlplane.compute.filesystem import lock_branches
 from controlplane.compute.patience import Cancelled, patience
@@ -207,7 +207,7 @@ def _settle_later(operation: Operation, project: Project) -> None:
     job of its own; after a pause where it was that which failed."""
     was_settling = operation.status == OperationStatus.CANCELLING
     pause = timedelta(seconds=SETTLE_AGAIN)
-    enqueue_operation(operation, project, at=timezone.now() + pause if was_settling else None)
+    enqueue_operation(operation, project, at=clock.now() + pause if was_settling else None)
 
 
 def _retry_or_fail(operation: Operation, reason: str) -> None:
@@ -223,7 +223,7 @@ def _retry_or_fail(operation: Operation, reason: str) -> None:
         if fresh.status == OperationStatus.CANCELLING:
             _settle_later(operation, project)
             return
-        now = timezone.now()
+        now = clock.now()
         fresh.failures_count += 1
         fresh.error = without_paths(reason)
         fresh.retry_at = now + pause
@@ -280,7 +280,7 @@ def _end(operation: Operation, status: OperationStatus, *, error: str | None = N
 
     The only place that does, so a terminal status never changes.
     """
-    now = timezone.now()
+    now = clock.now()
     words = error and without_paths(error)
     # What was cancelled comes to no other end, however far it had come.
     ends = UNFINISHED if status == OperationStatus.CANCELLED else HOPEFUL

@@ -10,8 +10,8 @@ from datetime import timedelta
 
 from django.conf import settings
 from django.db import connection
-from django.utils import timezone
 
+from controlplane import clock
 from controlplane.models import Account, Event, Region
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ def forget_events(region: Region) -> None:
 
 def _due() -> Iterator[list[int]]:
     """The ids of what is to be deleted, in batches; each is read once the one before is gone."""
-    before = timezone.now() - timedelta(days=settings.EVENT_RETENTION)
+    before = clock.now() - timedelta(days=settings.EVENT_RETENTION)
     old = Event.objects.filter(at__lt=before).order_by("at")
     while batch := list(old.values_list("id", flat=True)[:AT_ONCE]):
         yield batch

@@ -5,8 +5,8 @@ from datetime import datetime, timedelta
 from itertools import chain, zip_longest
 
 from django.db.models import Exists, Min, OuterRef, Q, QuerySet
-from django.utils import timezone
 
+from controlplane import clock
 from controlplane.actors import EXPIRY, acting_as
 from controlplane.events.changes import branch_expired
 from controlplane.events.recording import record
@@ -34,7 +34,7 @@ def expire_branches(region: Region) -> None:
     again with every round. Of all accounts one project comes first, then of all the second: who
     has many branches that end at once holds up nobody's.
     """
-    now = timezone.now()
+    now = clock.now()
     for project_id in _projects_due(region, now)[:AT_ONCE]:
         try:
             _expire_in(project_id, now)

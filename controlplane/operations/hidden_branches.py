@@ -5,8 +5,8 @@ import logging
 from datetime import timedelta
 
 from django.db.models import Exists, OuterRef
-from django.utils import timezone
 
+from controlplane import clock
 from controlplane.models import UNFINISHED, Action, Branch, Operation, Region
 from controlplane.operations.locks import locked_project
 from controlplane.operations.scheduling import Step, schedule
@@ -29,7 +29,7 @@ def remove_unwanted(region: Region) -> None:
     tried = Operation.objects.filter(
         branch=OuterRef("id"),
         action=Action.DELETE_TIMELINE,
-        created_at__gt=timezone.now() - AGAIN_AFTER,
+        created_at__gt=clock.now() - AGAIN_AFTER,
     )
     unwanted = Branch.objects.filter(
         ~Exists(held),

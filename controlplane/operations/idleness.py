@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 from django.conf import settings
 from django.db import connection
 from django.db.models import Exists, OuterRef, Q, QuerySet
-from django.utils import timezone
 
+from controlplane import clock
 from controlplane.actors import IDLENESS, acting_as
 from controlplane.compute import observation
 from controlplane.events.changes import endpoint_requested
@@ -36,7 +36,7 @@ def suspend_idle_endpoints(region: Region) -> None:
     Keeps `last_active`. An endpoint is asked three times per timeout, at least every
     LONGEST_BETWEEN_LOOKS.
     """
-    now = timezone.now()
+    now = clock.now()
     # Asked twice a second, of all there are: so no more of them than this. The rest is read of
     # the few that are due.
     timeouts = dict(_active_endpoints(region).values_list("id", "suspend_timeout_seconds"))
@@ -88,7 +88,7 @@ def _take_in(endpoint: Endpoint, activity: datetime | None) -> None:
         return
     if endpoint.last_active is None or last > endpoint.last_active:
         Endpoint.objects.filter(id=endpoint.id).update(last_active=last)
-    if timeout > 0 and timezone.now() - last >= timedelta(seconds=timeout):
+    if timeout > 0 and clock.now() - last >= timedelta(seconds=timeout):
         _suspend(endpoint, last)
 
 

@@ -28,6 +28,8 @@ from procrastinate.exceptions import ConnectorException, UniqueViolation
 from procrastinate.jobs import Job, Status
 from procrastinate.manager import JobManager
 
+from controlplane import clock
+
 log = logging.getLogger(__name__)
 
 LEAST_SHARE = 2  # slots
@@ -104,9 +106,11 @@ class LaneJobs(JobManager):
         lock: str | None = None,
     ) -> None:
         self._end(job)
+        # Procrastinate reckons by this host's clock when, and the queue goes by the database's.
+        at = clock.from_host(retry_at) if retry_at else clock.now()
         await _until_written(
             job,
-            lambda: super(LaneJobs, self).retry_job(job, retry_at, priority, queue, lock),
+            lambda: super(LaneJobs, self).retry_job(job, at, priority, queue, lock),
         )
         await self._look_again(job)
 

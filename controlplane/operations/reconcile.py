@@ -10,8 +10,8 @@ from contextlib import suppress
 from datetime import datetime
 
 from django.db import connection
-from django.utils import timezone
 
+from controlplane import clock
 from controlplane.actors import PLATFORM
 from controlplane.compute import compute
 from controlplane.compute.account_processes import end_stray_accounts
@@ -40,7 +40,7 @@ def reconcile_host(region: Region) -> None:
     A compute that is gone counts as having run until the last look: not for as long as the host
     was down.
     """
-    looking_at, all_seen = timezone.now(), True
+    looking_at, all_seen = clock.now(), True
     says_active = dict(
         Endpoint.objects.filter(
             project__region=region, deleted_at=None, current_state=EndpointState.ACTIVE
@@ -115,7 +115,7 @@ def end_strays(region: Region) -> None:
 def _ended_at(endpoint: Endpoint, seen_at: datetime | None) -> datetime:
     """When a compute that is gone has ended, as far as anybody knows: it was seen at `seen_at`,
     unless it has started since."""
-    now = timezone.now()
+    now = clock.now()
     return min(now, max(filter(None, (seen_at, endpoint.started_at)), default=now))
 
 

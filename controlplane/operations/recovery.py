@@ -4,8 +4,8 @@ before that, the oldest first, where the host's disk has come to its reserve."""
 import logging
 
 from django.db.models import Q
-from django.utils import timezone
 
+from controlplane import clock
 from controlplane.actors import EXPIRY, acting_as
 from controlplane.compute.space import host_space
 from controlplane.events.changes import project_removed
@@ -23,7 +23,7 @@ AT_ONCE = 50
 def remove_unrecovered(region: Region) -> None:
     """Schedule the removal of what is due."""
     kept = Project.objects.filter(region=region, recoverable_until__isnull=False)
-    over = Q(recoverable_until__lte=timezone.now())
+    over = Q(recoverable_until__lte=clock.now())
     for project_id in kept.filter(over).values_list("id", flat=True)[:AT_ONCE]:
         _remove(project_id, over)
     if host_space().is_short and not _makes_room(region):

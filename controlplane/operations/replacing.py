@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import TypeVar
 
-from django.utils import timezone
-
+from controlplane import clock
 from controlplane.events.changes import branch_created, branch_restored, snapshot_deleted
 from controlplane.events.recording import record
 from controlplane.models import (
@@ -97,7 +96,7 @@ def give_up_replacing(operation: Operation) -> None:
     """The branch stays what it was; that which was to keep its data never comes to be, nor does a
     snapshot that was being taken."""
     if details := replacement_of(operation):
-        now = timezone.now()
+        now = clock.now()
         Branch.objects.filter(
             id=details.kept_as, current_state=BranchState.INIT, deleted_at=None
         ).update(deleted_at=now, updated_at=now)

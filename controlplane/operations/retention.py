@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.db.models import Exists, OuterRef, Q
-from django.utils import timezone
 
+from controlplane import clock
 from controlplane.models import UNFINISHED, Branch, Endpoint, Operation, Project, Region
 from controlplane.operations.locks import locked_project
 
@@ -22,7 +22,7 @@ AT_ONCE = 200
 
 def forget_deleted(region: Region) -> None:
     """Delete the rows of what was deleted before the retention, project by project."""
-    before = timezone.now() - timedelta(days=settings.DELETED_RETENTION)
+    before = clock.now() - timedelta(days=settings.DELETED_RETENTION)
     unfinished = Operation.objects.filter(project=OuterRef("id"), status__in=UNFINISHED)
     old = Q(deleted_at__lt=before)
     concerned = Project.objects.filter(

@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from django.utils import timezone
-
+from controlplane import clock
 from controlplane.actors import current_actor
 from controlplane.logs import current
 from controlplane.models import (
@@ -158,7 +157,7 @@ def dispatch(project: Project, *, new: Sequence[Operation] = ()) -> list[Operati
 
 
 def _hand_over(operation: Operation) -> None:
-    now = timezone.now()
+    now = clock.now()
     if operation.status == OperationStatus.SCHEDULING:
         operation.status = OperationStatus.RUNNING
     operation.dispatched_at = now
@@ -213,5 +212,5 @@ def _next_created_at(project: Project) -> datetime:
         .values_list("created_at", flat=True)
         .first()
     )
-    now = timezone.now()
+    now = clock.now()
     return max(now, newest + timedelta(microseconds=1)) if newest else now

@@ -15,8 +15,8 @@ from datetime import timedelta
 
 import psycopg
 from django.db import InterfaceError, OperationalError, connection, transaction
-from django.utils import timezone
 
+from controlplane import clock
 from controlplane.compute import compute
 from controlplane.compute.filesystem import LockTimeout, lock_branches
 from controlplane.compute.patience import OutOfPatience, patience
@@ -69,7 +69,7 @@ def read_schema(reading_id: uuid.UUID) -> None:
         error = without_paths(f"the schema cannot be read: {words}")
     with transaction.atomic():
         SchemaReading.objects.filter(id=reading.id).update(
-            answer=answer, error=error, finished_at=timezone.now()
+            answer=answer, error=error, finished_at=clock.now()
         )
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_notify(%s, %s)", [READINGS, str(reading.id)])
@@ -77,7 +77,7 @@ def read_schema(reading_id: uuid.UUID) -> None:
 
 def forget_readings(region: Region) -> None:
     """Delete those whose request died before it had its answer; any region's worker may."""
-    before = timezone.now() - FORGOTTEN_AFTER
+    before = clock.now() - FORGOTTEN_AFTER
     SchemaReading.objects.filter(created_at__lt=before).delete()
 
 

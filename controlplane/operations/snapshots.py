@@ -1,7 +1,6 @@
 """Deletes snapshots whose time is over."""
 
-from django.utils import timezone
-
+from controlplane import clock
 from controlplane.actors import EXPIRY, acting_as
 from controlplane.events.changes import snapshot_expired
 from controlplane.events.recording import record
@@ -16,7 +15,7 @@ AT_ONCE = 50
 def expire_snapshots(region: Region) -> None:
     """Delete those that are due, each with an operation that removes its data."""
     due = Snapshot.objects.filter(
-        expires_at__lte=timezone.now(), project__region=region, project__deleted_at=None
+        expires_at__lte=clock.now(), project__region=region, project__deleted_at=None
     )
     for snapshot_id, project_id in due.values_list("id", "project_id")[:AT_ONCE]:
         with acting_as(EXPIRY), locked_project(project_id) as project:

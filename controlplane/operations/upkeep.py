@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from django.conf import settings
-from django.utils import timezone
+from django.db.models.functions import Now
 
 from controlplane.compute.binaries import postgres_version
 from controlplane.compute.known_settings import ask_postgres
@@ -76,7 +76,7 @@ def publish(region: Region) -> None:
     space = host_space()
     program = pgbouncer()
     Region.objects.filter(id=region.id).update(
-        worker_seen_at=timezone.now(),
+        worker_seen_at=Now(),
         pooling_available=program is not None,
         pooler_version=_pooler_version(program) if program else "",
         pg_version=int(postgres_version().split(".")[0]),

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import psycopg
-from django.utils import timezone
 
+from controlplane import clock
 from controlplane.compute import branch_data, compute, observation
 from controlplane.compute.branch_data import NoSuchBranchData
 from controlplane.compute.compute import OtherMajorVersion
@@ -163,7 +163,7 @@ def _wake_for_a_long_copy(operation: Operation, parent: Branch) -> None:
     with locked_project(parent.project_id) as project:
         living = Endpoint.objects.filter(id=endpoint.id, deleted_at=None).first()
         if living is not None:
-            now = timezone.now()
+            now = clock.now()
             enter(project, living, EndpointState.ACTIVE, now=now, operations=[operation])
 
 

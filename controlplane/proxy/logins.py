@@ -2,8 +2,8 @@
 in a compute that runs. A pure rule; `logins_in_computes` asks the computes."""
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
+from controlplane import clock
 from controlplane.compute.catalog_reading import is_placeholder, is_verifier, placeholder_of
 from controlplane.models.connecting import RouteRow
 from controlplane.models.reserved_names import is_reserved_role
@@ -22,7 +22,7 @@ class RoleLogin:
 
 def verifier_by_row(row: RouteRow) -> str | None:
     """None where the role may not log in, as far as the rows know."""
-    has_expired = row.valid_until is not None and row.valid_until <= datetime.now(UTC)
+    has_expired = row.valid_until is not None and row.valid_until <= clock.now()
     return None if row.no_login or has_expired else row.verifier or None
 
 

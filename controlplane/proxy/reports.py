@@ -1,9 +1,10 @@
 """Tells the control plane that the proxy is alive, and which endpoints clients came to."""
 
 import asyncio
-import time
+from datetime import datetime
 from functools import partial
 
+from controlplane import clock
 from controlplane.models.connecting import report_alive, report_used
 from controlplane.proxy.control_database import ControlDatabase
 from controlplane.proxy.errors import ControlPlaneSilent
@@ -15,11 +16,11 @@ class Reports:
     def __init__(self, database: ControlDatabase, region: str) -> None:
         self._database = database
         self._region = region
-        # When a client last came to each endpoint, in seconds since 1970.
-        self._used: dict[str, float] = {}
+        # When a client last came to each endpoint.
+        self._used: dict[str, datetime] = {}
 
     def note_use(self, endpoint_id: str) -> None:
-        self._used[endpoint_id] = time.time()
+        self._used[endpoint_id] = clock.now()
 
     async def run(self) -> None:
         """Report until cancelled; what the database does not take is told it later."""

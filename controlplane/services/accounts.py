@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 
 from django.db import connection, transaction
 from django.db.models import Q, QuerySet
-from django.utils import timezone
 
+from controlplane import clock
 from controlplane.events.changes import api_key_created, api_key_revoked
 from controlplane.events.recording import happened, record
 from controlplane.events.refusals import Refusal, refusals
@@ -74,7 +74,7 @@ def create_account(name: str, plan: str = Plan.FREE) -> Account:
 
 def authenticate(key: str, *, address: str) -> ApiKey | None:
     """The key's row, with its account; None where it is unknown, revoked or expired."""
-    now = timezone.now()
+    now = clock.now()
     row = KEY.first(digest=ApiKey.digest_of(key), now=now)
     if row is None:
         return None
@@ -108,7 +108,7 @@ def note_refused(key: str, *, address: str) -> None:
 
 def keys_in_force(key_ids: Collection[int]) -> set[int]:
     """Those of the keys that a request would still be let in with."""
-    keys = _in_force(timezone.now()).filter(id__in=key_ids)
+    keys = _in_force(clock.now()).filter(id__in=key_ids)
     return set(keys.values_list("id", flat=True))
 
 
@@ -126,7 +126,7 @@ def create_key(account: Account, spec: KeySpec, *, by: ApiKey | None = None) -> 
     that has passed, Forbidden for a key that would outlive the one that makes it.
     """
     _check_name("key", spec.name)
-    if spec.expires_at is not None and spec.expires_at <= timezone.now():
+    if spec.expires_at is not None and spec.expires_at <= clock.now():
         raise Unprocessable("expires_at must be in the future")
     ends = by.expires_at if by is not None else None
     if ends is not None and (spec.expires_at is None or spec.expires_at > ends):
@@ -156,7 +156,7 @@ def revoke_key(account: Account, key_id: int) -> ApiKey:
         if row is None:
             raise NotFound("API key not found")
         if row.revoked_at is None:
-            row.revoked_at = timezone.now()
+            row.revoked_at = clock.now()
             row.save(update_fields=["revoked_at"])
             record(api_key_revoked(row))
     return row

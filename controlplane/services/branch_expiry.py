@@ -4,8 +4,7 @@ the project's lock; that they go is the work of `operations.expiry`."""
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from django.utils import timezone
-
+from controlplane import clock
 from controlplane.models import Branch
 from controlplane.operations.branch_deletion import children_of
 from controlplane.services.errors import Unprocessable
@@ -28,7 +27,7 @@ def set_expiry(branch: Branch, asked: Expiry) -> bool:
     It is rounded up to whole seconds, as it is answered, so that what was answered may be sent
     back and changes nothing. Raises Unprocessable for one in the past.
     """
-    now = timezone.now()
+    now = clock.now()
     end = asked.at if asked.ttl_seconds is None else now + timedelta(seconds=asked.ttl_seconds)
     end = end and _in_whole_seconds(end)
     if end == branch.expires_at:

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
 
-from django.utils import timezone
-
+from controlplane import clock
 from controlplane.events.catalog import password_reset
 from controlplane.events.changes import (
     branch_created,
@@ -221,7 +220,7 @@ def update_branch(
             refuse_impossible_expiry(branch)
         elif changes.protected:
             refuse_to_depend_on(branch, "protected")
-        branch.updated_at = timezone.now()
+        branch.updated_at = clock.now()
         branch.save(update_fields=[*CHANGED, "updated_at"])
         if changed := differences(before, _told_of(branch)):
             record(branch_updated(project, branch, changed))
@@ -246,7 +245,7 @@ def set_default_branch(account: Account, project_id: str, branch_id: str) -> Bra
             raise Unprocessable("branch not ready yet")
         refuse_while_deleting(branch, unfinished(project.id))
         refuse_to_depend_on(branch, "the default")
-        now = timezone.now()
+        now = clock.now()
         if not branch.default:
             _set_default(project, branch, now)
     with_consumed_branches([branch])

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from django.db.models import QuerySet
-from django.utils import timezone
 
+from controlplane import clock
 from controlplane.events.catalog import (
     database_created,
     database_deleted,
@@ -74,7 +74,7 @@ def changing_catalog(account: Account, project_id: str, branch_id: str) -> Itera
         if not change.events:
             return
         branch.catalog_revision += 1
-        branch.updated_at = timezone.now()
+        branch.updated_at = clock.now()
         branch.save(update_fields=["catalog_revision", "updated_at"])
         endpoint = Endpoint.objects.filter(branch=branch, deleted_at=None).first()
         change.operations = _follow(project, branch, endpoint, operations) if endpoint else []
@@ -131,7 +131,7 @@ def reset_password(
     with changing_catalog(account, project_id, branch_id) as change:
         role = find_role(change.branch, name)
         set_password(role, password, store=change.project.store_passwords)
-        role.updated_at = role.sessions_end_at = timezone.now()
+        role.updated_at = role.sessions_end_at = clock.now()
         role.save()
         change.events.append(password_reset(change.project, change.branch, role))
     return role, password, change.operations
@@ -175,7 +175,7 @@ def delete_role(
             raise Unprocessable(
                 f"the role owns databases: {', '.join(names)}; give them another owner first"
             )
-        role.deleted_at = role.updated_at = timezone.now()
+        role.deleted_at = role.updated_at = clock.now()
         role.save(update_fields=["deleted_at", "updated_at"])
         change.events.append(role_deleted(change.project, change.branch, role))
     return role, change.operations
@@ -227,7 +227,7 @@ def update_database(
             database.owner_name = owner_name
         after = {"name": database.name, "owner_name": database.owner_name}
         if changes := differences(before, after):
-            database.updated_at = timezone.now()
+            database.updated_at = clock.now()
             database.save(update_fields=["name", "owner_name", "updated_at"])
             change.events.append(database_updated(change.project, change.branch, name, changes))
     return database, change.operations
@@ -239,7 +239,7 @@ def delete_database(
     """Raises NotFound."""
     with changing_catalog(account, project_id, branch_id) as change:
         database = find_database(change.branch, name)
-        database.deleted_at = database.updated_at = timezone.now()
+        database.deleted_at = database.updated_at = clock.now()
         database.save(update_fields=["deleted_at", "updated_at"])
         change.events.append(database_deleted(change.project, change.branch, database))
     return database, change.operations

@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from django.utils import timezone
-
+from controlplane import clock
 from controlplane.models import Account, Consumed, Project, Span, Usage
 from controlplane.models.consumed import NOTHING, next_period, period_of, previous_period
 from controlplane.models.consumption import (
@@ -101,7 +100,7 @@ def account_history(
     account: Account, *, since: datetime, until: datetime, granularity: str
 ) -> list[Period]:
     """Of all its projects together. Raises Invalid, OutsideBounds."""
-    by, now = GRANULARITIES[granularity], timezone.now()
+    by, now = GRANULARITIES[granularity], clock.now()
     since, until = _rounded(by, since, until, now)
     return _periods(account, by, history_of_account(account.id, by.span, since, until), now)
 
@@ -118,7 +117,7 @@ def projects_history(
 ) -> list[ProjectHistory]:
     """Of each of its projects, deleted ones too, in the order of their ids: those that follow the
     id `after`, and of these `only` the named, if any are. Raises Invalid, OutsideBounds."""
-    by, now = GRANULARITIES[granularity], timezone.now()
+    by, now = GRANULARITIES[granularity], clock.now()
     since, until = _rounded(by, since, until, now)
     ids = _page(account, by, since, until, after=after, limit=limit, only=only)
     history = history_of_projects(account.id, ids, by.span, since, until)
@@ -135,7 +134,7 @@ def projects_by_period(
 ) -> list[ProjectPeriod]:
     """What each project, at most `limit` of them, consumed in each of the periods that the time
     touches, by default the present one. Raises Invalid, OutsideBounds."""
-    now = timezone.now()
+    now = clock.now()
     since, until = _rounded(MONTHLY, since or now, until or now, now)
     ids = _page(account, MONTHLY, since, until, after=after, limit=limit)
     history = history_of_projects(account.id, ids, Span.MONTH, since, until)

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from django.utils import timezone
-
+from controlplane import clock
 from controlplane.compute.configuration import default_settings
 from controlplane.compute.offered_settings import Offered, offered
 from controlplane.compute.postgres_settings import from_json
@@ -189,7 +188,7 @@ def update_endpoint(
         if branch_id is not None and reassigned:
             refuse_while_replaced(left, operations)
             endpoint.branch = _free_branch(project, branch_id, operations)
-        endpoint.updated_at = timezone.now()
+        endpoint.updated_at = clock.now()
         endpoint.save(update_fields=[*replaced, "branch", "updated_at"])
         steps = _steps(endpoint, left, before, pending or endpoint.current_state)
         change = _scheduled(project, endpoint, operations, steps)
@@ -278,7 +277,7 @@ def delete_endpoint(account: Account, project_id: str, endpoint_id: str) -> Endp
         endpoint = find_endpoint(project, endpoint_id)
         waiting = Operation.objects.filter(endpoint=endpoint, status=OperationStatus.SCHEDULING)
         withdraw(list(waiting), OperationStatus.FAILED, "the endpoint was deleted")
-        now = timezone.now()
+        now = clock.now()
         # Counts the time it ran; the caller still gets it as it was.
         Endpoint.objects.get(id=endpoint.id).enter(EndpointState.IDLE, now=now)
         Endpoint.objects.filter(id=endpoint.id).update(deleted_at=now)

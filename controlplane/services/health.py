@@ -9,8 +9,8 @@ from typing import Any
 
 from django.conf import settings
 from django.db import connection
-from django.utils import timezone
 
+from controlplane import clock
 from controlplane.events import outbox
 from controlplane.models import Lane, Region
 
@@ -114,7 +114,7 @@ def _slow(lane: dict[str, Any]) -> dict[str, str]:
 
 
 def _described(region: Region) -> dict[str, Any]:
-    now = timezone.now()
+    now = clock.now()
     seen = {"worker": region.worker_seen_at, "proxy": region.proxy_seen_at}
     return {
         "id": region.id,

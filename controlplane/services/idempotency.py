@@ -22,9 +22,9 @@ from datetime import timedelta
 
 from cryptography.fernet import InvalidToken
 from django.db import OperationalError, connection, transaction
-from django.utils import timezone
 from psycopg.errors import QueryCanceled
 
+from controlplane import clock
 from controlplane.models import ApiKey, IdempotentRequest
 from controlplane.services.errors import Conflict, Invalid, Unprocessable
 from controlplane.services.passwords import decrypt, encrypt
@@ -84,7 +84,7 @@ def claimed(api_key: ApiKey, key: str, fingerprint: str) -> Iterator[Claim]:
     with transaction.atomic():
         _lock(lock_of(api_key.id, key))
         # A statement of its own after the lock: it sees what the one before us has committed.
-        since = timezone.now() - KEPT_FOR
+        since = clock.now() - KEPT_FOR
         earlier = IdempotentRequest.objects.filter(api_key=api_key, key=key, created_at__gt=since)
         if row := earlier.first():
             raise AnsweredBefore(_answer_of(row, fingerprint))

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from django.utils import timezone
-
+from controlplane import clock
 from controlplane.events.changes import project_updated
 from controlplane.events.differences import differences
 from controlplane.events.recording import record
@@ -61,7 +60,7 @@ def update_project(
         if changes.history_retention_seconds not in (None, project.history_retention_seconds):
             plan_limits.check_history(account, changes.history_retention_seconds)
             project.history_retention_seconds = changes.history_retention_seconds
-        project.updated_at = timezone.now()
+        project.updated_at = clock.now()
         project.save()
         operations = []
         if project.replicates_logically and not replicated:

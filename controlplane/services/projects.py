@@ -8,8 +8,8 @@ from datetime import timedelta
 from django.conf import settings
 from django.db import connection, transaction
 from django.db.models import Q, QuerySet
-from django.utils import timezone
 
+from controlplane import clock
 from controlplane.events.catalog import database_created, role_created
 from controlplane.events.changes import (
     branch_created,
@@ -152,7 +152,7 @@ def list_projects(
     if after is None and only is None and not search and not recoverable and within is None:
         first = FIRST_PROJECTS.rows({"account": account}, account=account.id, limit=limit)
         return list(with_consumed_projects(first))
-    listed = Q(recoverable_until__gt=timezone.now()) if recoverable else Q(deleted_at=None)
+    listed = Q(recoverable_until__gt=clock.now()) if recoverable else Q(deleted_at=None)
     projects = _projects_of(account).filter(listed).order_by("-created_at", "id")
     if only is not None:
         projects = projects.filter(id=only)
@@ -249,7 +249,7 @@ def delete_project(account: Account, project_id: str) -> Project:
         project = lock_project(account, project_id)
         if project.deleted_at is not None:
             return project
-        now = timezone.now()
+        now = clock.now()
         waiting = Operation.objects.filter(project=project, status=OperationStatus.SCHEDULING)
         given_up = list(waiting)
         withdraw(given_up, OperationStatus.FAILED, "the project was deleted")

@@ -1,8 +1,8 @@
 """Recovers deleted projects, within the hours that the server keeps their data."""
 
 from django.db import transaction
-from django.utils import timezone
 
+from controlplane import clock
 from controlplane.events.changes import project_recovered
 from controlplane.events.recording import record, together
 from controlplane.models import Account, Branch, Endpoint, EndpointState, Project
@@ -26,7 +26,7 @@ def recover_project(account: Account, project_id: str) -> tuple[Project, list[Br
         project = lock_project(account, project_id)
         if project.deleted_at is None:
             raise Conflict("the project is not deleted")
-        now = timezone.now()
+        now = clock.now()
         if project.recoverable_until is None or project.recoverable_until <= now:
             raise NotFound("project not found")
         endpoints = Endpoint.objects.filter(project=project, deleted_at=project.deleted_at)

@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from django.utils import timezone
-
+from controlplane import clock
 from controlplane.events.recording import happened, record
 from controlplane.events.types import EventType
 from controlplane.models import (
@@ -140,7 +139,7 @@ def _apply(given_up: GivenUp) -> list[Step]:
     before = _configure(given_up, endpoint, details) if details.before else None
     if before is None and not details.from_branch_id:
         raise Conflict("the endpoint has these settings already")
-    endpoint.updated_at = timezone.now()
+    endpoint.updated_at = clock.now()
     endpoint.save(update_fields=["branch", *CONFIGURED, "updated_at"])
     _tell(endpoint, had)
     step = Step(

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from django.db import transaction
-from django.utils import timezone
 
+from controlplane import clock
 from controlplane.models import (
     UNFINISHED,
     Account,
@@ -142,7 +142,7 @@ def _begin(project: Project, branch: Branch, database_name: str, wanted: str) ->
     reading = SchemaReading(branch=branch, database_name=database.name, format=wanted)
     if database.applied_name is None:
         # Nobody has been in it: the branch's next compute makes it.
-        reading.finished_at = timezone.now()
+        reading.finished_at = clock.now()
         return reading
     reading.database_name = database.applied_name
     with transaction.atomic():

@@ -4,8 +4,7 @@ place of a branch's data. The data of each is a hidden branch."""
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.utils import timezone
-
+from controlplane import clock
 from controlplane.events.catalog import password_reset
 from controlplane.events.changes import (
     branch_created,
@@ -104,7 +103,7 @@ def create_snapshot(
     Raises NotFound, Locked, RegionFull, Unprocessable.
     """
     refuse_points_in_time(lsn=spec.lsn, timestamp=spec.timestamp)
-    now = timezone.now()
+    now = clock.now()
     _refuse_past(spec.expires_at, now)
     with changing_project(account, project_id) as project:
         branch = find_branch(project, branch_id)
@@ -143,7 +142,7 @@ def update_snapshot(
 ) -> Snapshot:
     """Raises NotFound, Unprocessable."""
     if changes.sets_expiry:
-        _refuse_past(changes.expires_at, timezone.now())
+        _refuse_past(changes.expires_at, clock.now())
     with changing_project(account, project_id) as project:
         snapshot = find_snapshot(project, snapshot_id)
         before = _told_of(snapshot)
@@ -216,7 +215,7 @@ def _target(project: Project, snapshot: Snapshot, branch_id: str | None) -> Bran
 
 def _old(branch: Branch) -> str:
     """The name of the branch that keeps what the branch was."""
-    ending = timezone.now().strftime("_old_%Y-%m-%dT%H:%M:%S.%fZ")
+    ending = clock.now().strftime("_old_%Y-%m-%dT%H:%M:%S.%fZ")
     return branch.name[: LONGEST_NAME - len(ending)] + ending
 
 

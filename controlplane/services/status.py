@@ -9,8 +9,8 @@ from importlib import metadata
 from typing import Any
 
 from django.db.models import Count, Q
-from django.utils import timezone
 
+from controlplane import clock
 from controlplane.compute.pooler_settings import keeps_prepared_statements
 from controlplane.events import outbox
 from controlplane.models import Account, Endpoint, EndpointState, Region
@@ -91,7 +91,7 @@ def service_details(account: Account) -> ServiceDetails:
 
 def _host(region: Region, computes: dict[str, int]) -> HostStatus:
     missing = region.silent_processes()
-    now = timezone.now()
+    now = clock.now()
     return HostStatus(
         id=region.id,
         name=region.name,

@@ -3,8 +3,7 @@
 import uuid
 from datetime import timedelta
 
-from django.utils import timezone
-
+from controlplane import clock
 from controlplane.models import Action, Endpoint, EndpointState, Lane, Operation, OperationStatus
 from controlplane.models.reading import Reading
 from controlplane.operations.actions import STARTS
@@ -92,7 +91,7 @@ def _refuse_too_early(endpoint: Endpoint) -> None:
     if not failures:
         return
     pause = timedelta(seconds=min(2 ** len(failures), LONGEST_PAUSE))
-    wait = failures[0].updated_at + pause - timezone.now()
+    wait = failures[0].updated_at + pause - clock.now()
     if wait > timedelta(0):
         raise WakePostponed(
             f"endpoint could not start: {failures[0].error} "

@@ -1,8 +1,8 @@
 """What became of a webhook's deliveries, for its owner; tests of it, and deliveries sent again."""
 
 from django.db.models import QuerySet
-from django.utils import timezone
 
+from controlplane import clock
 from controlplane.events import outbox
 from controlplane.events.recording import happened
 from controlplane.events.types import EventType
@@ -47,7 +47,7 @@ def test_webhook(account: Account, webhook_id: str) -> WebhookDelivery:
             EventType.WEBHOOK_TEST, account_id=None, summary=f"The webhook {webhook.id} is tested"
         )
         event.save(force_insert=True)
-        now = timezone.now()
+        now = clock.now()
         delivery = WebhookDelivery.objects.create(
             webhook=webhook, event=event, asked_for=True, next_attempt_at=now, gives_up_at=now
         )
@@ -63,7 +63,7 @@ def resend(account: Account, webhook_id: str, delivery_id: str) -> WebhookDelive
     """
     with changing_webhook(account, webhook_id) as webhook:
         delivery = _find(webhook, delivery_id)
-        now = timezone.now()
+        now = clock.now()
         delivery.status = DeliveryStatus.PENDING
         delivery.asked_for = True
         delivery.next_attempt_at, delivery.gives_up_at = now, now + TRIED_FOR

@@ -7,8 +7,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from django.db import transaction
-from django.utils import timezone
 
+from controlplane import clock
 from controlplane.events import outbox
 from controlplane.events.recording import happened, record
 from controlplane.events.types import EventType
@@ -129,7 +129,7 @@ def update_webhook(account: Account, webhook_id: str, wanted: WebhookChanges) ->
             webhook.disabled_reason = ""
             begin_anew(webhook)
             outbox.enqueue_sending(webhook)
-        webhook.updated_at = timezone.now()
+        webhook.updated_at = clock.now()
         webhook.save()
         _record(
             EventType.WEBHOOK_UPDATED, webhook, f"The webhook {webhook.id} was changed", changes
@@ -157,7 +157,7 @@ def rotate_secret(
     """
     secret = _checked_secret(wanted)
     with changing_webhook(account, webhook_id) as webhook:
-        now = timezone.now()
+        now = clock.now()
         webhook.previous_secret, webhook.previous_secret_until = webhook.secret, now + TURNING
         webhook.secret = signing.encrypt(secret)
         webhook.updated_at = now

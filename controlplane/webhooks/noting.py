@@ -5,8 +5,8 @@ import uuid
 from datetime import datetime, timedelta
 
 from django.db import transaction
-from django.utils import timezone
 
+from controlplane import clock
 from controlplane.actors import PLATFORM, acting_as
 from controlplane.events.recording import happened, record
 from controlplane.events.types import EventType
@@ -31,7 +31,7 @@ UNSHOWABLE = re.compile(r"[^\t\n\x20-\x7e\xa0-\ud7ff\ue000-\uffff\U00010000-\U00
 def note(delivery: WebhookDelivery, outcome: Outcome, *, sender: uuid.UUID) -> bool:
     """Write the attempt; False where it does not count, as the webhook is gone or another job
     sends for it."""
-    now = timezone.now()
+    now = clock.now()
     with transaction.atomic():
         # No key update: events, with deliveries that refer to it, may be written meanwhile.
         webhook = (
@@ -80,7 +80,7 @@ def _delivered(webhook: Webhook, delivery: WebhookDelivery, now: datetime) -> No
 def begin_anew(webhook: Webhook) -> None:
     """Have nothing be held against the webhook any more, and all that is pending be due. The
     caller has it locked, and saves it."""
-    now = timezone.now()
+    now = clock.now()
     pending = webhook.deliveries.filter(status=DeliveryStatus.PENDING, next_attempt_at__gt=now)
     pending.update(next_attempt_at=now)
     _fares_well(webhook)

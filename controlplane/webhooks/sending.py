@@ -24,8 +24,8 @@ from cryptography.fernet import InvalidToken
 from django.conf import settings
 from django.db import connection
 from django.db.models import Min, Q
-from django.utils import timezone
 
+from controlplane import clock
 from controlplane.events import outbox
 from controlplane.events.shape import as_message
 from controlplane.models import DeliveryStatus, Webhook, WebhookDelivery
@@ -61,7 +61,7 @@ def send_deliveries(webhook_id: str) -> None:
 
 
 def _next_due(webhook_id: str, sender: uuid.UUID) -> WebhookDelivery | None:
-    now = timezone.now()
+    now = clock.now()
     due = WebhookDelivery.objects.filter(
         Q(webhook__held_until=None) | Q(webhook__held_until__lte=now),
         webhook=webhook_id,
@@ -74,7 +74,7 @@ def _next_due(webhook_id: str, sender: uuid.UUID) -> WebhookDelivery | None:
 
 
 def _attempt(delivery: WebhookDelivery) -> Outcome:
-    webhook, now = delivery.webhook, timezone.now()
+    webhook, now = delivery.webhook, clock.now()
     body = json.dumps(as_message(delivery.event), separators=(",", ":")).encode()
     try:
         headers = _headers(delivery, body, now)
@@ -115,4 +115,4 @@ def _provide_for_the_rest(webhook_id: str, sender: uuid.UUID) -> None:
     due = pending.aggregate(due=Min("next_attempt_at"))["due"]
     if due is not None:
         at = max(due, webhook.held_until or due)
-        outbox.enqueue_sending(webhook, at=at if at > timezone.now() else None)
+        outbox.enqueue_sending(webhook, at=at if at > clock.now() else None)

@@ -6,8 +6,8 @@ from datetime import timedelta
 
 from django.conf import settings
 from django.db.models import Exists, OuterRef, Q
-from django.utils import timezone
 
+from controlplane import clock
 from controlplane.events import outbox
 from controlplane.models import DeliveryStatus, Region, Webhook, WebhookDelivery
 from controlplane.models.webhook import TRIED_FOR
@@ -29,7 +29,7 @@ def look_after_webhooks(region: Region) -> None:
 
 
 def _forget_old() -> None:
-    before = timezone.now() - timedelta(days=settings.WEBHOOK_RETENTION)
+    before = clock.now() - timedelta(days=settings.WEBHOOK_RETENTION)
     old = WebhookDelivery.objects.filter(ended_at__lt=before).order_by("ended_at")
     WebhookDelivery.objects.filter(id__in=old.values("id")[:AT_ONCE]).delete()
 
@@ -37,7 +37,7 @@ def _forget_old() -> None:
 def _give_up_overdue() -> None:
     """Give up what is too old where nobody takes anything: behind a receiver that is down for
     long more gathers than is ever tried, and what is switched off sends nothing."""
-    now = timezone.now()
+    now = clock.now()
     overdue = WebhookDelivery.objects.filter(
         Q(webhook__enabled=False) | Q(webhook__failing_since__lt=now - TRIED_FOR),
         status=DeliveryStatus.PENDING,
@@ -56,7 +56,7 @@ def _give_up_overdue() -> None:
 
 
 def _forget_previous_secrets() -> None:
-    Webhook.objects.filter(previous_secret_until__lt=timezone.now()).update(
+    Webhook.objects.filter(previous_secret_until__lt=clock.now()).update(
         previous_secret="", previous_secret_until=None
     )
 
@@ -67,7 +67,7 @@ def _send_what_was_lost() -> None:
     Jobs and deliveries are written together, so this finds something only after someone has
     emptied the queue by hand.
     """
-    before = timezone.now() - OVERDUE
+    before = clock.now() - OVERDUE
     due = WebhookDelivery.objects.filter(
         webhook=OuterRef("id"), status=DeliveryStatus.PENDING, next_attempt_at__lt=before
     )

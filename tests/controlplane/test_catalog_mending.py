@@ -133,7 +133,7 @@ class TestRound:
         self, endpoint: Endpoint, region: Region, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         now = 1000.0
-        monkeypatch.setattr(catalog_mending.time, "monotonic", lambda: now)
+        monkeypatch.setattr(f"{catalog_mending.__name__}.time.monotonic", lambda: now)
         self.fall_behind(endpoint)
         tried = []
         for _ in range(60):
@@ -152,7 +152,7 @@ class TestRound:
         role.catalog_error, role.catalog_error_of = "refused", role.created_at
         role.save()
         now = 1000.0
-        monkeypatch.setattr(catalog_mending.time, "monotonic", lambda: now)
+        monkeypatch.setattr(f"{catalog_mending.__name__}.time.monotonic", lambda: now)
         mend_catalogs(region)
         assert (self.mendings(), catalog_mending.endpoints_behind()) == (0, 0)
         now += catalog_mending.PAUSE_OF_REFUSED

@@ -5,9 +5,9 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.utils import timezone
 from ninja import Field, Schema
 
+from controlplane import clock
 from controlplane.api.fields import Timestamp
 from controlplane.api.responses.shared import Cursor, subscription_type
 from controlplane.models import Account, Consumed
@@ -117,7 +117,7 @@ Framed = Callable[[Timeframe], dict[str, Any]]
 
 
 def projects_consumption(found: Sequence[ProjectPeriod]) -> dict[str, Any]:
-    now = timezone.now()
+    now = clock.now()
     answer: dict[str, Any] = {
         "projects": [_project_period(one, now) for one in found],
         "periods_in_response": len({one.period_id for one in found}),

@@ -3,10 +3,10 @@
 from typing import Any
 from uuid import UUID
 
-from django.utils import timezone
 from ninja import Schema
 from pydantic import Field
 
+from controlplane import clock
 from controlplane.actors import ActorType
 from controlplane.api.fields import Moment, Timestamp
 from controlplane.api.responses.shared import Cursor
@@ -56,7 +56,7 @@ class OperationOut(Schema):
 
     @staticmethod
     def resolve_total_duration_ms(operation: Operation) -> int:
-        return operation.duration_ms(timezone.now())
+        return operation.duration_ms(clock.now())
 
 
 class StepOut(Schema):

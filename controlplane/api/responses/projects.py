@@ -3,10 +3,10 @@
 from datetime import datetime
 from typing import Any
 
-from django.utils import timezone
 from ninja import Schema
 from pydantic import Field
 
+from controlplane import clock
 from controlplane.api.fields import Timestamp
 from controlplane.api.responses.branches import BranchOut
 from controlplane.api.responses.catalog import DatabaseOut, RoleOut
@@ -95,7 +95,7 @@ class ProjectListItemOut(Schema):
 
     @staticmethod
     def resolve_quota_reset_at(project: Project) -> datetime:
-        return next_period(timezone.now())
+        return next_period(clock.now())
 
     @staticmethod
     def resolve_compute_last_active_at(project: Project) -> datetime | None:
@@ -143,11 +143,11 @@ class ProjectOut(ProjectListItemOut):
 
     @staticmethod
     def resolve_consumption_period_start(project: Project) -> datetime:
-        return period_of(timezone.now())
+        return period_of(clock.now())
 
     @staticmethod
     def resolve_consumption_period_end(project: Project) -> datetime:
-        return next_period(timezone.now())
+        return next_period(clock.now())
 
     @staticmethod
     def resolve_owner(project: Project) -> dict[str, str | int]:

@@ -7,8 +7,8 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connection, transaction
 from django.db.models import Count, Q
-from django.utils import timezone
 
+from controlplane import clock
 from controlplane.models import (
     UNFINISHED,
     EndpointState,
@@ -167,4 +167,4 @@ def _counted(regions: Any) -> Any:
 
 
 def _ago(at: datetime | None) -> str:
-    return f"{(timezone.now() - at).total_seconds():.0f} s ago" if at else "never"
+    return f"{(clock.now() - at).total_seconds():.0f} s ago" if at else "never"

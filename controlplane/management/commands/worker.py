@@ -20,6 +20,7 @@ from procrastinate.contrib.django import app as django_app
 from procrastinate.exceptions import ConnectorException
 from psycopg.errors import RaiseException
 
+from controlplane import clock
 from controlplane.compute.binaries import postgres_bin
 from controlplane.compute.state_directory import prepare_state_directory, sole_holder
 from controlplane.database.version import OtherVersion, refuse_other_version
@@ -188,7 +189,7 @@ async def revive_jobs(app: App, queues: Sequence[str], *, silent_for: float) -> 
         for job in stalled:
             fields = {"job": job.id, **job.task_kwargs}
             try:
-                await app.job_manager.retry_job(job)
+                await app.job_manager.retry_job(job, retry_at=clock.now())
             except ConnectorException as error:
                 if not isinstance(error.__cause__, RaiseException):
                     raise

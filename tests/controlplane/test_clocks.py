@@ -1,0 +1,194 @@
+"""One clock, the database's, for whatever processes tell each other: a host's own may be wrong."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+import pytest
+import time_machine
+from django.db import connection
+from procrastinate.jobs import Job
+from procrastinate.testing import InMemoryConnector
+
+from controlplane import clock
+from controlplane.compute.catalog_reading import end_sessions_begun_before
+from controlplane.database.base import BoundedConnection, check_good
+from controlplane.models import Account, Region
+from controlplane.operations.lane_jobs import LaneJobs
+from controlplane.operations.upkeep import publish
+from controlplane.services.health import examine
+from controlplane.services.waking import start_for_client
+from tests.controlplane.rows import make_project
+from tests.support.bare_postgres import SUPERUSER, BarePostgres
+from tests.support.stack import ROOT, Stack
+
+HOUR = 3600.0
+
+
+@pytest.fixture(autouse=True)
+def _as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test makes of this process's clock ends with it."""
+    monkeypatch.setattr(clock, "_offset", clock._offset)
+    monkeypatch.setattr(clock, "_asked_at", clock._asked_at)
+
+
+def shifted(seconds: float) -> AbstractContextManager[Any]:
+    """This process's clock says another time within the block, and goes on from there."""
+    there = datetime.now(UTC) + timedelta(seconds=seconds)
+    return time_machine.travel(there, tick=True)
+
+
+def database_time() -> datetime:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT clock_timestamp()")
+        return cursor.fetchone()[0]  # type: ignore[no-any-return]
+
+
+@pytest.fixture(params=[HOUR, -15, -HOUR])
+def wrong_clock(request: pytest.FixtureRequest, region: Region) -> Iterator[None]:
+    """A host with a wrong clock, in a service that is well."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE controlplane_region SET worker_seen_at = now(), proxy_seen_at = now()"
+        )
+    with shifted(request.param):
+        yield
+
+
+@pytest.mark.usefixtures("wrong_clock")
+class TestWrongClock:
+    def test_it_tells_the_databases_time(self) -> None:
+        assert abs(clock.now() - database_time()) < timedelta(seconds=1)
+
+    def test_the_service_works(self) -> None:
+        health = examine()
+        assert (health.status, health.missing) == ("ok", [])
+        seen = health.details["regions"][0]["seen_seconds_ago"]
+        assert all(0 <= seconds < 5 for seconds in seen.values())
+
+    def test_an_endpoint_can_be_woken_and_its_times_are_true(self, account: Account) -> None:
+        project = make_project(account, Region.objects.get())
+        assert start_for_client(project.endpoints.get().id)
+        started = project.operations.get(status="running")
+        assert abs(started.created_at - database_time()) < timedelta(seconds=1)
+        assert started.dispatched_at is not None
+        assert abs(started.dispatched_at - database_time()) < timedelta(seconds=1)
+
+    def test_a_job_is_tried_again_when_its_time_has_come(self) -> None:
+        asked: list[datetime] = []
+
+        class Queue(InMemoryConnector):
+            async def execute_query_async(self, query: str, **arguments: Any) -> None:
+                asked.append(arguments["retry_at"])
+
+        job = Job(
+            id=1, queue="q", lock=None, queueing_lock=None, task_name="t", worker_id=1, attempts=0
+        )
+        lane = LaneJobs(Queue(), slots=2)
+        asyncio.run(lane.retry_job(job))
+        # As Procrastinate has it, by the host.
+        asyncio.run(lane.retry_job(job, datetime.now(UTC) + timedelta(seconds=1)))
+        at_once, later = (at - database_time() for at in asked)
+        assert abs(at_once) < timedelta(seconds=1)
+        assert timedelta(0) < later < timedelta(seconds=2)
+
+    def test_a_computes_times_are_translated(self) -> None:
+        """It has its host's clock."""
+        host = datetime.now(UTC)
+        assert abs(clock.from_host(host) - database_time()) < timedelta(seconds=1)
+        assert abs(clock.to_host(clock.from_host(host)) - host) < timedelta(milliseconds=10)
+
+
+def test_a_host_that_is_behind_takes_work(region: Region) -> None:
+    with shifted(-15):
+        publish(region)
+    region.refresh_from_db()
+    assert not region.is_away
+    assert "worker" not in region.silent_processes()
+
+
+def test_a_late_answer_makes_the_clock_no_worse() -> None:
+    clock._offset, right = None, datetime.now(UTC)
+    began = clock.running_for()
+    clock.take_in(right, asked=began - 0.001, answered=began + 0.001)
+    exact = right.timestamp() - began
+    # It came to be read ten seconds after it was sent.
+    clock.take_in(right + timedelta(seconds=1), asked=began + 1, answered=began + 11)
+    assert clock._offset == pytest.approx(exact, abs=0.001)
+    clock.take_in(right + timedelta(seconds=HOUR), asked=began, answered=began)
+    assert clock._offset == pytest.approx(exact + HOUR, abs=0.01)
+
+
+def connected(cluster: BarePostgres, user: str = SUPERUSER) -> BoundedConnection:
+    return BoundedConnection.connect(
+        host=str(cluster.directory), port=cluster.port, user=user, dbname="postgres"
+    )
+
+
+def test_a_process_asks_what_time_it_is_now_and_then(bare_cluster: BarePostgres) -> None:
+    with connected(bare_cluster) as kept:
+        clock._offset = wrong = time.time() - clock.running_for() + HOUR
+        clock._asked_at = clock.running_for()
+        check_good(kept)
+        assert clock._offset == wrong
+        clock._asked_at -= clock.GOOD_FOR + 1
+        check_good(kept)
+        assert abs(clock.now().timestamp() - time.time()) < 1
+        assert kept.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+
+
+def test_a_new_password_ends_the_sessions_begun_before_it(bare_cluster: BarePostgres) -> None:
+    """A compute dates its sessions by its host, a new password is dated by the database."""
+    clock._offset = time.time() - clock.running_for() - HOUR  # the host is an hour ahead
+    before = clock.now()
+    with connected(bare_cluster) as platform:
+        platform.autocommit = True
+        platform.execute("CREATE ROLE clocked LOGIN")
+        with connected(bare_cluster, "clocked") as client:
+            client.execute("SELECT 1")
+            end_sessions_begun_before(platform, "clocked", before)
+            client.execute("SELECT 1")
+            end_sessions_begun_before(platform, "clocked", clock.now())
+            with pytest.raises(psycopg.errors.AdminShutdown):
+                client.execute("SELECT 1")
+        platform.execute("DROP ROLE clocked")
+
+
+# A whole process whose clock is an hour ahead, or behind, of the others'.
+PROCESS = """
+import sys, datetime, time_machine
+at = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=float(sys.argv[1]))
+time_machine.travel(at, tick=True).start()
+import django
+django.setup()
+from controlplane.services.health import examine
+print(examine().missing)
+"""
+
+
+@pytest.mark.parametrize("seconds", [HOUR, -HOUR])
+def test_a_process_with_a_wrong_clock_finds_the_running_service_well(
+    stack: Stack, seconds: float
+) -> None:
+    environment = {
+        **os.environ,
+        "DJANGO_SETTINGS_MODULE": "controlplane.settings",
+        "PERCH_STATE_DIR": str(stack.state_dir),
+    }
+    asked = subprocess.run(
+        [sys.executable, "-c", PROCESS, str(seconds)],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert asked.stdout.strip() == "[]", asked.stderr
