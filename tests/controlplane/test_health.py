@@ -188,8 +188,9 @@ def frozen_metadata(stack: Stack) -> Iterator[None]:
     """Stop the service's own Postgres, all its processes, as SIGSTOP does."""
     frozen = []
     for process in psutil.Process(stack.process.pid).children(recursive=True):
-        if SIGNS["metadata"] in " ".join(process.cmdline()) + " ":
-            frozen += [process, *process.children(recursive=True)]
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if SIGNS["metadata"] in " ".join(process.cmdline()) + " ":
+                frozen += [process, *process.children(recursive=True)]
     assert frozen
     try:
         for process in frozen:
