@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,10 +15,12 @@ from controlplane.compute import metadata
 from controlplane.compute.accounts import running_as, service_account
 from controlplane.compute.binaries import postgres_bin
 from controlplane.compute.process import last_words
+from controlplane.compute.progress import Watch, wait_while_it_gets_on
 from controlplane.compute.state_directory import hold_state_directory
 from controlplane.database.version import conninfo
 
-READY_WITHIN = 60.0  # seconds
+# Seconds in which a Postgres that starts does nothing; it may have a long log to redo.
+STILL_BOUND = 60.0
 WHAT_TO_DO = (
     "name in PERCH_POSTGRES_BIN, for this command alone, the programs of a Postgres as new as the "
     "server of DATABASE_URL"
@@ -63,11 +64,13 @@ def metadata_cluster(*, mark: str) -> Iterator[None]:
                 **running_as(service_account()),
             )
         try:
-            deadline = time.monotonic() + READY_WITHIN
-            while not metadata.create_metadata_database():
-                if process.poll() is not None or time.monotonic() > deadline:
-                    raise DumpFailed(f"Perch's own Postgres does not start: {last_words(log_file)}")
-                time.sleep(0.02)
+            wait_while_it_gets_on(
+                lambda: process.poll() is not None or metadata.create_metadata_database(),
+                Watch(process.pid).look,
+                still=STILL_BOUND,
+            )
+            if not metadata.create_metadata_database():
+                raise DumpFailed(f"Perch's own Postgres does not start: {last_words(log_file)}")
             yield
         finally:
             connections.close_all()

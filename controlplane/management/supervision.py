@@ -5,10 +5,10 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from xmlrpc.client import Fault, ServerProxy
@@ -79,10 +79,25 @@ class Supervisor:
                 # Ctrl-C is for `up` alone, which stops the rest in order.
                 start_new_session=True,
             )
-        # It is there once it listens; if it never is, the first call to it says why.
-        deadline = time.monotonic() + 10
-        while not self.socket.exists() and self.is_running() and time.monotonic() < deadline:
-            time.sleep(0.01)
+
+    def is_listening(self) -> bool:
+        """Whether it takes calls; only then its programs are started."""
+        try:
+            return bool(self._rpc().getState())
+        except (OSError, HTTPException, Fault):
+            return False
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def processes(self) -> dict[str, int]:
+        """The process id of each program, 0 where it does not run; {} where nobody answers."""
+        try:
+            return {one["name"]: int(one["pid"]) for one in self._rpc().getAllProcessInfo()}
+        except (OSError, HTTPException, Fault):
+            return {}
 
     def last_words(self) -> str:
         """What supervisor itself has complained of, if anything."""

@@ -161,7 +161,8 @@ def running_stack(
         wait_for(
             lambda: process.poll() is not None or "Perch is up" in log_file.read_text(),
             "manage.py up",
-            timeout=90,
+            # On a busy host it takes minutes; where nothing moves, it ends by itself.
+            timeout=600,
         )
         assert process.poll() is None, log_file.read_text()
         yield stack

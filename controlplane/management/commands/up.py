@@ -9,8 +9,7 @@ import signal
 import socket
 import sys
 import threading
-import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,7 @@ import requests
 from django.conf import settings
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import connections
+from django.db import OperationalError, connections
 
 from controlplane.compute import compute, metadata
 from controlplane.compute.accounts import AccountUnusable, service_account
@@ -33,6 +32,7 @@ from controlplane.compute.state_directory import (
     prepare_state_directory,
 )
 from controlplane.database.version import OtherVersion, refuse_newer
+from controlplane.management.coming_up import ComingUp
 from controlplane.management.host_resources import (
     raise_file_limit,
     refuse_few_processes,
@@ -52,7 +52,8 @@ from controlplane.operations.reconcile import reconcile_host
 from controlplane.services.accounts import KeySpec, create_key
 
 DEFAULT_PORTS = {"console": 8000, "api": 8001, "proxy": 5432}
-READY_WITHIN = 60.0  # seconds
+# Seconds: on a busy host an answer takes long, and to ask anew makes it busier.
+ANSWERS_WITHIN = 10.0
 # How often in a row what was up may fail to come up again.
 MOST_FAILURES = 5
 
@@ -130,9 +131,10 @@ class Command(BaseCommand):
                 self._bring_up(supervisor, host, ports, stopped)
             except Exception as error:
                 # What is wrong at the first start is said at once. What was up, or has lost its
-                # supervisor on the way, may well come up the next time.
+                # supervisor or its database on the way, may well come up the next time.
                 failures += 1
-                may_come_up = greeted or not supervisor.is_running()
+                is_lost = not supervisor.is_running() or isinstance(error, OperationalError)
+                may_come_up = greeted or is_lost
                 if stopped.is_set() or not may_come_up or failures > MOST_FAILURES:
                     raise
                 log.warning("not brought up, tried again", extra={"error": repr(error)})
@@ -158,12 +160,12 @@ class Command(BaseCommand):
         self, supervisor: Supervisor, host: str, ports: dict[str, int], stopped: threading.Event
     ) -> None:
         supervisor.start()
+        wait_for = ComingUp(supervisor, stopped, self._say).wait_for
+        if not wait_for(supervisor.is_listening, "the supervisor"):
+            return
         own = "DATABASE_URL" not in os.environ
-        wait = partial(_wait, stopped=stopped, alive=supervisor.is_running)
-        if own and not wait(metadata.create_metadata_database):
-            if stopped.is_set():
-                return
-            raise CommandError(f"Postgres does not come up; see {supervisor.log_dir}")
+        if own and not wait_for(metadata.create_metadata_database, "Perch's own Postgres"):
+            return
         try:
             refuse_newer()
         except OtherVersion as error:
@@ -185,8 +187,7 @@ class Command(BaseCommand):
             f"http://{_reachable(host)}:{ports['api']}/healthz",
             f"http://{_reachable(host)}:{ports['console']}/sign-in",
         ):
-            if not wait(partial(_answers, url)) and not stopped.is_set():
-                raise CommandError(f"{url} does not answer; see {supervisor.log_dir}")
+            wait_for(partial(_answers, url), url)
 
     def _greet(self, host: str, ports: dict[str, int]) -> None:
         key_file = settings.STATE_DIR / "api-key"
@@ -340,22 +341,10 @@ def stop_by_signals(stopped: threading.Event) -> None:
             signal.signal(number, lambda *_: stopped.set())
 
 
-def _wait(
-    condition: Callable[[], bool], *, stopped: threading.Event, alive: Callable[[], bool]
-) -> bool:
-    """Wait for `condition`; False after READY_WITHIN, once `stopped`, or where that could only
-    come about by what is no more `alive`."""
-    deadline = time.monotonic() + READY_WITHIN
-    while not condition():
-        if time.monotonic() > deadline or stopped.wait(0.05) or not alive():
-            return False
-    return True
-
-
 def _answers(url: str) -> bool:
     try:
         # It is ours: no proxy of the environment is on the way.
-        return requests.get(url, timeout=5, proxies={"http": ""}).ok
+        return requests.get(url, timeout=ANSWERS_WITHIN, proxies={"http": ""}).ok
     except requests.RequestException:
         return False
 

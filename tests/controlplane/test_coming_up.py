@@ -1,0 +1,108 @@
+"""How long `up` waits for what it has started: for as long as it gets on."""
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management.base import CommandError
+
+from controlplane.management import coming_up
+from controlplane.management.coming_up import ComingUp
+
+STILL = 0.4
+# Far longer than what stands still is given.
+SLOW = "import time; end = time.process_time() + 1.5\nwhile time.process_time() < end: pass"
+IN_A_CHILD = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SLOW!r}])"
+HANGS = "import sys; sys.stdin.read()"
+
+
+@dataclass
+class FakeSupervisor:
+    """Stands in for the supervisor; its process is a real one."""
+
+    process: "subprocess.Popen[bytes]"
+    log_dir: Path
+    # What each look finds, the last one for ever.
+    looks: list[dict[str, int]] = field(default_factory=lambda: [{"api": 7}])
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def is_running(self) -> bool:
+        return self.process.poll() is None
+
+    def processes(self) -> dict[str, int]:
+        return self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coming_up, "STILL_BOUND", STILL)
+    monkeypatch.setattr(coming_up, "LOOK_INTERVAL", 0.05)
+
+
+@contextmanager
+def supervising(program: str, log_dir: Path) -> Iterator[Any]:
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+        yield FakeSupervisor(process, log_dir)
+        process.kill()
+
+
+def waiting(supervisor: Any, said: list[str] | None = None) -> ComingUp:
+    words = [] if said is None else said
+    return ComingUp(supervisor, threading.Event(), words.append)
+
+
+@pytest.mark.parametrize("program", [SLOW, IN_A_CHILD], ids=["itself", "a child"])
+def test_what_gets_on_is_waited_for(tmp_path: Path, program: str) -> None:
+    with supervising(f"{program}\n{HANGS}", tmp_path) as supervisor:
+        came_up_at = time.monotonic() + 3 * STILL
+        assert waiting(supervisor).wait_for(lambda: time.monotonic() > came_up_at, "it")
+
+
+def test_what_stands_still_is_said(tmp_path: Path) -> None:
+    with supervising(HANGS, tmp_path) as supervisor:
+        with pytest.raises(CommandError, match=r"the API does not come up, and nothing has moved"):
+            waiting(supervisor).wait_for(lambda: False, "the API")
+        assert supervisor.is_running()
+
+
+def test_a_program_that_ends_again_and_again_is_said_with_its_last_words(tmp_path: Path) -> None:
+    (tmp_path / "metadata.log").write_text("starting\nFATAL:  no room\n\n")
+    with supervising(SLOW, tmp_path) as supervisor:
+        lives = [{"metadata": pid, "api": 7} for pid in (0, 11, 0, 12, 13, 0, 14, 15, 16)]
+        supervisor.looks = lives
+        with pytest.raises(CommandError, match=r"metadata has ended 5 times .* FATAL:  no room;"):
+            waiting(supervisor).wait_for(lambda: False, "Postgres")
+
+
+def test_a_dead_supervisor_is_said(tmp_path: Path) -> None:
+    with (
+        supervising("pass", tmp_path) as supervisor,
+        pytest.raises(CommandError, match="the supervisor has died"),
+    ):
+        waiting(supervisor).wait_for(lambda: False, "Postgres")
+
+
+def test_a_long_start_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coming_up, "SAY_INTERVAL", 0.1)
+    said: list[str] = []
+    with supervising(SLOW, tmp_path) as supervisor:
+        assert waiting(supervisor, said).wait_for(lambda: len(said) > 1, "Postgres")
+    assert said[0] == "Still starting: waiting for Postgres."
+
+
+def test_a_stop_ends_the_wait(tmp_path: Path) -> None:
+    with supervising(HANGS, tmp_path) as supervisor:
+        wait = waiting(supervisor)
+        wait.stopped.set()
+        assert not wait.wait_for(lambda: False, "Postgres")
