@@ -8,7 +8,6 @@ suspended SLEEPS times (100), as soon as it is awake, whoever is in the middle o
 
 import contextlib
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -22,6 +21,7 @@ import psutil
 import psycopg
 
 from tests.clients import nodejs
+from tests.support import jdbc
 from tests.support.place import Place
 from tests.support.pooler import host_version, keeps_prepared_statements
 from tests.support.processes import proxy_processes
@@ -33,7 +33,6 @@ CLIENTS = 50
 SLEEPS = 100
 TARGET_MEMORY = 5.0  # MB beyond the proxy's own
 HERE = Path(__file__).parent / "pooled"
-JDBC = "/usr/share/java/postgresql.jar"
 
 
 @dataclass(frozen=True)
@@ -65,8 +64,8 @@ def drivers() -> Iterator[Driver]:
         yield Driver("node-postgres", ["node", nodejs.HERE / "pooled_clients.mjs"])
     except nodejs.NoNode as error:
         print(f"node-postgres left out: {error}")
-    jar = os.environ.get("JDBC_JAR", JDBC)
-    if shutil.which("java") and Path(jar).exists():
+    jar = jdbc.driver()
+    if shutil.which("java") and jar is not None:
         yield Driver("JDBC", ["java", "-cp", jar, HERE / "JdbcClients.java"])
     else:
         print(

@@ -91,7 +91,8 @@ def test_its_help_tells_of_its_own_commands_first(whole: Installation) -> None:
         own = [line.split()[0] for line in lines if line.startswith("  ")]
         assert own == [
             *("up", "backup", "certificate_authority", "create_account", "create_api_key"),
-            *("events", "proxy", "regions", "restore", "sign_in_link", "worker"),
+            *("events", "pg_dump", "pg_restore", "proxy", "psql", "regions", "restore"),
+            *("sign_in_link", "worker"),
         ]
     assert "$XDG_STATE_HOME/perch" in whole.run("perch", "up", "--help").stdout
 
