@@ -1,17 +1,17 @@
 """The one clock: the database's. Every time that is stored, or compared with a stored one, is told
 by it, whichever host a process runs on and whatever that host's own clock says.
 
-A process knows it from its connections: each says what time it is there when it is made, and one of
-them again every few seconds (`database.base`). In between, the kernel's count of seconds since the
-host began to run goes on, which nobody sets.
+A process learns it from its connections: from each when it is made, and once a second from one that
+is used (`database.base`). In between it goes by the kernel's count of seconds since the host began to
+run, which nobody sets.
 """
 
 import time
 from datetime import UTC, datetime, timedelta
 
-# Seconds after which the database is to be asked again. A second per day is a bad clock, and then
-# makes a tenth of a millisecond.
-GOOD_FOR = 10.0
+# Seconds after which the database is to be asked again: so short that where its own clock is set,
+# nobody goes by the old time when the signs of life have the new one.
+GOOD_FOR = 1.0
 
 # What to add to `running_for` for the database's seconds since 1970; None until it was asked.
 _offset: float | None = None
