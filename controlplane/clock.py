@@ -2,8 +2,8 @@
 by it, whichever host a process runs on and whatever that host's own clock says.
 
 A process learns it from its connections: from each when it is made, and once a second from one that
-is used (`database.base`). In between it goes by the kernel's count of seconds since the host began to
-run, which nobody sets.
+is used (`database.base`). In between it goes by the kernel's count of seconds since the host
+began to run, which nobody sets.
 """
 
 import time
