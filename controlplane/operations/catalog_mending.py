@@ -91,6 +91,7 @@ def _endpoints_behind(region: Region) -> QuerySet[Endpoint]:
         Endpoint.objects.select_related("branch")
         .filter(
             project__region=region,
+            project__deleted_at=None,
             deleted_at=None,
             current_state=EndpointState.ACTIVE,
             branch__current_state=BranchState.READY,
