@@ -58,6 +58,9 @@ PGBOUNCER = os.environ.get("PERCH_PGBOUNCER")
 COMPUTE_UIDS = envstr("PERCH_COMPUTE_UIDS", "50000-59999")
 COMPUTE_ACCOUNT = envstr("PERCH_COMPUTE_ACCOUNT", "")
 
+# Networks that computes may connect to although they are not the Internet, separated by commas.
+COMPUTE_ALLOWED_NETWORKS = envnetworks("PERCH_COMPUTE_ALLOWED_NETWORKS")
+
 # Bytes of the disk that are kept back from branches; None for a part of it (compute.space).
 DISK_RESERVE = envbytes("PERCH_DISK_RESERVE")
 

@@ -29,6 +29,7 @@ from controlplane.compute.occupants import (
     leased_branches,
     wait_for_lease,
 )
+from controlplane.compute.outbound import hold_compute
 from controlplane.compute.pooler import (
     open_again,
     set_pooler_settings,
@@ -76,7 +77,7 @@ def start(spec: ComputeSpec) -> None:
     """Have the branch's Postgres run for the endpoint, ready for connections.
 
     Raises branch_data.NoSuchBranchData, process.StartFailed, ConfigurationRefused,
-    OtherMajorVersion.
+    OtherMajorVersion, outbound.OutboundNotBlocked.
     """
     data = data_dir(spec.branch_id)
     if not data.exists():
@@ -235,6 +236,7 @@ def _launch(spec: ComputeSpec) -> None:
     clear_stale_pid_file(data, sockets=_make_socket_dir(spec))
     # What a compute that died has left where it has no account of its own.
     end_group(spec.endpoint_id)
+    hold_compute(spec.branch_id, closed=spec.blocks_outbound)
     with turns.starts.taken(), lease(spec.branch_id) as inherited:
         try:
             start_postgres(

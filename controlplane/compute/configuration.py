@@ -29,6 +29,8 @@ class ComputeSpec:
     logical_replication: bool = False
     # Whether transactions that do not say otherwise may only read.
     read_only: bool = False
+    # Whether it may connect to nowhere: see `outbound`.
+    blocks_outbound: bool = False
 
 
 @dataclass(frozen=True)

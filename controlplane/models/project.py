@@ -25,8 +25,8 @@ class Project(models.Model):
     # {autoscaling_limit_min_cu, autoscaling_limit_max_cu, suspend_timeout_seconds, pg_settings,
     # pgbouncer_settings}
     default_endpoint_settings = models.JSONField(default=dict)
-    # {quota, allowed_ips, block_public_connections, enable_logical_replication}; see
-    # `services.project_settings`.
+    # {quota, allowed_ips, block_public_connections, block_outbound_connections,
+    # enable_logical_replication}; see `services.project_settings`.
     settings = models.JSONField(default=dict)
     history_retention_seconds = models.PositiveIntegerField(default=86400)
     store_passwords = models.BooleanField(default=True)
@@ -57,6 +57,11 @@ class Project(models.Model):
 
     def __str__(self) -> str:
         return self.id
+
+    @property
+    def blocks_outbound(self) -> bool:
+        """Whether its computes may connect to nowhere."""
+        return self.settings.get("block_outbound_connections") is True
 
     @property
     def replicates_logically(self) -> bool:

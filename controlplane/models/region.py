@@ -39,6 +39,9 @@ class Region(models.Model):
     computes_seen_at = models.DateTimeField(null=True)
     # Published by its worker: what does not go well there, as [{name, detail}].
     problems = models.JSONField(default=list, db_default=[])
+    # Published by its worker: why computes there may connect to its host and its network; "" where
+    # they may not.
+    outbound_unfiltered = models.CharField(max_length=200, default="", db_default="")
     # Published by its proxy, in PEM: what clients are to trust who verify its certificates; ""
     # where the operator brings one.
     certificate_authority = models.TextField(default="", db_default="")

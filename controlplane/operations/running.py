@@ -70,6 +70,7 @@ def compute_spec(endpoint: Endpoint) -> ComputeSpec:
         pgbouncer_settings=_allowed_pooler_settings(endpoint),
         logical_replication=endpoint.project.replicates_logically,
         read_only=endpoint.branch.is_over_limit,
+        blocks_outbound=endpoint.project.blocks_outbound,
     )
 
 

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from django.conf import settings
 from django.db.models.functions import Now
 
+from controlplane.compute import outbound
 from controlplane.compute.binaries import postgres_version
 from controlplane.compute.known_settings import ask_postgres
 from controlplane.compute.logs import follow_logs
 from controlplane.compute.pooler import pgbouncer, pooler_version
 from controlplane.compute.space import host_space
-from controlplane.models import PostgresSettings, Region
+from controlplane.models import Branch, PostgresSettings, Project, Region
 from controlplane.operations import vitals
 from controlplane.operations.availability import check_availability
 from controlplane.operations.catalog_mending import mend_catalogs
@@ -84,6 +85,7 @@ def publish(region: Region) -> None:
         host=settings.REGION_HOST,
         port=settings.PROXY_PORT,
         problems=vitals.problems(),
+        outbound_unfiltered=outbound.complaint(),
         disk_free_bytes=space.free,
         disk_reserve_bytes=space.reserve,
     )
@@ -104,6 +106,18 @@ def follow_compute_logs(region: Region) -> None:
     follow_logs()
 
 
+def hold_outbound(region: Region) -> None:
+    """Have the computes of this host connect to nothing that is not theirs to reach."""
+    projects = Project.objects.filter(
+        region=region, deleted_at=None, settings__block_outbound_connections=True
+    )
+    closed = Branch.objects.filter(project__in=projects, deleted_at=None)
+    told = outbound.complaint()
+    outbound.hold_outbound(set(closed.values_list("id", flat=True)))
+    if (why := outbound.complaint()) and why != told:
+        log.warning("computes' connections are not filtered", extra={"reason": why})
+
+
 ROUNDS: Sequence[Round] = (
     Round(0.2, hear_of_cancels),
     Round(0.5, suspend_idle_endpoints),
@@ -111,6 +125,7 @@ ROUNDS: Sequence[Round] = (
     Round(2, reconcile_host),
     Round(10, end_strays),
     Round(2, mend_catalogs),
+    Round(5, hold_outbound),
     Round(2, publish),
     Round(2, end_unused_poolers),
     Round(10, redispatch_lost_operations),

@@ -16,6 +16,7 @@ from controlplane.compute.branch_data import NoSuchBranchData
 from controlplane.compute.compute import ConfigurationRefused, OtherMajorVersion
 from controlplane.compute.filesystem import LockTimeout
 from controlplane.compute.integrity import DataDamaged
+from controlplane.compute.outbound import OutboundNotBlocked
 from controlplane.compute.patience import OutOfPatience
 from controlplane.compute.process import StartFailed, StopFailed
 from controlplane.compute.schema import SchemaUnreadable
@@ -37,6 +38,7 @@ ADVICE: Mapping[type[Exception], str] = {
     NoSuchBranchData: "have this host's operator restore it from a backup, or delete the branch",
     SchemaNotCopied: "change what stands in its way in the branch that it is the schema of",
     SchemaUnreadable: "",
+    OutboundNotBlocked: "tell this host's operator, or allow the project's computes to connect",
     NotEnoughSpace: "delete branches that are of no use any more, or ask the operator for room",
     DataDamaged: "have this host's operator restore the branch from a backup",
     LockTimeout: "try again once that has ended",

@@ -120,6 +120,7 @@ def _described(region: Region) -> dict[str, Any]:
         "id": region.id,
         "host": region.host,
         "draining": region.draining,
+        "outbound_unfiltered": region.outbound_unfiltered,
         "missing": region.silent_processes(),
         "seen_seconds_ago": {
             name: round((now - at).total_seconds(), 1) if at else None for name, at in seen.items()

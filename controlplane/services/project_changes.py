@@ -55,7 +55,9 @@ def update_project(
             )
             check_defaults(project)
         if changes.settings is not None:
-            project.settings = merged_project_settings(project.settings, changes.settings)
+            project.settings = merged_project_settings(
+                project.settings, changes.settings, region=project.region
+            )
             check_json_size("settings", project.settings)
         if changes.history_retention_seconds not in (None, project.history_retention_seconds):
             plan_limits.check_history(account, changes.history_retention_seconds)

@@ -1,14 +1,15 @@
 """A project's `settings`: what a request asks of them, and how that joins what is stored.
 
 Stored as JSON, {quota: {name: number}, allowed_ips: {ips, protected_branches_only},
-block_public_connections, enable_logical_replication}; a key that is absent was never set. The proxy
-and the rounds that hold projects to their quota read it there.
+block_public_connections, block_outbound_connections, enable_logical_replication}; a key that is
+absent was never set. The proxy and the worker's rounds read it there.
 """
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from controlplane.models import Region
 from controlplane.services.errors import Unprocessable
 
 MOST_ALLOWED_IPS = 200
@@ -29,11 +30,19 @@ class ProjectSettings:
     quota: Mapping[str, int] | None = None
     allowed_ips: AllowedIps | None = None
     block_public_connections: bool | None = None
+    block_outbound_connections: bool | None = None
     enable_logical_replication: bool | None = None
 
 
-def merged_project_settings(stored: Mapping[str, Any], sent: ProjectSettings) -> dict[str, Any]:
-    """What is stored after `sent` came in. Raises Unprocessable."""
+def merged_project_settings(
+    stored: Mapping[str, Any], sent: ProjectSettings, *, region: Region
+) -> dict[str, Any]:
+    """What is stored after `sent` came in, for a project of the region. Raises Unprocessable."""
+    if sent.block_outbound_connections and region.outbound_unfiltered:
+        raise Unprocessable(
+            "settings.block_outbound_connections: the region's host cannot keep computes from "
+            f"connecting: {region.outbound_unfiltered}"
+        )
     if sent.enable_logical_replication is False and stored.get("enable_logical_replication"):
         raise Unprocessable(
             "settings.enable_logical_replication: logical replication cannot be disabled once it "
@@ -46,6 +55,8 @@ def merged_project_settings(stored: Mapping[str, Any], sent: ProjectSettings) ->
         merged["allowed_ips"] = {**asdict(sent.allowed_ips), "ips": list(sent.allowed_ips.ips)}
     if sent.block_public_connections is not None:
         merged["block_public_connections"] = sent.block_public_connections
+    if sent.block_outbound_connections is not None:
+        merged["block_outbound_connections"] = sent.block_outbound_connections
     if sent.enable_logical_replication is not None:
         merged["enable_logical_replication"] = sent.enable_logical_replication
     return merged

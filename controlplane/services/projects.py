@@ -228,7 +228,7 @@ def _new_project(account: Account, spec: ProjectSpec) -> Project:
         pg_version=_pg_version(region, spec.pg_version),
         provisioner=spec.provisioner or DEFAULT_PROVISIONER,
         default_endpoint_settings=merged_defaults({}, spec.endpoint_defaults),
-        settings=merged_project_settings({}, spec.settings),
+        settings=merged_project_settings({}, spec.settings, region=region),
         history_retention_seconds=spec.history_retention_seconds,
         store_passwords=spec.store_passwords,
     )

@@ -54,6 +54,8 @@ class HostStatus:
     pooler_version: str
     # Whether that takes prepared statements with names.
     pooler_prepares: bool
+    # Why computes may connect to the host and its network; "" where they may not.
+    outbound_unfiltered: str
     disk_free_bytes: int | None
     disk_reserve_bytes: int | None
     lanes: list[dict[str, Any]] = field(default_factory=list)
@@ -105,6 +107,7 @@ def _host(region: Region, computes: dict[str, int]) -> HostStatus:
         pg_version=region.pg_version,
         pooler_version=region.pooler_version,
         pooler_prepares=keeps_prepared_statements(region.pooler_version),
+        outbound_unfiltered=region.outbound_unfiltered,
         disk_free_bytes=region.disk_free_bytes,
         disk_reserve_bytes=region.disk_reserve_bytes,
         lanes=lanes_of(region),

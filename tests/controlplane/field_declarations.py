@@ -74,6 +74,7 @@ PROJECT_SETTINGS: Fields = {
         f"{SETTINGS}::test_the_older_name_of_protected_branches_only"
     ),
     "block_public_connections": Answers(True),
+    "block_outbound_connections": Answers(True),
     "enable_logical_replication": Shown(
         f"{LOGICAL}::test_enabling_it_suspends_what_runs_and_holds_from_the_next_start_on"
     ),

@@ -35,6 +35,7 @@ GLOSSARY: dict[str, Entry] = {
     "applications": ("Always empty: there are none here", {}),
     "integrations": ("Always empty: there are none here", {}),
     "block_public_connections": ("Whether only private addresses may connect", NOT_THERE),
+    "block_outbound_connections": ("Whether its computes may connect to nowhere", NOT_THERE),
     "enable_logical_replication": (
         "Whether `wal_level` is `logical`; never off again",
         NOT_THERE,

@@ -68,6 +68,14 @@ class ProjectSettings(Attributes):
     block_public_connections: bool | None = Field(
         default=None, description="Refuse clients that come from public addresses."
     )
+    block_outbound_connections: bool | None = Field(
+        default=None,
+        description=(
+            "Let the project's computes connect to nothing: no foreign server, publisher or name "
+            "server. It holds within seconds, for connections that are open too; 422 where the "
+            "host cannot hold computes to it."
+        ),
+    )
     enable_logical_replication: bool | None = Field(
         default=None,
         description=(
@@ -112,5 +120,6 @@ class ProjectSettings(Attributes):
             quota=self.quota.model_dump(exclude_none=True) if self.quota else None,
             allowed_ips=self.allowed_ips.sent() if self.allowed_ips else None,
             block_public_connections=self.block_public_connections,
+            block_outbound_connections=self.block_outbound_connections,
             enable_logical_replication=self.enable_logical_replication,
         )

@@ -27,6 +27,7 @@ class ProjectSettingsOut(Schema):
     quota: QuotaOut | None = None
     allowed_ips: AllowedIpsOut | None = None
     block_public_connections: bool | None = None
+    block_outbound_connections: bool | None = None
     enable_logical_replication: bool | None = None
 
 

@@ -58,6 +58,9 @@ class HostOut(Schema):
     pooler_prepares: bool = told(
         "Whether that takes prepared statements with names, as it does from 1.21 on", True
     )
+    outbound_unfiltered: str = told(
+        "Why computes may connect to the host and its network; empty where they may not", ""
+    )
     disk_free_bytes: int | None = told("Of the state directory's disk", 53687091200)
     disk_reserve_bytes: int | None = told("What of it is kept back", 5368709120)
     lanes: list[LaneOut] = told("The operations that wait, by how urgent they are", [])

@@ -24,6 +24,7 @@ from django.db import OperationalError, connections
 from controlplane.compute import compute, metadata
 from controlplane.compute.accounts import AccountUnusable, service_account
 from controlplane.compute.binaries import PostgresUnusable, postgres_bin
+from controlplane.compute.outbound import release_outbound
 from controlplane.compute.pooler import pgbouncer, pooler_version
 from controlplane.compute.pooler_settings import KEEPS_PREPARED_STATEMENTS
 from controlplane.compute.state_directory import (
@@ -224,6 +225,7 @@ Ctrl-C stops everything; the next `up` finds it as it was."""
             names = [program.name for program in supervisor.programs if not program.autostart]
             list(threads.map(supervisor.stop_program, names))
             list(threads.map(compute.stop, compute.running_branches()))
+        release_outbound()
         try:
             # Where the region is another's, nothing was started that would have to be noted.
             with contextlib.suppress(RegionTaken):

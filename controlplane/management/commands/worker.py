@@ -32,7 +32,13 @@ from controlplane.operations.lane_jobs import LaneJobs
 from controlplane.operations.own_region import RegionTaken, own_region
 from controlplane.operations.queue_connector import queue_connector
 from controlplane.operations.scheduling import RegionAway
-from controlplane.operations.upkeep import ROUNDS, Round, publish, publish_settings
+from controlplane.operations.upkeep import (
+    ROUNDS,
+    Round,
+    hold_outbound,
+    publish,
+    publish_settings,
+)
 from controlplane.webhooks import lines
 
 log = logging.getLogger(__name__)
@@ -57,6 +63,8 @@ class Command(BaseCommand):
             log.critical("cannot serve", extra={"error": str(error)})
             raise SystemExit(1) from error
         publish_settings(region)
+        # Before any compute starts, and before the region says how it is.
+        hold_outbound(region)
         publish(region)
         # The tasks' own app keeps Django's connector: what they enqueue must be part of
         # their transaction.

@@ -1,0 +1,217 @@
+"""Computes connect to the Internet and to Perch's own proxy, not to the host and its network; and a
+project can close its own to everything."""
+
+import errno
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from ipaddress import ip_network
+from pathlib import Path
+
+import pytest
+from django.conf import settings
+from django.test import Client as DjangoClient
+
+from controlplane.compute import outbound
+from controlplane.compute.outbound import (
+    OutboundNotBlocked,
+    complaint,
+    hold_compute,
+    hold_outbound,
+    release_outbound,
+)
+from controlplane.models import Region
+from tests.support.project import Project
+from tests.support.waiting import wait_for
+
+# As the kernel has it, of IPv4 and of IPv6.
+REFUSED = {errno.EHOSTUNREACH, errno.EACCES}
+OURS, NEWER, THEIRS = 45720, 45721, 45722
+CONNECT = """
+import os, socket, sys
+number, address, port = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+os.setresuid(number, number, number)
+with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as client:
+    client.settimeout(5)
+    print(client.connect_ex((address, port)))
+"""
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can filter")
+
+
+def error_of(number: int, address: str, port: int) -> int:
+    """What a connection fails with that a process of the account begins; 0 where it does not."""
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", CONNECT, str(number), address, str(port)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return int(done.stdout)
+
+
+@contextmanager
+def service(address: str = "127.0.0.1") -> Iterator[int]:
+    """A service of the host; its port."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with closing(socket.create_server((address, 0), family=family)) as listener:
+        yield listener.getsockname()[1]
+
+
+class TestRules:
+    @pytest.fixture(autouse=True)
+    def host(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        monkeypatch.setattr(outbound, "TABLES", tmp_path / "tables")
+        monkeypatch.setattr(settings, "COMPUTE_UIDS", "45720-45729")
+        self.use(self.new_state("ours", tmp_path, OURS), monkeypatch)
+        hold_outbound([])
+        if complaint():
+            pytest.skip(complaint())
+        yield
+        for state in tmp_path.iterdir():
+            if (state / "branches").exists():
+                self.use(state, monkeypatch)
+                release_outbound()
+
+    def use(self, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(settings, "STATE_DIR", state)
+        monkeypatch.setattr(outbound, "_state", outbound._State())
+
+    @staticmethod
+    def new_state(name: str, tmp_path: Path, *numbers: int) -> Path:
+        for number in numbers:
+            place = tmp_path / name / "branches" / f"br-of-{number}"
+            place.mkdir(parents=True)
+            os.chown(place, 0, number)
+        return tmp_path / name
+
+    @pytest.mark.parametrize("address", ["127.0.0.1", "127.9.9.9", "::1"])
+    def test_the_hosts_services_are_not_reached(self, address: str) -> None:
+        with service(address) as port:
+            assert error_of(OURS, address, port) in REFUSED
+            assert error_of(THEIRS, address, port) == 0, "it is nobody's account here"
+            assert error_of(0, address, port) == 0
+
+    @pytest.mark.parametrize("address", ["169.254.169.254", "10.255.255.1", "fe80::1", "fd00::1"])
+    def test_nor_are_private_networks(self, address: str) -> None:
+        no_way_there = {errno.ENETUNREACH, errno.EINVAL}
+        assert error_of(OURS, address, 80) in REFUSED | no_way_there
+
+    def test_the_proxy_is_reached(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with service() as port:
+            monkeypatch.setattr(settings, "PROXY_PORT", port)
+            outbound._state.computes = None
+            hold_outbound([])
+            assert error_of(OURS, "127.0.0.1", port) == 0
+
+    def test_so_is_what_the_operator_names(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        networks = [ip_network("127.9.0.0/16"), ip_network("fd00::/8")]
+        monkeypatch.setattr(settings, "COMPUTE_ALLOWED_NETWORKS", networks)
+        outbound._state.computes = None
+        hold_outbound([])
+        with service("127.9.9.9") as allowed, service() as port:
+            assert error_of(OURS, "127.9.9.9", allowed) == 0
+            assert error_of(OURS, "127.0.0.1", port) == errno.EHOSTUNREACH
+
+    def test_a_closed_branch_reaches_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with service() as port:
+            monkeypatch.setattr(settings, "PROXY_PORT", port)
+            hold_outbound([f"br-of-{OURS}"])
+            assert error_of(OURS, "127.0.0.1", port) == errno.EHOSTUNREACH
+            assert error_of(OURS, "192.0.2.1", 80) == errno.EHOSTUNREACH
+            hold_outbound([])
+            assert error_of(OURS, "127.0.0.1", port) == 0
+
+    def test_a_new_branch_is_held_before_its_first_start(self, tmp_path: Path) -> None:
+        self.new_state("ours", tmp_path, NEWER)
+        with service() as port:
+            assert error_of(NEWER, "127.0.0.1", port) == 0
+            hold_compute(f"br-of-{NEWER}", closed=True)
+            assert error_of(NEWER, "127.0.0.1", port) == errno.EHOSTUNREACH
+            assert outbound._state.computes == frozenset({OURS, NEWER})
+            assert outbound._state.closed == frozenset({NEWER})
+
+    def test_a_table_that_was_flushed_is_written_again(self) -> None:
+        with service() as port:
+            outbound._nft("delete", "table", "inet", outbound._table())
+            assert error_of(OURS, "127.0.0.1", port) == 0
+            hold_outbound([])
+            assert error_of(OURS, "127.0.0.1", port) == errno.EHOSTUNREACH
+
+    def test_two_services_leave_each_others_alone(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.use(self.new_state("theirs", tmp_path, THEIRS), monkeypatch)
+        hold_outbound([])
+        with service() as port:
+            assert error_of(OURS, "127.0.0.1", port) == errno.EHOSTUNREACH
+            assert error_of(THEIRS, "127.0.0.1", port) == errno.EHOSTUNREACH
+            release_outbound()
+            assert error_of(OURS, "127.0.0.1", port) == errno.EHOSTUNREACH
+            assert error_of(THEIRS, "127.0.0.1", port) == 0
+
+    def test_a_table_goes_once_its_state_directory_is_gone(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        table = outbound._table()
+        (tmp_path / "ours").rename(tmp_path / "elsewhere")
+        self.use(self.new_state("theirs", tmp_path, THEIRS), monkeypatch)
+        hold_outbound([])
+        assert outbound._nft("list", "table", "inet", table).returncode != 0
+
+    def test_a_host_that_cannot_closes_no_branch_in_words_only(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with monkeypatch.context() as bare:
+            bare.setattr(outbound, "_program", lambda: None)
+            hold_outbound([])
+            assert "nftables is not installed" in complaint()
+            hold_compute(f"br-of-{OURS}", closed=False)
+            with pytest.raises(OutboundNotBlocked, match="block_outbound_connections"):
+                hold_compute(f"br-of-{OURS}", closed=True)
+
+
+def test_where_the_host_cannot_a_project_is_not_told_that_it_is_closed(
+    api: DjangoClient, region: Region
+) -> None:
+    def ask(blocks: bool) -> int:
+        body = {"project": {"settings": {"block_outbound_connections": blocks}}}
+        answer = api.post("/api/v2/projects", json.dumps(body), content_type="application/json")
+        return answer.status_code
+
+    Region.objects.filter(id=region.id).update(outbound_unfiltered="nftables is not installed")
+    assert ask(True) == 422
+    assert ask(False) == 201
+    Region.objects.filter(id=region.id).update(outbound_unfiltered="")
+    assert ask(True) == 201
+
+
+def test_sql_reaches_the_proxy_until_the_project_closes_its_computes(project: Project) -> None:
+    with project.stack.database() as connection:
+        row = connection.execute("SELECT outbound_unfiltered FROM controlplane_region").fetchone()
+    if row != ("",):
+        pytest.skip(str(row))
+    project.sql("CREATE EXTENSION IF NOT EXISTS dblink")
+
+    def refusal(port: int) -> str:
+        where = f"host=127.0.0.1 port={port} user=u password=p dbname=d sslmode=disable"
+        with project.compute() as session, pytest.raises(Exception) as refused:
+            session.execute("SELECT dblink_connect(%s)", [where])
+        return str(refused.value)
+
+    says: Callable[[], str] = lambda: refusal(project.stack.proxy_port)  # noqa: E731
+    with service() as port:
+        assert "No route to host" in refusal(port)
+    assert "No route to host" not in says()
+    project.client.patch(
+        project.path, {"project": {"settings": {"block_outbound_connections": True}}}
+    )
+    wait_for(lambda: "No route to host" in says(), "its computes to be closed", timeout=20)
+    project.client.patch(
+        project.path, {"project": {"settings": {"block_outbound_connections": False}}}
+    )
+    wait_for(lambda: "No route to host" not in says(), "them to be open", timeout=20)
