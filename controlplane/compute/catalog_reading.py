@@ -12,10 +12,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from types import NoneType
 from typing import LiteralString
 
 from controlplane import clock
-from controlplane.compute.session import Session, is_utf8, name_of
+from controlplane.compute.session import Session, is_utf8, name_of, values_of
 
 # The keys of a verifier in Postgres's own form that no password fits.
 _NO_KEYS = f"${'A' * 43}=:{'A' * 43}="
@@ -110,9 +111,8 @@ def is_verifier(password: str) -> bool:
 
 def read_mark(connection: Session) -> str:
     """See MARK. Raises psycopg.Error."""
-    row = connection.execute(MARK).fetchone()
-    assert row is not None
-    return str(row[0])
+    (mark,) = values_of(connection.execute(MARK).fetchone(), str)
+    return str(mark)
 
 
 def read_catalog(connection: Session) -> Found:
@@ -120,11 +120,8 @@ def read_catalog(connection: Session) -> Found:
     with connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         mark = read_mark(connection)
-        roles = [_role(*row) for row in connection.execute(_ROLES).fetchall()]
-        databases = [
-            FoundDatabase(int(str(oid)), name_of(name), name_of(owner))
-            for oid, name, owner in connection.execute(_DATABASES).fetchall()
-        ]
+        roles = [_role(row) for row in connection.execute(_ROLES).fetchall()]
+        databases = [_database(row) for row in connection.execute(_DATABASES).fetchall()]
     return Found(
         mark,
         [role for role in roles if is_utf8(role.name)],
@@ -168,21 +165,21 @@ def _end_sessions(connection: Session, statement: LiteralString, *values: object
         time.sleep(0.005)
 
 
-def _role(
-    oid: object, name: object, can_login: object, password: object, valid_until: object
-) -> FoundRole:
-    return FoundRole(
-        int(str(oid)),
-        name_of(name),
-        bool(can_login),
-        None if password is None else str(password),
-        _moment(valid_until),
+def _role(row: tuple[object, ...]) -> FoundRole:
+    oid, name, can_login, password, valid_until = values_of(
+        row, int, bytes, bool, (str, NoneType), (float, NoneType)
     )
+    return FoundRole(oid, name_of(name), can_login, password, _moment(valid_until))
+
+
+def _database(row: tuple[object, ...]) -> FoundDatabase:
+    oid, name, owner = values_of(row, int, bytes, bytes)
+    return FoundDatabase(oid, name_of(name), name_of(owner))
 
 
 def _moment(epoch: object) -> datetime | None:
     """Postgres's times reach further than ours, and to infinity; one that far is never, or long
-    ago."""
-    if not isinstance(epoch, float) or epoch > datetime.max.replace(tzinfo=UTC).timestamp() - 1:
+    ago. What is no number is never."""
+    if not isinstance(epoch, float) or not epoch < datetime.max.replace(tzinfo=UTC).timestamp() - 1:
         return None
     return datetime.fromtimestamp(max(epoch, 0.0), UTC)

@@ -1,18 +1,23 @@
-"""Locks, flushes and removes directories that no stranger can write to. What strangers own is
-read through `tree`."""
+"""Locks and flushes directories that no stranger can write to, and removes also those that one
+can. What strangers own is read through `tree`."""
 
+import errno
 import fcntl
 import os
-import shutil
+import secrets
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from django.conf import settings
 
 from controlplane.compute.patience import heed_cancel, remaining
+from controlplane.compute.tree import open_directory
+
+# Times that a directory is gone through until it is empty. Some filesystems pass over entries while
+# others are removed, and whoever still works there may add some.
+MOST_PASSES = 5
 
 
 class LockTimeout(Exception):
@@ -43,14 +48,61 @@ def sync_tree(path: Path) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove `path` and all below it; no harm if it, or some of it, is gone."""
+    """Remove the directory `path` and all below it; no harm if it, or some of it, is gone.
 
-    def go_on_where_missing(function: object, place: str, info: Any) -> None:
-        if not isinstance(info[1], FileNotFoundError):
-            raise info[1]
+    What lies below may be a stranger's: a tree as deep as the disk has room for, or one in which
+    something is moved meanwhile. So nothing is opened by a path or through a link, and nothing is
+    done by recursion: what a subdirectory holds of directories is moved up to `path` first. Raises
+    OSError.
+    """
+    try:
+        for _ in range(MOST_PASSES):
+            with open_directory(path) as top:
+                _empty(top)
+            if _is_removed(path):
+                return
+        path.rmdir()
+    except FileNotFoundError:
+        return
 
-    if path.exists():
-        shutil.rmtree(path, onerror=go_on_where_missing)
+
+def _empty(top: int) -> None:
+    waiting = _clear(top, top)
+    while waiting:
+        name = waiting.pop()
+        with suppress(FileNotFoundError):
+            with open_directory(name, within=top) as directory:
+                waiting += _clear(directory, top)
+            # What is not empty yet, or again, is met by the next pass.
+            _is_removed(name, within=top)
+
+
+def _clear(directory: int, top: int) -> list[str]:
+    """Remove the files of the directory, and move its directories to `top`; their names there."""
+    moved = []
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):
+                if not entry.is_dir(follow_symlinks=False):
+                    os.unlink(entry.name, dir_fd=directory)
+                elif directory == top:
+                    moved.append(entry.name)
+                elif not _is_removed(entry.name, within=directory):
+                    name = f".moved-{secrets.token_hex(8)}"
+                    os.rename(entry.name, name, src_dir_fd=directory, dst_dir_fd=top)
+                    moved.append(name)
+    return moved
+
+
+def _is_removed(directory: Path | str, *, within: int | None = None) -> bool:
+    """Remove the directory, if it is empty."""
+    try:
+        os.rmdir(directory, dir_fd=within)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        return False
+    return True
 
 
 @contextmanager

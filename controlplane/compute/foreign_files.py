@@ -13,28 +13,34 @@ from pathlib import Path
 
 from controlplane.compute.tree import REGULAR, open_directory
 
-# What opening says of a missing file, and of a link or a socket that stands in for it.
-ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO}
+# What opening says of a missing file, of a link or a socket that stands in for it, and of a file
+# that its owner holds by a lease (fcntl(2), F_SETLEASE), for which opening would have to wait.
+ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.EAGAIN}
 
 
-def read_regular(path: Path, limit: int, *, from_end: bool = False) -> bytes:
-    """At most `limit` bytes of a regular file: its first, or its last.
+def read_regular(
+    path: Path | str, limit: int, *, within: int | None = None, from_end: bool = False
+) -> bytes:
+    """At most `limit` bytes of a regular file: its first, or its last. `path` is relative to the
+    descriptor `within` where there is one, and is then a single name; else all directories in it
+    must be ours.
 
-    Empty where there is none; a link or a pipe is none.
+    Empty where there is none; a link, a directory or a pipe is none.
     """
     try:
-        descriptor = os.open(path, REGULAR)
+        descriptor = os.open(path, REGULAR, dir_fd=within)
     except OSError as error:
         if error.errno in ABSENT:
             return b""
         raise
-    with os.fdopen(descriptor, "rb") as file:
+    try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             return b""
-        if from_end:
-            file.seek(max(0, found.st_size - limit))
-        return file.read(limit)
+        begin = max(0, found.st_size - limit) if from_end else 0
+        return os.pread(descriptor, limit, begin)
+    finally:
+        os.close(descriptor)
 
 
 def remove_from(directory: Path, *names: str) -> None:

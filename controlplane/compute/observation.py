@@ -5,7 +5,7 @@ import time
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import cast
+from types import NoneType
 
 import psycopg
 
@@ -13,7 +13,7 @@ from controlplane import clock
 from controlplane.compute import door
 from controlplane.compute.branch_data import data_dir
 from controlplane.compute.catalog_reading import read_mark
-from controlplane.compute.session import Session, session, socket_dir
+from controlplane.compute.session import Session, session, socket_dir, values_of
 
 # Seconds that a look at a compute waits for its answer: it is looked at again soon.
 LOOK_BOUND = 2.0
@@ -132,8 +132,8 @@ def last_activity(endpoint_id: str) -> datetime | None:
 def _activity(connection: Session) -> tuple[datetime | None, int]:
     """The last activity, and how many sessions there are, whosever."""
     row = connection.execute(ACTIVITY, [NEW]).fetchone()
-    last, sessions = cast("tuple[datetime | None, int]", row)
-    return last and clock.from_host(last), sessions
+    last, seen = values_of(row, (datetime, NoneType), int)
+    return last and clock.from_host(last), seen
 
 
 def measure(endpoint_id: str, branch_id: str) -> Measures:
@@ -143,7 +143,7 @@ def measure(endpoint_id: str, branch_id: str) -> Measures:
     """
     with session(socket_dir(endpoint_id)) as connection:
         row = connection.execute(f"SELECT {DATABASES_SIZE}, {WRITTEN}").fetchone()
-    size, data_directory, position = cast("tuple[int | None, str, int]", row)
+    size, data_directory, position = values_of(row, (int, NoneType), str, int)
     return Measures(size or 0, _written(branch_id, data_directory, position))
 
 
@@ -154,7 +154,7 @@ def written(endpoint_id: str, branch_id: str) -> Written:
     """
     with session(socket_dir(endpoint_id), bound=LOOK_BOUND) as connection:
         row = connection.execute(f"SELECT {WRITTEN}").fetchone()
-    return _written(branch_id, *cast("tuple[str, int]", row))
+    return _written(branch_id, *values_of(row, str, int))
 
 
 def _written(branch_id: str, data_directory: str, position: int) -> Written:

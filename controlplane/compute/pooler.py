@@ -321,6 +321,8 @@ def _is_serving(branch_id: str, socket_dir: Path) -> bool:
 def _listens(path: Path) -> bool:
     """Whether connections are taken there; between the socket and this lies a moment."""
     with socket.socket(socket.AF_UNIX) as client:
+        # Whoever listens there may take none, and to wait for that would be to wait for ever.
+        client.setblocking(False)
         try:
             client.connect(str(path))
         except OSError:

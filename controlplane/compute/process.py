@@ -16,6 +16,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import psutil
+from django.conf import settings
 
 from controlplane.compute.accounts import account_of, launched_as, running_as
 from controlplane.compute.binaries import postgres_bin
@@ -52,11 +53,20 @@ class StartFailed(Exception):
 
 
 def socket_dir_of(data_dir: Path) -> Path | None:
-    """Where the Postgres that runs on `data_dir` listens."""
+    """Where the Postgres that runs on `data_dir` listens; None where that is no directory of its
+    own account's below SOCKET_DIR."""
     if not _postmaster(data_dir):
         return None
     lines = _pid_file(data_dir)
-    return Path(lines[4]) if len(lines) > 4 and lines[4] else None
+    found = Path(lines[4]) if len(lines) > 4 else Path()
+    # The file is the account's: it could name the sockets of another compute, which would be
+    # shut and removed in place of its own.
+    if found.parent != Path(settings.SOCKET_DIR):
+        return None
+    with suppress(OSError):
+        if found.lstat().st_uid == account_of(data_dir.parent).uid:
+            return found
+    return None
 
 
 def open_postmaster(data_dir: Path) -> int | None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from controlplane.compute.foreign_files import read_regular
 from controlplane.compute.progress import children_of, title_of
+from controlplane.compute.tree import open_directory
 
 TITLE = re.compile(r"postgres: (\S+: )?startup recovering ([0-9A-F]{24})")
 SEGMENT = re.compile("[0-9A-F]{24}")
@@ -19,10 +20,15 @@ STATE, SHUT_DOWN = slice(16, 20), (1).to_bytes(4, "little")
 
 def bytes_to_redo(data_dir: Path, postmaster: int) -> int | None:
     """How many bytes of its log the Postgres that starts on `data_dir`, as this process, still has
-    to redo; None where it redoes nothing now."""
+    to redo; None where it redoes nothing now, or its log is not where Postgres keeps it."""
     for pid in children_of(postmaster):
         if found := TITLE.match(title_of(pid).decode(errors="replace")):
-            return _bytes_from(data_dir / "pg_wal", found[2])
+            with (
+                suppress(OSError),
+                open_directory(data_dir) as data,
+                open_directory("pg_wal", within=data) as log,
+            ):
+                return _bytes_from(log, found[2])
     return None
 
 
@@ -31,24 +37,34 @@ def is_to_recover(data_dir: Path) -> bool:
     or its data is a copy of one that ran."""
     if os.path.lexists(data_dir / "backup_label"):
         return True
-    return read_regular(data_dir / "global/pg_control", STATE.stop)[STATE] != SHUT_DOWN
+    control = b""
+    with (
+        suppress(OSError),
+        open_directory(data_dir) as data,
+        open_directory("global", within=data) as directory,
+    ):
+        control = read_regular("pg_control", STATE.stop, within=directory)
+    return control[STATE] != SHUT_DOWN
 
 
-def _bytes_from(directory: Path, current: str) -> int:
-    """The size of the log from the segment `current` on."""
+def _bytes_from(log: int, current: str) -> int:
+    """The size of the log, of which this is the directory's descriptor, from the segment
+    `current` on."""
     total = 0
-    for path in directory.glob(f"{current[:8]}*"):
-        if SEGMENT.fullmatch(path.name) and path.name >= current:
-            with suppress(FileNotFoundError):
-                size = path.lstat().st_size
-                # A segment that was made ahead still holds what it was before.
-                if size and _place(path) == _place_of(path.name, size):
-                    total += size
+    with os.scandir(log) as entries:
+        for entry in entries:
+            name = entry.name
+            if SEGMENT.fullmatch(name) and name[:8] == current[:8] and name >= current:
+                with suppress(FileNotFoundError):
+                    size = entry.stat(follow_symlinks=False).st_size
+                    # A segment that was made ahead still holds what it was before.
+                    if size and _place(name, log) == _place_of(name, size):
+                        total += size
     return total
 
 
-def _place(path: Path) -> int:
-    return int.from_bytes(read_regular(path, PLACE.stop)[PLACE], "little")
+def _place(name: str, log: int) -> int:
+    return int.from_bytes(read_regular(name, PLACE.stop, within=log)[PLACE], "little")
 
 
 def _place_of(name: str, size: int) -> int:

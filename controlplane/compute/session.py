@@ -7,6 +7,9 @@ that could bend its answers is pinned at its start, where nothing that a user se
 database or the whole compute comes after it.
 """
 
+import array
+import fcntl
+import termios
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -35,6 +38,10 @@ SHORTEST_CONNECT = 2
 # Seconds by which the server's own end of a statement comes first; the client's is for a server
 # that does not answer at all.
 SERVER_FIRST = 1.0
+# Bytes of what a server says until one statement is done, and while a session begins. Whoever has
+# broken out of a compute may answer in its place, and all that is said would fill our memory.
+LONGEST_ANSWER = 64 << 20
+LARGEST_NUMBER = 2**63 - 1
 # Seconds for telling a server that a statement is not wanted any more.
 TELL_BOUND = 1.0
 
@@ -99,6 +106,10 @@ class SessionTimedOut(psycopg.OperationalError):
     """The compute did not answer in time; the message says how long was waited."""
 
 
+class NotPostgres(psycopg.OperationalError):
+    """What answers in the compute's place says what no Postgres says; the message says what."""
+
+
 class _BoundedConnection(psycopg.Connection[tuple[object, ...]]):
     """Waits for no answer longer than `bound` seconds, nor than the work under way may take."""
 
@@ -106,14 +117,14 @@ class _BoundedConnection(psycopg.Connection[tuple[object, ...]]):
 
     @classmethod
     def _connect_gen(cls, conninfo: str = "") -> PQGenConn[Self]:
-        return heeding(super()._connect_gen(conninfo))
+        return heeding(of_bounded_length(super()._connect_gen(conninfo)))
 
     def wait(
         self, gen: PQGen[Result], interval: float = 0.1, timeout: float | None = None
     ) -> Result:
         allowed = min(self.bound, remaining(), UNBOUNDED if timeout is None else timeout)
         try:
-            return super().wait(heeding(gen), interval, allowed)
+            return super().wait(heeding(of_bounded_length(gen, self.fileno())), interval, allowed)
         except psycopg.errors._WaitTimeout as error:
             raise SessionTimedOut(f"no answer within {allowed:.0f} seconds") from error
 
@@ -126,6 +137,32 @@ def heeding(gen: Generator[Wanted, Ready, Result]) -> Generator[Wanted, Ready, R
         while True:
             ready = yield wanted
             heed_cancel()
+            wanted = gen.send(ready)
+    except StopIteration as ended:
+        result: Result = ended.value
+        return result
+
+
+def of_bounded_length(
+    gen: Generator[Wanted, Ready, Result],
+    descriptor: int | None = None,
+    *,
+    longest: int | None = None,
+) -> Generator[Wanted, Ready, Result]:
+    """The same wait of the driver, which ends when more than about `longest` bytes, LONGEST_ANSWER
+    unless told, have come in from the descriptor. While a connection is made the driver says which
+    descriptor that is. Raises NotPostgres."""
+    count, unread, most = 0, array.array("i", [0]), longest or LONGEST_ANSWER
+    try:
+        wanted = next(gen)
+        while True:
+            ready = yield wanted
+            source = wanted[0] if descriptor is None and isinstance(wanted, tuple) else descriptor
+            if source is not None:
+                fcntl.ioctl(source, termios.FIONREAD, unread)
+                count += unread[0]
+            if count > most:
+                raise NotPostgres(f"an answer of more than {most >> 20} MiB")
             wanted = gen.send(ready)
     except StopIteration as ended:
         result: Result = ended.value
@@ -182,6 +219,16 @@ def parameters(socket_dir: Path, dbname: str, *, bound: float) -> dict[str, Any]
         "application_name": "perch",
         "options": pinned_options(bound),
     }
+
+
+def values_of(row: tuple[object, ...] | None, *kinds: type | tuple[type, ...]) -> tuple[Any, ...]:
+    """The values of a row that must be there, each of its kind, and no number larger than Postgres
+    has them. Raises NotPostgres."""
+    if row is None or len(row) != len(kinds) or not all(map(isinstance, row, kinds)):
+        raise NotPostgres("an answer of other columns than were asked for")
+    if any(isinstance(value, int) and abs(value) > LARGEST_NUMBER for value in row):
+        raise NotPostgres("a number that is too large")
+    return row
 
 
 def name_of(sent: object) -> str:

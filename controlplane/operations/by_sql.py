@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import psycopg
+from django.db import InterfaceError, OperationalError
 from django.db.models import Exists, OuterRef, Q
 
 from controlplane import clock
@@ -33,7 +33,6 @@ from controlplane.compute.catalog_reading import (
     replace_password,
 )
 from controlplane.compute.filesystem import (
-    LockTimeout,
     catalog_lock,
     forget_catalog_lock,
     lock_branches,
@@ -93,8 +92,11 @@ def take_in_before_stop(branch: Branch) -> None:
     the same, and read once it is up again."""
     try:
         take_in_branch(branch, is_last=True)
-    except (psycopg.Error, LockTimeout) as error:
-        log.warning("catalog unread", extra={"branch": branch.id, "error": str(error)})
+    except (OperationalError, InterfaceError):
+        raise
+    except Exception as error:
+        # Whatever it answers keeps nobody from stopping it: it may be no Postgres by now.
+        log.warning("catalog unread", extra={"branch": branch.id, "error": repr(error)})
 
 
 def is_compute_of(connection: Session, branch_id: str) -> bool:

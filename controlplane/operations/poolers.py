@@ -1,6 +1,7 @@
 """Ends the poolers that have no client: the next pooled client has one started again, beside a
 compute that runs on meanwhile."""
 
+import logging
 import time
 
 from controlplane.compute import compute
@@ -8,6 +9,8 @@ from controlplane.compute.filesystem import LockTimeout, lock_branches
 from controlplane.compute.pooler import has_pooler, poolers_clients, stop_unused
 from controlplane.compute.session import socket_dir
 from controlplane.models import Endpoint, EndpointState, Region
+
+log = logging.getLogger(__name__)
 
 # Seconds that a pooler runs on without a client: one that comes again and again, each time with a
 # new connection, does not wait for a start each time.
@@ -42,4 +45,7 @@ def end_unused_poolers(region: Region) -> None:
                 stop_unused(branch_id, socket_dir(endpoint_id))
         except LockTimeout:
             continue  # an operation works on it; it is looked at again soon
+        except OSError as error:
+            # What a stranger has made of its directories must not keep this from the others.
+            log.error("pooler not ended", extra={"endpoint": endpoint_id, "error": str(error)})
         del _unused_since[endpoint_id]

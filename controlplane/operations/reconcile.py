@@ -9,7 +9,7 @@ from collections.abc import Set
 from contextlib import suppress
 from datetime import datetime
 
-from django.db import connection
+from django.db import InterfaceError, OperationalError, connection
 
 from controlplane import clock
 from controlplane.actors import PLATFORM
@@ -56,6 +56,11 @@ def reconcile_host(region: Region) -> None:
                 all_seen = False  # an operation works on it; it is looked at again soon
             except StopFailed as error:
                 log.error("leftovers not ended", extra={"branch": branch_id, "error": str(error)})
+            except (OperationalError, InterfaceError):
+                raise
+            except Exception:
+                # What a stranger has made of one branch must not keep this from all others.
+                log.exception("branch not reconciled", extra={"branch": branch_id})
     if all_seen:
         Region.objects.filter(id=region.id).update(computes_seen_at=looking_at)
     _forget_deleted(compute.endpoints_with_sockets() - {*says_active.values(), *runs.values()})
@@ -125,10 +130,14 @@ def _forget_deleted(endpoint_ids: Set[str]) -> None:
         return
     living = Endpoint.objects.filter(id__in=endpoint_ids, deleted_at=None)
     for endpoint_id in endpoint_ids - set(living.values_list("id", flat=True)):
-        if endpoint_id.startswith(compute.READER):
-            _forget_reader(endpoint_id)
-        else:
-            compute.forget_endpoint(endpoint_id)
+        try:
+            if endpoint_id.startswith(compute.READER):
+                _forget_reader(endpoint_id)
+            else:
+                compute.forget_endpoint(endpoint_id)
+        except OSError as error:
+            fields = {"endpoint": endpoint_id, "error": str(error)}
+            log.error("sockets not removed", extra=fields)
 
 
 def _forget_reader(endpoint_id: str) -> None:

@@ -27,6 +27,8 @@ from controlplane.operations.catalog import NotApplied
 
 # Where hosts keep what Postgres may speak of, beside the directories that are set.
 HOSTS_OWN = ("/dev/shm", "/etc", "/proc", "/usr/lib/postgresql", "/usr/share/postgresql")  # noqa: S108
+LONGEST = 4000
+UNSHOWABLE = re.compile("[^\t\n\x20-\x7e\xa0-\ud7ff\ue000-\U0010ffff]")
 OPERATOR = "if it stays so, tell this host's operator"
 # What to do about each exception whose own words mean something to the user of the endpoint; ""
 # where those say it already. Of two that fit, the first.
@@ -65,8 +67,10 @@ def words_of(error: Exception) -> str:
 
 def without_paths(text: str) -> str:
     """The text with the last name alone of every path of this host's: where things lie is the
-    operator's business."""
-    return _host_paths().sub(lambda found: Path(found[0]).name or "a directory", text)
+    operator's business. What a compute's own programs have said may be a stranger's: it is cut to
+    LONGEST characters, without those that no row holds and that a terminal would obey."""
+    shown = UNSHOWABLE.sub("\ufffd", text[:LONGEST])
+    return _host_paths().sub(lambda found: Path(found[0]).name or "a directory", shown)
 
 
 @functools.cache

@@ -8,14 +8,15 @@ next fail at once for a while, and none waits for another endpoint's.
 import asyncio
 import logging
 from functools import partial
-from typing import Any, LiteralString
+from typing import Any, LiteralString, Self
 
 import psycopg
+from psycopg.abc import PQGen, PQGenConn
 from psycopg.rows import class_row, scalar_row
 
 from controlplane.compute.accounts import is_served_by
 from controlplane.compute.catalog_reading import LOGIN, MARK
-from controlplane.compute.session import parameters, socket_dir
+from controlplane.compute.session import Result, of_bounded_length, parameters, socket_dir
 from controlplane.models.connecting import find_catalog_mark
 from controlplane.operations.by_sql import take_in
 from controlplane.proxy.control_database import ControlDatabase, bounded
@@ -35,7 +36,22 @@ _TAKEN_IN_WITHIN = 15.0
 # Between two times that strangers can cause.
 _TAKEN_IN_AGAIN = 1.0
 
-_Connection = psycopg.AsyncConnection[Any]
+# Bytes of an answer, which is one row. The event loop of all clients reads it.
+_LONGEST_ANSWER = 1 << 20
+
+
+class _Connection(psycopg.AsyncConnection[Any]):
+    """Takes no answer that is longer than that of a Postgres."""
+
+    @classmethod
+    def _connect_gen(cls, conninfo: str = "") -> PQGenConn[Self]:
+        return of_bounded_length(super()._connect_gen(conninfo), longest=_LONGEST_ANSWER)
+
+    async def wait(
+        self, gen: PQGen[Result], interval: float = 0.1, timeout: float | None = None
+    ) -> Result:
+        waited = of_bounded_length(gen, self.fileno(), longest=_LONGEST_ANSWER)
+        return await super().wait(waited, interval, timeout)
 
 
 class _Line:
@@ -138,7 +154,7 @@ class _Line:
         self.mark = None
         within = max(0.0, deadline - asyncio.get_running_loop().time())
         async with asyncio.timeout_at(deadline):
-            connection = await psycopg.AsyncConnection.connect(
+            connection = await _Connection.connect(
                 **parameters(place, "postgres", bound=max(within, _ANSWER_WITHIN)),
                 autocommit=True,
             )

@@ -24,6 +24,7 @@ from controlplane.compute.accounts import account_of, give, running_as
 from controlplane.compute.binaries import postgres_bin
 from controlplane.compute.branch_data import branch_dir, data_dir
 from controlplane.compute.configuration import ComputeSpec
+from controlplane.compute.door import SOCKET
 from controlplane.compute.filesystem import lock_branches
 from controlplane.compute.limits import CGROUPS
 from controlplane.compute.occupants import (
@@ -299,6 +300,24 @@ class TestStalePidFiles:
             compute.start(SPEC)
             assert serves()
             compute.stop(BRANCH)
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root has other accounts")
+    def test_one_that_names_anothers_sockets(self, branch: Path) -> None:
+        """The platform would shut and remove these in place of the compute's own."""
+        compute.start(SPEC)
+        others = socket_dir("ep-other-heron-123456")
+        others.mkdir(mode=0o700)
+        (others / SOCKET).touch()
+        try:
+            lines = (branch / "data" / "postmaster.pid").read_text().splitlines()
+            lines[4] = str(others)
+            write(branch / "data" / "postmaster.pid", "\n".join(lines) + "\n")
+            assert compute.running_endpoint(BRANCH) is None
+            compute.stop(BRANCH)
+            assert [path.name for path in others.iterdir()] == [SOCKET]
+        finally:
+            shutil.rmtree(others)
+            compute.forget_endpoint(ENDPOINT)
 
     def test_one_goes_only_after_all_that_a_killed_postgres_has_left(self, branch: Path) -> None:
         """Without the file Postgres would start beside them."""

@@ -1,0 +1,250 @@
+"""What somebody who has broken out of a compute may answer in its place, and put in the place of
+its files: it concerns this compute alone, and is neither followed nor waited for."""
+
+import functools
+import itertools
+import os
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from controlplane.compute import compute, observation, pooler, recovery, session
+from controlplane.compute.catalog_reading import read_catalog, read_mark
+from controlplane.compute.filesystem import remove_tree
+from controlplane.compute.foreign_files import read_regular
+from controlplane.models import Region
+from controlplane.operations import reconcile
+from controlplane.operations.words import LONGEST, without_paths
+from tests.support.hostile_compute import (
+    INT8,
+    TEXT,
+    TIMESTAMPTZ,
+    Answer,
+    hostile_compute,
+    message,
+    rows,
+    without_end,
+)
+
+HOLDS_A_LEASE = """
+import fcntl, signal, sys
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+with open(sys.argv[1], "r+b") as file:
+    fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def deep_tree(place: Path, levels: int) -> None:
+    place.mkdir()
+    here = os.open(place, os.O_RDONLY)
+    for _ in range(levels):
+        os.mkdir("d", dir_fd=here)
+        here, above = os.open("d", os.O_RDONLY, dir_fd=here), here
+        os.close(above)
+    os.close(here)
+
+
+@contextmanager
+def leased(path: Path) -> Iterator[None]:
+    """Another process holds the file so that opening it has to wait."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDS_A_LEASE, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout
+        assert child.stdout.readline() == b"held\n"
+        yield
+        child.kill()
+
+
+class TestFiles:
+    def test_a_tree_is_removed_however_deep_it_is(self, tmp_path: Path) -> None:
+        deep_tree(tmp_path / "tree", 1100)
+        try:
+            remove_tree(tmp_path / "tree")
+            assert list(tmp_path.iterdir()) == []
+        finally:
+            # What is left would be too deep for whoever cleans up after the tests.
+            subprocess.run(["rm", "-rf", tmp_path / "tree"], check=True)
+
+    def test_of_links_and_pipes_only_they_are_removed(self, tmp_path: Path) -> None:
+        kept, doomed = tmp_path / "kept", tmp_path / "doomed"
+        (doomed / "within").mkdir(parents=True)
+        kept.mkdir()
+        (kept / "file").touch()
+        for place in (doomed, doomed / "within"):
+            (place / "file").symlink_to(kept / "file")
+            (place / "directory").symlink_to(kept)
+            os.mkfifo(place / "with\nnewline")
+        remove_tree(doomed)
+        assert [path.name for path in tmp_path.rglob("*")] == ["kept", "file"]
+        remove_tree(doomed)
+
+    def test_a_link_in_place_of_a_tree_is_not_followed(self, tmp_path: Path) -> None:
+        (tmp_path / "kept").mkdir()
+        (tmp_path / "link").symlink_to(tmp_path / "kept")
+        with pytest.raises(OSError, match="link"):
+            remove_tree(tmp_path / "link")
+        assert (tmp_path / "kept").exists()
+
+    def test_one_that_is_filled_meanwhile_is_not_waited_for(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "tree").mkdir()
+        really = os.rmdir
+
+        def rmdir(place: Any, **named: Any) -> None:
+            (tmp_path / "tree/another").touch()
+            really(place, **named)
+
+        monkeypatch.setattr(os, "rmdir", rmdir)
+        with pytest.raises(OSError, match="not empty"):
+            remove_tree(tmp_path / "tree")
+
+    def test_a_directory_for_a_file_is_none_and_costs_no_descriptor(self, tmp_path: Path) -> None:
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(3):
+            assert read_regular(tmp_path, 10) == b""
+        assert len(os.listdir("/proc/self/fd")) == before
+
+    def test_a_file_that_its_owner_holds_is_none(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_bytes(b"1234\n")
+        with leased(tmp_path / "file"):
+            assert read_regular(tmp_path / "file", 10) == b""
+
+    def test_a_link_to_anothers_log_is_not_measured(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        data, other = tmp_path / "data", tmp_path / "other"
+        segment = "000000010000000000000003"
+        for place in (other / "pg_wal", other / "global", data):
+            place.mkdir(parents=True)
+        (other / "pg_wal" / segment).write_bytes(bytes(8) + struct.pack("<Q", 3 * 100) + bytes(84))
+        (other / "global/pg_control").write_bytes(bytes(16) + struct.pack("<I", 1))
+        title = f"postgres: startup recovering {segment}".encode()
+        monkeypatch.setattr(recovery, "children_of", lambda pid: [pid])
+        monkeypatch.setattr(recovery, "title_of", lambda pid: title)
+        assert recovery.bytes_to_redo(other, 1) == 100
+        assert not recovery.is_to_recover(other)
+        for name in ("pg_wal", "global"):
+            (data / name).symlink_to(other / name)
+        assert recovery.bytes_to_redo(data, 1) is None
+        assert recovery.is_to_recover(data)
+
+    def test_a_pooler_that_takes_no_connection_is_not_waited_for(self, tmp_path: Path) -> None:
+        path = tmp_path / "socket"
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(path))
+            listener.listen(0)
+            # This one waits to be accepted, and there is room for no other.
+            assert pooler._listens(path)
+            began = time.monotonic()
+            assert not pooler._listens(path)
+            assert time.monotonic() - began < 1
+
+
+class TestAnswers:
+    """Of what listens in the directory of the endpoint ep-a."""
+
+    @pytest.fixture(autouse=True)
+    def sockets(self, tmp_path: Path, settings: Any) -> Path:
+        settings.SOCKET_DIR = tmp_path
+        return tmp_path / "ep-a"
+
+    @pytest.mark.parametrize(
+        "answer",
+        [
+            list,
+            lambda: [rows(types=(INT8,))],
+            lambda: [rows((b"5",), types=(INT8,))],
+            lambda: [rows((b"a", b"b"), types=(TEXT, TEXT))],
+            lambda: [rows((None, None, None), types=(TEXT, TEXT, TEXT))],
+            lambda: [rows((b"1", b"x", b"y"), types=(INT8, TEXT, TEXT))],
+            lambda: [rows((b"1", b"x", b"9" * 50), types=(INT8, TEXT, INT8))],
+            lambda: [rows((b"294276-01-01 00:00:00+00", b"1"), types=(TIMESTAMPTZ, INT8))],
+            lambda: [message(b"G", b"\0\0\0")],
+            lambda: [message(b"E", b"SFATAL\0C\0M" + b"\x1b[2J" * 9 + b"\0\0")],
+            lambda: [b"\xff" * 100],
+        ],
+    )
+    def test_what_is_no_answer_is_an_error_of_the_compute(
+        self, sockets: Path, answer: Answer
+    ) -> None:
+        asked = (
+            lambda: observation.look("ep-a"),
+            lambda: observation.measure("ep-a", "br-a"),
+            lambda: observation.written("ep-a", "br-a"),
+            lambda: observation.last_activity("ep-a"),
+        )
+        with hostile_compute(sockets, answer):
+            for ask in asked:
+                with pytest.raises((psycopg.Error, observation.OtherBranch)):
+                    ask()
+            for read in (read_mark, read_catalog):
+                with session.session(sockets, bound=2) as opened, pytest.raises(psycopg.Error):
+                    read(opened)
+            assert not observation.answers("ep-a")
+
+    def test_one_without_end_is_broken_off(
+        self, sockets: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(session, "LONGEST_ANSWER", 1 << 20)
+        row = message(b"D", struct.pack("!hI", 1, 10) + b"x" * 10)
+        with (
+            hostile_compute(sockets, without_end(row * 1000)),
+            session.session(sockets) as opened,
+            pytest.raises(session.NotPostgres),
+        ):
+            opened.execute("SELECT 1")
+
+    def test_a_greeting_without_end_is_broken_off(
+        self, sockets: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(session, "LONGEST_ANSWER", 1 << 20)
+        notices = message(b"N", b"SWARNING\0C01000\0Mno\0\0") * 1000
+        greeting = functools.partial(itertools.repeat, notices)
+        with (
+            hostile_compute(sockets, list, greeting=greeting),
+            pytest.raises(session.NotPostgres),
+            session.session(sockets),
+        ):
+            pass
+
+
+def test_words_of_a_compute_can_be_stored_and_shown() -> None:
+    said = without_paths("FATAL: \0\x1b[2J\x9b\ud800 ü 漢 🙂\n" + "x" * 10_000)
+    assert said.startswith("FATAL: \ufffd\ufffd[2J\ufffd\ufffd ü 漢 🙂\n")
+    assert len(said) == LONGEST
+
+
+def test_what_is_wrong_with_one_branch_keeps_reconciling_from_no_other(
+    region: Region, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at, forgotten = [], []
+
+    def reconcile_branch(branch_id: str, *, timeout: float) -> None:
+        looked_at.append(branch_id)
+        raise PermissionError("a stranger's")
+
+    def forget_endpoint(endpoint_id: str) -> None:
+        forgotten.append(endpoint_id)
+        raise OSError("a stranger's")
+
+    running = {f"br-{number}": None for number in range(3)}
+    monkeypatch.setattr(reconcile, "reconcile_branch", reconcile_branch)
+    monkeypatch.setattr(compute, "running_branches", lambda: running)
+    monkeypatch.setattr(compute, "endpoints_with_sockets", lambda: {"ep-1", "ep-2"})
+    monkeypatch.setattr(compute, "forget_endpoint", forget_endpoint)
+    reconcile.reconcile_host(region)
+    assert sorted(looked_at) == sorted(running)
+    assert sorted(forgotten) == ["ep-1", "ep-2"]
