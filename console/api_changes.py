@@ -35,12 +35,20 @@ class ChangeCalls:
         Raises an `APIError`, NotOffered where there is no such stream.
         """
         path = ("projects", project_id, "events") if project_id else ("events",)
-        rest = b""
+        rest = bytearray()
         for piece in self._transport.again().stream(*path):
-            *lines, rest = (rest + piece).split(b"\n")
+            # Only the piece is looked through: all of a line again with each of its bytes would
+            # take a processor for as long as a server likes.
+            first, *others = piece.split(b"\n")
+            rest += first
             if len(rest) > LONGEST_LINE:
                 raise NonsenseAnswer("The stream of events has a line without end.")
-            yield any(_tells_of_change(line) for line in lines)
+            if others:
+                lines = [bytes(rest), *others[:-1]]
+                rest = bytearray(others[-1])
+                yield any(map(_tells_of_change, lines))
+            else:
+                yield False
 
     def look(self, project_id: str, turn: int) -> dict[str, str]:
         """What is told, by what was asked: a digest of it, or of how it failed. `turn` counts
@@ -90,4 +98,7 @@ def _digest(call: Callable[[], object]) -> str:
     except APIError as error:
         # What stands before a server that is being started anew may answer in its place.
         return type(error).__name__ if error.is_told else "untold"
+    except RecursionError:
+        # Nested deeper than can be written again.
+        return "untold"
     return hashlib.sha256(answer.encode()).hexdigest()

@@ -16,7 +16,6 @@ from console.api_errors import NonsenseAnswer
 T = TypeVar("T")
 JSONObject = Mapping[str, Any]
 
-HALVES = re.compile("[\ud800-\udfff]")
 # What can stand in an address of the console.
 IDENTIFIER = re.compile(r"[-a-zA-Z0-9_]+")
 # What a float holds to the unit, and a size in bytes is never near.
@@ -28,9 +27,9 @@ LAST_YEAR = 9999
 
 
 def text(data: JSONObject, name: str) -> str:
-    """ "" where it is absent. JSON can hold halves of characters, which cannot be sent anywhere."""
+    """ "" where it is absent."""
     value = data.get(name)
-    return HALVES.sub("\ufffd", value) if isinstance(value, str) else ""
+    return value if isinstance(value, str) else ""
 
 
 def required(data: JSONObject, name: str) -> str:

@@ -1,6 +1,5 @@
 """Carries the management API's calls over HTTP, and tells its failures apart."""
 
-import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from http.cookiejar import DefaultCookiePolicy
@@ -32,13 +31,14 @@ from console.bounded_http import (
     TooLong,
     never_sent,
     proxies_for,
+    read_json,
     read_whole,
 )
 from console.servers import Server
 
 log = logging.getLogger(__name__)
 
-# What json.loads raises; the second for what is nested too deep.
+# What read_json raises; the second for what is nested too deep.
 NOT_JSON = (ValueError, RecursionError)
 
 EVENT_STREAM = "text/event-stream"
@@ -46,6 +46,7 @@ EVENT_STREAM = "text/event-stream"
 LONGEST_SILENCE = 40.0
 # Characters of a refusal's words. They are looked through, shown, and kept in a cookie meanwhile.
 LONGEST_MESSAGE = 1000
+LONGEST_REQUEST_ID = 200
 # What HTTP clients take for steps to another address, of a role that SQL has called so.
 STEPS = frozenset((".", "..", ""))
 
@@ -224,7 +225,7 @@ def _json(answer: requests.Response, content: bytes) -> object:
         # Newer servers say so when what was to be deleted is already gone.
         return None
     try:
-        data: object = json.loads(content)
+        data: object = read_json(content)
     except NOT_JSON as error:
         url = answer.url.partition("?")[0]
         log.warning("API talks nonsense", extra={"url": url, "status": answer.status_code})
@@ -234,13 +235,15 @@ def _json(answer: requests.Response, content: bytes) -> object:
 
 def _refusal(answer: requests.Response, content: bytes) -> APIError:
     try:
-        body = json.loads(content)
+        body = read_json(content)
     except NOT_JSON:
         body = None
     data: Mapping[str, Any] = body if isinstance(body, Mapping) else {}
     message = text(data, "message") or f"The answer was {answer.status_code} {answer.reason}."
     refusal = error_class(answer.status_code)(
-        message[:LONGEST_MESSAGE], status=answer.status_code, request_id=text(data, "request_id")
+        message[:LONGEST_MESSAGE],
+        status=answer.status_code,
+        request_id=text(data, "request_id")[:LONGEST_REQUEST_ID],
     )
     refusal.is_told = isinstance(body, Mapping)
     return refusal

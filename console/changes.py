@@ -27,6 +27,8 @@ AFTER_A_BREAK, AFTER_TOO_MANY, NOT_LONG = 1.0, 30.0, 10.0
 # so. The most where it has had one, which something in front of it may have denied while it was
 # restarted; and where it never had.
 AFTER_NONE, MOST_AFTER_ONE, MOST_AFTER_NONE = 2.0, 30.0, 600.0
+# Seconds between two pieces of a stream; what comes meanwhile is told at once.
+BETWEEN_PIECES = 0.05
 # Seconds that a watch goes on without readers: they come back with the next page.
 LINGERS = 10.0
 # Of one key: watches, of which each asks the API, and their readers; more get along without.
@@ -127,6 +129,9 @@ class Watch:
                 self._denials = 0
                 if not self._goes_on():
                     break
+                # A server that never stops would take this process's time from everybody else's
+                # pages, and have its own pages ask for themselves without end.
+                self._rest(BETWEEN_PIECES)
         except NotOffered:
             most = MOST_AFTER_ONE if self._has_had_one else MOST_AFTER_NONE
             self._denials += 1

@@ -5,7 +5,6 @@ Where the proxy is, the connection string says, and so the API. Its answers are 
 console speaks to it by TLS alone, and to this very machine only where the API is here as well.
 """
 
-import json
 import logging
 import ssl
 import time
@@ -24,6 +23,7 @@ from console.bounded_http import (
     is_loopback,
     never_sent,
     proxies_for,
+    read_json,
     read_whole,
 )
 from console.pg_types import NUMBERS, type_name
@@ -135,7 +135,9 @@ def run(
                 stream=True,
             )
             with answer:
-                data = json.loads(read_whole(answer, longest=LONGEST_ANSWER))
+                data = read_json(
+                    read_whole(answer, longest=LONGEST_ANSWER), most_values=LONGEST_ANSWER
+                )
     except TooLong as error:
         raise SqlFailed(
             f"The statements have run, but their answer is longer than {LONGEST_ANSWER >> 20} MiB. "

@@ -7,6 +7,7 @@ request for another.
 """
 
 import http.client
+import io
 import socket
 import ssl
 import time
@@ -35,6 +36,9 @@ MOST_ADDRESSES = 3
 FOLLOWED, MOST_REDIRECTS = (307, 308), 3
 # Bytes that are read of an answer, and seconds that its body has: what counts is the status.
 LONGEST_BODY, BODY_WITHIN = 4096, 2.0
+# Bytes that are read of an answer in all: provisional answers, its head, and how its body is cut
+# into chunks. Whoever sends more is a stranger who wants our memory, or our time.
+LONGEST_ANSWER = 256 << 10
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,8 @@ def post(url: str, headers: Mapping[str, str], body: bytes, *, within: float) ->
     with Line(within=within) as line:
         try:
             status, answered = _follow(url, headers, body, line)
-        except (NotAllowed, OSError, http.client.HTTPException) as error:
+        # The last is what Python's own parser says of numbers that it did not expect.
+        except (NotAllowed, OSError, http.client.HTTPException, ValueError) as error:
             line.check()
             return Outcome(_words_of(error, line, within), None, b"", time.monotonic() - began)
     return Outcome(_judge(status), status, answered, time.monotonic() - began)
@@ -69,6 +74,7 @@ def _follow(url: str, headers: Mapping[str, str], body: bytes, line: Line) -> tu
         target = target_of(url)
         with _connected(target, line) as connected:
             connection = http.client.HTTPConnection(target.host, target.port)
+            connection.response_class = _Answer
             connection.sock = connected
             connection.request("POST", target.path, body, {"Host": target.host_header, **headers})
             answer = connection.getresponse()
@@ -79,6 +85,38 @@ def _follow(url: str, headers: Mapping[str, str], body: bytes, line: Line) -> tu
                 return answer.status, _beginning(answer, line)
             url = _joined(url, leads_to)
     raise NotAllowed(f"more than {MOST_REDIRECTS} redirects")
+
+
+class AnswerTooLong(http.client.HTTPException):
+    """More than LONGEST_ANSWER bytes."""
+
+
+class _Bounded(io.RawIOBase):
+    """The first LONGEST_ANSWER bytes of what comes from a socket."""
+
+    def __init__(self, source: io.RawIOBase) -> None:
+        self._source = source
+        self._left = LONGEST_ANSWER
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        if self._left <= 0:
+            raise AnswerTooLong
+        count = self._source.readinto(memoryview(buffer)[: self._left])
+        self._left -= count or 0
+        return count
+
+    def close(self) -> None:
+        self._source.close()
+        super().close()
+
+
+class _Answer(http.client.HTTPResponse):
+    def __init__(self, sock: socket.socket, *args: Any, **named: Any) -> None:
+        super().__init__(sock, *args, **named)
+        self.fp = io.BufferedReader(_Bounded(self.fp.detach()))
 
 
 def _joined(url: str, location: str) -> str:
@@ -94,7 +132,7 @@ def _beginning(answer: http.client.HTTPResponse, line: Line) -> bytes:
         return answer.read(LONGEST_BODY)
     except http.client.IncompleteRead as error:
         return error.partial
-    except (OSError, http.client.HTTPException):
+    except (OSError, http.client.HTTPException, ValueError):
         return b""
 
 

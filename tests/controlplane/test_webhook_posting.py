@@ -186,6 +186,49 @@ class TestBounds:
         assert (outcome.error, outcome.status) == ("", 200)
         assert set(outcome.body) == set(b"z")
 
+    @pytest.mark.parametrize(
+        "again",
+        [
+            b"HTTP/1.1 100 Continue\r\n\r\n",
+            b"HTTP/1.1 100 Continue\r\nx: " + b"y" * 60_000 + b"\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\n" + (b"Set-Cookie: " + b"y" * 60_000 + b"\r\n") * 9,
+        ],
+    )
+    def test_one_whose_head_does_not_end(self, receiver: Receiver, again: bytes) -> None:
+        receiver.answers = lambda message: None
+        receiver.holds = lambda connection: flood(receiver, connection, b"", again)
+        outcome = posted(receiver.url)
+        assert (outcome.error, outcome.status) == ("no answer in HTTP: AnswerTooLong", None)
+
+    @pytest.mark.parametrize(
+        ("body", "read"),
+        [
+            (b"-1\r\n", b""),
+            (b"-5\r\n", b""),
+            (b"zz\r\n", b""),
+            (b"fffffffffffffffff\r\n", b"z" * posting.LONGEST_BODY),
+            (b"1;" + b"x" * 9 + b"\r\nz\r\n1\r\nz\r\n-1\r\n", b""),
+        ],
+    )
+    def test_one_whose_chunks_are_none(
+        self, receiver: Receiver, body: bytes, read: bytes, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        taken = [0]
+        readinto = posting._Bounded.readinto
+
+        def counted(self: posting._Bounded, buffer: Any) -> int | None:
+            count = readinto(self, buffer)
+            taken[0] += count or 0
+            return count
+
+        monkeypatch.setattr(posting._Bounded, "readinto", counted)
+        head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+        receiver.answers = lambda message: None
+        receiver.holds = lambda connection: flood(receiver, connection, head + body, b"z" * 1000)
+        outcome = posted(receiver.url)
+        assert (outcome.error, outcome.status, outcome.body) == ("", 200, read)
+        assert taken[0] <= posting.LONGEST_ANSWER
+
     def test_one_that_speaks_something_else(self, receiver: Receiver) -> None:
         receiver.answers = lambda message: None
         receiver.holds = lambda connection: connection.sendall(b"220 mail.example ESMTP\r\n")
@@ -272,6 +315,14 @@ def drip(receiver: Receiver, connection: socket.socket, first: bytes, again: byt
     with suppress(OSError):
         connection.sendall(first)
         while not receiver.closing.wait(0.02):
+            connection.sendall(again)
+
+
+def flood(receiver: Receiver, connection: socket.socket, first: bytes, again: bytes) -> None:
+    """Send as fast as it is taken."""
+    with suppress(OSError):
+        connection.sendall(first)
+        while not receiver.closing.is_set():
             connection.sendall(again)
 
 

@@ -1,0 +1,148 @@
+"""A server among PERCH_CONSOLE_SERVERS that wishes the console ill: no page of it fails, holds
+markup of the server's, or leads elsewhere, and it takes nothing from other servers' pages."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.test import Client as Browser
+
+from console import changes
+from console.api_changes import LONGEST_LINE, ChangeCalls
+from console.api_errors import NonsenseAnswer
+from console.api_transport import Transport
+from console.bounded_http import MOST_VALUES, read_json
+from console.servers import Server
+from tests.console.test_moods import IDS, addresses
+from tests.support.hostile_answers import VALUES, HostileAnswers
+from tests.support.neon_document import serving
+from tests.support.own_document import DocumentAnswers
+
+LEADS = re.compile("(xlink:)?href|src|(form)?action|data-live|hx-(get|post|put|patch|delete)")
+OWN = re.compile(r"(/(?![/\\])|[#?]|$)")
+HEADERS = ("Location", "HX-Redirect", "HX-Location", "HX-Push-Url", "HX-Replace-Url")
+NEVER_USED = frozenset({"img", "iframe", "object", "embed", "base", "style", "frame"})
+LONGEST_PAGE = 8 << 20
+
+
+class Foreign(HTMLParser):
+    """What of a page the console would never write."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag in NEVER_USED or (tag == "script" and not dict(attrs).get("src")):
+            self.found.append(f"<{tag}>")
+        for name, value in attrs:
+            if name.startswith("on") or name in ("style", "srcdoc"):
+                self.found.append(f"{name} of <{tag}>")
+            if LEADS.fullmatch(name) and not OWN.match(value or ""):
+                self.found.append(f"{name}={(value or '')[:80]} of <{tag}>")
+
+
+def problems_of(answer: Any) -> Iterator[str]:
+    if answer.status_code == 500:
+        yield "500"
+    for name in HEADERS:
+        if not OWN.match(answer.get(name, "")):
+            yield f"{name}: {answer[name][:80]}"
+    if answer.get("Content-Type", "").startswith("text/html"):
+        yield from Foreign(answer.content.decode()).found
+        if len(answer.content) > LONGEST_PAGE:
+            yield f"{len(answer.content)} bytes"
+
+
+# In a process of its own, as this one is the console's, and with a state directory of its own.
+DOCUMENT = """
+import sys, tests.environment, django
+django.setup()
+from django.test import Client
+sys.stdout.buffer.write(Client().get("/api/v2/openapi.json").content)
+"""
+
+
+@pytest.fixture(scope="module")
+def document() -> Any:
+    settings = {"DJANGO_SETTINGS_MODULE": "controlplane.settings"}
+    made = subprocess.run(
+        [sys.executable, "-c", DOCUMENT],
+        cwd=Path(__file__).parents[2],
+        env=os.environ | settings,
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    return json.loads(made.stdout)
+
+
+# Every third: which field has which value in one of them is as good as drawn by lot.
+@pytest.mark.parametrize("turn", range(0, len(VALUES), 3))
+def test_no_page_fails_or_holds_what_is_not_its_own(
+    document: Any, turn: int, settings: Any
+) -> None:
+    """Django's client raises what a page would hide behind a 500."""
+    answers = HostileAnswers(DocumentAnswers(document, required=False))
+    with serving(answers) as url:
+        settings.MANAGEMENT_API_URL = url
+        browser = Browser()
+        assert browser.post("/sign-in", {"key": "a-key"}).status_code == 302
+        answers.turn = turn
+        found = {}
+        for name, address in addresses(IDS):
+            headers = {"HX-Request": "true", "HX-Current-URL": f"http://testserver{address}"}
+            answer = browser.get(address, headers=headers if name.endswith("_live") else {})
+            if problems := list(problems_of(answer)):
+                found[name] = problems[:5]
+        assert not found
+
+
+def test_json_has_a_bounded_number_of_values() -> None:
+    assert read_json(b'["\\ud83d\\udc26 \\ud800"]') == ["🐦 \ufffd"]
+    for empty in (b"[],", b"{},", b"1,"):
+        with pytest.raises(ValueError, match="too many"):
+            read_json(b"[" + empty * MOST_VALUES + b"1]")
+    with pytest.raises(RecursionError):
+        read_json(b"[" * 100_000)
+
+
+@pytest.fixture
+def calls() -> ChangeCalls:
+    return ChangeCalls(Transport("key", Server("", "http://127.0.0.1:1")))
+
+
+def streaming(calls: ChangeCalls, pieces: Iterator[bytes], monkeypatch: Any) -> Iterator[bool]:
+    monkeypatch.setattr(Transport, "stream", lambda *path: pieces)
+    return calls.follow("")
+
+
+def test_events_are_read_wherever_the_stream_is_cut(calls: ChangeCalls, monkeypatch: Any) -> None:
+    said = b': here\n\ndata: {"type": "role.password_revealed"}\n\ndata: {"type": "x"}\n\nid: 4\n\n'
+    for length in (1, 7, 40, 200):
+        pieces = (said[start : start + length] for start in range(0, len(said), length))
+        assert sum(streaming(calls, pieces, monkeypatch)) == 1, length
+
+
+def test_a_line_without_end_is_broken_off(calls: ChangeCalls, monkeypatch: Any) -> None:
+    """In pieces of one byte, each of which once cost a copy of all before it."""
+    pieces = (b"x" for _ in range(2 * LONGEST_LINE))
+    with pytest.raises(NonsenseAnswer):
+        list(streaming(calls, pieces, monkeypatch))
+
+
+def test_a_flood_of_events_is_read_in_turns(calls: ChangeCalls, monkeypatch: Any) -> None:
+    rests: list[float] = []
+    watch = changes.Watch(calls, "")
+    watch.join()
+    monkeypatch.setattr(watch, "_rest", rests.append)
+    monkeypatch.setattr(Transport, "stream", lambda *path: iter([b"data: {}\n"] * 50))
+    watch._follow()
+    assert rests == [changes.BETWEEN_PIECES] * 50

@@ -1,0 +1,43 @@
+"""What a server that wishes the console ill answers: the answers that the API's own document
+describes, with every field as it should not be."""
+
+import zlib
+from typing import Any
+
+from tests.support.neon_document import Answering
+
+VALUES: list[Any] = [
+    "</script></textarea></title><img src=x onerror=alert(1)>\"'><svg/onload=alert(1)>",
+    "javascript:alert(1)//",
+    "//evil.example/../x",
+    "a\r\nSet-Cookie: x=y\r\n\r\n\x1b[2J\0\u202e\ud800\u2028\udfff",
+    "9999-12-31T23:59:59.999999-23:59",
+    "x" * 50_000,
+    [["x"]],
+    {"id": {"id": []}},
+    10**400,
+    float("nan"),
+]
+# Without these there is nothing of which the other fields could be shown.
+KEPT = frozenset({"id", "project_id", "branch_id", "endpoint_id"})
+
+
+class HostileAnswers:
+    """Each field has one of VALUES, another one in each of as many `turn`s."""
+
+    def __init__(self, whole: Answering) -> None:
+        self._whole = whole
+        self.turn: int | None = None
+
+    def answer(self, method: str, path: str) -> tuple[int, Any]:
+        status, body = self._whole.answer(method, path)
+        return status, body if self.turn is None else self._changed("", body)
+
+    def _changed(self, name: str, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {one: self._changed(one, inner) for one, inner in value.items()}
+        if isinstance(value, list):
+            return [self._changed(name, one) for one in value]
+        if name in KEPT or self.turn is None:
+            return value
+        return VALUES[(zlib.crc32(name.encode()) + self.turn) % len(VALUES)]
