@@ -12,6 +12,7 @@ import fcntl
 import termios
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -223,11 +224,13 @@ def parameters(socket_dir: Path, dbname: str, *, bound: float) -> dict[str, Any]
 
 def values_of(row: tuple[object, ...] | None, *kinds: type | tuple[type, ...]) -> tuple[Any, ...]:
     """The values of a row that must be there, each of its kind, and no number larger than Postgres
-    has them. Raises NotPostgres."""
+    has them, no moment without a zone. Raises NotPostgres."""
     if row is None or len(row) != len(kinds) or not all(map(isinstance, row, kinds)):
         raise NotPostgres("an answer of other columns than were asked for")
     if any(isinstance(value, int) and abs(value) > LARGEST_NUMBER for value in row):
         raise NotPostgres("a number that is too large")
+    if any(isinstance(value, datetime) and value.tzinfo is None for value in row):
+        raise NotPostgres("a moment without its zone")
     return row
 
 

@@ -27,6 +27,7 @@ from controlplane.operations.words import LONGEST, without_paths
 from tests.support.hostile_compute import (
     INT8,
     TEXT,
+    TIMESTAMP,
     TIMESTAMPTZ,
     Answer,
     hostile_compute,
@@ -172,6 +173,7 @@ class TestAnswers:
             lambda: [rows((b"1", b"x", b"y"), types=(INT8, TEXT, TEXT))],
             lambda: [rows((b"1", b"x", b"9" * 50), types=(INT8, TEXT, INT8))],
             lambda: [rows((b"294276-01-01 00:00:00+00", b"1"), types=(TIMESTAMPTZ, INT8))],
+            lambda: [rows((b"2026-01-01 00:00:00", b"1"), types=(TIMESTAMP, INT8))],
             lambda: [message(b"G", b"\0\0\0")],
             lambda: [message(b"E", b"SFATAL\0C\0M" + b"\x1b[2J" * 9 + b"\0\0")],
             lambda: [b"\xff" * 100],

@@ -10,7 +10,7 @@ from pathlib import Path
 
 # What is sent in answer to one statement, in pieces, before ReadyForQuery.
 Answer = Callable[[], Iterable[bytes]]
-TEXT, INT8, TIMESTAMPTZ = 25, 20, 1184
+TEXT, INT8, TIMESTAMP, TIMESTAMPTZ = 25, 20, 1114, 1184
 
 
 def message(kind: bytes, payload: bytes) -> bytes:
