@@ -104,12 +104,15 @@ def _claims() -> Iterator[Path | None]:
     """Where the host's numbers are noted, held against all others; None where the host lets us
     note nothing there, and this Perch is taken for the only one."""
     try:
-        CLAIMS.mkdir(mode=0o755, parents=True, exist_ok=True)
+        # Ours alone: whoever can read a directory can lock it, and keep all others from it.
+        CLAIMS.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(CLAIMS, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
         yield None
         return
     try:
+        with suppress(OSError):
+            os.fchmod(descriptor, 0o700)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield CLAIMS
     finally:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from controlplane.compute import account_numbers
 from controlplane.compute.state_directory import (
     StateDirectoryUnusable,
     hold_state_directory,
@@ -71,6 +72,18 @@ def test_no_other_account_can_read_any_file_that_is_locked(place: Path) -> None:
         assert stat.S_IMODE((place / "locks").stat().st_mode) == 0o700
         for path in (place / "locks").iterdir():
             assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+
+
+def test_no_other_account_can_lock_the_notes_on_the_hosts_accounts(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claims = place / "run" / "accounts"
+    monkeypatch.setattr(account_numbers, "CLAIMS", claims)
+    for existing in (False, True):
+        if existing:
+            claims.chmod(0o755)
+        account_numbers.is_of(place / "branches", 50_000)
+        assert stat.S_IMODE(claims.stat().st_mode) == 0o700
 
 
 @pytest.mark.parametrize("name", ["up", "worker"])
