@@ -25,6 +25,7 @@ from controlplane.management.host_resources import raise_file_limit, refuse_few_
 from controlplane.management.supervision import Program, Supervisor
 from tests.support.client import Client
 from tests.support.processes import is_alive, postmaster_in
+from tests.support.released_state import check, fill
 from tests.support.stack import ROOT, Stack, free_port, running_stack
 from tests.support.waiting import wait_for
 
@@ -118,8 +119,8 @@ def test_a_port_that_was_asked_for_and_is_taken_is_an_error(state_dir: Path) -> 
 
 
 def test_it_stops_all_it_started_and_finds_it_again(state_dir: Path) -> None:
-    """Also: default ports that are taken move on; a terminal that is closed is as good as Ctrl-C,
-    although it takes no more words."""
+    """As `test_upgrades` finds what a release has left. Also: default ports that are taken move on;
+    a terminal that is closed is as good as Ctrl-C, although it takes no more words."""
     with ExitStack() as taken:
         for port in (8000, 8001, 5432):
             taken.enter_context(occupied(port))
@@ -138,11 +139,7 @@ def test_it_stops_all_it_started_and_finds_it_again(state_dir: Path) -> None:
             f"http://127.0.0.1:{moved['8001']}/api/v2",
             (state_dir / "api-key").read_text().strip(),
         )
-        created = client.new_project()
-        stack = Stack(state_dir, "", client.api_url, 0, None)  # type: ignore[arg-type]
-        endpoint_id = created["endpoints"][0]["id"]
-        with stack.compute(endpoint_id) as connection:
-            connection.execute("CREATE TABLE kept AS SELECT 7 AS number")
+        contents = fill(client, int(moved["5432"]), version="this one")
         ours = psutil.Process(process.pid).children(recursive=True)
 
         process.stdout.close()
@@ -154,12 +151,7 @@ def test_it_stops_all_it_started_and_finds_it_again(state_dir: Path) -> None:
         assert list(state_dir.glob("sockets/**/.s.PGSQL*")) == []
 
         with running_stack(state_dir) as again:
-            client = Client(again.api_url, client.key)
-            path = f"/projects/{created['project']['id']}/endpoints/{endpoint_id}"
-            assert client.get(path)["endpoint"]["current_state"] == "idle"
-            client.finish(client.post(path + "/start"))
-            with again.compute(endpoint_id) as connection:
-                assert connection.execute("SELECT number FROM kept").fetchone() == (7,)
+            check(Client(again.api_url, contents.key), again.proxy_port, contents)
 
 
 def test_its_metadata_may_live_in_another_database(stack: Stack, state_dir: Path) -> None:

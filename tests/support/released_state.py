@@ -134,6 +134,7 @@ def check(client: Client, proxy_port: int, contents: Contents) -> None:
     branches = {one["id"]: one for one in client.get(f"{path}/branches")["branches"]}
     assert branches[contents.child_id]["parent_id"] == contents.branch_id
     endpoint = client.get(f"{path}/endpoints/{contents.logins[0].endpoint_id}")["endpoint"]
+    assert endpoint["current_state"] == "idle"
     assert endpoint["settings"]["pg_settings"] == {"work_mem": WORK_MEM}
     branch = f"{path}/branches/{contents.branch_id}"
     names = {one["name"] for one in client.get(f"{branch}/databases")["databases"]}
