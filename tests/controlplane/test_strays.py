@@ -10,7 +10,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -18,7 +18,13 @@ import psycopg
 import pytest
 from django.conf import settings
 
-from controlplane.compute import account_numbers, account_processes, branch_data, compute
+from controlplane.compute import (
+    account_numbers,
+    account_processes,
+    branch_data,
+    compute,
+    limits,
+)
 from controlplane.compute.account_numbers import (
     new_account,
     noted_for,
@@ -257,3 +263,29 @@ def test_a_compute_has_so_many_processes_and_no_more(branch: Path) -> None:
     if group.parent.exists():
         assert (group / "pids.max").read_text() == f"{most}\n"
         assert str(pid) in (group / "cgroup.procs").read_text().split()
+
+
+@pytest.mark.usefixtures("way")
+def test_past_the_limit_clients_are_told_and_others_go_on(
+    branch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (compute, limits):
+        monkeypatch.setattr(module, "most_processes", lambda max_cu: 16)
+    compute.start(SPEC)
+    with ExitStack() as sessions:
+        first = sessions.enter_context(session(socket_dir(ENDPOINT)))
+
+        def fill() -> None:
+            for _ in range(16):
+                sessions.enter_context(session(socket_dir(ENDPOINT)))
+
+        with pytest.raises(psycopg.OperationalError, match="could not fork new process"):
+            fill()
+        assert first.execute("SELECT 1").fetchone() == (1,)
+    wait_for(answers, "room for the next")
+
+
+def answers() -> bool:
+    with suppress(psycopg.OperationalError), session(socket_dir(ENDPOINT)) as connection:
+        return connection.execute("SELECT 1").fetchone() == (1,)
+    return False
