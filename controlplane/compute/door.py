@@ -9,14 +9,20 @@ The directory is a stranger's: what is there instead of a socket keeps nobody fr
 """
 
 import os
+import re
 from contextlib import suppress
 from pathlib import Path
 
 PORT, SHUT_PORT = 5432, 5433  # of the socket's names alone
 SOCKET = f".s.PGSQL.{PORT}"
 SHUT = f".s.PGSQL.{SHUT_PORT}"
-# In /proc/net/unix: not accepted yet, and accepted.
-_CONNECTED = (b"02", b"03")
+# A line of /proc/net/unix, of a connection that was not accepted yet, or was: Num RefCount Protocol
+# Flags Type St Inode Path; of accepted ones the listener's path. The kernel writes paths as they
+# are, with line breaks, so anybody can write a line by the name of a socket. A name has 108 bytes,
+# of which at most 48 are left for a path behind what the kernel fills up to its width.
+_CONNECTED = re.compile(
+    rb"[0-9a-f]{16}: [0-9A-F]{8} [0-9A-F]{8} [0-9A-F]{8} [0-9A-F]{4} 0[23] [ 0-9]{4,}[0-9] (/.*)"
+)
 
 
 def shut(socket_dir: Path) -> None:
@@ -48,8 +54,7 @@ def connections_to(socket_name: str) -> list[Path]:
     # Bytes: strangers' sockets are among them, of any name.
     with open("/proc/net/unix", "rb") as file:
         for line in file:
-            # Num RefCount Protocol Flags Type St Inode Path: of accepted ones, the listener's.
-            parts = line.rstrip(b"\n").split(None, 7)
-            if len(parts) == 8 and parts[5] in _CONNECTED and parts[7].endswith(name):
-                found.append(Path(os.fsdecode(parts[7])).parent)
+            made = _CONNECTED.fullmatch(line.rstrip(b"\n")) if name in line else None
+            if made and made[1].endswith(name):
+                found.append(Path(os.fsdecode(made[1])).parent)
     return found

@@ -17,7 +17,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from controlplane.compute import compute, observation, pooler, recovery, session
+from controlplane.compute import compute, door, observation, pooler, recovery, session
 from controlplane.compute.catalog_reading import read_catalog, read_mark
 from controlplane.compute.filesystem import remove_tree
 from controlplane.compute.foreign_files import read_regular
@@ -152,6 +152,22 @@ class TestFiles:
             began = time.monotonic()
             assert not pooler._listens(path)
             assert time.monotonic() - began < 1
+
+
+def test_a_name_of_a_socket_makes_no_connection(tmp_path: Path) -> None:
+    """The kernel lists sockets by their names, line breaks and all."""
+    place = tmp_path.relative_to("/")
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as client:
+        forged = f"x\n0: 2 0 0 1 03 9 /{place.parts[0]}/ep-other/{door.SOCKET}"
+        client.bind(f"\0{forged}")
+        assert door.connections_to(door.SOCKET).count(Path("/tmp/ep-other")) == 0
+        listener.bind(str(tmp_path / door.SOCKET))
+        listener.listen()
+        assert door.connections_to(door.SOCKET).count(tmp_path) == 0
+        client.connect(str(tmp_path / door.SOCKET))
+        assert door.connections_to(door.SOCKET).count(tmp_path) == 1
+        with listener.accept()[0]:
+            assert door.connections_to(door.SOCKET).count(tmp_path) == 1
 
 
 class TestAnswers:
