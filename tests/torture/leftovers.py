@@ -8,7 +8,7 @@ from tests.torture import processes
 
 CGROUPS = ("/sys/fs/cgroup", "/sys/fs/cgroup/cpu", "/sys/fs/cgroup/memory")
 # Locks that are no branch's; and what the name of a running compute's ends with.
-OWN_LOCKS = {"template", "accounts", "extensions"}
+OWN_LOCKS = {"template", "accounts", "extensions", "up", "worker"}
 OF_RUNNING = ".running"
 
 
