@@ -24,6 +24,15 @@ class ProtocolViolation(ProxyError):
     sqlstate = "08P01"
 
 
+class ForwardingRefused(ProtocolViolation):
+    """A header of the PROXY protocol from an address that the operator has not named."""
+
+    hint = "The proxy's operator names the load balancers in PERCH_PROXY_PROTOCOL_FROM."
+
+    def __init__(self) -> None:
+        super().__init__("no header of the PROXY protocol is taken from this address")
+
+
 class UnsupportedProtocol(ProxyError):
     sqlstate = "0A000"
 
@@ -149,6 +158,13 @@ class DisabledEndpointRefused(ProxyError):
 
     def __init__(self) -> None:
         super().__init__("Control plane request failed: endpoint is disabled")
+
+
+class UnreadableParameter(ProxyError):
+    sqlstate = "22021"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f'invalid byte sequence for encoding "UTF8" in the parameter "{name}"')
 
 
 class ReplicationThroughPooler(ProxyError):

@@ -35,7 +35,10 @@ async def client_address(channel: Channel, peer: str, *, load_balancers: Network
     own = parse_address(peer)
     if not any(own in network for network in load_balancers):
         return peer
-    head = await channel.read(_HEADER_SIZE)
+    # One byte first: whoever sends no header may wait for an answer before it sends more.
+    head = await channel.read(1)
+    if PROXY_SIGNATURE.startswith(head):
+        head += await channel.read(_HEADER_SIZE - 1)
     if not head.startswith(PROXY_SIGNATURE) or head[12] >> 4 != _VERSION:
         raise ProtocolViolation(
             f"connections from {peer} must begin with a header of the PROXY protocol, version 2"

@@ -2,7 +2,7 @@
 
 from controlplane.proxy import startup
 from controlplane.proxy.channel import Channel
-from controlplane.proxy.errors import ProtocolViolation
+from controlplane.proxy.errors import ForwardingRefused, ProtocolViolation
 from controlplane.proxy.tls import ALPN_HTTP, TlsIdentity
 
 
@@ -13,6 +13,8 @@ async def speaks_http(channel: Channel, identity: TlsIdentity) -> bool:
     """
     first = await channel.peek()
     if first != startup.TLS_HANDSHAKE_BYTE:
+        if first == startup.PROXY_LINE[:1]:
+            await _refuse_proxy_line(channel)
         return startup.begins_http(first)
     tls = await channel.start_tls(identity.context)
     agreed = tls.selected_alpn_protocol()
@@ -23,6 +25,17 @@ async def speaks_http(channel: Channel, identity: TlsIdentity) -> bool:
             "received direct SSL connection request without ALPN protocol negotiation extension"
         )
     return True
+
+
+async def _refuse_proxy_line(channel: Channel) -> None:
+    """A client of the Postgres protocol is behind such a line, and waits for an answer that it can
+    read. Raises ForwardingRefused."""
+    ahead = await channel.look_ahead()
+    while len(ahead) < len(startup.PROXY_LINE) and startup.PROXY_LINE.startswith(ahead):
+        await channel.read_ahead()
+        ahead = await channel.look_ahead()
+    if ahead.startswith(startup.PROXY_LINE):
+        raise ForwardingRefused
 
 
 async def read_request(

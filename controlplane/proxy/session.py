@@ -37,8 +37,8 @@ from controlplane.proxy.over_http.connection import HttpConnection
 from controlplane.proxy.pacing import answer_due
 from controlplane.proxy.pooled import PooledClient
 from controlplane.proxy.pooled_relay import PooledRelay
+from controlplane.proxy.pooler_parameters import for_the_pooler
 from controlplane.proxy.reaching import reach
-from controlplane.proxy.replication import for_the_pooler
 from controlplane.proxy.routing import Destination, find_destination, find_in_password
 from controlplane.proxy.settings import PlainConnections
 from controlplane.proxy.surroundings import Surroundings

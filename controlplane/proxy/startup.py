@@ -5,7 +5,7 @@ import struct
 from dataclasses import dataclass, field
 
 from controlplane.proxy import messages
-from controlplane.proxy.errors import ProtocolViolation, UnsupportedProtocol
+from controlplane.proxy.errors import ForwardingRefused, ProtocolViolation, UnsupportedProtocol
 
 # Postgres's own limit on a start-up packet, in bytes.
 MAX_PACKET_SIZE = 10_000
@@ -15,6 +15,8 @@ HEAD_SIZE = 8
 TLS_HANDSHAKE_BYTE = b"\x16"
 # What the PROXY protocol's headers begin with (`forwarding`), made to be no other protocol's.
 PROXY_SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
+# In its version 1, which looks like HTTP.
+PROXY_LINE = b"PROXY "
 
 _SSL_REQUEST_CODE = 80877103
 _GSS_REQUEST_CODE = 80877104
@@ -60,7 +62,7 @@ def packet_size(head: bytes) -> int:
     Raises ProtocolViolation where no start-up packet can be that small or that big.
     """
     if PROXY_SIGNATURE.startswith(head[:HEAD_SIZE]):
-        raise ProtocolViolation("no header of the PROXY protocol is taken from this address")
+        raise ForwardingRefused
     size = int.from_bytes(head[:4], "big")
     if not HEAD_SIZE <= size <= MAX_PACKET_SIZE:
         raise ProtocolViolation("invalid length of startup packet")

@@ -185,6 +185,46 @@ def test_nobody_elses_header_is_read(proxy: RunningProxy) -> None:
     assert b"no header of the PROXY protocol is taken" in error
 
 
+def test_nobody_elses_line_of_version_1_is_read(proxy: RunningProxy) -> None:
+    """It looks like HTTP, and the client behind it speaks Postgres."""
+    for line in (b"PROXY TCP4 203.0.113.9 127.0.0.1 40000 5432\r\n", b"PROXY UNKNOWN\r\n"):
+        client = RawClient(proxy.port)
+        client.socket.sendall(line)
+        kind, error = client.read_message()
+        assert kind == b"E"
+        assert b"no header of the PROXY protocol is taken" in error
+        assert b"PERCH_PROXY_PROTOCOL_FROM" in error
+        client.socket.close()
+
+
+def test_who_sends_no_header_is_told_at_once(behind: RunningProxy) -> None:
+    """A client that asks for TLS sends eight bytes and waits; a line of version 1 may be all."""
+    for beginning in (struct.pack("!II", 8, 80877103), b"PROXY UNKNOWN\r\n"):
+        client = RawClient(behind.port)
+        client.socket.sendall(beginning)
+        kind, error = client.read_message()
+        assert kind == b"E"
+        assert b"must begin with a header of the PROXY protocol" in error
+        client.socket.close()
+
+
+def test_a_header_is_for_one_connection_and_comes_once(behind: RunningProxy) -> None:
+    kind, error = first_answer(behind, header("203.0.113.9") + header("198.51.100.1"))
+    assert kind == b"E"
+    assert b"no header of the PROXY protocol is taken" in error
+
+
+def test_the_longest_header_and_one_whose_tlvs_lie(behind: RunningProxy) -> None:
+    """Their TLVs are not read."""
+    for more in (bytes(0xFFFF - 12), b"\x04\xff\xff", b"\x03\x00\x04\0\0\0\0", b"\x20"):
+        assert first_answer(behind, header("203.0.113.9", more=more))[0] == b"R"
+
+
+def test_the_load_balancers_own_connections_may_name_anything(behind: RunningProxy) -> None:
+    for own in (header(command=LOCAL, family=UNIX, more=bytes(216)), header(command=LOCAL)):
+        assert first_answer(behind, own)[0] == b"R"
+
+
 def test_clients_beside_the_load_balancers_send_none(
     identity: IssuingIdentity, directory: MemoryDirectory
 ) -> None:

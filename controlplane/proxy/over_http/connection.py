@@ -15,6 +15,7 @@ from controlplane.proxy.over_http.answer import Answer
 from controlplane.proxy.over_http.held_memory import Hold
 from controlplane.proxy.over_http.refusals import RequestRefused, RequestTooLarge, refusal
 from controlplane.proxy.over_http.request import Request
+from controlplane.proxy.over_http.request_framing import END, check_end_of_chunks, check_head
 
 # As Neon's.
 MOST_REQUEST_BYTES = 64 * 1024 * 1024
@@ -46,6 +47,11 @@ class HttpConnection:
         self._loop = asyncio.get_running_loop()
         # As the request's head says, in bytes; None where it does not.
         self._declared: int | None = None
+        self._is_chunked = False
+        # Whether the connection ends with this request, as where it ends is in doubt.
+        self._ends_here = False
+        # What was received of the request's head, or last of its body.
+        self._received = b""
 
     async def serve(self, handle: Handler) -> Request | None:
         """Answers requests until the connection is to end, or has become a WebSocket: then its
@@ -87,13 +93,16 @@ class HttpConnection:
         """None where the client has said that there is no more. Raises RequestRefused,
         ConnectionLost, TimeoutError."""
         has_begun = False
+        self._received, _ = self._http.trailing_data
         async with asyncio.timeout(_IDLE_WITHIN) as patience:
             while True:
                 event = self._next_event()
                 if isinstance(event, h11.Request):
+                    check_head(self._consumed(), event.http_version)
                     request = _request(event)
                     declared = request.headers.get("content-length")
                     self._declared = int(declared) if declared else None
+                    self._is_chunked = "transfer-encoding" in request.headers
                     return request
                 if event is not h11.NEED_DATA:
                     return None
@@ -115,6 +124,11 @@ class HttpConnection:
             while True:
                 event = self._next_event()
                 if isinstance(event, h11.EndOfMessage):
+                    if self._is_chunked:
+                        # Until it is known to be good, nothing may be read behind it.
+                        self._ends_here = True
+                        check_end_of_chunks(self._consumed(), event)
+                        self._ends_here = False
                     return b"".join(parts)
                 if isinstance(event, h11.Data):
                     size += len(event.data)
@@ -123,13 +137,21 @@ class HttpConnection:
                     hold.grow(len(event.data))
                     parts.append(bytes(event.data))
                     continue
+                self._received = self._received[-len(END) :]
                 async with asyncio.timeout_at(began + _BODY_WITHIN + size / _SLOWEST):
                     await self._read_more()
         except TimeoutError:
             raise RequestRefused("the request's body came too slowly", status=408) from None
 
     async def _read_more(self) -> None:
-        self._http.receive_data(self._channel.take_ahead() or await self._channel.read_some())
+        data = self._channel.take_ahead() or await self._channel.read_some()
+        self._received += data
+        self._http.receive_data(data)
+
+    def _consumed(self) -> bytes:
+        """Of what was received, what h11 has read."""
+        unread, _ = self._http.trailing_data
+        return self._received[: len(self._received) - len(unread)]
 
     def _next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
         try:
@@ -154,7 +176,9 @@ class HttpConnection:
 
     def _has_no_more(self) -> bool:
         """Whether the request has been read to its end, as one without a body is by its head."""
-        if self._http.their_state is h11.SEND_BODY:
+        if self._ends_here:
+            return False
+        if self._http.their_state is h11.SEND_BODY and not self._is_chunked:
             self._next_event()
         return self._http.their_state is not h11.SEND_BODY
 
@@ -178,8 +202,8 @@ class HttpConnection:
 
     async def _upgrade(self, request: Request) -> None:
         headers = websocket.accept(request)
-        if not self._has_no_more():
-            raise RequestRefused("the request for a WebSocket is malformed")
+        if self._is_chunked or not self._has_no_more():
+            raise RequestRefused("the request for a WebSocket is malformed: it has a body")
         # What follows is no HTTP.
         agreed = h11.InformationalResponse(status_code=101, headers=headers)
         await self._channel.write(self._http.send(agreed) or b"")
@@ -190,12 +214,14 @@ class HttpConnection:
 
 def _request(event: h11.Request) -> Request:
     path, _, query = event.target.decode("ascii", errors="replace").partition("?")
+    headers: dict[str, str] = {}
+    for raw_name, raw_value in event.headers:
+        name, value = raw_name.decode("ascii", errors="replace"), raw_value.decode(errors="replace")
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
     return Request(
         method=event.method.decode("ascii", errors="replace"),
         path=path,
         query=query,
-        headers={
-            name.decode("ascii", errors="replace"): value.decode(errors="replace")
-            for name, value in event.headers
-        },
+        headers=headers,
+        version=event.http_version.decode("ascii"),
     )

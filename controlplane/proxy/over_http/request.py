@@ -9,8 +9,10 @@ class Request:
     method: str
     path: str
     query: str
-    # By their names in lower case.
+    # By their names in lower case; the values of one that is repeated are joined by commas.
     headers: Mapping[str, str]
+    # "1.0" or "1.1".
+    version: str
 
     def tokens(self, header: str) -> list[str]:
         """What the header lists, in lower case."""

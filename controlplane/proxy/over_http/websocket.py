@@ -1,5 +1,6 @@
 """A WebSocket whose binary messages are the Postgres protocol's bytes, cut up anyhow."""
 
+import base64
 import contextlib
 import struct
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from controlplane.proxy.over_http.refusals import RequestRefused
 from controlplane.proxy.over_http.request import Request
 
 _VERSION = "13"
+_KEY_SIZE = 16
 # Read at once: so many of the smallest frames take some milliseconds to tell apart.
 _CHUNK = 16_384
 _BINARY_MESSAGE = 0x82
@@ -31,7 +33,7 @@ def accept(request: Request) -> list[tuple[str, str]]:
     key = request.headers.get("sec-websocket-key", "")
     if request.headers.get("sec-websocket-version") != _VERSION:
         raise RequestRefused(f"WebSocket version {_VERSION} is spoken here", status=426)
-    if request.method != "GET" or not key:
+    if request.method != "GET" or request.version != "1.1" or not _is_key(key):
         raise RequestRefused("the request for a WebSocket is malformed")
     token = generate_accept_token(key.encode(errors="replace"))
     return [
@@ -39,6 +41,14 @@ def accept(request: Request) -> list[tuple[str, str]]:
         ("Connection", "Upgrade"),
         ("Sec-WebSocket-Accept", token.decode()),
     ]
+
+
+def _is_key(text: str) -> bool:
+    """Whether it is sixteen bytes in base64 (RFC 6455, 4.1)."""
+    try:
+        return len(base64.b64decode(text, validate=True)) == _KEY_SIZE
+    except ValueError:
+        return False
 
 
 def host_named(request: Request) -> str | None:

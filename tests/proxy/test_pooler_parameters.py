@@ -1,0 +1,48 @@
+"""What of a client's start-up parameters a pooler gets."""
+
+import pytest
+
+from controlplane.proxy.errors import ReplicationThroughPooler, UnreadableParameter
+from controlplane.proxy.pooler_parameters import for_the_pooler
+from controlplane.proxy.routing import Destination
+
+
+def asked(name: bytes, value: bytes, *, pooled: bool = True) -> Destination:
+    return Destination("ep-calm-river-000001", pooled, {b"user": b"alice", name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        (b"psql", rb"psql"),
+        (b"\xff", rb"\xff"),
+        ("é".encode(), rb"\xc3\xa9"),
+        (b"a\nb\x7f", rb"a\x0ab\x7f"),
+        (b"", b""),
+    ],
+)
+def test_an_applications_name_is_written_as_postgres_does(name: bytes, written: bytes) -> None:
+    found = for_the_pooler(asked(b"application_name", name))
+    assert found.parameters == {b"user": b"alice", b"application_name": written}
+
+
+@pytest.mark.parametrize(
+    "name", [b"database", b"TimeZone", b"client_encoding", b"options", b"search_path"]
+)
+def test_what_is_no_utf8_is_refused_by_name(name: bytes) -> None:
+    with pytest.raises(UnreadableParameter, match=name.decode()):
+        for_the_pooler(asked(name, b"\xff"))
+    with pytest.raises(UnreadableParameter, match=r"x\\xff"):
+        for_the_pooler(asked(b"x\xff", b"1"))
+
+
+def test_a_compute_gets_them_as_they_are() -> None:
+    """It says itself what is wrong with them."""
+    direct = asked(b"application_name", b"\xff", pooled=False)
+    assert for_the_pooler(direct) is direct
+
+
+def test_no_replication_is_asked_of_a_pooler() -> None:
+    assert for_the_pooler(asked(b"replication", b"false")).parameters == {b"user": b"alice"}
+    with pytest.raises(ReplicationThroughPooler):
+        for_the_pooler(asked(b"replication", b"database"))
