@@ -9,6 +9,7 @@ from controlplane.actors import Actor, ActorType, acting_as
 from controlplane.api import idempotency
 from controlplane.api.fair_shares import WAIT_FOR_SHARE, take_share, until_answered
 from controlplane.api.reach import check_reach, route_of
+from controlplane.api.turns import ACCOUNT_IN_ENVIRON
 from controlplane.models import Account, ApiKey
 from controlplane.services import accounts
 from controlplane.services.request_rates import take_turn
@@ -30,6 +31,7 @@ class ApiKeyAuth(HttpBearer):
         if key is None:
             accounts.note_refused(token, address=address)
             return None
+        request.META[ACCOUNT_IN_ENVIRON] = key.account_id
         take_share(request, f"account {key.account_id}")
         caller = Actor(ActorType.USER, name=key.name, api_key_id=key.id, address=address)
         until_answered(request).enter_context(acting_as(caller))

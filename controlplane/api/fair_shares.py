@@ -11,6 +11,8 @@ from django.conf import settings
 from django.db import connection
 from django.http import HttpRequest, HttpResponse
 
+from controlplane.api.turns import turns
+
 # Seconds. A burst, as a page of the console is one, is served in a row; only what lasts is refused.
 WAIT_FOR_SHARE = 1.0
 # Of one that goes on after it has waited: many may have waited for the same.
@@ -56,7 +58,8 @@ def only_waiting(request: HttpRequest, whose: str, *, most: int) -> Iterator[Non
             share.close()
         if not connection.in_atomic_block:
             connection.close()
-        yield
+        with turns.waiting():
+            yield
     for name, share in _shares_of(request).items():
         share.enter_context(_share(name, settings.REQUESTS_PER_ACCOUNT, within=GO_ON_WITHIN))
 
@@ -103,7 +106,9 @@ def _share(
             share = _shares[whose] = _Share(threading.Semaphore(most))
         share.requests += 1
     try:
-        if not share.free.acquire(timeout=within):
+        with turns.waiting():
+            has_share = share.free.acquire(timeout=within)
+        if not has_share:
             raise TooManyRequests(f"an account may have {most} {named} at once")
         try:
             yield

@@ -38,9 +38,13 @@ class GunicornLogger(Logger):  # type: ignore[misc] # gunicorn has no types
 class JsonErrorsWorker(BufferingWorker):
     def load_wsgi(self) -> None:
         super().load_wsgi()
+        from controlplane.api.turns import TurnsByKey, turns
+        from controlplane.database.base import BoundedConnection
         from controlplane.events.refusals import refusals
 
         refusals.begin()
+        BoundedConnection.around_waits = turns.waiting
+        self.wsgi = TurnsByKey().around(self.wsgi)
         # What exists by now stays: no later collection need look at it again. And a long list is
         # thousands of objects that go as they came, by their counts.
         gc.collect()

@@ -9,7 +9,7 @@ before, so that nothing goes on for nobody.
 import math
 import select
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, TypeVar
 
@@ -49,6 +49,8 @@ class BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
     bound = LOOK_WITHIN
     # When it was last seen to be good, by the monotonic clock.
     good_at = -math.inf
+    # What each wait for an answer is within; the API lets other requests compute meanwhile.
+    around_waits: Callable[[], AbstractContextManager[object]] = nullcontext
 
     def wait(
         self, gen: PQGen[Result], interval: float = 0.1, timeout: float | None = None
@@ -56,7 +58,8 @@ class BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
         if timeout is not None:
             return super().wait(gen, interval, timeout)
         try:
-            answer = super().wait(gen, interval, None if math.isinf(self.bound) else self.bound)
+            with BoundedConnection.around_waits():
+                answer = super().wait(gen, interval, None if math.isinf(self.bound) else self.bound)
         except psycopg.errors._WaitTimeout as error:
             # What may still come answers a question that nobody asks any more.
             self.pgconn.finish()

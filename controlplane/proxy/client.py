@@ -1,7 +1,7 @@
 """What the proxy's ways to a compute know of the connection that they serve: `session.Session`."""
 
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Protocol, TypeVar
 
 from controlplane.proxy.channel import Channel
@@ -27,6 +27,8 @@ class Reaching(Protocol):
         *,
         discard: Callable[[Reached], None],
     ) -> Reached: ...
+
+    def share(self) -> AbstractAsyncContextManager[None]: ...
 
     def counting(self) -> AbstractContextManager[Tally]: ...
 

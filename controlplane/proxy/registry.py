@@ -48,8 +48,8 @@ class Registry:
         self, *, max_pending: int, limits: ConnectionLimits, peers: PeerGroup | None
     ) -> None:
         self._peers = peers
-        self._shared = peers.counts.of(peers.number) if peers else None
-        self._counts = ConnectionCounts(limits, self._shared)
+        self.shared = peers.counts.of(peers.number) if peers else None
+        self._counts = ConnectionCounts(limits, self.shared)
         self._all: set[Connected] = set()
         self._newcomers = Newcomers(max_pending)
         self._by_endpoint: dict[str, set[Connected]] = {}
@@ -110,15 +110,14 @@ class Registry:
         self._leave(session)
 
     def _note_sessions(self) -> None:
-        if self._shared is not None:
-            self._shared.note_sessions(len(self._all))
+        if self.shared is not None:
+            self.shared.note_sessions(len(self._all))
 
     @property
     def is_fullest(self) -> bool:
         """Whether a peer should rather have the next, as it has fewer."""
         return (
-            self._shared is not None
-            and len(self._all) > self._shared.fewest_sessions() + _MOST_AHEAD
+            self.shared is not None and len(self._all) > self.shared.fewest_sessions() + _MOST_AHEAD
         )
 
     def _leave(self, session: Connected) -> None:

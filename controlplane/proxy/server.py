@@ -24,6 +24,7 @@ from controlplane.proxy.registry import Registry
 from controlplane.proxy.session import Session
 from controlplane.proxy.settings import ProxySettings
 from controlplane.proxy.shared_wakes import SharedWakes
+from controlplane.proxy.shares import Shares
 from controlplane.proxy.surroundings import Surroundings
 from controlplane.proxy.tls import TlsIdentity
 
@@ -62,6 +63,7 @@ class Proxy:
             registry=self.registry,
             directory=directory,
             wakes=self._wakes,
+            shares=Shares(self._loop, self.registry.shared),
             failure_pace=FailurePace(self._loop.time),
             passwords=self._passwords,
             queries=self.queries,

@@ -7,7 +7,7 @@ import secrets
 import socket
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -346,7 +346,17 @@ class Session:
     ) -> Reached:
         """See `reaching.reach`."""
         self._must_park = self.is_parked = False
-        return await reach(self._proxy, self, destination, connect, discard)
+
+        async def connect_in_share(address: ComputeAddress) -> Reached:
+            async with self.share():
+                return await connect(address)
+
+        return await reach(self._proxy, self, destination, connect_in_share, discard)
+
+    def share(self) -> AbstractAsyncContextManager[None]:
+        """See `Shares.share`: of the account that it was admitted for."""
+        assert self.admission is not None
+        return self._proxy.shares.share(self.admission.account_id)
 
     def _may_be_plain(self) -> bool:
         allowed = self._proxy.settings.plain_connections

@@ -12,6 +12,7 @@ from controlplane.proxy.readiness import Readiness
 from controlplane.proxy.registry import Registry
 from controlplane.proxy.settings import ProxySettings
 from controlplane.proxy.shared_wakes import SharedWakes
+from controlplane.proxy.shares import Shares
 from controlplane.proxy.tls import TlsIdentity
 
 
@@ -23,6 +24,7 @@ class Surroundings:
     registry: Registry
     directory: Directory
     wakes: SharedWakes
+    shares: Shares
     failure_pace: FailurePace
     passwords: PasswordChecks
     queries: Queries

@@ -193,7 +193,8 @@ class Queries:
             )
             try:
                 with _noticing_its_going(caller):
-                    return await session.run(asked.batch, asked.wire, clean=True, grow=grow)
+                    async with caller.share():
+                        return await session.run(asked.batch, asked.wire, clean=True, grow=grow)
             finally:
                 self.pool.give_back(key, address, session)
         finally:
@@ -214,7 +215,8 @@ class Queries:
         session = await caller.reach(destination, connect, discard=ComputeSession.close)
         try:
             with _noticing_its_going(caller):
-                return await session.run(asked.batch, asked.wire, clean=False, grow=grow)
+                async with caller.share():
+                    return await session.run(asked.batch, asked.wire, clean=False, grow=grow)
         finally:
             session.close()
 

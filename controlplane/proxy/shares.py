@@ -1,0 +1,119 @@
+"""How many short pieces of work one account has under way at once: new sessions in computes, and
+requests over HTTP. All accounts' share the host's processor, so the one that asks most would get
+most of it; beside others it gets as much as each of them.
+
+A piece that lasts longer waits for something, or is the compute's own: from then on it counts no
+more, so nobody's slow work keeps the same account's, or another's, from beginning.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from controlplane.proxy.shared_counts import OwnCounts
+
+# Pieces in each process: of an account that is alone, and of one that is not.
+ALONE, BESIDE_OTHERS = 16, 2
+# Seconds: how long a piece counts at most, and how long after its last one an account is there.
+COUNTS_FOR, THERE_FOR = 0.25, 1.0
+
+
+@dataclass(eq=False, slots=True)
+class _Account:
+    under_way: int = 0
+    waiting: deque["asyncio.Future[None]"] = field(default_factory=deque)
+    # When it last began a piece; its timer ends its presence.
+    last: float = 0.0
+    has_timer: bool = False
+
+
+class Shares:
+    """Must be used within one event loop. `shared` where other processes serve accounts too."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, shared: OwnCounts | None = None) -> None:
+        self._loop = loop
+        self._shared = shared
+        # Those who are there.
+        self._accounts: dict[int, _Account] = {}
+
+    @asynccontextmanager
+    async def share(self, account_id: int) -> AsyncIterator[None]:
+        """Within the block a piece of the account's work is under way; waits until it may be."""
+        account = self._arrive(account_id)
+        if account.waiting or account.under_way >= self._most(account_id):
+            turn = self._loop.create_future()
+            account.waiting.append(turn)
+            try:
+                await turn
+            except BaseException:
+                if turn.done() and not turn.cancelled():
+                    self._end(account_id, account)
+                raise
+        else:
+            account.under_way += 1
+        counts = True
+
+        def end() -> None:
+            nonlocal counts
+            if counts:
+                counts = False
+                self._end(account_id, account)
+
+        expiry = self._loop.call_later(COUNTS_FOR, end)
+        try:
+            yield
+        finally:
+            expiry.cancel()
+            end()
+
+    def _arrive(self, account_id: int) -> _Account:
+        account = self._accounts.get(account_id)
+        if account is None:
+            account = self._accounts[account_id] = _Account()
+            self._note(account_id, 1)
+        account.last = self._loop.time()
+        if not account.has_timer:
+            account.has_timer = True
+            self._loop.call_later(THERE_FOR, self._look_after, account_id, account)
+        return account
+
+    def _look_after(self, account_id: int, account: _Account) -> None:
+        """Forget an account that has begun nothing for a while. What may be waited for by then is
+        that others go."""
+        left = account.last + THERE_FOR - self._loop.time()
+        if account.under_way or account.waiting or left > 0:
+            self._loop.call_later(max(left, COUNTS_FOR), self._look_after, account_id, account)
+            self._let_in(account_id, account)
+            return
+        del self._accounts[account_id]
+        self._note(account_id, -1)
+
+    def _most(self, account_id: int) -> int:
+        are_others = len(self._accounts) > 1
+        if self._shared is not None and not are_others:
+            # In each process: how many accounts are there, and whether this one is.
+            of_others = self._shared.of_others(_PRESENT)
+            are_others = of_others > self._shared.of_others((*_PRESENT, account_id))
+        return BESIDE_OTHERS if are_others else ALONE
+
+    def _note(self, account_id: int, change: int) -> None:
+        if self._shared is not None:
+            self._shared.add(_PRESENT, change)
+            self._shared.add((*_PRESENT, account_id), change)
+
+    def _end(self, account_id: int, account: _Account) -> None:
+        account.under_way -= 1
+        self._let_in(account_id, account)
+
+    def _let_in(self, account_id: int, account: _Account) -> None:
+        most = self._most(account_id)
+        while account.waiting and account.under_way < most:
+            turn = account.waiting.popleft()
+            if not turn.done():
+                account.under_way += 1
+                turn.set_result(None)
+
+
+_PRESENT = ("present",)
