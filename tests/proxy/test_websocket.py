@@ -210,6 +210,14 @@ def frame(payload: bytes, *, opcode: int = 2, final: bool = True, masked: bool =
         (frame(b"x" * 126, opcode=9), 1002),
         (b"\xc2\x80" + bytes(4), 1002),
         (b"\x82\xff" + b"\xff" * 8 + bytes(4), 1002),
+        (b"\x82\xfe\x00\x05" + bytes(9), 1002),
+        (b"\x82\x85" + bytes(9) + frame(b"x", opcode=0), 1002),
+        (frame(b"x", opcode=9, final=False), 1002),
+        (frame(b"\x03", opcode=8), 1002),
+        (frame(struct.pack("!H", 1005), opcode=8), 1002),
+        (frame(struct.pack("!H", 999), opcode=8), 1002),
+        (frame(struct.pack("!H", 1000) + b"\xff", opcode=8), 1007),
+        (frame(struct.pack("!H", 4000), opcode=8), 4000),
         (frame(struct.pack("!H", 1001), opcode=8), 1001),
     ],
 )
@@ -221,6 +229,19 @@ def test_broken_frames_are_closed_upon(proxy: RunningProxy, sent: bytes, code: i
         closing = raw.read(4)
         assert closing[0] == 0x88
         assert struct.unpack("!H", closing[2:4]) == (code,)
+
+
+def test_a_message_may_come_in_fragments_with_pings_between(proxy: RunningProxy) -> None:
+    login = startup() + password()
+    with RawHttp(proxy) as raw:
+        raw.send(
+            request(*UPGRADE, first="GET /v2 HTTP/1.1").replace(b"api.", f"{ENDPOINT}.".encode())
+        )
+        assert raw.answer()[0] == 101
+        raw.send(frame(login[:10], final=False) + frame(b"there?", opcode=9))
+        assert raw.read(8) == b"\x8a\x06there?"
+        raw.send(frame(b"", opcode=0, final=False) + frame(login[10:], opcode=0))
+        assert raw.read(3)[2:] == b"R"
 
 
 def test_it_must_be_asked_for_as_the_protocol_says(proxy: RunningProxy) -> None:
