@@ -31,6 +31,8 @@ class ComputeSpec:
     read_only: bool = False
     # Whether it may connect to nowhere: see `outbound`.
     blocks_outbound: bool = False
+    # Bytes that the account's plan allows a branch; None for any number.
+    storage_limit: int | None = None
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ def render_configuration(
         "cluster_name": spec.endpoint_id,
         "wal_level": "logical" if spec.logical_replication else "replica",
         # A subscriber that stays away must not fill the disk: past this its slot is lost.
-        "max_slot_wal_keep_size": "2GB",
+        "max_slot_wal_keep_size": f"{bounded(2 << 30, spec.storage_limit) >> 20}MB",
         "ssl": "off",
         "logging_collector": "off",
         "log_destination": "stderr",
@@ -75,14 +77,15 @@ def render_configuration(
     if spec.read_only:
         reserved["default_transaction_read_only"] = "on"
     lines = ["# Written by Perch at every start; changes here are lost."]
-    defaults = default_settings(min_cu=spec.min_cu, max_cu=spec.max_cu)
+    defaults = default_settings(min_cu=spec.min_cu, max_cu=spec.max_cu, storage=spec.storage_limit)
     for settings in (defaults, spec.pg_settings, reserved):
         lines += [f"{name} = {_quoted(value)}" for name, value in settings.items()]
     return "\n".join(lines) + "\n"
 
 
-def default_settings(*, min_cu: float, max_cu: float) -> dict[str, str]:
-    """What an endpoint of that size has where its owner says nothing else."""
+def default_settings(*, min_cu: float, max_cu: float, storage: int | None = None) -> dict[str, str]:
+    """What an endpoint of that size has where its owner says nothing else; `storage` is in bytes,
+    what the plan allows a branch."""
     memory = min_cu * MEGABYTES_PER_CU
     return {
         "shared_buffers": f"{max(16, round(memory / 8))}MB",
@@ -91,6 +94,7 @@ def default_settings(*, min_cu: float, max_cu: float) -> dict[str, str]:
         "max_connections": str(max_connections(max_cu)),
         "max_wal_size": "1GB",
         "min_wal_size": "32MB",
+        "temp_file_limit": f"{bounded(most_temporary(max_cu), storage) >> 20}MB",
         "max_replication_slots": "10",
         "max_wal_senders": "10",
         "password_encryption": "scram-sha-256",
@@ -99,6 +103,17 @@ def default_settings(*, min_cu: float, max_cu: float) -> dict[str, str]:
         "timezone": "UTC",
         "dynamic_shared_memory_type": "posix",
     }
+
+
+def most_temporary(max_cu: float) -> int:
+    """Bytes of temporary files that one session may have, where the plan does not allow less:
+    enough to sort, or index, a large table."""
+    return max(4, round(16 * max_cu)) << 30
+
+
+def bounded(size: int, storage: int | None) -> int:
+    """In bytes: no more than a plan allows a branch to store."""
+    return size if storage is None else min(size, storage)
 
 
 def max_connections(max_cu: float) -> int:

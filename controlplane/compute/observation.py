@@ -2,6 +2,7 @@
 databases are and how far its log has come. Nothing here changes it."""
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -14,6 +15,7 @@ from controlplane.compute import door
 from controlplane.compute.branch_data import data_dir
 from controlplane.compute.catalog_reading import read_mark
 from controlplane.compute.session import Session, session, socket_dir, values_of
+from controlplane.compute.tree import tree_size
 
 # Seconds that a look at a compute waits for its answer: it is looked at again soon.
 LOOK_BOUND = 2.0
@@ -29,6 +31,18 @@ DATABASES_SIZE = (
     "(SELECT sum(pg_database_size(oid))::bigint FROM pg_database"
     " WHERE datname NOT IN ('template0', 'template1', 'postgres'))"
 )
+# Bytes that clients can make beside them: in the databases that are the platform's (each a few
+# megabytes as it comes), and of the log that a slot keeps from being removed. The platform's own
+# slot, for a copy, is temporary.
+BESIDE_DATABASES = """
+    greatest(0, (SELECT sum(pg_database_size(oid))::bigint FROM pg_database
+        WHERE datname IN ('template0', 'template1', 'postgres')) - 32 * 1024 * 1024)
+    + coalesce((SELECT max(pg_current_wal_lsn() - restart_lsn)::bigint FROM pg_replication_slots s
+        WHERE NOT EXISTS (SELECT FROM pg_stat_activity a
+            WHERE s.temporary AND a.pid = s.active_pid AND a.usename = current_user)), 0)
+"""
+# Of the data directory: what queries, and the decoding of the log, write to files of their own.
+TEMPORARY = ("base/pgsql_tmp", "pg_replslot")
 # A session that was begun within so many seconds and has asked nothing is not idle.
 ACTIVITY = """
 SELECT CASE WHEN bool_or(is_busy) THEN now() ELSE max(state_change) END, count(*)
@@ -56,8 +70,9 @@ class Written:
 
 @dataclass(frozen=True)
 class Measures:
-    # Bytes of the databases.
+    # Bytes of the databases, and what counts beside them; see `Branch`.
     logical_size: int
+    auxiliary_size: int
     written: Written
 
 
@@ -139,12 +154,25 @@ def _activity(connection: Session) -> tuple[datetime | None, int]:
 def measure(endpoint_id: str, branch_id: str) -> Measures:
     """What the endpoint's compute holds, which runs on the branch.
 
-    Raises psycopg.OperationalError, OtherBranch.
+    Raises psycopg.OperationalError, OtherBranch, TreeUntrusted, OSError.
     """
     with session(socket_dir(endpoint_id)) as connection:
-        row = connection.execute(f"SELECT {DATABASES_SIZE}, {WRITTEN}").fetchone()
-    size, data_directory, position = values_of(row, (int, NoneType), str, int)
-    return Measures(size or 0, _written(branch_id, data_directory, position))
+        row = connection.execute(
+            f"SELECT {DATABASES_SIZE}, {BESIDE_DATABASES}, {WRITTEN}"
+        ).fetchone()
+    size, beside, data_directory, position = values_of(row, (int, NoneType), int, str, int)
+    written = _written(branch_id, data_directory, position)
+    return Measures(size or 0, beside + _temporary(branch_id), written)
+
+
+def _temporary(branch_id: str) -> int:
+    """Bytes of the branch's temporary files."""
+    size = 0
+    for place in TEMPORARY:
+        # The first is made for the first of them.
+        with suppress(FileNotFoundError):
+            size += tree_size(data_dir(branch_id) / place)
+    return size
 
 
 def written(endpoint_id: str, branch_id: str) -> Written:

@@ -30,14 +30,22 @@ class Offered:
     values: list[str] | None
 
 
-def offered(*, max_cu: float, known: KnownSettings, defaults: Mapping[str, str]) -> list[Offered]:
-    """All that an endpoint of up to `max_cu` may be given, by name; nothing as long as nothing is
-    known. `defaults` go before Postgres's own."""
+def offered(
+    *,
+    max_cu: float,
+    storage: int | None = None,
+    known: KnownSettings,
+    defaults: Mapping[str, str],
+) -> list[Offered]:
+    """All that an endpoint of up to `max_cu` may be given, by name, where its plan allows a branch
+    `storage` bytes; nothing as long as nothing is known. `defaults` go before Postgres's own."""
     found = []
     for name in sorted(ALLOWED.keys() & known.keys()):
         one = known[name]
         is_number = one.vartype in ("integer", "real")
-        low, high = written_range(name, one, max_cu=max_cu) if is_number else ("", "")
+        low, high = (
+            written_range(name, one, max_cu=max_cu, storage=storage) if is_number else ("", "")
+        )
         found.append(
             Offered(
                 name=name,

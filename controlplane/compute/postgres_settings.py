@@ -13,7 +13,9 @@ from typing import Any
 from controlplane.compute.configuration import (
     MEGABYTES_PER_CU,
     RESERVED_CONNECTIONS,
+    bounded,
     max_connections,
+    most_temporary,
 )
 from controlplane.compute.text_settings import complaint_of_text
 
@@ -119,6 +121,8 @@ SIZED: Mapping[str, Bounds] = {
     "min_wal_size": _log_size("32MB"),
     "track_activity_query_size": Bounds(lambda cu: "16kB"),
     "hash_mem_multiplier": Bounds(lambda cu: "8"),
+    # Without a bound (-1) one session's sort can fill the disk.
+    "temp_file_limit": Bounds(lambda cu: f"{most_temporary(cu) >> 10}kB", least="0"),
 }
 # With Postgres's bounds alone.
 PLANNER = """
@@ -166,7 +170,7 @@ CLIENTS = """
     default_transaction_read_only escape_string_warning extra_float_digits
     gin_fuzzy_search_limit gin_pending_list_limit icu_validation_level intervalstyle
     lc_messages lc_monetary lc_numeric lc_time quote_all_identifiers row_security search_path
-    standard_conforming_strings synchronize_seqscans temp_file_limit timezone
+    standard_conforming_strings synchronize_seqscans timezone
     timezone_abbreviations transform_null_equals xmlbinary xmloption
 """
 WRITING = """
@@ -188,8 +192,11 @@ ALLOWED: Mapping[str, Bounds | None] = {
 }
 
 
-def complaint(name: str, value: str, *, max_cu: float, known: KnownSettings) -> str | None:
-    """What stands against the setting on an endpoint of up to `max_cu`; None if nothing does.
+def complaint(
+    name: str, value: str, *, max_cu: float, storage: int | None = None, known: KnownSettings
+) -> str | None:
+    """What stands against the setting on an endpoint of up to `max_cu`, whose account's plan allows
+    a branch `storage` bytes (None for any number); None if nothing does.
 
     `known` is what the Postgres in use knows. A string's value is judged as far as it can be
     here (`text_settings`); every value is for Postgres to judge as long as nothing is known.
@@ -210,14 +217,23 @@ def complaint(name: str, value: str, *, max_cu: float, known: KnownSettings) -> 
         return None if _is_boolean(value) else f'must be on or off, got "{value}"'
     if found.vartype == "enum":
         return _complaint_of_enum(value, found)
-    return _complaint_of_number(value, found, ALLOWED[lowered], max_cu)
+    return _complaint_of_number(value, found, _bounds_of(lowered, storage), max_cu)
 
 
-def exceeds_size(name: str, value: str, *, max_cu: float, known: KnownSettings) -> str | None:
+def exceeds_size(
+    name: str, value: str, *, max_cu: float, storage: int | None = None, known: KnownSettings
+) -> str | None:
     """What stands against a setting, that was taken before, on an endpoint of another size."""
     if name.lower() not in SIZED:
         return None
-    return complaint(name, value, max_cu=max_cu, known=known)
+    return complaint(name, value, max_cu=max_cu, storage=storage, known=known)
+
+
+def _bounds_of(name: str, storage: int | None) -> Bounds | None:
+    bounds = ALLOWED[name]
+    if name == "temp_file_limit" and storage is not None:
+        return Bounds(lambda cu: f"{bounded(most_temporary(cu), storage) >> 10}kB", least="0")
+    return bounds
 
 
 def _complaint_of_extension(name: str) -> str | None:
@@ -255,13 +271,15 @@ def _range(known: Known, bounds: Bounds | None, max_cu: float) -> tuple[float | 
         if most is not None and (high is None or most < high):
             high = most
         least = _number(bounds.least, known) if bounds.least else None
-        low = max(filter(None, (low, least)), default=low)
+        low = max((one for one in (low, least) if one is not None), default=None)
     return low, high
 
 
-def written_range(name: str, known: Known, *, max_cu: float) -> tuple[str, str]:
+def written_range(
+    name: str, known: Known, *, max_cu: float, storage: int | None = None
+) -> tuple[str, str]:
     """The least and the most of a number, as one would write them; "" where there is none."""
-    low, high = _range(known, ALLOWED[name], max_cu)
+    low, high = _range(known, _bounds_of(name, storage), max_cu)
     return (
         "" if low is None else _written(low, known),
         "" if high is None else _written(high, known),

@@ -60,7 +60,8 @@ def project_recovered(project: Project) -> Event:
 
 
 def project_removed(project: Project, operations: Iterable[Operation]) -> Event:
-    """Its time is over, or the disk needs the room."""
+    """Its time is over, the account has deleted more than its plan keeps, or the disk needs the
+    room."""
     summary = f'The deleted project "{project.name}" can be recovered no more'
     return _of_project(EventType.PROJECT_REMOVED, project, summary, operations)
 

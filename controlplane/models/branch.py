@@ -52,6 +52,9 @@ class Branch(models.Model):
     # Bytes of its databases, as last measured on a running compute. A trigger counts them as
     # stored (`usage`).
     logical_size = models.BigIntegerField(null=True)
+    # Bytes beside its databases that its clients have made, measured with them: temporary files,
+    # what replication slots hold of the log. They count towards the plan's limit alone.
+    auxiliary_size = models.BigIntegerField(default=0, db_default=0)
     # Counts changes of roles and databases; the compute applies what it has not yet seen.
     catalog_revision = models.PositiveIntegerField(default=0)
     applied_catalog_revision = models.PositiveIntegerField(default=0)
@@ -135,4 +138,9 @@ class Branch(models.Model):
     def is_over_limit(self) -> bool:
         """Whether it was larger, when last measured, than its account's plan allows."""
         limit = self.project.account.branch_size_limit
-        return limit is not None and (self.logical_size or 0) > limit
+        return limit is not None and self.stored_size > limit
+
+    @property
+    def stored_size(self) -> int:
+        """Bytes, as last measured, that count towards the limit of its account's plan."""
+        return (self.logical_size or 0) + self.auxiliary_size

@@ -26,6 +26,12 @@ class PlanLimits:
     branch_bytes: int | None = None
     # Of a project; each is a copy of a branch.
     snapshots_of_project: int | None = None
+    # Of an account: deleted projects that can still be recovered, and bytes of their branches.
+    # Past either the oldest goes for good; see `operations.recovery`.
+    deleted_projects: int | None = None
+    deleted_bytes: int | None = None
+    # Of a project: branches whose data waits to be removed, after a restore or with a snapshot.
+    removed_branches_of_project: int | None = None
     # Clients' connections through the proxy, to all endpoints of the account together.
     connections: int | None = None
     # Seconds of a project's `history_retention_seconds`.
@@ -47,6 +53,9 @@ LIMITS: Mapping[str, PlanLimits] = {
         databases_of_branch=10,
         branch_bytes=512 << 20,
         snapshots_of_project=1,
+        deleted_projects=3,
+        deleted_bytes=1 << 30,
+        removed_branches_of_project=5,
         connections=200,
         history_seconds=86_400,
         # Specification, section 8.
@@ -62,6 +71,9 @@ LIMITS: Mapping[str, PlanLimits] = {
         databases_of_branch=100,
         branch_bytes=50 << 30,
         snapshots_of_project=10,
+        deleted_projects=50,
+        deleted_bytes=100 << 30,
+        removed_branches_of_project=20,
         connections=2_000,
         history_seconds=7 * 86_400,
         largest_compute=8.0,

@@ -1,16 +1,32 @@
-"""Removes the data of deleted projects once the time is over in which they could be recovered, and
-before that, the oldest first, where the host's disk has come to its reserve."""
+"""Removes the data of deleted projects once the time is over in which they could be recovered.
+
+Earlier where an account has deleted more than its plan keeps, and where the host's disk has come
+to its reserve: then the account that stores most in the region gives first. Of one account it is
+always the project that was deleted first.
+"""
 
 import logging
+from collections.abc import Iterator
+from datetime import timedelta
 
-from django.db.models import Q
+from django.db.models import Count, Exists, F, OuterRef, Q, QuerySet, Sum
+from django.db.models.functions import Coalesce
 
 from controlplane import clock
 from controlplane.actors import EXPIRY, acting_as
 from controlplane.compute.space import host_space
 from controlplane.events.changes import project_removed
 from controlplane.events.recording import record
-from controlplane.models import UNFINISHED, Action, Operation, Project, Region
+from controlplane.models import (
+    LIMITS,
+    UNFINISHED,
+    Action,
+    Branch,
+    Operation,
+    OperationStatus,
+    Project,
+    Region,
+)
 from controlplane.operations.locks import locked_project
 from controlplane.operations.scheduling import Step, schedule
 
@@ -18,6 +34,12 @@ log = logging.getLogger(__name__)
 
 # Projects that one round looks after; the next one goes on.
 AT_ONCE = 50
+# Bytes that a branch takes beside what is measured: an empty cluster, and its log.
+OF_EACH = 48 << 20
+# Before a removal that has failed is tried once more.
+AGAIN_AFTER = timedelta(minutes=10)
+# Of branches: bytes, as last measured. Blocks that branches share count for each of them.
+STORED = Coalesce(Sum(Coalesce(F("logical_size"), 0) + F("auxiliary_size") + OF_EACH), 0)
 
 
 def remove_unrecovered(region: Region) -> None:
@@ -26,8 +48,11 @@ def remove_unrecovered(region: Region) -> None:
     over = Q(recoverable_until__lte=clock.now())
     for project_id in kept.filter(over).values_list("id", flat=True)[:AT_ONCE]:
         _remove(project_id, over)
+    for project_id in _beyond_plans(kept):
+        log.warning("deleted project removed early, plan", extra={"project": project_id})
+        _remove(project_id, Q())
     if host_space().is_short and not _makes_room(region):
-        oldest = kept.order_by("deleted_at").values_list("id", flat=True).first()
+        oldest = _first_to_give(region, kept)
         if oldest is not None:
             log.warning("disk short, deleted project removed early", extra={"project": oldest})
             _remove(oldest, Q())
@@ -43,8 +68,71 @@ def _remove(project_id: str, due: Q) -> None:
         record(project_removed(project, operations))
 
 
+def _beyond_plans(kept: QuerySet[Project]) -> Iterator[str]:
+    """The projects that are more than their account's plan keeps, oldest first. The one that was
+    deleted last is none of them, however large it is."""
+    several = kept.values("account_id", "account__plan").annotate(projects=Count("id"))
+    for row in several.filter(projects__gt=1):
+        limits = LIMITS[row["account__plan"]]
+        if limits.deleted_projects is None and limits.deleted_bytes is None:
+            continue
+        newest_first = kept.filter(account=row["account_id"]).order_by("-deleted_at", "-id")
+        ids = list(newest_first.values_list("id", flat=True))
+        stored = dict(
+            Branch.objects.filter(project__in=ids, deleted_at=None)
+            .values("project_id")
+            .annotate(stored=STORED)
+            .values_list("project_id", "stored")
+        )
+        within, total = 0, 0
+        for project_id in ids:
+            total += stored.get(project_id, 0)
+            too_many = limits.deleted_projects is not None and within >= limits.deleted_projects
+            too_much = limits.deleted_bytes is not None and total > limits.deleted_bytes
+            if within and (too_many or too_much):
+                break
+            within += 1
+        yield from reversed(ids[within:])
+
+
+def _first_to_give(region: Region, kept: QuerySet[Project]) -> str | None:
+    """The oldest deleted project of the account that stores most, living or deleted."""
+    on_disk = Q(project__deleted_at=None) | Q(project__recoverable_until__isnull=False)
+    most = (
+        Branch.objects.filter(on_disk, project__region=region, deleted_at=None)
+        .filter(project__account__in=kept.values("account"))
+        .values("project__account")
+        .annotate(stored=STORED)
+        .order_by("-stored")
+        .first()
+    )
+    if most is None:
+        return None
+    of_account = kept.filter(account=most["project__account"])
+    return of_account.order_by("deleted_at", "id").values_list("id", flat=True).first()
+
+
 def _makes_room(region: Region) -> bool:
     """Whether the last one is still being removed: it may be enough."""
     return Operation.objects.filter(
         project__region=region, action=Action.DELETE_TENANT, status__in=UNFINISHED
     ).exists()
+
+
+def try_removals_again(region: Region) -> None:
+    """Schedule anew the removals that have failed: nobody else would ever remove the data."""
+    removals = Operation.objects.filter(project=OuterRef("id"), action=Action.DELETE_TENANT)
+    lately = Q(created_at__gt=clock.now() - AGAIN_AFTER)
+    failed = Project.objects.filter(
+        Exists(removals.filter(status=OperationStatus.FAILED)),
+        ~Exists(removals.filter(Q(status=OperationStatus.FINISHED) | Q(status__in=UNFINISHED))),
+        ~Exists(removals.filter(lately)),
+        region=region,
+        deleted_at__isnull=False,
+        recoverable_until=None,
+    )
+    for project_id in failed.values_list("id", flat=True)[:AT_ONCE]:
+        with locked_project(project_id) as project:
+            if failed.filter(id=project_id).exists():
+                schedule(project, [Step(Action.DELETE_TENANT, holds_project=True)])
+                log.warning("removal of a project tried again", extra={"project": project_id})

@@ -29,6 +29,7 @@ from controlplane.operations.details import CreateBranchDetails
 # Fields of a branch that go with its data.
 OF_THE_DATA = (
     *("catalog_revision", "applied_catalog_revision", "catalog_mark", "logical_size"),
+    "auxiliary_size",
     *("init_source", "schema_of", "state_changed_at", "updated_at"),
 )
 
@@ -77,7 +78,8 @@ def enter_replaced(operation: Operation, details: CreateBranchDetails, now: date
     # SQL may have changed the source, and so its rows, since its copy was made: the next start
     # reads the copy, and applies all that it does not have.
     branch.applied_catalog_revision, branch.catalog_mark = 0, ""
-    branch.logical_size = source.logical_size
+    # A copy comes without slots and temporary files.
+    branch.logical_size, branch.auxiliary_size = source.logical_size, 0
     branch.last_reset_at = branch.state_changed_at = branch.updated_at = now
     if branch.ttl_interval_seconds:
         until = now.replace(microsecond=0) + timedelta(seconds=branch.ttl_interval_seconds)
@@ -114,7 +116,7 @@ def _keep(branch: Branch, kept: Branch, now: datetime) -> None:
     kept.catalog_revision = branch.catalog_revision
     kept.applied_catalog_revision = branch.applied_catalog_revision
     kept.catalog_mark = branch.catalog_mark
-    kept.logical_size = branch.logical_size
+    kept.logical_size, kept.auxiliary_size = branch.logical_size, branch.auxiliary_size
     kept.state_changed_at = kept.updated_at = now
     kept.save(update_fields=[*OF_THE_DATA, "parent", "current_state"])
     Role.objects.filter(branch=branch).update(branch=kept)

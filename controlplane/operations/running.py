@@ -13,6 +13,7 @@ from controlplane.compute.observation import OtherBranch
 from controlplane.compute.pooler_settings import pooler_complaint
 from controlplane.compute.postgres_settings import complaint, from_json
 from controlplane.compute.steps import step
+from controlplane.compute.tree import TreeUntrusted
 from controlplane.models import Branch, BranchState, Endpoint, Operation, PostgresSettings
 from controlplane.operations.catalog import NotApplied, bring_to_catalog
 from controlplane.operations.disk import why_stopped
@@ -71,6 +72,7 @@ def compute_spec(endpoint: Endpoint) -> ComputeSpec:
         logical_replication=endpoint.project.replicates_logically,
         read_only=endpoint.branch.is_over_limit,
         blocks_outbound=endpoint.project.blocks_outbound,
+        storage_limit=endpoint.project.account.branch_size_limit,
     )
 
 
@@ -79,9 +81,11 @@ def _allowed_settings(endpoint: Endpoint) -> dict[str, str]:
     or before a Postgres that does not know them: they keep no endpoint from starting."""
     stored = endpoint.settings.get("pg_settings", {})
     known = from_json(PostgresSettings.known_in(endpoint.project.region_id) if stored else {})
+    size = endpoint.autoscaling_limit_max_cu
+    storage = endpoint.project.account.branch_size_limit
     allowed = {}
     for name, value in stored.items():
-        if words := complaint(name, value, max_cu=endpoint.autoscaling_limit_max_cu, known=known):
+        if words := complaint(name, value, max_cu=size, storage=storage, known=known):
             fields = {"endpoint": endpoint.id, "setting": name, "error": words}
             log.warning("setting left out", extra=fields)
         else:
@@ -115,11 +119,12 @@ def _hold_to_limit(endpoint: Endpoint) -> None:
         return
     try:
         with step("measuring"):
-            size = observation.measure(endpoint.id, branch.id).logical_size
-    except (psycopg.Error, OtherBranch) as error:
+            found = observation.measure(endpoint.id, branch.id)
+    except (psycopg.Error, OtherBranch, TreeUntrusted, OSError) as error:
         log.info("size unknown", extra={"endpoint": endpoint.id, "error": str(error)})
         return
-    was_over, branch.logical_size = branch.is_over_limit, size
-    Branch.objects.filter(id=branch.id).update(logical_size=size)
+    was_over = branch.is_over_limit
+    branch.logical_size, branch.auxiliary_size = found.logical_size, found.auxiliary_size
+    branch.save(update_fields=["logical_size", "auxiliary_size"])
     if branch.is_over_limit != was_over:
         bring_up(endpoint, compute.reconfigure)

@@ -1,15 +1,18 @@
 """Measures the branches of running computes: how large they are and how much is written to them;
 and holds them to what their account's plan allows.
 
-A branch that is larger becomes read-only for transactions that do not say otherwise: its owner
-can still delete. One of more than LENIENCY times the limit that goes on growing is suspended, each
-time that is seen; nobody is kept from starting it again, to look at the data or to free space.
+Temporary files, and the log that replication slots hold, count as its databases do
+(`Branch.stored_size`). A branch that is larger becomes read-only for transactions that do not say
+otherwise: its owner can still delete. One of more than LENIENCY times the limit that goes on
+growing is suspended, each time that is seen; nobody is kept from starting it again, to look at the
+data or to free space.
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from django.db.models import QuerySet
+from django.db.models import F, QuerySet
+from django.db.models.functions import Coalesce
 
 from controlplane.compute import observation
 from controlplane.events.changes import endpoint_requested
@@ -46,9 +49,9 @@ def measure_nearly_full(region: Region) -> None:
     """The same for those that are near their limits or beyond."""
     for plan, limit in BRANCH_SIZE_LIMITS.items():
         measure(
-            _active_endpoints(region).filter(
-                project__account__plan=plan, branch__logical_size__gt=limit * NEAR
-            )
+            _active_endpoints(region)
+            .annotate(stored=Coalesce("branch__logical_size", 0) + F("branch__auxiliary_size"))
+            .filter(project__account__plan=plan, stored__gt=limit * NEAR)
         )
 
 
@@ -74,17 +77,17 @@ def measure(endpoints: Iterable[Endpoint]) -> None:
             found.written.position,
         ):
             note_written(endpoint.branch_id, found.written)
-        size = found.logical_size
-        if size == endpoint.branch.logical_size:
+        sizes = {"logical_size": found.logical_size, "auxiliary_size": found.auxiliary_size}
+        if all(getattr(endpoint.branch, name) == size for name, size in sizes.items()):
             continue
         if endpoint.project.account.branch_size_limit is None:
-            Branch.objects.filter(id=endpoint.branch_id).update(logical_size=size)
+            Branch.objects.filter(id=endpoint.branch_id).update(**sizes)
         else:
-            _hold_to_limit(endpoint, size)
+            _hold_to_limit(endpoint, sizes)
 
 
-def _hold_to_limit(endpoint: Endpoint, size: int) -> None:
-    """Note the size and, in the same transaction, schedule what follows from it.
+def _hold_to_limit(endpoint: Endpoint, sizes: Mapping[str, int]) -> None:
+    """Note the sizes and, in the same transaction, schedule what follows from them.
 
     Not while the endpoint has unfinished operations: a configuration applied after a suspend
     would start it again. It is measured again soon, against the size that was noted.
@@ -94,8 +97,9 @@ def _hold_to_limit(endpoint: Endpoint, size: int) -> None:
         under_way = any(row.endpoint_id == endpoint.id for row in unfinished(project.id))
         if still is None or still.branch_id != endpoint.branch_id or under_way:
             return
+        size = sum(sizes.values())
         action = _consequence(still.branch, size)
-        Branch.objects.filter(id=still.branch_id).update(logical_size=size)
+        Branch.objects.filter(id=still.branch_id).update(**sizes)
         if action:
             fields = {"endpoint": still.id, "branch": still.branch_id, "bytes": size}
             log.warning(f"size of a branch leads to {action}", extra=fields)
@@ -109,7 +113,7 @@ def _hold_to_limit(endpoint: Endpoint, size: int) -> None:
 def _consequence(branch: Branch, size: int) -> Action | None:
     limit = branch.project.account.branch_size_limit
     assert limit is not None
-    before = branch.logical_size or 0
+    before = branch.stored_size
     if size > limit * LENIENCY and size > before + limit * SLACK:
         return Action.SUSPEND_COMPUTE
     if (size > limit) != (before > limit):

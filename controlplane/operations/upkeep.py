@@ -31,7 +31,7 @@ from controlplane.operations.reconcile import (
     reconcile_host,
     redispatch_lost_operations,
 )
-from controlplane.operations.recovery import remove_unrecovered
+from controlplane.operations.recovery import remove_unrecovered, try_removals_again
 from controlplane.operations.retention import forget_deleted
 from controlplane.operations.schemas import forget_readings
 from controlplane.operations.sizes import measure_nearly_full, measure_sizes
@@ -138,7 +138,8 @@ ROUNDS: Sequence[Round] = (
     Round(1, write_lasting),
     Round(2, remove_unwanted),
     Round(5, expire_snapshots),
-    Round(5, remove_unrecovered),
+    Round(2, remove_unrecovered),
+    Round(60, try_removals_again),
     Round(600, forget_deleted),
     Round(60, forget_requests),
     Round(60, forget_readings),

@@ -62,10 +62,12 @@ def make_branch(
     first and its default. A hidden one has no name of its own.
 
     The caller has made sure that the name is free and that the parent stays. Raises RegionFull,
-    Unprocessable where the account's plan allows no more, or the branch could not expire.
+    Unprocessable where the account's plan allows no more, or the branch could not expire, Locked.
     """
     _refuse_without_room(project.region)
-    if not hidden:
+    if hidden:
+        plan_limits.check_removed_branches(project)
+    else:
         plan_limits.check_branches(project)
     source = schema_of or parent or snapshot
     branch = Branch(
@@ -99,10 +101,12 @@ def make_kept_branch(project: Project, branch: Branch, *, name: str | None) -> B
     """The branch that is to have the data of `branch` once that is replaced; without a name it is
     hidden, and goes by itself. It gets all else with the data.
 
-    The caller has made sure that the name is free. Raises RegionFull, Unprocessable.
+    The caller has made sure that the name is free. Raises RegionFull, Unprocessable, Locked.
     """
     _refuse_without_room(project.region)
-    if name is not None:
+    if name is None:
+        plan_limits.check_removed_branches(project)
+    else:
         plan_limits.check_branches(project)
     kept = Branch(project=project, parent=branch.parent, hidden=name is None)
     kept.name = kept.id if name is None else name

@@ -136,8 +136,10 @@ def _refuse_by(judge: Callable[..., str | None], endpoint: Endpoint) -> None:
     if not pg_settings:
         return
     known = from_json(PostgresSettings.known_in(endpoint.project.region_id))
+    size = endpoint.autoscaling_limit_max_cu
+    storage = endpoint.project.account.branch_size_limit
     for name, value in pg_settings.items():
-        words = judge(name, value, max_cu=endpoint.autoscaling_limit_max_cu, known=known)
+        words = judge(name, value, max_cu=size, storage=storage, known=known)
         if words:
             raise Unprocessable(f"settings.pg_settings.{name}: {words}")
 

@@ -120,11 +120,13 @@ def list_pg_settings(account: Account, project_id: str, endpoint_id: str) -> lis
     endpoint = OWN_ENDPOINT.first(project=project_id, endpoint=endpoint_id, account=account.id)
     if endpoint is None:
         endpoint = find_endpoint(find_project(account, project_id), endpoint_id)
+    size, storage = endpoint.autoscaling_limit_max_cu, account.branch_size_limit
     return offered(
-        max_cu=endpoint.autoscaling_limit_max_cu,
+        max_cu=size,
+        storage=storage,
         known=from_json(PostgresSettings.known_in(endpoint.project.region_id)),
         defaults=default_settings(
-            min_cu=endpoint.autoscaling_limit_min_cu, max_cu=endpoint.autoscaling_limit_max_cu
+            min_cu=endpoint.autoscaling_limit_min_cu, max_cu=size, storage=storage
         ),
     )
 

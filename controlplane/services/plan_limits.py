@@ -5,16 +5,24 @@ limit nothing is counted, nor locked beyond what the caller holds.
 """
 
 from controlplane.models import (
+    UNFINISHED,
     Account,
+    Action,
     Branch,
     Database,
     Endpoint,
+    Operation,
     Project,
     Role,
     Snapshot,
     Webhook,
 )
-from controlplane.services.errors import TooManyAtOnce, Unprocessable, locking_within_bound
+from controlplane.services.errors import (
+    Locked,
+    TooManyAtOnce,
+    Unprocessable,
+    locking_within_bound,
+)
 
 
 def check_projects(account: Account) -> None:
@@ -27,6 +35,40 @@ def check_projects(account: Account) -> None:
     _lock(account)
     have = Project.objects.filter(account=account, deleted_at=None).count()
     _refuse_past(account, "user projects", limit, have, code="PROJECTS_LIMIT_EXCEEDED")
+
+
+def check_deleted_projects(account: Account) -> None:
+    """Whoever creates and deletes in a loop goes no faster than the data is removed: beside the
+    deleted projects that are kept, as many may wait for it. Called after `check_projects`, whose
+    lock it relies on. Raises Locked."""
+    most = account.limits.deleted_projects
+    if most is None:
+        return
+    kept = Project.objects.filter(account=account, recoverable_until__isnull=False).count()
+    removals = Operation.objects.filter(
+        project__account=account, action=Action.DELETE_TENANT, status__in=UNFINISHED
+    )
+    if kept + removals.count() >= 2 * most:
+        raise Locked(
+            f"the data of {kept + removals.count()} deleted projects of the account is still to be "
+            "removed; try again in a few seconds"
+        )
+
+
+def check_removed_branches(project: Project) -> None:
+    """Whether one more branch may wait for the removal of its data, which a restore or a snapshot
+    leaves. The caller holds the project's lock. Raises Locked."""
+    most = project.account.limits.removed_branches_of_project
+    if most is None:
+        return
+    have = Branch.objects.filter(
+        project=project, hidden=True, deleted_at=None, snapshot=None
+    ).count()
+    if have >= most:
+        raise Locked(
+            f"the data of {have} branches of the project, which restores or snapshots have left, "
+            "is still to be removed; try again in a few seconds"
+        )
 
 
 def check_webhooks(account: Account) -> None:

@@ -181,7 +181,7 @@ def list_projects(
 def create_project(account: Account, spec: ProjectSpec) -> NewProject:
     """A project with its default branch, that branch's endpoint, a role and a database.
 
-    Raises NotFound for another's organization, Invalid, Unprocessable.
+    Raises NotFound for another's organization, Invalid, Unprocessable, Locked.
     """
     check_organization(account, spec.org_id)
     owner = spec.role_name or _owner_of(spec.database_name)
@@ -198,6 +198,7 @@ def create_project(account: Account, spec: ProjectSpec) -> NewProject:
     # Nobody else knows of the project before this commits, so its row needs no lock.
     with transaction.atomic():
         plan_limits.check_projects(account)
+        plan_limits.check_deleted_projects(account)
         project.save(force_insert=True)
         branch, creation = make_branch(
             project,

@@ -46,6 +46,7 @@ def test_the_limit_is_the_plans(stack: Stack, place: Place) -> None:
     project = place.client.get(place.path)["project"]
     assert project["branch_logical_size_limit"] == 512
     assert project["branch_logical_size_limit_bytes"] == 512 << 20
+    assert place.query("SHOW temp_file_limit") == ("512MB",)
     unlimited = stack.client()
     made = unlimited.new_project(wait=False)["project"]
     assert made["branch_logical_size_limit"] == 1 << 30

@@ -12,6 +12,7 @@ import pytest
 
 from controlplane.compute import branch_data, compute
 from controlplane.compute.configuration import PLATFORM_ROLE, ComputeSpec
+from controlplane.compute.observation import measure
 from controlplane.compute.session import socket_dir
 from controlplane.compute.state_directory import prepare_state_directory
 from controlplane.compute.tree import shares_blocks, tree_size
@@ -121,6 +122,42 @@ def test_a_copy_leaves_out_the_log_that_waits_to_be_written_anew(
         with running(CHILD) as connection:
             assert one(connection, "SELECT count(*) FROM kept") == 9
             connection.execute("INSERT INTO kept VALUES (9)")
+
+
+def test_what_clients_make_beside_their_databases_is_measured(
+    state_dir: Callable[[Path], None],
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="perch-") as scratch:
+        Path(scratch).chmod(0o711)
+        state_dir(Path(scratch))
+        branch_data.create_from_template(PARENT)
+
+        def auxiliary() -> int:
+            return measure(PARENT.replace("br-", "ep-"), PARENT).auxiliary_size
+
+        with running(PARENT) as connection:
+            assert auxiliary() == 0
+            # A temporary table of the platform's database.
+            connection.execute(
+                "CREATE TEMPORARY TABLE much AS"
+                " SELECT i, i AS j FROM generate_series(1, 1_000_000) i"
+            )
+            in_database = auxiliary()
+            assert in_database > 20 * MIB
+            with connection.transaction():
+                connection.execute("SET LOCAL work_mem = '64kB'")
+                connection.execute(
+                    "DECLARE sorted CURSOR FOR"
+                    " SELECT i, repeat('x', 1000) FROM generate_series(1, 30_000) i ORDER BY 2, 1"
+                )
+                connection.execute("FETCH sorted")
+                assert auxiliary() > in_database + 20 * MIB
+            assert auxiliary() == in_database
+            connection.execute("SELECT pg_create_physical_replication_slot('kept', true)")
+            connection.execute("SELECT pg_logical_emit_message(false, 'x', repeat('x', 30000000))")
+            assert auxiliary() > in_database + 25 * MIB
+            connection.execute("SELECT pg_drop_replication_slot('kept')")
+            assert auxiliary() == in_database
 
 
 def segments(branch_id: str) -> set[str]:

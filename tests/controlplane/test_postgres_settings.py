@@ -1,6 +1,7 @@
 """Which Postgres settings an endpoint may be given: judged before anything is scheduled, by what
 the Postgres in use says of them and by the endpoint's size."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -78,6 +79,8 @@ REFUSED = {
     ("statement_timeout", "-1", 1): "must be from 0",
     ("random_page_cost", "-1", 1): "must be from 0 to",
     ("random_page_cost", "cheap", 1): "must be a number",
+    ("temp_file_limit", "-1", 1): "must be from 0 to 16GB on an endpoint",
+    ("temp_file_limit", "17GB", 1): "must be from 0 to 16GB on an endpoint",
     ("enable_seqscan", "maybe", 1): "must be on or off",
     ("enable_seqscan", "o", 1): "must be on or off",
     ("bytea_output", "base64", 1): "must be one of escape, hex",
@@ -186,6 +189,24 @@ def test_the_default_and_both_ends_of_what_is_listed_are_taken(
     for one in offered(max_cu=size, known=known, defaults=defaults):
         for value in {one.default, one.min, one.max, *(one.values or ())} - {None, ""}:
             assert complaint(one.name, str(value), max_cu=size, known=known) is None, (one, value)
+
+
+def test_temporary_files_and_held_log_are_bounded_by_the_plan(
+    known: KnownSettings, tmp_path: Path
+) -> None:
+    limit = 512 << 20
+    spec = ComputeSpec("ep-a-b-123456", "br-a-b-123456", 1, 1, storage_limit=limit)
+    text = render_configuration(
+        spec, socket_dir=tmp_path, hba_file=tmp_path, extensions=ExtensionPaths()
+    )
+    assert "temp_file_limit = '512MB'" in text
+    assert "max_slot_wal_keep_size = '512MB'" in text
+    words = complaint("temp_file_limit", "513MB", max_cu=1, storage=limit, known=known)
+    assert words is not None
+    assert "must be from 0 to 512MB" in words
+    assert complaint("temp_file_limit", "512MB", max_cu=1, storage=limit, known=known) is None
+    listed = {one.name: one for one in offered(max_cu=1, storage=limit, known=known, defaults={})}
+    assert (listed["temp_file_limit"].min, listed["temp_file_limit"].max) == ("0", "512MB")
 
 
 def test_anothers_are_not_found(standing: Project, stack: Stack) -> None:

@@ -1,8 +1,10 @@
 """POST /projects/{project_id}/recover, and what is kept of deleted projects."""
 
+import os
 import uuid
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -10,11 +12,26 @@ import pytest
 from django.test import Client as DjangoClient
 from django.utils import timezone
 
-from controlplane.models import Account, Branch, Endpoint, Operation, Project, Region
-from controlplane.operations.recovery import remove_unrecovered
+from controlplane.models import (
+    Account,
+    Action,
+    ApiKey,
+    Branch,
+    Endpoint,
+    Event,
+    Operation,
+    Project,
+    Region,
+)
+from controlplane.operations.locks import locked_project
+from controlplane.operations.recovery import remove_unrecovered, try_removals_again
+from controlplane.operations.scheduling import Step, schedule
+from controlplane.services.creation import make_kept_branch
+from controlplane.services.errors import Locked
 from tests.controlplane import fields
 from tests.controlplane.fields import assert_fields
-from tests.controlplane.rows import make_project
+from tests.controlplane.rows import make_project, make_snapshot
+from tests.support.client import Client
 from tests.support.project import Project as LiveProject
 from tests.support.project import refusal
 from tests.support.stack import Stack, new_state_dir, running_stack
@@ -129,26 +146,171 @@ def test_the_plan_must_have_room(api: DjangoClient, account: Account, region: Re
     assert (response.status_code, response.json()["code"]) == (422, "PROJECTS_LIMIT_EXCEEDED")
 
 
-def test_a_full_disk_removes_the_oldest_first(
-    account: Account, region: Region, settings: Any, tmp_path: Any
-) -> None:
-    settings.STATE_DIR, settings.DISK_RESERVE = tmp_path, 1 << 60
-    older, newer = make_project(account, region), make_project(account, region)
+def make_kept(account: Account, region: Region, *, age: timedelta = AGO, size: int = 0) -> Project:
+    """A project that was deleted so long ago, whose branch has `size` bytes."""
+    project = make_project(account, region)
     now = timezone.now()
-    for project, age in ((older, 2 * AGO), (newer, AGO)):
-        Project.objects.filter(id=project.id).update(
-            deleted_at=now - age, recoverable_until=now + AGO
-        )
-        Operation.objects.filter(project=project).update(status="finished")
+    Project.objects.filter(id=project.id).update(
+        deleted_at=now - age, recoverable_until=now + timedelta(hours=1)
+    )
+    Branch.objects.filter(project=project).update(logical_size=size)
+    return project
+
+
+def kept_ids() -> set[str]:
+    return set(Project.objects.exclude(recoverable_until=None).values_list("id", flat=True))
+
+
+def removed_in_order() -> list[str]:
+    """The projects whose removal was scheduled, the first first."""
+    removals = Operation.objects.filter(action="delete_tenant").order_by("created_at")
+    return list(removals.values_list("project_id", flat=True))
+
+
+@pytest.fixture
+def full_disk(settings: Any, tmp_path: Any) -> None:
+    settings.STATE_DIR, settings.DISK_RESERVE = tmp_path, 1 << 60
+
+
+@pytest.fixture
+def free_account(region: Region) -> Account:
+    return Account.objects.create(name="mallory", plan="free")
+
+
+@pytest.mark.usefixtures("full_disk")
+def test_a_full_disk_removes_the_oldest_first(account: Account, region: Region) -> None:
+    older, newer = (make_kept(account, region, age=hours * AGO) for hours in (2, 1))
     for _ in range(2):  # the first removal must have ended before the next begins
         remove_unrecovered(region)
-    assert list(
-        Operation.objects.filter(action="delete_tenant").values_list("project_id", flat=True)
-    ) == [older.id]
-    assert Project.objects.get(id=newer.id).recoverable_until is not None
+    assert removed_in_order() == [older.id]
+    assert kept_ids() == {newer.id}
     Operation.objects.update(status="finished")
     remove_unrecovered(region)
-    assert Project.objects.get(id=newer.id).recoverable_until is None
+    assert kept_ids() == set()
+
+
+@pytest.mark.usefixtures("full_disk")
+def test_on_a_full_disk_the_account_that_stores_most_gives_first(
+    account: Account, free_account: Account, region: Region
+) -> None:
+    """Its living projects count, and what they have beside their databases."""
+    frugal = make_kept(account, region, age=3 * AGO, size=300 << 20)
+    greedy = [make_kept(free_account, region, age=hours * AGO, size=1) for hours in (2, 1)]
+    living = make_project(free_account, region)
+    Branch.objects.filter(project=living).update(logical_size=1 << 20, auxiliary_size=500 << 20)
+    for _ in range(3):
+        remove_unrecovered(region)
+        Operation.objects.update(status="finished")
+    assert removed_in_order() == [greedy[0].id, greedy[1].id, frugal.id]
+
+
+def test_who_deletes_more_than_the_plan_keeps_loses_the_oldest(
+    account: Account, free_account: Account, region: Region
+) -> None:
+    of_others = [make_kept(account, region) for _ in range(5)]
+    of_mallory = [make_kept(free_account, region, age=age * AGO) for age in (5, 4, 3, 2, 1)]
+    remove_unrecovered(region)
+    assert removed_in_order() == [project.id for project in of_mallory[:2]]
+    assert kept_ids() == {project.id for project in (*of_others, *of_mallory[2:])}
+    (event, _) = Event.objects.filter(type="project.removed").order_by("id")
+    assert (event.project_id, event.actor_type) == (of_mallory[0].id, "expiry")
+
+
+def test_deleted_bytes_are_bounded_but_the_last_project_is_kept(
+    free_account: Account, region: Region
+) -> None:
+    older, newer = (
+        make_kept(free_account, region, age=hours * AGO, size=size)
+        for hours, size in ((2, 1 << 20), (1, 2 << 30))
+    )
+    remove_unrecovered(region)
+    assert (removed_in_order(), kept_ids()) == ([older.id], {newer.id})
+
+
+def test_a_removal_that_failed_is_tried_again(account: Account, region: Region) -> None:
+    project = make_project(account, region)
+    Project.objects.filter(id=project.id).update(deleted_at=timezone.now())
+    with locked_project(project.id) as locked:
+        schedule(locked, [Step(Action.DELETE_TENANT, holds_project=True)])
+    failed = Operation.objects.filter(action="delete_tenant")
+    failed.update(status="failed")
+    try_removals_again(region)
+    assert len(removed_in_order()) == 1  # it failed just now
+    failed.update(created_at=timezone.now() - AGO)
+    for _ in range(2):
+        try_removals_again(region)
+    assert removed_in_order() == [project.id] * 2
+
+
+def test_nobody_creates_faster_than_what_was_deleted_is_removed(
+    client: DjangoClient, free_account: Account, region: Region
+) -> None:
+    _, key = ApiKey.issue(free_account, "tests")
+    client.defaults["HTTP_AUTHORIZATION"] = f"Bearer {key}"
+    kept = [make_kept(free_account, region, age=age * AGO) for age in (6, 5, 4, 3, 2, 1)]
+    response = create(client)
+    assert response.status_code == 423
+    assert "the data of 6 deleted projects" in response.json()["message"]
+    remove_unrecovered(region)
+    assert create(client).status_code == 423
+    Operation.objects.filter(project=kept[0]).update(status="finished")
+    assert create(client).status_code == 201
+
+
+def create(client: DjangoClient) -> Any:
+    return client.post("/api/v2/projects", {"project": {}}, content_type="application/json")
+
+
+def test_a_project_has_few_branches_that_wait_for_removal(
+    free_account: Account, region: Region
+) -> None:
+    project = make_project(free_account, region)
+    make_snapshot(project)  # is no such branch
+    branch = Branch.objects.get(project=project, hidden=False)
+    with locked_project(project.id) as locked:
+        for _ in range(5):
+            make_kept_branch(locked, branch, name=None)
+        with pytest.raises(Locked):
+            make_kept_branch(locked, branch, name=None)
+        make_kept_branch(locked, branch, name="preserved")
+
+
+def test_creating_and_deleting_in_a_loop_leaves_no_more_than_the_plan_keeps(
+    service: Stack,
+) -> None:
+    client = service.client(plan="free")
+    branches = service.state_dir / "branches"
+    before = names(branches)
+    most = 0
+    for _ in range(8):
+        made = LiveProject(service, client, created_when_free(client))
+        made.client.finish(made.created)
+        made.sql("CREATE TABLE filler AS SELECT repeat('x', 1000) FROM generate_series(1, 1000)")
+        client.delete(made.path)
+        most = max(most, len(names(branches) - before))
+    assert most <= 7
+    wait_for(lambda: len(names(branches) - before) == 3, "the removal of what is too many")
+    kept = client.get("/projects", recoverable=True)["projects"]
+    assert len(kept) == 3
+    accounts = {(branches / name).stat().st_gid for name in names(branches) - before}
+    assert len(accounts) == (3 if os.geteuid() == 0 else 1)
+
+
+def created_when_free(client: Client) -> Any:
+    """A new project, as soon as the service takes it."""
+    responses = []
+
+    def is_taken() -> bool:
+        responses.append(client.call("POST", "/projects", json={"project": {}}))
+        assert responses[-1].status_code in (201, 423), responses[-1].text
+        return bool(responses[-1].ok)
+
+    wait_for(is_taken, "the project to be created")
+    return responses[-1].json()
+
+
+def names(directory: Path) -> set[str]:
+    return {path.name for path in directory.iterdir()}
 
 
 def test_endpoints_that_were_deleted_before_stay_so(

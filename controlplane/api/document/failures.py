@@ -206,7 +206,7 @@ def _of_changes(method: str, path: str) -> Iterator[Failure]:
         else "this Idempotency-Key was sent with another request",
         "PROJECTS_LIMIT_EXCEEDED" if path == "/projects" else "",
     )
-    if path.startswith(PROJECT):
+    if path.startswith(PROJECT) or path == "/projects":
         yield Failure(
             423,
             "The project is busy; nothing was done, and it is safe to try again.",
