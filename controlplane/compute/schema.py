@@ -79,7 +79,12 @@ def schema_as_sql(endpoint_id: str, branch_id: str, database: str) -> str:
     """The statements that make the schema: of equal schemas the same. Raises SchemaUnreadable,
     patience.Cancelled."""
     # The name goes by the environment: on the command line it could pass for more than a name.
-    name = {"PGDATABASE": database, "PGOPTIONS": pinned_options(DUMP_BOUND)}
+    # The encoding too is said from the first: what its owner has set may know no way to ours.
+    name = {
+        "PGDATABASE": database,
+        "PGOPTIONS": pinned_options(DUMP_BOUND),
+        "PGCLIENTENCODING": "UTF8",
+    }
     place = socket_dir(endpoint_id)
     options = running_as(account_of(branch_dir(branch_id)))
     with subprocess.Popen(

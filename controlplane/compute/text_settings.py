@@ -56,6 +56,11 @@ def _locale(value: str, values: Sequence[str]) -> str | None:
     )
 
 
+def _message_locale(value: str, values: Sequence[str]) -> str | None:
+    """Of messages Postgres takes no empty one from a file."""
+    return _locale(value, values) if value else 'must be a locale that the server has, got ""'
+
+
 def _encoding(value: str, values: Sequence[str]) -> str | None:
     if _plain(value) in ENCODINGS:
         return None
@@ -107,7 +112,7 @@ JUDGES: Mapping[str, Callable[[str, Sequence[str]], str | None]] = {
     "client_encoding": _encoding,
     "createrole_self_grant": _self_grant,
     "datestyle": _datestyle,
-    "lc_messages": _locale,
+    "lc_messages": _message_locale,
     "lc_monetary": _locale,
     "lc_numeric": _locale,
     "lc_time": _locale,

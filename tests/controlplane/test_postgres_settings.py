@@ -90,6 +90,7 @@ REFUSED = {
     ("datestyle", "ISO, upwards", 1): "must be a style and an order",
     ("client_encoding", "UTF9", 1): "must be the name of an encoding",
     ("lc_messages", "tlh_QO", 1): "must be a locale that the server has, one of C",
+    ("lc_messages", "", 1): "must be a locale that the server has",
     ("lc_time", "nowhere", 1): "must be a locale that the server has",
     ("timezone_abbreviations", "Mars", 1): "must be one of Default, Australia, India",
     ("createrole_self_grant", "get", 1): 'must be "set", "inherit"',
