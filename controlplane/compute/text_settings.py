@@ -22,10 +22,11 @@ DATESTYLE = re.compile(
     r"iso|sql|postgres\w*|german|ymd|dmy|euro\w*|mdy|us|noneuro\w*|default", re.IGNORECASE
 )
 LOGGED_OF_CONNECTIONS = ("receipt", "authentication", "authorization", "setup_durations", "all")
-# A name and how far west it is, perhaps with its summer; or hours east, as a number.
+# A name and how far west it is, perhaps with its summer; or hours east, as a number. Postgres takes
+# none whose offset has seconds.
 POSIX_ZONE = re.compile(
-    r"(?:<[^>]{3,}>|[A-Za-z]{3,})[+-]?\d{1,3}(?::\d\d){0,2}(?:(?:<[^>]{3,}>|[A-Za-z]{3,}).*)?"
-    r"|[+-]?\d{1,3}(?:\.\d+)?(?::\d\d){0,2}"
+    r"(?:<[^>]{3,}>|[A-Za-z]{3,})[+-]?\d{1,3}(?::\d\d(?::00)?)?(?:(?:<[^>]{3,}>|[A-Za-z]{3,}).*)?"
+    r"|[+-]?\d{1,3}(?:\.\d+)?(?::\d\d(?::00)?)?"
     r"|INTERVAL\s.*",
     re.IGNORECASE,
 )

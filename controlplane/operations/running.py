@@ -14,7 +14,7 @@ from controlplane.compute.pooler_settings import pooler_complaint
 from controlplane.compute.postgres_settings import complaint, from_json
 from controlplane.compute.steps import step
 from controlplane.compute.tree import TreeUntrusted
-from controlplane.models import Branch, BranchState, Endpoint, Operation, PostgresSettings
+from controlplane.models import BranchState, Endpoint, Operation, PostgresSettings
 from controlplane.operations.catalog import NotApplied, bring_to_catalog
 from controlplane.operations.disk import why_stopped
 from controlplane.operations.words import words_of

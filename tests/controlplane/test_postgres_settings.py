@@ -86,6 +86,7 @@ REFUSED = {
     ("bytea_output", "base64", 1): "must be one of escape, hex",
     ("synchronous_commit", "perhaps", 1): "must be one of local, remote_write, remote_apply, on",
     ("timezone", "Nowhere/City", 1): "must be the name of a time zone",
+    ("timezone", "-167:59:59", 1): "must be the name of a time zone",
     ("TimeZone", "", 1): "must be the name of a time zone",
     ("datestyle", "ISO, upwards", 1): "must be a style and an order",
     ("client_encoding", "UTF9", 1): "must be the name of an encoding",
