@@ -4,6 +4,7 @@ import re
 import subprocess
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import rcssmin
 import requests
@@ -37,7 +38,7 @@ def test_the_checkout_is_out_of_reach(whole: Installation) -> None:
 def test_it_runs_from_an_empty_folder(whole: Installation) -> None:
     with new_state_dir() as state_dir:
         program = [whole.bin / "perch"]
-        outside = {**whole.environment, "PYTHONPATH": ""}
+        outside: dict[str, Any] = {**whole.environment, "PYTHONPATH": ""}
         with running_stack(state_dir, program, cwd=whole.folder, **outside) as stack:
             check_styles(stack.console_url)
             client = Client(stack.api_url, (state_dir / "api-key").read_text().strip())
