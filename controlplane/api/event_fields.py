@@ -1,12 +1,12 @@
 """What is asked of lists and streams of events, and what callers get."""
 
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 from ninja import Field, Schema
 
 from controlplane.actors import ActorType
-from controlplane.api.fields import Text
+from controlplane.api.fields import UUID, Stated, Text, ids_like, one_of, several
 from controlplane.api.responses.shared import Cursor
 from controlplane.services.event_filters import (
     TYPES,
@@ -18,23 +18,26 @@ from controlplane.services.event_filters import (
     types_named,
 )
 
+KINDS = sorted({f"{name.rpartition('.')[0]}.*" for name in TYPES})
+ACTORS = rf"^(?:{several(ActorType)}|(?:{'|'.join(ActorType)}):[ -~]*)?$"
+
 
 class EventsQuery(Schema):
     cursor: Text | None = Field(None, description="of the page before; it has the older ones")
     limit: int = Field(100, ge=1, le=1000)
-    type: Text = Field(
+    type: Annotated[Text, one_of([*TYPES, *KINDS])] = Field(
         "",
         description="types, separated by commas; `endpoint.*` is all of a kind",
         examples=["endpoint.active,endpoint.idle", "operation.*"],
     )
-    actor: Text = Field(
+    actor: Annotated[Text, Stated(pattern=ACTORS)] = Field(
         "",
         description="types of actors, separated by commas; or a type and a name, as `user:deploy`",
         examples=["client,idleness", "user:deploy"],
     )
     branch_id: Text = Field("", description="branches, separated by commas")
     endpoint_id: Text = Field("", description="endpoints, separated by commas")
-    operation_id: Text = ""
+    operation_id: Annotated[Text, ids_like(UUID, most=1)] = ""
     since: datetime | None = Field(None, description="from this moment on")
     until: datetime | None = Field(None, description="before this moment")
     last_event_id: Text = Field(

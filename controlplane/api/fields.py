@@ -1,10 +1,20 @@
 """The types of the API's fields: what is accepted, and how it is printed."""
 
 import math
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, StringConstraints
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    GetJsonSchemaHandler,
+    PlainSerializer,
+    StringConstraints,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 # Levels of nesting in a free-form object: what is deeper, no reader of it expects.
 DEEPEST = 32
@@ -14,6 +24,46 @@ REORDERING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 LAYOUT = str.maketrans("\t\n\r", "   ")
 # Characters of all notes about one thing: lists have them too.
 MOST_NOTED = 16384
+
+
+# The characters that `_storable` refuses, in a pattern's set.
+_REFUSED = r"\u0000-\u001f\u007f\u202a-\u202e\u2066-\u2069"
+
+
+UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+
+
+class Stated:
+    """Puts into the document what a validator demands, which pydantic cannot know of."""
+
+    def __init__(self, **said: Any) -> None:
+        self.said = said
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        described = handler(schema)
+        # Of a map whose names have a pattern: others are refused, and clients know this form.
+        for pattern, values in described.pop("patternProperties", {}).items():
+            described["additionalProperties"] = values
+            described["propertyNames"] = {**described.get("propertyNames", {}), "pattern": pattern}
+        return {**described, **self.said}
+
+
+def several(names: Iterable[str]) -> str:
+    """The pattern of a text of such names, separated by commas."""
+    either = "|".join(name.replace(".", r"\.").replace("*", r"\*") for name in names)
+    return f"(?:{either})(?:,(?:{either}))*"
+
+
+def one_of(names: Iterable[str]) -> Stated:
+    """A text of such names, separated by commas, or of none."""
+    return Stated(pattern=f"^(?:{several(names)})?$")
+
+
+def ids_like(id_pattern: str, *, most: int) -> Stated:
+    """A text of at most so many ids, separated by commas, or of none."""
+    return Stated(pattern=f"^(?:{id_pattern}(?:,{id_pattern}){{0,{most - 1}}})?$")
 
 
 def _storable(text: str) -> str:
@@ -74,6 +124,12 @@ def _no_flag(value: Any) -> Any:
     return value
 
 
+def _whole(value: Any) -> Any:
+    """JSON has one kind of numbers: 300.0 is an integer."""
+    value = _no_flag(value)
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def _point_in_time(value: Any) -> datetime:
     """A moment that a caller names: ISO 8601 with a time zone. Numbers would be taken for seconds
     since 1970, and a time without a zone for one in anybody's."""
@@ -96,42 +152,59 @@ def _in_microseconds(time: datetime) -> str:
     return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-Text = Annotated[str, AfterValidator(_storable)]
+_PLAIN = Stated(pattern=f"^[^{_REFUSED}]*$")
+# The white space around is taken off, so there must be something else.
+_WITH_LETTERS = Stated(pattern=rf"^[^{_REFUSED}]*[^{_REFUSED}\s\u0085][^{_REFUSED}]*$")
+Text = Annotated[str, AfterValidator(_storable), _PLAIN]
+TextMap = Annotated[dict[Text, Text], Stated()]
 JsonObject = Annotated[dict[str, Any], AfterValidator(_storable_json)]
 Name = Annotated[
     str,
     StringConstraints(strip_whitespace=True, min_length=1, max_length=256),
     AfterValidator(_storable),
+    _WITH_LETTERS,
 ]
 ShortName = Annotated[
     str,
     StringConstraints(strip_whitespace=True, min_length=1, max_length=64),
     AfterValidator(_storable),
+    _WITH_LETTERS,
 ]
 # What is noted about something, as the message of a commit, and under which name.
-Note = Annotated[str, StringConstraints(max_length=8192), AfterValidator(_storable_lines)]
-NoteName = Annotated[
-    str, StringConstraints(min_length=1, max_length=128), AfterValidator(_storable)
+Note = Annotated[
+    str,
+    StringConstraints(max_length=8192),
+    AfterValidator(_storable_lines),
+    Stated(pattern=rf"^(?:[^{_REFUSED}]|[\t\n\r])*$"),
 ]
-Notes = Annotated[dict[NoteName, Note], Field(max_length=50), AfterValidator(_not_too_much)]
+NoteName = Annotated[
+    str, StringConstraints(min_length=1, max_length=128), AfterValidator(_storable), _PLAIN
+]
+Notes = Annotated[
+    dict[NoteName, Note], Field(max_length=50), AfterValidator(_not_too_much), Stated()
+]
 # The name of a role or a database: Postgres cuts off what is longer.
 Identifier = Annotated[
     str,
     StringConstraints(min_length=1),
     AfterValidator(_storable),
     AfterValidator(_postgres_identifier),
+    # Bytes are counted, which no pattern can; in ASCII they are as many.
+    Stated(**_PLAIN.said, maxLength=63),
 ]
 Provisioner = Annotated[
     Literal["k8s-pod", "k8s-neonvm"],
     Field(description="Kept and answered; computes are processes of the server's host either way."),
 ]
-Integer = Annotated[int, BeforeValidator(_no_flag)]
-Number = Annotated[float, BeforeValidator(_no_flag)]
-ComputeUnits = Annotated[Number, Field(ge=0.25, le=56, allow_inf_nan=False)]
+# The bounds of a number stand before this, or the document lacks them.
+WHOLE = BeforeValidator(_whole)
+ComputeUnits = Annotated[
+    float, Field(ge=0.25, le=56, allow_inf_nan=False), BeforeValidator(_no_flag)
+]
 # 0: the server's default; -1: never; at most a week.
-SuspendTimeout = Annotated[Integer, Field(ge=-1, le=604800)]
+SuspendTimeout = Annotated[int, Field(ge=-1, le=604800), WHOLE]
 HistoryRetention = Annotated[
-    Integer,
+    int,
     Field(
         ge=0,
         le=2592000,
@@ -140,8 +213,9 @@ HistoryRetention = Annotated[
             "branch is made of its parent's present state whatever it says."
         ),
     ),
+    WHOLE,
 ]
-PgVersion = Annotated[Integer, Field(ge=1, le=1000)]
+PgVersion = Annotated[int, Field(ge=1, le=1000), WHOLE]
 PointInTime = Annotated[datetime, BeforeValidator(_point_in_time)]
 # Printed in seconds, UTC, with Z (specification, section 2).
 Timestamp = Annotated[datetime, PlainSerializer(in_seconds, return_type=str)]

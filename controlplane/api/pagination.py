@@ -5,10 +5,12 @@ from typing import Annotated, Any
 from ninja import Field, Schema
 from pydantic import BeforeValidator
 
-from controlplane.api.fields import Text
+from controlplane.actors import ActorType
+from controlplane.api.fields import UUID, Stated, Text, ids_like, one_of
+from controlplane.models import Action, OperationStatus
 from controlplane.models.operation_pages import OperationFilter
 from controlplane.services.branch_pages import MOST, BranchesAsked, SortBy, SortOrder
-from controlplane.services.operation_filters import filter_of
+from controlplane.services.operation_filters import MOST_IDS, filter_of
 
 ORG_ID = "The caller's organization; another one is not found."
 
@@ -58,17 +60,33 @@ class OperationsQuery(Schema):
     cursor: Text | None = Field(None, description="The cursor of the page before.")
     # Without a limit a caller means all of them, as far as one page may go.
     limit: int = Field(1000, ge=1, le=1000, description="At most so many operations.")
-    action: Text = Field("", description="As `start_compute,suspend_compute`.")
-    status: Text = Field("", description="As `failed,cancelled`.")
-    initiator: Text = Field("", description="Types of who began it, as `user,client`.")
-    endpoint_id: Text = Field("", description="At most 20 endpoints.")
-    branch_id: Text = Field("", description="At most 20 branches.")
-    chain_id: Text = Field("", description="At most 20 chains: the operations of one request.")
-    since: Text = Field("", description="Created then or later: a timestamp with its zone.")
-    until: Text = Field("", description="Created before then: a timestamp with its zone.")
+    action: Annotated[Text, one_of(Action.values)] = Field(
+        "", description="As `start_compute,suspend_compute`."
+    )
+    status: Annotated[Text, one_of(OperationStatus.values)] = Field(
+        "", description="As `failed,cancelled`."
+    )
+    initiator: Annotated[Text, one_of(ActorType)] = Field(
+        "", description="Types of who began it, as `user,client`."
+    )
+    endpoint_id: Annotated[Text, ids_like("ep-[a-z0-9-]{1,50}", most=MOST_IDS)] = Field(
+        "", description="At most 20 endpoints."
+    )
+    branch_id: Annotated[Text, ids_like("br-[a-z0-9-]{1,50}", most=MOST_IDS)] = Field(
+        "", description="At most 20 branches."
+    )
+    chain_id: Annotated[Text, ids_like(UUID, most=MOST_IDS)] = Field(
+        "", description="At most 20 chains: the operations of one request."
+    )
+    since: Annotated[Text, Stated(format="date-time")] | None = Field(
+        None, description="Created then or later: a timestamp with its zone."
+    )
+    until: Annotated[Text, Stated(format="date-time")] | None = Field(
+        None, description="Created before then: a timestamp with its zone."
+    )
 
     def wanted(self) -> OperationFilter:
-        return filter_of(**self.dict(exclude={"cursor", "limit"}))
+        return filter_of(**self.dict(exclude={"cursor", "limit"}, exclude_none=True))
 
 
 class OperationQuery(Schema):

@@ -6,19 +6,31 @@ from typing import Annotated, Any
 from ninja import Field, Schema
 from pydantic import BaseModel, StringConstraints
 
-from controlplane.api.fields import Text, Timestamp
+from controlplane.api.fields import Stated, Text, Timestamp, several
 from controlplane.api.requests.attributes import Attributes
 from controlplane.api.responses.shared import Cursor
 from controlplane.events.shape import as_message
-from controlplane.models import Webhook, WebhookDelivery
+from controlplane.models import DeliveryStatus, Webhook, WebhookDelivery
+from controlplane.models.webhook import ALL_EVENTS
+from controlplane.services.webhooks import EVENT_TYPES
 
+_BASE64 = "[A-Za-z0-9+/]"
 Description = Annotated[Text, StringConstraints(max_length=256)]
-Url = Annotated[Text, Field(description="https://…, where events are posted to")]
+Url = Annotated[
+    Text,
+    Field(description="https://…, where events are posted to"),
+    Stated(pattern="^https?://[!-~]+$"),
+]
 EventTypes = Annotated[
-    list[Text], Field(description='of the types of events; ["*"] stands for all, later ones too')
+    list[Annotated[Text, Stated(enum=[ALL_EVENTS, *EVENT_TYPES])]],
+    Stated(minItems=1),
+    Field(description='of the types of events; ["*"] stands for all, later ones too'),
 ]
 Secret = Annotated[
-    Text, Field(description="whsec_ and the base64 of 24 to 64 random bytes; one is made if absent")
+    Text,
+    Field(description="whsec_ and the base64 of 24 to 64 random bytes; one is made if absent"),
+    # Of 24 to 63, which is enough of a pattern.
+    Stated(pattern=f"^whsec_(?:{_BASE64}{{4}}){{8,20}}(?:{_BASE64}{{2}}==|{_BASE64}{{3}}=)?$"),
 ]
 ProjectId = Annotated[Text, Field(description="the one project whose events are meant")]
 
@@ -63,7 +75,9 @@ class WebhooksQuery(Schema):
 class DeliveriesQuery(Schema):
     cursor: Text | None = None
     limit: int = Field(100, ge=1, le=400)
-    status: Text | None = Field(None, description="pending, delivered, failed; several by commas")
+    status: Annotated[Text, Stated(pattern=f"^{several(DeliveryStatus.values)}$")] | None = Field(
+        None, description="pending, delivered, failed; several by commas"
+    )
 
 
 class WebhookOut(Schema):

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, model_validator
 
-from controlplane.api.fields import Integer, Name, Notes, PointInTime, Text
+from controlplane.api.fields import WHOLE, Name, Notes, PointInTime, Stated, Text
 from controlplane.api.requests.attributes import Attributes
 from controlplane.api.requests.endpoints import NewBranchEndpoint
 from controlplane.services.branch_expiry import Expiry
@@ -30,10 +30,10 @@ class BranchAttributes(Attributes):
         default=None,
         description="When it is deleted by itself: RFC 3339, with its zone, in the future.",
     )
-    ttl_interval_seconds: Annotated[Integer, Field(ge=1, le=LONGEST_LIFE)] | None = Field(
+    ttl_interval_seconds: Annotated[int, Field(ge=1, le=LONGEST_LIFE), WHOLE] | None = Field(
         default=None, description="The same as so many seconds from now."
     )
-    archived: bool | None = Field(
+    archived: Annotated[bool, Stated(const=False)] | None = Field(
         default=None, description="Only `false`: no branch is archived here."
     )
 

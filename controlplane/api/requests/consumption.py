@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from ninja import Field, Schema
 from pydantic import AfterValidator
 
-from controlplane.api.fields import PointInTime, Text
+from controlplane.api.fields import PointInTime, Stated, Text, several
 
 MOST_PROJECTS = 100
 MetricName = Literal[
@@ -39,7 +39,13 @@ def _known(values: list[str]) -> list[str]:
     return list(dict.fromkeys(values))
 
 
-Several = Annotated[list[Text], AfterValidator(_separated)]
+Several = Annotated[list[Text], AfterValidator(_separated), Stated(maxItems=MOST_PROJECTS)]
+Metrics = Annotated[
+    list[Annotated[Text, Stated(pattern=f"^{several(METRICS)}$")]],
+    AfterValidator(_separated),
+    AfterValidator(_known),
+    Stated(minItems=1, maxItems=MOST_PROJECTS),
+]
 
 
 class ProjectsConsumptionQuery(Schema):
@@ -98,6 +104,6 @@ class ProjectsHistoryQuery(ProjectsPageQuery):
 
 
 class ProjectsMetricsQuery(ProjectsPageQuery):
-    metrics: Annotated[Several, AfterValidator(_known)] = Field(
+    metrics: Metrics = Field(
         description="Separated by commas or repeated: " + ", ".join(METRICS) + "."
     )

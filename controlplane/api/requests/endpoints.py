@@ -9,8 +9,10 @@ from controlplane.api.fields import (
     JsonObject,
     Provisioner,
     ShortName,
+    Stated,
     SuspendTimeout,
     Text,
+    TextMap,
 )
 from controlplane.api.requests.attributes import Attributes
 from controlplane.api.requests.unsupported import NotOffered
@@ -20,12 +22,21 @@ from controlplane.services.endpoint_settings import POOLER_SETTINGS
 LIBRARIES = "the platform chooses the libraries that every endpoint loads at its start"
 
 
+PoolerSettings = Annotated[
+    dict[Text, Text],
+    Stated(
+        propertyNames={"enum": list(POOLER_SETTINGS)},
+        additionalProperties={"type": "string", "pattern": "^[0-9]{1,9}$"},
+    ),
+]
+
+
 class EndpointSettings(Attributes):
     """An empty one changes nothing. One that holds `pg_settings: null` and no more is refused:
     it may mean to remove all settings, which an empty map does, or none."""
 
-    pg_settings: dict[Text, Text] | None = None
-    pgbouncer_settings: dict[Text, Text] | None = Field(
+    pg_settings: TextMap | None = None
+    pgbouncer_settings: PoolerSettings | None = Field(
         default=None,
         description=f"Whole numbers, sent as strings, for any of {', '.join(POOLER_SETTINGS)}.",
     )

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from controlplane.address_ranges import parse_range
-from controlplane.api.fields import Integer, JsonObject, Text
+from controlplane.api.fields import WHOLE, JsonObject, Text
 from controlplane.api.requests.attributes import Attributes
 from controlplane.api.requests.endpoints import LIBRARIES
 from controlplane.api.requests.unsupported import NotOffered
@@ -20,7 +20,7 @@ def _range_of_addresses(text: str) -> str:
 
 AddressRange = Annotated[Text, AfterValidator(_range_of_addresses)]
 # As much as Postgres, and clients, count in eight bytes; 0 is no limit.
-QuotaAmount = Annotated[Integer, Field(ge=0, le=2**63 - 1)]
+QuotaAmount = Annotated[int, Field(ge=0, le=2**63 - 1), WHOLE]
 
 
 class Quota(Attributes):

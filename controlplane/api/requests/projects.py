@@ -14,9 +14,11 @@ from controlplane.api.fields import (
     Provisioner,
     SuspendTimeout,
     Text,
+    TextMap,
 )
 from controlplane.api.pagination import ORG_ID
 from controlplane.api.requests.attributes import Attributes
+from controlplane.api.requests.endpoints import PoolerSettings
 from controlplane.api.requests.project_settings import ProjectSettings
 from controlplane.api.requests.unsupported import NotOffered
 from controlplane.services.endpoint_attributes import EndpointDefaults
@@ -27,8 +29,8 @@ AS_IT_IS = "Only as it is: another one is refused, as it is chosen when the proj
 
 
 class DefaultEndpointSettings(Attributes):
-    pg_settings: dict[Text, Text] | None = None
-    pgbouncer_settings: dict[Text, Text] | None = None
+    pg_settings: TextMap | None = None
+    pgbouncer_settings: PoolerSettings | None = None
     autoscaling_limit_min_cu: ComputeUnits | None = None
     autoscaling_limit_max_cu: ComputeUnits | None = None
     suspend_timeout_seconds: SuspendTimeout | None = None

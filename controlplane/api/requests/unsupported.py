@@ -37,6 +37,10 @@ class NotOffered:
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
         described = handler(schema)
+        if self._only is None:
+            # Of what the type allows, only this is taken.
+            taken = [_schema_of(one) for one in self._unless]
+            described = {"anyOf": [*taken, {"type": "null"}]} if taken else {"type": "null"}
         but = ""
         if self._only is not None:
             but = f" as {_listed(self._only)}"
@@ -53,6 +57,13 @@ class NotOffered:
                 NOT_OFFERED, "not offered by this server: {instead}", {"instead": self._instead}
             )
         return validate(value)
+
+
+def _schema_of(value: Any) -> JsonSchemaValue:
+    """Of one value, in the words that generators of clients know."""
+    if value == {}:
+        return {"type": "object", "maxProperties": 0}
+    return {"type": "boolean" if isinstance(value, bool) else "string", "const": value}
 
 
 def _is_among(value: Any, values: tuple[Any, ...]) -> bool:
