@@ -9,16 +9,21 @@ The request of an account that is behind comes back from the database within mil
 the turn is kept for it for a moment (`GRACE`) before a request of an account that is ahead begins
 to compute, which could take long; that moment counts as computing.
 
+Requests that wait for the database have it compute. So beside others an account has few requests
+begun at a time; one that has lasted for a while waits for something else, and counts no more.
+
 All of this runs in the greenlets of one thread and nothing here switches between them except where
 it waits, so there are no locks.
 """
 
 import hashlib
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, TypeVar
 
 import gevent
@@ -34,6 +39,9 @@ GRACE = 0.02
 HEAD_START = 0.05
 LONGEST_STRETCH = 0.1
 LONGEST_WAIT = 10.0
+# Requests that an account has begun beside others, each counted for so many seconds; and for how
+# long after its last request an account is there.
+BESIDE_OTHERS, COUNTS_FOR, THERE_FOR = 2, 0.25, 1.0
 # Accounts whose computing is remembered, and keys whose account is.
 MOST_REMEMBERED = 10_000
 ACCOUNT_IN_ENVIRON = "perch.account"
@@ -44,6 +52,9 @@ class _Account:
     # Seconds that it has computed, put forward to what the others have when it was idle.
     used: float = 0.0
     requests: int = 0
+    # When the latest came, and when each of those began that are under way.
+    last: float = -math.inf
+    begun: dict["_Request", float] = field(default_factory=dict)
 
 
 @dataclass(eq=False, slots=True)
@@ -82,6 +93,7 @@ class Turns:
         finally:
             del self._by_greenlet[greenlet]
             self._count(mine)
+            mine.account.begun.pop(mine, None)
             mine.account.requests -= 1
             if not mine.account.requests:
                 self._active.discard(mine.account)
@@ -115,6 +127,7 @@ class Turns:
             account.used = max(account.used, self._least - HEAD_START)
             self._active.add(account)
         account.requests += 1
+        account.last = self._clock()
         if len(self._accounts) > MOST_REMEMBERED:
             self._forget_one()
         return account
@@ -138,6 +151,7 @@ class Turns:
     def _begin(self, request: _Request) -> None:
         self._current = request
         request.waits_since, request.computes_since = None, self._clock()
+        request.account.begun.setdefault(request, request.computes_since)
 
     def _pass_on(self) -> None:
         """Give the turn to the request that is next, unless it is kept for the current one."""
@@ -146,15 +160,29 @@ class Turns:
             self._timer = None
         if not self._ready:
             return
-        following = min(self._ready, key=lambda request: request.account.used)
-        kept = self._kept_from(following)
-        if not kept:
+        may_follow = [request for request in self._ready if self._may_begin(request)]
+        following = min(may_follow, key=lambda request: request.account.used, default=None)
+        kept = 0.0 if following is None else self._kept_from(following)
+        if following is not None and not kept:
             self._ready.remove(following)
             self._begin(following)
             following.turn.set()
         if self._ready:
             self._timer = gevent.get_hub().loop.timer(kept or GRACE)
             self._timer.start(self._pass_on)
+
+    def _may_begin(self, request: _Request) -> bool:
+        account, now = request.account, self._clock()
+        if request in account.begun:
+            return True
+        counted = sum(now - began < COUNTS_FOR for began in account.begun.values())
+        return counted < BESIDE_OTHERS or not self._are_others(account, now)
+
+    def _are_others(self, account: _Account, now: float) -> bool:
+        """Whether another account has sent a request of late, or has one under way."""
+        latest = islice(reversed(self._accounts.values()), 2)
+        lately = any(one is not account and now - one.last < THERE_FOR for one in latest)
+        return lately or not self._active <= {account}
 
     def _kept_from(self, following: _Request) -> float:
         """Seconds for which the turn is still kept for the current request."""

@@ -24,7 +24,7 @@ from controlplane.proxy.registry import Registry
 from controlplane.proxy.session import Session
 from controlplane.proxy.settings import ProxySettings
 from controlplane.proxy.shared_wakes import SharedWakes
-from controlplane.proxy.shares import Shares
+from controlplane.proxy.shares import LOGIN_COUNTS_FOR, Shares
 from controlplane.proxy.surroundings import Surroundings
 from controlplane.proxy.tls import TlsIdentity
 
@@ -64,6 +64,12 @@ class Proxy:
             directory=directory,
             wakes=self._wakes,
             shares=Shares(self._loop, self.registry.shared),
+            logins=Shares(
+                self._loop,
+                self.registry.shared,
+                kind="login",
+                counts_for=LOGIN_COUNTS_FOR,
+            ),
             failure_pace=FailurePace(self._loop.time),
             passwords=self._passwords,
             queries=self.queries,

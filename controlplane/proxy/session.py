@@ -32,6 +32,7 @@ from controlplane.proxy.errors import (
 )
 from controlplane.proxy.first_exchange import FirstExchange
 from controlplane.proxy.limits import Admission
+from controlplane.proxy.newcomers import origin_of
 from controlplane.proxy.over_http import websocket
 from controlplane.proxy.over_http.connection import HttpConnection
 from controlplane.proxy.pacing import answer_due
@@ -285,10 +286,22 @@ class Session:
         """Lets in who can prove to be the role: both the endpoint and the role exist, or the same
         refusal, after the same time. `prove` raises PasswordFailed; what it returns is passed on.
         `keeps_pace` where it tells the client anything before it has proved itself."""
-        proxy = self._proxy
         tls = self.channel.tls
         if tls is None and not self._may_be_plain():
             raise InsecureConnection
+        asks = (origin_of(self.client_address), destination.endpoint_id)
+        async with self._proxy.logins.share(asks):
+            return await self._admit(destination, role, prove, keeps_pace=keeps_pace)
+
+    async def _admit(
+        self,
+        destination: Destination,
+        role: str,
+        prove: Callable[[scram.Verifier], Awaitable[Proof]],
+        *,
+        keeps_pace: bool,
+    ) -> tuple[Destination, Proof]:
+        proxy, tls = self._proxy, self.channel.tls
         due = answer_due(proxy.readiness.loop, proxy.directory.lookup_time())
         route = await proxy.directory.route(destination.endpoint_id, role)
         self.check_address(route, role)

@@ -2,22 +2,27 @@
 requests over HTTP. All accounts' share the host's processor, so the one that asks most would get
 most of it; beside others it gets as much as each of them.
 
+Before a client has shown its password its account is not certain: then the shares are those of an
+endpoint and the address that asks for it, so that nobody takes up another's.
+
 A piece that lasts longer waits for something, or is the compute's own: from then on it counts no
 more, so nobody's slow work keeps the same account's, or another's, from beginning.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from controlplane.proxy.shared_counts import OwnCounts
 
-# Pieces in each process: of an account that is alone, and of one that is not.
-ALONE, BESIDE_OTHERS = 16, 2
-# Seconds: how long a piece counts at most, and how long after its last one an account is there.
-COUNTS_FOR, THERE_FOR = 0.25, 1.0
+# Pieces in each process, of which there is about one for each core: of an account that is alone,
+# and of one that is not.
+ALONE, BESIDE_OTHERS = 16, 1
+# Seconds: how long a piece counts at most, where it waits for nobody but us and where it waits for
+# its client too; and how long after its last one an account is there.
+COUNTS_FOR, LOGIN_COUNTS_FOR, THERE_FOR = 0.25, 0.05, 1.0
 
 
 @dataclass(eq=False, slots=True)
@@ -30,16 +35,26 @@ class _Account:
 
 
 class Shares:
-    """Must be used within one event loop. `shared` where other processes serve accounts too."""
+    """Must be used within one event loop. Of one kind of pieces, each for at most `counts_for`
+    seconds; `shared` where other processes have such pieces too."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, shared: OwnCounts | None = None) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        shared: OwnCounts | None = None,
+        *,
+        kind: str = "work",
+        counts_for: float | None = None,
+    ) -> None:
         self._loop = loop
         self._shared = shared
+        self._kind = kind
+        self._counts_for = COUNTS_FOR if counts_for is None else counts_for
         # Those who are there.
-        self._accounts: dict[int, _Account] = {}
+        self._accounts: dict[Hashable, _Account] = {}
 
     @asynccontextmanager
-    async def share(self, account_id: int) -> AsyncIterator[None]:
+    async def share(self, account_id: Hashable) -> AsyncIterator[None]:
         """Within the block a piece of the account's work is under way; waits until it may be."""
         account = self._arrive(account_id)
         if account.waiting or account.under_way >= self._most(account_id):
@@ -61,14 +76,14 @@ class Shares:
                 counts = False
                 self._end(account_id, account)
 
-        expiry = self._loop.call_later(COUNTS_FOR, end)
+        expiry = self._loop.call_later(self._counts_for, end)
         try:
             yield
         finally:
             expiry.cancel()
             end()
 
-    def _arrive(self, account_id: int) -> _Account:
+    def _arrive(self, account_id: Hashable) -> _Account:
         account = self._accounts.get(account_id)
         if account is None:
             account = self._accounts[account_id] = _Account()
@@ -79,41 +94,40 @@ class Shares:
             self._loop.call_later(THERE_FOR, self._look_after, account_id, account)
         return account
 
-    def _look_after(self, account_id: int, account: _Account) -> None:
+    def _look_after(self, account_id: Hashable, account: _Account) -> None:
         """Forget an account that has begun nothing for a while. What may be waited for by then is
         that others go."""
         left = account.last + THERE_FOR - self._loop.time()
         if account.under_way or account.waiting or left > 0:
-            self._loop.call_later(max(left, COUNTS_FOR), self._look_after, account_id, account)
+            self._loop.call_later(
+                max(left, self._counts_for), self._look_after, account_id, account
+            )
             self._let_in(account_id, account)
             return
         del self._accounts[account_id]
         self._note(account_id, -1)
 
-    def _most(self, account_id: int) -> int:
+    def _most(self, account_id: Hashable) -> int:
         are_others = len(self._accounts) > 1
         if self._shared is not None and not are_others:
             # In each process: how many accounts are there, and whether this one is.
-            of_others = self._shared.of_others(_PRESENT)
-            are_others = of_others > self._shared.of_others((*_PRESENT, account_id))
+            of_others = self._shared.of_others(self._kind)
+            are_others = of_others > self._shared.of_others((self._kind, account_id))
         return BESIDE_OTHERS if are_others else ALONE
 
-    def _note(self, account_id: int, change: int) -> None:
+    def _note(self, account_id: Hashable, change: int) -> None:
         if self._shared is not None:
-            self._shared.add(_PRESENT, change)
-            self._shared.add((*_PRESENT, account_id), change)
+            self._shared.add(self._kind, change)
+            self._shared.add((self._kind, account_id), change)
 
-    def _end(self, account_id: int, account: _Account) -> None:
+    def _end(self, account_id: Hashable, account: _Account) -> None:
         account.under_way -= 1
         self._let_in(account_id, account)
 
-    def _let_in(self, account_id: int, account: _Account) -> None:
+    def _let_in(self, account_id: Hashable, account: _Account) -> None:
         most = self._most(account_id)
         while account.waiting and account.under_way < most:
             turn = account.waiting.popleft()
             if not turn.done():
                 account.under_way += 1
                 turn.set_result(None)
-
-
-_PRESENT = ("present",)

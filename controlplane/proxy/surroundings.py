@@ -24,7 +24,9 @@ class Surroundings:
     registry: Registry
     directory: Directory
     wakes: SharedWakes
+    # Of accounts; and of endpoints with the addresses from which clients log in to them.
     shares: Shares
+    logins: Shares
     failure_pace: FailurePace
     passwords: PasswordChecks
     queries: Queries

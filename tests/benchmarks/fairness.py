@@ -24,7 +24,7 @@ import psycopg
 from tests.benchmarks.filling import add_operations, analyze
 from tests.support.stack import Stack, new_state_dir, running_stack
 
-ROUNDS, SAMPLES = 4, 12
+ROUNDS, SAMPLES = 5, 20
 # Threads of the crowd, none of which waits between two of its requests.
 CROWDS = {"api": 12, "connect": 60, "sql": 60}
 OPERATIONS = 1_000
@@ -89,9 +89,9 @@ def compare(part: str, one: Account, many: Account) -> None:
     rates = []
     for _ in range(ROUNDS):
         alone += measure(ask)
-        with crowd(part, many) as rate:
+        with crowd(part, many) as crowds:
             crowded += measure(ask)
-        rates += rate
+        rates += crowds
     mine, theirs = statistics.median(alone), statistics.median(crowded)
     rate = statistics.median(rates)
     print(f"{part:<24}{mine:>8.1f}{theirs:>9.1f}{theirs / mine:>7.2f}{rate:>9.0f}", flush=True)

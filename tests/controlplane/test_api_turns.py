@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import gevent
 import pytest
 
-from controlplane.api.turns import GRACE, HEAD_START, Turns
+from controlplane.api.turns import BESIDE_OTHERS, GRACE, HEAD_START, Turns
 
 BURST = 0.003  # seconds
 STATEMENTS = 4
@@ -99,6 +99,46 @@ def test_a_request_that_waits_long_keeps_nobody_from_computing() -> None:
             gevent.sleep(0.001)
         answered.set()
     assert world.bursts.count("crowd") == 1 + STATEMENTS
+
+
+def test_an_account_has_few_requests_begun_beside_another() -> None:
+    world = World()
+    begun = {"crowd": 0, "one": 0}
+    most = dict(begun)
+    ends = gevent.event.Event()
+
+    def go_on(whose: str) -> None:
+        with world.turns.request(whose):
+            begun[whose] += 1
+            most[whose] = max(most[whose], begun[whose])
+            with world.turns.waiting():
+                ends.wait()
+            begun[whose] -= 1
+
+    with running([lambda: go_on("one")] + [lambda: go_on("crowd")] * 12), gevent.Timeout(10):
+        while begun != {"crowd": BESIDE_OTHERS, "one": 1}:
+            gevent.sleep(0.001)
+        ends.set()
+        while any(begun.values()) or most["crowd"] < BESIDE_OTHERS:
+            gevent.sleep(0.001)
+    assert most == {"crowd": BESIDE_OTHERS, "one": 1}
+
+
+def test_an_account_alone_has_all_its_requests_begun() -> None:
+    world = World()
+    begun: list[None] = []
+    ends = gevent.event.Event()
+
+    def go_on() -> None:
+        with world.turns.request("one"):
+            begun.append(None)
+            with world.turns.waiting():
+                ends.wait()
+
+    with running([go_on] * 12), gevent.Timeout(10):
+        while len(begun) < 12:
+            gevent.sleep(0.001)
+        ends.set()
 
 
 def test_a_request_that_is_killed_while_it_waits_is_forgotten() -> None:
