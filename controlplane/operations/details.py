@@ -4,7 +4,7 @@ proxy, always through `details_of`.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
 from controlplane.models import Configuration
@@ -20,7 +20,18 @@ class Details:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Self:
-        return cls(**stored)
+        """Fields that a later release has stored, and this one does not know, are left out: the two
+        run side by side during an upgrade."""
+        return cls(**_known(cls, stored))
+
+
+def _known(kind: type[Any], stored: Mapping[str, Any]) -> dict[str, Any]:
+    """What `stored` holds of the fields of a dataclass."""
+    return {one.name: stored[one.name] for one in fields(kind) if one.name in stored}
+
+
+def _configuration(stored: Mapping[str, Any] | None) -> Configuration | None:
+    return Configuration(**_known(Configuration, stored)) if stored else None
 
 
 @dataclass(frozen=True)
@@ -36,12 +47,8 @@ class ApplyConfigDetails(Details):
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Self:
-        before, wanted = stored.get("before"), stored.get("wanted")
-        return cls(
-            from_branch_id=stored.get("from_branch_id"),
-            before=Configuration(**before) if before else None,
-            wanted=Configuration(**wanted) if wanted else None,
-        )
+        nested = {name: _configuration(stored.get(name)) for name in ("before", "wanted")}
+        return cls(**_known(cls, {**stored, **nested}))
 
     @property
     def may_restart(self) -> bool:

@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -53,6 +54,16 @@ def test_what_starts_and_what_makes_branches() -> None:
 @pytest.mark.parametrize(("action", "details"), EXAMPLES)
 def test_details_come_back_as_they_were(action: Action, details: Details) -> None:
     assert details_of(action, details.as_json()) == details
+    assert details_of(action, _of_a_later_release(details.as_json())) == details
+
+
+def _of_a_later_release(stored: dict[str, Any]) -> dict[str, Any]:
+    """With a field more, here and in what lies in it: this release may run beside that one."""
+    nested = {
+        name: _of_a_later_release(value) if name in ("before", "wanted") else value
+        for name, value in stored.items()
+    }
+    return {**nested, "made_later": True}
 
 
 def test_a_step_takes_its_own_actions_details_alone() -> None:
