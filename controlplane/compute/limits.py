@@ -11,8 +11,9 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from controlplane.compute.configuration import max_connections
@@ -60,24 +61,33 @@ def limit_compute(endpoint_id: str, pid: int, *, max_cu: float, root: Path = CGR
 
 
 def _enter(tree: Path, limits: Mapping[str, str], endpoint_id: str, pid: int) -> bool:
-    """Also where a limit is refused the process is in the group, which tells what the compute has
-    started."""
+    """Put the process into its group of the tree; whether all limits were set.
+
+    The process joins also where a limit was refused, because the group tells what the compute has
+    started. It joins last: a group that `end_group` has ended allows no fork until it has its
+    limits again.
+    """
     group = tree / "perch" / endpoint_id
     if not tree.is_dir():
         return False
-    try:
-        group.mkdir(parents=True, exist_ok=True)
-        (group / "cgroup.procs").write_text(str(pid))
-        if (tree / "cgroup.controllers").exists():
-            _delegate(tree)
-        _weigh(group.parent)
-        for name, value in limits.items():
-            (group / name).write_text(value)
-    except OSError as error:
-        fields = {"endpoint": endpoint_id, "tree": str(tree), "error": str(error)}
+    refusals = []
+
+    def attempt(change: Callable[[], object]) -> None:
+        try:
+            change()
+        except OSError as error:
+            refusals.append(str(error))
+
+    attempt(lambda: group.mkdir(parents=True, exist_ok=True))
+    if (tree / "cgroup.controllers").exists():
+        attempt(lambda: _delegate(tree))
+    attempt(lambda: _weigh(group.parent))
+    for name, value in (*limits.items(), ("cgroup.procs", str(pid))):
+        attempt(partial((group / name).write_text, value))
+    if refusals:
+        fields = {"endpoint": endpoint_id, "tree": str(tree), "error": "; ".join(refusals)}
         log.debug("cgroup refused", extra=fields)
-        return False
-    return True
+    return not refusals
 
 
 def _delegate(tree: Path) -> None:

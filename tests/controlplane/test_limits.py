@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.compute.limits import CGROUPS, forget_limits, limit_compute
+from controlplane.compute.limits import (
+    CGROUPS,
+    end_group,
+    forget_limits,
+    limit_compute,
+    most_processes,
+)
 from tests.support.stack import Stack
 
 on_version_1 = pytest.mark.skipif(
@@ -68,6 +74,20 @@ def test_version_2_gets_one_group_for_both(tmp_path: Path) -> None:
     assert (group / "memory.max").read_text() == str(6 << 30)
     assert (group / "cgroup.procs").read_text() == "4711"
     assert weight.read_text() == str(100 * len(os.sched_getaffinity(0)))
+
+
+def test_a_group_that_was_ended_lets_the_next_compute_fork(tmp_path: Path) -> None:
+    """Also where another limit is refused, which a directory in its place does here."""
+    (tmp_path / "cgroup.controllers").write_text("cpu memory pids\n")
+    group = tmp_path / "perch" / "ep-quiet-heron-123456"
+    (group / "cpu.max").mkdir(parents=True)
+    (group / "pids.max").touch()
+    end_group(group.name, root=tmp_path)
+    assert (group / "pids.max").read_text() == "0"
+    assert not limit_compute(group.name, 4711, max_cu=1, root=tmp_path)
+    assert (group / "pids.max").read_text() == str(most_processes(1))
+    assert (group / "memory.max").exists()
+    assert (group / "cgroup.procs").read_text() == "4711"
 
 
 def test_without_the_right_to_it_is_no_failure(tmp_path: Path) -> None:
