@@ -1,4 +1,4 @@
-"""Joins the resources to the one API that `controlplane.urls` serves."""
+"""Combines the routers of all resources into the API that `controlplane.urls` serves."""
 
 from controlplane.api import (
     api_keys,
