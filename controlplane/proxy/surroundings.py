@@ -1,4 +1,4 @@
-"""What all sessions of a proxy share."""
+"""The objects that all sessions of a proxy share."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -28,5 +28,5 @@ class Surroundings:
     failure_pace: FailurePace
     passwords: PasswordChecks
     queries: Queries
-    # Cancels what runs under the key, here or at a peer.
+    # Cancels the query that runs under the key, in this process or in a peer.
     cancel: Callable[[CancelKey], Awaitable[None]]
