@@ -89,7 +89,7 @@ def _end_strays(number: int, branches: Path) -> None:
 
 
 def _branches_with(number: int, branches: Path) -> set[str]:
-    """The branch ids of the number's directories; also of staging and replaced directories."""
+    """The branches whose directories have the number, or are being made or removed with it."""
     places = directories_by_number(branches).get(number, [])
     return {place.name.lstrip(".").partition(".")[0] for place in places}
 

@@ -61,7 +61,7 @@ WHERE backend_type IN ('client backend', 'walsender') AND usename IS DISTINCT FR
 _BEGUN_BEFORE = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s AND backend_start < %s
 """
-# Seconds to wait for sessions that were told to end: they end at once, or wait for the kernel.
+# Seconds to wait for sessions that were told to end. Later ones are stuck in a system call.
 _END_WITHIN = 1.0
 
 

@@ -56,7 +56,8 @@ log = logging.getLogger(__name__)
 # Seconds in which no pooled client has left; then the pooler is stopped anyway.
 STILL_LEAVING = 1.0
 ENDPOINT_ID = re.compile("ep-[a-z0-9-]+")
-# Stands, with the branch's id after it, for the endpoint of a compute that only the platform reads.
+# Followed by the branch's id, it stands for an endpoint while the platform reads a branch without
+# one.
 READER = "ep-r-"
 
 
@@ -262,7 +263,7 @@ def end_started(branch_id: str, group: str) -> bool:
 
 def _end_leftovers(branch_id: str, endpoint_id: str | None) -> None:
     """End what is left of the branch's compute after its Postgres ended: all that it has started,
-    and what killed ones and failed starts left.
+    and what killed computes and failed starts left.
 
     Nothing is left, and this is quick, if no Postgres ran for an endpoint, the lease is free and
     there is no postmaster.pid.

@@ -20,7 +20,7 @@ SHUT = f".s.PGSQL.{SHUT_PORT}"
 # A line of /proc/net/unix for a connection that was or was not accepted yet: Num RefCount Protocol
 # Flags Type St Inode Path; for an accepted one, Path is the listener's. The kernel writes paths
 # unescaped, line breaks included, so any process can forge a line by naming a socket. A name has
-# 108 bytes; the fields before the path are padded so wide that at most 48 are left for the path.
+# 108 bytes. A forged line needs the padded fields too, so at most 48 bytes are left for its path.
 _CONNECTED = re.compile(
     rb"[0-9a-f]{16}: [0-9A-F]{8} [0-9A-F]{8} [0-9A-F]{8} [0-9A-F]{4} 0[23] [ 0-9]{4,}[0-9] (/.*)"
 )

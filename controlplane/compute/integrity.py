@@ -15,8 +15,8 @@ class DataDamaged(Exception):
 def check_data(socket_dir: Path) -> None:
     """Read the catalog of every database and ask for checksum failures.
 
-    Leaves out databases that accept no connections or whose name is not UTF-8: that was their
-    owner's choice. Raises DataDamaged, psycopg.Error.
+    Leaves out templates, databases whose DROP was interrupted, and those that accept no connections
+    or whose name is not UTF-8, as their owners chose. Raises DataDamaged, psycopg.Error.
     """
     with step("checking_data") as part, session(socket_dir) as connection:
         rows = connection.execute(

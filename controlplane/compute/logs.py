@@ -135,5 +135,5 @@ def _append(log_file: Path, text: bytes) -> None:
 @functools.cache
 def _reader() -> _Reader:
     """Made when a process first starts or follows a compute. The API does neither: its threads are
-    gevent's, which has no epoll."""
+    gevent's, which removes `select.epoll`."""
     return _Reader()

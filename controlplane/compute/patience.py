@@ -59,7 +59,7 @@ def patience(seconds: float, *, cancelled: threading.Event | None = None) -> Ite
 
 
 def remaining() -> float:
-    """Seconds left; infinite if there is no bound. Raises OutOfPatience if none are, Cancelled."""
+    """Seconds left; infinite without a bound. Raises OutOfPatience if none are left, Cancelled."""
     held = _current.get()
     if held is None:
         return UNBOUNDED

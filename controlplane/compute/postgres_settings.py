@@ -89,7 +89,7 @@ def _count(per_cu: float, *, at_least: int, at_most: int) -> Bounds:
 
 
 def _log_size(least: str) -> Bounds:
-    """At most 4 GB of write-ahead log per compute unit; always up to 1 GB, Postgres's default."""
+    """Up to 4 GB of write-ahead log per compute unit, and up to 1 GB, the default, on any."""
     return Bounds(lambda cu: f"{max(1, round(4 * cu))}GB", least=least)
 
 

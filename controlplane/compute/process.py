@@ -100,8 +100,8 @@ def start_postgres(
 
     It may take as long as it needs while it makes progress, for example to redo its log after a
     crash. Nothing else may run in the directory. The previous log is kept as `.log.1`. `on_spawn`
-    gets the process id before Postgres has any children. Postgres inherits the descriptor `lease`;
-    its account may have `most_processes`. Raises StartFailed, StopFailed, patience.OutOfPatience;
+    gets the process id before Postgres has any children. Postgres inherits the descriptor `lease`.
+    Its account may run `most_processes`. Raises StartFailed, StopFailed, patience.OutOfPatience;
     then nothing of it is left running.
     """
     with suppress(FileNotFoundError):

@@ -2,7 +2,7 @@
 
 A start may have a long log to redo, a stop all of the memory to write. They get the time that they
 need as long as they work. What counts is the work of the processes that do this, and every process
-that ends. The backends of clients do not count: one may be busy for ever for no one's benefit.
+that ends. The backends of clients do not count: one may be busy for ever with useless work.
 """
 
 import enum

@@ -1,4 +1,4 @@
-"""Tells, from outside, how far a Postgres is that redoes its log and accepts no sessions yet."""
+"""Measures from outside how far a Postgres has redone its log, as it accepts no sessions yet."""
 
 import os
 import re

@@ -11,8 +11,8 @@ may be executed meanwhile:
   rights when it restores generated columns, partition keys, indexes and more.
 - The archive is a list of statements. No psql reads it, so no line is taken for a psql command.
 - pg_dump runs under the source's account and pg_restore under the new branch's, so each can reach
-  only its own compute. Their sessions are pinned as our own are: names are found only by their
-  schemas, and no event trigger fires.
+  only its own compute. Their sessions are pinned as our own are: a name without a schema is only
+  looked up in pg_catalog, and no event trigger fires.
 
 While the branch is made, its name is that of its staging directory. The lock of that name keeps
 away the round that kills processes of no branch. Callers hold the locks of both branches.
@@ -85,7 +85,7 @@ DATABASES = """
 SELECT datname, datallowconn FROM pg_database
 WHERE datname NOT IN ('template0', 'template1', 'postgres') AND datconnlimit <> -2 ORDER BY oid
 """
-# The branch is written once; if that fails, its staging directory is removed.
+# Nothing of the new branch needs to survive a crash: its staging directory is removed then.
 UNSAFE = {"fsync": "off", "full_page_writes": "off", "autovacuum": "off"}
 
 

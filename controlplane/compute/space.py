@@ -1,7 +1,7 @@
 """Disk space of this host: what is left, what is reserved, and what to release when it runs out.
 
 Clients' computes fill the same disk that Perch's own database uses. So there is a reserve: below
-it, nothing new is made; below half of it, the compute that writes most is stopped
+it, nothing new is made; below half of it, the compute that has written most is stopped
 (`operations.disk`). A file without content, the ballast, occupies some more space. When the disk is
 full, it is removed, so that the metadata can write until there is space again.
 """

@@ -55,7 +55,7 @@ from controlplane.services.accounts import KeySpec, create_key
 DEFAULT_PORTS = {"console": 8000, "api": 8001, "proxy": 5432}
 # Seconds: on a busy host an answer takes long, and asking again would add to the load.
 ANSWERS_WITHIN = 10.0
-# How often in a row a restart of the service may fail after it was up.
+# How often in a row `up` may fail to start the service again.
 MOST_FAILURES = 5
 
 log = logging.getLogger(__name__)
