@@ -142,7 +142,7 @@ async def _read_greeting(channel: Channel, address: ComputeAddress) -> ComputeCo
             elif kind == b"E":
                 _raise_refusal(messages.message(kind, payload), payload)
             elif kind == b"R" and payload != _AUTHENTICATION_OK:
-                # A compute trusts its socket, because only the proxy can reach that.
+                # The compute must trust its socket, because only the platform can reach that.
                 raise messages.MalformedMessage("the compute asks for a password")
     raise messages.MalformedMessage("the compute does not come to an end of its greeting")
 

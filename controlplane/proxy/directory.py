@@ -102,7 +102,7 @@ class Directory(Protocol):
 
         Called once the client has authenticated against `route`: SQL may have changed the role in
         the compute since the rows were last synchronized with it. Raises PasswordFailed if that
-        password is no longer valid, LoginUnknown if the compute does not answer.
+        password is no longer valid, LoginUnknown if that cannot be known now.
         """
         ...
 

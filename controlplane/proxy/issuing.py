@@ -5,8 +5,8 @@ a host, each endpoint's name gets a certificate of its own when a client asks fo
 
 Such a certificate and its OpenSSL context cost a millisecond and 25 kB, and anybody may ask for any
 name. So only names that an endpoint could have get one. Few certificates are kept for names under
-which no client has authenticated yet, and only so many are issued in a second. A client beyond that
-is shown the region's certificate, which suits all clients except those that verify the name.
+which no client has authenticated yet, and their number in each second is limited. A client beyond
+the limit is shown the region's certificate, which suits all clients that do not verify the name.
 """
 
 import os

@@ -75,13 +75,13 @@ class Memory(Generic[Thing]):
         self._deaf_since = 0.0
 
     def begin(self) -> None:
-        """Every change is received from now on."""
+        """Notes that every change is received from now on. Drops what lasted without that."""
         self._hears = True
         self._known.clear()
         self._outdate(*self._readings)
 
     def end(self) -> None:
-        """No change is received from now on."""
+        """Notes that no change is received from now on."""
         if self._hears:
             self._deaf_since = asyncio.get_running_loop().time()
         self._hears = False
@@ -90,7 +90,7 @@ class Memory(Generic[Thing]):
         self._outdate(*self._readings)
 
     def forget(self, endpoint_id: str) -> None:
-        """The endpoint has changed."""
+        """Drops what is remembered of the endpoint, because it has changed."""
         self._known.drop(endpoint_id)
         if self._passing is not None:
             self._passing.drop(endpoint_id)

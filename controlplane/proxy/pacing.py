@@ -15,13 +15,13 @@ _FORGET_AFTER = 60.0
 _MAX_ADDRESSES = 10_000
 
 # The shortest and longest delay for a lookup, in seconds. Most lookups take half of the shortest.
-# With a longer one, unauthenticated clients could slow down everybody.
+# If the longest were longer, unauthenticated clients could slow down everybody.
 _SHORTEST_LOOKUP = 0.001
 _LONGEST_LOOKUP = 0.02
 # The event loop's timers count in milliseconds, so they may be early by one.
 _TICK = 0.001
-# The usual time is one that a tenth of the lookups exceed, counting the last so many that ended
-# within so many seconds. Of fewer lookups than the fewest, two may exceed it.
+# The usual time is exceeded by a tenth of the last _LOOKUPS lookups, without those that ended more
+# than _LOOKUPS_COUNT_FOR seconds ago. If they are fewer than _FEWEST_LOOKUPS, two exceed it.
 _LOOKUPS = 100
 _FEWEST_LOOKUPS = 20
 _LOOKUPS_COUNT_FOR = 60.0

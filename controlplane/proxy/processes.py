@@ -60,8 +60,8 @@ class _Family:
     def keep_up(self, count: int) -> None:
         for name in _ENDINGS:
             signal.signal(name, self._stop)
-        # The children share these objects' memory until a process writes to it, as a garbage
-        # collection would.
+        # The children share the memory of the present objects until a process writes to it. Garbage
+        # collections would write to it, so they pass over these objects from here on.
         gc.collect()
         gc.freeze()
         for number in range(count):

@@ -29,7 +29,7 @@ class TlsIdentity(Protocol):
 
     @property
     def authority_pem(self) -> str:
-        """The certificate that clients are to trust; "" if the operator supplied another's."""
+        """Perch's authority, which clients are to trust; "" with an operator's certificate."""
         ...
 
     def note_proven(self, server_name: str | None) -> None:
