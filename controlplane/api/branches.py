@@ -57,9 +57,10 @@ def create_project_branch(
     request: AuthenticatedRequest, project_id: str, body: Body[CreateBranch | None] = None
 ) -> tuple[int, dict[str, Any]]:
     """Creates a branch with everything that is committed on its parent, including the roles, their
-    passwords and the databases. The parent is the default branch unless the request names another
-    one. The branch gets an endpoint if `endpoints` asks for one. Without a body, defaults are used
-    for all fields."""
+    passwords and the databases. If the parent is protected, the roles get new passwords, which the
+    response contains. The parent is the default branch unless the request names another one. The
+    branch gets an endpoint if `endpoints` asks for one. Without a body, defaults are used for all
+    fields."""
     created = branches.create_branch(request.auth, project_id, (body or CreateBranch()).spec())
     answer: dict[str, Any] = {
         "branch": created.branch,

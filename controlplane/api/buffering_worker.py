@@ -138,7 +138,8 @@ class BufferingWorker(GeventWorker):  # type: ignore[misc] # gunicorn has no typ
 
     def _read_body(self, request: Any, client: Any) -> None:
         """Read the whole body, and replace the request's body, which reads from the connection,
-        with it. Raises NoMoreData if the client closes the connection before the end."""
+        with it. Raises RequestTooSlow after `body_within` seconds, and NoMoreData if the client
+        closes the connection before the end."""
         length = announced_length(request)
         if length == 0:
             return

@@ -59,7 +59,7 @@ class Reader:
         self._wanted = wanted
         self._waiting: deque[tuple[Position, bytes]] = deque()
         self._news = threading.Event()
-        # Once set, the reader gets nothing more.
+        # Once this is True, the stream ends.
         self.has_ended = False
 
     def wants(self, event: Event) -> bool:

@@ -54,7 +54,8 @@ def take_share(request: HttpRequest, whose: str, *, within: float = 0.0) -> None
 
 @contextmanager
 def only_waiting(request: HttpRequest, whose: str, *, most: int) -> Iterator[None]:
-    """Release the request's database connection and shares while it waits inside the block.
+    """Release the request's shares, and its database connection unless it is in a transaction,
+    while the request waits inside the block.
 
     Within the block the request counts as one of at most `most` waiting requests of `whose`. At
     the end of the block it acquires its shares again. Raises TooManyRequests at the start if too

@@ -208,7 +208,7 @@ WHOLE = BeforeValidator(_whole)
 ComputeUnits = Annotated[
     float, Field(ge=0.25, le=56, allow_inf_nan=False), BeforeValidator(_no_flag)
 ]
-# 0: the server's default; -1: never; at most a week.
+# Seconds, at most a week. 0 stands for the server's default, -1 for never.
 SuspendTimeout = Annotated[int, Field(ge=-1, le=604800), WHOLE]
 HistoryRetention = Annotated[
     int,

@@ -28,7 +28,7 @@ api = DescribedApi(
     version="2",
     auth=ApiKeyAuth(),
     docs_url=None,
-    # `controlplane.api.document.views` serves it.
+    # `controlplane.api.document.views` serves the document.
     openapi_url=None,
 )
 install_error_handlers(api)

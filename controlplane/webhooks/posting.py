@@ -73,7 +73,8 @@ def post(url: str, headers: Mapping[str, str], body: bytes, *, within: float) ->
 
 
 def _follow(url: str, headers: Mapping[str, str], body: bytes, line: Line) -> tuple[int, bytes]:
-    """The status of the answer, and the beginning of its body."""
+    """Post the body, following redirects. Returns the status of the last response and the beginning
+    of its body. Raises NotAllowed, OSError, HTTPException, ValueError."""
     for _ in range(MOST_REDIRECTS + 1):
         target = target_of(url)
         with _connected(target, line) as connected:
