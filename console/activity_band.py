@@ -31,11 +31,11 @@ WORDS = {WOKE: "Woke", SLEPT: "Went to sleep", FAILED: "Failed"}
 
 @dataclass(frozen=True)
 class Turn:
-    """A moment at which the endpoint woke, went to sleep or failed at something."""
+    """A moment at which the endpoint woke or was suspended, or an operation of it failed."""
 
     at: datetime
     kind: str
-    # Shown after “by”; "" if the server does not tell.
+    # Shown after “by”; "" if the server does not say.
     by: str = ""
     # Milliseconds: how long the start took. If a client woke the endpoint, it waited that long.
     took_ms: int | None = None

@@ -1,4 +1,4 @@
-"""The management API's calls that change branches. `ManagementAPI` itself reads them."""
+"""The management API's calls that change branches. Those that read them are in `ManagementAPI`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -48,7 +48,7 @@ class Reach:
 class OwnKey:
     """What the key that sends the request may do, as the server says."""
 
-    # None if the server does not tell; only Perch does.
+    # None if the server does not report it; only Perch does.
     reach: "Reach | None"
     is_operator: bool
 
@@ -64,7 +64,7 @@ class ApiKey:
     created_at: datetime | None
     last_used_at: datetime | None
     last_used_from: str
-    # None if the server does not tell; its keys have no limits.
+    # None if the server does not report it; its keys have no limits.
     reach: "Reach | None"
 
     @classmethod

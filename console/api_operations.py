@@ -43,7 +43,7 @@ class Operation:
     error: str
     failures_count: int
     retry_at: datetime | None
-    # Milliseconds; None if the server does not tell.
+    # Milliseconds; None if the server does not report it.
     total_duration_ms: int | None
     created_at: datetime | None
     updated_at: datetime | None

@@ -208,7 +208,7 @@ class Branch:
     last_reset_at: datetime | None = None
     # The moment of its parent whose data it was copied from.
     parent_timestamp: datetime | None = None
-    # The name of the account that created it; "" if the server does not tell.
+    # The name of the account that created it; "" if the server does not say.
     created_by: str = ""
 
     @classmethod

@@ -25,7 +25,7 @@ from console.api_webhooks import may_be_missing
 class Snapshot:
     id: str
     name: str
-    # "" if the server does not tell it any more.
+    # "" if the server no longer reports it.
     source_branch_id: str
     # The snapshot holds what was committed before this; None while the snapshot is being taken.
     timestamp: datetime | None

@@ -39,7 +39,7 @@ class Webhook:
     disabled_reason: str
     # None while deliveries succeed.
     failing_since: datetime | None
-    # Why the last attempt failed, in words; "" if it did not, or if the server does not tell.
+    # Why the last attempt failed, in words; "" if it did not, or if the server does not say.
     last_error: str
     created_at: datetime | None
     # Signs what is sent. Present only in the answers that create or rotate it.

@@ -34,7 +34,7 @@ class BranchContents:
     snapshots: Part[Snapshot]
     # The branch's own, the newest first; before them, those that are taking a snapshot of it.
     operations: Sequence[Operation]
-    # The roles and databases that were made by SQL, by name, if the server tells.
+    # The roles and databases that were created by SQL, by name, if the server reports that.
     roles_by_sql: frozenset[str]
     databases_by_sql: frozenset[str]
 
@@ -82,7 +82,7 @@ def read_branch(api: ManagementAPI, project_id: str, branch_id: str) -> BranchCo
 def _taking(snapshot: Snapshot) -> Operation | None:
     """Return the operation that is taking the snapshot, if it is being taken.
 
-    It is made up here: the API returns the real one only with the id of a hidden branch.
+    It is constructed here: the API returns the real one only with the id of a hidden branch.
     """
     since = datetime.now(UTC) - SNAPSHOT_WITHIN
     if snapshot.timestamp or not snapshot.created_at or snapshot.created_at < since:

@@ -24,7 +24,7 @@ MOST_LARGE = 60
 # If not all branches are named, one without children is named if at most so many of its siblings,
 # itself included, have no children either.
 SMALL_FAMILY = 3
-# On a wide screen, each mark of a flock no larger than this is a link that tells its name.
+# On a wide screen, each mark of a flock up to this size is a link with its name as the tooltip.
 KNOWN_BY_NAME = 40
 MOST_DRAWN = 600
 
@@ -106,7 +106,7 @@ class Flock:
     y: float
     words: str
     marks: Sequence[Mark]
-    # Whether each mark is a link that tells its name.
+    # Whether each mark is a link with its name as the tooltip.
     is_known: bool
 
     @property

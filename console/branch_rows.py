@@ -13,7 +13,7 @@ from console.statuses import branch_word
 # needs some too.
 LIMB_WIDTH = 20
 TREE_WIDTH = 120
-# Levels that are drawn. For a branch further down, its level is told in words.
+# Levels that are drawn. The level of a branch further down is shown as text.
 DEEPEST_DRAWN = 30
 
 

@@ -1,7 +1,7 @@
-"""The console's stylesheet, script and icon. Each is one compressed file to browsers.
+"""The console's stylesheet, script and icon. Browsers get each as one compressed file.
 
 The stylesheet consists of `static/*.css`, the script of `static/*.js`, both after the files of
-others that they build on. A new file in `static/` becomes part of them without further ado.
+others that they build on. A new file in `static/` becomes part of them automatically.
 """
 
 import gzip
@@ -60,7 +60,7 @@ class Bundle:
 
 
 def bundle(name: str) -> Bundle:
-    """Return the bundle of that kind. With DEBUG, it has all changes made since the start."""
+    """Return the bundle of that kind. With DEBUG, it includes changes made since the start."""
     return _bundle(name, _newest(name) if settings.DEBUG else 0.0)
 
 

@@ -17,8 +17,8 @@ from console.api_errors import APIError, NotFound, NotOffered, TooManyRequests
 
 log = logging.getLogger(__name__)
 
-# Seconds between two looks while there is no stream. A page is to show a change made elsewhere
-# within three seconds: after at most two looks and its own request.
+# Seconds between two looks (`ChangeCalls.look`) while there is no stream. A page is to show a
+# change made elsewhere within three seconds: after at most two looks and its own request.
 LOOK_EVERY = 1.25
 # Seconds until a stream that broke off is requested again: AFTER_A_BREAK, doubled each time that
 # one breaks off which lasted less than NOT_LONG, because each break makes all pages renew
@@ -211,7 +211,7 @@ def watching(calls: ChangeCalls, project_id: str) -> Iterator[Watch | None]:
 
 
 def has_room(calls: ChangeCalls, project_id: str) -> bool:
-    """Whether the key may have one more reader. If not, a page has to look for itself."""
+    """Whether the key may have one more reader. If not, the page has to poll."""
     with _lock:
         return _has_room(calls, project_id)
 

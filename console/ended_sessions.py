@@ -83,6 +83,6 @@ def _file(directory: Path, sign_in_id: str) -> Path:
 
 
 def _file_of_key(directory: Path, secret: str) -> Path:
-    """Return the file of a key. Its name is keyed by the console's secret: nobody who lists the
-    directory can test keys against it."""
+    """Return the file of a key. Its name is an HMAC with the console's secret, so that a process
+    that lists the directory cannot test keys against it."""
     return directory / salted_hmac("perch ended key", secret, algorithm="sha256").hexdigest()

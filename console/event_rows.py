@@ -150,7 +150,7 @@ def _changes(event: Event) -> list[Change]:
 
 
 def _is_said_already(event: Event, name: str) -> bool:
-    """Whether the event's sentence already tells this change, as it does for states."""
+    """Whether the event's sentence already states this change, as it does for an outcome."""
     return (name == "status" and event.type.startswith("operation.")) or name == "current_state"
 
 

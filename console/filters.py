@@ -95,7 +95,7 @@ class OperationFilters(FilterForm):
 
 
 def _statuses() -> list[tuple[str, str]]:
-    """Return the choices: two groups of statuses, separated by commas, and then each status."""
+    """Return the choices: two that combine statuses by commas, and then each status."""
     own = [status for status in OPERATION_STATUSES.values() if not status.is_foreign]
     unfinished = ",".join(status.value for status in own if not status.terminal)
     return [

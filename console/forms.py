@@ -13,7 +13,7 @@ from console.api_results import Branch, Endpoint, Project, Region
 PLAIN = {"autocomplete": "off", "spellcheck": "false", "autocapitalize": "off"}
 DEFAULTED = {"autocomplete": "off", "placeholder": "default"}
 
-# The most projects offered in a list of choices. In a larger account, the id has to be typed.
+# The most projects offered in a list of choices. Further ones cannot be chosen.
 PROJECTS_OFFERED = 100
 
 # The form's fields whose names differ from the API's, by the API's name.

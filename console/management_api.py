@@ -1,4 +1,4 @@
-"""The management API, one method per call. The console shows and changes nothing by other ways."""
+"""The management API, one method per call. Only SQL takes another way."""
 
 import json
 from collections.abc import Mapping
@@ -73,7 +73,7 @@ class ManagementAPI:
         return OwnKey.read(_mapping(self._transport.get("auth")))
 
     def regions(self) -> list[Region]:
-        """Return the regions; none if the server does not tell them."""
+        """Return the regions; none if the server does not list them."""
         try:
             data = self._transport.get("regions")
         except NotFound:

@@ -85,8 +85,8 @@ class LeanMiddleware(GZipMiddleware):
 
     A secret that is compressed together with text that somebody else has put into the page can be
     guessed from the length (BREACH). So every secret is shown only in the answer to a POST, which
-    no other site can have sent, and which is not compressed. The tokens of forms are masked anew
-    for each answer.
+    no other site can have sent, and which is not compressed. The tokens of forms are masked
+    differently in each answer.
     """
 
     def process_response(
@@ -231,8 +231,8 @@ def _channel(request: ConsoleRequest, project_id: str) -> str:
     return f"{url}?seen={seen}" if seen else url
 
 
-# Where a request tells for whom its page was made, by the mark of the sign-in. htmx sends the
-# header with every request. The field of a form that was returned to be sent again is the newer.
+# Where a request names the sign-in that its page was made for, by its mark. htmx sends the header
+# with every request. The field counts first: a form that was returned is newer than its page.
 OF_PAGE, OF_FORM = "Perch-Sign-In", "signed_in_as"
 
 

@@ -99,7 +99,7 @@ class Outcome:
 
     @property
     def ending(self) -> str:
-        """What screen readers are told once no operation is under way any more."""
+        """The announcement for screen readers once no operation is under way any more."""
         if self.failures is None:
             return "Nothing shown here is in progress any more."
         if not self.failures:

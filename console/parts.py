@@ -27,9 +27,9 @@ class Part(Generic[Item]):
 
 
 def first_problem(*parts: Part[Any]) -> APIError | None:
-    """Return the problem of the first part that has one worth telling.
+    """Return the problem of the first part that has one worth showing.
 
-    That a server lacks a part, or that the key may not see it, is not told.
+    A part that the server lacks, or that the key may not see, is not worth showing.
     """
     problems = (one.problem for one in parts)
     return next(

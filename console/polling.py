@@ -37,7 +37,7 @@ class Polling:
     every: str = ""
     # The outcome of the operations shown.
     outcome: Outcome = NOTHING
-    # What screen readers are told once the last operation has ended.
+    # The announcement for screen readers once the last operation has ended.
     ending: str = ""
     problem: APIError | None = None
     sign_in_url: str = ""

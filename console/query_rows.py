@@ -100,7 +100,7 @@ class Mark:
 def mark_of(
     failure: SqlFailed, typed: str, statements: Sequence[Statement], *, prefix: str = ""
 ) -> Mark | None:
-    """Return the position of the error; None if Postgres tells none, or none in what was typed."""
+    """Return the position of the error; None if Postgres gives none, or none in what was typed."""
     place = failure.position - 1 - len(prefix)
     if not 0 <= failure.statement < len(statements) or failure.position < 1 or place < 0:
         return None

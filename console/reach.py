@@ -1,4 +1,4 @@
-"""Tells what the signed-in key may not do before it is tried. The API is what decides."""
+"""Says in advance what the signed-in key may not do. In the end, the API decides."""
 
 from console import sessions
 from console.request import ConsoleRequest

@@ -11,7 +11,7 @@ class ConsoleRequest(HttpRequest):
     # The management API as the signed-in user; absent on public pages. If a form was sent after
     # signing out, nobody is signed in: every call then raises Unauthorized.
     api: ManagementAPI
-    # The address of the live channel, which tells a live page of changes.
+    # The address of the live channel, which reports changes to a live page.
     channel: str
     # A person sent this request, so it keeps the session awake.
     keeps_awake: bool

@@ -85,7 +85,7 @@ class EndpointRow:
 
     @property
     def since(self) -> datetime | None:
-        """Since when it has been in its state; None if the server does not tell."""
+        """Since when it has been in its state; None if the server does not say."""
         if self.state is STOPPED:
             return None
         is_active = self.state is ACTIVE

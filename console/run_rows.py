@@ -75,7 +75,7 @@ AFTER_A_FAILURE = {
     "apply_config": "The endpoint goes on with what it had before.",
     "create_branch": "The branch holds no data yet. Try again makes it, and so does a start of its "
     "endpoint; or delete it.",
-    # The branch was created later, or this cannot be told from a restore.
+    # The branch has been created since, or this cannot be distinguished from a restore.
     "create_branch_since": "The branch goes on with the data that it has.",
     "restore": "The branch keeps the data that it had.",
     "create_timeline": "The branch holds no data yet. Try again makes it.",

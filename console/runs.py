@@ -68,7 +68,7 @@ class Run:
 
     @property
     def ended_at(self) -> datetime | None:
-        """When the last operation ended; None while it goes on, or if the server does not tell."""
+        """When the last operation ended; None while it goes on, or if the server does not say."""
         ended = [each.updated_at for each in self.operations if each.updated_at]
         return None if self.is_unfinished else max(ended, default=None)
 
@@ -128,7 +128,7 @@ def runs_of(newest_first: Iterable[Operation]) -> list[Run]:
     return [Run(list(found)[::-1]) for _, found in groups]
 
 
-# What was asked
+# What was requested
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The session: who is signed in in this browser. It is stored only in an encrypted cookie.
+"""The session: this browser's sign-ins. It is stored only in an encrypted cookie.
 
 A session may hold several sign-ins, to several servers or with several keys. One of them is the
 present one. Each sign-in has an id, by which it can be ended for every copy of the cookie.
@@ -50,7 +50,7 @@ class Account:
     project_id: str = ""
     # The key changes nothing, and sees no password.
     read_only: bool = False
-    # When the key expires, in ISO 8601; "" for never, or if the server does not tell.
+    # When the key expires, in ISO 8601; "" for never, or if the server does not say.
     ends: str = ""
     # Whether the server has events, and webhooks; not all servers of this API do.
     has_activity: bool = True
@@ -94,8 +94,8 @@ class SignIn:
 
     @property
     def mark(self) -> str:
-        """Tells a page for whom it was made, without telling the key. It is the same for all
-        sign-ins with the key."""
+        """Identifies, in a page, the user for whom it was made, without revealing the key. It is
+        the same for all sign-ins with the key."""
         return salted_hmac("perch sign-in", self.secret, algorithm="sha256").hexdigest()[:10]
 
     @property

@@ -12,7 +12,7 @@ class SignInForm(forms.Form):
     key = forms.CharField(
         label="API key",
         strip=True,
-        # A rejected key is shown again to the user who sent it, who need not type it again.
+        # A rejected key stays in the field, so that it can be corrected. Only its sender gets it.
         widget=forms.PasswordInput(
             render_value=True, attrs={"autocomplete": "current-password", "autofocus": True}
         ),

@@ -44,9 +44,9 @@ API_PATH = "/api/v2"
 
 
 # Sent before each statement if it may only read. Postgres does not let a transaction become
-# read-write once it has run a query, and a statement cannot both end the block and go on. If a
-# statement ends the block, as COMMIT does, the next one is in a new block. A BEGIN inside a block
-# causes only a warning.
+# read-write once it has run a query, and a single statement cannot end the block and then do more.
+# If a statement ends the block, as COMMIT does, the next one is in a new block. A BEGIN inside a
+# block causes only a warning.
 READ_ONLY = ("BEGIN READ ONLY", "SELECT 1")
 
 
@@ -70,7 +70,7 @@ class SqlFailed(Exception):
         self.code = code
         self.detail = detail
         self.hint = hint
-        # Characters into the statement, from 1; 0 if Postgres does not tell.
+        # Characters into the statement, from 1; 0 if Postgres does not say.
         self.position = position
         # Index of the statement that failed; the number of statements if the commit failed.
         self.statement = statement

@@ -79,13 +79,13 @@ def is_unfinished(operation: Operation) -> bool:
 
 
 def can_be_cancelled(operation: Operation) -> bool:
-    """Whether to offer it; the API is what decides."""
+    """Whether to offer it; the API decides in the end."""
     is_on_its_way = operation.status == "cancelling"
     return operation.can_be_steered and is_unfinished(operation) and not is_on_its_way
 
 
 def can_be_retried(operation: Operation) -> bool:
-    """Whether to offer it; the API is what decides."""
+    """Whether to offer it; the API decides in the end."""
     return operation.can_be_steered and operation.status in ("failed", "cancelled")
 
 

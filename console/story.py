@@ -69,7 +69,7 @@ class StepRow:
 def story(
     operation: Operation, relatives: Iterable[Operation], scale: Scale | None = None
 ) -> list[StepRow]:
-    """Return the steps, oldest first; none if the server does not tell them.
+    """Return the steps, oldest first; none if the server does not report them.
 
     An operation that is waited for is called by its name if it is one of `relatives`. Without a
     `scale`, the bars are relative to this operation.

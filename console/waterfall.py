@@ -87,7 +87,7 @@ def _lane_steps(operation: Operation, run: Run, scale: Scale | None) -> list[Lan
 
 
 def span_of(operation: Operation) -> Span | None:
-    """Return the time from its request to its end, or so far. Its steps tell that most exactly."""
+    """Return the time from its request to its end, or so far; from its steps if they are known."""
     parts = [span for span in step_spans(operation) if span]
     if parts:
         return _whole(operation, parts)
@@ -108,7 +108,7 @@ def _at_work(operation: Operation) -> Span | None:
 
 def _whole(operation: Operation, parts: Sequence[Span]) -> Span:
     """Return the time from the first to the last part. An unfinished operation lasts until now,
-    even if its steps are told later."""
+    even if its latest step is not known yet."""
     so_far = [datetime.now(UTC)] if is_unfinished(operation) else []
     return parts[0][0], max([end for _, end in parts] + so_far)
 

@@ -145,7 +145,7 @@
   });
   window.addEventListener("pagehide", rest);
   window.addEventListener("pageshow", (event) => {
-    // Restored from the browser's cache, where the page was told nothing.
+    // Restored from the browser's cache, where the page heard of no changes.
     if (event.persisted) startAfresh();
   });
 

@@ -18,7 +18,7 @@ from console.request import ConsoleRequest
 from console.side_by_side import each_or_none, or_none, side_by_side
 
 EVENTS_A_PAGE = 30
-# The most projects of an account's page for which it is read what still exists in them.
+# On an account's page, the most projects for which the console reads what still exists in them.
 PROJECTS_ASKED = 8
 # The most projects that are read for their names.
 PROJECTS_NAMED = 100
@@ -81,7 +81,7 @@ def _known(api: ManagementAPI, events: Iterable[Event]) -> Known:
 
 
 def _there(api: ManagementAPI, project_id: str) -> Sequence[There | None]:
-    """Return a single value: what exists in the project, or None if the project is deleted."""
+    """Return what exists in the project, in a list of one; [None] if the project is deleted."""
     try:
         return [There.of(api.endpoints(project_id), None)]
     except NotFound:

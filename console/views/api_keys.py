@@ -45,7 +45,7 @@ def create(request: ConsoleRequest) -> HttpResponse:
 
 
 def _offer_limits(request: ConsoleRequest, form: ApiKeyForm) -> None:
-    """Offer limits only if the server knows them: its list of keys, with the present one, tells."""
+    """Offer limits only if the server has them: then the keys in its list have their limits too."""
     keys, projects = side_by_side(
         lambda: choices(request, request.api.api_keys),
         lambda: choices(request, lambda: list(request.api.projects(limit=PROJECTS_OFFERED).items)),

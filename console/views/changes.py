@@ -18,7 +18,7 @@ RETRY = 2000
 HEARTBEAT, LONGEST = 20.0, 900.0
 # Seconds between two events, so that simultaneous changes are reported once.
 PAUSE = 0.25
-# An event and not a comment, so that the page can tell that the stream is alive.
+# An event and not a comment, so that the page notices that the stream is alive.
 HERE = "data: here\n\n"
 
 

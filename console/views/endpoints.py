@@ -91,7 +91,7 @@ show, live = page_and_region(_contents, "endpoint.html", "_endpoint.html")
 
 
 def _turns(api: ManagementAPI, project_id: str, endpoint_id: str) -> Page[Event]:
-    """Read the events of when it woke, went to sleep or failed lately."""
+    """Read the recent events of its wakes, suspends and failures."""
     asked = {"endpoint_id": endpoint_id, "type": ",".join(KINDS), "since": _long_ago()}
     return api.events(project_id, limit=TURNS_READ, **asked)
 

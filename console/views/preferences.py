@@ -1,4 +1,4 @@
-"""The form for the theme and the shortcuts, which hold for this browser, whoever uses it."""
+"""The form for the theme and the shortcuts, which hold for the browser, not for an account."""
 
 from django.http import HttpResponse, HttpResponseRedirect
 from django.urls import reverse
@@ -32,6 +32,6 @@ def choose(request: ConsoleRequest) -> HttpResponse:
 
 
 def _shown(request: ConsoleRequest) -> str:
-    """Return the page that is open, if htmx tells it; by default the dashboard."""
+    """Return the page that is open, if htmx names it; by default the dashboard."""
     at = request.htmx.current_url_abs_path if request.htmx else None
     return at if at and is_own_url(request, at) else reverse("dashboard")

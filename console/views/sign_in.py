@@ -177,7 +177,7 @@ def _account(api: ManagementAPI) -> Account:
 
 
 def _own_key(api: ManagementAPI) -> OwnKey:
-    """Read what the key may do; unknown on a server that does not tell it."""
+    """Read what the key may do; unknown on a server that does not report it."""
     try:
         return api.own_key()
     except Unauthorized:
@@ -226,6 +226,6 @@ def _whose(api: ManagementAPI) -> User:
     try:
         return api.me()
     except Forbidden:
-        # The key is valid, but it is an organization's: there is no user to tell.
+        # The key is valid, but it is an organization's: the API has no user for it.
         api.projects(limit=1)
         return User(login="organization key", email="", plan="")

@@ -11,7 +11,7 @@ from console.polling import Polling, page_and_region
 from console.request import ConsoleRequest
 from console.statuses import Status
 
-# The page polls, because the live channel does not report that a process has fallen silent.
+# The page polls, because the live channel does not report that signs of life are missing.
 LOOKED_AT = "5s"
 # Seconds to which the time of a sign of life is rounded. Otherwise it would differ at each poll.
 SEEN_WITHIN = 10
