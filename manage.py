@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Perch's commands. The control plane's where it is installed, else the console's alone.
+"""Perch's commands: the control plane's if it is installed, otherwise only the console's.
 
-Installed, this is the module `perch.manage`, and the program `perch` calls its `main`.
+When installed, this is the module `perch.manage`, and the program `perch` calls its `main`.
 """
 
 import argparse
@@ -21,7 +21,7 @@ CONTROLPLANE = "controlplane"
 
 
 class Commands(ManagementUtility):
-    """Django's commands and Perch's own, of which the help tells first."""
+    """Django's commands and Perch's own; the main help lists only Perch's own."""
 
     def main_help_text(self, commands_only: bool = False) -> str:
         if commands_only:
@@ -67,7 +67,7 @@ def how_to_install() -> str:
 
 
 def take_state_dir(arguments: list[str]) -> None:
-    """Let --state-dir decide where the settings, which are read first of all, find their state."""
+    """Set the state directory from --state-dir before Django reads its settings."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--state-dir")
     known, _ = parser.parse_known_args(arguments)

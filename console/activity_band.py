@@ -1,7 +1,7 @@
-"""An endpoint's activity: when it was awake and when asleep, as a strip, as a sentence, as rows.
+"""An endpoint's activity: when it was active and when idle, as strips, sentences and rows.
 
-Made of what the API tells of the past: its events, or where a server has none, the endpoint's
-operations. What lies further back than that reaches is not guessed at.
+The history comes from the API's events or, if the server has none, from the endpoint's operations.
+The time before the oldest of them is shown as unknown.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,27 +16,28 @@ from console.statuses import action_name, operation_status
 from console.templatetags.console_tags import duration
 
 WOKE, SLEPT, FAILED = "woke", "slept", "failed"
-# The strip's own units across: one is a minute of a day.
+# The width of a strip in its own units. On the strip of a day, one unit is a minute.
 WIDTH = 1440
-# Of which this part has room for words.
+# If more than this fraction of a strip is empty, the reason is written there.
 MUCH = 0.4
 LONGEST_BACK = timedelta(days=7)
-# What is known of a shorter time is too narrow on the strip of a day: the last hour has its own.
+# If less than this is known, it would be too narrow on the strip of a day. The last hour then gets
+# a strip of its own.
 SHORT = timedelta(hours=3)
-# What the types of events mean here.
+# The kind of turn that each type of event stands for.
 KINDS = {"endpoint.active": WOKE, "endpoint.idle": SLEPT, "operation.failed": FAILED}
 WORDS = {WOKE: "Woke", SLEPT: "Went to sleep", FAILED: "Failed"}
 
 
 @dataclass(frozen=True)
 class Turn:
-    """One moment at which something turned."""
+    """A moment at which the endpoint woke or was suspended, or an operation of it failed."""
 
     at: datetime
     kind: str
-    # To go after “by”; "" where nobody says.
+    # Shown after “by”; "" if the server does not say.
     by: str = ""
-    # Milliseconds that the client waited who woke it, or that the start took.
+    # Milliseconds: how long the start took. If a client woke the endpoint, it waited that long.
     took_ms: int | None = None
     is_wait: bool = False
     operation_id: str = ""
@@ -49,14 +50,17 @@ class Turn:
 
 @dataclass(frozen=True)
 class History:
-    """What is known: the turns, the oldest first, and since when none is missing."""
+    """The known turns, the oldest first, and the time since which none is missing."""
 
     turns: Sequence[Turn]
     known_since: datetime
 
 
 def from_events(events: Sequence[Event], starts: Iterable[Operation], *, is_cut: bool) -> History:
-    """`events` come newest first; `is_cut` where there are older ones that were not read."""
+    """Make a history of `events`, the newest first. `is_cut` means that older ones were not read.
+
+    `starts` are the operations that started the compute; the durations are theirs.
+    """
     took = {operation.id: operation for operation in starts}
     turns = [_of_event(event, took) for event in events if event.at and event.type in KINDS]
     oldest = events[-1].at if is_cut and events else None
@@ -64,7 +68,7 @@ def from_events(events: Sequence[Event], starts: Iterable[Operation], *, is_cut:
 
 
 def from_operations(operations: Sequence[Operation], *, is_cut: bool) -> History:
-    """Likewise, of the endpoint's own operations."""
+    """Make a history of the endpoint's own operations, the newest first; `is_cut` as above."""
     turns = [turn for operation in operations if (turn := _of_operation(operation))]
     oldest = operations[-1].created_at if is_cut and operations else None
     return _history(turns, oldest)
@@ -120,17 +124,17 @@ class Tick:
 
 @dataclass(frozen=True)
 class Band:
-    """One strip, and the same in words."""
+    """One strip, and a sentence that says the same."""
 
     name: str
-    # Paths, in units of WIDTH across and 40 down.
+    # SVG paths, in units of WIDTH across and 40 down.
     known: str
     active: str
     wakes: str
     failures: str
     ticks: Sequence[Tick]
     summary: str
-    # Why the strip is empty to the left, in the middle of that; None where that is not much.
+    # Why the left part of the strip is empty, placed in its middle; None if that part is small.
     before: Tick | None = None
 
 
@@ -181,7 +185,7 @@ def _band(
     return Band(
         name=name,
         known=_boxes([(x(begun), WIDTH)]),
-        # A moment of activity is still to be seen.
+        # Widen very short activity, so that it stays visible.
         active=_boxes([(x(low), max(x(high), x(low) + 2)) for low, high in spans]),
         wakes=_lines({x(turn.at) for turn in turns if turn.kind == WOKE}, "2v7"),
         failures=_lines({x(turn.at) for turn in turns if turn.kind == FAILED}, "2v36"),
@@ -200,7 +204,7 @@ def _band(
 
 
 def _why_empty(endpoint: Endpoint, begun: datetime, start: datetime) -> str:
-    """What is to be said of the time before anything is known; "" where that is nearly none."""
+    """Say why nothing is known between `start` and `begun`; "" if that is at most a minute."""
     if begun <= start + timedelta(minutes=1):
         return ""
     return "It was not there yet" if begun == endpoint.created_at else "Not known"
@@ -209,7 +213,7 @@ def _why_empty(endpoint: Endpoint, begun: datetime, start: datetime) -> str:
 def _active_spans(
     endpoint: Endpoint, turns: Sequence[Turn], begun: datetime, end: datetime
 ) -> list[tuple[datetime, datetime]]:
-    """When it was active, between the two moments."""
+    """Return the periods between `begun` and `end` in which the endpoint was active."""
     changes = [turn for turn in turns if turn.kind in (WOKE, SLEPT)]
     first = changes[0].kind == SLEPT if changes else endpoint.current_state == "active"
     spans: list[tuple[datetime, datetime]] = []
@@ -227,7 +231,7 @@ def _active_spans(
 
 
 def _boxes(places: Iterable[tuple[int, int]]) -> str:
-    """A path of boxes; those that touch are one."""
+    """Return an SVG path of boxes. Boxes that touch are merged."""
     boxes: list[tuple[int, int]] = []
     for low, high in sorted(places):
         if boxes and low <= boxes[-1][1]:

@@ -1,4 +1,4 @@
-"""Who is behind an operation or an event: the one table of the kinds there are, and their words."""
+"""Who caused an operation or an event: the table of the kinds of actors, and the words for them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ from console.api_results import text
 @dataclass(frozen=True)
 class ActorKind:
     value: str
-    # In a list to choose from.
+    # In a list of choices.
     label: str
-    # Before the actor's name, in “by …”; said alone where the actor has none.
+    # Before the actor's name, in “by …”. If the actor has no name, `alone` is shown instead.
     before_name: str
     alone: str
 
@@ -35,19 +35,19 @@ ACTOR_KINDS = {
 class Actor:
     type: str
     name: str
-    # An IP address; "" where none is known.
+    # An IP address; "" if none is known.
     address: str
 
     @classmethod
     def read(cls, data: object) -> "Actor | None":
-        """None where the server does not say; others of this API don't."""
+        """Return None if the server names no actor: only some servers of this API do."""
         if not isinstance(data, Mapping) or not text(data, "type"):
             return None
         return cls(text(data, "type"), text(data, "name"), text(data, "address"))
 
     @property
     def words(self) -> str:
-        """To go after “by”."""
+        """The words that follow “by”."""
         kind = ACTOR_KINDS.get(self.type) or _unknown(self.type)
         return f"{kind.before_name} {self.name}" if self.name else kind.alone
 

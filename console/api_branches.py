@@ -1,4 +1,4 @@
-"""Changing branches: the management API's calls for it. Reading them is `ManagementAPI`'s own."""
+"""The management API's calls that change branches. Those that read them are in `ManagementAPI`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ from console.api_webhooks import may_be_missing
 
 @dataclass(frozen=True)
 class NewBranch:
-    """What is asked of a new branch; what is left out, the API chooses."""
+    """The attributes of a branch to create. The API chooses those that are left out."""
 
     name: str = ""
     parent_id: str = ""
     expires_at: datetime | None = None
     protected: bool = False
-    # Roles, databases and schemas, and no rows.
+    # With the roles, databases and schemas of the source, and none of its rows.
     schema_only: bool = False
     with_endpoint: bool = False
 
@@ -39,13 +39,13 @@ class NewBranch:
 
 
 class BranchCalls:
-    """One method per call. Every one raises an `APIError`, as `ManagementAPI`'s do."""
+    """One method per call. Every method raises an `APIError` if its call fails."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
     def create(self, project_id: str, wanted: NewBranch) -> Branch:
-        """The answer of this call holds passwords, of which nothing is kept here."""
+        """Create a branch. The answer holds passwords, which are not kept here."""
         path = ("projects", project_id, "branches")
         return Branch.read(one(self._transport.send("POST", *path, body=wanted.body), "branch"))
 
@@ -61,7 +61,7 @@ class BranchCalls:
     def restore(
         self, project_id: str, branch_id: str, *, source_id: str, preserve_under_name: str
     ) -> None:
-        """Put the source's data in the place of the branch's; a reset where it is its parent."""
+        """Replace the branch's data with the source's. From its parent, this is a reset."""
         body = {"source_branch_id": source_id}
         if preserve_under_name:
             body["preserve_under_name"] = preserve_under_name
@@ -75,7 +75,7 @@ class BranchCalls:
     def schema_difference(
         self, project_id: str, branch_id: str, *, base_id: str, database: str
     ) -> str:
-        """What leads from the base branch's schema to the branch's, as a unified diff."""
+        """Return a unified diff from the base branch's schema to this branch's."""
         query = {"db_name": database, "base_branch_id": base_id}
         path = ("projects", project_id, "branches", branch_id, "compare_schema")
         with may_be_missing("It compares no schemas, or knows no such database."):

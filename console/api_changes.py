@@ -1,5 +1,5 @@
-"""Whether anything has changed at the management API: told by its stream of events where it has
-one, and otherwise by looking at what is cheap to read."""
+"""Detects changes at the management API: by its stream of events or, if the server has none, by
+comparing what is cheap to read."""
 
 import hashlib
 import json
@@ -11,15 +11,17 @@ from console.api_results import objects, text
 from console.api_transport import Transport
 from console.side_by_side import each_or_none, side_by_side
 
-# Of a stream, bytes of a line: more is no event of this API.
+# Bytes. A longer line of the stream is no event of this API.
 LONGEST_LINE: Final = 1 << 20
-# What is looked at of a project: any change shows in one of them.
+# How many operations of a project are compared. Every change of a project shows in its operations,
+# endpoints or branches.
 OPERATIONS_READ: Final = 10
-# Events of what was only read, which changes nothing: a page that says how to connect makes one
-# itself.
+# Types of events that record a read, which changes nothing. A page that says how to connect causes
+# such an event itself.
 OF_READING: Final = ("role.password_revealed",)
-# Of an account, at each look: the list of projects, and the endpoints of so many of them in turn,
-# as servers bound the calls of a key. What happens to an endpoint of one of more is seen later.
+# Each look at an account reads the list of projects, and the endpoints of the next
+# PROJECTS_AT_ONCE of them: servers limit the calls of a key. In an account with more projects, a
+# change of an endpoint may be noticed only some looks later.
 PROJECTS_READ, PROJECTS_AT_ONCE = 100, 8
 
 
@@ -29,16 +31,16 @@ class ChangeCalls:
         self.identity = transport.identity
 
     def follow(self, project_id: str) -> Iterator[bool]:
-        """Each piece of the stream as it comes: whether it tells of a change, or only that the
-        stream goes on. The first says that from here on no change is missed.
+        """Yield for each piece of the stream whether it reports a change.
 
-        Raises an `APIError`, NotOffered where there is no such stream.
+        The first piece means that no change is missed from then on. Raises an `APIError`,
+        NotOffered if the server has no such stream.
         """
         path = ("projects", project_id, "events") if project_id else ("events",)
         rest = bytearray()
         for piece in self._transport.again().stream(*path):
-            # Only the piece is looked through: all of a line again with each of its bytes would
-            # take a processor for as long as a server likes.
+            # Search only the new piece. Searching the whole line again for each piece would let a
+            # server that sends single bytes occupy a processor.
             first, *others = piece.split(b"\n")
             rest += first
             if len(rest) > LONGEST_LINE:
@@ -51,8 +53,11 @@ class ChangeCalls:
                 yield False
 
     def look(self, project_id: str, turn: int) -> dict[str, str]:
-        """What is told, by what was asked: a digest of it, or of how it failed. `turn` counts
-        the looks; not each of them asks the same. Raises NotFound where there is no such project.
+        """Return what the API says now, by the name of what was read: a digest of the answer, or
+        the name of the error.
+
+        `turn` is the number of the look; which projects are read depends on it. With a
+        `project_id`, only that project is read. Raises NotFound if there is no such project.
         """
         transport = self._transport.again()
 
@@ -96,9 +101,9 @@ def _digest(call: Callable[[], object]) -> str:
     try:
         answer = json.dumps(call(), sort_keys=True)
     except APIError as error:
-        # What stands before a server that is being started anew may answer in its place.
+        # While a server restarts, a reverse proxy in front of it may answer in its place.
         return type(error).__name__ if error.is_told else "untold"
     except RecursionError:
-        # Nested deeper than can be written again.
+        # The answer is nested too deeply to be written as JSON again.
         return "untold"
     return hashlib.sha256(answer.encode()).hexdigest()

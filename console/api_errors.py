@@ -1,4 +1,4 @@
-"""What can go wrong between the console and the management API, in words a user reads."""
+"""What can go wrong between the console and the management API, in words for users."""
 
 
 class APIError(Exception):
@@ -6,13 +6,13 @@ class APIError(Exception):
 
     title = "The management API refused"
     advice = ""
-    # The same to who has asked for no change, where that makes a difference.
+    # The advice after a request that changes nothing, if it differs.
     advice_to_readers = ""
-    # Whether the API has said so itself, and not something on the way to it.
+    # False if the answer did not come from the API itself but from something in front of it.
     is_told = True
-    # The API's own message is all that a user needs to read.
+    # True if the API's own message is all that a user needs to read.
     speaks_for_itself = False
-    # The status with which the console's own page tells of it.
+    # The HTTP status of the console's page that shows this error.
     page_status = 502
 
     def __init__(self, message: str, *, status: int | None = None, request_id: str = "") -> None:
@@ -51,7 +51,7 @@ class Forbidden(Refused):
 
 
 class NotFound(Refused):
-    """404: no such thing, or not this account's."""
+    """404: the thing does not exist, or belongs to another account."""
 
     title = "There is nothing here"
     advice = "It may have been deleted, or it may belong to another account."
@@ -59,7 +59,7 @@ class NotFound(Refused):
 
 
 class NotOffered(Refused):
-    """404 or 405 where a whole part of the API is asked for: not all its servers have them all."""
+    """404 or 405 for a whole part of the API: not every server of this API has every part."""
 
     title = "This server does not have that"
     advice = "Other servers of this API do."
@@ -82,7 +82,7 @@ class Conflict(Refused):
 
 
 class Unprocessable(Refused):
-    """422: understood, but not allowed: a limit or a rule."""
+    """422: the API understood the request, but a limit or a rule forbids it."""
 
     title = "That is not allowed"
     speaks_for_itself = True
@@ -90,7 +90,7 @@ class Unprocessable(Refused):
 
 
 class Locked(Refused):
-    """423: unfinished operations stand in the way."""
+    """423: earlier operations must finish first."""
 
     title = "Still busy with earlier operations"
     advice = "Nothing was changed. Try again in a moment."
@@ -98,7 +98,7 @@ class Locked(Refused):
 
 
 class TooManyRequests(Refused):
-    """429: the API asks for a pause."""
+    """429: the API asks the client to wait."""
 
     title = "Too many requests"
     advice = "Wait a little, then try again."
@@ -106,7 +106,7 @@ class TooManyRequests(Refused):
 
 
 class OutOfDate(APIError):
-    """The console's own: the page that asks is older than the sign-in."""
+    """Raised by the console: the page that sent the request was made before the last sign-in."""
 
     title = "Nothing was sent yet"
     advice = "Look whether it is still what you want, and send it once more."
@@ -114,7 +114,7 @@ class OutOfDate(APIError):
 
 
 class AnotherSignIn(APIError):
-    """The console's own: the page that asks was made for somebody else."""
+    """Raised by the console: the page that sent the request was made for another user."""
 
     title = "You have signed in with another key"
     page_status = 409
@@ -128,14 +128,14 @@ class ServerError(APIError):
 
 
 class NonsenseAnswer(APIError):
-    """The answer was not what this API says: not JSON, or without what must be in it."""
+    """The answer is not what this API promises: it is not JSON, or lacks a required field."""
 
     title = "The management API gave an answer that makes no sense"
     advice = "Is MANAGEMENT_API_URL the address of a management API, with /api/v2 at its end?"
 
 
 class Unreachable(APIError):
-    """No connection to the API."""
+    """No connection to the API could be made."""
 
     title = "The management API cannot be reached"
     advice = "Nothing is lost. Try again once it is running."
@@ -143,7 +143,7 @@ class Unreachable(APIError):
 
 
 class BrokenOff(Unreachable):
-    """The connection ended before the answer; what was asked for may have happened."""
+    """The connection ended before the answer was complete; the request may have taken effect."""
 
     title = "The connection to the management API broke off"
     advice = "What you asked for may have happened: look before you try again."
@@ -151,7 +151,7 @@ class BrokenOff(Unreachable):
 
 
 class TooSlow(Unreachable):
-    """The API did not answer in time; what was asked for may still happen."""
+    """The API did not answer in time; the request may still take effect."""
 
     title = "The management API is taking too long"
     advice = "What you asked for may still happen: look before you try again."
@@ -173,7 +173,7 @@ BY_STATUS: dict[int, type[APIError]] = {
 
 
 def error_class(status: int) -> type[APIError]:
-    """The class for an answer that is not a success."""
+    """Return the class of error for the status of an answer that is not a success."""
     if status >= 500:
         return ServerError
     if status >= 400:

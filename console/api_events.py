@@ -1,4 +1,4 @@
-"""Events as the management API tells of them: who did what, and when."""
+"""Events as the management API returns them: who did what, and when."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

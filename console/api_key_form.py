@@ -1,4 +1,4 @@
-"""The form that makes an API key, with the reach it is to have."""
+"""The form that creates an API key, with the limits that the key is to have."""
 
 from collections.abc import Iterable
 from datetime import UTC, date, datetime, time, timedelta
@@ -9,7 +9,7 @@ from console.api_keys import Reach
 from console.api_results import Project
 from console.forms import PLAIN, OpenChoiceField, offer, project_in_list
 
-# Beyond it the day after cannot be told.
+# In a later year, the date of the following day might not exist.
 LAST_YEAR = 9998
 
 
@@ -44,13 +44,13 @@ class ApiKeyForm(forms.Form):
         offer(self, "project_id", [*every, *((one.id, project_in_list(one)) for one in projects)])
 
     def without_limits(self) -> None:
-        """For a server that makes keys of one kind only."""
+        """Leave out the limits, for a server whose keys have none."""
         for name in ("project_id", "read_only", "expires_at"):
             del self.fields[name]
 
     @property
     def reach(self) -> Reach:
-        """What was asked for, once validated."""
+        """The limits that were chosen, once the form is validated."""
         last_day = self.cleaned_data.get("expires_at")
         end = datetime.combine(last_day + timedelta(days=1), time(), UTC) if last_day else None
         return Reach(

@@ -1,4 +1,4 @@
-"""API keys as the management API tells of them."""
+"""API keys as the management API returns them."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,7 +12,7 @@ from console.api_results import JSONObject, limiting_id, moment, text
 class Reach:
     """What a key may do, and until when."""
 
-    # The only project it may see; "" for all of the account's.
+    # The only project that the key may see; "" for every project of the account.
     project_id: str = ""
     read_only: bool = False
     expires_at: datetime | None = None
@@ -29,7 +29,7 @@ class Reach:
 
     @property
     def limits(self) -> dict[str, Any]:
-        """What asks the API for it."""
+        """The fields of the API's request that ask for these limits."""
         limits: dict[str, Any] = {}
         if self.project_id:
             limits["project_id"] = self.project_id
@@ -46,9 +46,9 @@ class Reach:
 
 @dataclass(frozen=True)
 class OwnKey:
-    """What the key that asks may do, as the server says."""
+    """What the key that sends the request may do, as the server says."""
 
-    # None where the server does not say: only Perch does.
+    # None if the server does not report it; only Perch does.
     reach: "Reach | None"
     is_operator: bool
 
@@ -64,7 +64,7 @@ class ApiKey:
     created_at: datetime | None
     last_used_at: datetime | None
     last_used_from: str
-    # None where the server does not say: it knows no keys with a smaller reach.
+    # None if the server does not report it; its keys have no limits.
     reach: "Reach | None"
 
     @classmethod
@@ -86,7 +86,7 @@ class ApiKey:
 class NewApiKey:
     id: int
     name: str
-    # The secret itself, told this once.
+    # The secret itself, which the API returns only this once.
     key: str
-    # As the server understood it.
+    # As the server understood the limits.
     reach: Reach | None

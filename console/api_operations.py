@@ -1,4 +1,4 @@
-"""Operations as the management API tells of them, and the steps of their story."""
+"""Operations as the management API returns them, with the steps of each."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ from console.api_results import JSONObject, identifier, inner, moment, number, o
 class Step:
     name: str
     started_at: datetime | None
-    # None while it goes on.
+    # None while the step is under way.
     finished_at: datetime | None
     # Milliseconds.
     duration_ms: int | None
-    # What there is to say of it: {"operation_id": …} of who is waited for, {"bytes": …} and so on.
+    # Further facts: {"operation_id": …} of the operation that this one waits for, {"bytes": …} etc.
     detail: Mapping[str, Any]
 
     @classmethod
@@ -39,21 +39,21 @@ class Operation:
     endpoint_id: str
     action: str
     status: str
-    # Why it failed, in words.
+    # Why the operation failed, in words.
     error: str
     failures_count: int
     retry_at: datetime | None
-    # Milliseconds; None where the server does not say.
+    # Milliseconds; None if the server does not report it.
     total_duration_ms: int | None
     created_at: datetime | None
     updated_at: datetime | None
-    # What follows only some servers of this API tell; "" or nothing where they don't.
-    # The operations of one request share it.
+    # Only some servers of this API return the fields below; otherwise they are empty.
+    # All operations of one request have the same chain id.
     chain_id: str
     initiator: Actor | None
-    # The operation whose work this one does anew.
+    # The operation that this one repeats.
     retry_of: str
-    # From the request on, oldest first; in get-one answers only.
+    # Since the request, the oldest first; only in the answer to a request for this one operation.
     steps: Sequence[Step]
 
     @classmethod
@@ -79,7 +79,7 @@ class Operation:
 
     @property
     def can_be_steered(self) -> bool:
-        """Whether its server knows how to cancel and retry: it does where it knows chains."""
+        """Whether the server can cancel and retry operations: servers that know chains can."""
         return bool(self.chain_id)
 
 

@@ -9,9 +9,9 @@ from console.api_results import JSONObject, required, text
 class PgSetting:
     name: str
     description: str
-    # What holds where the endpoint does not set it.
+    # The value that applies if the endpoint does not set one.
     default: str
-    # What its value may be, in words.
+    # The allowed values, in words.
     range: str
 
     @classmethod

@@ -1,4 +1,4 @@
-"""How all projects of an account fare, as the management API tells of them at once."""
+"""The state of all projects of an account, which the management API returns in one answer."""
 
 from dataclasses import dataclass
 

@@ -1,8 +1,8 @@
 """What the management API returns, as frozen values.
 
-Reading is tolerant: unknown fields are ignored, absent ones get a harmless value, and enum values
-stay strings, so that the console also runs against other servers of this API. Only a resource
-without its id is nonsense.
+Reading is tolerant, so that the console also works with other servers of this API: unknown fields
+are ignored, absent ones get a harmless value, and enum values stay strings. An answer is refused
+only if a resource in it lacks its id, or another field that the console cannot do without.
 """
 
 import re
@@ -16,18 +16,18 @@ from console.api_errors import NonsenseAnswer
 T = TypeVar("T")
 JSONObject = Mapping[str, Any]
 
-# What can stand in an address of the console.
+# An id that may be part of an address of the console.
 IDENTIFIER = re.compile(r"[-a-zA-Z0-9_]+")
-# What a float holds to the unit, and a size in bytes is never near.
+# Numbers of this size and above are ignored. No size in bytes comes near it.
 LARGEST = 2**63
-# No server gives fewer at once, however many are asked for.
+# No server returns shorter pages than this, however many items are requested.
 SHORTEST_PAGE = 100
-# A clock in another zone must be able to tell of it.
+# Timestamps of this year are ignored: in another time zone they could be beyond Python's last year.
 LAST_YEAR = 9999
 
 
 def text(data: JSONObject, name: str) -> str:
-    """ "" where it is absent."""
+    """Return the text of a field; "" if it is absent or is no text."""
     value = data.get(name)
     return value if isinstance(value, str) else ""
 
@@ -40,7 +40,7 @@ def required(data: JSONObject, name: str) -> str:
 
 
 def identifier(data: JSONObject, name: str) -> str:
-    """An id of something; "" where there is none that could be asked for."""
+    """Return the id of something; "" if there is none, or if it cannot be part of an address."""
     value = text(data, name)
     return value if IDENTIFIER.fullmatch(value) else ""
 
@@ -55,35 +55,37 @@ def own_id(data: JSONObject, name: str = "id") -> str:
 def number(data: JSONObject, name: str, default: float = 0) -> float:
     value = data.get(name)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    # JSON as Python reads it knows infinities, what is no number at all, and endless integers.
+    # Python's JSON parser accepts infinity, NaN and integers of any length.
     return value if is_number and value is not None and abs(value) < LARGEST else default
 
 
 def whole(data: JSONObject, name: str) -> int | None:
-    """A number that counts or measures something; None where there is none."""
+    """Return a count or a measure; None if it is absent or negative."""
     found = number(data, name, -1)
     return int(found) if found >= 0 else None
 
 
 def limiting_id(data: JSONObject, name: str) -> str:
-    """An id of what something is limited to: "", which means no limit, only where none is given."""
+    """Return the id of what something is limited to; "" if the field is absent: no limit.
+
+    Raises NonsenseAnswer if it holds no valid id."""
     return own_id(data, name) if data.get(name) else ""
 
 
 def inner(data: JSONObject, name: str) -> JSONObject:
-    """An object within; an empty one where there is none."""
+    """Return an object within the object; an empty one if it is absent."""
     value = data.get(name)
     return value if isinstance(value, Mapping) else {}
 
 
 def texts(data: JSONObject, name: str) -> list[str]:
-    """What is text of a list; nothing where there is none."""
+    """Return the texts in a list; an empty list if it is absent."""
     value = data.get(name)
     return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
 
 
 def moment(data: JSONObject, name: str) -> datetime | None:
-    """A timestamp; None where absent, unreadable, or one of the API's zero timestamps."""
+    """Return a timestamp; None if it is absent, unreadable, or one of the API's zero timestamps."""
     try:
         read = datetime.fromisoformat(text(data, name))
     except ValueError:
@@ -94,12 +96,15 @@ def moment(data: JSONObject, name: str) -> datetime | None:
 
 
 def stamp(when: datetime) -> str:
-    """A timestamp as the API takes it, to the second."""
+    """Format a timestamp as the API accepts it, to the second."""
     return when.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def objects(data: object, name: str = "") -> list[JSONObject]:
-    """The list of objects under a name, or the answer itself where it is a bare list."""
+    """Return the list of objects under a name or, without a name, the answer itself.
+
+    Raises NonsenseAnswer if that is no list of objects.
+    """
     value = data.get(name) if name and isinstance(data, Mapping) else data
     if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
         raise NonsenseAnswer(f"The answer has no list “{name}”." if name else "Not a list.")
@@ -116,7 +121,7 @@ def one(data: object, name: str) -> JSONObject:
 @dataclass(frozen=True)
 class Page(Generic[T]):
     items: Sequence[T]
-    # Asks for the page that follows; "" on the last one.
+    # Requests the next page; "" on the last one.
     cursor: str
 
     @classmethod
@@ -126,8 +131,8 @@ class Page(Generic[T]):
         items = [read_item(item) for item in objects(data, name)]
         pagination = data.get("pagination") if isinstance(data, Mapping) else None
         cursor = text(pagination, "cursor") if isinstance(pagination, Mapping) else ""
-        # The API sends a cursor with the last page too: an empty page is the sign of the end, or
-        # one that is shorter than any that a server gives.
+        # The API returns a cursor with the last page too. A page shorter than the limit, and
+        # shorter than any server's limit, is the last one.
         return cls(items, cursor if len(items) >= min(limit, SHORTEST_PAGE) else "")
 
 
@@ -165,7 +170,7 @@ class Project:
     region_id: str
     pg_version: int
     created_at: datetime | None
-    # As the server has them; each has its own.
+    # As the server returned them. Servers differ in which settings they have.
     settings: JSONObject
     default_endpoint_settings: JSONObject
 
@@ -191,19 +196,19 @@ class Branch:
     current_state: str
     default: bool
     created_at: datetime | None
-    # Bytes; None while the API has not measured it.
+    # Bytes; None until the API has measured it.
     logical_size: int | None
-    # When it goes by itself, where it does.
+    # When the branch will be deleted automatically, if it will.
     expires_at: datetime | None = None
-    # Neither deleted nor reset while it is.
+    # A protected branch can be neither deleted nor reset.
     protected: bool = False
-    # Made with its source's schemas, and no rows.
+    # Created with its source's schemas and none of its rows.
     schema_only: bool = False
-    # When its data was last replaced by another's.
+    # When its data was last replaced by another branch's.
     last_reset_at: datetime | None = None
-    # Of which moment of its parent it is a copy.
+    # The moment of its parent whose data it was copied from.
     parent_timestamp: datetime | None = None
-    # Whose account made it; "" where nobody says.
+    # The name of the account that created it; "" if the server does not say.
     created_by: str = ""
 
     @classmethod
@@ -249,7 +254,7 @@ class Endpoint:
     min_cu: float
     max_cu: float
     current_state: str
-    # In create, update and get-one answers only.
+    # Present only in the answers to create, update and get-one requests.
     pending_state: str
     pg_settings: Mapping[str, str]
     pooler_enabled: bool
@@ -259,7 +264,7 @@ class Endpoint:
     last_active: datetime | None
     created_at: datetime | None
     updated_at: datetime | None
-    # When it last became active, and when idle.
+    # When it last became active, and when it last became idle.
     started_at: datetime | None
     suspended_at: datetime | None
 
@@ -292,5 +297,5 @@ class Endpoint:
 
     @property
     def pooled_host(self) -> str:
-        """The host that goes through the pooler: “-pooler” after the endpoint's id."""
+        """The host name for pooled connections: it has “-pooler” after the endpoint's id."""
         return self.host.replace(self.id, f"{self.id}-pooler", 1)

@@ -1,5 +1,5 @@
 """Roles and databases of a branch: the management API's calls for them, and what they return.
-A name is its key."""
+They are identified by their names."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Role:
 
 
 class CatalogCalls:
-    """One method per call. Every one raises an `APIError`, as `ManagementAPI`'s do."""
+    """One method per call. Every method raises an `APIError` if its call fails."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -35,12 +35,12 @@ class CatalogCalls:
         return [Role.read(item) for item in objects(data, "roles")]
 
     def create_role(self, project_id: str, branch_id: str, name: str) -> str:
-        """The password of the new role."""
+        """Create a role. Returns its password."""
         path = _path(project_id, branch_id, "roles")
         return _password(self._transport.send("POST", *path, body={"role": {"name": name}}))
 
     def reset_password(self, project_id: str, branch_id: str, name: str) -> str:
-        """The role's new password."""
+        """Give the role a new password. Returns it."""
         path = (*_path(project_id, branch_id, "roles"), name, "reset_password")
         return _password(self._transport.send("POST", *path))
 

@@ -25,13 +25,13 @@ from console.api_webhooks import may_be_missing
 class Snapshot:
     id: str
     name: str
-    # "" where it is not told any more.
+    # "" if the server no longer reports it.
     source_branch_id: str
-    # What was committed before is in it; None while it is being taken.
+    # The snapshot holds what was committed before this; None while the snapshot is being taken.
     timestamp: datetime | None
     created_at: datetime | None
     expires_at: datetime | None
-    # Bytes; None where nobody has measured it.
+    # Bytes; None if it has not been measured.
     full_size: int | None
 
     @classmethod
@@ -49,13 +49,13 @@ class Snapshot:
 
 
 class SnapshotCalls:
-    """One method per call. Every one raises an `APIError`, as `ManagementAPI`'s do."""
+    """One method per call. Every method raises an `APIError` if its call fails."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
     def list(self, project_id: str) -> "list[Snapshot]":
-        """The newest first. There is no call for one alone."""
+        """Return the snapshots, the newest first. The API has no call for a single one."""
         with may_be_missing("It takes no snapshots."):
             data = self._transport.get("projects", project_id, "snapshots")
         return [Snapshot.read(item) for item in objects(data, "snapshots")]
@@ -67,19 +67,19 @@ class SnapshotCalls:
             "name": name,
             "expires_at": stamp(expires_at) if expires_at else "",
         }
-        # Some servers read the query, some the body.
+        # Some servers read these from the query, others from the body.
         query = {field: value for field, value in asked.items() if value}
         path = ("projects", project_id, "branches", branch_id, "snapshot")
         data = self._transport.send("POST", *path, body=query, query=query)
         return Snapshot.read(one(data, "snapshot"))
 
     def restore_as_branch(self, project_id: str, snapshot_id: str, *, name: str) -> str:
-        """The new branch's id."""
+        """Create a branch from the snapshot. Returns the new branch's id."""
         body = {"name": name} if name else {}
         return self._restore(project_id, snapshot_id, body)
 
     def restore_in_place(self, project_id: str, snapshot_id: str, *, target_id: str) -> str:
-        """Put the snapshot's data in the place of the target branch's; the target's id."""
+        """Replace the target branch's data with the snapshot's. Returns the target's id."""
         body = {"target_branch_id": target_id, "finalize_restore": True}
         return self._restore(project_id, snapshot_id, body)
 
@@ -88,7 +88,7 @@ class SnapshotCalls:
         return required(one(self._transport.send("POST", *path, body=body), "branch"), "id")
 
     def update(self, project_id: str, snapshot_id: str, changes: Mapping[str, Any]) -> None:
-        """`expires_at` may be None, for never."""
+        """Change the snapshot. `expires_at` may be None, which means never."""
         path = ("projects", project_id, "snapshots", snapshot_id)
         self._transport.send("PATCH", *path, body={"snapshot": dict(changes)})
 

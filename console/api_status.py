@@ -1,4 +1,4 @@
-"""How the service itself fares: the management API's calls for it, which only Perch has."""
+"""The state of the service itself: the management API's calls for it, which only Perch has."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from console.api_webhooks import may_be_missing
 @dataclass(frozen=True)
 class RegionStatus:
     id: str
-    # Of its processes, those that do not say that they are there.
+    # Its processes whose sign of life is missing.
     missing: Sequence[str]
 
     @classmethod
@@ -39,14 +39,14 @@ class Queue:
 
 @dataclass(frozen=True)
 class Host:
-    """A region's; sizes in bytes, times in seconds, None where not known."""
+    """A region's host. Sizes are in bytes and times in seconds; None if not known."""
 
     id: str
     host: str
     port: int
     draining: bool
     missing: Sequence[str]
-    # In words.
+    # As sentences.
     problems: Sequence[str]
     worker_seen: int | None
     proxy_seen: int | None
@@ -55,7 +55,7 @@ class Host:
     disk_free: int | None
     disk_reserve: int | None
     lanes: Sequence[Queue]
-    # How many endpoints are in which state: active, idle, disabled.
+    # The number of endpoints by state: active, idle, disabled.
     computes: Mapping[str, int]
 
     @classmethod
@@ -87,7 +87,7 @@ class ServiceDetails:
 
 
 class StatusCalls:
-    """One method per call. Every one raises an `APIError`, as `ManagementAPI`'s do."""
+    """One method per call. Every method raises an `APIError` if its call fails."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -97,7 +97,7 @@ class StatusCalls:
         return [RegionStatus.read(item) for item in objects(data, "regions")]
 
     def details(self) -> ServiceDetails:
-        """For the accounts alone that run the service."""
+        """Return the details that only the accounts that run the service may read."""
         with may_be_missing("It does not tell how it fares."):
             data = self._transport.get("status", "hosts")
         if not isinstance(data, Mapping):

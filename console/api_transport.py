@@ -1,4 +1,4 @@
-"""Carries the management API's calls over HTTP, and tells its failures apart."""
+"""Sends the management API's calls over HTTP, and turns each failure into its own exception."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,49 +38,50 @@ from console.servers import Server
 
 log = logging.getLogger(__name__)
 
-# What read_json raises; the second for what is nested too deep.
+# What read_json raises; RecursionError if the JSON is nested too deeply.
 NOT_JSON = (ValueError, RecursionError)
 
 EVENT_STREAM = "text/event-stream"
-# Seconds without a byte of a stream: it says more often that it is there.
+# Seconds. A server sends something more often than this, even if only a keep-alive.
 LONGEST_SILENCE = 40.0
-# Characters of a refusal's words. They are looked through, shown, and kept in a cookie meanwhile.
+# Characters of an error message. Messages are searched, shown, and kept in a cookie meanwhile.
 LONGEST_MESSAGE = 1000
 LONGEST_REQUEST_ID = 200
-# What HTTP clients take for steps to another address, of a role that SQL has called so.
+# HTTP clients treat these path segments as relative steps. SQL can give a role such a name.
 STEPS = frozenset((".", "..", ""))
 
 
 class Transport:
-    """Sends what one user asks of a server, with the user's key. Raises an `APIError` for every
+    """Sends one user's requests to one server, with the user's key. Raises an `APIError` for every
     failure."""
 
     def __init__(self, key: str, server: Server) -> None:
-        """Without a key nothing is sent: every call raises Unauthorized."""
+        """Without a key nothing is sent: every call then raises Unauthorized."""
         self._key = key
         self._auth = _Bearer(key)
         self._server = server
         self._too_slow: TooSlow | None = None
-        # The page that asks is from before somebody signed in or out: it may look, and no more.
+        # True if the page that sends the request was made before the last sign-in or sign-out.
+        # Such a page may read, but not change anything.
         self.is_out_of_date = False
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """Who asks whom: with the same, the same is seen."""
+        """The server and the key. Transports with the same identity see the same data."""
         return (self._server.url, self._key)
 
     def again(self) -> "Transport":
-        """The same for another page, at which the server may be quick again."""
+        """Return a transport with the same key and server that does not remember a timeout."""
         return Transport(self._key, self._server)
 
     def get(self, *path: str, query: Mapping[str, str | int] | None = None) -> object:
-        """The decoded answer; None where there is none."""
+        """Return the decoded answer; None if it has no content."""
         try:
             return self._call(_pooled, "GET", path, query=query)
         except TooSlow:
             raise
         except Unreachable:
-            # The server may have closed a kept connection just now; reading twice harms nobody.
+            # The server may have closed a kept connection at this moment. Reading twice is safe.
             return self._call(_pooled, "GET", path, query=query)
 
     def send(
@@ -91,21 +92,28 @@ class Transport:
         body: Mapping[str, Any] | None = None,
         once: str = "",
     ) -> object:
-        """`once` is a key for this one wish: a server that knows such keys answers the second
-        time as it did the first, and does nothing more."""
+        """Send a change. Returns the decoded answer; None if it has no content.
+
+        `once` is an idempotency key: a server that knows such keys answers a repeated request as
+        it did the first, and does nothing more. Raises OutOfDate for a page that is out of date.
+        """
         self.require_current()
-        # On a fresh connection: a change that meets a closed one could not safely be sent twice.
+        # Use a fresh connection: if a kept one turned out to be closed, it would be unknown
+        # whether the change took effect, and sending it again would not be safe.
         with _session() as fresh:
             return self._call(fresh, method, path, query=query, body=body, once=once)
 
     def require_current(self) -> None:
-        """Raises OutOfDate."""
+        """Raise OutOfDate if the page that sends the request was made for an earlier sign-in."""
         if self.is_out_of_date and self._key:
             raise OutOfDate("You have signed in anew since this page was made.")
 
     def stream(self, *path: str) -> Iterator[bytes]:
-        """The pieces of an endless answer (server-sent events), as they come; silence is not
-        waited for longer than LONGEST_SILENCE. Raises NotOffered where that is not the answer."""
+        """Yield the pieces of an endless answer (server-sent events) as they arrive.
+
+        Raises NotOffered if the answer is no such stream, Unreachable if the connection fails or
+        is silent for LONGEST_SILENCE.
+        """
         if not self._key:
             raise Unauthorized("You are not signed in.")
         url = self._url(path)
@@ -148,13 +156,13 @@ class Transport:
         if not self._key:
             raise Unauthorized("You are not signed in.")
         if self._too_slow:
-            # Who has waited in vain once need not wait again for the same page.
+            # One timeout is enough: the other calls of the same page do not wait for it again.
             raise self._too_slow
         if not STEPS.isdisjoint(path):
             raise NotFound("Nothing of that name can be asked for.", status=404)
         url = self._url(path)
-        # The page's own, so that both logs can be searched for it; what asks outside of any
-        # page gets an id of the API's.
+        # The id of the console's own request, so that one id can be searched for in both logs. For
+        # a call outside of any request, the API chooses an id.
         request_id = logs.current("request") or None
         try:
             answer = session.request(
@@ -184,7 +192,7 @@ class Transport:
             self._too_slow = TooSlow(f"No answer within {seconds:g} seconds.")
             raise self._too_slow from error
         except requests.RequestException as error:
-            # Only where no connection came about; other words may quote a header, and the key.
+            # Log the text of connection errors only. Other errors may quote a header with the key.
             words = str(error) if isinstance(error, requests.ConnectionError) else ""
             fields = {"method": method, "url": url, "kind": type(error).__name__, "error": words}
             log.warning("API unreachable", extra=fields)
@@ -197,7 +205,7 @@ class Transport:
 
 
 class _Bearer(AuthBase):
-    """As an auth object, because requests lets a .netrc file win over a mere header."""
+    """Sets the header as an auth object: `requests` would let a .netrc file replace a header."""
 
     def __init__(self, key: str) -> None:
         self._key = key
@@ -209,7 +217,7 @@ class _Bearer(AuthBase):
 
 def _session() -> requests.Session:
     session = requests.Session()
-    # Sessions are shared by users: nothing of one may reach the other.
+    # All users share the sessions: no cookie of one user may be sent for another.
     session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
     adapter = BoundedAdapter(pool_connections=4, pool_maxsize=32)
     session.mount("http://", adapter)
@@ -222,7 +230,7 @@ _pooled = _session()
 
 def _json(answer: requests.Response, content: bytes) -> object:
     if answer.status_code == 204:
-        # Newer servers say so when what was to be deleted is already gone.
+        # Newer servers answer so to the deletion of something that is already deleted.
         return None
     try:
         data: object = read_json(content)

@@ -30,19 +30,19 @@ class Webhook:
     id: str
     url: str
     description: str
-    # The only one that it tells of; "" for all of the account's.
+    # The only project whose events are sent; "" for every project of the account.
     project_id: str
-    # ALL_EVENTS alone for every type, later ones too.
+    # ALL_EVENTS alone stands for every type, including types added later.
     event_types: Sequence[str]
     enabled: bool
-    # Why the service has switched it off, in words; "" where it has not.
+    # Why the service has disabled the webhook, in words; "" if it has not.
     disabled_reason: str
-    # None while it takes what it is sent.
+    # None while deliveries succeed.
     failing_since: datetime | None
-    # Why the last attempt failed, in words; "" while none does, or where the server does not tell.
+    # Why the last attempt failed, in words; "" if it did not, or if the server does not say.
     last_error: str
     created_at: datetime | None
-    # Signs what is sent. In the answers alone that make it.
+    # Signs what is sent. Present only in the answers that create or rotate it.
     secret: str
 
     @property
@@ -74,7 +74,7 @@ class Delivery:
     attempts: int
     created_at: datetime | None
     next_attempt_at: datetime | None
-    # Of the last attempt: when, what the receiver answered, and why that was not good.
+    # About the last attempt: when it was, the receiver's status, and why it failed.
     attempted_at: datetime | None
     response_status: int | None
     error: str
@@ -96,7 +96,7 @@ class Delivery:
 
 
 class WebhookCalls:
-    """One method per call. Every one raises an `APIError`, as `ManagementAPI`'s do."""
+    """One method per call. Every method raises an `APIError` if its call fails."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -110,7 +110,7 @@ class WebhookCalls:
         return Webhook.read(one(self._transport.get("webhooks", webhook_id), "webhook"))
 
     def create(self, attributes: Mapping[str, Any]) -> Webhook:
-        """With its secret."""
+        """Create a webhook. The one returned has its secret."""
         data = self._transport.send("POST", "webhooks", body={"webhook": dict(attributes)})
         return Webhook.read(one(data, "webhook"))
 
@@ -119,7 +119,10 @@ class WebhookCalls:
         self._transport.send("PATCH", "webhooks", webhook_id, body=body)
 
     def rotate_secret(self, webhook_id: str) -> Webhook:
-        """With its new secret; the one before is good for a while."""
+        """Give the webhook a new secret, which is in the one returned.
+
+        The previous secret stays valid for a while.
+        """
         data = self._transport.send("POST", "webhooks", webhook_id, "rotate_secret")
         return Webhook.read(one(data, "webhook"))
 
@@ -130,7 +133,7 @@ class WebhookCalls:
         self._transport.send("POST", "webhooks", webhook_id, "test")
 
     def deliveries(self, webhook_id: str, *, limit: int) -> "Sequence[Delivery]":
-        """The latest, the newest first."""
+        """Return the latest deliveries, the newest first."""
         query = {"limit": limit}
         data = self._transport.get("webhooks", webhook_id, "deliveries", query=query)
         return [Delivery.read(item) for item in objects(data, "deliveries")]
@@ -141,7 +144,10 @@ class WebhookCalls:
 
 @contextmanager
 def may_be_missing(words: str) -> Generator[None]:
-    """Around a call to a part of the API that not all its servers have."""
+    """Raise NotOffered, with these words, if the call inside fails with 404 or 405.
+
+    For a part of the API that not every server has.
+    """
     try:
         yield
     except Refused as problem:

@@ -1,4 +1,4 @@
-"""The API's names of attributes, in words: for refusals without a field, and for events."""
+"""The API's names of attributes, in words: for errors that belong to no field, and for events."""
 
 WORDS_OF_ATTRIBUTES = {
     "autoscaling_limit_max_cu": "largest size",

@@ -1,6 +1,8 @@
-"""HTTP answers bounded as they come in: `requests` knows only a bound between two bytes, so that
-a server that drips holds its caller for as long as it likes, and none of length. And JSON, which
-takes many times the memory that its text does."""
+"""HTTP answers with bounds on time, length and decoded size.
+
+`requests` bounds only the time between two bytes, and no length: a server that sends slowly could
+hold its caller for as long as it likes. Decoded JSON takes many times the memory of its text.
+"""
 
 import http.client
 import io
@@ -19,24 +21,25 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import NewConnectionError, ReadTimeoutError
 
-LONGEST_ANSWER = 32 << 20  # bytes, of what may have been compressed
+LONGEST_ANSWER = 32 << 20  # bytes, after decompression
 READ_AT_ONCE = 1 << 16
-# Values in an answer: an empty object takes three bytes of the text, and 64 of memory.
+# Values in an answer. An empty object takes 3 bytes of text, and 64 bytes of memory.
 MOST_VALUES = 1_000_000
-# How JSON writes halves of characters, which no page, cookie or address can hold.
+# Escapes of surrogates. A lone surrogate is half a character, which no page, cookie or address can
+# hold.
 _MAY_HOLD_HALVES = re.compile(rb"\\u[dD][89a-fA-F]")
 _HALVES = re.compile("[\ud800-\udfff]")
 
 
 class TooLong(requests.RequestException):
-    """The answer has more bytes than it may."""
+    """The answer is longer than allowed."""
 
 
 def read_whole(answer: requests.Response, *, longest: int | None = None) -> bytes:
-    """The body of an answer that was asked for with `stream=True`, of at most `longest` bytes,
-    LONGEST_ANSWER unless told.
+    """Return the body of an answer that was requested with `stream=True`.
 
-    Raises TooLong, and what `requests` raises, requests.Timeout once its time is over.
+    `longest` is in bytes, by default LONGEST_ANSWER. Raises TooLong if the body is longer, and
+    what `requests` raises: requests.Timeout when the time is over.
     """
     body = bytearray()
     most = longest or LONGEST_ANSWER
@@ -53,8 +56,11 @@ def read_whole(answer: requests.Response, *, longest: int | None = None) -> byte
 
 
 def read_json(content: bytes, *, most_values: int = MOST_VALUES) -> Any:
-    """What the JSON says, with a replacement for each half of a character in its texts. Raises
-    ValueError, RecursionError for what is nested too deep."""
+    """Decode JSON, with a replacement character for each lone surrogate in its texts.
+
+    Raises ValueError if it is not JSON or has too many values, RecursionError if it is nested too
+    deeply.
+    """
     if sum(map(content.count, (b",", b"[", b"{"))) > most_values:
         raise ValueError("too many values")
     data = json.loads(content)
@@ -72,7 +78,7 @@ def _whole(data: Any) -> Any:
 
 
 def never_sent(error: requests.RequestException) -> bool:
-    """Whether nothing of the request can have arrived, as no connection came about."""
+    """Whether the request cannot have arrived, because no connection was made."""
     if isinstance(error, SSLError | ProxyError | InvalidURL):
         return True
     reason = getattr(error.args[0] if error.args else None, "reason", None)
@@ -84,7 +90,7 @@ def host_in_url(host: str) -> str:
 
 
 def proxies_for(url: str) -> dict[str, str] | None:
-    """What to give to `requests`: no proxy of the environment is for this host's own addresses."""
+    """Return the `proxies` for `requests`: for loopback addresses, none of the environment's."""
     return {"http": "", "https": ""} if is_loopback(urlsplit(url).hostname or "") else None
 
 
@@ -102,7 +108,7 @@ def is_loopback(host: str) -> bool:
 
 
 class BoundedAdapter(HTTPAdapter):
-    """The `timeout` of a request also bounds the time from its sending to its answer's end."""
+    """Makes a request's `timeout` also bound the time from sending it to the end of its answer."""
 
     def init_poolmanager(self, *args: Any, **named: Any) -> None:
         super().init_poolmanager(*args, **named)
@@ -115,7 +121,7 @@ class BoundedAdapter(HTTPAdapter):
 
 
 class _Before(io.RawIOBase):
-    """What comes from a socket before `deadline`, a moment of time.monotonic()."""
+    """Reads from a socket until `deadline`, a time of time.monotonic(), and then times out."""
 
     def __init__(self, source: io.RawIOBase, connection: socket.socket, deadline: float) -> None:
         self._source = source

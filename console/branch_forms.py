@@ -12,7 +12,7 @@ from console.filters import MomentField
 from console.forms import PLAIN, OpenChoiceField, branch_in_list, offer, offer_branches
 
 AT = "at"
-# Seconds → in words.
+# Seconds, and the words for them.
 LIFETIMES = {
     "3600": "In 1 hour",
     "86400": "In 1 day",
@@ -23,7 +23,7 @@ NAMED = forms.TextInput(attrs={**PLAIN, "autofocus": True})
 
 
 class LifetimeFields(forms.Form):
-    """How long something stays. The time field is seen where a time of one's own is chosen."""
+    """When something expires. The time field is shown if “At a time…” is chosen."""
 
     lifetime = OpenChoiceField(label="Expires", required=False)
     until = MomentField(label="Time (UTC)")
@@ -41,13 +41,14 @@ class LifetimeFields(forms.Form):
         if lifetime not in ("", AT, *LIFETIMES):
             self.add_error("lifetime", "There is no such time.")
         if lifetime != AT:
-            # Typed, and then not chosen: not even what is wrong with it matters.
+            # The time was typed, but another choice made: it is not used, so its errors are not
+            # shown.
             self.errors.pop("until", None)
         return cleaned
 
     @property
     def expires_at(self) -> datetime | None:
-        """When it is to go, once validated; None for never."""
+        """When it will expire, once the form is validated; None for never."""
         return _end(self.cleaned_data["lifetime"], self.cleaned_data.get("until"))
 
     @staticmethod
@@ -57,7 +58,7 @@ class LifetimeFields(forms.Form):
         return {"lifetime": AT, "until": expires_at.replace(second=0, microsecond=0)}
 
     def filled_in_end(self) -> datetime | None:
-        """The same of what is filled in just now, be it nonsense: None then too."""
+        """Return the same for what is filled in now, validated or not; None if it is invalid."""
         try:
             until = self.fields["until"].clean(self["until"].value())
             return _end(self["lifetime"].value() or "", until)
@@ -103,7 +104,7 @@ class BranchForm(LifetimeFields):
 
     @property
     def wanted(self) -> NewBranch:
-        """What was asked for, once validated."""
+        """The branch that was asked for, once the form is validated."""
         asked = self.cleaned_data
         return NewBranch(
             name=asked["name"],
@@ -124,7 +125,8 @@ class ResetForm(forms.Form):
     )
 
     def require_name(self, children: Sequence[Branch]) -> None:
-        """For a branch with children, which the branch of that name has from then on."""
+        """Ask for the name if the branch has children: the branch of that name becomes their
+        parent."""
         field = self.fields["preserve_under_name"]
         field.help_text = (
             f"It has children ({named(children)}): they go on as children of the branch that "
@@ -147,7 +149,7 @@ class RoleForm(forms.Form):
 
 
 class DatabaseForm(forms.Form):
-    # As SQL can have made it, with blanks at its ends.
+    # Not stripped: a name made by SQL may begin or end with blanks.
     name = forms.CharField(strip=False, widget=NAMED)
     owner_name = OpenChoiceField(label="Owner", help_text="The role that may do everything in it.")
 
@@ -157,7 +159,7 @@ class DatabaseForm(forms.Form):
         self.initial.setdefault("owner_name", chosen or next(iter(names), ""))
 
     def changes(self, database: Database) -> dict[str, str]:
-        """What differs from the database as it was shown."""
+        """Return what differs from the database as it was shown."""
         was = {"name": database.name, "owner_name": database.owner_name}
         return {name: value for name, value in self.cleaned_data.items() if value != was[name]}
 
@@ -199,7 +201,7 @@ class SnapshotRestoreForm(forms.Form):
 
 
 class ComparisonForm(forms.Form):
-    """Whose schema is compared with which. Always usable: what is left out has a default."""
+    """Which branches' schemas are compared. It is always usable: omitted fields have defaults."""
 
     database = OpenChoiceField(label="Database", required=False)
     base = OpenChoiceField(label="Compared with", required=False)
@@ -213,16 +215,16 @@ class ComparisonForm(forms.Form):
         }
         super().__init__(chosen)
         offer(self, "database", ((name, name) for name in databases))
-        # Names are a branch's alone in its project, and ids would not fit.
+        # Labelled by name alone: names are unique in a project, and ids would not fit.
         offer(self, "base", ((branch.id, branch.name) for branch in branches))
 
 
-# Of names in a sentence.
+# The most names listed in a sentence.
 MOST_NAMES = 5
 
 
 def named(branches: Sequence[Branch]) -> str:
-    """The branches by their names, in words."""
+    """Return the branches' names, as words of a sentence."""
     shown = ", ".join(branch.name for branch in branches[:MOST_NAMES])
     more = len(branches) - MOST_NAMES
     return f"{shown} and {more} more" if more > 0 else shown

@@ -1,4 +1,4 @@
-"""A project's branches as a list, which is a tree as long as it goes by descent."""
+"""A project's branches as a list. In the order of descent, the list is drawn as a tree."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ def _by_endpoint(row: BranchRow) -> tuple[int, str]:
 
 
 ORDERS: Mapping[str, Order[BranchRow]] = {
-    # As the rows come.
+    # The rows already come in this order.
     DESCENT: Order("By descent", lambda row: 0),
     "name": Order("By name", lambda row: row.branch.name.casefold()),
     "newest": Order(
@@ -39,20 +39,20 @@ ORDERS: Mapping[str, Order[BranchRow]] = {
 @dataclass(frozen=True)
 class BranchList:
     listing: Listing[BranchRow]
-    # Those of the page; with their limbs where it is a tree.
+    # The rows of the page; with the lines of the tree if it is one.
     rows: Sequence[BranchRow]
     is_tree: bool
-    # Above the first row, where the page begins in the midst of the tree; the root first.
+    # The ancestors of the first row, if the page begins inside the tree; the root first.
     above: Sequence[BranchRow]
 
     @property
     def begins_with_all(self) -> bool:
-        """Whether it is the beginning of all branches, in whatever order."""
+        """Whether the page begins with the first of all branches, in whatever order."""
         return self.listing.page == 1 and not self.listing.search
 
 
 def branch_list(request: HttpRequest, rows: Sequence[BranchRow]) -> BranchList:
-    """What the request asks for of the rows, which come by descent, all of them."""
+    """Return the page that the request asks for. `rows` are all branches, in order of descent."""
     found = listing(request, rows, words=_words, orders=ORDERS, size=ROWS_A_PAGE)
     is_tree = found.sort == DESCENT and not found.search
     begins_below = is_tree and found.page > 1 and found.rows

@@ -1,4 +1,4 @@
-"""What the page of one branch shows, read in two rounds of calls."""
+"""Reads what the page of one branch shows, in two rounds of parallel calls."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ from console.parts import Part, part
 from console.rows import endpoint_row
 from console.side_by_side import side_by_side
 
-# A server that passes over the filter lists the project's: so many are looked through.
+# How many operations are searched. A server that ignores the filter returns the project's.
 OPERATIONS_READ = 50
 EVENTS_READ = 200
-# A server that never says of when a snapshot is leaves it at that.
+# How long a snapshot without a timestamp counts as being taken. Some servers never return one.
 SNAPSHOT_WITHIN = timedelta(minutes=10)
 CREATIONS = {"role.created": "role", "database.created": "database"}
 
@@ -32,21 +32,21 @@ class BranchContents:
     roles: Part[Role]
     databases: Part[Database]
     snapshots: Part[Snapshot]
-    # Its own, the newest first, and before them those that take snapshots of it now.
+    # The branch's own, the newest first; before them, those that are taking a snapshot of it.
     operations: Sequence[Operation]
-    # The names of the roles and the databases that SQL made, where the server tells.
+    # The roles and databases that were created by SQL, by name, if the server reports that.
     roles_by_sql: frozenset[str]
     databases_by_sql: frozenset[str]
 
     @property
     def can_be_steered(self) -> bool:
-        """Whether its server tells operations by their branch."""
+        """Whether the server filters operations by branch: those that can cancel and retry do."""
         return any(operation.can_be_steered for operation in self.operations)
 
 
 def read_branch(api: ManagementAPI, project_id: str, branch_id: str) -> BranchContents:
-    """Raises NotFound, where the list of branches is without it."""
-    # Operations before what they change, as on the project's page.
+    """Read the branch. Raises NotFound if the list of branches is without it."""
+    # Operations are read before what they change, as on the project's page.
     page, project, made = side_by_side(
         lambda: api.operations(project_id, limit=OPERATIONS_READ, branch_id=branch_id),
         lambda: api.project(project_id),
@@ -80,8 +80,10 @@ def read_branch(api: ManagementAPI, project_id: str, branch_id: str) -> BranchCo
 
 
 def _taking(snapshot: Snapshot) -> Operation | None:
-    """What takes it, if it is being taken: an operation that the API tells by the id of a branch
-    that is in no list."""
+    """Return the operation that is taking the snapshot, if it is being taken.
+
+    It is constructed here: the API returns the real one only with the id of a hidden branch.
+    """
     since = datetime.now(UTC) - SNAPSHOT_WITHIN
     if snapshot.timestamp or not snapshot.created_at or snapshot.created_at < since:
         return None
@@ -102,7 +104,7 @@ def _creations(api: ManagementAPI, project_id: str, branch_id: str) -> Sequence[
 
 
 def _made_by_sql(events: Sequence[Event], kind: str) -> frozenset[str]:
-    """By the newest event of each: a name may have been given again."""
+    """Return the names whose newest creation was by SQL: a name may have been used before."""
     newest: dict[str, Event] = {}
     for event in events:
         change = event.changes.get("name")

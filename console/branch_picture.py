@@ -1,8 +1,9 @@
-"""The tree of branches as a picture: limbs with names on them, and on each the endpoint that
-perches there, awake, asleep or stopped.
+"""The tree of branches as a picture: a line ("limb") with a name for each branch, and on it a bird
+that shows whether the branch's endpoint is active, idle or stopped.
 
-It stays small however many branches there are. So many are named, those that others descend from
-first; the rest sits beside the nearest one that is, as a flock of birds and buds.
+The picture stays small however many branches there are. Only some are named, first of all those
+with children. The others are drawn beside the nearest named branch that they descend from, as a
+"flock" of birds and, for those without an endpoint, of buds.
 """
 
 from collections import defaultdict
@@ -15,14 +16,15 @@ from django.utils.safestring import SafeString
 from console.branch_rows import BranchRow
 from console.statuses import ENDPOINT_STATES
 
-# Branches: up to so many all are named; beyond, no more than so many.
+# Up to ALL_NAMED branches, all are named. Of more branches, at most MOST_NAMED are.
 ALL_NAMED = 14
 MOST_NAMED = 16
-# In a flock that is larger, on a narrow screen, the marks are small.
+# On a narrow screen, the marks of a larger flock are small.
 MOST_LARGE = 60
-# Siblings without children of their own that are named where not all can be.
+# If not all branches are named, one without children is named if at most so many of its siblings,
+# itself included, have no children either.
 SMALL_FAMILY = 3
-# In a flock no larger than this each one is a link that says its name.
+# On a wide screen, each mark of a flock up to this size is a link with its name as the tooltip.
 KNOWN_BY_NAME = 40
 MOST_DRAWN = 600
 
@@ -30,32 +32,32 @@ MOST_DRAWN = 600
 WIDE, NARROW = 1150, 340
 ROW = 42
 COLUMN = 230
-# A child stands to the right of its parent where a name has this much room; else below it.
+# The least room for a name that puts a child to the right of its parent instead of below it.
 NARROWEST_COLUMN = 120
 INDENT = 26
 BIRD = 26
 MARK = 21
 SMALL_MARK = 14
 LETTER = 7.4
-# What stands for a branch without an endpoint.
+# The symbol of a branch without an endpoint.
 BUD = "bud"
 MARGIN = 12
 
 
 @dataclass(frozen=True)
 class Perch:
-    """A named branch: its limb, and what is on it."""
+    """A named branch: its limb, and what is drawn on it."""
 
     x: float
     y: float
-    # The limb's end.
+    # Where the limb ends.
     end: float
     name: str
     shown_name: str
     url: str
-    # The state of its endpoint, the name of a bird; "" where it has none.
+    # The state of its endpoint, which is the name of a bird; "" without an endpoint.
     bird: str
-    # What a pointer that rests on it reads.
+    # Shown while the pointer rests on it.
     title: str
     is_default: bool
 
@@ -78,12 +80,12 @@ class Perch:
 
 @dataclass(frozen=True)
 class Mark:
-    """One of a flock."""
+    """One branch of a flock."""
 
     x: float
     y: float
     size: int
-    # As a perch's, or BUD.
+    # The state of its endpoint, as `Perch.bird`, or BUD.
     look: str
     # "" in a flock that is too large for names.
     title: str = ""
@@ -91,8 +93,8 @@ class Mark:
 
     @property
     def drawn(self) -> SafeString:
-        # Of numbers and our own names alone. By a template's variables, the marks of a large
-        # project took most of the page's time.
+        # Made of numbers and the console's own names only, so that it is safe HTML. A template took
+        # most of the page's time for the marks of a large project.
         symbol = self.look if self.look == BUD else f"bird-{self.look}"
         place = f'x="{self.x:g}" y="{self.y:g}" width="{self.size}" height="{self.size}"'
         return SafeString(f'<use class="{self.look}" href="#{symbol}" {place}/>')
@@ -104,18 +106,18 @@ class Flock:
     y: float
     words: str
     marks: Sequence[Mark]
-    # Whether each mark is a link that says its name.
+    # Whether each mark is a link with its name as the tooltip.
     is_known: bool
 
     @property
     def drawn(self) -> SafeString:
-        """All marks, without names."""
+        """The HTML of all marks, without names."""
         return SafeString("".join(mark.drawn for mark in self.marks))
 
 
 @dataclass(frozen=True)
 class Stem:
-    """A line of descent, thinner from level to level."""
+    """A line from a branch to a descendant, thinner from level to level."""
 
     path: str
     thickness: float
@@ -131,7 +133,7 @@ class Picture:
 
 
 def describe(rows: Sequence[BranchRow]) -> str:
-    """The picture in a sentence, for who does not see it."""
+    """Describe the picture in a sentence, for users who do not see it."""
     deepest = max((row.level for row in rows), default=0)
     found = [row.endpoint.state for row in rows if row.endpoint]
     counts = [(found.count(state), state.label.lower()) for state in ENDPOINT_STATES]
@@ -144,12 +146,12 @@ def describe(rows: Sequence[BranchRow]) -> str:
 
 
 def draw(rows: Sequence[BranchRow], project_id: str, *, width: int) -> Picture:
-    """The rows come as `branch_rows` has them: all, and parents before their children."""
+    """Draw `rows`: all branches, as `branch_rows` returns them, parents before their children."""
     return _Drawing(rows, project_id, width).picture()
 
 
 def _named(rows: Sequence[BranchRow]) -> set[str]:
-    """The ids of the branches that the picture names; of each its parent is among them."""
+    """Return the ids of the branches that are named. The parent of each is named too."""
     if len(rows) <= ALL_NAMED:
         return {row.branch.id for row in rows}
     leaves: dict[str, int] = defaultdict(int)
@@ -169,7 +171,7 @@ def _parent_id(row: BranchRow) -> str:
 
 
 class _Drawing:
-    """Grows from the top: each named branch, its flock, then its children."""
+    """Draws from the top down: each named branch, its named children, then its flock."""
 
     def __init__(self, rows: Sequence[BranchRow], project_id: str, width: int) -> None:
         self._project_id = project_id
@@ -181,7 +183,7 @@ class _Drawing:
         named = _named(rows)
         self._children: dict[str, list[BranchRow]] = defaultdict(list)
         self._flock_of: dict[str, list[BranchRow]] = defaultdict(list)
-        # Branch → the nearest named one it descends from.
+        # The nearest named branch that each branch descends from, by id.
         beside: dict[str, str] = {}
         deepest = 0
         for row in rows:
@@ -209,7 +211,7 @@ class _Drawing:
         return Picture(self._width, self._bottom + 14, self._stems, self._perches, self._flocks)
 
     def _grow(self, row: BranchRow, x: float, y: float) -> None:
-        """Draw the branch with its limb at x, y, and all that descends from it."""
+        """Draw the branch with its limb at x, y, and all its descendants."""
         self._bottom = max(self._bottom, y)
         below = self._children[row.branch.id]
         flock = self._flock_of[row.branch.id]
@@ -218,7 +220,7 @@ class _Drawing:
         thickness = max(1.5, 3.5 - 0.6 * row.level)
         self._stems.append(Stem(f"M{x:g} {y:g}H{perch.end:g}", thickness))
         child_x = x + self._step
-        # Where the limbs of the children leave this one.
+        # The x at which the lines to the children leave this limb.
         fork = child_x - 14 if self._is_across else x + 6
         for place, child in enumerate(below):
             beside = self._is_across and place == 0
@@ -252,7 +254,7 @@ class _Drawing:
         )
 
     def _gather(self, flock: Sequence[BranchRow], x: float, y: float) -> None:
-        """The flock in rows of marks: who is awake first, who has no endpoint last."""
+        """Draw the flock as rows of marks: active endpoints first, branches without one last."""
         order = {state.value: place for place, state in enumerate(ENDPOINT_STATES)}
         ordered = sorted(flock, key=lambda row: order.get(_look(row), len(order)))
         is_known = len(flock) <= KNOWN_BY_NAME and self._width == WIDE
@@ -282,7 +284,7 @@ class _Drawing:
 
 
 def _stem(fork: float, y: float, x: float, to_y: float, thickness: float) -> Stem:
-    """From the parent's limb down to the child's; straight on where they are level."""
+    """Return the line from the parent's limb to the child's; straight if both are level."""
     if y == to_y:
         return Stem(f"M{fork:g} {y:g}H{x:g}", thickness)
     bend = min(12.0, x - fork)
@@ -303,7 +305,7 @@ def _shortened(name: str, letters: float) -> str:
 
 
 def pictures(rows: Iterable[BranchRow], project_id: str) -> list[tuple[str, Picture]]:
-    """For a wide screen and for a narrow one: (the class that shows it there, the picture)."""
+    """Return a picture for wide screens and one for narrow ones, each after its CSS class."""
     found = list(rows)
     return [
         ("wide", draw(found, project_id, width=WIDE)),

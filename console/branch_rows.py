@@ -1,4 +1,4 @@
-"""The branches of a project as a tree, row by row: what perches on each, and where it hangs."""
+"""The branches of a project as rows of a tree: each with its endpoint and its place in the tree."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -9,22 +9,22 @@ from console.api_results import Branch
 from console.rows import EndpointRow
 from console.statuses import branch_word
 
-# Pixels: of one level of descent, and of all that are drawn beside each other. A phone has room
-# for no more, and leaves some for the name.
+# Pixels: the width of one level, and the most for all levels. A phone has no more room, as the name
+# needs some too.
 LIMB_WIDTH = 20
 TREE_WIDTH = 120
-# Levels that are drawn; whoever is further down is told its level in words.
+# Levels that are drawn. The level of a branch further down is shown as text.
 DEEPEST_DRAWN = 30
 
 
 @dataclass(frozen=True)
 class Limb:
-    """One step of a branch's way down from its root, as the tree draws it."""
+    """One level of the lines that the tree draws before a branch."""
 
     x: float
-    # The line runs on to a later sibling.
+    # Whether the line goes on down to a later sibling.
     goes_on: bool
-    # The branch itself hangs here, by a line of this length.
+    # The length of the line to the branch itself; 0 at all levels but its own.
     reach: float = 0
 
 
@@ -33,18 +33,18 @@ class BranchRow:
     branch: Branch
     pending: str
     endpoint: EndpointRow | None
-    # None for a root, or where the parent is not there any more.
+    # None for a root, or if the parent is not in the list.
     parent: Branch | None
     children: int
-    # How many are above it.
+    # The number of its ancestors.
     level: int
-    # For each level drawn, the nearest last: whether a later sibling hangs there too.
+    # For each level drawn, the branch's own last: whether a later sibling follows there.
     goes_on: Sequence[bool] = field(default=())
     limbs: Sequence[Limb] = field(default=())
 
     @property
     def stays_because(self) -> str:
-        """Why it cannot be deleted now; "" where it can."""
+        """Why it cannot be deleted now; "" if it can."""
         if self.branch.default:
             return "The default branch stays"
         if self.branch.protected:
@@ -61,7 +61,7 @@ class BranchRow:
 
 
 def branch_rows(branches: Sequence[Branch], endpoints: Iterable[EndpointRow]) -> list[BranchRow]:
-    """All branches, parents before their children, the oldest child first; limbs not drawn yet."""
+    """Return all branches, parents before their children, older children first; without limbs."""
     known = {branch.id: branch for branch in branches}
     perched = {row.endpoint.branch_id: row for row in endpoints}
     children: dict[str, list[Branch]] = defaultdict(list)
@@ -92,14 +92,14 @@ def branch_rows(branches: Sequence[Branch], endpoints: Iterable[EndpointRow]) ->
 
     for branch in children[""]:
         grow(branch)
-    # Branches that are each other's parents, which only a server that errs can have.
+    # Branches that are each other's ancestors. Only a faulty server returns such.
     for branch in known.values():
         grow(branch)
     return list(rows.values())
 
 
 def with_limbs(rows: Sequence[BranchRow]) -> list[BranchRow]:
-    """The rows of one page, drawn as narrow as its deepest needs."""
+    """Return the rows of one page with their limbs, as narrow as the deepest row requires."""
     deepest = max((len(row.goes_on) for row in rows), default=0)
     step = min(LIMB_WIDTH, TREE_WIDTH / deepest) if deepest else LIMB_WIDTH
     return [replace(row, limbs=_limbs(row.goes_on, step)) for row in rows]

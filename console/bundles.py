@@ -1,8 +1,7 @@
-"""The console's stylesheet and its script: each one file to browsers, made of several here; and
-its icon, packed as they are.
+"""The console's stylesheet, script and icon. Browsers get each as one compressed file.
 
-`static/*.css` is one, `static/*.js` the other, after what they build on. A new file in `static/`
-is part of them by being there.
+The stylesheet consists of `static/*.css`, the script of `static/*.js`, both after the files of
+others that they build on. A new file in `static/` becomes part of them automatically.
 """
 
 import gzip
@@ -24,10 +23,10 @@ FOLDER = Path(settings.STATICFILES_DIRS[0])
 @dataclass(frozen=True)
 class Kind:
     content_type: str
-    # What the folder's own files build on, in this order; the console's own before its parts'.
+    # The files that come first, in this order: those of others, and then the console's own base.
     first: tuple[str, ...]
     between: str
-    # Drops what browsers have no use for. Licences' comments, which begin with "!", stay.
+    # Removes what browsers do not need. Comments that begin with "!", as licences do, stay.
     minify: Callable[[str], str]
 
 
@@ -52,7 +51,7 @@ KINDS = {
 class Bundle:
     content_type: str
     content: bytes
-    # By what a browser says that it understands; the shortest first.
+    # By the name of the content encoding; the shortest first.
     packed: tuple[tuple[str, bytes], ...]
 
     @property
@@ -61,17 +60,17 @@ class Bundle:
 
 
 def bundle(name: str) -> Bundle:
-    """By the name of its kind. While debugging, what has been changed since is in it."""
+    """Return the bundle of that kind. With DEBUG, it includes changes made since the start."""
     return _bundle(name, _newest(name) if settings.DEBUG else 0.0)
 
 
 def address(name: str) -> str:
-    """With a hash of the content: browsers may keep it for ever."""
+    """Return its URL. It has a hash of the content, so that browsers may keep it for ever."""
     return f"{settings.STATIC_URL}perch.{name}?v={bundle(name).fingerprint}"
 
 
 def sources(name: str) -> list[Path]:
-    """The files that a bundle is made of, in their order."""
+    """Return the files that a bundle consists of, in order."""
     first = [Path(found) for one in KINDS[name].first if (found := finders.find(one))]
     return first + [path for path in sorted(FOLDER.glob(f"*.{name}")) if path not in first]
 

@@ -1,8 +1,8 @@
-"""The live channel: one watch of the management API for all pages that show the same with the
-same key, however many are open. It tells them only that something has changed.
+"""The live channel: one watch of the management API for all open pages that show the same project
+with the same key. It tells the pages only that something has changed.
 
-A watch is a thread, which begins with its first reader and ends soon after the last one: under
-gevent a greenlet, as are its readers.
+A watch is a thread (under gevent a greenlet, like its readers). It starts with its first reader and
+ends soon after the last one has left.
 """
 
 import logging
@@ -17,29 +17,31 @@ from console.api_errors import APIError, NotFound, NotOffered, TooManyRequests
 
 log = logging.getLogger(__name__)
 
-# Seconds between two looks where there is no stream, or none just now. With two looks, and the
-# page that then asks for itself, what begins elsewhere is to be seen within three.
+# Seconds between two looks (`ChangeCalls.look`) while there is no stream. A page is to show a
+# change made elsewhere within three seconds: after at most two looks and its own request.
 LOOK_EVERY = 1.25
-# Seconds until a stream is asked for again that broke off, twice as many each time that one did
-# which had not lasted long: each has all pages renew themselves. And that was one too many.
+# Seconds until a stream that broke off is requested again: AFTER_A_BREAK, doubled each time that
+# one breaks off which lasted less than NOT_LONG, because each break makes all pages renew
+# themselves. AFTER_TOO_MANY after the server has answered 429.
 AFTER_A_BREAK, AFTER_TOO_MANY, NOT_LONG = 1.0, 30.0, 10.0
-# Seconds until one is that the server does not have: at first, and twice as many each time it says
-# so. The most where it has had one, which something in front of it may have denied while it was
-# restarted; and where it never had.
+# Seconds until a stream is requested again from a server that said that it has none: AFTER_NONE,
+# doubled each time it says so. The most is MOST_AFTER_ONE if the server has had a stream before: a
+# reverse proxy may have denied it during a restart. It is MOST_AFTER_NONE if it never had one.
 AFTER_NONE, MOST_AFTER_ONE, MOST_AFTER_NONE = 2.0, 30.0, 600.0
-# Seconds between two pieces of a stream; what comes meanwhile is told at once.
+# Seconds of rest between two pieces of a stream.
 BETWEEN_PIECES = 0.05
-# Seconds that a watch goes on without readers: they come back with the next page.
+# Seconds that a watch goes on without readers: they usually return with the next page.
 LINGERS = 10.0
-# Of one key: watches, of which each asks the API, and their readers; more get along without.
+# The most watches of one key, as each sends requests to the API, and the most readers of them. A
+# page beyond that works without the live channel.
 MOST_WATCHES, MOST_READERS = 20, 100
 
 
 class Watch:
-    """What one key sees of one project, or of all.
+    """What one key sees of one project, or of all its projects.
 
-    Its mark says how often something has changed: who has seen the present one has missed nothing.
-    It is "" until the watch has begun to see.
+    The watch's mark grows with each change: a reader that knows the present mark has missed
+    nothing. It is "" until the watch has seen the API for the first time.
     """
 
     def __init__(self, calls: ChangeCalls, project_id: str) -> None:
@@ -52,14 +54,14 @@ class Watch:
         self._left_at = time.monotonic()
         self._looks = 0
         self._seen: dict[str, str] = {}
-        # How many times in a row the server has had no stream, and whether it ever had one.
+        # How many times in a row the server denied having a stream, and whether it ever had one.
         self._denials = 0
         self._has_had_one = False
-        # How many in a row broke off soon.
+        # How many streams in a row broke off early.
         self._breaks = 0
-        # How many looks in a row were too many for it.
+        # How many looks in a row were answered with 429.
         self._too_many = 0
-        # Once set, nothing more is told.
+        # Once set, the watch reports nothing more.
         self.has_ended = False
 
     @property
@@ -67,7 +69,7 @@ class Watch:
         return f"{self._name}.{self._changes}" if self._changes else ""
 
     def await_change(self, seen: str, *, within: float) -> str:
-        """The mark, as soon as it is another than `seen`, or after so many seconds as it is."""
+        """Wait until the mark differs from `seen`, at most `within` seconds. Returns the mark."""
 
         def is_news() -> bool:
             return self.has_ended or self.mark not in ("", seen)
@@ -84,7 +86,7 @@ class Watch:
         threading.Thread(target=self._run, name="changes", daemon=True).start()
 
     def join(self) -> bool:
-        """Count one reader more; False where the watch is over."""
+        """Count one more reader. Returns False if the watch has ended."""
         with self._news:
             if self.has_ended:
                 return False
@@ -108,18 +110,19 @@ class Watch:
         except Exception:
             log.exception("a watch for changes is lost")
         finally:
-            # Its readers come back, and find another one.
+            # The readers come again and get another watch.
             self.end()
 
     def _goes_on(self) -> bool:
         with self._news:
             is_wanted = self._readers or time.monotonic() - self._left_at < LINGERS
-            # With the lock: who joins now is either counted, or told that it is over.
+            # Set under the lock: a reader that joins now is either counted or told that the watch
+            # has ended.
             self.has_ended = self.has_ended or not is_wanted
             return not self.has_ended
 
     def _follow(self) -> float:
-        """Read the stream to its end; the seconds after which to ask for it again."""
+        """Read the stream to its end. Returns the seconds after which to request it again."""
         has_begun, began = False, time.monotonic()
         try:
             for has_changed in self._calls.follow(self._project_id):
@@ -129,8 +132,8 @@ class Watch:
                 self._denials = 0
                 if not self._goes_on():
                     break
-                # A server that never stops would take this process's time from everybody else's
-                # pages, and have its own pages ask for themselves without end.
+                # Without a rest, a server that sends without end would occupy this process, which
+                # other users' pages need too, and make its own pages renew themselves all the time.
                 self._rest(BETWEEN_PIECES)
         except NotOffered:
             most = MOST_AFTER_ONE if self._has_had_one else MOST_AFTER_NONE
@@ -141,7 +144,8 @@ class Watch:
         except APIError as error:
             log.info("no stream of events", extra={"error": type(error).__name__})
         if has_begun:
-            # What has broken it off may keep pages from being read: they ask, and say so.
+            # What ended the stream may also keep pages from being read. Told of a change, the pages
+            # send a request and show the problem.
             self._tell()
         lasted = time.monotonic() - began
         self._breaks = self._breaks + 1 if lasted < NOT_LONG else 1
@@ -152,7 +156,7 @@ class Watch:
             try:
                 found = self._calls.look(self._project_id, self._looks)
             except NotFound:
-                # The last there is to tell: a page that shows it finds it gone.
+                # This is the last change to report: a page of the project finds it deleted.
                 self._tell()
                 self.end()
                 return
@@ -164,7 +168,8 @@ class Watch:
             is_too_many = TooManyRequests.__name__ in found.values()
             self._too_many = self._too_many + 1 if is_too_many else 0
             self._rest(_doubled(LOOK_EVERY, self._too_many, most=AFTER_TOO_MANY))
-            # After the rest, as the stream that is asked for next may still not be there.
+            # Checked after the rest: if the stream is still missing, the next look must not follow
+            # at once.
             if time.monotonic() >= deadline:
                 return
 
@@ -179,7 +184,7 @@ class Watch:
 
 
 def _doubled(seconds: float, times: int, *, most: float) -> float:
-    # Beyond some there is no telling them apart, and soon no float to hold them.
+    # The exponent is bounded, as a float could not hold the result of a large one.
     return min(seconds * 2.0 ** min(times, 20), most)
 
 
@@ -189,14 +194,14 @@ _is_stopping = False
 
 
 def mark(calls: ChangeCalls, project_id: str) -> str:
-    """What a page that is read from now on has seen; "" where nobody watches yet."""
+    """Return the mark that a page read from now on has seen; "" if there is no watch yet."""
     watch = _watches.get((calls.identity, project_id))
     return watch.mark if watch and not watch.has_ended else ""
 
 
 @contextmanager
 def watching(calls: ChangeCalls, project_id: str) -> Iterator[Watch | None]:
-    """The watch, for as long as the block lasts; None where there is none to be had."""
+    """Join the watch for as long as the block lasts; None if there can be none."""
     watch = _joined(calls, project_id)
     try:
         yield watch
@@ -206,7 +211,7 @@ def watching(calls: ChangeCalls, project_id: str) -> Iterator[Watch | None]:
 
 
 def has_room(calls: ChangeCalls, project_id: str) -> bool:
-    """Whether the key may have one reader more; where it has too many, a page looks for itself."""
+    """Whether the key may have one more reader. If not, the page has to poll."""
     with _lock:
         return _has_room(calls, project_id)
 
@@ -222,7 +227,7 @@ def _has_room(calls: ChangeCalls, project_id: str) -> bool:
 
 def _joined(calls: ChangeCalls, project_id: str) -> Watch | None:
     name = (calls.identity, project_id)
-    # To the end with the lock: who joins meanwhile is counted.
+    # Hold the lock until the reader has joined, so that others count it.
     with _lock:
         if _is_stopping or not _has_room(calls, project_id):
             return None
@@ -234,7 +239,7 @@ def _joined(calls: ChangeCalls, project_id: str) -> Watch | None:
 
 
 def stop() -> None:
-    """End all watches, and with them their readers: this process is to end."""
+    """End all watches, and with them their readers, because this process is to exit."""
     global _is_stopping  # a process stops once
     with _lock:
         _is_stopping = True

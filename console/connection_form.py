@@ -1,4 +1,4 @@
-"""The form on which somebody says how to connect: which program, role, database and address."""
+"""The form that says how to connect: from which program, and with which role, database, address."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,13 +11,14 @@ from console.api_results import Database, Endpoint
 from console.connection_strings import LABELS, URL, Target
 from console.forms import OpenChoiceField, offer
 
-# By the host name that is the endpoint's own, where the API gives another that always resolves.
+# The address is the endpoint's own host name. The API's URI may have another, which always resolves
+# and takes the endpoint's id as an option.
 BY_NAME = "name"
 
 
 @dataclass(frozen=True)
 class ChosenConnection:
-    """What the connection form asks for, with its gaps filled."""
+    """The choices of the connection form, with defaults for those that were left out."""
 
     role: str
     database: str
@@ -28,7 +29,7 @@ class ChosenConnection:
 
     @property
     def fields(self) -> Sequence[tuple[str, str]]:
-        """What leads to the same connection again."""
+        """The fields that ask for the same connection again."""
         pooled = [("pooled", "on")] if self.pooled else []
         by_name = [("address", self.address)] if self.address else []
         return [
@@ -45,8 +46,10 @@ class ChosenConnection:
         return urlencode(self.fields)
 
     def target(self, uri: str, endpoint: Endpoint) -> Target:
-        """Where the API's `uri` leads, by the address chosen. Raises ValueError where it is
-        no connection URI."""
+        """Return where the API's `uri` leads, with the chosen address.
+
+        Raises ValueError if it is no connection URI.
+        """
         found = Target.read(uri)
         if self.address != BY_NAME or not found.names_endpoint_by_option:
             return found
@@ -54,7 +57,7 @@ class ChosenConnection:
 
 
 class ConnectionForm(forms.Form):
-    """How somebody wants to connect. Always usable: what is left out has a default."""
+    """How to connect. It is always usable: omitted or unknown choices have defaults."""
 
     style = OpenChoiceField(label="For", required=False)
     role = OpenChoiceField(label="Role", required=False)
@@ -87,12 +90,14 @@ class ConnectionForm(forms.Form):
         self._endpoint = endpoint
 
     def chosen(self) -> ChosenConnection:
-        """Once validated."""
+        """Return the choices, once the form is validated."""
         return ChosenConnection(**self.cleaned_data)
 
     def offer_addresses(self, uri: str) -> None:
-        """The one that always resolves first, as the API's `uri` has it; there is a second one
-        only where that is not the endpoint's own name."""
+        """Offer the addresses. The first is that of the API's `uri`, which always resolves.
+
+        If that is the endpoint's own host name, there is no second one to choose.
+        """
         found = Target.read(uri)
         if not (found.names_endpoint_by_option and self._endpoint.host):
             del self.fields["address"]

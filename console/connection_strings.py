@@ -1,7 +1,7 @@
-"""A connection's URI in the forms that people paste into their programs.
+"""A connection's URI in the forms that users paste into their programs.
 
-Each form works as it is, with nothing to fill in; where the endpoint's own host name may not
-resolve, the address is the one that does, and the endpoint is named by the `options`.
+Each form works as it is, with nothing to fill in. If the endpoint's own host name may not resolve,
+the API's URI has a host name that does, and its `options` name the endpoint.
 """
 
 import json
@@ -17,21 +17,21 @@ HIDDEN = "********"
 
 @dataclass(frozen=True)
 class Target:
-    """What a connection URI names, taken apart."""
+    """The parts of a connection URI."""
 
     role: str
     password: str
     host: str
     port: int | None
     database: str
-    # What the server's `options` name, as `endpoint=ep-…`, where the host does not name it.
+    # The `options` of the URI, which are `endpoint=ep-…` if the host does not name the endpoint.
     options: str = ""
-    # As the server's own URI has it; "" leaves it to the driver.
+    # As in the API's URI; "" leaves it to the driver.
     sslmode: str = ""
 
     @classmethod
     def read(cls, uri: str) -> "Target":
-        """Raises ValueError where `uri` is no connection URI."""
+        """Take a URI apart. Raises ValueError if it is no connection URI."""
         parts = urlsplit(uri)
         if not parts.hostname:
             raise ValueError("no host")
@@ -55,19 +55,20 @@ class Target:
         return self.options.startswith("endpoint=")
 
     def at(self, host: str) -> "Target":
-        """The same by the endpoint's own host name, which only TLS tells the server."""
+        """Return the target with the endpoint's own host name. The proxy learns that name only from
+        TLS, so TLS is required."""
         return replace(self, host=host, options="", sslmode=self.sslmode or "require")
 
     @property
     def named(self) -> dict[str, str]:
-        """The parameters of libpq, and of all drivers that read its URIs."""
+        """The parameters for libpq, and for all drivers that read its URIs."""
         named = {"sslmode": self.sslmode, "options": self.options}
         return {name: value for name, value in named.items() if value}
 
     @property
     def libpq_compatible(self) -> dict[str, str]:
-        """The parameter by which node-postgres reads `sslmode` as libpq does. Without it, it takes
-        `require` for `verify-full`. libpq itself refuses URIs that have it."""
+        """The parameter that makes node-postgres read `sslmode` as libpq does. Without it,
+        node-postgres reads `require` as `verify-full`. libpq itself refuses URIs that have it."""
         return {"uselibpqcompat": "true"} if self.sslmode else {}
 
     def url(self, scheme: str = "postgresql", **parameters: str) -> str:
@@ -77,13 +78,13 @@ class Target:
 
     @property
     def place(self) -> str:
-        """Where the database is, as every URL has it."""
+        """The host, port and database as every URL has them."""
         port = f":{self.port}" if self.port else ""
         return f"{host_in_url(self.host)}{port}/{quote(self.database, safe='')}"
 
 
 def in_style(style: str, target: Target, *, reveal: bool) -> str:
-    """The connection as `style` writes it, one of LABELS; without the password unless `reveal`."""
+    """Write the connection in `style`, a key of LABELS; without the password unless `reveal`."""
     shown = target if reveal and target.password else replace(target, password=HIDDEN)
     return STYLES[style][1](shown)
 
@@ -93,7 +94,8 @@ def _env(target: Target) -> str:
 
 
 def _psycopg(target: Target) -> str:
-    # In transaction mode the next transaction may meet another server connection.
+    # In transaction mode, the next transaction may get another server connection, which does not
+    # know the statement.
     unprepared = ", prepare_threshold=None" if target.is_pooled else ""
     call = f"psycopg.connect({json.dumps(target.url())}{unprepared})"
     return f"import psycopg\n\nconnection = {call}"
@@ -116,7 +118,7 @@ def _django(target: Target) -> str:
         f'"OPTIONS": {json.dumps(target.named)},',
     ]
     if target.is_pooled:
-        # A cursor on the server lives in one of its connections, and the next query in another.
+        # A server-side cursor belongs to one server connection; the next query may get another.
         lines.append('"DISABLE_SERVER_SIDE_CURSORS": True,')
     body = "\n".join(f"        {line}" for line in lines)
     return f'DATABASES = {{\n    "default": {{\n{body}\n    }}\n}}'
@@ -130,7 +132,8 @@ def _node(target: Target) -> str:
 
 
 def _prisma(target: Target) -> str:
-    # Prisma's driver adapter is node-postgres; its own engine skips what it does not know.
+    # Prisma's driver adapter is node-postgres. Its own engine ignores parameters that it does not
+    # know.
     pooled = {"pgbouncer": "true"} if target.is_pooled else {}
     return f"DATABASE_URL={json.dumps(target.url(**target.libpq_compatible, **pooled))}"
 
@@ -143,14 +146,14 @@ def _jdbc(target: Target) -> str:
 
 
 def _go(target: Target) -> str:
-    # Through the pooler pgx must not keep its prepared statements.
+    # Behind the pooler, pgx must not cache prepared statements.
     pooled = {"default_query_exec_mode": "exec"} if target.is_pooled else {}
     url = json.dumps(target.url(**pooled))
     return f"connection, err := pgx.Connect(context.Background(), {url})"
 
 
 URL = "url"
-# Each form: its name, and how it is written.
+# Each form's label, and the function that writes it.
 STYLES: Mapping[str, tuple[str, Callable[[Target], str]]] = {
     URL: ("URL", lambda target: target.url()),
     "psql": ("psql", lambda target: f"psql {shlex.quote(target.url())}"),

@@ -1,5 +1,5 @@
-"""What the dashboard shows: each project with its endpoints by state, what is in progress in it and
-what became of it in the last day; and of all of them the latest."""
+"""What the dashboard shows: each project with its endpoints by state, its unfinished operations and
+its events of the last day, and the latest events of all projects."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -14,18 +14,18 @@ from console.listing import Order
 from console.outcomes import NOT_READ
 from console.statuses import ACTIVE, IDLE, STOPPED, Status, endpoint_state
 
-# What is told of the last day: it failed, it woke, it went to sleep.
+# The types of the events that are counted over the last day.
 FAILED, WOKE, SLEPT = "operation.failed", "endpoint.active", "endpoint.idle"
 
 
 @dataclass(frozen=True)
 class ProjectRow:
     project: Project
-    # How many endpoints are in each state; None where they could not be read.
+    # The number of endpoints by state; None if they could not be read.
     states: Sequence[tuple[Status, int]] | None
-    # None where that is not known.
+    # Unfinished operations; None if not known.
     unfinished: int | None
-    # Of the last day.
+    # The counts of the last day.
     failed: int = 0
     woke: int = 0
     slept: int = 0
@@ -37,7 +37,7 @@ class ProjectRow:
 
 @dataclass(frozen=True)
 class Lately:
-    """One thing that happened lately."""
+    """A recent event, with the name of its project."""
 
     row: EventRow
     project_name: str
@@ -57,7 +57,7 @@ def _counted(counts: Sequence[tuple[Status, int]]) -> list[tuple[Status, int]]:
 
 
 def states_of(state: ProjectState | None) -> list[tuple[Status, int]]:
-    """None of any kind where the API names the project not at all."""
+    """Return the counts by state; none if the API does not know the project."""
     if state is None:
         return []
     return _counted([(ACTIVE, state.active), (IDLE, state.idle), (STOPPED, state.disabled)])
@@ -74,8 +74,8 @@ def project_rows(
     endpoints: Mapping[str, Sequence[Endpoint] | None],
     events: Sequence[Event],
 ) -> list[ProjectRow]:
-    """`endpoints` are those of the projects for which they were read one by one, as `states` are
-    not known."""
+    """Make the rows. `endpoints` are by project id: they are read one by one for some projects if
+    the server has no `states`."""
     known = {state.project_id: state for state in states or ()}
     lately: dict[str, Counter[str]] = defaultdict(Counter)
     for event in events:
@@ -116,7 +116,7 @@ def totals(rows: Sequence[ProjectRow]) -> Totals:
 
 
 def latest(events: Sequence[Event], projects: Sequence[Project], *, most: int) -> list[Lately]:
-    """The newest, and among them every failure that there is room for."""
+    """Return the `most` newest events. Failures are kept before all others."""
     names = {project.id: project.name for project in projects}
     known = [event for event in events if event.project_id in names]
     failed = [event for event in known if event.type == FAILED][:most]

@@ -1,9 +1,9 @@
-"""The sign-ins that have ended, for as long as a copy of their cookie could be shown.
+"""The sign-ins that have ended, kept for as long as a copy of their cookie could be used.
 
-The console keeps no data, and its sessions live in cookies: that a sign-in has ended is the one
-thing that a cookie cannot say. Each is an empty file, named after the sign-in, in a directory that
-all processes of a console share; another kind is named after a key, and says when everybody was
-signed out who had signed in with it. Consoles on several hosts each know only their own.
+The console stores no other data. Its sessions live in cookies, and a cookie cannot tell that its
+sign-in has ended. So each ended sign-in is an empty file, named after the sign-in, in a directory
+that all processes of a console share. A file of another kind is named after an API key; its time
+is when all sign-ins with that key were ended. Consoles on several hosts know only their own files.
 """
 
 import hashlib
@@ -19,8 +19,10 @@ from django.utils.crypto import salted_hmac
 
 
 def prepare() -> Path:
-    """The directory, made where it is missing. Raises ImproperlyConfigured where it is no place
-    of ours alone: whoever can write there could bring sessions back."""
+    """Return the directory, made if it is missing.
+
+    Raises ImproperlyConfigured if others may write to it: they could make ended sessions valid.
+    """
     path = Path(settings.STATE_DIR)
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -36,7 +38,7 @@ def prepare() -> Path:
 
 
 def end(sign_in_id: str) -> None:
-    """From here on the sign-in has ended, for every process. Raises OSError."""
+    """End the sign-in, for every process. Raises OSError."""
     directory = prepare()
     forget_old(directory)
     _file(directory, sign_in_id).touch(mode=0o600)
@@ -47,17 +49,17 @@ def has_ended(sign_in_id: str) -> bool:
 
 
 def end_key(secret: str) -> None:
-    """From here on all that were begun with the key have ended. Raises OSError."""
+    """End all sign-ins that were begun with the key until now. Raises OSError."""
     directory = prepare()
     forget_old(directory)
     file = _file_of_key(directory, secret)
     file.touch(mode=0o600)
-    # To the moment: the file system's own clock lags behind.
+    # Set the exact time: the file system's own clock lags behind.
     os.utime(file, ns=(now := time.time_ns(), now))
 
 
 def key_has_ended(secret: str, *, since: float) -> bool:
-    """Whether one that was begun at `since`, as time.time() has it, was ended with its key."""
+    """Whether a sign-in begun at `since`, a time of time.time(), was ended with its key."""
     try:
         ended = _file_of_key(Path(settings.STATE_DIR), secret).stat().st_mtime_ns
     except FileNotFoundError:
@@ -66,10 +68,10 @@ def key_has_ended(secret: str, *, since: float) -> bool:
 
 
 def forget_old(directory: Path) -> None:
-    """Remove those whose cookies have expired: all were made before the file was."""
+    """Remove the files whose cookies have expired: each cookie was made before its file."""
     before = time.time() - settings.SESSION_COOKIE_AGE
     for entry in os.scandir(directory):
-        # Another process may remove the same; folders hold what is forgotten elsewhere.
+        # Another process may remove the same file. Directories are not the console's and stay.
         with suppress(FileNotFoundError):
             is_file = entry.is_file(follow_symlinks=False)
             if is_file and entry.stat(follow_symlinks=False).st_mtime < before:
@@ -81,5 +83,6 @@ def _file(directory: Path, sign_in_id: str) -> Path:
 
 
 def _file_of_key(directory: Path, secret: str) -> Path:
-    """Named so that nobody who lists the directory can try out keys."""
+    """Return the file of a key. Its name is an HMAC with the console's secret, so that a process
+    that lists the directory cannot test keys against it."""
     return directory / salted_hmac("perch ended key", secret, algorithm="sha256").hexdigest()

@@ -1,4 +1,4 @@
-"""An endpoint's own operations, however busy its project is."""
+"""Reads an endpoint's own operations, however many others its project has."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,8 +7,8 @@ from console.api_operations import Operation
 from console.management_api import ManagementAPI
 
 A_PAGE = 200
-# A server that passes over the filter lists the project's: so many pages are looked through at
-# once, and the reader may go on from there.
+# A server that ignores the filter lists all of the project's operations. So many pages of them are
+# searched at once; the user may continue from there.
 MOST_PAGES = 5
 ENOUGH = 20
 
@@ -17,16 +17,19 @@ ENOUGH = 20
 class OwnOperations:
     # The newest first.
     items: Sequence[Operation]
-    # Asks for those that are older still; "" where these are all.
+    # Requests the next, older ones; "" if there are none.
     cursor: str
-    # How many of the project's were looked through; 0 where the server knows the filter.
+    # How many of the project's operations were searched; 0 if the server knows the filter.
     looked_through: int
 
 
 def own_operations(
     api: ManagementAPI, project_id: str, endpoint_id: str, *, cursor: str = ""
 ) -> OwnOperations:
-    """The endpoint's newest, from `cursor` on. One call where the server knows the filter."""
+    """Return the endpoint's newest operations, from `cursor` on.
+
+    This takes one call if the server knows the filter.
+    """
     found: list[Operation] = []
     looked_through = 0
     for _ in range(MOST_PAGES):

@@ -1,4 +1,4 @@
-"""What the activity pages show: events by day, each with who, what changed, and where to look."""
+"""What the activity pages show: events by day, each with its actor, its changes and its links."""
 
 import json
 import re
@@ -17,14 +17,14 @@ from console.outcomes import NOT_READ, There
 from console.rows import url_or_none
 from console.statuses import ACTIONS, action_name
 
-# Characters of a changed value: a whole list of settings would bury the rest.
+# Characters of a changed value. A whole list of settings would hide the other changes.
 LONGEST_VALUE = 160
 
 
 @dataclass(frozen=True)
 class Change:
     field: str
-    # "" where there was, or is, nothing.
+    # "" if the value was, or is, empty.
     before: str
     after: str
 
@@ -32,7 +32,7 @@ class Change:
 @dataclass(frozen=True)
 class Link:
     label: str
-    # "" where it is gone, or no page of ours can have its id.
+    # "" if it is deleted, or if its id cannot be part of an address.
     url: str
     is_id: bool = False
     is_gone: bool = False
@@ -47,7 +47,7 @@ class EventRow:
 
     @property
     def sentence(self) -> str:
-        """What happened; of an operation that failed, without the reason."""
+        """What happened; for an operation that failed, without the reason."""
         return self._told[0]
 
     @property
@@ -58,11 +58,11 @@ class EventRow:
     def _told(self) -> tuple[str, str]:
         told = self.event.summary or self.type.label
         if not self.event.type.startswith("operation."):
-            # What has changed it names last, as it stands in the event.
+            # The sentence ends with the names of the changed fields, as the event has them.
             sentence, colon, rest = told.rpartition(": ")
             names = (_field(one) if one in self.event.changes else one for one in rest.split(", "))
             return _quoted(f"{sentence}{colon}{', '.join(names)}"), ""
-        # The API calls actions by their names in its own language.
+        # The API's sentences have the internal names of actions.
         for action in ACTIONS:
             told = told.replace(f"operation {action} ", f"operation “{action_name(action)}” ")
         sentence, _, reason = told.partition(": ")
@@ -70,7 +70,7 @@ class EventRow:
 
 
 def _quoted(sentence: str) -> str:
-    """With the console's quotation marks around the names of things."""
+    """Return the sentence with the console's quotation marks around the names of things."""
     return re.sub(r'"([^"]*)"', r"“\1”", sentence)
 
 
@@ -80,7 +80,7 @@ class Day:
     rows: Sequence[EventRow]
 
 
-# What is known to exist, by project: None where the project itself is gone, nothing where it has
+# What exists in each project, by project id: None if the project is deleted, NOT_READ if that has
 # not been read.
 Known = Mapping[str, There | None]
 
@@ -92,8 +92,10 @@ def days(
     *,
     with_project: bool,
 ) -> list[Day]:
-    """The events by the day they were on where the reader is, in the order they come in; `names`
-    are those of projects and branches, by their ids."""
+    """Group events by day in the reader's time zone, keeping their order.
+
+    `names` are the names of projects and branches, by id.
+    """
     rows = [
         event_row(
             event,
@@ -128,7 +130,7 @@ def event_row(
     *,
     with_project: bool = False,
 ) -> EventRow:
-    """`there` is what the event's project has; None where that is gone."""
+    """Make a row. `there` is what exists in the event's project; None if the project is deleted."""
     return EventRow(
         event=event,
         type=event_type(event.type),
@@ -148,18 +150,18 @@ def _changes(event: Event) -> list[Change]:
 
 
 def _is_said_already(event: Event, name: str) -> bool:
-    """What an operation has come to, or an endpoint: the sentence is about nothing else."""
+    """Whether the event's sentence already states this change, as it does for an outcome."""
     return (name == "status" and event.type.startswith("operation.")) or name == "current_state"
 
 
 def _field(name: str) -> str:
-    """Postgres's own settings keep their names."""
+    """Return the name of a field in words. Postgres's settings keep their own names."""
     _, of_postgres, setting = name.rpartition("pg_settings.")
     return setting if of_postgres else WORDS_OF_ATTRIBUTES.get(name, name.replace("_", " "))
 
 
 def _by_key(name: str, before: Any, after: Any) -> list[Change]:
-    """Of what has parts, those alone that differ."""
+    """Return the change or, if both values are objects, one change per key that differs."""
     if not (_has_parts(before) and _has_parts(after)) or not (before or after):
         return [Change(name, _words(before), _words(after))]
     old, new = before or {}, after or {}
@@ -187,7 +189,7 @@ def _words(value: Any) -> str:
 def _links(
     event: Event, there: There | None, names: Mapping[str, str], *, with_project: bool
 ) -> list[Link]:
-    """To what the event is about, while it exists."""
+    """Return links to what the event is about, if that still exists."""
     project_id = event.project_id
     if not project_id:
         return []
@@ -208,7 +210,7 @@ def _links(
             is_gone = gone or (is_over and about == kind) or not _is_among(thing_id, ids)
             label = names.get(thing_id, thing_id)
             found.append(_link(label, kind, project_id, thing_id, is_gone=is_gone))
-    # Those of one request are one run: the first leads to all of them.
+    # The operations of one request are shown on one page, to which the first one leads.
     if event.operation_ids and not gone:
         operation_id = event.operation_ids[0]
         found.append(Link("Its run", url_or_none("operation", project_id, operation_id)))

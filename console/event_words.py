@@ -1,4 +1,4 @@
-"""The one table of the types of events there are: what each is called, its shape and its tone."""
+"""The table of the types of events: the label, the icon and the tone of each."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 class EventType:
     value: str
     label: str
-    # The icon, so that it never hangs on colour alone.
+    # The icon. Its shape differs too, so that nothing depends on colour alone.
     shape: str = "done"
     tone: str = "quiet"
 
@@ -15,7 +15,7 @@ class EventType:
 MADE, GONE = ("plus", "good"), ("minus", "quiet")
 BAD = ("cross", "bad")
 
-# What they are about → the types, in the order of a list to choose from.
+# The types by group, in the order in which they are offered.
 GROUPS: dict[str, tuple[EventType, ...]] = {
     "Operations": (
         EventType("operation.finished", "Operation finished", "check", "good"),
@@ -81,7 +81,7 @@ GROUPS: dict[str, tuple[EventType, ...]] = {
     ),
 }
 
-# Sent where somebody asks for it; never in a list to choose from.
+# Sent only when a user asks for it. It is not offered as a choice.
 TEST = EventType("webhook.test", "Test")
 
 _TYPES = {kind.value: kind for kinds in (*GROUPS.values(), (TEST,)) for kind in kinds}
@@ -93,7 +93,8 @@ def event_type(value: str) -> EventType:
 
 
 def type_choices() -> list[tuple[str, list[tuple[str, str]]]]:
-    """By group, each led by all of the group at once: several values go by commas."""
+    """Return the choices by group. The first of each stands for the whole group, with the types
+    separated by commas."""
     return [
         (
             group,

@@ -1,4 +1,4 @@
-"""The forms that narrow a list: sent by GET, so that an address holds them and can be kept."""
+"""The forms that filter a list. They are sent by GET, so that the address holds the filters."""
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -18,9 +18,9 @@ ANY = ("", "Any")
 
 
 class MomentField(forms.DateTimeField):
-    """A time in UTC, to the minute as browsers ask for it, or however exactly it was given.
+    """A time in UTC, to the minute as browsers ask for it, or as exact as it was given.
 
-    What is typed is UTC whatever zone pages tell times in: its label says so.
+    The time typed is in UTC, whatever zone the pages use for times; the label says so.
     """
 
     def __init__(self, **named: Any) -> None:
@@ -36,8 +36,10 @@ class MomentField(forms.DateTimeField):
             raise forms.ValidationError(self.error_messages["invalid"], code="invalid") from error
 
     def prepare_value(self, value: Any) -> Any:
-        """As browsers show it, which show nothing of a time with a zone; what is no time stays as
-        it was typed."""
+        """Format a time for the browser's field, which accepts no time zone.
+
+        A text that is no time stays as it was typed.
+        """
         try:
             moment = self.to_python(value)
         except forms.ValidationError:
@@ -46,15 +48,15 @@ class MomentField(forms.DateTimeField):
 
 
 class FilterForm(forms.Form):
-    """Its fields are called as the API calls the filters. Always usable: what cannot be read is
-    told beside its field, and left out."""
+    """The fields have the API's names for the filters. The form is always usable: a field that
+    cannot be read shows an error and is left out."""
 
     since = MomentField(label="Since (UTC)")
     until = MomentField(label="Until (UTC)")
 
     @property
     def chosen(self) -> dict[str, str]:
-        """What the API is asked for, once validated."""
+        """The filters for the API, once the form is validated."""
         return {name: _words(value) for name, value in self.cleaned_data.items() if value}
 
     def offer(self, name: str, choices: Iterable[tuple[str, str]]) -> None:
@@ -66,7 +68,7 @@ class FilterForm(forms.Form):
 
     @property
     def query(self) -> str:
-        """What leads to the same list again; "" where nothing is chosen."""
+        """The query that leads to the same list again; "" if nothing is chosen."""
         return urlencode(self.chosen)
 
 
@@ -93,7 +95,7 @@ class OperationFilters(FilterForm):
 
 
 def _statuses() -> list[tuple[str, str]]:
-    """Several at once go by commas: what has not ended, what may be tried again, and each."""
+    """Return the choices: two that combine statuses by commas, and then each status."""
     own = [status for status in OPERATION_STATUSES.values() if not status.is_foreign]
     unfinished = ",".join(status.value for status in own if not status.terminal)
     return [
@@ -113,7 +115,7 @@ class EventFilters(FilterForm):
     def offer_all(
         self, branches: Iterable[Branch] | None = None, endpoints: Iterable[Endpoint] | None = None
     ) -> None:
-        """Of the whole account neither branches nor endpoints are on offer: they are too many."""
+        """Offer the choices. For a whole account, branches and endpoints are too many to offer."""
         self._offer_or_drop("endpoint_id", [(one.id, one.id) for one in endpoints or ()])
         self._offer_or_drop("branch_id", [(one.id, one.name) for one in branches or ()])
         self.offer("actor", actor_choices())

@@ -1,4 +1,4 @@
-"""The console's forms. They check what a person can mistype; what is allowed, the API says."""
+"""The console's forms. They check only what a user can mistype; the API checks what is allowed."""
 
 import secrets
 from collections.abc import Generator, Iterable, Mapping
@@ -13,10 +13,10 @@ from console.api_results import Branch, Endpoint, Project, Region
 PLAIN = {"autocomplete": "off", "spellcheck": "false", "autocapitalize": "off"}
 DEFAULTED = {"autocomplete": "off", "placeholder": "default"}
 
-# In a list to choose one from; who has more knows an id.
+# The most projects offered in a list of choices. Further ones cannot be chosen.
 PROJECTS_OFFERED = 100
 
-# The API's names of what the forms call otherwise.
+# The form's fields whose names differ from the API's, by the API's name.
 FIELDS_OF_ATTRIBUTES = {
     "autoscaling_limit_min_cu": "min_cu",
     "autoscaling_limit_max_cu": "max_cu",
@@ -31,14 +31,14 @@ FIELDS_OF_ATTRIBUTES = {
 
 
 class OpenChoiceField(forms.ChoiceField):
-    """A choice that the API judges: what was on offer may have changed since the page was made."""
+    """A choice that only the API checks: what is on offer may change after the page was made."""
 
     def valid_value(self, value: Any) -> bool:
         return True
 
 
 def offer(form: forms.Form, name: str, choices: Iterable[tuple[str, str]]) -> None:
-    """Fill a field's list. What has been chosen stays on it, even if no longer on offer."""
+    """Fill a field's choices. The present choice is kept even if it is no longer on offer."""
     offered = list(choices)
     chosen = form.data.get(name, "")
     if chosen and chosen not in dict(offered):
@@ -55,7 +55,8 @@ def project_in_list(project: Project) -> str:
 
 
 def branch_in_list(branch: Branch) -> str:
-    """By its name, which it has alone in its project: with its id it would be cut on a phone."""
+    """Return a branch's name for a list. With its id it would be cut off on a phone, and the name
+    is unique in the project."""
     return f"{branch.name} (default)" if branch.default else branch.name
 
 
@@ -82,9 +83,10 @@ class RenameForm(forms.Form):
 
 
 class ConfirmForm(forms.Form):
-    """Deletes what it names, once its id has been typed, or what else it is known by."""
+    """Confirms a deletion: the thing's id, or what else identifies it, must be typed."""
 
-    # SQL can make names with blanks at their ends; what is pasted has others.
+    # Not stripped: a name made by SQL may begin or end with blanks, and so may pasted text. The
+    # comparison below accepts both.
     typed = forms.CharField(required=False, strip=False, widget=forms.TextInput)
 
     def __init__(self, *args: Any, expected: str, what: str = "id", **kwargs: Any) -> None:
@@ -102,11 +104,11 @@ class ConfirmForm(forms.Form):
 
 
 class EmptyForm(forms.Form):
-    """Asks nothing but to go ahead."""
+    """Has no fields: it only confirms an action."""
 
 
 class OnceForm(forms.Form):
-    """Asks nothing but to go ahead, and does it once however often it is sent."""
+    """Confirms an action that is to happen once, however often the form is sent."""
 
     once = forms.RegexField(r"\A[A-Za-z0-9_-]{1,64}\Z", required=False, widget=forms.HiddenInput)
 
@@ -115,8 +117,8 @@ class OnceForm(forms.Form):
 
     @contextmanager
     def renewed_when_refused(self) -> Generator[None]:
-        """A server that knows the wish by its key would repeat its refusal for ever. Where no
-        answer came, the key stays: what was asked for may have happened."""
+        """Make a new idempotency key if the server refuses, as it would repeat its refusal for the
+        old one. If no answer arrived, the key stays: the request may have taken effect."""
         try:
             yield
         except Refused:
@@ -125,7 +127,7 @@ class OnceForm(forms.Form):
 
 
 def new_once() -> str:
-    """What stands for one press of a button."""
+    """Return a new idempotency key, for one press of a button."""
     return secrets.token_urlsafe(16)
 
 
@@ -134,7 +136,7 @@ class ReassignForm(forms.Form):
 
 
 class SizeFields(forms.Form):
-    """Fields that both a new and a present endpoint have. Only what was changed is sent."""
+    """The fields of both new and existing endpoints. Only changed values are sent."""
 
     min_cu = forms.FloatField(
         label="Smallest size (CU)",
@@ -157,7 +159,7 @@ class SizeFields(forms.Form):
     )
 
     def changed_attributes(self) -> dict[str, Any]:
-        """The API's attributes that were changed, without those left empty."""
+        """Return the API's attributes whose fields were changed, except those left empty."""
         return {
             attribute: self.cleaned_data[name]
             for attribute, name in FIELDS_OF_ATTRIBUTES.items()
@@ -214,8 +216,11 @@ class EndpointSettingsForm(SizeFields):
         return settings
 
     def changed_pg_settings(self, present: Mapping[str, str]) -> dict[str, str]:
-        """`present` with what was changed on the page; what others changed since it was made
-        stays, as the API only takes all the Postgres settings together."""
+        """Return `present` with the changes made on the page.
+
+        The API accepts the Postgres settings only as a whole. What others have changed since the
+        page was made is kept.
+        """
         typed: dict[str, str] = self.cleaned_data["pg_settings"]
         page_text = self.data.get(self.add_initial_prefix("pg_settings"), "")
         before = {name: value for name, _, value in split_lines(page_text)}
@@ -224,6 +229,6 @@ class EndpointSettingsForm(SizeFields):
 
 
 def split_lines(text: str) -> list[tuple[str, str, str]]:
-    """The name, the equals sign and the value of each line that is not blank."""
+    """Return the name, the equals sign and the value of each line that is not blank."""
     split = (line.partition("=") for line in text.splitlines() if line.strip())
     return [(name.strip(), equals, value.strip()) for name, equals, value in split]

@@ -1,4 +1,4 @@
-"""Lists that are searched, sorted and turned page by page, all by plain GET parameters."""
+"""Lists that are searched, sorted and divided into pages, by plain GET parameters."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from django.http import HttpRequest
 T = TypeVar("T")
 
 ROWS_A_PAGE = 25
-# Characters of a search: no name or id is longer.
+# Characters of a search. No name or id is longer.
 LONGEST_SEARCH = 200
 
 
 @dataclass(frozen=True)
 class Order(Generic[T]):
-    """A way to sort: what it is called, by what, and whether the greatest comes first."""
+    """A sort order: its label, its key, and whether the greatest comes first."""
 
     label: str
     key: Callable[[T], Any]
@@ -26,12 +26,12 @@ class Order(Generic[T]):
 @dataclass(frozen=True)
 class Listing(Generic[T]):
     rows: Sequence[T]
-    # Of all, and of those that the search finds.
+    # The number of all rows, and of those that match the search.
     total: int
     found: int
     search: str
     sort: str
-    # (value, label)
+    # (value, label) of each sort order
     sorts: Sequence[tuple[str, str]]
     page: int
     pages: int
@@ -42,7 +42,7 @@ class Listing(Generic[T]):
 
     @property
     def query(self) -> str:
-        """What leads to the same page again; "" for the list as it is by itself."""
+        """The query that leads to the same page again; "" for the list without any choice."""
         return self.query_of(self.page)
 
     @property
@@ -70,8 +70,10 @@ def listing(
     orders: Mapping[str, Order[T]],
     size: int = ROWS_A_PAGE,
 ) -> Listing[T]:
-    """The page of `items` that the request asks for. `words` are what a search looks through; the
-    first of `orders` is the usual one."""
+    """Return the page of `items` that the request asks for.
+
+    `words` returns the texts of an item that are searched. The first of `orders` is the default.
+    """
     every = list(items)
     search = request.GET.get("search", "").strip()[:LONGEST_SEARCH]
     sort = request.GET.get("sort", "")

@@ -2,10 +2,10 @@
 
     2026-11-21T16:20:01.123Z level=INFO process=console logger=… request=… path=… message="…"
 
-With PERCH_LOG_FORMAT=json the same keys, and `time`, are an object on each line. A call's
-own keys come as `extra`: `log.info("answered", extra={"status": 200})`. The management
-service has the same in `controlplane/logs.py`, as neither package may import the other; a
-test compares what the two write.
+With PERCH_LOG_FORMAT=json, each line is an object with the same keys, and `time`. A call adds keys
+of its own by `extra`: `log.info("answered", extra={"status": 200})`. `controlplane/logs.py` does
+the same for the management service, because neither package may import the other. A test compares
+what the two write.
 """
 
 import json
@@ -24,12 +24,12 @@ from typing import Any
 
 from gunicorn.glogging import Logger
 
-# Characters; a value may come from a stranger. Of a trace the end says most.
+# Characters; a value may be untrusted. Of a long traceback the end is kept, as it says most.
 LONGEST_VALUE, LONGEST_TRACE = 2_000, 16_000
-# A value that needs no quotes. Every other is quoted as JSON does it, in ASCII: it holds no
-# line break of any script, no control character and nothing that turns the direction.
+# A value that needs no quotes. Every other value is quoted as JSON in ASCII, so that it contains no
+# line break of any script, no control character and no character that changes the text direction.
 BARE = re.compile(r"[!#-<>-\[\]-~]+")
-# What every record has, and thus was no call's `extra`.
+# The attributes of every record, which therefore are not from a call's `extra`.
 STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"asctime", "context", "message"}
 
 _context: ContextVar[Mapping[str, str]] = ContextVar("log_context")
@@ -40,8 +40,8 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def context(**fields: str) -> Iterator[None]:
-    """Add the fields to every line logged in this block, in threads and tasks that copy the
-    context too. `request` is what a request is followed by, also in the API's log."""
+    """Add the fields to every line logged in this block, also in threads and tasks that copy the
+    context. The field `request` identifies a request, also in the API's log."""
     token = _context.set({**_context.get(_NOTHING), **fields})
     try:
         yield
@@ -50,12 +50,12 @@ def context(**fields: str) -> Iterator[None]:
 
 
 def current(field: str) -> str:
-    """The field's value in the context; "" outside of any."""
+    """Return the field's value in the context; "" if it has none."""
     return _context.get(_NOTHING).get(field, "")
 
 
 class ContextFilter(logging.Filter):
-    """Gives each record the context that it was logged in."""
+    """Adds to each record the context in which it was logged."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         record.context = _context.get(_NOTHING)
@@ -63,8 +63,8 @@ class ContextFilter(logging.Filter):
 
 
 class RefusalFilter(logging.Filter):
-    """Makes one warning, without a traceback, of a request that Django refuses: a bad Host header
-    and the like are its sender's mistake, and anybody can send any number of them."""
+    """Turns the error of a request that Django refuses into a warning without a traceback. A bad
+    Host header and the like are the client's mistake, and anybody can send any number of them."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.name.startswith("django.security."):
@@ -94,7 +94,7 @@ class JsonFormatter(logging.Formatter):
         about = record.__dict__.get("context", _NOTHING)
         fields.update((name, value) for name, value in about.items() if value)
         for name, value in record.__dict__.items():
-            # No objects: Django's `request` would show its query.
+            # Objects are left out: Django's `request` would show its query.
             if name not in STANDARD and isinstance(value, str | int | float):
                 fields[name] = _cut(value)
         fields["message"] = _cut(record.getMessage())
@@ -113,8 +113,10 @@ class TextFormatter(JsonFormatter):
 
 
 def configuration(process: str) -> dict[str, Any]:
-    """What `logging.config.dictConfig` takes, for the process of that name. Raises ValueError
-    for a PERCH_LOG_FORMAT that is neither text nor json."""
+    """Return the argument of `logging.config.dictConfig` for the process of that name.
+
+    Raises ValueError if PERCH_LOG_FORMAT is neither text nor json.
+    """
     formatters = {"text": TextFormatter, "json": JsonFormatter}
     wanted = os.environ.get("PERCH_LOG_FORMAT") or "text"
     if wanted not in formatters:
@@ -135,15 +137,15 @@ def configuration(process: str) -> dict[str, Any]:
         "root": {"handlers": ["stderr"], "level": level},
         "loggers": {
             "django": {"level": "WARNING", "handlers": []},
-            # Of answers that are no success, those that are our fault; each has a line anyway.
+            # Only answers with status 5xx; every request has a line of its own anyway.
             "django.request": {"level": "ERROR"},
         },
     }
 
 
 class GunicornLogger(Logger):  # type: ignore[misc] # gunicorn has no types
-    """Puts the lines of gunicorn, its master's too, into our log. Lines for the requests come
-    from the application."""
+    """Writes the lines of gunicorn, also of its master process, to the console's log. The lines
+    about requests are written by the application instead."""
 
     def setup(self, cfg: Any) -> None:
         self.cfg = cfg
@@ -154,7 +156,7 @@ class GunicornLogger(Logger):  # type: ignore[misc] # gunicorn has no types
     def warning(self, msg: Any, *args: Any, **kwargs: Any) -> None:
         about, unreadable, rest = str(msg).partition("Invalid request from ip=")
         if unreadable and not about:
-            # The rest quotes what could not be read: its query, or a header with the session.
+            # The rest quotes the unreadable part: the query, or a header with the session.
             fields = {"client": rest.partition(": ")[0]}
             self.error_log.warning("unreadable request", extra=fields)
         else:
@@ -162,7 +164,7 @@ class GunicornLogger(Logger):  # type: ignore[misc] # gunicorn has no types
 
 
 def begin(config: dict[str, Any]) -> None:
-    """Log by `config` from here on, also warnings and what nobody catches."""
+    """Log by `config` from now on, including warnings and uncaught exceptions."""
     logging.config.dictConfig(config)
     logging.captureWarnings(True)
     sys.excepthook = _log_uncaught

@@ -1,4 +1,4 @@
-"""What goes when something is deleted or replaced, named before anybody confirms it."""
+"""What is lost when something is deleted or replaced, for the page that asks to confirm it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from console.api_snapshots import Snapshot
 from console.parts import Part
 from console.templatetags.console_tags import size
 
-# Of one kind; beyond it they are counted.
+# The most names of one kind. If there are more, the rest is counted.
 MOST_NAMED = 8
 NOT_KNOWN = "could not be read just now"
 
 
 @dataclass(frozen=True)
 class Loss:
-    """One line of what is lost, or of what stays all the same."""
+    """One line of what is lost or, with `stays`, of what is not."""
 
     what: str
     which: str
@@ -30,7 +30,7 @@ def of_branch(
     roles: Part[Role],
     snapshots: Part[Snapshot],
 ) -> list[Loss]:
-    """Of deleting it, with all that is on it."""
+    """Return what is lost if the branch is deleted, with everything on it."""
     own = [endpoint for endpoint in endpoints.items if endpoint.branch_id == branch.id]
     kept = [snapshot.name for snapshot in snapshots.items if snapshot.source_branch_id == branch.id]
     losses = [

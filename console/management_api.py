@@ -1,4 +1,4 @@
-"""The management API, one method per call: the console's only way to anything it shows or does."""
+"""The management API, one method per call. Only SQL takes another way."""
 
 import json
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ from console.api_transport import Transport
 from console.api_webhooks import WebhookCalls, may_be_missing
 from console.servers import Server, default_server
 
-# What is cancelled or tried again: ("operations", its id), or ("chains", the id of one).
+# What is cancelled or retried: ("operations", its id), or ("chains", a chain's id).
 Target = tuple[Literal["operations", "chains"], str]
 Verb = Literal["cancel", "retry"]
 
@@ -40,13 +40,13 @@ Verb = Literal["cancel", "retry"]
 class ManagementAPI:
     """The API as one user sees it.
 
-    Every method raises an `APIError` when the API refuses (its subclass says how), fails, is too
-    slow, cannot be reached or talks nonsense. Ids are the API's own strings.
+    Every method raises an `APIError` if the API refuses (the subclass says how), fails, is too
+    slow, cannot be reached, or returns an invalid answer. Ids are the API's own strings.
     """
 
     def __init__(self, key: str, server: Server | None = None) -> None:
-        """`server` is the one of MANAGEMENT_API_URL unless told. Without a key nothing is sent:
-        every call raises Unauthorized."""
+        """`server` is by default the one of MANAGEMENT_API_URL. Without a key nothing is sent:
+        every call then raises Unauthorized."""
         self.server = server or default_server()
         self._transport = Transport(key, self.server)
         self.branching = BranchCalls(self._transport)
@@ -57,11 +57,11 @@ class ManagementAPI:
         self.status = StatusCalls(self._transport)
 
     def refuse_changes(self) -> None:
-        """Have every call that would change anything raise OutOfDate."""
+        """Make every call that would change something raise OutOfDate."""
         self._transport.is_out_of_date = True
 
     def require_current(self) -> None:
-        """For what changes things by another way than this API. Raises OutOfDate."""
+        """Raise OutOfDate if changes are refused; for changes made by other ways than this API."""
         self._transport.require_current()
 
     # Account
@@ -73,7 +73,7 @@ class ManagementAPI:
         return OwnKey.read(_mapping(self._transport.get("auth")))
 
     def regions(self) -> list[Region]:
-        """Empty where the server does not tell."""
+        """Return the regions; none if the server does not list them."""
         try:
             data = self._transport.get("regions")
         except NotFound:
@@ -84,7 +84,7 @@ class ManagementAPI:
         return [ApiKey.read(item) for item in objects(self._transport.get("api_keys"))]
 
     def create_api_key(self, name: str, reach: Reach) -> NewApiKey:
-        """The reach is a wish: a server that knows of none makes a key that may do everything."""
+        """Create a key. A server whose keys cannot be limited makes one without these limits."""
         body = {"key_name": name, **reach.limits}
         data = _mapping(self._transport.send("POST", "api_keys", body=body))
         key_id = data.get("id")
@@ -105,7 +105,7 @@ class ManagementAPI:
         return Page.read(data, "projects", Project.read, limit=limit)
 
     def project_states(self) -> list[ProjectState]:
-        """How the account's projects fare; those are not named in which there is nothing."""
+        """Return the state of the account's projects, except those without anything in them."""
         with may_be_missing("It tells of each project alone."):
             data = self._transport.get("projects", "states")
         return [ProjectState.read(item) for item in objects(data, "projects")]
@@ -169,7 +169,7 @@ class ManagementAPI:
         self._transport.send("DELETE", "projects", project_id, "endpoints", endpoint_id)
 
     def pg_settings(self, project_id: str, endpoint_id: str) -> list[PgSetting]:
-        """What the endpoint may be given, by name."""
+        """Return the Postgres settings that the endpoint may have."""
         path = ("projects", project_id, "endpoints", endpoint_id, "pg_settings")
         with may_be_missing("It does not tell which Postgres settings there are."):
             data = self._transport.get(*path)
@@ -198,7 +198,7 @@ class ManagementAPI:
         pooled: bool,
         password: bool = True,
     ) -> str:
-        """With the role's password in it, or without it, which only Perch knows to leave out."""
+        """Return the URI with the role's password or, which only Perch can do, without it."""
         query = {
             "branch_id": branch_id,
             "endpoint_id": endpoint_id,
@@ -216,8 +216,8 @@ class ManagementAPI:
     def operations(
         self, project_id: str, *, limit: int, cursor: str = "", **filters: str
     ) -> Page[Operation]:
-        """Filters are the API's own: names of fields and the values wanted, several by commas.
-        Other servers of this API pass over them."""
+        """`filters` are the API's: names of fields and the values wanted, separated by commas.
+        Other servers of this API ignore them."""
         data = self._transport.get(
             "projects", project_id, "operations", query=_page_query(limit, cursor) | filters
         )
@@ -228,9 +228,9 @@ class ManagementAPI:
         return Operation.read(one(data, "operation"))
 
     def steer(self, project_id: str, target: Target, verb: Verb, *, once: str) -> list[Operation]:
-        """Cancel or retry; the operations it concerned, of a retry the new ones.
+        """Cancel or retry. Returns the operations concerned; for a retry, the new ones.
 
-        `once` stands for this press of a button: sent again, nothing more is done.
+        `once` is an idempotency key, for one press of a button.
         """
         key = f"{verb}-{target[0]}-{once}" if once else ""
         data = self._transport.send(
@@ -243,7 +243,7 @@ class ManagementAPI:
     def events(
         self, project_id: str = "", *, limit: int, cursor: str = "", **filters: str
     ) -> Page[Event]:
-        """What was done to a project, or without one in the whole account; newest first."""
+        """Return the events of a project or, without one, of the account; the newest first."""
         path = ("projects", project_id, "events") if project_id else ("events",)
         with may_be_missing("It keeps no record of who did what."):
             data = self._transport.get(*path, query=_page_query(limit, cursor) | filters)

@@ -1,4 +1,5 @@
-"""What holds for every page: logged, signed in first, failures told as pages, kept in no cache."""
+"""What holds for every page: it is logged, requires a sign-in, shows failures as pages, and is not
+cached."""
 
 import logging
 import time
@@ -25,13 +26,14 @@ from console.views.problems import too_large, wrong_method
 
 log = logging.getLogger(__name__)
 
-# The rest of the headers went with the answer that the browser has.
+# The browser has the other headers from the answer that it keeps.
 KEPT_WHEN_UNCHANGED = {"ETag", "Cache-Control"}
-# What a browser heeds with a document alone.
+# Headers that browsers heed only for documents are not sent with these types.
 NO_DOCUMENTS = ("text/css", "text/javascript", "text/event-stream")
 FOR_DOCUMENTS = ("Content-Security-Policy", "Cross-Origin-Opener-Policy", "Referrer-Policy")
 
-# Seconds.
+# Seconds. Only an answer made within this time renews the session's cookie, because another tab may
+# have changed the cookie during a longer one.
 AT_ONCE = 2.0
 
 GetResponse = Callable[[ConsoleRequest], HttpResponseBase]
@@ -39,14 +41,16 @@ View = Callable[..., HttpResponseBase]
 
 
 def public(view: View) -> View:
-    """Mark a view that needs nobody signed in."""
+    """Mark a view that does not require a sign-in."""
     view.public = True  # type: ignore[attr-defined]
     return view
 
 
 class RequestLogMiddleware:
-    """One line for each request, once its answer is made, with an id that the API is told too.
-    The outermost, so that none is answered unseen."""
+    """Logs one line per request, once its answer is made, with an id that the API gets too.
+
+    It is the outermost middleware, so that every request is logged.
+    """
 
     def __init__(self, get_response: GetResponse) -> None:
         self.get_response = get_response
@@ -55,7 +59,7 @@ class RequestLogMiddleware:
         began = time.perf_counter()
         with logs.context(request=str(uuid.uuid4())):
             response = self.get_response(request)
-            # Without the query, and without what was sent: the sign-in's form holds a key.
+            # The query and the body are not logged: the sign-in form holds a key.
             fields = {
                 "method": request.method,
                 "path": request.path,
@@ -69,7 +73,7 @@ class RequestLogMiddleware:
 
 
 def _length(response: HttpResponseBase) -> int | None:
-    """In bytes; None for a stream that does not say."""
+    """Return the length in bytes; None for a stream of unknown length."""
     if isinstance(response, HttpResponse):
         return len(response.content)
     length = response.headers.get("Content-Length")
@@ -77,11 +81,12 @@ def _length(response: HttpResponseBase) -> int | None:
 
 
 class LeanMiddleware(GZipMiddleware):
-    """Few bytes: packed, and of what has not changed only that.
+    """Keeps answers small: compresses them, and sends 304 with few headers.
 
-    A secret that is packed together with what somebody else has put into the page can be guessed
-    by the length (BREACH). Whatever shows one is therefore the answer to a POST, which no other
-    site can have sent, and is not packed; the tokens of forms are masked anew for each answer.
+    A secret that is compressed together with text that somebody else has put into the page can be
+    guessed from the length (BREACH). So every secret is shown only in the answer to a POST, which
+    no other site can have sent, and which is not compressed. The tokens of forms are masked
+    differently in each answer.
     """
 
     def process_response(
@@ -94,23 +99,23 @@ class LeanMiddleware(GZipMiddleware):
         if response.headers.get("Content-Type", "").startswith(NO_DOCUMENTS):
             for name in FOR_DOCUMENTS:
                 del response[name]
-        # A stream's pieces must go out as they come.
+        # The pieces of a stream must be sent as they arrive.
         if response.streaming or request.method not in ("GET", "HEAD"):
             return response
         return super().process_response(request, response)
 
 
 class CarefulResponseMiddleware:
-    """Answer to our own host names only, out of every cache, with cookies fit for the scheme."""
+    """Answers only for the console's own host names, forbids caching, and makes cookies secure."""
 
     def __init__(self, get_response: GetResponse) -> None:
         self.get_response = get_response
 
     def __call__(self, request: ConsoleRequest) -> HttpResponseBase:
-        # Raises when the host name is not one of ours, before anything is done for it.
+        # Raises for a host name that is not the console's, before anything is done for it.
         request.get_host()
         response = self.get_response(request)
-        # What is the same for everybody says so itself.
+        # An answer that is the same for every user sets the header itself.
         response.setdefault("Cache-Control", "no-store")
         if request.is_secure():
             for cookie in response.cookies.values():
@@ -119,7 +124,7 @@ class CarefulResponseMiddleware:
 
 
 class ZoneMiddleware:
-    """Tell times as the reader's clock does, which their browser has named in a cookie."""
+    """Shows times in the zone of the reader's clock, which the browser has stored in a cookie."""
 
     def __init__(self, get_response: GetResponse) -> None:
         self.get_response = get_response
@@ -133,16 +138,16 @@ def _zone(name: str) -> tzinfo:
     try:
         return ZoneInfo(name)
     except (ValueError, OSError, KeyError):
-        # None was named, or one that is not known here.
+        # No zone is given, or one that is not known here.
         return UTC
 
 
 class FormsMiddleware(CsrfViewMiddleware):
-    """Take forms of our own pages only, by their token.
+    """Accepts forms of the console's own pages only, by their CSRF token.
 
-    Where only the token is wrong, and the browser says that the page is ours, somebody has signed
-    in or out since it was made. Nothing is done then, as they may be somebody else now; but the
-    view answers, so that what was typed comes back with a new token.
+    If only the token is wrong, and the browser says that the page is the console's own, somebody
+    has signed in or out since the page was made. The change is then refused, as the user may be
+    another one now. The view still answers, so that what was typed is returned with a new token.
     """
 
     def process_view(self, request: HttpRequest, *view: Any) -> HttpResponseForbidden | None:
@@ -150,7 +155,7 @@ class FormsMiddleware(CsrfViewMiddleware):
         refusal = super().process_view(request, *view)
         own = f"{request.scheme}://{request.get_host()}"
         if refusal and request.headers.get("Origin") in (own, *settings.CSRF_TRUSTED_ORIGINS):
-            # One that came back because nobody was signed in is meant for who signs in then.
+            # A form returned because nobody was signed in is meant for the user who signs in next.
             is_awaited = "waits_for_sign_in" in request.POST
             request.is_out_of_date = not is_awaited  # type: ignore[attr-defined]
             return None
@@ -158,14 +163,14 @@ class FormsMiddleware(CsrfViewMiddleware):
 
 
 class ProblemMiddleware:
-    """Tell what the management API refused, wherever the view itself did not."""
+    """Shows what the management API refused, if the view itself did not."""
 
     def __init__(self, get_response: GetResponse) -> None:
         self.get_response = get_response
 
     def __call__(self, request: ConsoleRequest) -> HttpResponseBase:
-        # Django bounds what it keeps of a form, but not the files that it would put on disk for it:
-        # here nobody is known yet, and nothing of it was read.
+        # Django bounds what it keeps of a form in memory, but not the files that it would write to
+        # disk. So large bodies are refused before they are read, and before the user is known.
         if int(request.META.get("CONTENT_LENGTH") or 0) > settings.DATA_UPLOAD_MAX_MEMORY_SIZE:
             return too_large(request)
         response = self.get_response(request)
@@ -176,7 +181,7 @@ class ProblemMiddleware:
 
 
 class SignInMiddleware:
-    """Let only the signed in pass, and hand the view the API as they see it."""
+    """Lets only signed-in users pass, and gives the view the API as they see it."""
 
     def __init__(self, get_response: GetResponse) -> None:
         self.get_response = get_response
@@ -196,8 +201,8 @@ class SignInMiddleware:
             return None
         sign_in = sessions.present(request)
         if sign_in is None:
-            # A form that was sent after signing out elsewhere comes back with what was typed: its
-            # view finds that the API refuses whoever has no key, as it does one that was revoked.
+            # A form that was sent after signing out elsewhere is returned with what was typed. The
+            # view finds that the API refuses a request without a key, like one with a revoked key.
             request.api = ManagementAPI("")
             if request.method == "POST":
                 return None
@@ -217,34 +222,42 @@ class SignInMiddleware:
 
 
 def _channel(request: ConsoleRequest, project_id: str) -> str:
-    """With the mark of what the page will have seen: noted before anything is read for it."""
+    """Return the address of the live channel, with the mark that this page will have seen.
+
+    It must be called before anything is read for the page.
+    """
     url = reverse("project_changes", args=[project_id]) if project_id else reverse("changes")
     seen = changes.mark(request.api.changes, project_id)
     return f"{url}?seen={seen}" if seen else url
 
 
-# Whom a page was made for, by the mark of the sign-in: htmx sends it with all it asks. A form that
-# came back to be sent once more is the newer of the two.
+# Where a request names the sign-in that its page was made for, by its mark. htmx sends the header
+# with every request. The field counts first: a form that was returned is newer than its page.
 OF_PAGE, OF_FORM = "Perch-Sign-In", "signed_in_as"
 
 
 def _is_of_another(request: ConsoleRequest, sign_in: sessions.SignIn) -> bool:
-    """Whether a page that is open since before asks, as all tabs have one cookie: it would do and
-    show under one name what is another's."""
+    """Whether the page that sends the request was made for another user.
+
+    All tabs share one cookie, so the page would show and do things under the wrong name.
+    """
     if "waits_for_sign_in" in request.POST:
         return False
     made_for = request.POST.get(OF_FORM) or request.headers.get(OF_PAGE) or sign_in.mark
     if made_for == sign_in.mark:
         return False
-    # What was typed comes back, with what is to be said of it.
+    # A form that is out of date goes to its view, which returns it with what was typed.
     return not (OF_FORM in request.POST and request.is_out_of_date)
 
 
 def _is_by_a_person(request: ConsoleRequest) -> bool:
-    """Not by a page that was left open and renews itself: that keeps no session awake."""
+    """Whether a person sent the request, and not an open page that renews itself.
+
+    Only requests of persons keep the session awake.
+    """
     if request.method not in ("GET", "HEAD") or request.htmx.boosted:
         return True
     if request.htmx:
         return bool(request.htmx.target == "dialog")
-    # Older browsers do not tell.
+    # Older browsers do not send this header.
     return request.headers.get("Sec-Fetch-Mode", "navigate") == "navigate"

@@ -1,7 +1,7 @@
-"""What is told once, on the page that comes next: in a cookie of its own.
+"""Messages that are shown once, on the next page. They are stored in a cookie of their own.
 
-In the session's, each page that shows some would write back the session as it was when the page was
-asked for, and so undo a switch, or a sign-in, that another tab has made meanwhile.
+If they were in the session's cookie, each page that shows one would write back the session as it
+was when the page was requested. That could undo a sign-in or a switch in another tab.
 """
 
 from django.contrib.messages.storage.cookie import CookieStorage
@@ -12,6 +12,6 @@ class NoticeStorage(CookieStorage):
     cookie_name = "perch_notices"
 
     def _update_cookie(self, encoded_data: str | None, response: HttpResponse) -> None:
-        """Where there is none and was none, nothing is sent."""
+        """Send no cookie if there are no messages and were none."""
         if encoded_data or self.cookie_name in self.request.COOKIES:
             super()._update_cookie(encoded_data, response)  # type: ignore[misc]

@@ -1,9 +1,9 @@
-"""One-time links to sign in with: made by `manage.py up` and `manage.py sign_in_link` on this
-machine, and good for one sign-in within minutes.
+"""One-time links to sign in with. `manage.py up` and `manage.py sign_in_link` make them on this
+machine. Each is good for one sign-in within minutes.
 
-A link holds a random code. What the code stands for, an API key, waits in a file that is named
-after the code's hash, in the folder `links` of the console's own directory: who can write there
-could read the key anyway. The one who removes the file is the one who signs in.
+A link holds a random code. The API key that it stands for is in a file named after the code's hash,
+in the directory `links` of the console's state directory. An account that can write there could
+read the key anyway. The request that succeeds in removing the file may sign in.
 """
 
 import hashlib
@@ -19,12 +19,12 @@ LONGEST_FILE = 4096  # bytes
 
 
 def key_of(code: str) -> str:
-    """The API key that the link is for; "" where it was used already, or its time is over."""
+    """Return the API key that the link stands for; "" if it was used already or has expired."""
     return _read(_file(code))
 
 
 def use_up(code: str) -> bool:
-    """Whether nobody has before: of several at once one has."""
+    """Use the link. Returns True for only one of several callers, and False if it was used."""
     try:
         _file(code).unlink()
     except OSError:

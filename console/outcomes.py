@@ -1,5 +1,5 @@
-"""What the operations on a page have come to: what is under way, which failures still matter, and
-whose they are. The one place for these words; pages and live regions take them from here."""
+"""The outcome of a page's operations: which are under way, which failures still matter, and what
+failed. All pages and live regions take these words from here."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -17,20 +17,21 @@ from console.statuses import (
 )
 from console.templatetags.console_tags import duration
 
-# An older failure is history: it stands in the list.
+# An older failure is not mentioned any more; it is still in the list.
 LATELY = timedelta(days=1)
-# An operation takes tens of milliseconds, a large copy minutes: from here on, say for how long.
+# From this duration on, an unfinished operation's duration is shown. Most operations take tens of
+# milliseconds; a large copy takes minutes.
 LONG = timedelta(seconds=20)
-# What the API says of a member of a chain that never began, because one before it failed.
+# The API's error for an operation of a chain that never began, as an earlier one failed.
 NEVER_BEGAN = re.compile(r"not run: the operation (?P<id>[\w-]+)")
-# They make what they are about, so that nothing of it may be listed when they fail.
+# These create what they are about, so if they fail, it may be in no list.
 MAKES_BRANCH = frozenset({"create_branch", "create_timeline"})
 DELETES = frozenset({"delete_timeline", "delete_tenant"})
 
 
 @dataclass(frozen=True)
 class There:
-    """The ids of what there is now; None where the page has not read them."""
+    """The ids of what exists now; None for what the page has not read."""
 
     endpoints: frozenset[str] | None = None
     branches: frozenset[str] | None = None
@@ -43,7 +44,7 @@ class There:
         )
 
     def has_gone(self, operation: Operation) -> bool:
-        """Whether what the operation is about exists no more."""
+        """Whether the endpoint or branch that the operation is about does not exist any more."""
         if operation.endpoint_id and self.endpoints is not None:
             return operation.endpoint_id not in self.endpoints
         is_maker = operation.action in MAKES_BRANCH
@@ -57,12 +58,12 @@ NOT_READ = There()
 
 @dataclass(frozen=True)
 class Failure:
-    """An operation that failed itself, and nothing has put right since."""
+    """An operation that failed itself, and whose failure nothing has corrected since."""
 
-    # Its id; the operation itself where the page has read it.
+    # The operation is None if the page has not read it.
     operation_id: str
     operation: Operation | None
-    # What the API says of it.
+    # The error as the API words it.
     error: str
     at: datetime | None
 
@@ -72,7 +73,7 @@ class Failure:
 
     @property
     def target_id(self) -> str:
-        """What it was about: an endpoint's id or a branch's; "" where it does not say."""
+        """The id of the endpoint or branch that it was about; "" if not known."""
         if self.operation is None:
             return ""
         return self.operation.endpoint_id or self.operation.branch_id
@@ -80,12 +81,12 @@ class Failure:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a page says of its operations in one line."""
+    """What a page says about its operations, in one line."""
 
     unfinished: int = 0
-    # Milliseconds since the first of those was asked for, where that is long ago.
+    # Milliseconds since the oldest unfinished one was created; None if that is not long ago.
     lasting_ms: int | None = None
-    # The newest first; None where the page cannot know which of them still matter.
+    # The newest first; None if the page cannot know which failures still matter.
     failures: Sequence[Failure] | None = ()
 
     @property
@@ -98,7 +99,7 @@ class Outcome:
 
     @property
     def ending(self) -> str:
-        """What a screen reader is told once nothing is under way any more."""
+        """The announcement for screen readers once no operation is under way any more."""
         if self.failures is None:
             return "Nothing shown here is in progress any more."
         if not self.failures:
@@ -114,8 +115,10 @@ NOTHING = Outcome()
 
 
 def outcome(operations: Iterable[Operation], there: There | None = NOT_READ) -> Outcome:
-    """`operations` come newest first, as the API lists them; without `there` they are but some, and
-    whether their failures still matter is not known."""
+    """Return the outcome of `operations`, which are in the API's order, the newest first.
+
+    `there` is None if they are only a selection: which failures still matter is then not known.
+    """
     shown = list(operations)
     unfinished = [operation for operation in shown if is_unfinished(operation)]
     return Outcome(
@@ -126,13 +129,13 @@ def outcome(operations: Iterable[Operation], there: There | None = NOT_READ) -> 
 
 
 def lasting_words(operation: Operation) -> str:
-    """For how long an unfinished operation has been known, where that is long: “for 40 s”."""
+    """Return how long an unfinished operation has existed, as “for 40 s”; "" if that is short."""
     lasting = _lasting_ms([operation]) if is_unfinished(operation) else None
     return f"for {duration(lasting)}" if lasting else ""
 
 
 def not_run_for(operation: Operation) -> str:
-    """The id of the operation by whose failure this one never began; "" where there is none."""
+    """Return the id of the operation whose failure kept this one from beginning; "" if none did."""
     found = (
         NEVER_BEGAN.match(operation.error) if operation_status(operation).tone == "bad" else None
     )
@@ -140,7 +143,7 @@ def not_run_for(operation: Operation) -> str:
 
 
 def shown_status(operation: Operation) -> Status:
-    """Its status, where one that never began is not said to have gone wrong itself."""
+    """Return the status to show: an operation that never began is not shown as failed itself."""
     return NOT_RUN if not_run_for(operation) else operation_status(operation)
 
 
@@ -167,7 +170,7 @@ def _standing(newest_first: Sequence[Operation], there: There) -> list[Failure]:
         culprit = by_id.get(culprit_id)
         about = culprit or operation
         is_over = (
-            # Done since, or tried again and failed again: that is the failure to tell of.
+            # It succeeded later, or was repeated and failed again: then the later failure counts.
             _what(about) in settled
             or there.has_gone(about)
             or (about.branch_id in deleted and about.action not in DELETES)
@@ -182,5 +185,5 @@ def _standing(newest_first: Sequence[Operation], there: There) -> list[Failure]:
 
 
 def _what(operation: Operation) -> tuple[str, str]:
-    """What it does and to what: the same thing again counts as another try."""
+    """Return the operation's action and target. Another operation with the same is a repetition."""
     return operation.action, operation.endpoint_id or operation.branch_id

@@ -1,4 +1,4 @@
-"""Parts of a page that it can do without, where the API does not answer for them."""
+"""Parts of a page that the page can do without, if the API does not answer for them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,17 +8,17 @@ from console.api_errors import APIError, Forbidden, NotOffered, Unauthorized
 from console.api_results import Page
 
 A = TypeVar("A")
-# Of what is only read.
+# Of a container that is only read.
 Item = TypeVar("Item", covariant=True)
 
 
 @dataclass(frozen=True)
 class Part(Generic[Item]):
-    """What there is to show, or why there is nothing."""
+    """The items to show, or the problem that kept them from being read."""
 
     items: Sequence[Item]
     problem: APIError | None = None
-    # Whether there is more than was asked for.
+    # Whether there are more items than were requested.
     is_cut: bool = False
 
     @property
@@ -27,8 +27,10 @@ class Part(Generic[Item]):
 
 
 def first_problem(*parts: Part[Any]) -> APIError | None:
-    """Why the first of those failed that did: not all servers have them all, and not every key may
-    see them, of which a page that can do without says nothing."""
+    """Return the problem of the first part that has one worth showing.
+
+    A part that the server lacks, or that the key may not see, is not worth showing.
+    """
     problems = (one.problem for one in parts)
     return next(
         (one for one in problems if not isinstance(one, NotOffered | Forbidden | None)), None
@@ -36,8 +38,10 @@ def first_problem(*parts: Part[Any]) -> APIError | None:
 
 
 def part(call: Callable[[], Sequence[A] | Page[A]]) -> Callable[[], Part[A]]:
-    """The call, for `side_by_side`, with its failure as an answer. Who is not signed in any more
-    is told so by the whole page."""
+    """Return the call, for `side_by_side`, as one that returns its failure instead of raising it.
+
+    Unauthorized is still raised, because it concerns the whole page.
+    """
 
     def tried() -> Part[A]:
         try:

@@ -1,4 +1,4 @@
-"""Postgres's own types by their numbers, which are the same everywhere (pg_type.dat)."""
+"""The names of Postgres's built-in types by OID, which are the same everywhere (pg_type.dat)."""
 
 TYPES = {
     16: "boolean", 17: "bytea", 18: "char", 19: "name", 20: "bigint", 21: "smallint",
@@ -17,12 +17,12 @@ TYPES = {
     1182: "date[]", 1185: "timestamptz[]", 1231: "numeric[]", 199: "json[]", 2951: "uuid[]",
     3807: "jsonb[]",
 }  # fmt: skip
-# Shown to the right, as figures are.
+# Values of these types are aligned to the right.
 NUMBERS = frozenset(
     {"bigint", "smallint", "integer", "real", "double precision", "numeric", "money", "oid"}
 )
 
 
 def type_name(oid: object) -> str:
-    """ "" for a type that somebody has made, whose name the answer does not have."""
+    """Return the name of a type; "" for a user-defined one, whose name the answer lacks."""
     return TYPES.get(oid, "") if isinstance(oid, int) else ""

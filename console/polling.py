@@ -1,4 +1,4 @@
-"""Live regions: the part of a page that renews itself while an operation in it is unfinished."""
+"""Live regions: parts of a page that renew themselves while an operation in them is unfinished."""
 
 import hashlib
 import re
@@ -15,29 +15,29 @@ from console.api_operations import Operation
 from console.outcomes import NOT_READ, NOTHING, Outcome, There, outcome
 from console.request import ConsoleRequest
 
-# htmx's own: "this poll has come to its end".
+# The status that makes htmx stop polling.
 STOP_POLLING = 286
 
-# (from the how-manieth poll on, the pause before the next): an operation usually takes well
-# under a second, and one that does not has no need of a hurried watcher.
+# (number of the poll from which on this holds, the pause before the next). An operation usually
+# takes well under a second. One that takes longer need not be watched as closely.
 PACES = ((40, "5s"), (12, "1s"), (2, "500ms"), (0, "250ms"))
 PACE_AFTER_A_PROBLEM = "5s"
 
-# In the address of the region that is asked for after a change: the newest operation before it.
+# A parameter of the region's address after a change: the newest operation before that change.
 KNOWN = "known"
 
 
 @dataclass(frozen=True)
 class Polling:
-    """When and where the region asks again; with `every` empty it doesn't."""
+    """When and where the region polls again; if `every` is empty, it does not."""
 
-    # The region's own address, and the one of its next turn.
+    # The address of the region, and that of its next poll.
     region_url: str
     next_url: str = ""
     every: str = ""
-    # What the operations shown have come to.
+    # The outcome of the operations shown.
     outcome: Outcome = NOTHING
-    # What a screen reader is told when the last operation has ended.
+    # The announcement for screen readers once the last operation has ended.
     ending: str = ""
     problem: APIError | None = None
     sign_in_url: str = ""
@@ -51,14 +51,16 @@ def polling(
     operations: Iterable[Operation],
     there: There | None = NOT_READ,
 ) -> Polling:
-    """The polling of a region at `url` that shows `operations`, the newest first; `there` is what
-    they may be about, None where they are but some."""
+    """Return the polling of a region at `url` that shows `operations`, the newest first.
+
+    `there` is what they may be about; None if they are only a selection.
+    """
     shown = list(operations)
     found = outcome(shown, there)
     newest = shown[0].id if shown else ""
     turn = _turn(request)
     if not found.unfinished:
-        # What its reader asked for may have ended before the page saw it begin.
+        # The operation of the reader's change may have ended before the page saw it.
         has_ended = turn or newest != request.GET.get(KNOWN, newest)
         return Polling(url, outcome=found, ending=found.ending if has_ended else "", newest=newest)
     pace = next(pause for since, pause in PACES if turn >= since)
@@ -66,13 +68,16 @@ def polling(
 
 
 View = Callable[..., HttpResponse]
-# Of a request and what its address names: what a page shows, and the polling of its region.
+# Takes a request and the ids in its address. Returns what the page shows, and its region's polling.
 Contents = Callable[..., tuple[Mapping[str, Any], Polling]]
 
 
 def page_and_region(contents: Contents, page: str, region: str) -> tuple[View, View]:
-    """The views of a live page: of the whole, and of its region alone, by their templates. The
-    page's includes the region's; the second view's address is the one that the polling names."""
+    """Make the two views of a live page: the whole page, and its region alone.
+
+    `page` and `region` are their templates; the page's must include the region's. The address of
+    the second view must be the one that the polling names.
+    """
 
     @require_safe
     def show(request: ConsoleRequest, **ids: str) -> HttpResponse:
@@ -90,15 +95,15 @@ def page_and_region(contents: Contents, page: str, region: str) -> tuple[View, V
 def render_live(
     request: ConsoleRequest, template: str, context: Mapping[str, Any], state: Polling
 ) -> HttpResponse:
-    """The region alone, as its own URL answers; nothing where the page shows just that."""
+    """Render the region alone; 304 without a body if the page shows the same already."""
     status = 200 if state.every else STOP_POLLING
     answer = render(request, template, {**context, "polling": state, "fragment": True})
     answer.status_code = status
     return _unless_shown(request, answer)
 
 
-# In a region, what is another each time it is written though it shows the same: the tokens of its
-# forms, the count of its polls, and times, which move on by themselves in the browser.
+# The parts of a region that differ each time although it shows the same: the tokens of its forms,
+# the number of the poll, and times, which the browser keeps up to date itself.
 PASSING = re.compile(
     rb'(?<= name="csrfmiddlewaretoken" value=")\w+|(?<= name="once" value=")[^"]*'
     rb'|(?<=[?&;]n=)\d+|<p id="announce".*?</p>|(?<=>)[^<]*(?=</time>)',
@@ -107,10 +112,10 @@ PASSING = re.compile(
 
 
 def _unless_shown(request: ConsoleRequest, answer: HttpResponse) -> HttpResponse:
-    """The answer, with a mark of what it shows; without a body where the page has that mark."""
+    """Add an ETag for what is shown to the answer; make it a 304 if the page has that ETag."""
     digest = hashlib.sha256(PASSING.sub(b"", answer.content)).hexdigest()[:20]
     tag = f'"{digest}"'
-    # Packing it makes the mark a weak one.
+    # Compression makes the ETag weak.
     if request.headers.get("If-None-Match", "").removeprefix("W/") == tag:
         answer = HttpResponseNotModified()
     answer["ETag"] = tag
@@ -120,8 +125,8 @@ def _unless_shown(request: ConsoleRequest, answer: HttpResponse) -> HttpResponse
 def render_problem(
     request: ConsoleRequest, problem: APIError, *, sign_in_url: str = ""
 ) -> HttpResponse:
-    """What replaces only the region's status line when a poll fails: the rest stays as it was."""
-    # Where a server is being started anew, what stands before it may answer in its place.
+    """Render a problem of a poll. It replaces only the region's status line; the rest stays."""
+    # While a server restarts, a reverse proxy in front of it may answer 404 in its place.
     over = isinstance(problem, NotFound) and problem.is_told
     state = Polling(
         region_url=request.path,
@@ -133,7 +138,7 @@ def render_problem(
     answer = render(request, "_poll.html", {"polling": state})
     answer["HX-Retarget"] = "#poll"
     answer["HX-Reswap"] = "morph"
-    # Who asks for a whole page, as a search does, selects the region out of it.
+    # Undo the selection of the region, which a request for a whole page has, such as a search.
     answer["HX-Reselect"] = "unset"
     answer["HX-Trigger"] = "perch:gone" if over else "perch:problem"
     return _unless_shown(request, answer)

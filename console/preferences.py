@@ -1,5 +1,7 @@
-"""What a reader has chosen for this browser: how pages look, and whether single keys do something.
-In a cookie each, which hold nothing else; the server reads them, so that no page flashes."""
+"""The preferences of a reader in this browser: the theme, and whether single keys are shortcuts.
+
+Each is in a cookie of its own. The server reads them, so that no page is drawn twice.
+"""
 
 from django import forms
 from django.http import HttpRequest, HttpResponse
@@ -23,7 +25,7 @@ class PreferencesForm(forms.Form):
 
 
 def theme(request: HttpRequest) -> str:
-    """ "light", "dark", or "" for what the system prefers."""
+    """Return "light", "dark", or "" for the system's preference."""
     chosen = request.COOKIES.get(THEME, "")
     return chosen if chosen in THEMES else ""
 
@@ -33,7 +35,7 @@ def has_shortcuts(request: HttpRequest) -> bool:
 
 
 def keep(answer: HttpResponse, form: PreferencesForm) -> None:
-    """What was chosen, once validated; what is the default leaves no cookie."""
+    """Store the choices, once the form is validated. A default is stored by deleting the cookie."""
     _keep(answer, THEME, form.cleaned_data["theme"])
     _keep(answer, SHORTCUTS, "" if form.cleaned_data["shortcuts"] else "off")
 

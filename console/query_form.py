@@ -1,4 +1,4 @@
-"""The form of the query page: where, as whom, what, and within which bounds."""
+"""The form of the query page: the database, the role, the SQL and its limits."""
 
 from collections.abc import Iterable, Sequence
 
@@ -7,7 +7,7 @@ from django import forms
 from console.api_results import Branch, Database, Endpoint
 from console.forms import OpenChoiceField, offer
 
-# Seconds that each statement may take, and unless somebody says otherwise.
+# The choices for the most seconds that a statement may take, and the default.
 TIMES = (10, 30, 60, 300)
 USUALLY = 30
 
@@ -47,7 +47,7 @@ class QueryForm(forms.Form):
         return [self["database"], self["role"]]
 
     def offer_branches(self, branches: Iterable[Branch], endpoints: Iterable[Endpoint]) -> None:
-        """Those that an endpoint leads to, the default first."""
+        """Offer the branches that have an endpoint, the default branch first."""
         reached = {endpoint.branch_id for endpoint in endpoints}
         found = sorted(branches, key=lambda branch: not branch.default)
         offer(
@@ -57,7 +57,7 @@ class QueryForm(forms.Form):
         )
 
     def offer_place(self, databases: Sequence[Database], roles: Sequence[str]) -> None:
-        """What the branch has; the databases' first owner unless somebody else was asked for."""
+        """Offer the databases and roles. The default role is the first owner of a database."""
         offer(self, "database", ((one.name, one.name) for one in databases))
         offer(self, "role", ((role, role) for role in roles))
         owners = [one.owner_name for one in databases if one.owner_name in roles]

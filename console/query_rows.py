@@ -1,4 +1,4 @@
-"""What the query page shows: results cut to what can be read, and an error's place in the SQL."""
+"""What the query page shows: results, shortened for reading, and the position of an error."""
 
 import json
 import re
@@ -9,8 +9,8 @@ from itertools import zip_longest
 from console.sql_over_http import Column, Query, Result, SqlFailed
 from console.sql_statements import Statement
 
-# What is shown: rows of a result, characters of a value, and of all that is on a page. However
-# little is in a cell, it takes its time, and counts as so many at least.
+# The most that is shown: rows of a result, characters of a value, and characters of a page. Each
+# cell counts as at least LEAST_CELL characters, because even a short one takes time to draw.
 MOST_ROWS, LONGEST_VALUE, MOST_CHARACTERS, LEAST_CELL = 500, 1000, 400_000, 20
 EXPLAIN = "EXPLAIN "
 WORD = re.compile(r"\w+|\S|$")
@@ -21,7 +21,7 @@ class Cell:
     text: str
     is_null: bool = False
     is_number: bool = False
-    # How many characters there are, where the text is only the first of them.
+    # The number of characters, if the text is only the first of them; otherwise 0.
     whole: int = 0
 
 
@@ -31,11 +31,11 @@ class ShownResult:
     row_count: int | None
     columns: Sequence[Column]
     rows: Sequence[Sequence[Cell]]
-    # How many rows came; more than `rows` where only the first are shown.
+    # How many rows were received. `rows` are fewer if only the first are shown.
     came: int
-    # The statement that it answers, where there are several.
+    # The statement of this result, if there are several.
     statement: str = ""
-    # Characters that it takes of the page.
+    # How many characters of the page it takes.
     size: int = 0
 
     @property
@@ -52,7 +52,7 @@ class ShownResult:
 
 
 def all_shown(results: Sequence[Result], statements: Sequence[str] = ()) -> list[ShownResult]:
-    """As much of each as there is room for on one page, beside those before it."""
+    """Return what is shown of each result. Earlier ones use up the page's room first."""
     found, room = [], MOST_CHARACTERS
     for result, statement in zip_longest(results, statements[: len(results)], fillvalue=""):
         assert isinstance(result, Result)
@@ -86,13 +86,13 @@ def _cell(value: str | None, is_number: bool) -> Cell:
 
 @dataclass(frozen=True)
 class Mark:
-    """Where in what was typed an error is: its line, in three parts."""
+    """The position of an error in what was typed: its line, in three parts."""
 
     line: int
     before: str
     marked: str
     after: str
-    # From and to, in characters of what was typed.
+    # The range, in characters of what was typed.
     start: int
     end: int
 
@@ -100,7 +100,7 @@ class Mark:
 def mark_of(
     failure: SqlFailed, typed: str, statements: Sequence[Statement], *, prefix: str = ""
 ) -> Mark | None:
-    """None where Postgres does not say where, or it is in no statement that was typed."""
+    """Return the position of the error; None if Postgres gives none, or none in what was typed."""
     place = failure.position - 1 - len(prefix)
     if not 0 <= failure.statement < len(statements) or failure.position < 1 or place < 0:
         return None
@@ -122,7 +122,7 @@ def mark_of(
     )
 
 
-# Looking around: with the role's own rights, by SQL like any other.
+# The table browser. It uses the role's own rights, by SQL like any other.
 
 TABLES = Query("""\
 SELECT n.nspname, c.relname, c.relkind
@@ -148,17 +148,17 @@ KINDS = {"v": "view", "m": "materialized view", "f": "foreign table", "p": "part
 class Table:
     schema: str
     name: str
-    # "" for an ordinary one.
+    # "" for an ordinary table.
     kind: str
 
     @property
     def value(self) -> str:
-        """As its button sends it."""
+        """The value of the table's button."""
         return json.dumps([self.schema, self.name])
 
 
 def read_table(value: str) -> Table | None:
-    """What a button sent."""
+    """Read the value of a table's button; None if it is invalid."""
     try:
         schema, name = json.loads(value)
     except (ValueError, TypeError, RecursionError):
@@ -168,7 +168,7 @@ def read_table(value: str) -> Table | None:
 
 
 def look_at(table: Table) -> list[Query]:
-    """Its columns, and its first rows."""
+    """Return the queries for a table's columns and for its first rows."""
     name = f"{_quoted(table.schema)}.{_quoted(table.name)}"
     return [
         Query(COLUMNS, (table.schema, table.name)),

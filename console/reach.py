@@ -1,15 +1,15 @@
-"""What the key that is signed in may not do, said before it is tried. The API has the last word."""
+"""Says in advance what the signed-in key may not do. In the end, the API decides."""
 
 from console import sessions
 from console.request import ConsoleRequest
 
 READ_ONLY = "You are signed in with a read-only key: it changes nothing, and sees no password."
-# The pages whose forms concern the whole account, by the beginning of their names.
+# The pages whose forms concern the whole account, by the beginning of the names of their URLs.
 OF_THE_ACCOUNT = ("project_create", "project_delete", "api_key_", "webhook_")
 
 
 def out_of_reach(request: ConsoleRequest) -> str:
-    """Why the form at this address is of no use to the key; "" where it may be."""
+    """Return why the key cannot use the form at this address; "" if it may be able to."""
     sign_in = sessions.present(request)
     if sign_in is None or request.resolver_match is None:
         return ""

@@ -8,12 +8,12 @@ from console.management_api import ManagementAPI
 
 class ConsoleRequest(HttpRequest):
     htmx: HtmxDetails
-    # The management API as the signed-in user; absent on public pages. Nobody is signed in where
-    # a form was sent after signing out: then all that it is asked raises Unauthorized.
+    # The management API as the signed-in user; absent on public pages. If a form was sent after
+    # signing out, nobody is signed in: every call then raises Unauthorized.
     api: ManagementAPI
-    # Where a live page hears of changes.
+    # The address of the live channel, which reports changes to a live page.
     channel: str
-    # A person asks: the session does not lie idle.
+    # A person sent this request, so it keeps the session awake.
     keeps_awake: bool
-    # The form is of before somebody signed in or out: nothing is done for it.
+    # The form was made before a sign-in or sign-out, so it must not change anything.
     is_out_of_date: bool

@@ -1,4 +1,4 @@
-"""How a view answers: a form to fill in, a change made, a problem."""
+"""How views answer: with a form, with a change made, or with a problem."""
 
 import re
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -31,28 +31,28 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class FormPage:
-    """What stands around a form, on its own page or in a dialog."""
+    """What is shown around a form, on a page of its own or in a dialog."""
 
     title: str
     submit: str
     back: str
     intro: str = ""
-    # Says how to leave it alone.
+    # The label of the button that leaves the form without sending it.
     dismiss: str = "Cancel"
-    # The button's look says that there is no way back.
+    # The button looks dangerous, because the change cannot be undone.
     danger: bool = False
-    # Set where the form cannot be used: says what to do first.
+    # Why the form cannot be used, and what to do first; "" if it can be used.
     blocked: str = ""
-    # What goes with it, where something is deleted or replaced.
+    # What is lost, if something is deleted or replaced.
     losses: Sequence[Loss] = ()
-    # It changes nothing in the account: a key that is read-only may do it too.
+    # The form changes nothing in the account, so that a read-only key may use it.
     is_reading: bool = False
-    # What its request has in its body beside the fields, by where that goes; "" is not known.
+    # What the API's request has in its body besides the fields, by name; "" if not known.
     sent_too: Mapping[str, Any] = field(default_factory=dict)
 
 
 def show_form(request: ConsoleRequest, form: forms.Form, page: FormPage) -> HttpResponse:
-    """The form: as a page of its own, or for htmx as what goes into the dialog."""
+    """Show the form: on a page of its own or, for htmx, as the content of the dialog."""
     template = "_form.html" if request.htmx else "form.html"
     if not (page.blocked or page.is_reading or form.is_bound):
         page = replace(page, blocked=out_of_reach(request))
@@ -65,7 +65,7 @@ def show_form(request: ConsoleRequest, form: forms.Form, page: FormPage) -> Http
 def show_confirmation(
     request: ConsoleRequest, page: Callable[[], FormPage], do: Callable[[], HttpResponse]
 ) -> HttpResponse:
-    """A form that asks nothing but to go ahead: what is around it, and what going ahead does."""
+    """Ask for confirmation. `page` makes what is around the form, and `do` makes the change."""
     form = EmptyForm(request.POST if request.method == "POST" else None)
     if request.method == "POST" and form.is_valid():
         with problems_beside(form):
@@ -74,15 +74,17 @@ def show_confirmation(
 
 
 def _heading(request: ConsoleRequest) -> str:
-    """The element of a form's title: in a dialog the page behind it has the first heading. On a
-    page of its own a form is sent by htmx too."""
+    """Return the element for a form's title: h2 in a dialog, as the page behind it has the h1.
+
+    htmx also sends forms that are on a page of their own; those keep h1.
+    """
     at = urlsplit(request.htmx.current_url_abs_path or "").path if request.htmx else ""
     return "h1" if not request.htmx or at == request.path else "h2"
 
 
 @contextmanager
 def problems_beside(form: forms.Form, field: str = "") -> Generator[None]:
-    """Turn what the API refuses into an error of the form; of `field`, if it is one's fault."""
+    """Turn an `APIError` into an error of the form; of `field`, if that one is the cause."""
     try:
         yield
     except Unauthorized as problem:
@@ -92,19 +94,19 @@ def problems_beside(form: forms.Form, field: str = "") -> Generator[None]:
             form.add_error(at_fault, forms.ValidationError(words))
 
 
-# How the API words the values it cannot take:
+# How the API words values that it cannot accept:
 # “… invalid: endpoint.branch_id (field required); endpoint.name (…)”.
 INVALID = re.compile(r"(?P<path>[\w.]+) \((?P<why>.*?)\)(?:; |$)", re.DOTALL)
 
 # “branch already exists; branch_name:"dev"”.
 TAKEN = re.compile(r'(?P<kind>\w+) already exists; \w+_name:"(?P<name>[^"]*)"', re.IGNORECASE)
 
-# And of one value within a field: “settings.pg_settings.work_mem: must be …”.
+# How it words an error of one value within a field: “settings.pg_settings.work_mem: must be …”.
 NAMED = re.compile(r"(?P<path>\w+(?:\.[\w$]+)+): (?P<why>.*)", re.DOTALL)
 
 
 def _find_faults(form: forms.Form, field: str, problem: APIError) -> list[tuple[str | None, str]]:
-    """The fields to blame, None for the whole form, and what to say of each."""
+    """Return the fields at fault, None for the whole form, each with what to say about it."""
     _, invalid, complaints = problem.message.partition("invalid: ")
     found: list[tuple[str | None, str]] = []
     for complaint in INVALID.finditer(complaints if invalid else ""):
@@ -127,7 +129,7 @@ def _find_faults(form: forms.Form, field: str, problem: APIError) -> list[tuple[
 
 
 def _value_at_fault(form: forms.Form, words: str) -> tuple[str, str] | None:
-    """The field to blame for one value within it, and what to say of that."""
+    """Return the field at fault for one value within it, and what to say about the value."""
     named = NAMED.fullmatch(words)
     parts = named["path"].split(".") if named else []
     for place, part in enumerate(parts):
@@ -137,24 +139,24 @@ def _value_at_fault(form: forms.Form, words: str) -> tuple[str, str] | None:
     return None
 
 
-# As the API writes the names of its attributes: in lower case, of several words.
+# How the API writes the names of its attributes: words in lower case, joined by underscores.
 ATTRIBUTE = re.compile(r"\b[A-Za-z]+(?:_[a-z]+)+\b")
 
 
 def _attributes(form: forms.Form, words: str) -> list[tuple[str, str]]:
-    """The attributes that the words name, each with the field of the form that stands for it."""
+    """Return the attributes that the words name, each with the form's field for it."""
     written = ATTRIBUTE.findall(words)
     fields = [(name, FIELDS_OF_ATTRIBUTES.get(name.lower(), name.lower())) for name in written]
     return [(attribute, name) for attribute, name in fields if name in form.fields]
 
 
 def _in_plain_words(words: str) -> str:
-    """For where no form has a label for it."""
+    """Replace the API's names of attributes by words, if no field of a form has a label for it."""
     return ATTRIBUTE.sub(lambda name: WORDS_OF_ATTRIBUTES.get(name[0], name[0]), words)
 
 
 def _in_labels(form: forms.Form, words: str) -> str:
-    """The words, with the labels of the form's fields for the API's names of them."""
+    """Replace the API's names of attributes by the labels of the form's fields."""
     for attribute, name in _attributes(form, words):
         words = words.replace(attribute, f"“{form[name].label}”")
     return _in_plain_words(words)
@@ -163,16 +165,16 @@ def _in_labels(form: forms.Form, words: str) -> str:
 def show_secret(
     request: ConsoleRequest, template: str, context: Mapping[str, object]
 ) -> HttpResponse:
-    """The answer to a POST, and no redirect: it is the only place that holds the secret.
-    `template` is what goes into the dialog; as a page of its own it stands in `secret.html`."""
+    """Answer a POST without a redirect, as no other answer may hold the secret. `template` is the
+    content of the dialog; on a page of its own, `secret.html` includes it."""
     name = template if request.htmx else "secret.html"
     shown = {**context, "secret_template": template, "heading": _heading(request)}
     return render(request, name, shown)
 
 
 def choices(request: ConsoleRequest, call: Callable[[], list[T]]) -> list[T]:
-    """What a form has on offer. While sending one, doing without beats losing what was typed;
-    before, a failure is a page of its own."""
+    """Return the choices that a form offers. If they cannot be read, a form that was sent does
+    without them, so that what was typed is not lost. Otherwise the failure is raised."""
     try:
         return call()
     except APIError:
@@ -184,7 +186,7 @@ def choices(request: ConsoleRequest, call: Callable[[], list[T]]) -> list[T]:
 def done(
     request: ConsoleRequest, url: str, message: str = "", *, is_live: bool = True
 ) -> HttpResponse:
-    """The change is made: go to `url`, or if the browser is there already, renew what is live."""
+    """Answer after a change: go to `url` or, if the browser is there, renew its live region."""
     if message:
         messages.success(request, message)
     if not request.htmx:
@@ -201,7 +203,7 @@ def done(
 def act(
     request: ConsoleRequest, call: Callable[[], object], *, otherwise: str, message: str = ""
 ) -> HttpResponse:
-    """Do what one button asks, and go back to where it stands. A refusal is told there."""
+    """Do what a button asks for, and go back to its page. A refusal is shown there."""
     try:
         call()
     except Unauthorized:
@@ -213,7 +215,7 @@ def act(
 
 
 def back(request: ConsoleRequest, otherwise: str) -> str:
-    """Where the form says it came from, if that is within this site."""
+    """Return the address that the form names as its origin, if it is within this site."""
     came_from = request.POST.get("next") or request.GET.get("next") or ""
     return came_from if is_own_url(request, came_from) else otherwise
 
@@ -223,7 +225,7 @@ def is_own_url(request: ConsoleRequest, url: str) -> bool:
 
 
 def show_problem(request: ConsoleRequest, problem: APIError) -> HttpResponse:
-    """A page, a notice or a line that says what went wrong, and how to go on."""
+    """Show a problem and how to go on: as a page, as a notice, or in a region's status line."""
     if polling.is_poll(request):
         where = sign_in_url(request) if isinstance(problem, Unauthorized) else ""
         return polling.render_problem(request, problem, sign_in_url=where)
@@ -243,14 +245,14 @@ def show_problem(request: ConsoleRequest, problem: APIError) -> HttpResponse:
 
 
 def show_notices(request: ConsoleRequest, *, status: int) -> HttpResponse:
-    """The messages alone, wherever htmx meant to put its answer."""
+    """Show only the messages, wherever htmx would put its answer."""
     answer = render(request, "_notices.html", status=status)
     answer["HX-Reswap"] = "none"
     return answer
 
 
 def ask_to_sign_in(request: ConsoleRequest) -> HttpResponse:
-    """Without leaving a page that is open: what is on it stays."""
+    """Ask the user to sign in. For htmx, the open page stays, with everything on it."""
     if request.headers.get("Accept") == "text/event-stream":
         return HttpResponse(status=401)
     if not request.htmx:
@@ -260,7 +262,7 @@ def ask_to_sign_in(request: ConsoleRequest) -> HttpResponse:
 
 
 def _sign_in_again(why: str, then: str) -> SafeString:
-    """Signing in goes on elsewhere, so that what was typed stays here."""
+    """Link to the sign-in page in another tab, so that what was typed stays in this one."""
     return format_html(
         '{}. <a href="{}" target="_blank" rel="noopener">Sign in again</a>, then come back here '
         "and {}.",
@@ -271,20 +273,20 @@ def _sign_in_again(why: str, then: str) -> SafeString:
 
 
 def sign_in_url(request: ConsoleRequest) -> str:
-    """The sign-in page, returning afterwards to the page that is open now."""
+    """Return the address of the sign-in page that leads back to the present page."""
     query = urlencode({"next": _page_of(request)})
     return f"{reverse('sign_in')}?{query}"
 
 
 def words_beside(problem: APIError) -> str:
-    """As `spell_out`, beside what somebody has typed: that stays there while they sign in anew."""
+    """Like `spell_out`, but for a form: what was typed stays while the user signs in again."""
     if isinstance(problem, Unauthorized):
         return _sign_in_again(_sentence(problem.message), "send the form once more")
     return spell_out(problem)
 
 
 def spell_out(problem: APIError) -> str:
-    """The whole of a problem in one paragraph."""
+    """Return the whole problem as one paragraph."""
     if problem.speaks_for_itself:
         return f"{_sentence(problem.message)}."
     parts = [problem.title, problem.message, problem.advice]
@@ -298,7 +300,7 @@ def _sentence(words: str) -> str:
 
 
 def _page_of(request: ConsoleRequest) -> str:
-    """The page the browser shows: not a fragment of it, nor a button's address."""
+    """Return the page that the browser shows: neither a fragment nor a button's address."""
     if request.htmx:
         return request.htmx.current_url_abs_path or "/"
     if request.method == "GET":

@@ -1,4 +1,4 @@
-"""What the pages' tables show, row by row: API results joined and put into words."""
+"""The rows of the pages' tables: API results, joined and put into words."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from console.statuses import (
 @dataclass(frozen=True)
 class PgSettingRow:
     setting: PgSetting
-    # "" where the endpoint does not set it.
+    # The endpoint's own value; "" if it does not set one.
     own: str
 
 
@@ -38,16 +38,16 @@ PG_SETTING_ORDERS: Mapping[str, Order[PgSettingRow]] = {
 
 @dataclass(frozen=True)
 class Button:
-    """One press that changes an endpoint: which URL it posts to, and what it says."""
+    """A button that changes an endpoint: the URL that it posts to, and its label."""
 
     url_name: str
     label: str
-    # With the endpoint's id after it, the button's id on the page.
+    # The button's id on the page is this name with the endpoint's id after it.
     name: str
-    # Where the URL switches something: "on" or "off".
+    # For a URL that switches something: "on" or "off".
     to: str = ""
     look: str = ""
-    # Whether it is asked for once more before it is done.
+    # Whether the user is asked to confirm first.
     asks: bool = False
 
 
@@ -67,12 +67,12 @@ class EndpointRow:
     # "starting…" and the like; "" when nothing is pending.
     pending: str
     branch_name: str
-    # The state it is in once nothing is pending any more.
+    # The state that it will be in once nothing is pending.
     heading: Status
 
     @property
     def power(self) -> Button:
-        """The one button beside the menu: what is begun already is not offered again."""
+        """The button beside the menu. It does not offer what has already begun."""
         return {STOPPED: ENABLE, ACTIVE: SUSPEND}.get(self.heading, START)
 
     @property
@@ -85,7 +85,7 @@ class EndpointRow:
 
     @property
     def since(self) -> datetime | None:
-        """Since when it is in its state, where the server tells."""
+        """Since when it has been in its state; None if the server does not say."""
         if self.state is STOPPED:
             return None
         is_active = self.state is ACTIVE
@@ -113,7 +113,7 @@ class EndpointRow:
         return f"{seconds} s" if rest else f"{whole_minutes} min"
 
 
-# Of what is in its list, the order; the first is the usual one.
+# The orders of a list of endpoints; the first is the default.
 ENDPOINT_ORDERS: Mapping[str, Order[EndpointRow]] = {
     "oldest": Order("Oldest first", lambda row: _made(row.endpoint)),
     "newest": Order("Newest first", lambda row: _made(row.endpoint), reverse=True),
@@ -151,7 +151,7 @@ class OperationRow:
     name: str
     status: Status
     branch_name: str
-    # Milliseconds; of an unfinished operation so far. None where nobody knows.
+    # Milliseconds; so far, if it is unfinished. None if not known.
     duration_ms: int | None
 
     @property
@@ -160,7 +160,7 @@ class OperationRow:
 
     @property
     def went_wrong(self) -> bool:
-        """Whether its error tells of a failure, be it of an attempt, and not of its cancelling."""
+        """Whether its error is that of a failure, even if of one attempt, and not of a cancel."""
         return self.status.tone == "bad" or self.status.value in ("scheduling", "running")
 
 
@@ -182,7 +182,7 @@ def operation_rows(
 
 def _duration_ms(operation: Operation) -> int | None:
     if is_unfinished(operation):
-        # The two machines' clocks may differ; never show a time before the beginning.
+        # The clocks of console and server may differ: a negative duration is never shown.
         end: datetime | None = datetime.now(UTC)
     elif operation.total_duration_ms is not None:
         return operation.total_duration_ms
@@ -194,7 +194,7 @@ def _duration_ms(operation: Operation) -> int | None:
 
 
 def url_or_none(name: str, *ids: str) -> str:
-    """ "" where no page of ours can have such an id: that of a server that makes them otherwise."""
+    """Return the page's address; "" if an id, of a server that makes other ids, cannot be in it."""
     try:
         return reverse(name, args=ids)
     except NoReverseMatch:

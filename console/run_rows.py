@@ -1,4 +1,4 @@
-"""What the pages of runs show: a line of the list, and of one run why it failed and its log."""
+"""What the pages of runs show: the rows of the list, why a run failed, and the log of a run."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,19 +16,19 @@ from console.waterfall import span_of
 @dataclass(frozen=True)
 class RunRow:
     run: Run
-    # What was asked for, in words.
+    # What was requested, in words.
     title: str
-    # "" where no page of ours can have its id.
+    # "" if its id cannot be part of an address.
     url: str
     status: Status
     branch_name: str
     operations: Sequence[OperationRow]
-    # What is wrong with it although nothing has failed.
+    # What is wrong with it, although nothing has failed.
     warning: str = ""
 
     @property
     def error(self) -> str:
-        """What went wrong first; of what was cancelled, at whose request."""
+        """The first error; of a cancelled run, who requested the cancel."""
         culprit = self.run.culprit
         if culprit:
             return culprit.error
@@ -36,7 +36,7 @@ class RunRow:
 
     @property
     def went_wrong(self) -> bool:
-        """Whether its error tells of a failure, be it of an attempt, and not of its cancelling."""
+        """Whether its error is that of a failure, even if of one attempt, and not of a cancel."""
         return self.status.tone in ("bad", "pending") and self.status.value != "cancelling"
 
     @property
@@ -45,7 +45,7 @@ class RunRow:
 
     @property
     def lasting(self) -> str:
-        """“for 40 s”, where it has gone on for so long that one wonders."""
+        """“for 40 s”, if it has gone on for unusually long; "" otherwise."""
         return lasting_words(self.run.under_way[0]) if self.run.under_way else ""
 
 
@@ -66,16 +66,16 @@ def run_row(project_id: str, run: Run, names: Names, warning: str = "") -> RunRo
     )
 
 
-# What is known of a failure beside its error
+# What is known about a failure besides its error
 
-# What failed → how things stand after it, and what leads on. As Perch does it.
+# The state after a failed operation and how to go on, by its action. This is how Perch behaves.
 AFTER_A_FAILURE = {
     "start_compute": "The endpoint is idle. The next connection starts it again, and so does Try "
     "again.",
     "apply_config": "The endpoint goes on with what it had before.",
     "create_branch": "The branch holds no data yet. Try again makes it, and so does a start of its "
     "endpoint; or delete it.",
-    # Made since, or not to be told from a restore.
+    # The branch has been created since, or this cannot be distinguished from a restore.
     "create_branch_since": "The branch goes on with the data that it has.",
     "restore": "The branch keeps the data that it had.",
     "create_timeline": "The branch holds no data yet. Try again makes it.",
@@ -87,15 +87,15 @@ AFTER_A_FAILURE = {
 
 @dataclass(frozen=True)
 class Why:
-    """Why a run failed, in the order in which one asks."""
+    """Why a run failed, in the order in which users ask."""
 
     operation_name: str
     operation_id: str
     error: str
-    # The part of the work, and the attempt; "" where that is not told.
+    # The step that failed and the number of the attempt; "" if not known.
     where: str
     after: str
-    # Those that were not run because of it.
+    # The operations that were not run because of it.
     victims: Sequence[str]
 
 
@@ -123,7 +123,7 @@ def _after(run: Run, culprit: Operation, names: Names) -> str:
     if culprit.action != "create_branch":
         return AFTER_A_FAILURE.get(culprit.action, "")
     if culprit.branch_id not in names.branches:
-        # A branch that has gone, or the data of a snapshot.
+        # The branch is deleted, or it is the hidden branch of a snapshot.
         return ""
     if names.is_restore(run):
         return AFTER_A_FAILURE["restore"]
@@ -135,7 +135,7 @@ def _after(run: Run, culprit: Operation, names: Names) -> str:
 
 
 def log_lines(run: Run) -> list[str]:
-    """The steps as lines, to be copied into a message to somebody else; the oldest first."""
+    """Return the steps as lines to copy into a message; the oldest first."""
     lines = []
     for operation in run.operations:
         head = f"{operation.action or 'operation'} {operation.id}"
@@ -161,7 +161,7 @@ def _stamp(at: datetime | None) -> str:
     return f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03d}Z"
 
 
-# What else leads on from a run
+# What a run's page links to
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class Thing:
 
 
 def things(project_id: str, run: Run, names: Names, there: There) -> list[Thing]:
-    """The endpoints and branches that the run is about."""
+    """Return the endpoints and branches that the run is about."""
     found: dict[tuple[str, str], Thing] = {}
     for operation in run.operations:
         if endpoint_id := operation.endpoint_id:
@@ -193,7 +193,7 @@ def things(project_id: str, run: Run, names: Names, there: There) -> list[Thing]
 
 
 def retries_by_run(project_id: str, run: Run, retries: Iterable[Operation]) -> Mapping[str, str]:
-    """The runs that did its work anew, by their address: the latest first."""
+    """Return the ids of the runs that repeated its work, by their addresses; the latest first."""
     ids = {operation.id for operation in run.operations}
     anew = [other for other in retries if other.retry_of in ids]
     found: dict[str, str] = {}

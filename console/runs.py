@@ -1,5 +1,5 @@
-"""Runs: what one request, or one reason of the platform's own, set going. The operations that
-share a chain are one; where the server knows no chains, each operation is a run by itself."""
+"""Runs: all operations of one chain, which one request or one round of the platform scheduled. On a
+server that knows no chains, each operation is a run of its own."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from console.statuses import (
 
 @dataclass(frozen=True)
 class Run:
-    # In the order in which they run; never none.
+    # In the order in which they run; at least one.
     operations: Sequence[Operation]
 
     @property
@@ -32,7 +32,7 @@ class Run:
 
     @property
     def chain_id(self) -> str:
-        """ "" where its server knows no chains."""
+        """The chain's id; "" if the server knows no chains."""
         return self.first.chain_id
 
     @property
@@ -57,7 +57,7 @@ class Run:
 
     @property
     def culprit(self) -> Operation | None:
-        """The one that failed itself; those that were not run for it are no culprits."""
+        """The operation that failed itself, unlike those that were not run because of it."""
         failed = [each for each in self.operations if operation_status(each).tone == "bad"]
         return next((each for each in failed if not not_run_for(each)), next(iter(failed), None))
 
@@ -68,24 +68,24 @@ class Run:
 
     @property
     def ended_at(self) -> datetime | None:
-        """None while it goes on, and where the server does not say."""
+        """When the last operation ended; None while it goes on, or if the server does not say."""
         ended = [each.updated_at for each in self.operations if each.updated_at]
         return None if self.is_unfinished else max(ended, default=None)
 
     @property
     def duration_ms(self) -> int | None:
-        """From the request to the last end, or so far; None where nobody knows."""
+        """Milliseconds from the request to the last end, or so far; None if not known."""
         end = datetime.now(UTC) if self.is_unfinished else self.ended_at
         if self.began_at is None or end is None:
-            # One has to end before the next begins.
+            # The operations run one after the other, so that their durations can be added.
             told = [each.total_duration_ms for each in self.operations]
             return sum(each for each in told if each is not None) if any(told) else None
-        # The two machines' clocks may differ; never show a time before the beginning.
+        # The clocks of console and server may differ: a negative duration is never shown.
         lasted = max(0, round((end - self.began_at).total_seconds() * 1000))
         if self.is_unfinished:
             return lasted
-        # Times may be to the second only, and what an operation has taken to the millisecond: then
-        # the two differ by less than a second, as one of them has to end before the next begins.
+        # Times may be exact only to the second, while durations are exact to the millisecond. As
+        # the operations run one after the other, both then differ by at most a second.
         durations = [each.total_duration_ms or 0 for each in self.operations]
         whole = sum(durations)
         is_told = all(durations) and abs(lasted - whole) <= 1000
@@ -109,7 +109,7 @@ class Run:
 
 
 def _status(statuses: Sequence[Status]) -> Status:
-    """Of the whole: what is under way, else the worst that has happened."""
+    """Return the status of the whole: what is under way, else the worst that has happened."""
     values = [status.value for status in statuses]
     if "scheduling" in values and any(status.terminal for status in statuses):
         return OPERATION_STATUSES["running"]
@@ -120,18 +120,20 @@ def _status(statuses: Sequence[Status]) -> Status:
 
 
 def runs_of(newest_first: Iterable[Operation]) -> list[Run]:
-    """The newest run first. Operations of one chain follow each other in every list of one project:
-    requests for one never come between each other."""
+    """Group operations into runs, the newest run first.
+
+    In the list of one project, the operations of a chain are always next to each other.
+    """
     groups = groupby(newest_first, key=lambda operation: operation.chain_id or operation.id)
     return [Run(list(found)[::-1]) for _, found in groups]
 
 
-# What was asked
+# What was requested
 
 
 @dataclass(frozen=True)
 class Names:
-    """How to call what operations are about."""
+    """The names for what operations are about."""
 
     branches: Mapping[str, Branch]
 
@@ -144,27 +146,29 @@ class Names:
         return found.name if found else branch_id
 
     def is_older(self, branch_id: str, operation: Operation) -> bool:
-        """Whether the branch was there before the operation was asked for."""
+        """Whether the branch existed before the operation was created."""
         found = self.branches.get(branch_id)
         if found is None or found.created_at is None or operation.created_at is None:
             return False
         return (operation.created_at - found.created_at).total_seconds() > 1
 
     def is_restore(self, run: Run) -> bool | None:
-        """Whether the run puts other data in the place of a branch's own; None where it may as well
-        have made the branch, which is ready now."""
+        """Whether the run replaces a branch's data.
+
+        None if it may as well have created the branch, which is ready now.
+        """
         actions = [operation.action for operation in run.operations]
         if actions[:2] == ["suspend_compute", "create_branch"]:
             return True
         if actions != ["create_branch"] or not self.is_older(run.branch_id, run.first):
             return False
         if self.branches[run.branch_id].current_state == "init":
-            # It has never had any: this is another try to make it.
+            # The branch has never had data, so this is another attempt to create it.
             return False
         return None if run.first.retry_of else True
 
 
-# The actions of a run → what was asked for; {branch} and {endpoint} are what it is about.
+# What was requested, by the actions of a run. {branch} and {endpoint} are what it is about.
 WHOLE_REQUESTS = {
     ("create_timeline", "start_compute"): "Create the project with branch {branch}",
     ("create_timeline",): "Create the first branch, {branch}",
@@ -181,19 +185,19 @@ WHOLE_REQUESTS = {
     ("apply_config", "suspend_compute"): "Change endpoint {endpoint}",
     ("check_availability",): "Check endpoint {endpoint}",
 }
-# Who began it → the same where it is said otherwise.
+# The same by the kind of initiator, if it is worded differently.
 SAID_OTHERWISE = {
     ("client", ("start_compute",)): "Wake endpoint {endpoint}",
     ("client", ("create_branch", "start_compute")): "Wake endpoint {endpoint}",
 }
 RESTORE = "Restore branch {branch}"
 RESTORE_OR_CREATE = "Copy the data of branch {branch} again"
-# Its branch is not among the project's: it has gone, or is the data of a snapshot.
+# Its branch is not among the project's: it is deleted, or it is the hidden branch of a snapshot.
 SNAPSHOT_OR_CREATE = "Take a snapshot, or create branch {branch}"
 
 
 def asked(run: Run, names: Names) -> str:
-    """What the run is for, in words: “Create branch dev with its endpoint”."""
+    """Return what was requested, in words: “Create branch dev with its endpoint”."""
     actions = tuple(operation.action for operation in run.operations)
     begun_by = run.initiator.type if run.initiator else ""
     words = SAID_OTHERWISE.get((begun_by, actions)) or WHOLE_REQUESTS.get(actions)

@@ -1,5 +1,7 @@
-"""What a form does, as the request that does it: for curl and, where it has a command, neonctl.
-The key is never in it. `static/same.js` writes both anew while the form is filled in."""
+"""Shows the API request that a form sends, for curl and, if it has such a command, for neonctl.
+
+The key is never part of it. `static/same.js` updates both while the form is filled in.
+"""
 
 import json
 import re
@@ -21,30 +23,33 @@ from console.sent_requests import PLACE, SENT, Sent
 
 KEY = "$NEON_API_KEY"
 NEXT_LINE = " \\\n  "
-# In the place of its command, where a form asks for more than that can.
+# Shown instead of the command, if the form asks for more than neonctl can.
 UNSAID = "# neonctl has no option for all of this; curl has."
 
 
 @dataclass(frozen=True)
 class SameRequest:
     curl: str
-    # "" where it has no command for it.
+    # "" if neonctl has no such command.
     neonctl: str
-    # For the script that writes both anew while the form is filled in.
+    # JSON for the script that updates both while the form is filled in.
     template: str
 
 
 def same_request(
     request: ConsoleRequest, form: forms.Form, also: Mapping[str, Any]
 ) -> SameRequest | None:
-    """`also` is what the body has too, known to the view alone; with anything of it unknown, or
-    where a form is not simply one request, there is none."""
+    """Return the form's request; None if the form is not exactly one request.
+
+    `also` is what only the view knows of the body. If any of it is "", it is not known, and the
+    result is None.
+    """
     match, sign_in = request.resolver_match, sessions.present(request)
     sent = SENT.get(match.url_name or "") if match else None
     if sent is None or match is None or sign_in is None or "" in also.values():
         return None
     url = sign_in.shown_server.url
-    # A role's or a database's name stands in the query.
+    # The name of a role or database is in the query of the form's address.
     kwargs = {name: str(value) for name, value in match.kwargs.items()}
     named = {"name": request.GET.get("name", ""), **kwargs}
     if "{name}" in sent.path and named["name"] in STEPS:
@@ -56,7 +61,7 @@ def same_request(
     if sent.neonctl:
         arguments = {name: shlex.quote(value) for name, value in named.items()}
         command = f"neonctl {sent.neonctl} --api-host {shlex.quote(url)}"
-        # A line for each option, as a narrow window breaks words at their hyphens.
+        # Each option is on a line of its own: narrow windows break words at their hyphens.
         command = command.replace(" --", f"{NEXT_LINE}--").format(**arguments)
     asked = {*sent.fields, *sent.options, *sent.ticked, *sent.flags}
     values = {name: _value(form, name, sent) for name in asked}
@@ -82,7 +87,7 @@ def same_request(
 
 
 def _value(form: forms.Form, name: str, sent: Sent) -> Any:
-    """What is filled in just now, as JSON has it; None where that is nothing, or no change."""
+    """Return the present value of a field for JSON; None if it is empty or is not sent."""
     if name == "lifetime" and isinstance(form, LifetimeFields):
         end = form.filled_in_end()
         return stamp(end) if end else None
@@ -91,7 +96,7 @@ def _value(form: forms.Form, name: str, sent: Sent) -> Any:
     value, kind = form[name].value(), form.fields[name]
     changes = sent.method == "PATCH"
     if isinstance(kind, forms.ChoiceField) and not (form.is_bound or value):
-        # As browsers have it.
+        # Browsers choose the first option.
         offered: Any = kind.choices
         value = next((key for key, _ in offered), "")
     elif changes and not (sent.is_whole or (form.is_bound and name in form.changed_data)):

@@ -1,20 +1,20 @@
-"""A unified diff, line by line, as a page shows it."""
+"""Reads a unified diff into the lines that a page shows."""
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Lines; of a diff that is longer the beginning is shown.
+# The most lines shown. Of a longer diff only the beginning is shown.
 MOST_LINES = 2000
 HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
 
 
 @dataclass(frozen=True)
 class Line:
-    # "added", "removed", "same", or "hunk" where lines that are equal were left out.
+    # "added", "removed", "same", or "hunk" where equal lines were left out.
     kind: str
     text: str
-    # Its number in the base's schema and in the branch's; None where it is not in it.
+    # Its line number in the base's schema and in the branch's; None if it is not in that one.
     base_number: int | None = None
     own_number: int | None = None
 
@@ -32,7 +32,7 @@ class Difference:
 
 
 def read_diff(diff: str) -> Difference:
-    """What is no diff reads as one without lines."""
+    """Read a diff. Text that is no diff has no lines."""
     lines: list[Line] = []
     base = own = 0
     is_in_hunk = False

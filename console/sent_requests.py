@@ -1,5 +1,7 @@
-"""The requests that the console's forms send, by the names of the forms' addresses: `same_request`
-shows them for curl and, where it has a command, neonctl. A form needs nothing of this."""
+"""The requests that the console's forms send, by the names of the forms' URLs.
+
+`same_request` shows them for curl and neonctl. The forms themselves do not use this table.
+"""
 
 import re
 from collections.abc import Mapping
@@ -17,28 +19,28 @@ ENDPOINT = PROJECT + "/endpoints/{endpoint_id}"
 
 @dataclass(frozen=True)
 class Sent:
-    """One request. Names in braces are of the form's address."""
+    """One request. Names in braces are taken from the form's address."""
 
     method: str
     path: str
-    # A field of the form → where its value goes in the body.
+    # Where the value of each of the form's fields goes in the body.
     fields: Mapping[str, str] = field(default_factory=dict)
     # What the body has whatever is filled in, by where it goes.
     always: Mapping[str, Any] = field(default_factory=dict)
-    # What the body has too where a field holds something: where it goes, and what.
+    # What else the body has if a field is not empty: where it goes, and its value.
     ticked: Mapping[str, tuple[str, Any]] = field(default_factory=dict)
-    # The command of neonctl for the same, "" where it has none; in brackets what a field holds. And
-    # its options by field: with what the field holds, or for a field that holds something and one
-    # that holds nothing.
+    # neonctl's command for the same, "" if it has none; names in brackets are fields. Its options
+    # by field, which have the field's value. Its flags by field: the one for a field that is not
+    # empty, and the one for an empty field.
     neonctl: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
     flags: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    # Whether the form sends, with PATCH, what is as it was too.
+    # Whether the form sends unchanged values too, with PATCH.
     is_whole: bool = False
 
     @property
     def beyond_neonctl(self) -> list[str]:
-        """The fields that its command cannot tell of."""
+        """The fields that neonctl's command cannot express."""
         told = {*self.options, *self.flags, *PLACE.findall(self.neonctl)}
         return [name for name in (*self.fields, *self.ticked) if name not in told]
 

@@ -1,9 +1,9 @@
-"""The console within gunicorn: a worker whose streams end when it is told to stop."""
+"""The console's gunicorn worker. It ends its event streams when it is told to stop."""
 
 import gevent
 from gunicorn.workers.ggevent import GeventWorker
 
-# Seconds between two looks whether to stop.
+# Seconds between two checks whether to stop.
 LOOK_EVERY = 0.2
 
 
@@ -15,7 +15,7 @@ class StreamingWorker(GeventWorker):  # type: ignore[misc] # gunicorn has no typ
     def _end_streams(self) -> None:
         while self.alive:
             gevent.sleep(LOOK_EVERY)
-        # Not at the module's top: gunicorn reads that before gevent has patched threads.
+        # Imported here because gunicorn imports this module before gevent has patched threads.
         from console import changes
 
         changes.stop()

@@ -1,6 +1,6 @@
-"""The servers that this console may be used with: those that its operator names, and no other.
+"""The servers that this console may be used with: only those that its operator has named.
 
-An address that a user could type would have the console ask whatever it can reach.
+If users could type an address, they could make the console send requests to whatever it can reach.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from django.conf import settings
 
 @dataclass(frozen=True)
 class Server:
-    # As sessions remember it; "" for the one of MANAGEMENT_API_URL.
+    # As stored in sessions; "" for the server of MANAGEMENT_API_URL.
     name: str
     url: str
 
@@ -21,7 +21,7 @@ class Server:
 
 
 def servers() -> list[Server]:
-    """All of them, the one of MANAGEMENT_API_URL first."""
+    """Return all servers, that of MANAGEMENT_API_URL first."""
     others = settings.OTHER_SERVERS.items()
     return [default_server(), *(Server(name, url) for name, url in others)]
 
@@ -31,5 +31,5 @@ def default_server() -> Server:
 
 
 def find_server(name: str) -> Server | None:
-    """None where the operator does not, or no longer, name it."""
+    """Return the server of that name; None if the operator does not, or no longer, name it."""
     return next((server for server in servers() if server.name == name), None)

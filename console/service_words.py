@@ -1,7 +1,7 @@
-"""A plain word on every page when a worker or a proxy is down, as what is asked for then waits.
+"""Words on every page when a worker or a proxy is down.
 
-Each process asks a server at most every few seconds, with the key of whoever opens a page, beside
-that page's own calls. No page waits for the answer: it shows what is known when it is made.
+When a page is opened, its process asks the server for its status in the background, with the
+user's key, at most every few seconds. No page waits for the answer: each shows what is known.
 """
 
 import logging
@@ -21,7 +21,7 @@ from console.servers import Server
 
 log = logging.getLogger(__name__)
 
-# Seconds: how often to ask, and how long what was heard is worth telling.
+# Seconds: how often to ask, and how long an answer is shown.
 ASKED_EVERY, TOLD_FOR = 4, 30
 
 MEANS = {
@@ -33,7 +33,7 @@ MEANS = {
 @dataclass
 class _Heard:
     regions: Sequence[RegionStatus] = ()
-    # Moments of time.monotonic().
+    # Times of time.monotonic().
     asked_at: float = float("-inf")
     heard_at: float = float("-inf")
     is_asking: bool = False
@@ -45,7 +45,7 @@ _threads = ThreadPoolExecutor(4, thread_name_prefix="service-status")
 
 
 def ask(server: Server, key: str) -> None:
-    """Begin to ask, unless that was done just now."""
+    """Start asking in the background, unless that was done just now."""
     now = time.monotonic()
     with _lock:
         heard = _heard.setdefault(server.url, _Heard())
@@ -60,14 +60,14 @@ def _ask(api: ManagementAPI, heard: _Heard) -> None:
         heard.regions = api.status.regions()
         heard.heard_at = time.monotonic()
     except APIError as problem:
-        # Where the API itself is down, every page says so.
+        # If the API itself is down, every page says so anyway.
         log.info("status not known", extra={"error": problem.message})
     finally:
         heard.is_asking = False
 
 
 def service(request: HttpRequest) -> dict[str, object]:
-    """Template context: what to say of the service, in sentences; mostly nothing."""
+    """Template context: sentences about processes that are down; mostly none."""
     sign_in = sessions.present(request) if hasattr(request, "session") else None
     return {"service_words": _words(sign_in.shown_server) if sign_in else []}
 

@@ -1,7 +1,7 @@
-"""The session: whom this browser is signed in as, encrypted in a cookie, and nowhere else.
+"""The session: this browser's sign-ins. It is stored only in an encrypted cookie.
 
-It may hold several sign-ins, to several servers or with several keys, one of which is the present
-one. A sign-in has an id of its own, by which it can be ended for every copy of the cookie.
+A session may hold several sign-ins, to several servers or with several keys. One of them is the
+present one. Each sign-in has an id, by which it can be ended for every copy of the cookie.
 """
 
 import base64
@@ -30,33 +30,34 @@ from console.servers import Server, find_server
 
 log = logging.getLogger(__name__)
 
-# In a session's content.
+# Keys in a session's content.
 SIGN_INS, PRESENT = "sign_ins", "present"
-# Browsers keep 4,096 bytes of a cookie; encrypted, and in base64, the content is longer by half.
+# Bytes of the content. Browsers keep 4,096 bytes of a cookie, and encryption and base64 make the
+# content half as long again.
 MOST_BYTES = 2400
 LONGEST_NAME = 60
-# The cookie is renewed when it has grown old by this part of the time that it may lie idle.
+# A used cookie is renewed at an age of this fraction of the time that a session may be idle.
 RENEWED_AFTER = 1 / 20
 
 
 @dataclass(frozen=True)
 class Account:
-    """Who is signed in, and what the pages may offer them."""
+    """The account that is signed in, and what the pages may offer it."""
 
     name: str = ""
     plan: str = ""
-    # The only one that the key may see; "" where it may see all.
+    # The only project that the key may see; "" for every project of the account.
     project_id: str = ""
-    # It changes nothing, and sees no password.
+    # The key changes nothing, and sees no password.
     read_only: bool = False
-    # When the key ends, as ISO 8601 has it; "" for never, or where the server does not say.
+    # When the key expires, in ISO 8601; "" for never, or if the server does not say.
     ends: str = ""
-    # Not all servers of this API keep a record of who did what, or send it on.
+    # Whether the server has events, and webhooks; not all servers of this API do.
     has_activity: bool = True
     has_webhooks: bool = True
-    # What only Perch has: queries over HTTP, and the status of the service.
+    # Whether the server is Perch, which also has queries over HTTP and the status of the service.
     is_perch: bool = False
-    # Of the service itself.
+    # Whether the account is one of those that run the service.
     is_operator: bool = False
 
 
@@ -64,17 +65,17 @@ class Account:
 class SignIn:
     key: str
     account: Account
-    # By its name among those that the operator allows.
+    # The server's name among those that the operator has named.
     server: str = ""
     id: str = field(default_factory=lambda: secrets.token_urlsafe(9))
-    # When it was begun, as time.time() has it.
+    # When it began, a time of time.time().
     since: float = field(default_factory=time.time)
 
     @classmethod
     def read(cls, data: Any) -> "SignIn":
-        """Raises KeyError or TypeError for what no version of the console has made."""
+        """Read a sign-in. Raises KeyError or TypeError if no version of the console wrote it."""
         known = {one.name for one in fields(Account)}
-        # A session may be from before an upgrade, and hold less, or from after, and hold more.
+        # A session from an older version has fewer fields, one from a newer version has more.
         account = {name: value for name, value in data["account"].items() if name in known}
         return cls(data["key"], Account(**account), data["server"], data["id"], data["since"])
 
@@ -88,18 +89,18 @@ class SignIn:
 
     @property
     def secret(self) -> str:
-        """What tells that two sign-ins are with the same key, at the same server."""
+        """Identifies the key and its server: equal for two sign-ins with the same key."""
         return f"{self.server} {self.key}"
 
     @property
     def mark(self) -> str:
-        """By which a page knows whom it was made for, and nobody the key: the same for all
-        sign-ins with it."""
+        """Identifies, in a page, the user for whom it was made, without revealing the key. It is
+        the same for all sign-ins with the key."""
         return salted_hmac("perch sign-in", self.secret, algorithm="sha256").hexdigest()[:10]
 
     @property
     def ends_at(self) -> datetime | None:
-        """When the key does, where that is known."""
+        """When the key expires; None if never, or if not known."""
         return datetime.fromisoformat(self.account.ends) if self.account.ends else None
 
     @property
@@ -110,7 +111,7 @@ class SignIn:
 
 
 class SessionStore(SessionBase):
-    """Django's session, kept whole in the cookie; its key is the encrypted content itself."""
+    """Django's session, stored in the cookie as a whole: its key is the encrypted content."""
 
     def load(self) -> dict[str, Any]:
         token = self.session_key or ""
@@ -119,12 +120,12 @@ class SessionStore(SessionBase):
             data = json.loads(text)
             found = [SignIn.read(one) for one in data.get(SIGN_INS, [])]
         except (InvalidToken, ValueError, AttributeError, KeyError, TypeError):
-            # Idle for too long, not of our making, or from before sessions were like this.
+            # Idle for too long, not made by this console, or made by a version before this format.
             self.create()
             return {}
-        # Where the present one has ended, nobody is present: no page may be shown as another. The
-        # cookie may go on naming it: of two answers the later one's is kept, so that only what
-        # changes who is signed in, and `keep_awake`, writes one.
+        # If the present sign-in has ended, nobody is signed in: no page may be shown as another
+        # user. The cookie still names it, because it is not rewritten here: the browser keeps the
+        # cookie of the last answer, so only changes of the sign-in, and `keep_awake`, write one.
         data[SIGN_INS] = [asdict(one) for one in found if not one.has_ended]
         return dict(data)
 
@@ -153,32 +154,35 @@ class SessionStore(SessionBase):
 
 
 def sign_ins(request: HttpRequest) -> list[SignIn]:
-    """All of this browser, the oldest first."""
+    """Return all sign-ins of this browser, the oldest first."""
     return [SignIn.read(data) for data in request.session.get(SIGN_INS, [])]
 
 
 def present(request: HttpRequest) -> SignIn | None:
-    """The one that pages are shown as; None when nobody is signed in."""
+    """Return the sign-in that pages are shown for; None if nobody is signed in."""
     chosen = request.session.get(PRESENT)
     return next((one for one in sign_ins(request) if one.id == chosen), None)
 
 
 def sign_in(request: HttpRequest, *, key: str, account: Account, server: str = "") -> None:
-    """Beside what this browser is signed in as already; with the same key anew."""
+    """Add a sign-in to those of this browser, and make it the present one.
+
+    It replaces an earlier one with the same key.
+    """
     short = replace(account, name=account.name[:LONGEST_NAME], plan=account.plan[:LONGEST_NAME])
     new = SignIn(key, short, server)
     known = sign_ins(request)
     _end(one for one in known if one.secret == new.secret)
     kept = [*(one for one in known if one.secret != new.secret), new]
     while len(kept) > 1 and len(json.dumps([asdict(one) for one in kept])) > MOST_BYTES:
-        # No cookie is that long: the oldest makes room.
+        # The cookie would be too long, so the oldest sign-in is ended.
         _end(kept[:1])
         del kept[0]
     _keep(request, kept, new.id)
 
 
 def switch(request: HttpRequest, sign_in_id: str) -> SignIn | None:
-    """Make another one the present one; None where there is no such."""
+    """Make another sign-in the present one. Returns it; None if there is no such sign-in."""
     kept = sign_ins(request)
     chosen = next((one for one in kept if one.id == sign_in_id), None)
     if chosen is not None:
@@ -187,10 +191,12 @@ def switch(request: HttpRequest, sign_in_id: str) -> SignIn | None:
 
 
 def sign_out(request: HttpRequest, *, of_all: bool = False, everywhere: bool = False) -> bool:
-    """End the present sign-in, for copies of the cookie too; `of_all`, every one of this browser;
-    `everywhere`, all that were begun with the present one's key, in whatever browser.
+    """End the present sign-in, for copies of the cookie too.
 
-    Whether that holds elsewhere: this browser is signed out in any case."""
+    `of_all` ends every sign-in of this browser, `everywhere` every sign-in with the present one's
+    key in any browser. Returns False if a copy of the cookie can still be used, as the end could
+    not be stored. This browser is signed out in any case.
+    """
     left, known = present(request), sign_ins(request)
     holds = True
     if left is not None and everywhere:
@@ -201,14 +207,17 @@ def sign_out(request: HttpRequest, *, of_all: bool = False, everywhere: bool = F
         request.session.flush()
         rotate_token(request)
     else:
-        # Nobody is present: who goes on as somebody else says so.
+        # No sign-in is the present one until the user chooses one.
         _keep(request, [one for one in known if one not in over], "")
     return holds
 
 
 def keep_awake(request: HttpRequest) -> None:
-    """Begin the time anew that the session may lie idle. For what is answered at once: the cookie
-    is as it was asked with, and another tab may have switched since."""
+    """Start again the time for which the session may be idle.
+
+    For requests that are answered at once: the cookie is sent back as it came, and another tab may
+    have changed it meanwhile.
+    """
     token = request.session.session_key
     if not token or present(request) is None:
         return
@@ -218,13 +227,13 @@ def keep_awake(request: HttpRequest) -> None:
 
 
 def has_ended(request: HttpRequest) -> bool:
-    """Whether the sign-in that a long answer began with has ended meanwhile."""
+    """Whether the sign-in has ended since the start of a request that takes long to answer."""
     one = present(request)
     return one is None or one.has_ended
 
 
 def account(request: HttpRequest) -> dict[str, Any]:
-    """Template context: who is signed in, and whom one may switch to."""
+    """Template context: the account that is signed in, and the other sign-ins to switch to."""
     if not hasattr(request, "session"):
         return {"account": None}
     now, known = present(request), sign_ins(request)
@@ -239,13 +248,13 @@ def account(request: HttpRequest) -> dict[str, Any]:
 def _keep(request: HttpRequest, kept: list[SignIn], chosen: str) -> None:
     request.session[SIGN_INS] = [asdict(one) for one in kept]
     request.session[PRESENT] = chosen
-    # What a form was given before belongs to whoever was present then.
+    # Forms of the previous sign-in must not be accepted for this one.
     rotate_token(request)
 
 
 def _end(over: Iterable[SignIn]) -> bool:
-    """Whether all of them have ended for copies of the cookie too."""
-    # Each is tried, whatever becomes of the one before.
+    """End sign-ins for copies of the cookie too. Returns False if one could not be ended."""
+    # A list, so that each is tried even if another fails.
     written = [_is_written(partial(ended_sessions.end, one.id)) for one in over]
     return all(written)
 

@@ -1,4 +1,4 @@
-"""Settings of the console. It owns no data: everything it shows comes from the management API."""
+"""The console's settings. It stores no data of its own: all it shows is the management API's."""
 
 import os
 import tempfile
@@ -28,7 +28,10 @@ def envlist(name: str, default: str = "") -> list[str]:
 
 
 def envnamed(name: str) -> dict[str, str]:
-    """As "staging=https://…, production=https://…". Raises ImproperlyConfigured."""
+    """Read addresses by name, as "staging=https://…, production=https://…".
+
+    Raises ImproperlyConfigured if one is not of that form.
+    """
     found: dict[str, str] = {}
     for item in envlist(name):
         key, is_given, value = (part.strip() for part in item.partition("="))
@@ -42,35 +45,35 @@ def envnamed(name: str) -> dict[str, str]:
 
 
 def envsecret(name: str) -> str:
-    """The variable, or what the file that `<name>_FILE` names holds."""
+    """Read a variable or, if it is not set, the file that `<name>_FILE` names."""
     path = env(f"{name}_FILE")
     return env(name) or (Path(path).read_text().strip() if path else "")
 
 
 ROOT = Path(__file__).resolve().parent.parent
 IS_INSTALLED = (ROOT / "perch" / "manage.py").is_file()
-# The folder of templates and static: the checkout's root, or the package `perch` of the wheel.
+# The directory that holds `templates` and `static`: the checkout, or the wheel's package `perch`.
 BASE_DIR = ROOT / "perch" if IS_INSTALLED else ROOT
 
 DEBUG = envbool("PERCH_DEBUG", default=False)
-# Signs forms and encrypts the cookie that holds the user's API key; console.wsgi insists on it.
+# Signs forms and encrypts the cookie that holds the user's API key. console.wsgi requires it.
 SECRET_KEY = envsecret("PERCH_SECRET_KEY") or ("only-for-debugging" if DEBUG else "")
 # HOST is the address that `up` and the Procfile listen on.
 ALLOWED_HOSTS = envlist("PERCH_ALLOWED_HOSTS", ".localhost,127.0.0.1,[::1]," + env("HOST"))
 CSRF_TRUSTED_ORIGINS = envlist("PERCH_TRUSTED_ORIGINS")
 
 MANAGEMENT_API_URL = env("MANAGEMENT_API_URL", "http://127.0.0.1:8001/api/v2").rstrip("/")
-# Further servers to choose from when signing in: names and addresses. There are no others.
+# The other servers that users may choose when they sign in: their names and addresses.
 OTHER_SERVERS = envnamed("PERCH_CONSOLE_SERVERS")
-# Seconds to wait for the API's whole answer.
+# Seconds for an answer of the API, from sending the request to the end of the answer.
 MANAGEMENT_API_TIMEOUT = envfloat("MANAGEMENT_API_TIMEOUT", 15)
 
-# For the sessions that have ended; shared by the processes of one console, private to them.
+# Holds the sign-ins that have ended. All processes of one console share it, and no others.
 STATE_DIR = env(
     "PERCH_CONSOLE_STATE_DIR", str(Path(tempfile.gettempdir()) / f"perch-console-{os.geteuid()}")
 )
 
-# Of a form, in bytes. None that is longer is read (middleware.ProblemMiddleware).
+# Bytes of a form. A longer one is not read (middleware.ProblemMiddleware).
 DATA_UPLOAD_MAX_MEMORY_SIZE = 1 << 20
 
 ROOT_URLCONF = "console.urls"
@@ -117,7 +120,7 @@ TEMPLATES = [
 
 SESSION_ENGINE = "console.sessions"
 SESSION_COOKIE_NAME = "perch_session"
-# Seconds without a page being asked for after which a session is over.
+# Seconds without a request after which a session ends.
 SESSION_COOKIE_AGE = int(envfloat("PERCH_SESSION_IDLE_HOURS", 24) * 3600)
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
@@ -147,8 +150,8 @@ CONTENT_SECURITY_POLICY = {
 APPEND_SLASH = False
 STATIC_URL = "/static/"
 STATICFILES_DIRS = [BASE_DIR / "static"]
-# Pages load what console.bundles makes of these files. Each is there by itself too, straight from
-# where it lies: no collectstatic step to forget.
+# Pages load what console.bundles makes of these files. Each file is also served by itself, from
+# where it is, so that `collectstatic` is not needed.
 WHITENOISE_USE_FINDERS = True
 
 LANGUAGE_CODE = "en-us"

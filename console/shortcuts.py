@@ -1,5 +1,5 @@
-"""What keys do. `ways.js` looks for what they lead to by its `data-shortcut`, so that a key which
-leads to nothing on a page does nothing there."""
+"""The keyboard shortcuts. `ways.js` finds the target of a shortcut on the page by its attribute
+`data-shortcut`; a shortcut without a target on the page does nothing."""
 
 ANYWHERE = [
     (("Ctrl", "K"), "Go to a page, a project, an endpoint, a branch, or do something"),

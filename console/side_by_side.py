@@ -1,4 +1,4 @@
-"""The calls that one page needs, all at the same time."""
+"""Makes the API calls of a page at the same time."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,7 +14,7 @@ C = TypeVar("C")
 D = TypeVar("D")
 E = TypeVar("E")
 
-# Of one page. Under gevent each is a greenlet.
+# The most parallel calls of one page. Under gevent, each thread is a greenlet.
 MOST_AT_ONCE = 32
 
 
@@ -38,24 +38,24 @@ def side_by_side(
     /,
 ) -> tuple[A, B, C, D, E]: ...
 def side_by_side(*calls: Callable[[], Any]) -> tuple[Any, ...]:
-    """Make the calls at the same time; the first of them that failed raises its error."""
+    """Make the calls at the same time. Raises the error of the first call that fails, in order."""
     return tuple(future.result() for future in _begun(calls))
 
 
 def _begun(calls: Sequence[Callable[[], A]]) -> list[Future[A]]:
-    """In threads of their own: among threads that all pages share, one server that does not answer
-    would hold up the pages of every other."""
+    """Start the calls in threads of their own. With threads shared by all pages, one server that
+    does not answer would delay the pages of all others."""
     threads = ThreadPoolExecutor(min(len(calls), MOST_AT_ONCE) or 1, "management-api")
     try:
-        # With the page's context, so that the API is told its id.
+        # The calls run in the page's context, so that the API gets the page's request id.
         return [threads.submit(copy_context().run, call) for call in calls]
     finally:
-        # They end with the last call, for which nobody has to wait.
+        # The threads end with their calls; this does not wait for them.
         threads.shutdown(wait=False)
 
 
 def or_none(call: Callable[[], A]) -> Callable[[], A | None]:
-    """The call, giving None where the API refuses or fails: for what a page can do without."""
+    """Return the call as one that returns None if the API refuses or fails."""
 
     def quietly() -> A | None:
         try:
@@ -67,6 +67,6 @@ def or_none(call: Callable[[], A]) -> Callable[[], A | None]:
 
 
 def each_or_none(call: Callable[[A], B], items: Sequence[A]) -> list[B | None]:
-    """Call for every item at the same time; None where the API refused or failed."""
+    """Call for each item at the same time. The result is None where the API refused or failed."""
     calls = [or_none(partial(call, item)) for item in items]
     return [future.result() for future in _begun(calls)]

@@ -1,4 +1,4 @@
-"""The form that signs somebody in."""
+"""The sign-in form."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ class SignInForm(forms.Form):
     key = forms.CharField(
         label="API key",
         strip=True,
-        # Typed again is a nuisance, and it goes back only to whoever has just sent it.
+        # A rejected key stays in the field, so that it can be corrected. Only its sender gets it.
         widget=forms.PasswordInput(
             render_value=True, attrs={"autocomplete": "current-password", "autofocus": True}
         ),
@@ -22,7 +22,7 @@ class SignInForm(forms.Form):
     field_order = ("server", "key")
 
     def offer_servers(self, found: Sequence[Server]) -> None:
-        """With one alone there is nothing to choose."""
+        """Offer the servers. If there is only one, the field is removed."""
         offer(self, "server", ((server.name, server.shown_name) for server in found))
         if len(found) == 1:
             del self.fields["server"]

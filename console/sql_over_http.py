@@ -1,8 +1,8 @@
-"""SQL on a branch, over the HTTP address of Perch's proxy: `POST /sql`, as its clients do it
-(docs/serverless.md). So the console holds no database driver, and queries wake what sleeps.
+"""SQL on a branch by `POST /sql` at the HTTP address of Perch's proxy (docs/serverless.md).
 
-Where the proxy is, the connection string says, and so the API. Its answers are a stranger's: the
-console speaks to it by TLS alone, and to this very machine only where the API is here as well.
+So the console needs no database driver, and a query wakes an idle endpoint. The address is that of
+the API's connection string, which is untrusted: the console uses only TLS, and connects to
+loopback addresses only if the API is at one as well.
 """
 
 import logging
@@ -31,27 +31,28 @@ from console.servers import Server
 
 log = logging.getLogger(__name__)
 
-# Seconds to connect, and for what a statement's own time does not count: waking, and the way.
+# Seconds to connect, and seconds beyond the time of the statements: for waking and transport.
 CONNECT_WITHIN, BESIDES = 5, 40
-# Seconds that are waited for all of them together.
+# The most seconds that all statements together may take.
 LONGEST_WAIT = 600
-# Bytes of an answer; what is shown of it is far less.
+# Bytes of an answer. Much less of it is shown.
 LONGEST_ANSWER = 8 << 20
-# Seconds that the service's certificate authority is believed to stay the same.
+# Seconds for which the service's certificate authority is cached.
 AUTHORITY_KEPT = 300
-# API servers have the management API below this, and beside it what trusts their certificates.
+# The path of the management API. The service's certificate authority is beside it.
 API_PATH = "/api/v2"
 
 
-# Before each statement that may only read. Postgres makes no transaction read-write once it has run
-# a query, and a statement within a transaction block cannot end it and go on. A statement that ends
-# it, as COMMIT does, is followed by a new block. Between two BEGINs nothing but a warning happens.
+# Sent before each statement if it may only read. Postgres does not let a transaction become
+# read-write once it has run a query, and a single statement cannot end the block and then do more.
+# If a statement ends the block, as COMMIT does, the next one is in a new block. A BEGIN inside a
+# block causes only a warning.
 READ_ONLY = ("BEGIN READ ONLY", "SELECT 1")
 
 
 class SqlFailed(Exception):
-    """The statements were refused, or could not be brought there. Unless the message says otherwise
-    nothing of them has happened; it is for whoever wrote them."""
+    """The statements were refused or could not be sent. The message is for the user who wrote
+    them. Unless it says otherwise, no statement took effect."""
 
     def __init__(
         self,
@@ -65,13 +66,13 @@ class SqlFailed(Exception):
     ) -> None:
         super().__init__(message)
         self.message = message
-        # The SQLSTATE; "" where Postgres was not reached.
+        # The SQLSTATE; "" if Postgres was not reached.
         self.code = code
         self.detail = detail
         self.hint = hint
-        # In characters of the statement, from 1; 0 where Postgres does not say.
+        # Characters into the statement, from 1; 0 if Postgres does not say.
         self.position = position
-        # Which of the statements, from 0; as many as there are for the commit.
+        # Index of the statement that failed; the number of statements if the commit failed.
         self.statement = statement
 
 
@@ -84,7 +85,7 @@ class Query:
 @dataclass(frozen=True)
 class Column:
     name: str
-    # "" for a type that is not one of Postgres's own.
+    # "" if it is not one of Postgres's built-in types.
     type: str
 
     @property
@@ -94,7 +95,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Result:
-    """What one statement answered: its rows as the text that Postgres writes, None for NULL."""
+    """The result of one statement. Values are text as Postgres writes it, None for NULL."""
 
     command: str
     row_count: int | None
@@ -105,12 +106,14 @@ class Result:
 def run(
     server: Server, uri: str, queries: Sequence[Query], *, seconds: int, read_only: bool
 ) -> list[Result]:
-    """Run the queries at the database of a connection string that `server` gave, several in one
-    transaction. Each may take so many seconds. With `read_only` no text of theirs can change that.
-    Raises SqlFailed."""
+    """Run the queries at the database of `uri`, a connection string from `server`.
+
+    Several queries run in one transaction. Each may take `seconds`. With `read_only`, they can
+    change nothing, and nothing in their text can circumvent that. Raises SqlFailed.
+    """
     url = _address(server, uri)
     before = [Query(text) for text in READ_ONLY] if read_only else []
-    # Of all that is sent, every so-manieth is one of the queries.
+    # Each query is the last of `step` statements sent.
     step = len(before) + 1
     asked = [
         {"query": one.text, "params": list(one.parameters)}
@@ -181,7 +184,7 @@ def _with_options(uri: str, *, seconds: int, read_only: bool) -> str:
 
 
 class _Trusting(BoundedAdapter):
-    """Trusts the service's own authority, beside those that everybody trusts."""
+    """Trusts the service's own certificate authority besides the system's."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
         self._context = context
@@ -203,12 +206,15 @@ def _session(server: Server) -> requests.Session:
     return session
 
 
-# By a server's address: what was found there, and when, by time.monotonic().
+# By server's address: the PEM found there, and when, a time of time.monotonic().
 _authorities: dict[str, tuple[str, float]] = {}
 
 
 def _authority(server: Server) -> str:
-    """In PEM; "" where the operator brings certificates of their own."""
+    """Return the service's certificate authority in PEM.
+
+    It is "" if the operator uses other certificates.
+    """
     pem, found_at = _authorities.get(server.url, ("", float("-inf")))
     if time.monotonic() - found_at < AUTHORITY_KEPT:
         return pem

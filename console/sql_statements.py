@@ -1,5 +1,5 @@
-"""Cuts what somebody typed into its SQL statements, as psql does: at each semicolon that is not
-within a string, a comment, parentheses, or the body of a function."""
+"""Splits SQL that a user typed into statements, as psql does: at each semicolon that is not within
+a string, a comment, parentheses or the body of a function."""
 
 import re
 from dataclasses import dataclass
@@ -16,23 +16,23 @@ TOKEN = re.compile(
     re.DOTALL | re.VERBOSE,
 )
 COMMENT_EDGE = re.compile(r"/\*|\*/")
-# That are run at once, in one transaction.
+# The most statements that are run at once, in one transaction.
 MOST_STATEMENTS = 50
-# After these words semicolons may be within BEGIN ATOMIC … END.
+# In such a statement, semicolons between BEGIN ATOMIC and END do not end it.
 WITH_A_BODY = re.compile(r"create (?:or replace )?(?:function|procedure)\b")
 
 
 @dataclass(frozen=True)
 class Statement:
     text: str
-    # Where it begins in what was typed, in characters.
+    # The offset of its first character in what was typed.
     start: int
 
 
 def split(typed: str) -> list[Statement]:
-    """The statements, without the semicolons between them; what is comment alone is none."""
+    """Return the statements, without the semicolons. Comments alone are not a statement."""
     found: list[Statement] = []
-    # Of the statement under way: from its first token to the end of its last one.
+    # The range of the present statement: the start of its first token, and the end of its last.
     start: int | None = None
     end = position = 0
     parentheses = body = 0
@@ -63,7 +63,7 @@ def split(typed: str) -> list[Statement]:
 
 
 def _depth(body: int, word: str, words: list[str]) -> int:
-    """How deep in a function's body it is after this word; `words` are the statement's first."""
+    """Return the depth in a function's body after this word; `words` are the statement's first."""
     if len(words) < 4:
         words.append(word)
     if not WITH_A_BODY.match(" ".join(words)):
@@ -74,7 +74,7 @@ def _depth(body: int, word: str, words: list[str]) -> int:
 
 
 def _end_of_comment(typed: str, position: int) -> int:
-    """Comments nest; one that is not closed goes on to the end."""
+    """Return where the comment ends. Comments nest; an unclosed one reaches to the end."""
     depth = 1
     while depth:
         edge = COMMENT_EDGE.search(typed, position)

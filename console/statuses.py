@@ -1,4 +1,4 @@
-"""The one table for every status and state: its value, word, shape and tone, and if it is final."""
+"""The table of all statuses and states: the label, icon and tone of each, and if it is final."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ from console.api_webhooks import Delivery
 class Status:
     value: str
     label: str
-    # The icon that shows it, so that it never hangs on colour alone.
+    # The icon. Its shape differs too, so that nothing depends on colour alone.
     shape: str
     tone: str
     terminal: bool = True
-    # Spoken by other servers of this API only.
+    # Only other servers of this API return it.
     is_foreign: bool = False
 
 
@@ -35,7 +35,7 @@ OPERATION_STATUSES = _by_value(
     Status("skipped", "Skipped", "skip", "quiet", is_foreign=True),
 )
 
-# Of an operation that the API calls failed because another one of its request has.
+# For an operation that the API calls failed because another one of its chain has failed.
 NOT_RUN = Status("not_run", "Not run", "skip", "quiet")
 
 DELIVERY_STATUSES = _by_value(
@@ -49,7 +49,7 @@ IDLE = Status("idle", "Idle", "asleep", "calm")
 STOPPED = Status("stopped", "Stopped", "stopped", "quiet")
 ENDPOINT_STATES = (ACTIVE, IDLE, STOPPED)
 
-# action → its name, and the word beside an endpoint's state while it goes on.
+# By action: its name, and the word beside an endpoint's state while it is under way.
 ACTIONS = {
     "apply_config": ("Apply configuration", "applying…"),
     "check_availability": ("Check availability", "checking…"),
@@ -79,13 +79,13 @@ def is_unfinished(operation: Operation) -> bool:
 
 
 def can_be_cancelled(operation: Operation) -> bool:
-    """Whether to offer it; the API has the last word."""
+    """Whether to offer it; the API decides in the end."""
     is_on_its_way = operation.status == "cancelling"
     return operation.can_be_steered and is_unfinished(operation) and not is_on_its_way
 
 
 def can_be_retried(operation: Operation) -> bool:
-    """Whether to offer it; the API has the last word."""
+    """Whether to offer it; the API decides in the end."""
     return operation.can_be_steered and operation.status in ("failed", "cancelled")
 
 
@@ -101,9 +101,9 @@ def endpoint_state(endpoint: Endpoint) -> Status:
 
 
 def pending_word(endpoint: Endpoint, operations: Iterable[Operation]) -> str:
-    """What is being done to the endpoint just now; "" when nothing is.
+    """Return what is being done to the endpoint now; "" if nothing is.
 
-    `operations` come newest first, as the API lists them: the oldest unfinished one goes first.
+    `operations` are in the API's order, the newest first. The oldest unfinished one counts.
     """
     unfinished = [
         operation
@@ -117,12 +117,12 @@ def pending_word(endpoint: Endpoint, operations: Iterable[Operation]) -> str:
     return {"active": "starting…", "idle": "suspending…"}.get(endpoint.pending_state, "")
 
 
-# What an operation makes of its endpoint.
+# The state of the endpoint after these actions.
 HEADING = {"start_compute": ACTIVE, "suspend_compute": IDLE}
 
 
 def heading_for(endpoint: Endpoint, operations: Iterable[Operation]) -> Status:
-    """The state it is in once all is done that is under way; `operations` come newest first."""
+    """Return the endpoint's state after all unfinished `operations`, which are newest first."""
     unfinished = (
         HEADING[operation.action]
         for operation in operations
@@ -136,7 +136,7 @@ def heading_for(endpoint: Endpoint, operations: Iterable[Operation]) -> Status:
 
 
 def branch_word(branch: Branch) -> str:
-    """What to say of a branch that is not simply there."""
+    """Return a word for the state of a branch; "" if the branch is ready."""
     if branch.current_state in ("ready", ""):
         return ""
     return "creating…" if branch.current_state == "init" else f"{branch.current_state}…"

@@ -1,4 +1,4 @@
-"""An operation's story for its page: what it did step by step, in words and to scale."""
+"""The steps of an operation for its page, in words and as bars to scale."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from console.statuses import action_name, is_unfinished
 from console.templatetags.console_tags import duration, size
 from console.timescale import Bar, Scale, Span
 
-# What the API calls a step → what the page does. A name that is not here is shown as it is.
+# Labels by the API's name of a step. A name without a label is shown as it is.
 STEPS = {
     "waiting": "Waiting for an earlier operation",
     "queued": "Queued for a worker",
@@ -37,12 +37,12 @@ STEPS = {
     "publishing": "Telling the proxy",
     "undoing": "Putting back what was begun",
 }
-# What is no work: time goes by until the next step.
+# Steps in which no work is done.
 WAITS = frozenset({"waiting", "queued", "pausing", "locking"})
 SIZES = {"bytes": "{}", "of_bytes": "of {}", "bytes_left": "{} to go"}
 
-# Milliseconds from which on nobody seems to be there to do the work: a worker that lives takes
-# what is urgent at once, and the rest within its turn.
+# Milliseconds in the queue after which a worker seems to be missing: a worker that runs takes
+# urgent operations at once, and the others in their turn.
 UNTAKEN = 15_000
 
 
@@ -51,26 +51,29 @@ class StepRow:
     label: str
     shape: str
     tone: str
-    # What else there is to say of it, phrase by phrase.
+    # Further facts about it, as phrases.
     notes: Sequence[str]
-    # What went wrong in it, in words.
+    # The error in this step, in words.
     error: str
-    # The operation that it waited for; "" where it is about no other.
+    # The operation that this step waited for; "" if it waited for none.
     operation_id: str
     operation_name: str
     started_at: datetime | None
-    # Milliseconds; so far, of the step that goes on.
+    # Milliseconds; so far, if the step is under way.
     duration_ms: int | None
     bar: Bar | None
-    # What is wrong with it although nothing has failed.
+    # What is wrong with it, although nothing has failed.
     warning: str = ""
 
 
 def story(
     operation: Operation, relatives: Iterable[Operation], scale: Scale | None = None
 ) -> list[StepRow]:
-    """The steps, oldest first; nothing where the server tells no story. Who is waited for is
-    called by its name where it is one of the relatives. Without a scale the story is the whole."""
+    """Return the steps, oldest first; none if the server does not report them.
+
+    An operation that is waited for is called by its name if it is one of `relatives`. Without a
+    `scale`, the bars are relative to this operation.
+    """
     names = {other.id: f"“{action_name(other.action)}”" for other in relatives}
     goes_on = is_unfinished(operation)
     steps = operation.steps
@@ -85,27 +88,27 @@ def story(
 
 
 def step_spans(operation: Operation) -> list[Span | None]:
-    """From when to when each step was, as far as that is known."""
+    """Return when each step began and ended, as far as that is known."""
     end = datetime.now(UTC) if is_unfinished(operation) else operation.updated_at
     steps = operation.steps
-    # What was cut off has no end of its own: then it is where the next step begins.
+    # A step that was cut off has no end; then the start of the next step counts as its end.
     ends = [*(step.started_at for step in steps[1:]), end]
     return [_span(step, end) for step, end in zip(steps, ends, strict=True)] if steps else []
 
 
 def broken_off_in(operation: Operation) -> str:
-    """The part of its work in which it failed, in words; "" where that is not told."""
+    """Return the label of the step that failed; "" if none is known."""
     failed = [step for step in operation.steps if step.detail.get("error")]
     return step_label(failed[-1].name) if failed else ""
 
 
 def warning_of(operation: Operation) -> str:
-    """What is wrong with an unfinished operation although nothing has failed."""
+    """Return what is wrong with an unfinished operation, although nothing has failed."""
     return next((row.warning for row in story(operation, ()) if row.warning), "")
 
 
 def _span(step: Step, end: datetime | None) -> Span | None:
-    """From when to when; a step that has no end lasts until `end`."""
+    """Return when the step began and ended; a step without an end lasts until `end`."""
     finished = step.finished_at or end
     if step.started_at is None or finished is None:
         return None
@@ -160,7 +163,7 @@ def step_label(name: str) -> str:
 
 def _notes(detail: Mapping[str, Any]) -> list[str]:
     told = dict(detail)
-    # What goes without saying: that all was copied, that it was the first attempt.
+    # Left out as evident: that everything was copied, and that it was the first attempt.
     done, whole = told.get("bytes"), told.get("of_bytes")
     if _is_number(done) and _is_number(whole) and done >= whole:
         del told["of_bytes"]
@@ -174,7 +177,7 @@ def _notes(detail: Mapping[str, Any]) -> list[str]:
 
 
 def _note(name: str, value: Any) -> str:
-    """A phrase for one thing that is told of a step; "" for what has no words."""
+    """Return a phrase for one fact about a step; "" if there is no phrase for it."""
     if value is True:
         return name.replace("_", " ")
     if not value or not isinstance(value, str | int | float):

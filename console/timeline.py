@@ -1,4 +1,4 @@
-"""The timeline of a project's last hours: a lane for each endpoint, or branch, with its runs."""
+"""The timeline of a project's last hours: its runs, in one lane per endpoint or branch."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -14,9 +14,10 @@ from console.timescale import Bar, Mark, Scale
 
 HOURS = (1, 6, 24)
 USUAL_HOURS = 6
-# Of a project that is younger than the hours nobody has asked for, the picture begins with it.
+# If a project is younger than the period shown, the picture begins with the project. This is the
+# shortest picture.
 SHORTEST = timedelta(minutes=5)
-# As many operations are read for it, and lanes drawn: more would be a picture of nothing.
+# The most operations that are read, and the most lanes that are drawn, to keep it readable.
 OPERATIONS_READ = 200
 MOST_LANES = 10
 
@@ -25,7 +26,7 @@ MOST_LANES = 10
 class TimelineRun:
     row: RunRow
     bar: Bar
-    # The middle of its mark, in percent: what failed is marked by a shape too.
+    # The middle of its bar, in percent. Failed runs are marked there, so that colour is not needed.
     at: str
 
 
@@ -33,13 +34,13 @@ class TimelineRun:
 class TimelineLane:
     label: str
     is_id: bool
-    # "" where it is gone.
+    # "" if the endpoint or branch is deleted.
     url: str
     runs: Sequence[TimelineRun]
 
     @property
     def drawn(self) -> Sequence[TimelineRun]:
-        """What failed last, so that nothing is drawn over its mark."""
+        """The runs, failed ones last, so that no other is drawn over their marks."""
         return sorted(self.runs, key=lambda run: run.row.status.tone == "bad")
 
     @property
@@ -52,16 +53,16 @@ class Timeline:
     hours: int
     lanes: Sequence[TimelineLane]
     marks: Sequence[Mark]
-    # Runs in all, those that failed, and lanes that are not drawn.
+    # The number of runs, of failed runs, and of lanes that are not drawn.
     runs: int
     failed: int
     left_out: int
-    # Whether older ones of these hours were not read.
+    # Whether older operations of this period were not read.
     is_cut: bool
 
     @property
     def most_operations(self) -> int:
-        """So many are read for it."""
+        """How many operations are read at most."""
         return OPERATIONS_READ
 
     @property
@@ -74,8 +75,8 @@ def hours_asked(value: str) -> int | None:
 
 
 def hours_of(created_at: datetime | None) -> int:
-    """Those that a project's timeline is of where nobody has asked: a picture of six hours would
-    show of a new one that it is new."""
+    """Return the default period: that of a new project is shorter, as six hours would be mostly
+    empty."""
     is_new = created_at is not None and datetime.now(UTC) - created_at < timedelta(hours=HOURS[0])
     return HOURS[0] if is_new else USUAL_HOURS
 
@@ -93,12 +94,12 @@ def timeline(
     *,
     since: datetime | None = None,
 ) -> Timeline:
-    """Of so many hours; nothing was before `since`."""
+    """Make the timeline of the last `hours`. The project did not exist before `since`."""
     scale = _scale(hours, since)
     drawn = [
         run
         for run in runs_of(newest_first)
-        # Another server passes over the time that it was asked from.
+        # Other servers ignore the start that was requested.
         if run.began_at and scale.begin <= run.began_at
     ]
     rows = [run_row(project_id, run, names) for run in drawn]
@@ -115,8 +116,10 @@ def timeline(
 
 
 def _scale(hours: int, since: datetime | None) -> Scale:
-    """Of so many hours until now, or a little later: a picture that moved on with every second
-    would be another one each time that it is asked for."""
+    """Return the scale of so many hours until now, rounded up a little.
+
+    Without rounding, the picture would differ each time that it is requested.
+    """
     tick = hours * 10
     end = datetime.fromtimestamp((datetime.now(UTC).timestamp() // tick + 1) * tick, UTC)
     begin = end - timedelta(hours=hours)

@@ -1,5 +1,8 @@
-"""A stretch of time as a width: where moments lie on it, and the marks of its axis. For pictures
-that the server draws as SVG, with positions in percent, so that they fit every width."""
+"""A period as a width: the places of moments in it, and the marks of its axis.
+
+It is for pictures that the server draws as SVG. Positions are in percent, so that they fit any
+width.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,9 +10,9 @@ from datetime import UTC, datetime, timedelta
 
 from django.utils.timezone import localtime
 
-# In percent of the whole: what took no time at all is still to be seen.
+# The least width, in percent of the whole, so that an instant is still visible.
 NARROWEST = 0.6
-# Between two marks of an axis, in seconds.
+# The possible intervals between two marks of an axis, in seconds.
 INTERVALS = (
     *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30),
     *(60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800),
@@ -20,7 +23,7 @@ Span = tuple[datetime, datetime]
 
 @dataclass(frozen=True)
 class Bar:
-    """When something was, in percent of the whole."""
+    """The place of a period, in percent of the whole."""
 
     left: str
     width: str
@@ -28,7 +31,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Mark:
-    """One of an axis: where it stands, in percent, and what it says."""
+    """A mark of an axis: its place, in percent, and its label."""
 
     left: str
     label: str
@@ -36,14 +39,14 @@ class Mark:
 
 @dataclass(frozen=True)
 class Scale:
-    """From when to when the whole goes."""
+    """The beginning and the end of the whole."""
 
     begin: datetime
     end: datetime
 
     @classmethod
     def over(cls, spans: Sequence[Span | None]) -> "Scale | None":
-        """As long as all of these; None where none of them is known."""
+        """Return the scale that covers these spans; None if none of them is known."""
         known = [moment for span in spans if span for moment in span]
         return cls(min(known), max(known)) if known else None
 
@@ -52,19 +55,19 @@ class Scale:
         return (self.end - self.begin).total_seconds() or 1.0
 
     def bar(self, span: Span) -> Bar:
-        """What lies outside of the whole is cut off."""
+        """Return the place of a span. What is outside of the whole is cut off."""
         begin, end = (min(max(moment, self.begin), self.end) for moment in span)
         width = max((end - begin).total_seconds() / self.seconds * 100, NARROWEST)
         return Bar(left=_percent(min(self._place(begin), 100 - width)), width=_percent(width))
 
     def marks_since_begin(self, most: int = 5) -> list[Mark]:
-        """Times since its begin, the first of them 0."""
+        """Return marks with times since the beginning, the first being 0."""
         step = self._interval(most)
         places = [place * step for place in range(int(self.seconds / step) + 1)]
         return [Mark(_percent(at / self.seconds * 100), _since(at)) for at in places]
 
     def marks_of_day(self, most: int = 6) -> list[Mark]:
-        """Times of day, where the reader is."""
+        """Return marks with times of day in the reader's time zone."""
         step = self._interval(most)
         ahead = (localtime(self.begin).utcoffset() or timedelta()).total_seconds()
         first = ((self.begin.timestamp() + ahead) // step + 1) * step - ahead
@@ -73,14 +76,14 @@ class Scale:
             for place in range(int((self.end.timestamp() - first) / step) + 1)
         ]
         placed = [(self._place(at), _time_of_day(at, step)) for at in times]
-        # What stands at the very edge would be cut off.
+        # A label at the edge would be cut off.
         return [Mark(_percent(place), label) for place, label in placed if 6 < place < 94]
 
     def _place(self, at: datetime) -> float:
         return (at - self.begin).total_seconds() / self.seconds * 100
 
     def _interval(self, most: int) -> float:
-        """Seconds between two marks, of which there are at most so many."""
+        """Return the seconds between two marks, so that there are at most `most` intervals."""
         return next((each for each in INTERVALS if self.seconds / each <= most), self.seconds)
 
 

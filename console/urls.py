@@ -1,4 +1,4 @@
-"""The console's addresses. What htmx swaps has an address of its own, ending in /live."""
+"""The console's addresses. Those of live regions are separate, and end with “live”."""
 
 from django.urls import path
 from django.views.generic import RedirectView
@@ -145,7 +145,7 @@ urlpatterns = [
     path("activity-live", activity.of_account_live, name="account_activity_live"),
     path(f"{PROJECT}/events", activity.of_project, name="project_activity"),
     path(f"{PROJECT}/events-live", activity.of_project_live, name="project_activity_live"),
-    # As it was called before.
+    # The previous address of that page.
     path(
         f"{PROJECT}/activity",
         RedirectView.as_view(pattern_name="project_activity", query_string=True, permanent=True),

@@ -1,4 +1,4 @@
-"""One run as a waterfall: its operations with their steps, each with its place in the whole."""
+"""A run as a waterfall: its operations and their steps, each with its place in the whole run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,16 +15,16 @@ from console.timescale import Bar, Mark, Scale, Span
 
 @dataclass(frozen=True)
 class Lane:
-    """One operation of the run with its steps, each with its place in the whole."""
+    """One operation of the run with its steps, each with its place in the whole run."""
 
     row: OperationRow
     bar: Bar | None
-    # From the begin of the run to its own, in milliseconds.
+    # Milliseconds from the beginning of the run to its own.
     offset_ms: int | None
     steps: Sequence["LaneStep"]
     can_cancel: bool
     can_retry: bool
-    # It never began, because this one failed; "" where that is not why.
+    # The id of the operation whose failure kept this one from beginning; "" if none did.
     not_run_for: str
 
 
@@ -32,7 +32,7 @@ class Lane:
 class LaneStep:
     row: StepRow
     offset_ms: int | None
-    # Its error has been told already, of an attempt before it.
+    # Whether an earlier attempt had the same error, so that it need not be shown again.
     is_same_again: bool
 
 
@@ -43,7 +43,7 @@ class Waterfall:
 
     @property
     def warning(self) -> str:
-        """The first thing that is wrong although nothing has failed."""
+        """The first warning of a step, although nothing has failed."""
         steps = (step.row.warning for lane in self.lanes for step in lane.steps)
         return next(filter(None, steps), "")
 
@@ -56,7 +56,7 @@ def waterfall(run: Run, names: Names) -> Waterfall:
     spans = [span_of(operation) for operation in run.operations]
     scale = Scale.over(spans)
     rows = operation_rows(run.operations, names.branches.values())
-    # A retry of the whole begins with the first of them anyway.
+    # This one has no button of its own: a retry of the whole run begins with it anyway.
     first_to_retry = next(filter(can_be_retried, run.operations), None)
     lanes = [
         Lane(
@@ -87,7 +87,7 @@ def _lane_steps(operation: Operation, run: Run, scale: Scale | None) -> list[Lan
 
 
 def span_of(operation: Operation) -> Span | None:
-    """From its request to its end, or so far: by its steps, which are told more exactly."""
+    """Return the time from its request to its end, or so far; from its steps if they are known."""
     parts = [span for span in step_spans(operation) if span]
     if parts:
         return _whole(operation, parts)
@@ -98,7 +98,7 @@ def span_of(operation: Operation) -> Span | None:
 
 
 def _at_work(operation: Operation) -> Span | None:
-    """The same without what it waited for others before; None where it came to nothing else."""
+    """Return the same without waiting for other operations; None if it only waited."""
     if not operation.steps:
         return None if not_run_for(operation) else span_of(operation)
     steps = zip(operation.steps, step_spans(operation), strict=True)
@@ -107,7 +107,8 @@ def _at_work(operation: Operation) -> Span | None:
 
 
 def _whole(operation: Operation, parts: Sequence[Span]) -> Span:
-    """From the first to the last; what is under way goes on, though its steps are told later."""
+    """Return the time from the first to the last part. An unfinished operation lasts until now,
+    even if its latest step is not known yet."""
     so_far = [datetime.now(UTC)] if is_unfinished(operation) else []
     return parts[0][0], max([end for _, end in parts] + so_far)
 

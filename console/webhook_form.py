@@ -1,4 +1,4 @@
-"""The form that makes a webhook."""
+"""The form that creates a webhook."""
 
 from collections.abc import Iterable
 from typing import Any, cast
@@ -37,6 +37,6 @@ class WebhookForm(forms.Form):
         offer(self, "project_id", [every, *((one.id, project_in_list(one)) for one in projects)])
 
     def attributes(self) -> dict[str, Any]:
-        """What the API is asked for, once validated."""
+        """Return the attributes for the API, once the form is validated."""
         asked = {name: value for name, value in self.cleaned_data.items() if value}
         return {"event_types": [ALL_EVENTS], **asked}

@@ -1,4 +1,4 @@
-"""The console's WSGI door: `gunicorn console.wsgi`."""
+"""The console's WSGI entry point: `gunicorn console.wsgi`."""
 
 import os
 
@@ -18,12 +18,12 @@ os.environ["DJANGO_SETTINGS_MODULE"] = "console.settings"
 
 application = get_wsgi_application()
 
-# It reads the settings that are in force by now.
+# Imported late, because it reads the settings.
 from console import bundles  # noqa: E402
 
-# Packed now, not while the first browser waits.
+# Compress the bundles now, so that the first browser does not wait for it.
 for kind in bundles.KINDS:
     bundles.bundle(kind)
 
-# What is wrong with it is told now, not to whoever signs out first.
+# Check the state directory now, and not at the first sign-out.
 ended_sessions.prepare()

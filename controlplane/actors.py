@@ -1,7 +1,7 @@
-"""Who is behind what is done now: a caller of the API, a client of the proxy, or the platform.
+"""The current actor: a caller of the API, a client of the proxy, or the platform.
 
-Set where somebody comes in, read where operations and events are written. Held in a context
-variable, as what lies between passes on rules and rows, and should not have to pass on this.
+The API, the proxy and the worker's rounds set the actor. The code that writes operations and events
+reads it. A context variable holds it, so that the functions in between need no parameter for it.
 """
 
 from collections.abc import Iterator
@@ -14,17 +14,17 @@ from enum import StrEnum
 class ActorType(StrEnum):
     USER = "user"  # a request with an API key; its name is the key's
     CLIENT = "client"  # a connection through the proxy; its name is the role's
-    IDLENESS = "idleness"  # nobody used the endpoint
-    CHECK = "check"  # the platform looks whether data is sound and endpoints answer
-    EXPIRY = "expiry"  # a time that somebody has set has come
-    RETRY = "retry"  # a request to try again what has failed; its name is the key's
-    SQL = "sql"  # a statement in a compute; whose, it does not say
-    PLATFORM = "platform"  # everything else that nobody asked for
+    IDLENESS = "idleness"  # the endpoint was idle for too long
+    CHECK = "check"  # the platform checks that data is sound and that endpoints answer
+    EXPIRY = "expiry"  # the expiry time that a user set has come
+    RETRY = "retry"  # a request to retry failed operations; its name is the key's
+    SQL = "sql"  # a statement in a compute; the role that sent it is not known
+    PLATFORM = "platform"  # everything else that no request asked for
 
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """`address` is an IP address, "" where none is known."""
+    """`address` is an IP address, or "" if it is not known."""
 
     type: ActorType
     name: str = ""
@@ -43,8 +43,8 @@ _current: ContextVar[Actor] = ContextVar("actor", default=PLATFORM)
 
 @contextmanager
 def acting_as(actor: Actor) -> Iterator[None]:
-    """Have everything in this block, in threads and tasks that copy the context too, be done by
-    the actor."""
+    """Make `actor` the current actor in this block, also in threads and tasks that copy the
+    context."""
     token = _current.set(actor)
     try:
         yield
@@ -53,5 +53,5 @@ def acting_as(actor: Actor) -> Iterator[None]:
 
 
 def current_actor() -> Actor:
-    """The platform itself outside of any block."""
+    """Return the actor of the innermost `acting_as` block; outside of any, the platform."""
     return _current.get()

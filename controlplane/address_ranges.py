@@ -1,7 +1,8 @@
-"""Ranges of addresses that clients may come from: `192.0.2.7`, `192.0.2.0/24`, `2001:db8::/32`, or
-the first and the last as `192.0.2.1-192.0.2.10`.
+"""Ranges of addresses that clients may connect from: `192.0.2.7`, `192.0.2.0/24`, `2001:db8::/32`,
+or the first and the last address as `192.0.2.1-192.0.2.10`.
 
-Beside the floors: the API reads what callers send by it, the proxy whom it lets in.
+Any layer may import this module: the API parses callers' input with it, and the proxy decides with
+it which clients may connect.
 """
 
 import ipaddress
@@ -24,13 +25,13 @@ class AddressRange:
 
 
 def parse_range(text: str) -> AddressRange:
-    """Raises ValueError, with words for whoever wrote it."""
+    """Raises ValueError with a message for the user who wrote `text`."""
     first, dash, last = (part.strip() for part in text.partition("-"))
     try:
         if dash:
             found = AddressRange(ipaddress.ip_address(first), ipaddress.ip_address(last))
         else:
-            # Bits beyond the prefix are let go, as firewalls do.
+            # Ignore bits beyond the prefix, as firewalls do.
             network = ipaddress.ip_network(first, strict=False)
             found = AddressRange(network[0], network[-1])
     except ValueError:
@@ -40,10 +41,11 @@ def parse_range(text: str) -> AddressRange:
     return found
 
 
-# Each connection asks for its own several times.
+# The address of one connection is parsed several times.
 @lru_cache(maxsize=4096)
 def parse_address(text: str) -> Address:
-    """A client's address; IPv4 where it came in as IPv6 (`::ffff:192.0.2.7`). Raises ValueError."""
+    """Parse a client's address. An IPv4 address that is written as IPv6 (`::ffff:192.0.2.7`)
+    becomes IPv4. Raises ValueError."""
     address = ipaddress.ip_address(text.partition("%")[0])
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return mapped or address
@@ -51,7 +53,7 @@ def parse_address(text: str) -> Address:
 
 @lru_cache(maxsize=4096)
 def is_loopback(text: str) -> bool:
-    """Of a client's address. Raises ValueError."""
+    """Whether a client's address is a loopback address. Raises ValueError."""
     return parse_address(text).is_loopback
 
 

@@ -1,46 +1,48 @@
-"""The one clock: the database's. Every time that is stored, or compared with a stored one, is told
-by it, whichever host a process runs on and whatever that host's own clock says.
+"""The database's clock, which all processes use. Every time that is stored, or compared with a
+stored one, comes from it, regardless of the clock of the host that a process runs on.
 
-A process learns it from its connections: from each when it is made, and once a second from one that
-is used (`database.base`). In between it goes by the kernel's count of seconds since the host
-began to run, which nobody sets.
+A process learns the time from its database connections: from each new connection, and about once a
+second from a connection in use (`database.base`). In between it adds the kernel's count of seconds
+since boot, which no administrator or NTP daemon changes.
 """
 
 import time
 from datetime import UTC, datetime, timedelta
 
-# Seconds after which the database is to be asked again: so short that where its own clock is set,
-# nobody goes by the old time when the signs of life have the new one.
+# Seconds after which the database must be asked again. This is short, so that after a change of the
+# database's clock no process compares signs of life of the new time with the old time.
 GOOD_FOR = 1.0
 
-# What to add to `running_for` for the database's seconds since 1970; None until it was asked.
+# Add this to `running_for` to get the database's seconds since 1970. None until it has answered.
 _offset: float | None = None
-# The count of `running_for` when it was asked last.
+# The value of `running_for` when the database last answered.
 _asked_at = 0.0
 
 
 def running_for() -> float:
-    """Seconds since the host began to run, suspended or not."""
+    """Seconds since the host booted, including the time that it was suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def now() -> datetime:
-    """The database's time, to a few milliseconds; the host's while no database was asked yet."""
+    """The database's time, accurate to a few milliseconds. Until a database has answered, the
+    host's time."""
     if _offset is None:
         return _host_now()
     return datetime.fromtimestamp(running_for() + _offset, UTC)
 
 
 def is_due() -> bool:
-    """Whether the database is to be asked what time it is."""
+    """Whether the caller should ask the database for its time."""
     return _offset is None or running_for() - _asked_at > GOOD_FOR
 
 
 def take_in(there: datetime, *, asked: float, answered: float) -> None:
-    """Note what time it was `there`, in the database, between two counts of `running_for`.
+    """Note that the database's time was `there` at some moment between two values of `running_for`:
+    `asked`, before the question was sent, and `answered`, after the answer was received.
 
-    The answer came some time between them, nobody knows when. What fits in between stays as it is:
-    an answer that a busy machine has delivered late makes the clock no worse.
+    The exact moment is not known. If the present offset agrees with the answer, it does not change,
+    so an answer that a busy machine delivered late does not make the clock less accurate.
     """
     global _offset, _asked_at
     least, most = there.timestamp() - answered, there.timestamp() - asked
@@ -49,12 +51,13 @@ def take_in(there: datetime, *, asked: float, answered: float) -> None:
 
 
 def to_host(at: datetime) -> datetime:
-    """What the clock of this host says at that moment: for its computes, which have no other."""
+    """Convert a time of the database's clock to this host's clock, the only one that the host's
+    computes have."""
     return at + _host_ahead()
 
 
 def from_host(at: datetime) -> datetime:
-    """That moment of this host's clock, as a compute tells it, by the database's."""
+    """Convert a time of this host's clock, as a compute reports it, to the database's clock."""
     return at - _host_ahead()
 
 

@@ -1,7 +1,8 @@
-"""Names and small files that outlive a power cut: beside the floors, for all of them.
+"""Renames and small files that survive a power failure. Any layer may import this module.
 
-A rename, or a new file, is on the disk only once its directory was flushed; what a file holds, once
-the file was. Whoever reports something as done that rests on them does so after that.
+A rename or a new file is on the disk only after its directory was flushed (fsync). The content of a
+file is on the disk only after the file was flushed. A caller must report nothing as done that
+depends on them before that.
 """
 
 import os
@@ -17,8 +18,8 @@ def rename(source: Path, target: Path) -> None:
 
 
 def write_new(path: Path, content: str, mode: int) -> bool:
-    """Make the file, whole or not at all; False where there is one already, of whoever was first.
-    Raises OSError."""
+    """Create the file atomically. Returns False if the file exists already, also if another process
+    created it in the meantime. Raises OSError."""
     draft = _draft(path, content.encode(), mode)
     try:
         os.link(draft, path)
@@ -31,8 +32,7 @@ def write_new(path: Path, content: str, mode: int) -> bool:
 
 
 def write(path: Path, content: bytes, mode: int) -> None:
-    """Put the file in the place of the one that may be there, whole or not at all. Raises
-    OSError."""
+    """Write the file atomically, replacing an existing one. Raises OSError."""
     draft = _draft(path, content, mode)
     try:
         draft.replace(path)
@@ -43,7 +43,7 @@ def write(path: Path, content: bytes, mode: int) -> None:
 
 
 def sync(place: Path) -> None:
-    """Flush the file, or which names the directory holds. Raises OSError."""
+    """Flush a file's content, or a directory's entries, to the disk. Raises OSError."""
     descriptor = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -52,7 +52,8 @@ def sync(place: Path) -> None:
 
 
 def _draft(path: Path, content: bytes, mode: int) -> Path:
-    """A flushed file beside `path` that nobody else writes to."""
+    """Create a flushed temporary file in the directory of `path` that no other process writes
+    to."""
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:

@@ -1,6 +1,8 @@
-"""Encrypts what must be kept and read again, with keys made of PERCH_SECRET_KEY.
+"""Encrypts values that are stored and must be decrypted again, with keys derived from
+PERCH_SECRET_KEY.
 
-Each purpose has a key of its own: what is kept for one is of no use as another.
+Each purpose has its own key, so a value that was encrypted for one purpose cannot be decrypted for
+another.
 """
 
 import base64
@@ -15,7 +17,8 @@ def encrypt(text: str, *, purpose: str) -> str:
 
 
 def decrypt(encrypted: str, *, purpose: str) -> str:
-    """Raises cryptography.fernet.InvalidToken for what another PERCH_SECRET_KEY has encrypted."""
+    """Raises cryptography.fernet.InvalidToken if the value was encrypted with another
+    PERCH_SECRET_KEY or for another purpose."""
     return _fernet(purpose).decrypt(encrypted.encode()).decode()
 
 

@@ -1,4 +1,4 @@
-"""Reads settings from the environment. Used by `controlplane.settings` alone."""
+"""Reads settings from the environment. Only `controlplane.settings` uses this module."""
 
 import hashlib
 import os
@@ -14,10 +14,10 @@ from psycopg.conninfo import conninfo_to_dict
 from controlplane import durable
 from controlplane.database.base import BoundedConnection
 
-# sockaddr_un.sun_path holds 108 bytes with its closing NUL, on Linux.
+# On Linux sockaddr_un.sun_path holds 108 bytes, including the terminating NUL.
 LONGEST_SOCKET_PATH = 107
-# libpq's, for every connection to a database: seconds to connect, and until a silent network
-# (the last in milliseconds) counts as a broken connection.
+# libpq parameters for every connection to a database: seconds to connect, idle seconds before the
+# first keepalive probe, and milliseconds after which unacknowledged data breaks the connection.
 NETWORK_BOUNDS = {"connect_timeout": 3, "keepalives_idle": 30, "tcp_user_timeout": 30_000}
 
 
@@ -34,7 +34,7 @@ def envbool(name: str, default: bool) -> bool:
 
 
 def envcount(name: str) -> int | None:
-    """A number, 0 or more; None where unset. Raises ValueError."""
+    """An integer, 0 or more; None if the variable is not set. Raises ValueError."""
     text = envstr(name, "")
     if text and not text.isdecimal():
         raise ValueError(f'{name} must be a number, 0 or more; got "{text}"')
@@ -42,7 +42,8 @@ def envcount(name: str) -> int | None:
 
 
 def envbytes(name: str) -> int | None:
-    """A number of bytes, which may end in one of K, M, G, T (of 1,024 each); None where unset.
+    """A number of bytes, optionally with a suffix K, M, G or T (powers of 1,024); None if the
+    variable is not set.
 
     Raises ValueError.
     """
@@ -62,7 +63,8 @@ def envnames(name: str, default: str) -> frozenset[str]:
 
 
 def envnetworks(name: str) -> list[IPv4Network | IPv6Network]:
-    """Networks, separated by commas, as "10.0.0.0/8,fd00::/8"; none where unset.
+    """Networks, separated by commas, as "10.0.0.0/8,fd00::/8"; an empty list if the variable is not
+    set.
 
     Raises ValueError.
     """
@@ -70,12 +72,12 @@ def envnetworks(name: str) -> list[IPv4Network | IPv6Network]:
 
 
 def envsecret(name: str, path: Path, *, makes: bool) -> str:
-    """The variable `name`, else what the file that `<name>_FILE` names holds, else what the
-    0600 file at `path` holds.
+    """The value of the variable `name`, else the content of the file that the variable
+    `<name>_FILE` names, else the content of the file at `path`, which has mode 0600.
 
-    A process that `makes` it makes the file where there is none. One that does not, or that may
-    not or cannot read or make it, gets a passing secret: commands that need none, `--help` among
-    them, work anywhere and leave nothing behind.
+    If `makes` is true and the file does not exist, this function creates it. If the file cannot be
+    read or created, it returns a random secret that is not stored. So commands that need no secret,
+    such as `--help`, work anywhere and create no file.
     """
     if value := os.environ.get(name):
         return value
@@ -84,8 +86,8 @@ def envsecret(name: str, path: Path, *, makes: bool) -> str:
     try:
         if makes and not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            # Of two processes that start together, one makes it and both read the same. It is on
-            # the disk before anything is encrypted with it.
+            # If two processes start at the same time, one creates the file and both read the same
+            # secret. The secret is on the disk before anything is encrypted with it.
             durable.write_new(path, secrets.token_urlsafe(48), 0o600)
         return path.read_text()
     except OSError:
@@ -93,23 +95,24 @@ def envsecret(name: str, path: Path, *, makes: bool) -> str:
 
 
 def default_state_dir(*, checkout: Path | None) -> Path:
-    """Where state is kept unless told otherwise; `checkout` is None for an installed wheel.
+    """The default state directory. `checkout` is None for an installed wheel.
 
-    Never among the installed packages, which the next version replaces.
+    It is never among the installed packages, because an upgrade replaces these.
     """
     if os.geteuid() == 0:
         return Path("/var/lib/perch")
     if checkout is not None:
         return checkout / "var"
-    # The XDG specification has relative paths ignored.
+    # The XDG specification requires that relative paths are ignored.
     wanted = Path(envstr("XDG_STATE_HOME", ""))
     return (wanted if wanted.is_absolute() else Path.home() / ".local" / "state") / "perch"
 
 
 def private_directory(state_dir: Path, name: str, *, longest_child: int) -> Path:
-    """`state_dir/name`, or a short path derived from it where sockets would not fit.
+    """`state_dir/name`, or, if the paths of sockets in it would be too long, a short path in the
+    temporary directory that is derived from it.
 
-    `longest_child` is the length in bytes of the longest path below it.
+    `longest_child` is the length in bytes of the longest path below the directory.
     """
     path = state_dir / name
     if len(os.fsencode(path)) + 1 + longest_child <= LONGEST_SOCKET_PATH:
@@ -121,10 +124,10 @@ def private_directory(state_dir: Path, name: str, *, longest_child: int) -> Path
 def postgres_database(
     url: str, *, pool_size: int, pool_timeout: float, statement_timeout: float
 ) -> dict[str, Any]:
-    """Django's description of the database that the libpq URL or key-value string names.
+    """Convert a libpq URL or key-value string to an entry of Django's DATABASES.
 
-    `pool_timeout` is how many seconds to wait for a connection of the pool, and
-    `statement_timeout` for the answer to a statement; 0 waits without a bound.
+    `pool_timeout` is how many seconds to wait for a connection of the pool. `statement_timeout` is
+    how many seconds to wait for the answer to a statement; 0 means without a limit.
     """
     options: dict[str, Any] = {**NETWORK_BOUNDS, **conninfo_to_dict(url)}
     return {
@@ -138,14 +141,16 @@ def postgres_database(
         "STATEMENT_TIMEOUT": statement_timeout,
         "OPTIONS": {
             **options,
-            # Of the statements that ask for it alone (`DatabaseWrapper.read`), not of Django's.
+            # Let `DatabaseWrapper.read` prepare its statements; None would disable that. Django's
+            # own statements are not prepared.
             "prepare_threshold": 0,
             "pool": {
                 "connection_class": BoundedConnection,
                 "min_size": 1,
                 "max_size": pool_size,
                 "timeout": pool_timeout,
-                # After a few failures the next request tries at once, no growing pause first.
+                # After 3 seconds of failures the pool stops its backoff. Then the next request
+                # connects at once, instead of waiting for a pause that grows.
                 "reconnect_timeout": 3,
             },
         },

@@ -2,10 +2,10 @@
 
     2026-11-21T16:20:01.123Z level=INFO process=worker logger=… request=… endpoint=… message="…"
 
-With PERCH_LOG_FORMAT=json the same keys, and `time`, are an object on each line. A call's
-own keys come as `extra`: `log.info("operation finished", extra={"ms": 12})`. The console
-has the same in `console/logs.py`, as neither package may import the other; a test compares
-what the two write.
+With PERCH_LOG_FORMAT=json each line is an object with the same keys and `time`. A call passes its
+own keys as `extra`: `log.info("operation finished", extra={"ms": 12})`. `console/logs.py` is the
+console's copy of this module, because neither package may import the other; a test compares the
+output of both.
 """
 
 import json
@@ -23,12 +23,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-# Characters; a value may come from a stranger. Of a trace the end says most.
+# In characters, because a value may come from an untrusted client. A longer traceback loses its
+# beginning, because its end says most.
 LONGEST_VALUE, LONGEST_TRACE = 2_000, 16_000
-# A value that needs no quotes. Every other is quoted as JSON does it, in ASCII: it holds no
-# line break of any script, no control character and nothing that turns the direction.
+# A value that needs no quotes. Every other value is quoted as an ASCII JSON string, so that it
+# contains no line break of any script, no control character and no character that changes the
+# text direction.
 BARE = re.compile(r"[!#-<>-\[\]-~]+")
-# What every record has, and thus was no call's `extra`.
+# The attributes of every record. All others come from a call's `extra`.
 STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"asctime", "context", "message"}
 
 _context: ContextVar[Mapping[str, str]] = ContextVar("log_context")
@@ -39,8 +41,8 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def context(**fields: str) -> Iterator[None]:
-    """Add the fields to every line logged in this block, in threads and tasks that copy the
-    context too. `request` is what a request or a client's connection is followed by."""
+    """Add the fields to every line logged in this block, also in threads and tasks that copy the
+    context. The field `request` is the id of a request or of a client's connection."""
     token = _context.set({**_context.get(_NOTHING), **fields})
     try:
         yield
@@ -49,12 +51,12 @@ def context(**fields: str) -> Iterator[None]:
 
 
 def current(field: str) -> str:
-    """The field's value in the context; "" outside of any."""
+    """The value of the field in the current context; "" if the context does not have it."""
     return _context.get(_NOTHING).get(field, "")
 
 
 class ContextFilter(logging.Filter):
-    """Gives each record the context that it was logged in."""
+    """Adds to each record the context in which it was logged."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         record.context = _context.get(_NOTHING)
@@ -62,8 +64,8 @@ class ContextFilter(logging.Filter):
 
 
 class RefusalFilter(logging.Filter):
-    """Makes one warning, without a traceback, of a request that Django refuses: a bad Host header
-    and the like are its sender's mistake, and anybody can send any number of them."""
+    """Logs a request that Django refuses as a warning without a traceback. A bad Host header, for
+    example, is the client's mistake, and any client can send any number of them."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.name.startswith("django.security."):
@@ -73,7 +75,7 @@ class RefusalFilter(logging.Filter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line."""
+    """Formats a record as one line with a JSON object."""
 
     def __init__(self, process: str) -> None:
         super().__init__()
@@ -93,7 +95,7 @@ class JsonFormatter(logging.Formatter):
         about = record.__dict__.get("context", _NOTHING)
         fields.update((name, value) for name, value in about.items() if value)
         for name, value in record.__dict__.items():
-            # No objects: Django's `request` would show its query.
+            # Leave out objects: Django's `request` would show the query string.
             if name not in STANDARD and isinstance(value, str | int | float):
                 fields[name] = _cut(value)
         fields["message"] = _cut(record.getMessage())
@@ -103,7 +105,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(JsonFormatter):
-    """One line of logfmt, after the time."""
+    """Formats a record as one line: the time, then the fields in logfmt."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = self.fields(record)
@@ -112,8 +114,8 @@ class TextFormatter(JsonFormatter):
 
 
 def configuration(process: str) -> dict[str, Any]:
-    """What `logging.config.dictConfig` takes, for the process of that name. Raises ValueError
-    for a PERCH_LOG_FORMAT that is neither text nor json."""
+    """The configuration for `logging.config.dictConfig`, for the process with that name. Raises
+    ValueError if PERCH_LOG_FORMAT is neither text nor json."""
     formatters = {"text": TextFormatter, "json": JsonFormatter}
     wanted = os.environ.get("PERCH_LOG_FORMAT") or "text"
     if wanted not in formatters:
@@ -134,27 +136,28 @@ def configuration(process: str) -> dict[str, Any]:
         "root": {"handlers": ["stderr"], "level": level},
         "loggers": {
             "django": {"level": "WARNING", "handlers": []},
-            # Every answer that is no success; what matters of them the API logs itself.
+            # It logs every response of status 4xx or 5xx. The API logs those that matter itself.
             "django.request": {"level": "CRITICAL"},
-            # A line for each job repeats what the engine logs for each operation.
+            # Its line for each job repeats what the engine logs for each operation.
             "procrastinate": {"level": "WARNING"},
-            # Connections that come and go; one that cannot be made is a warning.
+            # It logs connections opened and closed as INFO, and a failed one as WARNING.
             "psycopg.pool": {"level": "WARNING"},
         },
     }
 
 
 def process_of(arguments: Sequence[str]) -> str:
-    """What this process is called in the log: its command, or `api` within a web server."""
+    """The name of this process in the log: its management command, or `api` in a web server."""
     if Path(arguments[0]).name in ("manage.py", "perch") and len(arguments) > 1:
         return arguments[1]
     return "api"
 
 
 def begin(config: dict[str, Any]) -> None:
-    """Log by `config` from here on, also warnings and what nobody catches."""
+    """Configure logging with `config`, and also log Python warnings and uncaught exceptions."""
     logging.config.dictConfig(config)
-    # No line says it, and to find it out is a good part of what a line costs.
+    # No line shows the thread or the process, and looking them up takes a good part of the time
+    # that a line costs.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging.captureWarnings(True)
     sys.excepthook = _log_uncaught
@@ -176,7 +179,7 @@ def _cut(value: str | int | float) -> str | int | float:
 
 
 def _quoted(value: str | int | float) -> str:
-    # What JSON makes of a number, or of a truth, needs no quotes.
+    # A number or a bool needs no quotes in JSON.
     if isinstance(value, str) and BARE.fullmatch(value):
         return value
     return json.dumps(value)

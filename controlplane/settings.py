@@ -1,6 +1,6 @@
 """Settings of the management service: the API, the worker, the proxy and the commands.
 
-Everything has a default that is safe in production; the environment overrides it.
+Every setting has a default that is safe in production. Environment variables override it.
 """
 
 import os
@@ -26,7 +26,7 @@ from controlplane.environment import (
 PROCESS = logs.process_of(sys.argv)
 LOGGING = logs.configuration(PROCESS)
 if PROCESS in ("worker", "proxy"):
-    # At once: what is wrong with the settings below is told in the log's format too.
+    # Configure logging now, so that errors in the settings below are logged in its format too.
     logs.begin(LOGGING)
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -34,16 +34,17 @@ IS_INSTALLED = (ROOT / "perch" / "manage.py").is_file()
 # The folder of manage.py and the Procfile: the checkout's root, or the wheel's package `perch`.
 BASE_DIR = ROOT / "perch" if IS_INSTALLED else ROOT
 
-# Where this host keeps its branches, its own Postgres and its secrets.
+# This host's branches, its own Postgres and its secrets.
 STATE_DIR = Path(
     envstr("PERCH_STATE_DIR", str(default_state_dir(checkout=None if IS_INSTALLED else ROOT)))
 ).resolve()
-# Unix sockets: their paths must stay under 107 bytes, however deep the state directory lies.
+# For Unix sockets: their paths must have at most 107 bytes, however long the state directory's is.
 SOCKET_DIR = private_directory(STATE_DIR, "sockets", longest_child=64)
 METADATA_SOCKET = str(SOCKET_DIR / "metadata")
 
-# Signs and encrypts: Django's own needs, and the role passwords kept for reveal_password.
-# Made by what serves alone: a command that is refused must not leave a state directory behind.
+# Django signs with this key, and role passwords, webhooks' secrets and stored answers are encrypted
+# with keys derived from it. Only the commands that serve create it: a command that is refused must
+# not create a state directory.
 SECRET_KEY = envsecret(
     "PERCH_SECRET_KEY",
     STATE_DIR / "secret-key",
@@ -51,76 +52,79 @@ SECRET_KEY = envsecret(
 )
 
 POSTGRES_BIN = envstr("PERCH_POSTGRES_BIN", "")
-# PgBouncer's program; None looks for it on the host, "" goes without.
+# Path of PgBouncer. None: search for it on the host; "": run without PgBouncer.
 PGBOUNCER = os.environ.get("PERCH_PGBOUNCER")
-# As root, each compute runs under an account of its own, of these numbers; with a name, all run
-# under that one account.
+# If Perch runs as root: the range of account numbers, of which each branch gets its own for its
+# compute. If COMPUTE_ACCOUNT names an account, all computes run under that one instead.
 COMPUTE_UIDS = envstr("PERCH_COMPUTE_UIDS", "50000-59999")
 COMPUTE_ACCOUNT = envstr("PERCH_COMPUTE_ACCOUNT", "")
 
-# Networks that computes may connect to although they are not the Internet, separated by commas.
+# Networks that computes may connect to although they are not public, separated by commas.
 COMPUTE_ALLOWED_NETWORKS = envnetworks("PERCH_COMPUTE_ALLOWED_NETWORKS")
 
-# Bytes of the disk that are kept back from branches; None for a part of it (compute.space).
+# Bytes of the disk that branches must leave free. None: a share of the disk (`compute.space`).
 DISK_RESERVE = envbytes("PERCH_DISK_RESERVE")
 
-# The region this host serves: its worker's queue, and the host names of its endpoints.
+# The region that this host serves. It selects the worker's queues and the endpoints' host names.
 REGION = envstr("PERCH_REGION", "local")
 REGION_HOST = envstr("PERCH_REGION_HOST", "localhost")
 
 PROXY_HOST = envstr("PERCH_HOST", "127.0.0.1")
 PROXY_PORT = envint("PERCH_PROXY_PORT", 5432)
-# A further port of the proxy, for SQL over HTTP and WebSocket at HTTP's own, 443; 0 for none.
+# An additional port of the proxy for SQL over HTTP and WebSocket, usually 443; 0 for none.
 PROXY_HTTP_PORT = envint("PERCH_HTTP_PORT", 0)
-# How many processes share the port. Each has connections of its own to the database, and a session
-# in each compute with clients: so more than a few are for hosts that are known to need them.
+# How many processes share the proxy's port. Each has its own connections to the metadata, and a
+# session in each compute with clients. Use more than a few only on hosts that need them.
 PROXY_PROCESSES = envint("PERCH_PROXY_PROCESSES", min(4, len(os.sched_getaffinity(0))))
-# Where they reach each other. Not below the computes' sockets: their account owns those.
+# For the sockets between these processes. It is not below the directory of the computes' sockets,
+# because the computes' account owns that.
 PROXY_SOCKET_DIR = private_directory(STATE_DIR, "proxy", longest_child=32)
-# Who may connect without TLS: never, loopback, always.
+# When clients may connect without TLS: `never`, `loopback` (from loopback addresses) or `always`.
 PROXY_PLAIN_CONNECTIONS = envstr("PERCH_PLAIN_CONNECTIONS", "loopback")
-# Networks of the load balancers that connections come through, separated by commas; each begins
-# with a header of the PROXY protocol.
+# Networks of load balancers, separated by commas. A connection from them must begin with a header
+# of the PROXY protocol.
 PROXY_LOAD_BALANCERS = envnetworks("PERCH_PROXY_PROTOCOL_FROM")
-# PEM files; without them the proxy makes a certificate of its own.
+# PEM files. Without them the proxy creates its own certificate.
 TLS_CERTIFICATE = envstr("PERCH_TLS_CERTIFICATE", "")
 TLS_KEY = envstr("PERCH_TLS_KEY", "")
-# Seconds that a client waits for its compute.
+# Seconds that a client waits for its compute to start.
 WAKE_TIMEOUT = envint("PERCH_WAKE_TIMEOUT", 30)
 
-# How many clients' wakes the worker has under way at once, and as many requests.
+# How many operations of the lane `wakes` the worker runs at once, and as many of `requests`.
 WORKER_CONCURRENCY = max(2, envint("PERCH_WORKER_CONCURRENCY", 32))
-# The slots of each lane (`models.Lane`): a thread each, and at times a database connection.
+# The slots of each lane (`models.Lane`). A slot is a thread, which at times holds a database
+# connection.
 LANE_SLOTS = {
     "wakes": WORKER_CONCURRENCY,
     "requests": WORKER_CONCURRENCY,
     "upkeep": max(2, WORKER_CONCURRENCY // 4),
 }
-# How many webhooks the worker sends to at once; a thread each, and at times a connection.
+# How many webhooks the worker sends to at once. Each takes a thread, which at times holds a
+# database connection.
 WEBHOOK_SLOTS = max(2, envint("PERCH_WEBHOOK_SLOTS", 16))
-# Seconds that a receiver has for its answer, all in all.
+# Seconds that one attempt to deliver may take in total.
 WEBHOOK_TIMEOUT = envint("PERCH_WEBHOOK_TIMEOUT", 15)
-# Networks that webhooks may lead to although they are not the Internet, separated by commas.
+# Networks that webhooks may send to although they are not public, separated by commas.
 WEBHOOK_ALLOWED_NETWORKS = envnetworks("PERCH_WEBHOOK_ALLOWED_NETWORKS")
-# Days that deliveries are kept which were made or given up.
+# Days that deliveries are kept after they were delivered or given up.
 WEBHOOK_RETENTION = envint("PERCH_WEBHOOK_RETENTION", 14)
-# An endpoint whose suspend_timeout_seconds is 0 sleeps after this many seconds.
+# An endpoint whose suspend_timeout_seconds is 0 is suspended after this many idle seconds.
 DEFAULT_SUSPEND_TIMEOUT = envint("PERCH_DEFAULT_SUSPEND_TIMEOUT", 300)
 
-# Hours that a deleted project can be recovered, its data being kept; 0 removes it at once.
+# Hours that a deleted project can be recovered and its data is kept; 0 removes the data at once.
 RECOVERY_HOURS = envint("PERCH_RECOVERY_HOURS", 24)
-# Days that the rows of what was deleted are kept.
+# Days that the rows of deleted projects, branches and endpoints are kept.
 DELETED_RETENTION = envint("PERCH_DELETED_RETENTION", 30)
 
-# Days that events are kept, and how many of one account: the oldest go first.
+# Days that events are kept, and how many of one account. The oldest are removed first.
 EVENT_RETENTION = envint("PERCH_EVENT_RETENTION", 90)
 EVENTS_PER_ACCOUNT = envint("PERCH_EVENTS_PER_ACCOUNT", 1_000_000)
-# Streams of events that an account may have open at each process of the API: each is a
+# Streams of events that an account may have open in each process of the API. Each takes a
 # connection and a few tens of kilobytes.
 STREAMS_PER_ACCOUNT = envint("PERCH_API_STREAMS_PER_ACCOUNT", 100)
 
-# Seconds for the answer to a statement, 0 for no bound. The API's callers wait for theirs:
-# with a connection that is not to be had or is no longer good, it still comes within 5 seconds.
+# Seconds to wait for the answer to a statement; 0 for no limit. It is short in the API, so that its
+# callers get an answer within 5 seconds, even if no connection is available or one is broken.
 DATABASE_TIMEOUT = envint("PERCH_DATABASE_TIMEOUT", 4 if PROCESS == "api" else 30)
 DATABASES = {
     "default": postgres_database(
@@ -132,18 +136,19 @@ DATABASES = {
 }
 
 DEBUG = envbool("DEBUG", False)
-# Of one account, at once, in each process of the API.
+# Concurrent requests of one account in each process of the API.
 REQUESTS_PER_ACCOUNT = envint("PERCH_API_REQUESTS_PER_ACCOUNT", 16)
-# Likewise, of requests that wait for an operation's end and hold nothing meanwhile.
+# The same for requests that only wait, such as for an operation's end, and hold no database
+# connection meanwhile.
 WAITS_PER_ACCOUNT = envint("PERCH_API_WAITS_PER_ACCOUNT", 1000)
-# Requests per minute of one account, in all processes of the API together: None for what its plan
-# says, 0 for any number.
+# Requests per minute of one account, in all processes of the API together. None: the limit of the
+# account's plan; 0: no limit.
 API_RATE_LIMIT = envcount("PERCH_API_RATE_LIMIT")
-# The accounts whose keys may see how the service itself fares.
+# Names of the accounts whose API keys may read the status of the service itself.
 OPERATORS = envnames("PERCH_OPERATORS", "local")
-# Keys travel in a header and nothing here is built from the Host header.
+# Any Host header is safe: keys are sent in a header, and no response is built from the Host header.
 ALLOWED_HOSTS = ["*"]
-# Of a request's body, in bytes; what callers send is a few hundred.
+# Maximum size of a request's body in bytes. Callers usually send a few hundred.
 DATA_UPLOAD_MAX_MEMORY_SIZE = 1 << 20
 INSTALLED_APPS = ["procrastinate.contrib.django", "controlplane"]
 MIDDLEWARE = [

@@ -1,4 +1,4 @@
-"""The API's addresses."""
+"""The API's URLs."""
 
 from django.urls import path
 

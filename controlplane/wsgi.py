@@ -1,4 +1,4 @@
-"""The API for a WSGI server: `gunicorn controlplane.wsgi`."""
+"""The API as a WSGI application: `gunicorn controlplane.wsgi`."""
 
 import os
 
@@ -12,8 +12,9 @@ application = get_wsgi_application()
 from controlplane.database.version import OtherVersion, refuse_other_version  # noqa: E402
 
 try:
-    # While the database is away the API says so; once it is back it is the one of before.
+    # If the database does not answer, start anyway: the API reports that until it answers again. It
+    # is assumed to be of the same version then.
     refuse_other_version(may_be_away=True)
 except OtherVersion as error:
-    # Of its own errors gunicorn prints the words alone, and ends.
+    # For its own errors gunicorn prints only the message, and exits.
     raise AppImportError(str(error)) from error

@@ -1,22 +1,21 @@
 // The live channel: the server says that something has changed, and the page renews its region.
-// One for a page that can be seen and shows something live; a hidden one rests. Where the channel
-// does not come through, the page looks for itself, twelve times a minute.
+// A page has a channel while it is visible and has a live region. If the channel does not get
+// through, the page polls instead, every 5 seconds.
 "use strict";
 
 (() => {
   const address = document.body.dataset.changes;
-  // Milliseconds: until the server's first word, between two renewals, until a lost channel is told
-  // of, between two looks without a channel, and until the channel is tried again.
+  // Milliseconds: until the server's first message; between two renewals; until a lost channel is
+  // reported; between two polls without a channel; until the channel is tried again.
   const FIRST_WORD = 10_000, BETWEEN = 1_000, PATIENCE = 3_000, LOOK_EVERY = 5_000, TRY_AGAIN = 60_000;
-  // The server says every 20 s that it is there.
+  // The server sends a sign of life every 20 s.
   const LONGEST_SILENCE = 50_000;
   const UNREACHABLE = "The console cannot be reached. Trying again.";
 
   let source = null;
-  // The mark of what the page has heard of, to come back with.
+  // The mark of the last change that the page knows, which it sends when it reconnects.
   let seen = "";
-  // Set while the region itself asks again, because it could not be read, and for good once what it
-  // shows is gone.
+  // Set while the region polls because it could not be read; and for good once it is deleted.
   let isRefused = false;
   let looking = 0;
   let waiting = 0;
@@ -49,7 +48,7 @@
     if (renewing) forget();
   }
 
-  // What was heard and has not come to be shown is asked for again.
+  // A change was reported but is not shown yet. Without the mark, it will be reported again.
   function forget() {
     clearTimeout(renewing);
     renewing = 0;
@@ -65,7 +64,7 @@
     if (message.data === "changed") renewSoon();
   }
 
-  // What changes in quick succession renews the page once a second.
+  // Several changes in quick succession renew the page at most once a second.
   function renewSoon(least = 0) {
     clearTimeout(renewing);
     renewing = setTimeout(() => {
@@ -77,7 +76,7 @@
 
   function lost() {
     if (source.readyState === EventSource.CLOSED) return look();
-    // The browser tries again and again by itself. It often ends only to begin anew.
+    // The browser reconnects by itself. The server often ends a stream only to start a new one.
     if (isLost) return;
     isLost = true;
     clearTimeout(waiting);
@@ -124,7 +123,7 @@
     returning = setTimeout(lookForGone, TRY_AGAIN);
   });
 
-  // A server may have said so by mistake: nothing else asks again for what is gone.
+  // The server may have been wrong. Nothing else asks again for what is deleted.
   function lookForGone() {
     if (!document.hidden && document.querySelector("main.gone")) Perch.renew();
   }
@@ -136,20 +135,20 @@
   });
   window.addEventListener("offline", () => {
     Perch.trouble(UNREACHABLE);
-    // A console on this machine is there all the same.
+    // A console on this machine can be reached without a network.
     startAfresh();
   });
   window.addEventListener("online", () => {
     startAfresh();
-    // Nothing else would find that out here.
+    // Without a channel, nothing else would notice that the network is back.
     if (!source && !looking) Perch.trouble("");
   });
   window.addEventListener("pagehide", rest);
   window.addEventListener("pageshow", (event) => {
-    // Out of the browser's own memory, where nobody told it anything.
+    // Restored from the browser's cache, where the page heard of no changes.
     if (event.persisted) startAfresh();
   });
 
-  // Once the other scripts are there.
+  // After the other scripts have run.
   document.addEventListener("DOMContentLoaded", Perch.listen);
 })();

@@ -1,6 +1,6 @@
-// What the console adds where scripts run; every page works without it. Here: dialogs, notices,
-// menus. Beside it: live.js renews regions, focus.js keeps the focus, times.js lets times move on,
-// copy.js copies. `Perch` is what they, and the other scripts of this folder, share.
+// What the console adds if scripts run; every page works without them. This file: dialogs, notices,
+// menus. Others: live.js renews regions, focus.js keeps the focus, times.js keeps times up to date,
+// copy.js copies. They, and the other scripts of this directory, share the object `Perch`.
 "use strict";
 
 window.Perch = {};
@@ -10,13 +10,13 @@ window.Perch = {};
   const notices = document.getElementById("notices");
   document.documentElement.classList.add("scripted");
 
-  // Dialogs: a form that htmx fetched is shown in one. Nothing closes it but its own success and
-  // its reader; what is open is never fetched again over what was typed.
+  // Dialogs show forms that htmx has fetched. A dialog is closed only by success or by the user. An
+  // open form is never fetched again, so that what was typed stays.
 
   let isFetching = false;
 
   function moveNotices(into) {
-    // What was announced is not announced again because it moves.
+    // Without the role, a notice is not announced a second time because it moves.
     for (const notice of notices.children) notice.removeAttribute("role");
     into.append(notices);
   }
@@ -34,7 +34,7 @@ window.Perch = {};
 
   document.addEventListener("htmx:afterSwap", (event) => {
     if (event.detail.target === dialog && dialog.childElementCount && !dialog.open) {
-      // A modal dialog lies above everything else: notices have to move into it to be seen.
+      // A modal dialog covers everything else, so notices have to be inside it to be seen.
       moveNotices(dialog);
       dialog.showModal();
     }
@@ -50,7 +50,7 @@ window.Perch = {};
     Perch.returnFocus();
   });
 
-  // What is shown once only is left by its button; who goes another way is told so.
+  // What is shown only once is closed by its button. Another way of closing first shows a warning.
 
   function keep(event) {
     const words = dialog.open && dialog.querySelector("[data-once-words]");
@@ -63,7 +63,7 @@ window.Perch = {};
 
   dialog.addEventListener("cancel", keep);
   document.addEventListener("keydown", (event) => {
-    // A browser may close a dialog at a second Escape, whatever came of the first.
+    // Browsers may close a dialog at a second Escape even if the first was prevented.
     if (event.key === "Escape") keep(event);
   }, true);
 
@@ -72,7 +72,7 @@ window.Perch = {};
     Perch.renewAfterChange();
   });
 
-  // Deleting: the button waits until the id has been typed.
+  // Deleting: the button is disabled until the id has been typed.
 
   function expectTypedIds() {
     for (const input of document.querySelectorAll("input[data-expected]")) {
@@ -85,7 +85,7 @@ window.Perch = {};
     if (event.target.matches("input[data-expected]")) expectTypedIds();
   });
 
-  // Clicks: closing, dismissing, and menus that close when one looks elsewhere.
+  // Clicks: close dialogs, dismiss notices, and close menus when the user clicks elsewhere.
 
   document.addEventListener("click", (event) => {
     const closing = event.target.closest("#dialog [data-close]");
@@ -112,7 +112,7 @@ window.Perch = {};
   };
 
   Perch.failed = (words) => {
-    // Said once, however often it happens meanwhile.
+    // A message that is still shown is not added again.
     for (const old of notices.querySelectorAll(".notice.failure")) {
       if (old.textContent === words) return;
     }
@@ -124,7 +124,7 @@ window.Perch = {};
     setTimeout(() => notice.remove(), 10000);
   };
 
-  // One line for what keeps the page from going on; "" where nothing does.
+  // Show one line about what keeps the page from being renewed; "" hides it.
   Perch.trouble = (words) => {
     const line = document.getElementById("trouble");
     line.hidden = !words;

@@ -1,5 +1,5 @@
-// Copying: a text that stands on the page, or a connection string, which the server is asked for
-// when its button is pressed, so that it comes with its password though none is shown.
+// Copying: a text on the page, or a connection string. The server is asked for a connection string
+// when its button is pressed, so that it has the password although the page does not show it.
 "use strict";
 
 (() => {
@@ -9,8 +9,8 @@
     setTimeout(() => button.classList.remove("copied"), 1500);
   }
 
-  // `text` is a promise: a browser lets a page write to the clipboard only while it handles the
-  // press, so that the writing begins before the text is there.
+  // `text` is a promise. Browsers let a page write to the clipboard only while it handles a click,
+  // so the writing has to begin before the text is there.
   async function copy(text, button) {
     try {
       await write(text);
@@ -25,12 +25,12 @@
     if (!clipboard) return Promise.reject(new Error("Without https there is no clipboard."));
     if (typeof ClipboardItem !== "function") return text.then((words) => clipboard.writeText(words));
     const blob = text.then((words) => new Blob([words], { type: "text/plain" }));
-    // Said below, where `text` itself is waited for.
+    // `copy` handles the rejection, as it waits for `text` too.
     blob.catch(() => {});
     return clipboard.write([new ClipboardItem({ "text/plain": blob })]);
   }
 
-  // The old way, and where that is barred too, the reader's own: the text stands there, selected.
+  // Copy by the old API. If that is not allowed either, show the text selected, for Ctrl-C.
   function copyByHand(words, button) {
     document.querySelector(".copy-by-hand")?.remove();
     const box = document.createElement("div");
@@ -39,7 +39,7 @@
     box.className = "copy-by-hand";
     label.append(field);
     box.append(label);
-    // A modal dialog lies above everything else.
+    // A modal dialog covers everything else.
     (document.querySelector("dialog[open]") ?? document.getElementById("main")).append(box);
     field.select();
     const leave = () => {

@@ -1,13 +1,13 @@
-// Where the focus goes when what had it is gone: back to the opener of a dialog, out of a menu that
-// closes, to the nearest thing after a row that was deleted. And buttons that are links.
+// Where the focus goes when the focused element is removed: to the opener of a dialog, out of a
+// menu that closes, or to the element nearest to a deleted row. And links that act as buttons.
 "use strict";
 
 (() => {
   const FOCUSABLE = "a[href], button:not(:disabled), summary, input:not([type=hidden]):not(:disabled), select:not(:disabled), textarea:not(:disabled)";
   const isSeen = (element) => element.isConnected && element.checkVisibility();
 
-  // The last control that had the focus in the page, and for each element around it which child of
-  // its parent it was: where that parent is still there, the focus goes to what is in its place.
+  // The control that had the focus last and, for each of its ancestors, the index among its
+  // siblings. If the parent still exists, the focus goes to what is at that index now.
   let last = null;
 
   function remember(element) {
@@ -42,20 +42,20 @@
     return null;
   }
 
-  // It is there, and gets the focus back once its request has been answered.
+  // A disabled control whose request is under way gets the focus back once that is answered.
   function isWaiting({ element, id }) {
     const same = (id && document.getElementById(id)) || element;
     return same.isConnected && same.disabled && same.closest(".htmx-request") !== null;
   }
 
-  // Give the focus back, if it is lost, to what had it or to what is nearest.
+  // If the focus is lost, return it to the last control or to the nearest one.
   Perch.keepFocus = () => {
     const active = document.activeElement;
     const isLost = last && (!active || active === document.body) && !isWaiting(last);
     if (isLost) successor(last)?.focus({ preventScroll: true });
   };
 
-  // A dialog is closed: its opener may have been in a menu, or be gone.
+  // After a dialog has closed. Its opener may have been in a menu, or may be removed.
   Perch.returnFocus = () => {
     const opener = Perch.dialogOpener;
     Perch.dialogOpener = null;
@@ -69,7 +69,7 @@
     if (hadFocus) menu.querySelector("summary").focus();
   };
 
-  // A form that was sent has another in its place: what is wrong in it comes first.
+  // After a sent form was replaced, focus the first field with an error.
   document.addEventListener("htmx:afterSwap", (event) => {
     const wrong = event.detail.elt?.closest("#form")?.querySelector("[aria-invalid=true]");
     if (wrong) wrong.focus();
@@ -78,7 +78,7 @@
     dialog.querySelector(`[aria-invalid=true], [autofocus], ${FOCUSABLE}`)?.focus();
   });
 
-  // A button that waits for its answer is disabled, and thus loses the focus.
+  // A button is disabled while its request is under way, and so loses the focus.
   document.addEventListener("htmx:afterRequest", () => requestAnimationFrame(Perch.keepFocus));
 
   document.addEventListener("keydown", (event) => {

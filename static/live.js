@@ -1,6 +1,6 @@
-// Live regions. While something in `#live` is unfinished, htmx asks for it again and again; at
-// other times a channel says when something has changed. What comes is morphed into what is there,
-// so that focus, open menus, what was typed, the selection and the place on the page stay.
+// Live regions. While something in `#live` is unfinished, htmx polls for it; otherwise the live
+// channel says when something has changed. An answer is morphed into the page, so that the focus,
+// open menus, what was typed, the selection and the scroll position stay.
 "use strict";
 
 (() => {
@@ -12,13 +12,13 @@
     beforeNodeMorphed(old, fresh) {
       if (old.nodeType !== Node.ELEMENT_NODE) return true;
       if (old.matches("input:not([type=hidden]), select, textarea")) return !isTouched(old);
-      // Its words have moved on since it came.
+      // The browser has updated its words since.
       return !(old.matches("time") && old.dateTime === fresh.dateTime && old.title === fresh.title);
     },
     beforeAttributeUpdated(name, element) {
       if (name === "open") return false;
-      // What htmx has set for as long as a form's or a link's request is under way; a renewal's own
-      // is set on the body or the poll, and is no reason to keep what has changed.
+      // Keep what htmx has set while the request of a form or link is under way. The attributes of
+      // a renewal's own request are on the body or the poll, and are replaced.
       const isHtmx = name === "class" || name.includes("disabled");
       return !(isHtmx && element.closest(".htmx-request:not(body, #poll)"));
     },
@@ -41,21 +41,20 @@
     },
   });
 
-  // Renewing. An answer that was asked for before another renewal does not overwrite that one's.
+  // Renewing. An answer requested before another renewal does not replace that renewal's answer.
 
   let renewals = 0;
   let renewing = 0;
   const sentAfter = new WeakMap();
-  // Under way, of those that search or filter.
+  // The requests under way that search or filter.
   const steering = new Set();
-  // What is asked while trouble is told of: the answer to it shows that this is over.
+  // The requests sent while a problem is shown. An answer to one of them hides the problem.
   const sentInTrouble = new WeakSet();
-  // What the region shows, by the server's own mark: where nothing else is there to show, the
-  // answer is empty.
+  // The ETag of what the region shows. If there is nothing else to show, the answer is a 304.
   let shown = "";
-  // How many times in a row the region has asked for itself: the server slows it down.
+  // How many times in a row the region has polled; the server slows it down by that.
   let turn = 0;
-  // The newest operation before the reader's own change, whose end is to be announced.
+  // The newest operation before the user's own change. The end of the user's is to be announced.
   let known = null;
 
   Perch.renew = () => {
@@ -72,10 +71,10 @@
     Perch.renew();
   };
 
-  // A word that the service is down is of a moment ago: while it stands there, see if it still holds.
+  // While the page says that the service is down, check regularly whether that is still so.
   setInterval(() => {
     const isDown = document.getElementById("service")?.hasChildNodes();
-    // It asks by itself, or what it shows is gone or not for its reader any more.
+    // The region polls by itself, or it is deleted or not accessible any more.
     const isSettled = document.querySelector("#poll[hx-trigger], #poll [role=alert]");
     if (isDown && !isSettled && !document.hidden) Perch.renew();
   }, 5_000);
@@ -87,7 +86,7 @@
     if (!isRenewal(detail)) return;
     if (shown) detail.headers["If-None-Match"] = shown;
     if (detail.elt.id !== "poll") {
-      // Out of turn, while something is unfinished: that it has ended is to be announced.
+      // This is not a poll. These parameters let the server announce the end of operations.
       const isPolling = document.getElementById("poll")?.hasAttribute("hx-trigger");
       const added = isPolling ? `n=${Math.max(turn, 1)}` : known !== null && `known=${known}`;
       if (added) detail.path += `${detail.path.includes("?") ? "&" : "?"}${added}`;
@@ -98,7 +97,7 @@
   });
 
   document.addEventListener("htmx:beforeRequest", (event) => {
-    // A poll's answer would take the place that the renewal under way is meant for.
+    // The answer to a poll would replace that of a renewal or search under way.
     if (event.detail.elt.id === "poll" && (document.hidden || renewing || steering.size)) event.preventDefault();
   });
 
@@ -108,8 +107,8 @@
     if (!document.getElementById("trouble").hidden) sentInTrouble.add(detail.xhr);
   });
 
-  // A search or a filter: from when it is sent, whatever becomes of its answer, the region is asked
-  // for so, and what was asked for before does not come into the page any more.
+  // Once a search or a filter is sent, whatever its answer, the region is requested with it, and
+  // answers to earlier requests are dropped.
   function steer({ xhr, requestConfig }) {
     const { dataset } = region();
     const filled = [...requestConfig.formData].filter(([, value]) => value);
@@ -121,7 +120,7 @@
 
   document.addEventListener("htmx:beforeSwap", (event) => {
     const { xhr, target } = event.detail;
-    // Something between here and the console answered in its place: keep it out of the page.
+    // A reverse proxy answered instead of the console: do not show its answer in the page.
     const isStrange = xhr.status >= 400 && xhr.status !== 422 && !xhr.getResponseHeader("HX-Reswap");
     if (isStrange) {
       event.detail.shouldSwap = false;
@@ -134,7 +133,7 @@
 
   const isOlder = ({ target, xhr }) => isRegions(target) && sentAfter.get(xhr) < renewals;
 
-  // The region, or its status line where it could not be read.
+  // The region or, if it could not be read, its status line.
   const isRegions = (target) => ["live", "poll"].includes(target.id);
 
   document.addEventListener("htmx:afterSwap", (event) => {
@@ -149,18 +148,18 @@
     }
     const poll = document.getElementById("poll");
     if (!poll?.hasAttribute("hx-trigger")) turn = 0;
-    // It may have lost what made it ask, of which htmx hears only so.
+    // Morphing may have removed its trigger, which htmx notices only by this call.
     if (poll) htmx.process(poll);
     document.dispatchEvent(new CustomEvent("perch:renewed"));
     Perch.keepFocus();
-    // With a search's answer comes its address, so it is taken in all the same.
+    // The answer to a search is shown even if it is outdated, as the page's address comes with it.
     if (steering.has(xhr) && isOlder(event.detail)) Perch.renew();
   });
 
   document.addEventListener("perch:gone", () => {
     const main = document.getElementById("main");
     main.classList.add("gone");
-    // Whatever would change it, or connect to it.
+    // Disable what would change the deleted thing, or connect to it.
     const ways = ".actions, form, .connection, [hx-target='#dialog']";
     for (const part of main.querySelectorAll(ways)) part.inert = true;
   });
@@ -172,7 +171,7 @@
     for (const part of gone.querySelectorAll("[inert]")) part.inert = false;
   }
 
-  // What fails on the way is said in one line, until something gets through.
+  // A failed request is reported in one line, until another request succeeds.
 
   const UNREACHABLE = "The console cannot be reached.";
 

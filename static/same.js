@@ -1,14 +1,14 @@
-// The same by command: written anew while a form is filled in, as `same_request.py` writes it.
+// Updates a form's curl and neonctl commands while it is filled in, as `same_request.py` does.
 "use strict";
 
 (() => {
-  // As shells read it.
+  // A single quote within single quotes, for shells.
   const QUOTE = `'"'"'`;
   const quoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", QUOTE)}'`);
 
   const stamp = (milliseconds) => `${new Date(milliseconds).toISOString().slice(0, 19)}Z`;
 
-  // When something goes: after the seconds that were chosen, or at a time of one's own.
+  // When something expires: after the chosen seconds, or at the time that was typed.
   function endOf(lifetime, until) {
     if (lifetime.value !== "at") return lifetime.value ? stamp(Date.now() + lifetime.value * 1000) : null;
     return until.value ? stamp(Date.parse(`${until.value}Z`)) : null;

@@ -1,14 +1,14 @@
-// Times that move on by themselves: how long ago, and how long so far. The words are those of
+// Keeps times up to date: how long ago, and how long so far. The words are the same as those of
 // `console_tags.py`, which writes them first.
 "use strict";
 
 (() => {
   const MINUTE = 60, HOUR = 3600, DAY = 86400;
-  // A cookie, so that the next page is written in the reader's own time already.
+  // The cookie lets the server write times in the reader's zone.
   const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
   if (zone) document.cookie = `perch_zone=${zone}; path=/; max-age=31536000; samesite=lax`;
 
-  // The server's clock is right; this one may not be.
+  // The server's clock counts; the one of this machine may be wrong.
   const ahead = Date.now() - Date.parse(document.body.dataset.now);
   const correction = Math.abs(ahead) > MINUTE * 1000 ? ahead : 0;
 
@@ -31,7 +31,7 @@
     if (document.hidden) return;
     for (const time of document.querySelectorAll("time[data-moves]")) {
       const seconds = Math.max(0, (Date.now() - correction - Date.parse(time.dateTime)) / 1000);
-      // A date stays what it is.
+      // A date does not change.
       if (time.dataset.moves === "ago" && seconds >= 30 * DAY) continue;
       const words = time.dataset.moves === "ago" ? Perch.ago(seconds) : Perch.elapsed(seconds);
       if (time.textContent !== words) time.textContent = words;

@@ -1,8 +1,8 @@
-// Ways around: the query page's keys, the palette, and single keys.
+// Keyboard use: the query page's keys, the palette, and single-key shortcuts.
 "use strict";
 
 (() => {
-  // The query page: Ctrl-Enter runs, another branch brings its roles, an error is selected.
+  // The query page: Ctrl-Enter runs; choosing a branch loads its roles; an error is selected.
 
   document.addEventListener("keydown", (event) => {
     const field = event.target.closest?.("[data-run]");
@@ -22,7 +22,7 @@
     if (start && field.matches("[data-run]")) field.setSelectionRange(start, end);
   });
 
-  // The palette: what is typed narrows it, arrows go through it, Enter takes the first.
+  // The palette: typing filters it, arrows move through it, Enter opens the first match.
 
   const goals = () => [...document.querySelectorAll("#dialog .goals a, main .goals a")]
     .filter((goal) => !goal.parentElement.hidden);
@@ -53,7 +53,7 @@
     event.preventDefault();
   });
 
-  // Single keys, unless somebody types, or has switched them off; Ctrl-K for everybody.
+  // Single-key shortcuts, unless the user is typing or has switched them off; Ctrl-K always works.
 
   const FIELDS = "input, textarea, select, [contenteditable]";
   const PAUSE = 1500;

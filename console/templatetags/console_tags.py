@@ -1,4 +1,4 @@
-"""How templates show a time, a duration, a size, an icon, a thing to copy."""
+"""Template tags and filters for times, durations, sizes, icons and copy buttons."""
 
 import re
 from datetime import UTC, datetime
@@ -15,7 +15,7 @@ from console import bundles
 
 register = template.Library()
 
-# What is copied that is fit to be read out.
+# Kinds of values that are short enough to be read out by a screen reader.
 NAMED = (" id", "host")
 NOTHING = "\N{EN DASH}"
 MINUTE, HOUR, DAY = 60, 3600, 86400
@@ -35,14 +35,14 @@ def bundle(name: str) -> str:
 
 @register.inclusion_tag("_copy.html")
 def copy(value: str, what: str) -> dict[str, Any]:
-    """A button that copies `value`; `what` names it to who cannot see it, with the value where
-    others of the page copy such a thing too."""
+    """Render a button that copies `value`. `what` names the value to screen readers; the value
+    itself is added for kinds of which a page may have several."""
     return {"value": value, "what": what, "which": f" {value}" if what.endswith(NAMED) else ""}
 
 
 @register.simple_tag
 def branch_url(project_id: str, branch_id: str) -> str:
-    """A branch's own page; the list of them for an id that no page of ours can have."""
+    """Return the address of a branch's page or, if the id cannot be part of it, of the list."""
     try:
         return reverse("branch", args=[project_id, branch_id])
     except NoReverseMatch:
@@ -51,7 +51,7 @@ def branch_url(project_id: str, branch_id: str) -> str:
 
 @register.filter
 def in_a_line(words: str) -> str:
-    """An error of several lines, as Postgres's are, with each of them ended."""
+    """Join the lines of an error, as Postgres writes them, and end each with punctuation."""
     lines = [" ".join(line.split()) for line in words.splitlines()]
     ended = (line if line.endswith((".", ":", ";", ",")) else f"{line}." for line in lines[:-1])
     return " ".join(filter(None, [*(line for line in ended if line != "."), *lines[-1:]]))
@@ -59,7 +59,7 @@ def in_a_line(words: str) -> str:
 
 @register.filter
 def operation_links(words: str, project_id: str) -> SafeString:
-    """The words, where each operation that they name by its id is a link to it."""
+    """Make each operation id in the words a link to the operation."""
     parts = OPERATION_ID.split(words)
     linked = [
         format_html('<a href="{}">{}</a>', reverse("operation", args=[project_id, part]), part)
@@ -72,7 +72,7 @@ def operation_links(words: str, project_id: str) -> SafeString:
 
 @register.filter
 def ago(moment: datetime | None) -> SafeString | str:
-    """A time as how long ago, with the exact one in reach."""
+    """Render a time as how long ago it was, with the exact time as the tooltip."""
     if moment is None:
         return NOTHING
     return format_html(
@@ -85,7 +85,7 @@ def ago(moment: datetime | None) -> SafeString | str:
 
 @register.filter
 def elapsed(moment: datetime | None) -> SafeString | str:
-    """How long it has gone on since, which the browser lets move on."""
+    """Render the time since a moment. The browser keeps it up to date."""
     if moment is None:
         return NOTHING
     seconds = max(0.0, (datetime.now(UTC) - moment).total_seconds())
@@ -99,7 +99,7 @@ def elapsed(moment: datetime | None) -> SafeString | str:
 
 @register.filter
 def exactly(moment: datetime | None) -> SafeString | str:
-    """A time to the second, in the reader's own time; in UTC where that is not known."""
+    """Render a time to the second in the reader's zone; in UTC if that is not known."""
     if moment is None:
         return NOTHING
     local = localtime(moment)
@@ -114,7 +114,7 @@ def exactly(moment: datetime | None) -> SafeString | str:
 
 @register.filter
 def clock(moment: datetime | None) -> SafeString | str:
-    """The time of day, where the day (of `localtime`) is told beside it."""
+    """Render the time of day, in the reader's zone; for use beside the day."""
     if moment is None:
         return NOTHING
     return format_html(
@@ -146,7 +146,7 @@ def _long(seconds: float) -> str:
 
 @register.filter
 def size(count: int | None) -> str:
-    """Bytes, in the unit that suits them."""
+    """Format a number of bytes in a suitable unit."""
     if count is None:
         return NOTHING
     amount = float(count)
@@ -158,7 +158,7 @@ def size(count: int | None) -> str:
 
 
 def _exact(moment: datetime) -> str:
-    """In the reader's time, with what it is ahead of UTC."""
+    """Format a time in the reader's zone, with its offset from UTC."""
     local = localtime(moment)
     return f"{local:%Y-%m-%d %H:%M:%S} {f'UTC{local:%z}' if local.utcoffset() else 'UTC'}"
 
@@ -166,7 +166,7 @@ def _exact(moment: datetime) -> str:
 def _ago(moment: datetime) -> str:
     now = datetime.now(UTC)
     seconds = (now - moment).total_seconds()
-    # Clocks of two machines differ a little: a moment ahead is still just now.
+    # The clocks of two machines differ a little, so a time slightly ahead counts as now.
     if seconds < 10:
         return "just now"
     if seconds < MINUTE:

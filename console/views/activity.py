@@ -1,4 +1,4 @@
-"""Events: who did what, in one project or in the whole account."""
+"""The pages of events: who did what, in one project or in the whole account."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -18,9 +18,9 @@ from console.request import ConsoleRequest
 from console.side_by_side import each_or_none, or_none, side_by_side
 
 EVENTS_A_PAGE = 30
-# Of an account's page, so many projects are asked for what they still have.
+# On an account's page, the most projects for which the console reads what still exists in them.
 PROJECTS_ASKED = 8
-# And so many are called by their names.
+# The most projects that are read for their names.
 PROJECTS_NAMED = 100
 
 
@@ -43,11 +43,11 @@ def _of_project(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any
     api = request.api
     filters = EventFilters(request.GET)
     filters.full_clean()
-    # The project first: where there is none, that is the error to tell.
+    # The project is the first call, so that its error is the one raised if it does not exist.
     project, page, endpoints, branches = side_by_side(
         lambda: api.project(project_id),
         lambda: _page(request, filters, project_id),
-        # For links and filters alone.
+        # Only for links and filters, so that the page can do without.
         or_none(lambda: api.endpoints(project_id)),
         or_none(lambda: api.branches(project_id)),
     )
@@ -70,7 +70,7 @@ def _page(request: ConsoleRequest, filters: EventFilters, project_id: str = "") 
 
 
 def _known(api: ManagementAPI, events: Iterable[Event]) -> Known:
-    """What the events' projects still have, so that no link leads to what is gone."""
+    """Read what still exists in the events' projects, so that no link leads to a deleted thing."""
     projects = list(dict.fromkeys(event.project_id for event in events if event.project_id))
     read = each_or_none(lambda project_id: _there(api, project_id), projects[:PROJECTS_ASKED])
     return {
@@ -81,7 +81,7 @@ def _known(api: ManagementAPI, events: Iterable[Event]) -> Known:
 
 
 def _there(api: ManagementAPI, project_id: str) -> Sequence[There | None]:
-    """The one thing that is known of the project: what it has, or that it is gone."""
+    """Return what exists in the project, in a list of one; [None] if the project is deleted."""
     try:
         return [There.of(api.endpoints(project_id), None)]
     except NotFound:
@@ -111,7 +111,7 @@ def _context(
 
 
 def _state(request: ConsoleRequest, filters: EventFilters, url: str) -> Polling:
-    """Where the region renews itself; no operation is shown in it that it would have to follow."""
+    """Return the region's address. The region does not poll, as it shows no operations."""
     cursor = request.GET.get("cursor", "")
     query = filters.chosen | ({"cursor": cursor} if cursor else {})
     return Polling(f"{url}?{urlencode(query)}" if query else url)

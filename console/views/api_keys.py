@@ -1,4 +1,4 @@
-"""API keys: what may speak for the account. A new one is shown once."""
+"""The pages of API keys. A new key is shown once."""
 
 from django.http import HttpResponse
 from django.shortcuts import render
@@ -45,7 +45,7 @@ def create(request: ConsoleRequest) -> HttpResponse:
 
 
 def _offer_limits(request: ConsoleRequest, form: ApiKeyForm) -> None:
-    """Where the server knows keys of a smaller reach: the key that asks is itself on its list."""
+    """Offer limits only if the server has them: then the keys in its list have their limits too."""
     keys, projects = side_by_side(
         lambda: choices(request, request.api.api_keys),
         lambda: choices(request, lambda: list(request.api.projects(limit=PROJECTS_OFFERED).items)),

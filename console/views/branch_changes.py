@@ -1,4 +1,4 @@
-"""What changes a branch: its name, end, protection, data; and its deletion."""
+"""The forms that change a branch: its name, expiry, protection and data; and its deletion."""
 
 from collections.abc import Sequence
 
@@ -88,14 +88,14 @@ def set_default(request: ConsoleRequest, project_id: str, branch_id: str) -> Htt
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def reset(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
-    """From its parent, whose data comes in the place of its own."""
+    """Replace the branch's data with its parent's."""
     url = _page(request, project_id, branch_id)
     form = ResetForm(request.POST if request.method == "POST" else None)
     branches = choices(request, lambda: request.api.branches(project_id))
     branch, children = _with_children(request, branches, branch_id)
     if request.method == "POST" and form.is_valid():
         with problems_beside(form, "preserve_under_name"):
-            # Where the list could not be read just now, the branch alone may tell.
+            # If the list of branches could not be read, read the branch alone.
             source_id = (branch or request.api.branch(project_id, branch_id)).parent_id
             return _replace(request, project_id, branch_id, source_id, form, url)
     names = {one.id: one.name for one in branches}
@@ -117,7 +117,7 @@ def reset(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRespo
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def restore(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
-    """From another branch, whose data comes in the place of its own."""
+    """Replace the branch's data with another branch's."""
     url = _page(request, project_id, branch_id)
     form = RestoreForm(request.POST if request.method == "POST" else None)
     if request.method == "POST" and form.is_valid():
@@ -142,7 +142,8 @@ def restore(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRes
 
 
 def _why_not_replaced(branch: Branch | None, without_source: str, has_source: object) -> str:
-    """ "" where its data may be replaced by another's; `without_source` where there is none."""
+    """Return why its data cannot be replaced, "" if it can; `without_source` if none could be its
+    source."""
     if branch and branch.protected:
         return "It is protected. End its protection first."
     return "" if has_source else without_source
@@ -175,7 +176,7 @@ def delete(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
     try:
         page = _deletion(request, project_id, branch_id)
     except APIError:
-        # Nobody should be asked to confirm the deletion of what isn't there.
+        # A page must not ask to confirm the deletion of a branch that does not exist.
         if request.method != "POST":
             raise
         page = _deletion_page(_page(request, project_id, branch_id))
@@ -195,14 +196,14 @@ def _deletion(request: ConsoleRequest, project_id: str, branch_id: str) -> FormP
     return _deletion_page(
         _page(request, project_id, branch_id),
         title=f"Delete the branch {branch.name}",
-        # Of a form that was sent the API has said so, beside what was typed.
+        # For a form that was sent, the API's refusal is shown in the form.
         blocked="" if request.method == "POST" else _why_it_stays(branch, children),
         lost=losses.of_branch(branch, endpoints, databases, roles, snapshots),
     )
 
 
 def _why_it_stays(branch: Branch, children: Sequence[Branch]) -> str:
-    """ "" where it may be deleted."""
+    """Return why the branch cannot be deleted; "" if it can."""
     if branch.default:
         return f"{branch.name} is the default branch. Make another one the default first."
     if branch.protected:
@@ -231,7 +232,10 @@ def _deletion_page(
 def _with_children(
     request: ConsoleRequest, branches: list[Branch], branch_id: str
 ) -> tuple[Branch | None, list[Branch]]:
-    """None where a form that was sent has to do without."""
+    """Return the branch and its children. Raises NotFound.
+
+    For a form that was sent, return None and no children instead of raising.
+    """
     try:
         return _found(branches, branch_id)
     except NotFound:
@@ -241,7 +245,7 @@ def _with_children(
 
 
 def _found(branches: list[Branch], branch_id: str) -> tuple[Branch, list[Branch]]:
-    """The branch and its children. Raises NotFound."""
+    """Return the branch and its children. Raises NotFound."""
     branch = next((one for one in branches if one.id == branch_id), None)
     if branch is None:
         raise NotFound("branch not found", status=404)
@@ -250,5 +254,5 @@ def _found(branches: list[Branch], branch_id: str) -> tuple[Branch, list[Branch]
 
 
 def _page(request: ConsoleRequest, project_id: str, branch_id: str) -> str:
-    """Where the form came from; else the branch's own page."""
+    """Return the page that the form came from; by default the branch's own page."""
     return back(request, reverse("branch", args=[project_id, branch_id]))

@@ -1,4 +1,4 @@
-"""The branches of a project: their tree as a picture and as a list, and creating one."""
+"""The branches of a project: their tree as a picture and as a list, and the form for a new one."""
 
 from typing import Any
 
@@ -18,13 +18,13 @@ from console.responses import FormPage, back, choices, done, problems_beside, sh
 from console.rows import endpoint_row
 from console.side_by_side import side_by_side
 
-# Read more than concerns branches: an endpoint's pending word may come from one further down.
+# More than the branches need: an endpoint's pending word may come from an older operation.
 OPERATIONS_READ = 50
 
 
 def _contents(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any], Polling]:
     api = request.api
-    # Operations before what they change, as on the project's page.
+    # Operations are read before what they change, as on the project's page.
     operations, project = side_by_side(
         lambda: api.operations(project_id, limit=OPERATIONS_READ),
         lambda: api.project(project_id),
@@ -43,7 +43,7 @@ def _contents(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any],
     context = {
         "project": project,
         "here": here,
-        # Where forms come back to: the very page of the list.
+        # The page of the list to which forms return.
         "origin": here + query,
         "listing": found.listing,
         "count": len(rows),
@@ -51,7 +51,7 @@ def _contents(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any],
         "branches": found.rows,
         "pictures": pictures(rows, project_id),
         "picture_words": describe(rows),
-        # Of those whose branch is there its own page tells.
+        # Snapshots of branches that are deleted. All others are on the page of their branch.
         "orphans": [one for one in snapshots.items if one.source_branch_id not in known],
     }
     url = reverse("branches_live", args=[project_id]) + query

@@ -1,4 +1,4 @@
-"""The console's stylesheet and its script, as browsers get them."""
+"""Serves the console's stylesheet, script and icon."""
 
 from csp.decorators import csp_exempt
 from django.http import HttpResponse
@@ -12,12 +12,12 @@ from console.request import ConsoleRequest
 A_YEAR = 365 * 24 * 3600
 
 
-# A policy is of pages; a style or a script is none.
+# The content security policy applies to pages, not to styles and scripts.
 @public
 @csp_exempt()  # type: ignore[arg-type] # it passes on whatever it is given
 @require_safe
 def show(request: ConsoleRequest, name: str) -> HttpResponse:
-    """Packed beforehand, as well as this browser can unpack."""
+    """Answer with the shortest encoding that the browser accepts; all are compressed beforehand."""
     found = bundle(name)
     understood = {part.partition(";")[0].strip() for part in _accepted(request).split(",")}
     encoding, content = next(
@@ -28,7 +28,7 @@ def show(request: ConsoleRequest, name: str) -> HttpResponse:
         answer["Content-Encoding"] = encoding
     patch_vary_headers(answer, ["Accept-Encoding"])
     is_this = request.GET.get("v") == found.fingerprint
-    # Another's address, as during an upgrade, must not be kept with this content.
+    # During an upgrade, the address may be another version's. This content is not cached for it.
     answer["Cache-Control"] = f"max-age={A_YEAR}, public, immutable" if is_this else "no-store"
     return answer
 

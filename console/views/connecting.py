@@ -1,4 +1,4 @@
-"""How to connect through an endpoint."""
+"""The pages that say how to connect through an endpoint."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ from console.side_by_side import or_none, side_by_side
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def show(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResponse:
-    """The connection in the form asked for. Only a POST's answer holds the password."""
+    """Show the connection in the form asked for. Only the answer to a POST holds the password."""
     try:
         return _connection(request, project_id, endpoint_id)
     except Unauthorized:
@@ -26,7 +26,8 @@ def show(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResp
     except APIError as problem:
         if request.htmx.target != "connect":
             raise
-        # Nobody has asked for it: a page brings it along. It is said where it would stand.
+        # A page includes this part without a request of the user. The problem is shown in its
+        # place.
         return render(request, "_connection.html", {"problem": problem})
 
 
@@ -44,7 +45,7 @@ def _connection(request: ConsoleRequest, project_id: str, endpoint_id: str) -> H
     try:
         uri = _uri(request, project_id, endpoint, form, password=reveal)
     except Forbidden as problem:
-        # A key that only reads may see the rest of the page, and no password.
+        # A read-only key may see the rest of the page, but no password.
         return render(request, _template(request), {**context, "refused": problem})
     context |= {
         "form": form,
@@ -57,7 +58,7 @@ def _connection(request: ConsoleRequest, project_id: str, endpoint_id: str) -> H
 
 @require_POST
 def string(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResponse:
-    """The connection alone, with its password, as the copy button puts it into the clipboard."""
+    """Answer with the connection alone, with its password, for the copy button."""
     try:
         request.api.require_current()
         _, endpoint, form = _read(request, project_id, endpoint_id)
@@ -78,8 +79,10 @@ def string(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpRe
 
 @require_safe
 def of_branch(request: ConsoleRequest, project_id: str, branch_id: str = "") -> HttpResponse:
-    """Leads to the connection through the endpoint on a branch, by default on the project's
-    default branch or, where that has none, on any."""
+    """Redirect to the connection through a branch's endpoint.
+
+    Without `branch_id`, that is the project's default branch or, if that has no endpoint, any.
+    """
     project, endpoints, branches = side_by_side(
         lambda: request.api.project(project_id),
         lambda: request.api.endpoints(project_id),
@@ -105,12 +108,12 @@ def _template(request: ConsoleRequest) -> str:
 def _read(
     request: ConsoleRequest, project_id: str, endpoint_id: str
 ) -> tuple[Project | None, Endpoint, ConnectionForm | None]:
-    """The endpoint, and the form as it is filled in; None where there is nothing to choose. The
-    project only for a page that names it."""
+    """Read the endpoint and fill in the form. The form is None if there is nothing to choose; the
+    project is None unless the whole page is requested, which names it."""
     api = request.api
     data = request.POST or request.GET
-    # Said by every link to here, so that what is on the branch need not wait for the endpoint.
-    # Where it is wrong or gone, the endpoint's own branch is asked for after all.
+    # Every link to this page names the branch, so that the branch's roles and databases can be read
+    # at the same time as the endpoint. If that is not its branch, they are read again.
     branch_id = data.get("branch", "")
 
     endpoint, project, roles, databases = side_by_side(
@@ -139,8 +142,10 @@ def _uri(
     *,
     password: bool,
 ) -> str:
-    """As the API has it; the form then offers the addresses that there are. Without the password
-    its server records nothing, where it can leave it out."""
+    """Read the connection URI, and offer its addresses in the form.
+
+    Perch can leave the password out; it then records no event that the password was revealed.
+    """
     chosen = form.chosen()
     uri = request.api.connection_uri(
         project_id,

@@ -1,5 +1,7 @@
-"""The databases of a branch: creating, renaming, giving to another owner, deleting. The name is in
-the query, as it may hold what no path can."""
+"""The forms for a branch's databases: create, rename, change the owner, delete.
+
+The database's name is in the query, because it may hold characters that no path can.
+"""
 
 from django.http import HttpResponse
 from django.urls import reverse
@@ -73,7 +75,7 @@ def delete(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
             return done(request, url, f"Database {name} is deleted.")
     branch_name = "the branch"
     if request.method != "POST":
-        # Nobody should be asked to confirm the deletion of what isn't there.
+        # A page must not ask to confirm the deletion of a database that does not exist.
         branch, _ = side_by_side(
             lambda: request.api.branch(project_id, branch_id),
             lambda: _database(request, project_id, branch_id, name),
@@ -95,7 +97,7 @@ def delete(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
 
 
 def _database(request: ConsoleRequest, project_id: str, branch_id: str, name: str) -> Database:
-    """Raises NotFound."""
+    """Return the database of that name. Raises NotFound."""
     for database in request.api.databases(project_id, branch_id):
         if database.name == name:
             return database

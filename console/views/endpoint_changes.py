@@ -1,4 +1,4 @@
-"""What a button does to an endpoint: at once, or once it has been confirmed."""
+"""The buttons that change an endpoint, at once or after a confirmation; and its deletion."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from console.side_by_side import side_by_side
 
 Call = Callable[[ManagementAPI, str, str, bool], object]
 
-# What a button's URL ends in → what the API is asked for; `on` is where a switch is to stand.
+# The API's call by the end of a button's URL. `on` is the new position of a switch.
 CHANGES: Mapping[str, Call] = {
     "start": lambda api, project, endpoint, on: api.start_endpoint(project, endpoint),
     "enable": lambda api, project, endpoint, on: api.update_endpoint(
@@ -43,7 +43,7 @@ class Confirmed:
     """A change that drops open connections."""
 
     title: str
-    # After the endpoint's id.
+    # The words that follow the endpoint's id.
     does: str
     submit: str
     call: Call
@@ -77,7 +77,7 @@ CONFIRMED: Mapping[str, Confirmed] = {
 
 @require_POST
 def change(request: ConsoleRequest, project_id: str, endpoint_id: str, what: str) -> HttpResponse:
-    """What one press does; `what` is one of CHANGES."""
+    """Make a change at once; `what` is a key of CHANGES."""
     on = request.POST.get("to") == "on"
     return act(
         request,
@@ -88,7 +88,7 @@ def change(request: ConsoleRequest, project_id: str, endpoint_id: str, what: str
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def confirm(request: ConsoleRequest, project_id: str, endpoint_id: str, what: str) -> HttpResponse:
-    """What one press does after a second one; `what` is one of CONFIRMED."""
+    """Make a change after a confirmation; `what` is a key of CONFIRMED."""
     asked = CONFIRMED[what]
     url = back(request, reverse("endpoint", args=[project_id, endpoint_id]))
 
@@ -98,7 +98,7 @@ def confirm(request: ConsoleRequest, project_id: str, endpoint_id: str, what: st
 
     def page() -> FormPage:
         if request.method != "POST":
-            # Nobody should be asked to confirm what is done to nothing.
+            # A page must not ask to confirm a change of an endpoint that does not exist.
             request.api.endpoint(project_id, endpoint_id)
         return FormPage(
             title=asked.title,
@@ -119,7 +119,7 @@ def delete(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpRe
         with problems_beside(form):
             request.api.delete_endpoint(project_id, endpoint_id)
             return done(request, project_url, f"Endpoint {endpoint_id} is deleted.")
-    # Nobody should be asked to confirm the deletion of what isn't there.
+    # A page must not ask to confirm the deletion of an endpoint that does not exist.
     lost = choices(request, lambda: _losses(request, project_id, endpoint_id))
     page = FormPage(
         title=f"Delete the endpoint {endpoint_id}",
@@ -133,7 +133,7 @@ def delete(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpRe
 
 
 def _losses(request: ConsoleRequest, project_id: str, endpoint_id: str) -> list[losses.Loss]:
-    """Raises NotFound."""
+    """Return what is lost with the endpoint. Raises NotFound."""
     endpoint, branches = side_by_side(
         lambda: request.api.endpoint(project_id, endpoint_id),
         part(lambda: request.api.branches(project_id)),

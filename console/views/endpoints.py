@@ -1,4 +1,4 @@
-"""Compute endpoints: one's page; creating one, moving it to another branch, its settings."""
+"""The page of an endpoint, and the forms to create one, reassign it, and change its settings."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -33,7 +33,7 @@ from console.side_by_side import side_by_side
 from console.statuses import is_unfinished
 
 OPERATIONS_SHOWN = 10
-# Of a week. A busier endpoint's band says since when it is known.
+# Of a week. For a busier endpoint, the band says since when it is complete.
 TURNS_READ = 1000
 TURNS_SHOWN = 25
 
@@ -45,13 +45,14 @@ def _contents(
 ) -> tuple[dict[str, Any], Polling]:
     api = request.api
     older = request.GET.get("older", "")
-    # Operations before what they change, as on the project's page.
+    # Operations are read before what they change, as on the project's page.
     own, project = side_by_side(
         lambda: own_operations(api, project_id, endpoint_id, cursor=older),
         lambda: api.project(project_id),
     )
     is_busy = any(map(is_unfinished, own.items))
-    # While something goes on the page asks often: then without what is long to read.
+    # While an operation is under way, the page polls often and then leaves out the history, which
+    # takes long to read.
     is_with_history = not (older or (is_busy and is_poll(request)))
     endpoint, branches, events, starts = side_by_side(
         lambda: api.endpoint(project_id, endpoint_id),
@@ -90,13 +91,13 @@ show, live = page_and_region(_contents, "endpoint.html", "_endpoint.html")
 
 
 def _turns(api: ManagementAPI, project_id: str, endpoint_id: str) -> Page[Event]:
-    """Each time that it woke, slept or failed lately."""
+    """Read the recent events of its wakes, suspends and failures."""
     asked = {"endpoint_id": endpoint_id, "type": ",".join(KINDS), "since": _long_ago()}
     return api.events(project_id, limit=TURNS_READ, **asked)
 
 
 def _starts(api: ManagementAPI, project_id: str, endpoint_id: str) -> Page[Operation]:
-    """How long each start took."""
+    """Read the operations that started it, for how long each took."""
     asked = {"endpoint_id": endpoint_id, "action": "start_compute", "since": _long_ago()}
     return api.operations(project_id, limit=TURNS_READ, **asked)
 
@@ -112,7 +113,7 @@ def create(request: ConsoleRequest, project_id: str) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         with problems_beside(form, "branch_id"):
             endpoint = request.api.create_endpoint(project_id, form.attributes())
-            # Where one sees it start, and how to connect.
+            # Go to the endpoint's page, which shows how it starts and how to connect.
             url = back(request, reverse("endpoint", args=[project_id, endpoint.id]))
             return done(request, url, f"Endpoint {endpoint.id} is being created.")
     free = choices(request, lambda: _free_branches(request, project_id))
@@ -164,7 +165,7 @@ def _free_branches(request: ConsoleRequest, project_id: str) -> list[Branch]:
 def settings(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResponse:
     url = back(request, reverse("endpoint", args=[project_id, endpoint_id]))
     form = EndpointSettingsForm(request.POST or None)
-    # Before anything asks for the field: what it looks like is settled then.
+    # Set this before the field is used first, which fixes how it is shown.
     form.fields["pg_settings"].help_text = format_html(
         'One per line: name = value. <a href="{}" target="_blank">What may be set</a>, with units, '
         "ranges and defaults.",
@@ -216,7 +217,7 @@ def _pg_settings(
     return context, Polling(f"{url}?{found.query}" if found.query else url)
 
 
-# What the endpoint's Postgres may be given, and what it has been given.
+# The Postgres settings that the endpoint may have, and those that it has.
 pg_settings, pg_settings_live = page_and_region(
     _pg_settings, "pg_settings.html", "_pg_settings.html"
 )

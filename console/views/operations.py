@@ -1,4 +1,4 @@
-"""A project's runs: the list, back to the first, and the timeline of the last hours."""
+"""A project's runs: the list of all, and the timeline of the last hours."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ from console.timeline import (
 )
 
 OPERATIONS_A_PAGE = 25
-# The API takes no more ids in one filter, and lists no more than so many at once of them.
+# The most ids that the API accepts in one filter, and the most operations that it lists at once.
 CHAINS_ASKED_FOR = 20
 MEMBERS_READ = 200
 STORIES_READ = 3
@@ -38,10 +38,10 @@ STORIES_READ = 3
 
 @dataclass(frozen=True)
 class _Place:
-    """Which part of the list is asked for."""
+    """Which part of the list is requested."""
 
     cursor: str
-    # The chain that the page before ended with: what is left of it is told there.
+    # The last chain of the previous page, which shows all of its operations.
     shown: str
 
     @classmethod
@@ -67,7 +67,7 @@ def _list(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any], Pol
         ),
         lambda: api.branches(project_id),
         lambda: api.project(project_id),
-        # What the list stands without.
+        # The list can do without these.
         or_none(lambda: api.endpoints(project_id)),
         or_none(lambda: _operations_since(api, project_id, hours) if has_timeline else ()),
     )
@@ -75,7 +75,7 @@ def _list(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any], Pol
     can_filter = _can_filter(page, filters)
     names, there = Names.of(branches), There.of(endpoints, branches)
     listed = [run for run in runs_of(page.items) if not run.chain_id or run.chain_id != place.shown]
-    # The last may go on beyond the page, and what is narrowed shows some of their operations.
+    # The last run may continue on the next page, and of filtered runs some operations are missing.
     in_doubt = listed if filters.chosen else listed[-1:] if page.cursor else []
     told = _tell_more(api, project_id, listed, in_doubt)
     runs = told.runs
@@ -97,7 +97,7 @@ def _list(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any], Pol
     query = filters.chosen | place.query | ({"hours": str(hours)} if "hours" in request.GET else {})
     url = reverse("operations_live", args=[project_id])
     url = f"{url}?{urlencode(query)}" if query else url
-    # What has put a failure right may be on another page, or be none of what is chosen.
+    # With a filter, or on a later page, it is not known which failures have been corrected since.
     is_all = not (place.cursor or filters.chosen)
     return context, polling(request, url, operations, there if is_all else None)
 
@@ -106,7 +106,7 @@ index, index_live = page_and_region(_list, "operations.html", "_runs_list.html")
 
 
 def _can_filter(page: Page[Operation], filters: OperationFilters) -> bool:
-    """Whether the server does: one that passes over the filters must not seem to heed them."""
+    """Whether the server filters operations: if it ignores filters, none may seem to be in use."""
     if page.items:
         return page.items[0].can_be_steered
     return filters.is_in_use
@@ -114,19 +114,19 @@ def _can_filter(page: Page[Operation], filters: OperationFilters) -> bool:
 
 @dataclass(frozen=True)
 class _Told:
-    """What is asked about the listed runs once they are known, all at the same time. What cannot be
-    read is left out: what is known already is worth more than an error page."""
+    """Further facts about the listed runs, all read at the same time. What cannot be read is left
+    out, because the list is worth more than an error page."""
 
     runs: Sequence[Run]
-    # By the run's id, what is wrong with it although nothing has failed.
+    # What is wrong with a run although nothing has failed, by the run's id.
     warnings: Mapping[str, str]
 
 
 def _tell_more(
     api: ManagementAPI, project_id: str, listed: Sequence[Run], in_doubt: Sequence[Run]
 ) -> _Told:
-    """Of those in doubt, all their operations, as the list may have shown but some; of those that
-    last for long, what they are at."""
+    """Read all operations of the runs `in_doubt`, of which the list may show only some, and the
+    present steps of runs that last long."""
     chains = [run.chain_id for run in in_doubt if run.chain_id]
     parts = [
         chains[start : start + CHAINS_ASKED_FOR]
@@ -158,7 +158,7 @@ def _members(
     page = api.operations(project_id, limit=MEMBERS_READ, chain_id=",".join(chains))
     found = {run.chain_id: run.operations for run in runs_of(page.items)}
     if page.cursor and page.items:
-        # The oldest may go on beyond what was read.
+        # The oldest chain may continue beyond what was read.
         found.pop(page.items[-1].chain_id, None)
     return {chain: operations for chain, operations in found.items() if chain in chains}
 
@@ -185,7 +185,7 @@ def _timeline_page(request: ConsoleRequest, project_id: str) -> tuple[dict[str, 
     return context, polling(request, url, latest, There.of(endpoints, branches))
 
 
-# The picture, and a table that says the same.
+# The timeline as a picture, and as a table that says the same.
 show_timeline, timeline_live = page_and_region(
     _timeline_page, "timeline.html", "_timeline_page.html"
 )

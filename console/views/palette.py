@@ -1,5 +1,5 @@
-"""The palette: every page, project, endpoint, branch and action in one list to type into; and the
-list of shortcuts. Both are pages of their own, and dialogs where scripts run."""
+"""The palette, a searchable list of pages, projects, endpoints, branches and actions; and the list
+of shortcuts. Each is a page of its own, and a dialog if scripts run."""
 
 import re
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ class Goal:
     label: str
     url: str
     kind: str
-    # What else it may be found by.
+    # Other words by which it is found.
     detail: str = ""
 
     def answers(self, words: list[str]) -> bool:
@@ -86,7 +86,7 @@ def _projects(request: ConsoleRequest) -> Iterator[Goal]:
 
 
 def _here(request: ConsoleRequest, project_id: str) -> Iterator[Goal]:
-    """What the project has that is open; nothing where it cannot be read, or none is."""
+    """Yield what is in the open project; nothing if no project is open, or if it cannot be read."""
     if not project_id:
         return
     api = request.api

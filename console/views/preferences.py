@@ -1,4 +1,4 @@
-"""Light, dark or as the system does, and shortcuts on or off: for this browser, whoever uses it."""
+"""The form for the theme and the shortcuts, which hold for the browser, not for an account."""
 
 from django.http import HttpResponse, HttpResponseRedirect
 from django.urls import reverse
@@ -19,7 +19,7 @@ def choose(request: ConsoleRequest) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         answer: HttpResponse = HttpResponseRedirect(url)
         if request.htmx:
-            # The whole page is to look otherwise.
+            # Reload the whole page, so that it changes its look.
             answer = HttpResponse(headers={"HX-Redirect": iri_to_uri(url)})
         preferences.keep(answer, form)
         return answer
@@ -32,6 +32,6 @@ def choose(request: ConsoleRequest) -> HttpResponse:
 
 
 def _shown(request: ConsoleRequest) -> str:
-    """The page that is open, where htmx tells."""
+    """Return the page that is open, if htmx names it; by default the dashboard."""
     at = request.htmx.current_url_abs_path if request.htmx else None
     return at if at and is_own_url(request, at) else reverse("dashboard")

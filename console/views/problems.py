@@ -1,4 +1,5 @@
-"""Failures that are Django's to find: unknown addresses, stale forms, bugs. No stack trace."""
+"""Answers to failures that Django detects: unknown addresses, stale forms, bugs. They show no
+stack trace."""
 
 from http import HTTPStatus
 
@@ -11,7 +12,7 @@ from console.request import ConsoleRequest
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
-    # Bare, because a host name that is not allowed leaves no request to render a page for.
+    # Plain text, because no page can be rendered for a host name that is not allowed.
     return HttpResponse(
         "Bad request. If you came by a host name of your own, name it in PERCH_ALLOWED_HOSTS.\n",
         content_type="text/plain; charset=utf-8",

@@ -1,4 +1,4 @@
-"""A project's settings; creating, renaming and deleting one."""
+"""A project's settings, and the forms to create, rename and delete one."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -48,7 +48,7 @@ def settings(request: ConsoleRequest, project_id: str) -> HttpResponse:
 
 
 def _told(settings: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, str]]:
-    """Each setting by its name, with its value in words."""
+    """Yield each setting's name with its value in words."""
     for name, value in settings.items():
         label = f"{within} {name}".strip().replace("_", " ")
         if isinstance(value, Mapping):
@@ -82,7 +82,7 @@ def delete(request: ConsoleRequest, project_id: str) -> HttpResponse:
         with problems_beside(form):
             request.api.delete_project(project_id)
             return done(request, reverse("dashboard"), f"Project {project_id} is deleted.")
-    # Nobody should be asked to confirm the deletion of what isn't there.
+    # A page must not ask to confirm the deletion of a project that does not exist.
     found = choices(request, lambda: [_with_losses(request, project_id)])
     name, lost = found[0] if found else (project_id, [])
     page = FormPage(
@@ -97,7 +97,7 @@ def delete(request: ConsoleRequest, project_id: str) -> HttpResponse:
 
 
 def _with_losses(request: ConsoleRequest, project_id: str) -> tuple[str, list[losses.Loss]]:
-    """The project's name, and what goes with it. Raises NotFound."""
+    """Return the project's name, and what is lost with it. Raises NotFound."""
     api = request.api
     project, branches, endpoints, snapshots = side_by_side(
         lambda: api.project(project_id),

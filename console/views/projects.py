@@ -1,4 +1,4 @@
-"""Projects: the dashboard that lists them, the way from one to another, and one's endpoints."""
+"""The dashboard that lists projects, the switcher between them, and a project's page."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -30,12 +30,12 @@ from console.request import ConsoleRequest
 from console.rows import ENDPOINT_ORDERS, endpoint_row
 from console.side_by_side import each_or_none, side_by_side
 
-# The most that the API gives at once.
+# The most that the API returns at once.
 PROJECTS_READ = 400
 EVENTS_READ = 300
 LATELY_SHOWN = 8
 SWITCHED_TO = 12
-# An endpoint's pending word may come from an operation far down.
+# An endpoint's pending word may come from an operation that is far down in the list.
 OPERATIONS_READ = 50
 
 
@@ -45,7 +45,7 @@ def _dashboard(request: ConsoleRequest) -> tuple[dict[str, Any], Polling]:
     page, told, failures, turns = side_by_side(
         lambda: api.projects(limit=PROJECTS_READ, cursor=cursor),
         part(api.project_states),
-        # By themselves: where much wakes and sleeps, no failure would be among the newest.
+        # Failures are read separately: among many wakes, none might be in the newest events.
         part(lambda: _lately(api, FAILED)),
         part(lambda: _lately(api, WOKE, SLEPT)),
     )
@@ -62,7 +62,7 @@ def _dashboard(request: ConsoleRequest) -> tuple[dict[str, Any], Polling]:
 
     projects = listed({})
     if states is None:
-        # Of those alone that are on the page: one call each.
+        # Read only for the rows that are shown, as it takes one call each.
         shown = [row.project.id for row in projects.rows]
         projects = listed(dict(zip(shown, each_or_none(api.endpoints, shown), strict=True)))
     rows = project_rows(page.items, states, {}, happened)
@@ -90,7 +90,7 @@ dashboard, dashboard_live = page_and_region(_dashboard, "dashboard.html", "_dash
 
 
 def _lately(api: ManagementAPI, *types: str) -> Page[Event]:
-    """Of the last day; of these types alone, also where the server passes over the filter."""
+    """Read the events of the last day, of these types only, even if the server ignores filters."""
     page = api.events(limit=EVENTS_READ, type=",".join(types), since=_day())
     return Page([event for event in page.items if event.type in types], page.cursor)
 
@@ -101,7 +101,7 @@ def _day() -> str:
 
 @require_safe
 def switcher(request: ConsoleRequest, project_id: str) -> HttpResponse:
-    """The other projects, to go to."""
+    """Show the other projects to switch to."""
     page = request.api.projects(limit=PROJECTS_READ)
     context = {
         "project_id": project_id,
@@ -121,7 +121,7 @@ def switcher(request: ConsoleRequest, project_id: str) -> HttpResponse:
 
 def _contents(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any], Polling]:
     api = request.api
-    # Operations before what they change: read the other way round, the last poll could show a
+    # Operations are read before what they change. The other way round, the last poll could show a
     # finished operation beside the state from before it.
     operations, project = side_by_side(
         lambda: api.operations(project_id, limit=OPERATIONS_READ),
@@ -146,7 +146,7 @@ def _contents(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any],
         "back_here": f"{here}?{found.query}" if found.query else here,
         "listing": found,
         "endpoints": found.rows,
-        # Right after its creation a project has one, and its reader wants to connect.
+        # A new project has one endpoint, and its user wants to connect.
         "only_endpoint": endpoints[0] if len(endpoints) == 1 else None,
         "has_free_branch": any(branch.id not in taken for branch in branches),
     }

@@ -1,6 +1,6 @@
-"""The query page: SQL on a branch as one of its roles, and a look through its tables.
+"""The query page: SQL on a branch as one of its roles, and a browser of its tables.
 
-Nothing of it is kept: what is typed travels in the form, and what comes back is shown once.
+Nothing is stored: what is typed is sent with the form, and results are shown once.
 """
 
 import time
@@ -45,7 +45,7 @@ def show(request: ConsoleRequest, project_id: str) -> HttpResponse:
     elif request.method == "POST" and act != "choose":
         answer |= _answer(request, project_id, form)
     if request.htmx and request.method == "POST" and act != "choose":
-        # Of the page only what was asked for.
+        # For htmx, answer only with the part that was asked for.
         template = "_query_tables.html" if act == "tables" else "_query_answer.html"
         return render(request, template, answer)
     context = _place(request, project_id, form) | answer | {"form": form}
@@ -54,12 +54,12 @@ def show(request: ConsoleRequest, project_id: str) -> HttpResponse:
 
 
 def _place(request: ConsoleRequest, project_id: str, form: QueryForm) -> dict[str, Any]:
-    """The form's lists, filled; what was typed and answered is not lost for want of them."""
+    """Fill the form's choices. If they cannot be read, what was typed and answered still stays."""
     is_asked_for = request.POST.get("act") == "choose"
     try:
         return _offer(request, project_id, form)
     except APIError as problem:
-        # A page that is open says so, and keeps the lists that it has.
+        # An open page shows the problem, and keeps the choices that it has.
         if request.method != "POST" or (request.htmx and is_asked_for):
             raise
         refused = {"refused": words_beside(problem)} if is_asked_for else {}
@@ -69,7 +69,7 @@ def _place(request: ConsoleRequest, project_id: str, form: QueryForm) -> dict[st
 
 
 def _offer(request: ConsoleRequest, project_id: str, form: QueryForm) -> dict[str, Any]:
-    """Fill the form's lists."""
+    """Read and fill the form's choices. Raises an `APIError`."""
     api = request.api
     project, branches, endpoints = side_by_side(
         lambda: api.project(project_id),
@@ -86,7 +86,7 @@ def _offer(request: ConsoleRequest, project_id: str, form: QueryForm) -> dict[st
             lambda: api.databases(project_id, chosen), lambda: api.roles(project_id, chosen)
         )
         if request.POST.get("act") == "choose":
-            # What was chosen on another branch may not be on this one.
+            # What was chosen on another branch may not exist on this one.
             names = {"database": [one.name for one in databases], "role": roles}
             form.data = {
                 name: value
@@ -101,7 +101,7 @@ def _offer(request: ConsoleRequest, project_id: str, form: QueryForm) -> dict[st
 
 
 def _answer(request: ConsoleRequest, project_id: str, form: QueryForm) -> dict[str, Any]:
-    """What was asked for, as the templates show it."""
+    """Return the template context for what was asked for."""
     if not form.is_valid():
         return {"refused": "Choose a branch, a database and a role that are there."}
     typed: str = form.cleaned_data["sql"].replace("\r\n", "\n")
@@ -135,8 +135,10 @@ def _answer(request: ConsoleRequest, project_id: str, form: QueryForm) -> dict[s
 def _run(
     request: ConsoleRequest, project_id: str, form: QueryForm, queries: list[Query]
 ) -> dict[str, Any]:
-    """Their results, or why there are none. The password is asked for anew each time, and kept
-    for as long as this takes."""
+    """Run the queries. Returns their results, or why there are none.
+
+    The password is requested each time, and kept only until the queries have ended.
+    """
     chosen = form.cleaned_data
     try:
         request.api.require_current()

@@ -1,5 +1,7 @@
-"""The roles of a branch: creating, deleting, and their passwords. The name is in the query, as it
-may hold what no path can."""
+"""The forms for a branch's roles: create, delete, and show or reset the password.
+
+The role's name is in the query, because it may hold characters that no path can.
+"""
 
 from collections.abc import Sequence
 
@@ -47,7 +49,7 @@ def create(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def password(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
-    """Shows it on a press, and so as an answer to a POST alone."""
+    """Show the password after a press of a button, so that only the answer to a POST holds it."""
     name = request.GET.get("name", "")
     page = FormPage(
         title=f"The password of {name}",

@@ -1,4 +1,4 @@
-"""A run's page: the operations of one request with their steps, why they failed, their log."""
+"""A run's page: the operations of one chain with their steps, why they failed, and their log."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -34,19 +34,19 @@ from console.runs import Names, Run
 from console.side_by_side import each_or_none, side_by_side
 from console.waterfall import waterfall
 
-# More than the operations of one request, and than the retries of one run, ever are.
+# More operations than one chain has, and more than there are retries of one run.
 CHAIN_READ = 100
 RETRIES_READ = 100
-# Each story is a call of its own: of a longer chain, those that tell most.
+# The steps of each operation take one call. In a longer chain, only the most useful are read.
 STORIES_READ = 12
 EVENTS_READ = 20
-# What was asked for is written at once; what has come of it follows.
+# The events of a request are written within this time of its first one. Later ones are results.
 AT_ONCE = timedelta(milliseconds=100)
 
 
 @require_safe
 def show_operation(request: ConsoleRequest, project_id: str, operation_id: str) -> HttpResponse:
-    """To the run that it is part of; where there are no chains, it is a run by itself."""
+    """Redirect to the operation's run. On a server without chains, show it as a run of its own."""
     operation = _operation(request.api, project_id, operation_id)
     if operation.chain_id and (url := run_url(project_id, Run([operation]))):
         return HttpResponseRedirect(f"{url}#operation-{operation_id}")
@@ -85,14 +85,14 @@ def _of_chain(
     request: ConsoleRequest, project_id: str, chain_id: str
 ) -> tuple[dict[str, Any], Polling]:
     api = request.api
-    # Operations before what they change, as on the project's page.
+    # Operations are read before what they change, as on the project's page.
     page, project, branches, endpoints = side_by_side(
         lambda: api.operations(project_id, limit=CHAIN_READ, chain_id=chain_id),
         lambda: api.project(project_id),
         lambda: api.branches(project_id),
         lambda: api.endpoints(project_id),
     )
-    # A server that passes over the filter lists all there are.
+    # A server that ignores the filter lists all operations.
     members = [operation for operation in page.items if operation.chain_id == chain_id]
     if not members:
         raise NotFound("There is no such run")
@@ -106,8 +106,8 @@ show, live = page_and_region(_of_chain, "run.html", "_run.html")
 
 
 class _TellingMore:
-    """What is asked about a run once its operations are known, all at the same time. What cannot
-    be read is left out: what is known already is worth more than an error page."""
+    """Further facts about a run, all read at the same time once its operations are known. What
+    cannot be read is left out, because the page is worth more than an error page."""
 
     def __init__(self, api: ManagementAPI, project_id: str, run: Run) -> None:
         stories = [
@@ -127,21 +127,21 @@ class _TellingMore:
 def _telling_most(run: Run) -> Sequence[Operation]:
     if len(run.operations) <= STORIES_READ:
         return run.operations
-    # What went on last, and what went wrong.
+    # The operation that failed, and then the latest ones.
     worst = [run.culprit] if run.culprit else []
     return [*worst, *(each for each in run.operations[::-1] if each not in worst)][:STORIES_READ]
 
 
 def _with_stories(run: Run, told: Sequence[Operation]) -> Run:
-    """The operations as they were listed, at one moment, with the steps that were read since."""
+    """Return the operations as they were listed together, with the steps that were read later."""
     steps = {operation.id: operation.steps for operation in told}
     return Run([replace(each, steps=steps.get(each.id, ())) for each in run.operations])
 
 
 def _events(api: ManagementAPI, project_id: str, run: Run) -> Sequence[Event]:
-    """What was asked for, as the server has noted it, the first thing first."""
+    """Read the events that record what was requested, the oldest first."""
     page = api.events(project_id, limit=EVENTS_READ, operation_id=run.first.id)
-    # A server may pass over the filter.
+    # A server may ignore the filter.
     of_run = [event for event in page.items if run.first.id in event.operation_ids][::-1]
     asked = of_run[0].at if of_run else None
     return [event for event in of_run if asked and event.at and abs(event.at - asked) <= AT_ONCE]
@@ -177,20 +177,20 @@ def _page(
         "waterfall": waterfall(run, names),
         "why": why_failed(run, names),
         "log": "\n".join(log_lines(run)),
-        # The branch that holds a snapshot's data is nobody's to look at.
+        # The hidden branch that holds a snapshot's data has no page.
         "things": () if is_snapshot else things(project.id, run, names, there),
         "asked": asked,
         "actor": _actor(run, asked),
         "retries": retries_by_run(project.id, run, retries),
         "is_several": len(run.operations) > 1,
-        # What a button sends along, so that pressed twice it does no more than once.
+        # The idempotency key of a button, so that a double click acts only once.
         "once": new_once(),
     }
     return context, polling(request, live_url, run.operations[::-1], there)
 
 
 def _actor(run: Run, asked: Sequence[EventRow]) -> Actor | None:
-    """Who began it; where the event tells also from which address, as that has it."""
+    """Return who began the run; from the event if possible, as that may have the address too."""
     told = asked[0].event.actor if asked else None
     is_same = told and run.initiator and told.type == run.initiator.type
     return told if is_same else run.initiator

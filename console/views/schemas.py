@@ -1,4 +1,4 @@
-"""A branch's schema beside another's, by default its parent's, as a diff."""
+"""Compares a branch's schema with another branch's, by default its parent's, as a diff."""
 
 from django.http import HttpResponse
 from django.shortcuts import render
@@ -48,13 +48,13 @@ def compare(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRes
         except Unauthorized:
             raise
         except APIError as problem:
-            # The choice of another database or branch stays at hand.
+            # The page is still shown, so that another database or branch can be chosen.
             context["problem"] = problem
     return render(request, "branch_schema.html", context)
 
 
 def _usual_base(branch: Branch, others: list[Branch]) -> str:
-    """The parent; of a branch without one the default branch, if it is another."""
+    """Return the id of the parent or, without one, of the default branch if that is another."""
     known = [one.id for one in others]
     if branch.parent_id in known:
         return branch.parent_id

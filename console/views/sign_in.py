@@ -1,4 +1,4 @@
-"""Signing in, with an API key or by a one-time link, switching between sign-ins, and out again."""
+"""Signing in with an API key or by a one-time link, switching between sign-ins, signing out."""
 
 from collections.abc import Callable
 from enum import Enum
@@ -56,7 +56,7 @@ def sign_in(request: ConsoleRequest) -> HttpResponse:
 @public
 @require_http_methods(["GET", "HEAD", "POST"])
 def by_link(request: ConsoleRequest) -> HttpResponse:
-    """A one-time link. To look at it uses nothing up: programs follow links, to preview them."""
+    """Sign in by a one-time link. A GET does not use the link up: programs preview links."""
     code = request.POST.get("code") or request.GET.get("code") or ""
     key, account, problem = one_time_links.key_of(code), None, None
     if request.method != "POST":
@@ -67,7 +67,7 @@ def by_link(request: ConsoleRequest) -> HttpResponse:
         except Unauthorized as refusal:
             problem = refusal
         except APIError as failure:
-            # It says nothing of the key: the link stays good.
+            # The failure says nothing about the key, so the link can still be used.
             return _show_link(request, code, failure)
     if one_time_links.use_up(code) and account:
         sessions.sign_in(request, key=key, account=account)
@@ -78,7 +78,7 @@ def by_link(request: ConsoleRequest) -> HttpResponse:
 def _show_link(
     request: ConsoleRequest, good_code: str, problem: APIError | None = None
 ) -> HttpResponse:
-    """The button that uses it, while it is good."""
+    """Show the button that uses the link, if `good_code` is not ""."""
     status = 410 if not good_code else problem.page_status if problem else 200
     context = {
         "code": good_code,
@@ -130,8 +130,11 @@ def sign_out_everywhere(request: ConsoleRequest) -> HttpResponse:
 
 
 def _signed_out_everywhere(request: ConsoleRequest) -> HttpResponse:
-    """Raises Unauthorized where nobody is signed in any more whose key it would be, and OutOfDate
-    where it may be another's by now."""
+    """Sign out every sign-in with the present key.
+
+    Raises Unauthorized if nobody is signed in any more, and OutOfDate if the page was made before
+    the last sign-in, as the key may be another's now.
+    """
     if sessions.present(request) is None:
         raise Unauthorized("You are not signed in.")
     request.api.require_current()
@@ -147,7 +150,7 @@ def _signed_out_everywhere(request: ConsoleRequest) -> HttpResponse:
 
 
 def _account(api: ManagementAPI) -> Account:
-    """Who is signed in, and what their pages may offer. Raises an `APIError` for a bad key."""
+    """Read who is signed in, and what the pages may offer. Raises an `APIError` for a bad key."""
     user, own, keys, activity, webhooks = side_by_side(
         lambda: _whose(api),
         lambda: _own_key(api),
@@ -174,7 +177,7 @@ def _account(api: ManagementAPI) -> Account:
 
 
 def _own_key(api: ManagementAPI) -> OwnKey:
-    """Other servers of this API do not say, or have no such call."""
+    """Read what the key may do; unknown on a server that does not report it."""
     try:
         return api.own_key()
     except Unauthorized:
@@ -190,7 +193,7 @@ class Access(Enum):
 
 
 def _access(call: Callable[[], object]) -> Access:
-    """To a part of the API that not all its servers have."""
+    """Try a part of the API that not every server has, and that not every key may use."""
     try:
         call()
     except Forbidden:
@@ -198,19 +201,22 @@ def _access(call: Callable[[], object]) -> Access:
     except (Refused, NonsenseAnswer):
         return Access.MISSING
     except APIError:
-        # It answers badly today; that is no reason to hide it for as long as the session lasts.
+        # A temporary failure is no reason to hide the part for as long as the session lasts.
         return Access.GIVEN
     return Access.GIVEN
 
 
 def _only_project(api: ManagementAPI) -> str:
-    """The one that a key is limited to: such a key may not see what is the whole account's."""
+    """Return the only project of a key that may not see what belongs to the whole account.
+
+    It is "" if the key sees several projects, or none.
+    """
     projects = api.projects(limit=2).items
     return projects[0].id if len(projects) == 1 else ""
 
 
 def _first_page(came_from: str, account: Account) -> str:
-    """Who may see one project only has nothing to choose from."""
+    """Return the page to go to. With a key for one project, that is the project, not the list."""
     if account.project_id and came_from == reverse("dashboard"):
         return reverse("project", args=[account.project_id])
     return came_from
@@ -220,6 +226,6 @@ def _whose(api: ManagementAPI) -> User:
     try:
         return api.me()
     except Forbidden:
-        # A good key, but an organization's: it has no user to tell of.
+        # The key is valid, but it is an organization's: the API has no user for it.
         api.projects(limit=1)
         return User(login="organization key", email="", plan="")

@@ -1,4 +1,4 @@
-"""Snapshots of branches: taking, changing, restoring and deleting one."""
+"""The forms to take, change, restore and delete snapshots of branches."""
 
 from datetime import UTC
 
@@ -50,7 +50,7 @@ def create(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def edit(request: ConsoleRequest, project_id: str, snapshot_id: str) -> HttpResponse:
-    """Its name, and when it goes."""
+    """Change the snapshot's name and expiry."""
     url = back(request, reverse("branches", args=[project_id]))
     form = SnapshotEditForm(request.POST if request.method == "POST" else None)
     if request.method == "POST" and form.is_valid():
@@ -145,7 +145,7 @@ def _losses(snapshot: Snapshot) -> list[Loss]:
 
 
 def _snapshots(request: ConsoleRequest, project_id: str, snapshot_id: str) -> list[Snapshot]:
-    """The one, as there is no call for it alone. Raises NotFound."""
+    """Return a list of that snapshot alone. Raises NotFound. The API has no call for just one."""
     found = [one for one in request.api.snapshots.list(project_id) if one.id == snapshot_id]
     if not found:
         raise NotFound("snapshot not found", status=404)

@@ -1,4 +1,4 @@
-"""The status of the service: for who runs it."""
+"""The status of the service, for the accounts that run it."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,9 +11,9 @@ from console.polling import Polling, page_and_region
 from console.request import ConsoleRequest
 from console.statuses import Status
 
-# Nothing that the channel tells of says that a process has fallen silent.
+# The page polls, because the live channel does not report that signs of life are missing.
 LOOKED_AT = "5s"
-# Seconds. To a part of one, what was seen long ago would be so at another moment at each look.
+# Seconds to which the time of a sign of life is rounded. Otherwise it would differ at each poll.
 SEEN_WITHIN = 10
 RUNNING = Status("running", "Up", "awake", "good")
 SILENT = Status("silent", "Silent", "cross", "bad")
@@ -30,7 +30,7 @@ class HostRow:
 
     @property
     def processes(self) -> list[tuple[str, Status, datetime | None]]:
-        """Each with how it is, and when it last said that it is there."""
+        """Each process with its state, and when it last gave a sign of life."""
         seen = {"worker": self.host.worker_seen, "proxy": self.host.proxy_seen}
         return [
             (name.capitalize(), SILENT if name in self.host.missing else RUNNING, _moment(ago))

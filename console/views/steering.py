@@ -1,4 +1,4 @@
-"""Cancelling operations and trying them again: one, or all of one request."""
+"""Cancelling and retrying: a single operation, or all operations of a chain."""
 
 from collections.abc import Sequence
 
@@ -94,7 +94,7 @@ def retry_chain(request: ConsoleRequest, project_id: str, chain_id: str) -> Http
 def _retry(
     request: ConsoleRequest, project_id: str, target: Target, *, otherwise: str
 ) -> HttpResponse:
-    """On to the new run. A refusal is told where the button stands."""
+    """Retry, and go to the new run. A refusal is shown on the page of the button."""
     form = OnceForm(request.POST)
     once = form.cleaned_data["once"] if form.is_valid() else ""
     try:

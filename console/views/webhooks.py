@@ -1,4 +1,4 @@
-"""Webhooks: whom the account has told of what happens, and how that fares."""
+"""Webhooks: where the account's events are sent, and whether the deliveries succeed."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -28,9 +28,9 @@ from console.side_by_side import side_by_side
 from console.statuses import delivery_status
 from console.webhook_form import WebhookForm
 
-# The latest.
+# The latest deliveries.
 DELIVERIES_SHOWN = 30
-# So long after it was asked for the page looks whether a delivery has got there.
+# For this time after a delivery was created, the page polls for whether it has succeeded.
 WATCHED_FOR = timedelta(seconds=30)
 WATCHED_EVERY = "1s"
 
@@ -93,7 +93,7 @@ def _one(request: ConsoleRequest, webhook_id: str) -> tuple[dict[str, Any], Poll
         "rows": [(one, event_type(one.event_type), delivery_status(one)) for one in deliveries],
     }
     url = reverse("webhook_live", args=[webhook_id])
-    # That something was delivered is no event.
+    # The page polls, because a delivery causes no event.
     return context, Polling(url, url, WATCHED_EVERY if _is_on_its_way(deliveries) else "")
 
 
@@ -130,7 +130,7 @@ def delete(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
         return done(request, reverse("webhooks"), "The webhook is deleted.", is_live=False)
 
     def page() -> FormPage:
-        # Nobody should be asked to confirm the deletion of what isn't there.
+        # A page must not ask to confirm the deletion of a webhook that does not exist.
         found = choices(request, lambda: [request.api.webhooks.get(webhook_id)])
         return FormPage(
             title="Delete the webhook",

@@ -1,4 +1,4 @@
-"""`/api_keys`: a bare list, and flat bodies, as this API has them."""
+"""`/api_keys`. As in Neon's API, the list and the bodies have no wrapping object."""
 
 from typing import Any
 
@@ -43,7 +43,7 @@ class CreatedApiKey(KeyReach):
 
 
 class RevokedApiKey(ApiKeyOut):
-    # Clients want a bare id here, and an object in the list.
+    # Clients require an id here, although the list has an object.
     created_by: str  # type: ignore[assignment]
     revoked: bool = True
 
@@ -54,14 +54,16 @@ class RevokedApiKey(ApiKeyOut):
 
 @router.get("/api_keys", response=list[ApiKeyOut], summary="List API keys")
 def list_api_keys(request: AuthenticatedRequest) -> list[ApiKey]:
-    """The account's keys that were not revoked, the newest first; never a key itself."""
+    """Lists the account's API keys that have not been revoked, newest first. The secret keys
+    themselves are never returned."""
     return accounts.list_keys(request.auth)
 
 
 @router.post("/api_keys", response=CreatedApiKey, summary="Create an API key")
 def create_api_key(request: AuthenticatedRequest, body: CreateApiKey) -> dict[str, Any]:
-    """The answer is the only one that ever holds the key. A key that expires makes none that
-    lives longer; one that is limited to a project, or read-only, makes none at all."""
+    """Creates an API key. Only this response ever contains the key itself. A key that expires
+    cannot create a key that expires later or never. A key that is read-only or limited to a
+    project cannot create keys."""
     row, key = accounts.create_key(request.auth, body.spec(), by=request.api_key)
     return {
         "id": row.id,
@@ -77,5 +79,5 @@ def create_api_key(request: AuthenticatedRequest, body: CreateApiKey) -> dict[st
 
 @router.delete("/api_keys/{key_id}", response=RevokedApiKey, summary="Revoke an API key")
 def revoke_api_key(request: AuthenticatedRequest, key_id: int) -> ApiKey:
-    """At once and for good; revoking it again is no error."""
+    """Revokes the key immediately and permanently. Revoking it again is not an error."""
     return accounts.revoke_key(request.auth, key_id)

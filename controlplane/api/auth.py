@@ -1,4 +1,4 @@
-"""Bearer API keys (specification, section 5)."""
+"""Authenticates requests by bearer API keys (specification, section 5)."""
 
 from typing import cast
 
@@ -16,7 +16,7 @@ from controlplane.services.request_rates import take_turn
 
 
 class AuthenticatedRequest(HttpRequest):
-    """A request whose key was good; what every view of the API gets."""
+    """A request with a valid API key. Every view of the API gets one."""
 
     auth: Account
     api_key: ApiKey
@@ -24,7 +24,8 @@ class AuthenticatedRequest(HttpRequest):
 
 class ApiKeyAuth(HttpBearer):
     def authenticate(self, request: HttpRequest, token: str) -> Account | None:
-        # The key's own share first: a flood of one key, good or bad, does not reach the database.
+        # The share of the key comes first: a flood of requests with one key, valid or not, does
+        # not reach the database.
         take_share(request, f"key {ApiKey.digest_of(token)}", within=WAIT_FOR_SHARE)
         address = request.META.get("REMOTE_ADDR", "")
         key = accounts.authenticate(token, address=address)
@@ -40,12 +41,14 @@ class ApiKeyAuth(HttpBearer):
 
 
 def _admit(request: AuthenticatedRequest, key: ApiKey) -> None:
-    """What is asked of a good key, for every route. The transaction of an idempotency key begins
-    last: nothing that is refused here is in it, nor any wait for a share.
+    """Check the rate limit and the key's reach, for every route, then begin the transaction of the
+    idempotency key.
 
-    Raises RateLimited, Forbidden, NotFound, and what `idempotency.begin` raises.
+    That transaction begins last, so that it contains neither a refused request nor the wait for a
+    share. Raises RateLimited, Forbidden, NotFound, and whatever `idempotency.begin` raises.
     """
-    # ninja sets it for those alone that it goes on to serve; the log names the others as well.
+    # ninja sets `auth` only on requests that it goes on to serve. The access log also needs the
+    # account of requests that are refused here.
     request.auth = key.account
     request.api_key = key
     take_turn(key, route=f"{request.method} {route_of(request)}")

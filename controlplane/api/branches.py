@@ -30,8 +30,8 @@ router = Router(tags=["branches"])
 def list_project_branches(
     request: AuthenticatedRequest, project_id: str, query: Query[BranchesQuery]
 ) -> dict[str, Any]:
-    """A page of the project's branches, sorted. `pagination.next` is the `cursor` of the next one;
-    without it there is none."""
+    """Lists the project's branches, sorted and page by page. `pagination.next` is the `cursor` of
+    the next page; it is absent on the last page."""
     page = branch_pages.list_branches(request.auth, project_id, query.asked())
     return {
         "branches": page.branches,
@@ -48,7 +48,7 @@ def list_project_branches(
 def count_project_branches(
     request: AuthenticatedRequest, project_id: str, search: Text = ""
 ) -> dict[str, Any]:
-    """How many branches the project has, or a search finds."""
+    """Counts the project's branches, or those that match `search`."""
     return {"count": branch_pages.count_branches(request.auth, project_id, search=search)}
 
 
@@ -56,9 +56,11 @@ def count_project_branches(
 def create_project_branch(
     request: AuthenticatedRequest, project_id: str, body: Body[CreateBranch | None] = None
 ) -> tuple[int, dict[str, Any]]:
-    """A branch with all that is committed on its parent, by default the default branch; with an
-    endpoint where one is asked for. Its roles, their passwords and its databases are the parent's.
-    Without a body all is chosen for you."""
+    """Creates a branch with everything that is committed on its parent, including the roles, their
+    passwords and the databases. If the parent is protected, the roles get new passwords, which the
+    response contains. The parent is the default branch unless the request names another one. The
+    branch gets an endpoint if `endpoints` asks for one. Without a body, defaults are used for all
+    fields."""
     created = branches.create_branch(request.auth, project_id, (body or CreateBranch()).spec())
     answer: dict[str, Any] = {
         "branch": created.branch,
@@ -78,7 +80,7 @@ def create_project_branch(
 def get_project_branch(
     request: AuthenticatedRequest, project_id: str, branch_id: str
 ) -> dict[str, Any]:
-    """The branch; `pending_state` is there while an operation leads to another state."""
+    """Returns the branch. `pending_state` is present while an operation is changing its state."""
     branch = branches.get_branch(request.auth, project_id, branch_id)
     return {"branch": branch, "annotation": Annotation.of(branch)}
 
@@ -89,7 +91,7 @@ def get_project_branch(
 def update_project_branch(
     request: AuthenticatedRequest, project_id: str, branch_id: str, body: UpdateBranch
 ) -> dict[str, Any]:
-    """Changes what is sent and leaves the rest."""
+    """Changes the fields that are sent. Other fields keep their values."""
     changes = body.branch.changes()
     return _unattended(branches.update_branch(request.auth, project_id, branch_id, changes))
 
@@ -100,8 +102,9 @@ def update_project_branch(
 def delete_project_branch(
     request: AuthenticatedRequest, project_id: str, branch_id: str
 ) -> dict[str, Any]:
-    """For good, with its endpoint: once the operations have finished. Refused for the default
-    branch, a protected one and one with children."""
+    """Deletes the branch permanently, with its data and its endpoint. All of it is gone once the
+    operations have finished. Refused for the default branch, for a protected branch and for a
+    branch with children."""
     branch, operations = branches.delete_branch(request.auth, project_id, branch_id)
     return {"branch": branch, "operations": operations}
 
@@ -114,7 +117,7 @@ def delete_project_branch(
 def set_default_project_branch(
     request: AuthenticatedRequest, project_id: str, branch_id: str
 ) -> dict[str, Any]:
-    """The branch that is meant where none is named."""
+    """Makes this the project's default branch, which is used where a request names no branch."""
     return _unattended(branches.set_default_branch(request.auth, project_id, branch_id))
 
 
@@ -126,7 +129,7 @@ def set_default_project_branch(
 def set_primary_project_branch(
     request: AuthenticatedRequest, project_id: str, branch_id: str
 ) -> dict[str, Any]:
-    """The older name of `set_as_default`."""
+    """The older name of `set_as_default`, with the same effect."""
     return set_default_project_branch(request, project_id, branch_id)
 
 
@@ -152,11 +155,11 @@ def restore_project_branch(
 def list_project_branch_endpoints(
     request: AuthenticatedRequest, project_id: str, branch_id: str
 ) -> dict[str, Any]:
-    """The endpoints of one branch; there is at most one."""
+    """Lists the branch's endpoints. A branch has at most one."""
     found = endpoints.list_endpoints(request.auth, project_id, branch_id=branch_id)
     return {"endpoints": found}
 
 
 def _unattended(branch: Branch) -> dict[str, Any]:
-    """The answer to a change that takes no time."""
+    """The response to a change that needs no operation."""
     return {"branch": branch, "operations": []}

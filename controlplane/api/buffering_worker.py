@@ -1,9 +1,10 @@
-"""The API's gunicorn worker: a connection costs a greenlet, no thread, and the application gets
-a request once the whole of it is here.
+"""The API's gunicorn worker. A connection takes a greenlet instead of a thread, and the application
+gets a request only once all of it has been received.
 
-Greenlets, as a request waits most of its time for a database, another server or its client,
-and thousands may do so side by side. Who sends or reads slowly holds a socket and a buffer, and
-those only for so long. HTTP/1.1 without TLS: that is for the proxy in front.
+It uses greenlets because a request spends most of its time waiting for a database, another server
+or its client, and thousands of requests may wait at the same time. A client that sends or reads
+slowly holds only a socket and a buffer, and only for a limited time. The worker speaks HTTP/1.1
+without TLS; TLS is left to a reverse proxy in front of it.
 """
 
 import io
@@ -23,16 +24,16 @@ from gunicorn.http import RequestParser
 from gunicorn.http.errors import NoMoreData, ParseException
 from gunicorn.workers.ggevent import GeventWorker
 
-# Bytes of a body. A longer one is read to its end, within reason, and not kept: with the rest
-# of it on the wire, the connection could carry no other request. The application sees its
-# announced length, and refuses it by that.
+# Bytes. A body longer than LONGEST_BODY is read to its end, up to MOST_DRAINED, and discarded:
+# otherwise the unread rest would prevent further requests on the connection. The application sees
+# the announced length and refuses the request because of it.
 LONGEST_BODY, MOST_DRAINED, DRAINED_AT_ONCE = 1 << 20, 64 << 20, 1 << 16
-# Bodies longer than this wait for one of so many places: strangers could otherwise fill the
-# memory with ones that they never finish.
+# Bodies of more than SHORT_BODY bytes wait for one of LONG_BODIES places. Otherwise untrusted
+# clients could fill the memory with bodies that they never complete.
 SHORT_BODY, LONG_BODIES = 1 << 14, 64
-# Descriptors for all that is no client's connection.
+# File descriptors for everything except client connections.
 SPARE_DESCRIPTORS = 256
-# Seconds between two looks whether to stop.
+# Seconds between two checks of whether the worker is to stop.
 LOOK_EVERY = 0.2
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
@@ -44,15 +45,16 @@ class RequestTooSlow(ParseException):  # type: ignore[misc] # gunicorn has no ty
 
 
 class BufferingWorker(GeventWorker):  # type: ignore[misc] # gunicorn has no types
-    # Seconds: for a new connection's first byte, as for a head from its first byte on; for a
-    # body; for a client to take a piece of its answer. Between requests it is `--keep-alive`.
+    # Time limits in seconds. head_within: for the first byte on a new connection, and again for
+    # the rest of a head after its first byte. body_within: for a body. taken_within: for the client
+    # to accept a piece of the response. Between two requests, gunicorn's `--keep-alive` applies.
     head_within = 10.0
     body_within = 30.0
     taken_within = 60.0
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # Greenlets whose connection waits for a request to begin.
+        # Greenlets of connections on which no request has begun.
         self.idle: set[gevent.Greenlet] = set()
         self.long_bodies = BoundedSemaphore(LONG_BODIES)
 
@@ -61,7 +63,8 @@ class BufferingWorker(GeventWorker):  # type: ignore[misc] # gunicorn has no typ
         self.wsgi: Application = release_before_sending(self.wsgi)
 
     def run(self) -> None:
-        """Serve until told to stop; then let the requests under way end."""
+        """Serve until the worker is to stop, then wait for the requests under way to end, for at
+        most gunicorn's graceful timeout."""
         pool = Pool(reserve_descriptors(self.worker_connections))
         servers = [
             StreamServer(listener, handle=partial(self.handle, listener), spawn=pool)
@@ -69,7 +72,7 @@ class BufferingWorker(GeventWorker):  # type: ignore[misc] # gunicorn has no typ
         ]
         for server in servers:
             if self.cfg.workers > 1:
-                # One that takes many at once would take them from idle siblings.
+                # A worker that accepts many connections at once would take them from idle workers.
                 server.max_accept = 1
             server.start()
         while self.alive:
@@ -85,8 +88,7 @@ class BufferingWorker(GeventWorker):  # type: ignore[misc] # gunicorn has no typ
         pool.kill(timeout=1)
 
     def end_waits(self) -> None:
-        """Have the requests that wait for something, and do no work, end at once. Called when
-        the worker is to stop."""
+        """End the requests that only wait for something. Called when the worker is to stop."""
 
     def handle(self, listener: Any, client: Any, addr: Any) -> None:
         """Serve the requests of one connection, one after the other."""
@@ -116,7 +118,7 @@ class BufferingWorker(GeventWorker):  # type: ignore[misc] # gunicorn has no typ
             super().handle_error(req, client, addr, exc)
 
     def _begins(self, client: Any, parser: RequestParser) -> bool:
-        """Wait for a request's first byte; False where none comes in time."""
+        """Wait for the first byte of a request; False if none comes in time."""
         if parser.unreader.buf.getbuffer().nbytes:
             return True
         greenlet = gevent.getcurrent()
@@ -135,7 +137,9 @@ class BufferingWorker(GeventWorker):  # type: ignore[misc] # gunicorn has no typ
             return next(parser)
 
     def _read_body(self, request: Any, client: Any) -> None:
-        """Put the body, read whole, in place of the one that reads from the connection."""
+        """Read the whole body, and replace the request's body, which reads from the connection,
+        with it. Raises RequestTooSlow after `body_within` seconds, and NoMoreData if the client
+        closes the connection before the end."""
         length = announced_length(request)
         if length == 0:
             return
@@ -149,13 +153,14 @@ class BufferingWorker(GeventWorker):  # type: ignore[misc] # gunicorn has no typ
                 with self.long_bodies:
                     body = whole_body(request)
         if length is not None and len(body) < length <= LONGEST_BODY:
-            # The client is gone. What came may look like a whole request, and is none.
+            # The client has closed the connection. The part of the body that was received could be
+            # mistaken for a complete one.
             raise NoMoreData
         request.body = io.BytesIO(body)
 
 
 def announced_length(request: Any) -> int | None:
-    """In bytes; None for a body in chunks."""
+    """The announced length of the body in bytes; None for a chunked body."""
     headers = dict(request.headers)
     if "TRANSFER-ENCODING" in headers:
         return None
@@ -163,7 +168,10 @@ def announced_length(request: Any) -> int | None:
 
 
 def whole_body(request: Any) -> bytes:
-    """The body read to its end; b"" for one that is too long."""
+    """Read the body to its end and return it; return b"" if it has more than LONGEST_BODY bytes.
+
+    If it has more than MOST_DRAINED bytes, the connection is closed after the response.
+    """
     body: bytes = request.body.read(LONGEST_BODY + 1)
     if len(body) <= LONGEST_BODY:
         return body
@@ -175,8 +183,9 @@ def whole_body(request: Any) -> bytes:
 
 
 def release_before_sending(application: Application) -> Application:
-    """Close an answer that is whole before it is sent: what it holds, a database connection
-    above all, must not wait for the client to take the answer."""
+    """Wrap the application so that a response that does not stream is closed before it is sent.
+    This releases what it holds, above all a database connection, without waiting for the client to
+    read the response."""
 
     def released(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         answer: Any = application(environ, start_response)
@@ -190,8 +199,8 @@ def release_before_sending(application: Application) -> Application:
 
 
 def reserve_descriptors(connections: int) -> int:
-    """Raise this process's limit to what so many connections need; returns how many there may
-    be, fewer where the host allows no more."""
+    """Raise this process's limit of file descriptors to what so many connections need. Returns how
+    many connections are possible, which is fewer if the host's limit is lower."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + SPARE_DESCRIPTORS
     if hard != resource.RLIM_INFINITY:

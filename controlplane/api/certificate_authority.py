@@ -1,4 +1,5 @@
-"""`/certificate-authority.pem`: what clients of the proxies trust who verify certificates."""
+"""`/certificate-authority.pem`: the certificate authorities that clients must trust to verify the
+certificates of the regions' proxies."""
 
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_safe
@@ -14,7 +15,7 @@ _NONE = (
 
 @require_safe
 def certificate_authority(request: HttpRequest) -> HttpResponse:
-    """To everybody, as it is no secret. 404 where there is none."""
+    """Respond without authentication, as the certificates are public. 404 if there are none."""
     pem = certificate_authorities()
     if not pem:
         return error_response(request, 404, _NONE)

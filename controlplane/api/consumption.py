@@ -1,4 +1,4 @@
-"""`/consumption` and `/consumption_history`: what an account and its projects have used."""
+"""`/consumption` and `/consumption_history`: what an account and its projects have consumed."""
 
 from typing import Any
 

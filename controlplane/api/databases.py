@@ -1,4 +1,4 @@
-"""`/projects/{project_id}/branches/{branch_id}/databases`. A database's name is its key."""
+"""`/projects/{project_id}/branches/{branch_id}/databases`. A database is identified by its name."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ DATABASE = DATABASES + "/{database_name}"
 def list_project_branch_databases(
     request: AuthenticatedRequest, project_id: str, branch_id: str
 ) -> dict[str, Any]:
-    """The branch's databases."""
+    """Lists the branch's databases."""
     return {"databases": catalog.list_databases(request.auth, project_id, branch_id)}
 
 
@@ -27,7 +27,8 @@ def list_project_branch_databases(
 def create_project_branch_database(
     request: AuthenticatedRequest, project_id: str, branch_id: str, body: CreateDatabase
 ) -> tuple[int, dict[str, Any]]:
-    """A database that the role owns; it is there once the operations have finished."""
+    """Creates a database, which the role `owner_name` owns. It exists in Postgres once the
+    operations have finished."""
     wanted = body.database
     return 201, _changed(
         *catalog.create_database(
@@ -40,7 +41,7 @@ def create_project_branch_database(
 def get_project_branch_database(
     request: AuthenticatedRequest, project_id: str, branch_id: str, database_name: str
 ) -> dict[str, Any]:
-    """One database, by its name."""
+    """Returns the database with this name."""
     found = catalog.get_database(request.auth, project_id, branch_id, database_name)
     return {"database": found}
 
@@ -53,7 +54,7 @@ def update_project_branch_database(
     database_name: str,
     body: UpdateDatabase,
 ) -> dict[str, Any]:
-    """Another name, another owner, or both."""
+    """Changes the database's name, its owner, or both."""
     changes = body.database
     return _changed(
         *catalog.update_database(
@@ -71,7 +72,7 @@ def update_project_branch_database(
 def delete_project_branch_database(
     request: AuthenticatedRequest, project_id: str, branch_id: str, database_name: str
 ) -> dict[str, Any]:
-    """For good, with all that is in it; its connections are dropped."""
+    """Deletes the database permanently, with all its data. Connections to it are closed."""
     return _changed(*catalog.delete_database(request.auth, project_id, branch_id, database_name))
 
 

@@ -23,7 +23,7 @@ router = Router(tags=["endpoints"])
 def create_project_endpoint(
     request: AuthenticatedRequest, project_id: str, body: CreateEndpoint
 ) -> tuple[int, dict[str, Any]]:
-    """A branch's endpoint, which is then started: at most one for each branch."""
+    """Creates an endpoint for a branch and starts it. A branch has at most one endpoint."""
     wanted = body.endpoint
     change = endpoints.create_endpoint(
         request.auth, project_id, branch_id=wanted.branch_id, asked=wanted.asked()
@@ -33,7 +33,7 @@ def create_project_endpoint(
 
 @router.get("/projects/{project_id}/endpoints", response=Endpoints, exclude_none=True)
 def list_project_endpoints(request: AuthenticatedRequest, project_id: str) -> dict[str, Any]:
-    """All endpoints of the project, the oldest first."""
+    """Lists all endpoints of the project, oldest first."""
     return {"endpoints": endpoints.list_endpoints(request.auth, project_id)}
 
 
@@ -43,7 +43,7 @@ def list_project_endpoints(request: AuthenticatedRequest, project_id: str) -> di
 def get_project_endpoint(
     request: AuthenticatedRequest, project_id: str, endpoint_id: str
 ) -> dict[str, Any]:
-    """The endpoint; `pending_state` is there while an operation leads to another state."""
+    """Returns the endpoint. `pending_state` is present while an operation is changing its state."""
     return {"endpoint": endpoints.get_endpoint(request.auth, project_id, endpoint_id)}
 
 
@@ -55,9 +55,10 @@ def get_project_endpoint(
 def list_project_endpoint_pg_settings(
     request: AuthenticatedRequest, project_id: str, endpoint_id: str
 ) -> dict[str, Any]:
-    """What `settings.pg_settings` may hold, by name: what the endpoint's Postgres says of each, and
-    the bounds that the endpoint's size sets. Settings of extensions are not listed. Empty while the
-    region's worker has not come up yet."""
+    """Lists the settings that `settings.pg_settings` may contain, sorted by name. Each has the
+    description from the endpoint's Postgres, and the bounds that follow from the endpoint's size.
+    Settings of extensions are not listed. The list is empty until the region's worker has started
+    for the first time."""
     return {"pg_settings": endpoints.list_pg_settings(request.auth, project_id, endpoint_id)}
 
 
@@ -69,9 +70,10 @@ def list_project_endpoint_pg_settings(
 def update_project_endpoint(
     request: AuthenticatedRequest, project_id: str, endpoint_id: str, body: UpdateEndpoint
 ) -> dict[str, Any]:
-    """Changes what is sent and leaves the rest. A `branch_id` of another branch reassigns the
-    endpoint to it. Where operations are answered, the change holds once the last has finished; a
-    suspended endpoint is suspended again after it."""
+    """Changes the fields that are sent. Other fields keep their values. The `branch_id` of another
+    branch reassigns the endpoint to that branch. If the response contains operations, the change
+    takes effect once the last of them has finished. An endpoint that was suspended before is
+    suspended again afterwards."""
     wanted = body.endpoint
     change = endpoints.update_endpoint(
         request.auth,
@@ -91,7 +93,7 @@ def update_project_endpoint(
 def delete_project_endpoint(
     request: AuthenticatedRequest, project_id: str, endpoint_id: str
 ) -> dict[str, Any]:
-    """For good. The answer is the endpoint as it was; its connections are dropped."""
+    """Deletes the endpoint permanently and returns it as it was. Its connections are closed."""
     deleted = endpoints.delete_endpoint(request.auth, project_id, endpoint_id)
     return {"endpoint": deleted, "operations": []}
 
@@ -104,8 +106,8 @@ def delete_project_endpoint(
 def start_project_endpoint(
     request: AuthenticatedRequest, project_id: str, endpoint_id: str
 ) -> dict[str, Any]:
-    """Starts the endpoint's compute; without effect on one that runs. Connecting to a suspended one
-    starts it too."""
+    """Starts the endpoint's compute. This has no effect if the compute already runs. A client that
+    connects to a suspended endpoint starts it too."""
     return _changed(endpoints.start_endpoint(request.auth, project_id, endpoint_id))
 
 
@@ -117,8 +119,8 @@ def start_project_endpoint(
 def suspend_project_endpoint(
     request: AuthenticatedRequest, project_id: str, endpoint_id: str
 ) -> dict[str, Any]:
-    """Stops the endpoint's compute, until a client connects or it is started. Connections are
-    dropped."""
+    """Stops the endpoint's compute until a client connects or the endpoint is started. Its
+    connections are closed."""
     return _changed(endpoints.suspend_endpoint(request.auth, project_id, endpoint_id))
 
 
@@ -130,7 +132,7 @@ def suspend_project_endpoint(
 def restart_project_endpoint(
     request: AuthenticatedRequest, project_id: str, endpoint_id: str
 ) -> dict[str, Any]:
-    """Suspends the endpoint's compute and starts it again. Connections are dropped."""
+    """Stops the endpoint's compute and starts it again. Its connections are closed."""
     return _changed(endpoints.restart_endpoint(request.auth, project_id, endpoint_id))
 
 

@@ -1,4 +1,4 @@
-"""Everything that can go wrong, as `{request_id, code, message}` and never as HTML."""
+"""Turns every error into a JSON body `{request_id, code, message}`, never into HTML."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -51,9 +51,11 @@ STATUS_OF: Mapping[type[ServiceError], int] = {
     TooManyAtOnce: 429,
     RegionFull: 503,
 }
-# One wording for a missing, a wrong and a revoked key: which it was is nobody's business.
+# A missing, a wrong and a revoked key get the same message, so that an untrusted caller does not
+# learn which of them it was.
 UNAUTHENTICATED = "supplied credentials do not pass authentication"
-# Of a request that is wrong all over: an answer that is not longer than it helps.
+# Limits of a response to a request with many errors: the number of fields that are reported, and
+# the characters of each field's name.
 MOST_COMPLAINTS, LONGEST_FIELD = 10, 200
 
 
@@ -65,20 +67,21 @@ def error_response(
 
 
 def soon_again(response: HttpResponse) -> HttpResponse:
-    """Say that the same request may well be served in a second."""
+    """Set `Retry-After: 1`, because the same request may succeed a second later."""
     response.headers["Retry-After"] = "1"
     return response
 
 
 class JsonErrorsMiddleware:
-    """Turns into JSON what the API's own handlers do not see: unknown paths and methods,
-    requests that Django itself refuses, and exceptions. Names each request in its answer."""
+    """Turns the errors that the API's own handlers do not see into JSON: unknown paths and
+    methods, requests that Django itself refuses, and exceptions. Adds the request's id to each
+    response."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
-        # Postgres holds no NUL, so nothing is named with one.
+        # Postgres cannot store NUL, so no resource can have it in its name.
         if "\0" in request.path:
             response: HttpResponse = error_response(
                 request, 404, "not found: a path holds no NUL character"
@@ -86,7 +89,7 @@ class JsonErrorsMiddleware:
         elif "%00" in request.META.get("QUERY_STRING", ""):
             response = error_response(request, 400, "invalid request: NUL character")
         elif "HTTP_TRANSFER_ENCODING" in request.META:
-            # Django reads no further than Content-Length says: the body would go unseen.
+            # Django reads only as many bytes as Content-Length states. It would ignore this body.
             response = error_response(request, 411, "a body must come with its Content-Length")
         else:
             response = self.get_response(request)
@@ -94,7 +97,7 @@ class JsonErrorsMiddleware:
         if response.status_code >= 400 and not content_type.startswith("application/json"):
             response = _in_json(request, response)
         if not response.streaming:
-            # Without it the answer would go out in chunks, each a packet.
+            # Without Content-Length the response would be sent in chunks, each in its own packet.
             response.headers["Content-Length"] = str(len(response.content))
         response.headers["x-neon-ret-request-id"] = request_id(request)
         response.headers["X-Content-Type-Options"] = "nosniff"
@@ -106,8 +109,8 @@ class JsonErrorsMiddleware:
 
 
 def _in_json(request: HttpRequest, refused: HttpResponse) -> HttpResponse:
-    """What Django has answered to a path or a method that no route serves, or to a request that
-    it cannot read, as the API's own error."""
+    """Convert Django's response to an unknown path or method, or to a request that Django cannot
+    read, into the API's error format."""
     status = refused.status_code
     code, message = "", refused.reason_phrase.lower()
     if status == 404:
@@ -184,7 +187,8 @@ def install_error_handlers(api: NinjaAPI) -> None:
 def unexpected_response(request: HttpRequest, error: Exception) -> HttpResponse:
     fields = {"method": request.method, "path": request.path}
     if isinstance(error, OperationalError | InterfaceError):
-        # Where it was asked says nothing of why it does not answer, so no traceback is logged.
+        # No traceback is logged: the place of the query does not explain why the database does
+        # not answer.
         log.error("database does not answer", extra={**fields, "error": str(error).strip()})
         response = error_response(request, 503, "the database does not answer; try again")
         return soon_again(response)
@@ -193,21 +197,23 @@ def unexpected_response(request: HttpRequest, error: Exception) -> HttpResponse:
 
 
 def _not_offered(error: ValidationError) -> str | None:
-    """What is said of fields that this server does not offer, where nothing else is wrong."""
+    """The message about fields that this server does not offer; None if the request has any other
+    error."""
     if any(problem["type"] != NOT_OFFERED for problem in error.errors):
         return None
     return "; ".join(f"{_field(problem)} is {problem['msg']}" for problem in error.errors)
 
 
 def _field(problem: Mapping[str, Any]) -> str:
-    """The name of the field that a complaint is about, as `project.settings.hipaa`."""
+    """The dotted name of the field that a validation error is about: `project.settings.hipaa`."""
     place = [str(part) for part in problem["loc"]]
-    # What follows the kind of parameter: the name of ours, of no use to the caller.
+    # For a body, ninja puts the name of the view's parameter after "body". The caller does not
+    # know that name, so it is left out.
     return ".".join(place[2:] if place[0] == "body" else place[1:]) or "body"
 
 
 def _words_of(error: ValidationError) -> str:
-    """What is wrong with each field, in the words of the API that clients know."""
+    """The error of each field, worded as clients of this API know it."""
     complaints = []
     source = "decode application/json"
     for problem in error.errors[:MOST_COMPLAINTS]:

@@ -1,4 +1,4 @@
-"""What is asked of lists and streams of events, and what callers get."""
+"""The query parameters of event lists and event streams, and the fields of their responses."""
 
 from datetime import datetime
 from typing import Annotated, Any
@@ -47,7 +47,7 @@ class EventsQuery(Schema):
     )
 
     def wanted(self) -> EventFilter:
-        """Raises Invalid."""
+        """The filter that the parameters describe. Raises Invalid for a bad value."""
         actors, actor_name = actors_named(self.actor)
         return EventFilter(
             types=types_named(self.type),
@@ -74,7 +74,7 @@ class ChangeOut(Schema):
 
 
 class EventOut(Schema):
-    """Something that somebody, or the platform, has changed. Every field is always there."""
+    """One change that a user, a client or the platform has made. Every field is always present."""
 
     id: str
     type: str = Field(description=f"one of {', '.join(TYPES)}")

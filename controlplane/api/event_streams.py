@@ -1,7 +1,8 @@
-"""One stream of events (server-sent events): what its reader has missed, then what comes.
+"""A stream of events (server-sent events): first the events that its reader has missed, then new
+events as they are committed.
 
-Between two events it holds a greenlet, a socket and a place at the tail: no database connection,
-no part of its account's share of requests, no thread.
+Between two events a stream holds a greenlet, a socket and a place in the tail (`event_tail`). It
+holds no database connection, no thread and no part of its account's share of requests.
 """
 
 import logging
@@ -37,16 +38,17 @@ from controlplane.services.events import events_of
 
 log = logging.getLogger(__name__)
 
-# Seconds after which a silent stream says that it is there: nothing between may take it for dead.
+# Seconds of silence after which a stream sends a comment, so that no proxy on the way closes the
+# connection as dead.
 HEARTBEAT = 15.0
-# The system's own, which looks and does not wait; gevent's goes its own way.
+# The unpatched `poll`: it is called with a timeout of 0, so it does not block the other greenlets.
 _poll = get_original("select", "poll")
-# Milliseconds that a reader should wait before it comes back.
+# Milliseconds that a reader should wait before it reconnects.
 RETRY = 2000
-# Missed events that are read at once.
+# Missed events that one query reads.
 PAGE = 200
-# So many streams read what they have missed at once, and hold a database connection each: after
-# a restart all of them come back together.
+# How many streams may read missed events at once. Each of them holds a database connection, and
+# after a restart all streams reconnect at the same time.
 _readings = threading.BoundedSemaphore(4)
 
 
@@ -57,7 +59,11 @@ def open_stream(
     *,
     last_event_id: str,
 ) -> StreamingHttpResponse:
-    """Raises NotFound, Invalid, TooManyRequests."""
+    """The response that streams the account's events, or those of one project.
+
+    `last_event_id` is the id of the last event that the reader has received, "" if there is none.
+    Raises NotFound, Invalid, TooManyRequests.
+    """
     events = wanted.narrow(events_of(request.auth, project_id))
     start = resumption(last_event_id) if last_event_id else None
     reader = Reader(
@@ -73,17 +79,18 @@ def open_stream(
     except BaseException:
         held.close()
         raise
-    # Its end comes long after the request's, which would give the connection back.
+    # Release the database connection now. The end of the request would release it, but the stream
+    # ends much later.
     close_old_connections()
     response = StreamingHttpResponse(stream, content_type="text/event-stream; charset=utf-8")
-    # A proxy in front must pass on what comes, when it comes.
+    # A proxy in front of the API must not buffer the stream.
     response.headers["X-Accel-Buffering"] = "no"
     return response
 
 
 def _has_hung_up(connection: Any) -> bool:
-    """Whether the client has closed the connection. Only a write would tell otherwise, and there
-    may be nothing to say for long."""
+    """True if the client has closed the connection. Without this check only a write would notice
+    it, and a stream may have nothing to write for a long time."""
     if connection is None:
         return False
     if connection.fileno() < 0:
@@ -94,8 +101,8 @@ def _has_hung_up(connection: Any) -> bool:
 
 
 class EventStream(Iterator[bytes]):
-    """The pieces of the answer. `close` is called however it ends; a generator that was never
-    begun would not notice it."""
+    """The pieces of the response body. The server calls `close` however the response ends. This is
+    a class because closing a generator that was never started does not run its `finally`."""
 
     def __init__(
         self,
@@ -110,7 +117,7 @@ class EventStream(Iterator[bytes]):
         self._request = logs.current("request")
         self._began = time.monotonic()
         self._sent = 0
-        # Behind the last event that the reader has had.
+        # The position after the last event that the reader has received.
         self._position = tail.join(reader) if start is None else start.after
         self._pieces = self._all_pieces(start)
 
@@ -126,7 +133,8 @@ class EventStream(Iterator[bytes]):
             log.info("stream ended", extra={"seconds": seconds, "events": self._sent})
 
     def _all_pieces(self, start: Resumption | None) -> Generator[bytes, None, None]:
-        # With an id from the first: who loses the line before any event came misses none.
+        # Send an id before the first event: a reader that loses the connection before any event
+        # then resumes here and misses none.
         if start is None:
             yield f"retry: {RETRY}\nid: {self._position}\n\n".encode()
         else:
@@ -134,14 +142,14 @@ class EventStream(Iterator[bytes]):
             try:
                 yield from self._missed(start)
             except (OperationalError, InterfaceError) as error:
-                # The reader comes back, and goes on where it was.
+                # The reader reconnects and resumes where it was.
                 log.warning("events unread", extra={"error": str(error)})
                 return
         yield from self._live()
 
     def _missed(self, start: Resumption) -> Iterator[bytes]:
-        """What was written since. The reader joins the tail only when it is nearly there: what
-        comes meanwhile would have to wait for it."""
+        """The events committed since `start`. The reader joins the tail only once it has nearly
+        caught up, because new events would pile up for it in the meantime."""
         while page := self._read(start, until=None):
             yield self._frames(page)
             if len(page) < PAGE:
@@ -151,7 +159,8 @@ class EventStream(Iterator[bytes]):
             yield self._frames(page)
 
     def _read(self, start: Resumption, *, until: Position | None) -> Sequence[Event]:
-        """The next page; `until` None is whatever can be read by now."""
+        """The next page of missed events, up to the position `until`; None stands for the newest
+        event that can be read now."""
         start = start._replace(after=self._position)
         with _readings:
             try:

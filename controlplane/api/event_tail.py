@@ -1,7 +1,8 @@
-"""Reads new events once for all streams of this process, and hands each to those it is for.
+"""Reads new events once for all streams of this process, and passes each event to the streams that
+want it.
 
-One thread, which begins with the first stream and ends with the last: under gevent a greenlet. It
-holds a database connection only while it reads.
+A single thread does this; under gevent it is a greenlet. It starts with the first stream and ends
+after the last one. It holds a database connection only while it reads.
 """
 
 import json
@@ -28,18 +29,18 @@ from controlplane.services.event_tail import (
 
 log = logging.getLogger(__name__)
 
-# Events that are read at once, and that wait for one reader. One that takes them more slowly than
-# they come is let go: it comes back and goes on where it was.
+# Events that one query reads, and events that wait for one reader at most. A reader that is slower
+# than that is disconnected; it reconnects and resumes where it was.
 AT_ONCE, MOST_WAITING = 500, 1000
-# Seconds between two looks while an older transaction keeps events back, whose end nothing tells
-# of: twice as long each time.
+# Seconds between two reads while an older open transaction holds committed events back. Nothing
+# notifies of the end of that transaction, so the tail polls, with a pause that doubles each time.
 FIRST_PAUSE, LONGEST_PAUSE = 0.01, 0.25
-# Seconds between two looks without any news, and at the readers themselves.
+# Seconds between two reads without a notification, and between two checks of the readers.
 LOOK_EVERY = 2.0
 
 
 class Reader:
-    """One stream's place at the tail. Filled by the tail, emptied by the stream."""
+    """A stream's queue of new events. The tail fills it and the stream empties it."""
 
     def __init__(
         self,
@@ -52,13 +53,13 @@ class Reader:
     ) -> None:
         self.account_id = account_id
         self.key_id = key_id
-        # Whether nobody is there any more who would read.
+        # Returns True once the client has closed its connection.
         self.has_left = has_left
         self._project_id = project_id
         self._wanted = wanted
         self._waiting: deque[tuple[Position, bytes]] = deque()
         self._news = threading.Event()
-        # Once set, the reader gets nothing more.
+        # Once this is True, the stream ends.
         self.has_ended = False
 
     def wants(self, event: Event) -> bool:
@@ -72,15 +73,17 @@ class Reader:
         self._news.set()
 
     def end(self) -> None:
-        """Have the stream end once it has sent what it has taken."""
+        """End the stream once it has sent what it has already taken; discard the rest."""
         self.has_ended = True
         self._waiting.clear()
         self._news.set()
 
     def take(self, *, within: float) -> Sequence[tuple[Position, bytes]]:
-        """What has come in, waiting for it `within` so many seconds; nothing where nothing has."""
+        """Take all waiting events as (position, frame). Wait up to `within` seconds for the first
+        one; return nothing if none comes."""
         self._news.wait(within)
-        # In this order: what comes in between is told again, and then is nothing.
+        # Clear the flag before emptying the queue. An event that comes in between is taken now,
+        # and its flag only causes a later call to return nothing.
         self._news.clear()
         taken = []
         while self._waiting:
@@ -97,7 +100,7 @@ class Tail:
         self._looked_at = 0.0
 
     def join(self, reader: Reader) -> Position:
-        """Have the reader get what follows the position that is returned, until it leaves."""
+        """Give the reader every event after the returned position, until it leaves."""
         with self._lock:
             if self._thread is None:
                 self._position = position_now()
@@ -123,7 +126,7 @@ class Tail:
             with self._lock:
                 self._thread = None
                 for reader in self._all():
-                    # They come back, and find another one.
+                    # They reconnect, which starts a new thread.
                     reader.end()
 
     def _follow(self) -> None:
@@ -140,7 +143,8 @@ class Tail:
                 pause = FIRST_PAUSE
 
     def _goes_on(self) -> bool:
-        """Whether there is anybody to read for. Once there is not, the next reader begins anew."""
+        """True while there are readers and the process is not to exit. Otherwise the thread ends,
+        and the next reader starts a new one."""
         with self._lock:
             if listener.is_ending:
                 for reader in self._all():
@@ -151,9 +155,10 @@ class Tail:
             return False
 
     def _look(self) -> bool:
-        """Read on, and see who is to go; whether there is more to read already.
+        """Read the next events, and end the streams that must end. Returns True if there are more
+        events already.
 
-        What the database does not answer is asked again with the next look.
+        If the database does not answer, the next call tries again.
         """
         try:
             has_more = self._read()
@@ -174,7 +179,8 @@ class Tail:
         return has_more
 
     def _hand_out(self, event: Event) -> None:
-        # The position moves with the event: who joins after it gets it from the database.
+        # The position advances with each event: a reader that joins after it reads this event from
+        # the database.
         position = self._position = position_of(event)
         readers = self._readers.get(event.account_id or 0, ())
         wanting = [reader for reader in readers if reader.wants(event)]
@@ -184,13 +190,14 @@ class Tail:
                 reader.give(position, frame)
 
     def _end_others(self) -> None:
-        """End the streams of keys that are good no more, and those that nobody reads."""
+        """End the streams whose API key is no longer valid, and those whose client has closed its
+        connection."""
         with self._lock:
             keys = {reader.key_id for reader in self._all() if reader.key_id is not None}
         good = keys_in_force(keys)
         with self._lock:
             for reader in self._all():
-                # One that came while we asked is looked at next time.
+                # A reader that joined during the query is checked the next time.
                 if reader.key_id in keys - good or reader.has_left():
                     reader.end()
         self._looked_at = time.monotonic()
@@ -200,7 +207,7 @@ class Tail:
 
 
 def frame_of(event: Event) -> bytes:
-    """The event as a stream carries it."""
+    """The event as a message of a stream of server-sent events."""
     data = json.dumps(as_json(event), ensure_ascii=False)
     return f"id: {position_of(event)}\ndata: {data}\n\n".encode()
 

@@ -1,4 +1,4 @@
-"""`/events` and `/projects/{project_id}/events`: who did what, as pages or as a stream."""
+"""`/events` and `/projects/{project_id}/events`: events as pages of a list or as a stream."""
 
 from typing import Any
 
@@ -80,5 +80,6 @@ def _answer(
     answer: dict[str, Any] = {"events": [as_json(event) for event in page]}
     if page:
         answer["pagination"] = {"cursor": events.cursor_of(page[-1])}
-    # Past the schema, which describes it: an event has its one shape already.
+    # `as_json` already returns the final shape, so the response is not rendered by its schema. The
+    # schema only describes it in the document.
     return JsonResponse(answer)

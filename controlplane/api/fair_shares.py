@@ -1,6 +1,9 @@
-"""At most so many requests of one account at once, so that its slow ones leave database
-connections to everybody else. Those that only wait for something hold neither: they count by
-themselves. Counted in each process of the API by itself."""
+"""Limits how many requests of one account are served at once.
+
+An account's slow requests thereby leave database connections for other accounts. A request that
+only waits for something (`only_waiting`) holds neither a share nor a database connection, and is
+counted against a separate limit. Each API process counts on its own.
+"""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -13,19 +16,21 @@ from django.http import HttpRequest, HttpResponse
 
 from controlplane.api.turns import turns
 
-# Seconds. A burst, as a page of the console is one, is served in a row; only what lasts is refused.
+# Seconds that a new request waits for a share. A short burst, such as the requests of one console
+# page, is therefore served one after the other; only a longer excess of requests is refused.
 WAIT_FOR_SHARE = 1.0
-# Of one that goes on after it has waited: many may have waited for the same.
+# Seconds that a request waits to get its shares back after `only_waiting`. This is longer because
+# many requests may have waited for the same thing and continue at the same time.
 GO_ON_WITHIN = 10.0
 
 
 class TooManyRequests(Exception):
-    """There are as many requests under way for the same account as it may have; the message
-    says how many."""
+    """The account already has as many requests under way as it may have. The message states the
+    limit."""
 
 
 class FairShareMiddleware:
-    """Gives back what `take_share` has taken, however the request ends."""
+    """Releases the shares that `take_share` has acquired, however the request ends."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response
@@ -37,9 +42,10 @@ class FairShareMiddleware:
 
 
 def take_share(request: HttpRequest, whose: str, *, within: float = 0.0) -> None:
-    """Count the request as one of `whose`, waiting `within` seconds for others to end.
+    """Count the request as one of `whose`, and wait up to `within` seconds for a free share.
 
-    Raises TooManyRequests. Who waits should hold no database connection.
+    The caller should hold no database connection if it may wait here. Raises TooManyRequests if
+    no share becomes free in time.
     """
     share = until_answered(request).enter_context(ExitStack())
     share.enter_context(_share(whose, settings.REQUESTS_PER_ACCOUNT, within=within))
@@ -48,10 +54,12 @@ def take_share(request: HttpRequest, whose: str, *, within: float = 0.0) -> None
 
 @contextmanager
 def only_waiting(request: HttpRequest, whose: str, *, most: int) -> Iterator[None]:
-    """Within the block the request waits: it holds no database connection and nothing of its
-    shares, and counts as one of at most `most` requests that wait for `whose`.
+    """Release the request's shares, and its database connection unless it is in a transaction,
+    while the request waits inside the block.
 
-    Raises TooManyRequests; at the block's end too, where the shares are not to be had again.
+    Within the block the request counts as one of at most `most` waiting requests of `whose`. At
+    the end of the block it acquires its shares again. Raises TooManyRequests at the start if too
+    many requests already wait, and at the end if the shares cannot be acquired again in time.
     """
     with _share(f"waiting {whose}", most, named="requests that wait"):
         for share in _shares_of(request).values():
@@ -65,8 +73,8 @@ def only_waiting(request: HttpRequest, whose: str, *, most: int) -> Iterator[Non
 
 
 def stream_share(account_id: int) -> ExitStack:
-    """Count one of the account's streams until what is returned is closed: longer than the
-    request that begins it. Raises TooManyRequests."""
+    """Count one more stream of the account until the returned stack is closed. The stream lasts
+    longer than the request that opens it. Raises TooManyRequests."""
     held = ExitStack()
     most = settings.STREAMS_PER_ACCOUNT
     held.enter_context(_share(f"streams {account_id}", most, named="streams"))
@@ -74,13 +82,13 @@ def stream_share(account_id: int) -> ExitStack:
 
 
 def _shares_of(request: HttpRequest) -> dict[str, ExitStack]:
-    """What the request holds of shares, by whose they are."""
+    """The shares that the request holds, by the account or key that they belong to."""
     shares: dict[str, ExitStack] = request.META.setdefault("perch.shares", {})
     return shares
 
 
 def until_answered(request: HttpRequest) -> ExitStack:
-    """What holds for the request until its answer is made."""
+    """The stack of contexts that stay open until the response has been made."""
     held: ExitStack = request.META["perch.held"]
     return held
 
@@ -88,7 +96,7 @@ def until_answered(request: HttpRequest) -> ExitStack:
 @dataclass
 class _Share:
     free: threading.Semaphore
-    # Requests that hold a part of it, or wait for one; without any it is forgotten.
+    # Requests that hold a part of this share or wait for one. At 0 the share is deleted.
     requests: int = 0
 
 

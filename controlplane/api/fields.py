@@ -1,4 +1,4 @@
-"""The types of the API's fields: what is accepted, and how it is printed."""
+"""The types of the API's fields: which values are accepted, and how they are printed."""
 
 import math
 from collections.abc import Iterable
@@ -16,17 +16,17 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-# Levels of nesting in a free-form object: what is deeper, no reader of it expects.
+# Levels of nesting that a free-form object may have; readers do not expect more.
 DEEPEST = 32
-# Unicode's bidirectional controls: with them a name shows as another one.
+# Unicode's bidirectional controls. With them, a name can be displayed as a different one.
 REORDERING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-# What sets out a text of several lines, for `str.translate`.
+# Tabs and line ends, which a text of several lines may contain, for `str.translate`.
 LAYOUT = str.maketrans("\t\n\r", "   ")
-# Characters of all notes about one thing: lists have them too.
+# Characters of all notes about one resource together. Lists contain the notes too.
 MOST_NOTED = 16384
 
 
-# The characters that `_storable` refuses, in a pattern's set.
+# The characters that `_storable` refuses, as the inside of a regular expression's `[…]`.
 _REFUSED = r"\u0000-\u001f\u007f\u202a-\u202e\u2066-\u2069"
 
 
@@ -34,7 +34,7 @@ UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 
 class Stated:
-    """Puts into the document what a validator demands, which pydantic cannot know of."""
+    """Adds a validator's rule to the OpenAPI document, because pydantic cannot derive it."""
 
     def __init__(self, **said: Any) -> None:
         self.said = said
@@ -43,7 +43,8 @@ class Stated:
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
         described = handler(schema)
-        # Of a map whose names have a pattern: others are refused, and clients know this form.
+        # A map whose names have a pattern: other names are refused. Generators of clients know
+        # `propertyNames`, but not `patternProperties`.
         for pattern, values in described.pop("patternProperties", {}).items():
             described["additionalProperties"] = values
             described["propertyNames"] = {**described.get("propertyNames", {}), "pattern": pattern}
@@ -51,23 +52,24 @@ class Stated:
 
 
 def several(names: Iterable[str]) -> str:
-    """The pattern of a text of such names, separated by commas."""
+    """A pattern that matches one or more of these names, separated by commas."""
     either = "|".join(name.replace(".", r"\.").replace("*", r"\*") for name in names)
     return f"(?:{either})(?:,(?:{either}))*"
 
 
 def one_of(names: Iterable[str]) -> Stated:
-    """A text of such names, separated by commas, or of none."""
+    """States that a text has any number of these names, separated by commas, or is empty."""
     return Stated(pattern=f"^(?:{several(names)})?$")
 
 
 def ids_like(id_pattern: str, *, most: int) -> Stated:
-    """A text of at most so many ids, separated by commas, or of none."""
+    """States that a text has at most `most` ids, separated by commas, or is empty."""
     return Stated(pattern=f"^(?:{id_pattern}(?:,{id_pattern}){{0,{most - 1}}})?$")
 
 
 def _storable(text: str) -> str:
-    """Text that Postgres can hold and a page can show: UTF-8, without control characters."""
+    """Check that Postgres can store the text and a page can show it: it is valid UTF-8 and has no
+    control characters. Returns it unchanged; raises ValueError."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -80,7 +82,7 @@ def _storable(text: str) -> str:
 
 
 def _storable_lines(text: str) -> str:
-    """The same, but for tabs and the ends of lines, which a text of several lines has."""
+    """Like `_storable`, but allows tabs and line ends, as the text may have several lines."""
     _storable(text.translate(LAYOUT))
     return text
 
@@ -92,7 +94,8 @@ def _not_too_much(notes: dict[str, str]) -> dict[str, str]:
 
 
 def _storable_json(value: dict[str, Any]) -> dict[str, Any]:
-    """JSON that Postgres can hold, all the way down: no NaN, no NUL, nothing but UTF-8."""
+    """Check that Postgres can store the JSON object on every level: no NaN or infinity, and only
+    texts that `_storable` accepts. Returns it unchanged; raises ValueError."""
     level: list[Any] = [value]
     for _ in range(DEEPEST):
         inner: list[Any] = []
@@ -118,21 +121,25 @@ def _postgres_identifier(text: str) -> str:
 
 
 def _no_flag(value: Any) -> Any:
-    """To Python, and so to pydantic, true is the number 1; to callers it is a mistake."""
+    """Refuse true and false. Python and pydantic would accept them as the numbers 1 and 0, but a
+    caller that sends one has made a mistake. Raises ValueError."""
     if isinstance(value, bool):
         raise ValueError("true and false are no numbers")
     return value
 
 
 def _whole(value: Any) -> Any:
-    """JSON has one kind of numbers: 300.0 is an integer."""
+    """Convert a whole number such as 300.0 to an integer, as JSON has only one kind of number."""
     value = _no_flag(value)
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _point_in_time(value: Any) -> datetime:
-    """A moment that a caller names: ISO 8601 with a time zone. Numbers would be taken for seconds
-    since 1970, and a time without a zone for one in anybody's."""
+    """Parse a time in ISO 8601 with a time zone; the result is in UTC. Raises ValueError.
+
+    Numbers are refused, because pydantic would read them as seconds since 1970. So are times
+    without a time zone, because they are ambiguous.
+    """
     if not isinstance(value, str):
         raise ValueError("must be a time as 2027-01-31T12:00:00Z")
     try:
@@ -153,7 +160,7 @@ def _in_microseconds(time: datetime) -> str:
 
 
 _PLAIN = Stated(pattern=f"^[^{_REFUSED}]*$")
-# The white space around is taken off, so there must be something else.
+# Surrounding white space is removed, so the text must contain some other character.
 _WITH_LETTERS = Stated(pattern=rf"^[^{_REFUSED}]*[^{_REFUSED}\s\u0085][^{_REFUSED}]*$")
 Text = Annotated[str, AfterValidator(_storable), _PLAIN]
 TextMap = Annotated[dict[Text, Text], Stated()]
@@ -170,7 +177,7 @@ ShortName = Annotated[
     AfterValidator(_storable),
     _WITH_LETTERS,
 ]
-# What is noted about something, as the message of a commit, and under which name.
+# A note about a resource, such as the message of a commit, and the name of a note.
 Note = Annotated[
     str,
     StringConstraints(max_length=8192),
@@ -183,25 +190,25 @@ NoteName = Annotated[
 Notes = Annotated[
     dict[NoteName, Note], Field(max_length=50), AfterValidator(_not_too_much), Stated()
 ]
-# The name of a role or a database: Postgres cuts off what is longer.
+# The name of a role or a database. Postgres truncates longer names.
 Identifier = Annotated[
     str,
     StringConstraints(min_length=1),
     AfterValidator(_storable),
     AfterValidator(_postgres_identifier),
-    # Bytes are counted, which no pattern can; in ASCII they are as many.
+    # The limit is 63 bytes, which JSON Schema cannot express. For ASCII, 63 characters is the same.
     Stated(**_PLAIN.said, maxLength=63),
 ]
 Provisioner = Annotated[
     Literal["k8s-pod", "k8s-neonvm"],
     Field(description="Kept and answered; computes are processes of the server's host either way."),
 ]
-# The bounds of a number stand before this, or the document lacks them.
+# In `Annotated`, write the bounds of a number before this; otherwise the document lacks them.
 WHOLE = BeforeValidator(_whole)
 ComputeUnits = Annotated[
     float, Field(ge=0.25, le=56, allow_inf_nan=False), BeforeValidator(_no_flag)
 ]
-# 0: the server's default; -1: never; at most a week.
+# Seconds, at most a week. 0 stands for the server's default, -1 for never.
 SuspendTimeout = Annotated[int, Field(ge=-1, le=604800), WHOLE]
 HistoryRetention = Annotated[
     int,
@@ -219,5 +226,5 @@ PgVersion = Annotated[int, Field(ge=1, le=1000), WHOLE]
 PointInTime = Annotated[datetime, BeforeValidator(_point_in_time)]
 # Printed in seconds, UTC, with Z (specification, section 2).
 Timestamp = Annotated[datetime, PlainSerializer(in_seconds, return_type=str)]
-# Printed in microseconds, likewise.
+# Printed in microseconds, UTC, with Z.
 Moment = Annotated[datetime, PlainSerializer(_in_microseconds, return_type=str)]

@@ -1,5 +1,5 @@
-"""`/healthz`: whether the service can do its work, for machines; `/healthz/details`: the same
-for operators, with what is wrong in words."""
+"""`/healthz`: whether the service can do its work, for monitoring. `/healthz/details`: the same for
+operators, with a description of each problem."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -8,15 +8,15 @@ from django.http import HttpRequest, JsonResponse
 
 from controlplane.services.health import Health, examine
 
-# Seconds for the database to answer. One that hangs, as on a stopped Postgres, ends by no timeout
-# of a connection's own, so that it is asked in a thread.
+# Seconds within which the database must answer. The query runs in a thread, because no timeout of
+# the connection ends it when the server hangs, such as a stopped Postgres process.
 ANSWERS_WITHIN = 3.0
 _threads = ThreadPoolExecutor(4, thread_name_prefix="health")
 
 
 def healthz(request: HttpRequest) -> JsonResponse:
-    """200 while the database answers and this host's worker and proxy say that they are there,
-    with what else is wrong by name; 503 naming what is missing."""
+    """200 while the database answers and this region's worker and proxy give signs of life; the
+    body names other problems. Otherwise 503, and the body names what is missing."""
     health = _health()
     body: dict[str, object] = {"status": health.status}
     if health.missing:

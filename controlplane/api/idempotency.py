@@ -1,4 +1,4 @@
-"""`Idempotency-Key`, as HTTP has it: `services.idempotency` says what it promises."""
+"""The HTTP part of `Idempotency-Key`. `services.idempotency` documents what it guarantees."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -11,13 +11,14 @@ from controlplane.models import ApiKey
 from controlplane.services.idempotency import Answer, claimed, fingerprint_of
 
 METHODS = frozenset({"POST", "PATCH", "DELETE"})
-# Answers that say to try again, or to do so with a good key. The request has changed nothing, and
-# the next one with the key is the first again.
+# Statuses of responses that ask the caller to retry, or to retry with a valid API key. Such a
+# request has changed nothing, and the next one with the idempotency key counts as the first.
 NOT_KEPT = frozenset({401, 408, 423, 429})
 
 
 class IdempotencyMiddleware:
-    """The innermost. Ends what `begin` has begun, before anything of the answer is sent."""
+    """The innermost middleware. Ends the transaction that `begin` has begun, before any part of
+    the response is sent."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response
@@ -31,16 +32,17 @@ class IdempotencyMiddleware:
                 if claim is not None and is_kept(response.status_code):
                     claim.answer = Answer(response.status_code, response.content.decode())
         except (DatabaseError, InterfaceError) as error:
-            # Either the change and its answer are kept, or neither: the same request again tells.
+            # The change and its stored response are either both committed or both rolled back.
+            # The caller can send the same request again to find out which.
             return unexpected_response(request, error)
         return response
 
 
 def begin(request: HttpRequest, api_key: ApiKey) -> None:
-    """Have the request, if it bears an idempotency key, be served in a transaction that also
-    keeps its answer. Called once the caller is known to be who may ask for it.
+    """If the request has an idempotency key, begin a transaction in which the request is served and
+    its response is stored. The caller has authenticated and authorized the request.
 
-    Raises as `services.idempotency.claimed` does.
+    Raises what `services.idempotency.claimed` raises.
     """
     key = request.headers.get("Idempotency-Key")
     if key is None or request.method not in METHODS:
@@ -53,5 +55,5 @@ def begin(request: HttpRequest, api_key: ApiKey) -> None:
 
 
 def is_kept(status: int) -> bool:
-    """Whether an answer with this status is the request's last word."""
+    """True if a response with this status is final, and is stored for repeated requests."""
     return status < 500 and status not in NOT_KEPT

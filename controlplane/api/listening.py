@@ -1,12 +1,12 @@
-"""Waiting for the database's notifications: one connection of it for all requests of a process.
+"""Waits for notifications of the database, with one database connection for a whole process.
 
-Who waits holds neither a database connection nor, in the API's own server, a thread:
+A waiting request holds no database connection and, in the API's gunicorn worker, no thread:
 
     with waiting_for(OPERATIONS, str(operation_id)) as waiter:
         while not look().is_finished and waiter.wait(deadline - time.monotonic()):
             pass
 
-The first who waits has the connection made; it is then kept, and made anew when it is lost.
+The first waiter causes the connection to be made. It is then kept, and made again when it is lost.
 """
 
 import threading
@@ -16,12 +16,14 @@ from contextlib import contextmanager
 
 from controlplane.database.notifications import hear
 
-# What the triggers of the migration `0013_notify_of_events` tell by: the id of an operation
-# that has ended; that there are events, without saying which. Then the
-# id of a schema's reading that has ended, as `operations.schemas` tells it.
+# OPERATIONS: a trigger of migration `0013_notify_of_events` notifies of each operation that has
+# ended; the payload is its id.
+# EVENTS: a trigger of the same migration notifies that there are new events; there is no payload.
+# READINGS: `operations.schemas` notifies of each schema reading that has ended; the payload is its
+# id.
 OPERATIONS, EVENTS, READINGS = "perch_operations", "perch_events", "perch_readings"
 CHANNELS = (OPERATIONS, EVENTS, READINGS)
-# Seconds between two looks of a waiter's own while notifications go unheard.
+# Seconds after which a waiter polls while the process receives no notifications.
 LOOK_EVERY = 1.0
 
 
@@ -33,21 +35,21 @@ class Waiter:
         self._told = threading.Event()
 
     def tell(self) -> None:
-        """There may be something to see."""
+        """End the current wait, or the next one, so that the waiter looks again."""
         self._told.set()
 
     def wait(self, seconds: float) -> bool:
-        """Wait until it is time to look again: something was told since the last wait returned,
-        or may have been and went unheard.
+        """Wait until it is time to look again, at most `seconds`.
 
-        False once `seconds` are over, and when the process is to end.
+        Returns True if a notification has come since the last wait returned, or may have been
+        missed. Returns False once `seconds` have passed, or if the process is to exit.
         """
         deadline = time.monotonic() + seconds
         while not self._listener.is_ending:
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
-            # Read before the wait: the line's beginning and its end tell every waiter.
+            # Read `is_heard` before the wait. Whenever it changes, every waiter is notified.
             is_heard = self._listener.is_heard
             if self._told.wait(left if is_heard else min(left, LOOK_EVERY)):
                 self._told.clear()
@@ -58,21 +60,23 @@ class Waiter:
 
 
 class Listener:
-    """The waiters of a process, and the one thread that hears for them."""
+    """The waiters of a process, and the thread that receives notifications for them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # By channel and payload; without a payload, for whatever comes by the channel.
+        # By channel and payload. Waiters with the payload None get every notification of the
+        # channel.
         self._waiters: dict[tuple[str, str | None], set[Waiter]] = {}
         self._thread: threading.Thread | None = None
-        # Whether nothing that was committed after it was set goes unheard.
+        # True while the connection listens: every notification of a later commit is received.
         self.is_heard = False
         self.is_ending = False
 
     @contextmanager
     def waiting_for(self, channel: str, payload: str | None = None) -> Iterator[Waiter]:
-        """Within the block, what the channel tells (with that payload, else anything) ends the
-        waiter's wait. To be entered before the first look, so that nothing falls between."""
+        """A waiter that is notified, within the block, of the channel's notifications with this
+        payload; None stands for any payload. Enter the block before looking for the first time, so
+        that no notification is missed between the look and the wait."""
         waiter, key = Waiter(self), (channel, payload)
         with self._lock:
             self._waiters.setdefault(key, set()).add(waiter)
@@ -88,13 +92,13 @@ class Listener:
                     del self._waiters[key]
 
     def stop(self) -> None:
-        """Have every wait end at once, now and from now on: the process is to end."""
+        """End every present and future wait at once, because the process is to exit."""
         self.is_ending = True
         self._tell_all()
 
     def begin(self) -> None:
         self.is_heard = True
-        # What was told before went unheard.
+        # Earlier notifications may have been missed, so let every waiter look again.
         self._tell_all()
 
     def end(self) -> None:

@@ -1,8 +1,8 @@
-"""What clients look for before they go on, and this server never has any of: lists that are empty,
-once the caller's project or branch was found.
+"""Lists that clients request before they go on, and that are always empty on this server. The
+project or branch must exist.
 
-A branch's `credentials` are not among them: where that list answers, `neonctl env pull` goes on to
-make one, and where it is not offered, does without.
+A branch's `credentials` are deliberately not among them. If that list answered, `neonctl env pull`
+would try to create a credential; as the list is not offered, it continues without one.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ BRANCH = "/projects/{project_id}/branches/{branch_id}"
 
 
 class Nothing(Schema):
-    """Of which there is never one."""
+    """A resource that this server never has."""
 
 
 class Permissions(Schema):
@@ -40,7 +40,8 @@ class Buckets(Schema):
     summary="List whom the project is shared with",
 )
 def list_project_permissions(request: AuthenticatedRequest, project_id: str) -> dict[str, Any]:
-    """Nobody: an API key that is limited to the project is how another gets at it."""
+    """Always empty: projects cannot be shared. To give somebody else access to a project, create
+    an API key that is limited to it."""
     find_project(request.auth, project_id)
     return {"project_permissions": []}
 
@@ -49,7 +50,7 @@ def list_project_permissions(request: AuthenticatedRequest, project_id: str) -> 
 def list_project_branch_functions(
     request: AuthenticatedRequest, project_id: str, branch_id: str
 ) -> dict[str, Any]:
-    """There are none: this server runs none."""
+    """Always empty: this server runs no functions."""
     find_branch(find_project(request.auth, project_id), branch_id)
     return {"functions": []}
 
@@ -58,6 +59,6 @@ def list_project_branch_functions(
 def list_project_branch_buckets(
     request: AuthenticatedRequest, project_id: str, branch_id: str
 ) -> dict[str, Any]:
-    """There are none: this server stores no objects."""
+    """Always empty: this server stores no objects."""
     find_branch(find_project(request.auth, project_id), branch_id)
     return {"buckets": []}

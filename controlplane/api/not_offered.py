@@ -1,7 +1,9 @@
-"""The paths of the API that clients know, whether this server has them or not: what has no route
-here is answered as such, and not as if its resource were missing.
+"""The paths of Neon's API, whether this server has a route for them or not. A request for a path
+without a route is answered with "not offered" instead of "not found", which would mean that the
+resource is missing.
 
-A route that is built answers before this is asked, so nothing need be taken out of the list.
+This list is used only for requests that no route serves. So a path need not be removed from it
+when a route is built.
 """
 
 import functools
@@ -10,10 +12,10 @@ import re
 from django.http import HttpRequest
 
 PREFIX = "/api/v2"
-# Characters of a path in an answer.
+# Characters of a path that an error message contains at most.
 LONGEST_PATH = 200
 BRANCH = "/projects/{project_id}/branches/{branch_id}"
-# Methods, and a path's template; BRANCH/ stands for a branch's.
+# Each line has the methods and the template of a path. `BRANCH/` stands for the path BRANCH.
 KNOWN = """
     GET,POST /api_keys
     DELETE /api_keys/{key_id}
@@ -147,8 +149,8 @@ KNOWN = """
 
 
 def known_route(method: str, path: str) -> str | None:
-    """The method and template, as "GET /projects/{project_id}/jwks", that a path below the prefix
-    is of; None for one that no client knows."""
+    """The method and template, such as "GET /projects/{project_id}/jwks", that a path (without
+    PREFIX) matches; None if Neon's API has no such path."""
     for methods, template, pattern in _known():
         if method in methods and pattern.fullmatch(path):
             return f"{method} {template}"
@@ -162,7 +164,7 @@ def words_of_missing(request: HttpRequest) -> tuple[str, str]:
         return "", f"not found: {path[:LONGEST_PATH]}"
     below = path.removeprefix(PREFIX)
     if known := known_route(method, below):
-        # By the last words neonctl knows that it has to do without, and goes on.
+        # neonctl recognizes the words "is not available", and continues without the feature.
         return "NOT_OFFERED", f"not offered by this server: {known} is not available here"
     return "", f"not found: there is no {method[:16]} {below[:LONGEST_PATH] or '/'} in this API"
 
@@ -174,9 +176,10 @@ def _known() -> list[tuple[tuple[str, ...], str, re.Pattern[str]]]:
         if not line.strip():
             continue
         methods, template = line.replace(" BRANCH/", f" {BRANCH}/").split()
-        # What stands between braces is one part of the path, whatever it holds.
+        # A name in braces stands for one segment of the path, with any content.
         parts = re.split(r"\{\w+\}", template)
         pattern = "[^/]+".join(map(re.escape, parts))
         found.append((tuple(methods.split(",")), template, re.compile(pattern)))
-    # The more exact first: "/projects/shared" before "/projects/{project_id}".
+    # Templates with fewer parameters come first: "/projects/shared" before
+    # "/projects/{project_id}".
     return sorted(found, key=lambda one: one[1].count("{"))

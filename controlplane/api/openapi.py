@@ -1,5 +1,5 @@
-"""The document that the API publishes about itself: ninja's, completed by the rules of
-`controlplane.api.document`."""
+"""The OpenAPI document of the API. ninja generates it, and the rules of `controlplane.api.document`
+complete it."""
 
 import copy
 import json
@@ -17,11 +17,11 @@ from controlplane.api.document.glossary import REQUESTS, entry_of
 from controlplane.api.document.links import Call, links
 from controlplane.api.idempotency import METHODS
 
-# Where the document and its page have the API's address, which is put in for each request.
+# A placeholder for the API's address in the document and its page. Each request replaces it.
 ADDRESS = "https://address-of-the-api.invalid"
 METHOD_NAMES = ("get", "post", "put", "patch", "delete")
 JSON = "application/json"
-# What the ids in a path look like, of those that Perch gives out itself.
+# The schema of ids in a path, for ids that Perch generates.
 ID = {"type": "string", "minLength": 1, "maxLength": 60, "pattern": "^[a-z0-9-]{1,60}$"}
 IDS = frozenset({"project_id", "branch_id", "endpoint_id", "snapshot_id"})
 NAME = {"type": "string", "minLength": 1}
@@ -78,12 +78,14 @@ BEARER = {
 
 class DescribedApi(NinjaAPI):
     def get_openapi_operation_id(self, operation: Operation) -> str:
-        """The function's name as the SDKs write names: `list_projects` is listProjects."""
+        """The function's name in camel case, as the SDKs use it: `list_projects` becomes
+        `listProjects`."""
         first, *others = operation.view_func.__name__.split("_")
         return first + "".join(part.capitalize() for part in others)
 
     def get_openapi_schema(self, **options: Any) -> OpenAPISchema:
-        """A new one each time, which the caller may change; paths are below `/api/v2`."""
+        """A new copy of the document, which the caller may change. Paths are relative to
+        `/api/v2`."""
         return copy.deepcopy(self._document)
 
     @cached_property
@@ -105,7 +107,7 @@ class DescribedApi(NinjaAPI):
         calls = _calls(document)
         for operation_id, method, path in calls:
             methods = document["paths"][path]
-            # A new one: ninja describes a view of two methods once, for both.
+            # Copy it: for a view with two methods, ninja uses the same object for both.
             methods[method] = _completed(copy.deepcopy(methods[method]), method, path)
             _add_links(methods[method], (operation_id, method, path), calls, schemas)
         used = {tag for _, method, path in calls for tag in document["paths"][path][method]["tags"]}
@@ -138,7 +140,7 @@ def _describe_fields(name: str, schema: Any) -> None:
 
 
 def _names_in_requests(document: Any) -> set[str]:
-    """The schemas that bodies of requests are made of."""
+    """The names of the schemas that request bodies use, directly or indirectly."""
     found: set[str] = set()
     new = set(
         _references(
@@ -166,8 +168,8 @@ def _references(part: Any) -> Iterator[str]:
 
 
 def _tell_defaults(schema: Any) -> None:
-    """Have the defaults in the descriptions. Generators of clients take a field with a `default`
-    for one that is always there, and so demand it of whoever sends a request."""
+    """Move the defaults of a request's fields into their descriptions. Client generators treat a
+    field with a `default` as always present, and therefore require it in requests."""
     for part in schema.get("properties", {}).values():
         default = part.pop("default", None)
         if default not in (None, "", {}):
@@ -195,7 +197,8 @@ def _completed(operation: dict[str, Any], method: str, path: str) -> dict[str, A
 
 
 def _summary(operation: dict[str, Any]) -> str:
-    """The route's own, or its name as a sentence; ninja capitalizes every word of that."""
+    """The route's own summary, or the function's name as a sentence. ninja derives a summary from
+    the name, but capitalizes every word."""
     words = operation["summary"].split()
     if len(words) > 1 and all(word[:1].isupper() for word in words):
         return " ".join([words[0], *(word.lower() for word in words[1:])])
@@ -205,7 +208,7 @@ def _summary(operation: dict[str, Any]) -> str:
 def _described(parameter: dict[str, Any]) -> dict[str, Any]:
     name, schema = parameter["name"], dict(parameter["schema"])
     schema.pop("title", None)
-    # ninja repeats the schema's list here, where OpenAPI has a map.
+    # ninja copies the schema's list of examples to the parameter, where OpenAPI expects a map.
     parameter.pop("examples", None)
     meaning = schema.pop("description", None) or parameter.get("description")
     known = entry_of("", name)
@@ -219,7 +222,7 @@ def _described(parameter: dict[str, Any]) -> dict[str, Any]:
 
 
 def _wrapper(operation: dict[str, Any], path: str) -> str | None:
-    """The first field of the body; None where it takes none."""
+    """The first field of the example body; None if the call takes no body."""
     example = REQUESTS.get(operation["operationId"])
     return next(iter(example)) if example and "requestBody" in operation else None
 

@@ -58,7 +58,8 @@ def get_project_operation(
 
 
 def once_ended(request: AuthenticatedRequest, operation: Operation, deadline: float) -> Operation:
-    """The operation as it is at its end, or at the deadline (`time.monotonic`).
+    """Wait until the operation has ended, or until the deadline (on `time.monotonic`), and return
+    it as it is then.
 
     Raises NotFound, TooManyRequests.
     """
@@ -68,8 +69,8 @@ def once_ended(request: AuthenticatedRequest, operation: Operation, deadline: fl
         return operations.get_operation(account, operation.project_id, str(operation.id))
 
     with waiting_for(OPERATIONS, str(operation.id)) as waiter:
-        # What has ended since the operation was read, and before the waiter was there, is told
-        # to nobody.
+        # Read the operation again: if it ended before the waiter existed, no notification will
+        # come.
         fresh = look()
         while not fresh.is_finished and not is_over:
             with only_waiting(request, f"account {account.id}", most=settings.WAITS_PER_ACCOUNT):

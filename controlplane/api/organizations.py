@@ -1,4 +1,4 @@
-"""`/organizations`: the one of the caller's account, which is the account by another name."""
+"""`/organizations`. Each account has exactly one organization, which stands for the account."""
 
 from typing import Any
 
@@ -23,20 +23,21 @@ router = Router(tags=["organizations"])
     "/users/me/organizations", response=Organizations, summary="List the caller's organizations"
 )
 def get_current_user_organizations(request: AuthenticatedRequest) -> dict[str, Any]:
-    """Exactly one, which owns all that the account has."""
+    """Returns exactly one organization, which owns everything that the account has."""
     return {"organizations": [request.auth]}
 
 
 @router.get("/organizations/{org_id}", response=OrganizationOut, summary="Get an organization")
 def get_organization(request: AuthenticatedRequest, org_id: str) -> Account:
-    """The account by another name; another's is not found."""
+    """Returns the organization of the caller's account. The organization of another account is
+    answered with 404."""
     check_organization(request.auth, org_id)
     return request.auth
 
 
 @router.get("/organizations/{org_id}/members", response=Members, summary="List its members")
 def get_organization_members(request: AuthenticatedRequest, org_id: str) -> dict[str, Any]:
-    """The account itself, and nobody else."""
+    """Returns the account itself, which is the only member."""
     check_organization(request.auth, org_id)
     return {"members": members_of(request.auth)}
 
@@ -45,7 +46,7 @@ def get_organization_members(request: AuthenticatedRequest, org_id: str) -> dict
     "/organizations/{org_id}/api_keys", response=list[ApiKeyOut], summary="List its API keys"
 )
 def list_org_api_keys(request: AuthenticatedRequest, org_id: str) -> list[ApiKey]:
-    """The same as `/api_keys`: the account's keys are its organization's."""
+    """Returns the same list as `GET /api_keys`: the account's keys belong to its organization."""
     check_organization(request.auth, org_id)
     return api_keys.list_api_keys(request)
 
@@ -56,7 +57,7 @@ def list_org_api_keys(request: AuthenticatedRequest, org_id: str) -> list[ApiKey
 def create_org_api_key(
     request: AuthenticatedRequest, org_id: str, body: CreateApiKey
 ) -> dict[str, Any]:
-    """As `/api_keys` does."""
+    """Creates an API key in the same way as `POST /api_keys`."""
     check_organization(request.auth, org_id)
     return api_keys.create_api_key(request, body)
 
@@ -67,6 +68,6 @@ def create_org_api_key(
     summary="Revoke one of its API keys",
 )
 def revoke_org_api_key(request: AuthenticatedRequest, org_id: str, key_id: int) -> ApiKey:
-    """As `/api_keys/{key_id}` does."""
+    """Revokes an API key in the same way as `DELETE /api_keys/{key_id}`."""
     check_organization(request.auth, org_id)
     return api_keys.revoke_api_key(request, key_id)

@@ -1,4 +1,5 @@
-"""Query parameters: of lists, a limit in range and the cursor of the page before."""
+"""Query parameters of lists (a limit and the cursor of the previous page), of waiting for an
+operation, and of connection strings."""
 
 from typing import Annotated, Any
 
@@ -16,7 +17,7 @@ ORG_ID = "The caller's organization; another one is not found."
 
 
 def _in_small_letters(value: Any) -> Any:
-    """Answers have the order in capitals."""
+    """Accept the order in capitals too, as responses contain it."""
     return value.lower() if isinstance(value, str) else value
 
 
@@ -42,7 +43,7 @@ class RegionsQuery(Schema):
 
 class BranchesQuery(Schema):
     cursor: Text | None = Field(None, description="The `next` of the page before.")
-    # Without a limit a caller means all of them, as far as one page may go.
+    # A caller that sends no limit wants all branches, so the default is the largest page.
     limit: int = Field(MOST, ge=1, le=MOST, description="At most so many branches.")
     search: Text = Field("", description="A part of the name, or the beginning of the id.")
     sort_by: SortBy | None = Field(None, description="`updated_at` unless told.")
@@ -55,10 +56,11 @@ class BranchesQuery(Schema):
 
 
 class OperationsQuery(Schema):
-    """Several values of one filter are separated by commas; what is asked for has one of each."""
+    """Commas separate several values of one filter. An operation is listed if it matches one value
+    of every filter that is set."""
 
     cursor: Text | None = Field(None, description="The cursor of the page before.")
-    # Without a limit a caller means all of them, as far as one page may go.
+    # A caller that sends no limit wants all operations, so the default is the largest page.
     limit: int = Field(1000, ge=1, le=1000, description="At most so many operations.")
     action: Annotated[Text, one_of(Action.values)] = Field(
         "", description="As `start_compute,suspend_compute`."
@@ -101,5 +103,5 @@ class ConnectionQuery(Schema):
     branch_id: Text | None = None
     endpoint_id: Text | None = None
     pooled: bool = False
-    # Perch's own. Without it nothing is shown that must not be seen, and no event tells of it.
+    # An addition of Perch. With `false`, the response contains no secret, and no event is recorded.
     password: bool = True

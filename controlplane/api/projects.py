@@ -36,9 +36,8 @@ router = Router(tags=["projects"])
 
 @router.get("/projects", response=ProjectsPage, exclude_none=True)
 def list_projects(request: AuthenticatedRequest, query: Query[ProjectsQuery]) -> dict[str, Any]:
-    """The account's projects, the newest first. `pagination.cursor` of one page asks for the next;
-    it is
-    there as long as the page is not empty."""
+    """Lists the account's projects, newest first. To get the next page, send the
+    `pagination.cursor` of this one as `cursor`. It is present on every page that is not empty."""
     page = projects.list_projects(
         request.auth,
         after=query.cursor,
@@ -57,7 +56,8 @@ def list_projects(request: AuthenticatedRequest, query: Query[ProjectsQuery]) ->
 
 @router.get("/projects/shared", response=ProjectsPage, exclude_none=True)
 def list_shared_projects(request: AuthenticatedRequest) -> dict[str, Any]:
-    """Projects that others share with the caller: there is no sharing here."""
+    """Lists the projects that others share with the caller. Always empty, as projects cannot be
+    shared."""
     return {"projects": []}
 
 
@@ -65,8 +65,9 @@ def list_shared_projects(request: AuthenticatedRequest) -> dict[str, Any]:
 def create_project(
     request: AuthenticatedRequest, body: CreateProject
 ) -> tuple[int, dict[str, Any]]:
-    """A project with its default branch, that branch's endpoint, a role and a database. Only this
-    answer holds the password and a connection string. It is ready once the last operation has
+    """Creates a project with a default branch, and that branch's endpoint, role and database. The
+    response contains the role's password and a connection string; if the project does not store
+    passwords, no other response does. The project is ready once the last of the operations has
     finished."""
     created = projects.create_project(request.auth, body.project.spec())
     created.role.password = created.password
@@ -97,13 +98,13 @@ def list_project_states(request: AuthenticatedRequest) -> dict[str, Any]:
 
 @router.get("/projects/{project_id}", response=OneProject, exclude_none=True)
 def get_project(request: AuthenticatedRequest, project_id: str) -> dict[str, Any]:
-    """The project, with what its branches have used."""
+    """Returns the project, with what its branches have consumed."""
     return {"project": projects.get_project(request.auth, project_id)}
 
 
 @router.get("/projects/{project_id}/limits", response=OneProjectsLimits)
 def get_project_limits(request: AuthenticatedRequest, project_id: str) -> dict[str, Any]:
-    """What the account's plan allows; -1 is no limit."""
+    """Returns the limits of the account's plan. -1 stands for no limit."""
     projects.find_project(request.auth, project_id)
     limits = request.auth.limits
     return {
@@ -124,7 +125,8 @@ def get_project_limits(request: AuthenticatedRequest, project_id: str) -> dict[s
 def update_project(
     request: AuthenticatedRequest, project_id: str, body: UpdateProject
 ) -> dict[str, Any]:
-    """Changes what is sent and leaves the rest; `settings` are merged key by key."""
+    """Changes the fields that are sent. Other fields keep their values; `settings` are merged key
+    by key."""
     project, operations = project_changes.update_project(
         request.auth, project_id, body.project.changes()
     )
@@ -133,8 +135,10 @@ def update_project(
 
 @router.delete("/projects/{project_id}", response=OneProject, exclude_none=True)
 def delete_project(request: AuthenticatedRequest, project_id: str) -> dict[str, Any]:
-    """For good, with all that is in it: at once for callers, its data by an operation. Deleting it
-    again answers the same."""
+    """Deletes the project with everything in it. It disappears from the API at once, and an
+    operation deletes its data. If the server keeps deleted projects, the project can be recovered
+    until `recoverable_until`, and its data is deleted after that. Deleting the project again gives
+    the same response."""
     return {"project": projects.delete_project(request.auth, project_id)}
 
 
@@ -164,14 +168,15 @@ def connection_details(connection: Connection) -> dict[str, Any]:
 def get_connection_uri(
     request: AuthenticatedRequest, project_id: str, query: Query[ConnectionQuery]
 ) -> dict[str, Any]:
-    """A connection string with the role's password, for a branch's endpoint.
+    """Returns a connection string for a branch's endpoint, with the role's password.
 
-    Every driver connects with it as it is, but for those that take `sslmode=require` for
-    `verify-full`, as node-postgres and Prisma do, where the service's own authority signs: they
-    trust `/certificate-authority.pem`, or are given `uselibpqcompat=true`.
+    Drivers connect with the string as it is, with one exception: node-postgres and Prisma treat
+    `sslmode=require` as `verify-full`. If the service's own certificate authority signs the
+    certificates, these drivers must trust `/certificate-authority.pem`, or the string needs
+    `uselibpqcompat=true`.
 
-    `password=false` leaves it out: nothing secret is read then, which a key that only reads may do,
-    and which is no `role.password_revealed`."""
+    With `password=false` the string has no password. As no secret is read then, a read-only API key
+    may request it, and no event `role.password_revealed` is recorded."""
     if query.password:
         check_passwords(request.api_key)
     found = connections.find_connection(

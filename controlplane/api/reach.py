@@ -1,7 +1,8 @@
-"""What an API key that is limited may ask: refused by path and method, whatever lies behind.
+"""Refuses requests of limited API keys, by path and method alone.
 
-A route that is not named here is out of a limited key's reach; only what lies below its own
-project is within it by itself. So a new route is closed until somebody opens it.
+A key that is limited to a project reaches the routes below that project and the routes that are
+listed here. So it cannot reach a new route elsewhere until that route is listed. A read-only key
+may send GET to every route except those that reveal a password (`SECRETS`).
 """
 
 from django.http import HttpRequest
@@ -12,10 +13,10 @@ from controlplane.services.projects import find_project
 
 PREFIX = "api/v2"
 PROJECT = "/projects/<project_id>"
-# What reads a password whatever is asked for; a connection string's view looks at its query.
+# Routes that always return a password. The view of connection strings checks its query itself.
 SECRETS = frozenset({f"{PROJECT}/branches/<branch_id>/roles/<role_name>/reveal_password"})
-# What a key of one project may read beside it: who it is, where it could be and how that fares,
-# and the list that then has just its project.
+# Routes outside its project that a key limited to a project may read: its account, the regions and
+# their state, and the list of projects, which then contains only its own.
 BESIDE_THE_PROJECT = frozenset(
     {
         "/projects",
@@ -31,14 +32,14 @@ BESIDE_THE_PROJECT = frozenset(
 
 
 def route_of(request: HttpRequest) -> str:
-    """The request's path as the API's own pattern, as "/projects/<project_id>"."""
+    """The pattern of the route that serves the request, such as "/projects/<project_id>"."""
     match = request.resolver_match
     return match.route.removeprefix(PREFIX) if match else ""
 
 
 def check_reach(request: HttpRequest, key: ApiKey) -> None:
-    """Raises Forbidden for what the key may not ask, and NotFound for another account's project,
-    as every key gets it."""
+    """Check that the key may send this request. Raises Forbidden if it may not, and NotFound for
+    another account's project, as an unlimited key would get."""
     route = route_of(request)
     if key.read_only:
         if request.method != "GET":
@@ -50,7 +51,7 @@ def check_reach(request: HttpRequest, key: ApiKey) -> None:
 
 
 def check_passwords(key: ApiKey) -> None:
-    """Raises Forbidden."""
+    """Check that the key may read passwords. Raises Forbidden."""
     if key.read_only:
         raise Forbidden("this API key is read-only: passwords are out of its reach")
 

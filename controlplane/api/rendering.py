@@ -1,12 +1,14 @@
-"""Rows → JSON, by the schema of the answer.
+"""Renders rows as JSON, by the schema of the response.
 
-ninja would validate each row against its schema, dump what that made, and write the dump as JSON:
-nine tenths of a long list's time. What a view answers with is the service's own, so here the
-schema is read once, for what to take of a row and how to print it; `tests/controlplane/
-test_rendering.py` compares the two for every kind of row. orjson writes the JSON.
+ninja would validate each row against its schema, dump the validated model, and write the dump as
+JSON. That takes nine tenths of the time of a long list. The rows come from the services and need
+no validation. So this module reads each schema once, to learn which attributes to take from a row
+and how to print them. `tests/controlplane/test_rendering.py` compares its results with ninja's for
+every kind of row. orjson writes the JSON.
 
-One rule stands for every answer: a field with a default is left out where it is None, as clients
-expect; one without is always there, null perhaps. The document's `required` says the same.
+One rule holds for every response: a field with a default is left out if it is None, as clients
+expect. A field without a default is always present, possibly null. `required` in the OpenAPI
+document says the same.
 """
 
 import json
@@ -26,12 +28,13 @@ from controlplane.api.fields import in_seconds
 
 Render = Callable[[Any], Any]
 Getter = Callable[[Any], Any]
-# What is taken at once as it is, whose names those are, and how to come by each of the others.
+# How to read one kind of source: a function that returns the values which need no rendering, the
+# names of those values, and a getter for each remaining field.
 Reader = tuple[Callable[[Any], Iterable[Any]], list[str], list[tuple[str, Getter]]]
 
 # Timestamps are printed in seconds, UTC, with Z (`fields.Timestamp`).
 OPTIONS = orjson.OPT_OMIT_MICROSECONDS | orjson.OPT_UTC_Z
-# What orjson, or Django's rows, have as they are to be.
+# Types whose values orjson prints correctly without conversion.
 PLAIN = (str, int, float, bool, dict, UUID, Enum, type(None))
 
 
@@ -39,7 +42,7 @@ def as_json(answer: Any) -> bytes:
     try:
         return orjson.dumps(answer, option=OPTIONS)
     except TypeError:
-        # A number of more than 64 bits, in what callers may fill as they like.
+        # A free-form field, which callers fill, contains an integer of more than 64 bits.
         return json.dumps(answer, default=_plain).encode()
 
 
@@ -48,9 +51,9 @@ def _plain(value: Any) -> str:
 
 
 def renderer(annotation: Any) -> Render | None:
-    """What turns a value of this type into what `as_json` takes; None where it is that already.
+    """A function that converts a value of this type for `as_json`; None if no conversion is needed.
 
-    Raises TypeError for a type that answers had not yet: teach it here.
+    Raises TypeError for a type that no response has used yet: add support for it here.
     """
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
@@ -74,7 +77,7 @@ def renderer(annotation: Any) -> Render | None:
 def _annotated(annotation: Any, metadata: Iterable[Any]) -> Render | None:
     for one in metadata:
         if isinstance(one, PlainSerializer):
-            # orjson's own form is this one.
+            # orjson already prints timestamps like `in_seconds`.
             return None if one.func is in_seconds else one.func  # type: ignore[return-value]
     return renderer(annotation)
 
@@ -103,13 +106,14 @@ def _values(render: Render | None) -> Render | None:
 
 
 class SchemaRenderer:
-    """Takes of an object, or of a dict, the fields of a schema, as ninja's resolvers say."""
+    """Takes the fields of a schema from an object or a dict, and honours ninja's resolvers
+    (`resolve_<field>`)."""
 
     def __init__(self, schema: type[BaseModel]) -> None:
         self._schema = schema
-        # How each kind of source is read, made when the first of the kind is there.
+        # The reader of each type of source, made when the first source of that type is rendered.
         self._readers: dict[type, Reader] = {}
-        # By their names in JSON, of which pydantic keeps some for itself.
+        # By their names in JSON. Some differ from the Python names, which pydantic reserves.
         self._fields = {
             field.serialization_alias or name: field for name, field in schema.model_fields.items()
         }
@@ -146,7 +150,7 @@ class SchemaRenderer:
                 return lambda found: found[name]
             default = field.get_default(call_default_factory=True, validated_data={})
             return lambda found: found.get(name, default)
-        # Attributes that a row has only at times, as a password, are not its class's.
+        # An attribute that only some rows have, such as a password, is not on the row's class.
         if field.is_required() or hasattr(type(source), name):
             return attrgetter(name)
         default = field.get_default(call_default_factory=True, validated_data={})
@@ -154,14 +158,15 @@ class SchemaRenderer:
 
 
 def _attributes(names: list[str]) -> Callable[[Any], Iterable[Any]]:
-    """Of one name alone attrgetter would give the value, not a row of one."""
+    """A getter of a sequence of values. For a single name, attrgetter would return the value
+    itself instead of a sequence."""
     if len(names) > 1:
         return attrgetter(*names)
     return lambda source: [getattr(source, name) for name in names]
 
 
 def _renderer_of(field: FieldInfo) -> Render | None:
-    # pydantic has put what belongs to the field itself beside its type.
+    # pydantic keeps the annotations of the field itself separately from its type.
     return _annotated(field.annotation, field.metadata)
 
 

@@ -1,4 +1,4 @@
-"""The API's access log, and the id that a request is followed by through all processes."""
+"""The API's access log, and the request id, which the logs of all processes contain."""
 
 import logging
 import re
@@ -16,7 +16,7 @@ REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
 
 def request_id(request: HttpRequest) -> str:
-    """The caller's X-Request-ID where it sent a sound one, else one of our own."""
+    """The caller's X-Request-ID if it is well-formed, otherwise a new UUID."""
     known = request.META.get("perch.request_id")
     if known is None:
         given = request.headers.get("X-Request-ID", "")
@@ -26,8 +26,8 @@ def request_id(request: HttpRequest) -> str:
 
 
 class RequestLogMiddleware:
-    """One line for each request, once its answer is made. The outermost, so that every line
-    about a request bears its id, and none is answered unseen."""
+    """Logs one line for each request, once its response is made. This is the outermost middleware,
+    so that every log line about a request has its id and every response is logged."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response
@@ -37,13 +37,13 @@ class RequestLogMiddleware:
         with logs.context(request=request_id(request)):
             response = self.get_response(request)
             account = getattr(request, "auth", None)
-            # Of the address without its query: that is where keys are pasted by mistake.
+            # The path without the query, because users sometimes put keys in the query by mistake.
             fields = {
                 "method": request.method,
                 "path": request.path,
                 "status": response.status_code,
                 "ms": round((time.perf_counter() - began) * 1000, 1),
-                # Of a stream nobody knows yet.
+                # The length of a stream is not known yet.
                 "bytes": None if response.streaming else len(response.content),
                 "client": request.META.get("REMOTE_ADDR", ""),
                 "account": account.id if account else None,

@@ -1,4 +1,4 @@
-"""`/projects/{project_id}/branches/{branch_id}/roles`. A role's name is its key."""
+"""`/projects/{project_id}/branches/{branch_id}/roles`. A role is identified by its name."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ ROLE = ROLES + "/{role_name}"
 def list_project_branch_roles(
     request: AuthenticatedRequest, project_id: str, branch_id: str
 ) -> dict[str, Any]:
-    """The branch's roles; never a password."""
+    """Lists the branch's roles, without their passwords."""
     return {"roles": catalog.list_roles(request.auth, project_id, branch_id)}
 
 
@@ -27,8 +27,8 @@ def list_project_branch_roles(
 def create_project_branch_role(
     request: AuthenticatedRequest, project_id: str, branch_id: str, body: CreateRole
 ) -> tuple[int, dict[str, Any]]:
-    """A role with a new password, which this answer holds. It is there once the operations have
-    finished."""
+    """Creates a role with a new password, which the response contains. The role exists in Postgres
+    once the operations have finished."""
     made = catalog.create_role(
         request.auth, project_id, branch_id, name=body.role.name, no_login=body.role.no_login
     )
@@ -39,7 +39,7 @@ def create_project_branch_role(
 def get_project_branch_role(
     request: AuthenticatedRequest, project_id: str, branch_id: str, role_name: str
 ) -> dict[str, Any]:
-    """One role, by its name; without its password."""
+    """Returns the role with this name, without its password."""
     return {"role": catalog.get_role(request.auth, project_id, branch_id, role_name)}
 
 
@@ -47,7 +47,7 @@ def get_project_branch_role(
 def delete_project_branch_role(
     request: AuthenticatedRequest, project_id: str, branch_id: str, role_name: str
 ) -> dict[str, Any]:
-    """For good. Refused for a role that owns a database."""
+    """Deletes the role permanently. Refused for a role that owns a database."""
     role, operations = catalog.delete_role(request.auth, project_id, branch_id, role_name)
     return {"role": role, "operations": operations}
 
@@ -56,7 +56,7 @@ def delete_project_branch_role(
 def get_project_branch_role_password(
     request: AuthenticatedRequest, project_id: str, branch_id: str, role_name: str
 ) -> dict[str, Any]:
-    """The role's password, where the project keeps them (`store_passwords`)."""
+    """Returns the role's password, if the project stores passwords (`store_passwords`)."""
     password = catalog.reveal_password(request.auth, project_id, branch_id, role_name)
     return {"password": password}
 
@@ -65,7 +65,7 @@ def get_project_branch_role_password(
 def reveal_project_branch_role_password(
     request: AuthenticatedRequest, project_id: str, branch_id: str, role_name: str
 ) -> dict[str, Any]:
-    """The same as GET: a client in wide use asks so."""
+    """The same as `GET`, for a widely used client that sends `POST`."""
     return get_project_branch_role_password(request, project_id, branch_id, role_name)
 
 
@@ -73,8 +73,8 @@ def reveal_project_branch_role_password(
 def reset_project_branch_role_password(
     request: AuthenticatedRequest, project_id: str, branch_id: str, role_name: str
 ) -> dict[str, Any]:
-    """A new password, which this answer holds. The old one holds until the operations have
-    finished."""
+    """Gives the role a new password, which the response contains. The old password is no longer
+    accepted, and the role's open sessions end."""
     return _with_password(*catalog.reset_password(request.auth, project_id, branch_id, role_name))
 
 

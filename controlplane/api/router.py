@@ -1,4 +1,4 @@
-"""Joins the resources to the one API that `controlplane.urls` serves."""
+"""Combines the routers of all resources into the API that `controlplane.urls` serves."""
 
 from controlplane.api import (
     api_keys,
@@ -28,7 +28,7 @@ api = DescribedApi(
     version="2",
     auth=ApiKeyAuth(),
     docs_url=None,
-    # `controlplane.api.document.views` serves it.
+    # `controlplane.api.document.views` serves the document.
     openapi_url=None,
 )
 install_error_handlers(api)

@@ -1,5 +1,5 @@
-"""The router of the API's resources: ninja's, but that what a view answers with is rendered by
-`controlplane.api.rendering`, and goes out as it is."""
+"""The router of the API's resources. It is ninja's router, except that `controlplane.api.rendering`
+renders what a view returns, and the result is sent unchanged."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -21,12 +21,13 @@ class Router(NinjaRouter):
         if "response" not in options:
             raise TypeError(f"{methods} {path}: name the schema of its answer, response=…")
         rendered = _rendered(view_func, options["response"])
-        # What is rendered has the names that answers have; the document is to say the same.
+        # Rendered responses use the fields' aliases, so the document must show aliases as well.
         return super().add_api_operation(path, methods, rendered, **options | {"by_alias": True})
 
 
 def _rendered(view: Callable[..., Any], response: Any) -> Callable[..., HttpResponseBase]:
-    """The view, with its answer turned into a response by the schema of its status."""
+    """Wrap the view so that its return value is rendered by the schema of its status. A response
+    object that the view returns is passed on unchanged."""
     schemas = response if isinstance(response, dict) else {200: response}
     renders = {status: renderer(schema) for status, schema in schemas.items()}
     (usual,) = schemas

@@ -1,7 +1,7 @@
 """`/projects/{project_id}/branches/{branch_id}/schema` and `compare_schema`.
 
-A worker reads schemas, which may take seconds, of a branch that may still be being made; the
-request waits for that, and holds nothing meanwhile.
+A worker reads the schema, which may take seconds, and the branch may still be being made. The
+request waits for both, and holds no database connection and no share of its account meanwhile.
 """
 
 import time
@@ -24,7 +24,7 @@ from controlplane.services import schemas
 
 router = Router(tags=["branches"])
 
-# Seconds for the whole of an answer.
+# Seconds after which a request stops waiting.
 ANSWER_WITHIN = 60.0
 
 
@@ -85,7 +85,8 @@ def get_project_branch_schema_comparison(
 def _once_read(
     request: AuthenticatedRequest, begin: Callable[[], list[SchemaReading]]
 ) -> list[str]:
-    """What was read. Raises TooManyRequests, Locked, Unprocessable and what `begin` does."""
+    """The results of the readings that `begin` starts. Raises TooManyRequests, Locked,
+    Unprocessable and what `begin` raises."""
     deadline = time.monotonic() + ANSWER_WITHIN
     readings = _once_begun(request, begin, deadline)
     with ExitStack() as waiting:
@@ -93,7 +94,8 @@ def _once_read(
             waiting.enter_context(waiting_for(READINGS, str(reading.id))) for reading in readings
         ]
         for reading, waiter in zip(readings, waiters, strict=True):
-            # What has ended before the waiter was there is told to nobody.
+            # Check before waiting: if the reading ended before the waiter existed, no
+            # notification will come.
             while not schemas.is_read(reading):
                 account = f"account {request.auth.id}"
                 with only_waiting(request, account, most=settings.WAITS_PER_ACCOUNT):
@@ -106,7 +108,8 @@ def _once_read(
 def _once_begun(
     request: AuthenticatedRequest, begin: Callable[[], list[SchemaReading]], deadline: float
 ) -> list[SchemaReading]:
-    """The readings, begun as soon as every branch has its data."""
+    """The readings that `begin` returns, called again until every branch has its data. Raises
+    BranchBeingMade if a branch has none by the deadline, and TooManyRequests."""
     while True:
         try:
             return begin()

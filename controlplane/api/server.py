@@ -1,5 +1,5 @@
-"""The API within gunicorn: its log, and its worker, of which what gunicorn itself refuses,
-Django unseen, is JSON as well."""
+"""The API within gunicorn: its log, and its worker, which also answers in JSON when gunicorn itself
+refuses a request before Django sees it."""
 
 import gc
 import json
@@ -20,13 +20,13 @@ STATUS_OF = {
     LimitRequestHeaders: HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
     RequestTooSlow: HTTPStatus.REQUEST_TIMEOUT,
 }
-# New objects between two collections of garbage.
+# New objects between two garbage collections.
 COLLECT_AFTER = 50_000
 
 
 class GunicornLogger(Logger):  # type: ignore[misc] # gunicorn has no types
-    """Puts the lines of gunicorn, its master's too, into our log. Lines for the requests come
-    from the application, which knows whose they are."""
+    """Writes gunicorn's log lines, including those of its master process, to Perch's log. The
+    application writes the access log, because it knows the account of each request."""
 
     def setup(self, cfg: Any) -> None:
         self.cfg = cfg
@@ -45,15 +45,16 @@ class JsonErrorsWorker(BufferingWorker):
         refusals.begin()
         BoundedConnection.around_waits = turns.waiting
         self.wsgi = TurnsByKey().around(self.wsgi)
-        # What exists by now stays: no later collection need look at it again. And a long list is
-        # thousands of objects that go as they came, by their counts.
+        # Objects that exist by now stay for the life of the process, so later collections can skip
+        # them. Collections are rare, because the thousands of objects of a long list are freed by
+        # reference counting anyway.
         gc.collect()
         gc.freeze()
         gc.set_threshold(COLLECT_AFTER)
 
     def end_waits(self) -> None:
-        # Not at the module's top: gunicorn reads that before gevent has patched what psycopg,
-        # once it is imported, waits with.
+        # Imported here because gunicorn imports this module before gevent patches the standard
+        # library. psycopg must be imported after the patching, so that its waits switch greenlets.
         from controlplane.api.listening import listener
         from controlplane.events.refusals import refusals
 
@@ -61,13 +62,14 @@ class JsonErrorsWorker(BufferingWorker):
         refusals.close()
 
     def handle_error(self, req: Any, client: Any, addr: Any, exc: BaseException) -> None:
-        """Answer a request that could not be parsed, or that no handler has answered."""
+        """Respond to a request that could not be parsed, or whose handling raised an exception."""
         request_id = str(uuid.uuid4())
         status, message = HTTPStatus.INTERNAL_SERVER_ERROR, "internal error"
         if isinstance(exc, ParseException):
             status = STATUS_OF.get(type(exc), HTTPStatus.BAD_REQUEST)
             message = f"invalid request: {exc}"
-            # Its kind alone: its words may hold the line, the query and the key that were sent.
+            # Log only the type of the error. Its message may contain the request line with the
+            # query, and an API key.
             self._log(request_id, addr, status, error=type(exc).__name__)
         else:
             self._log(request_id, addr, status, exc_info=exc)

@@ -1,4 +1,4 @@
-"""`/projects/{project_id}/snapshots`, and taking one of a branch."""
+"""`/projects/{project_id}/snapshots`, and taking a snapshot of a branch."""
 
 from typing import Any
 

@@ -1,4 +1,5 @@
-"""`/status`: how the service fares, for everybody; `/status/hosts`, in detail, for its operator."""
+"""`/status`: the state of each region, for every account. `/status/hosts`: the details of each
+host, for the accounts that operate the service."""
 
 from typing import Any
 
@@ -12,13 +13,14 @@ router = Router(tags=["status"])
 
 @router.get("/status", response=ServiceStatus)
 def get_service_status(request: AuthenticatedRequest) -> dict[str, Any]:
-    """Which processes of each region do not say that they are there: without its worker what is
-    asked for there waits, without its proxy nobody can connect."""
+    """Lists the regions. `missing` names the processes of the region that give no sign of life.
+    Without its worker, operations in the region wait; without its proxy, clients cannot
+    connect."""
     return {"regions": status.region_statuses()}
 
 
 @router.get("/status/hosts", response=ServiceDetails, summary="Get the hosts of the service")
 def get_service_details(request: AuthenticatedRequest) -> status.ServiceDetails:
-    """Each region's host, its queues, computes, disk and versions. For the accounts that run the
-    service; others are refused."""
+    """Returns each region's host with its queues, computes, disk and versions. Only for the
+    accounts that operate the service; other accounts are refused."""
     return status.service_details(request.auth)

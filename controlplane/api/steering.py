@@ -1,4 +1,4 @@
-"""Stopping operations and trying them again: one, or all of a chain."""
+"""Cancelling and retrying operations: a single one, or those of a whole chain."""
 
 from typing import Any
 

@@ -1,19 +1,22 @@
-"""Which request computes next in a process of the API: one of the account that has computed least.
+"""Schedules the requests of an API process fairly between accounts: the next request to compute is
+one of the account that has computed least.
 
-The greenlets of a process share one thread, and without an order the account that sends most gets
-most of it. So each request waits for its turn when it begins, and again after each wait for the
-database. A turn ends when the request waits; nothing is held meanwhile, so a slow request keeps
-nobody from theirs.
+The greenlets of a process share one thread. Without an order, the account that sends most requests
+would get most of the thread's time. So each request waits for its turn when it begins, and again
+after each wait for the database. A turn ends when the request waits. A waiting request holds no
+turn, so a slow request does not delay others.
 
-The request of an account that is behind comes back from the database within milliseconds. So
-the turn is kept for it for a moment (`GRACE`) before a request of an account that is ahead begins
-to compute, which could take long; that moment counts as computing.
+A request of an account that has computed less usually returns from the database within
+milliseconds. So its turn is kept for a moment (`GRACE`) before a request of an account that has
+computed more begins, because that request might compute for long. The kept moment counts as
+computing.
 
-Requests that wait for the database have it compute. So beside others an account has few requests
-begun at a time; one that has lasted for a while waits for something else, and counts no more.
+While a request waits for the database, the database computes for it. So while other accounts are
+active, an account has few requests begun at a time. A request that lasts longer than `COUNTS_FOR`
+probably waits for something else, and no longer counts.
 
-All of this runs in the greenlets of one thread and nothing here switches between them except where
-it waits, so there are no locks.
+All of this runs in the greenlets of one thread. The code switches between greenlets only where it
+waits, so it needs no locks.
 """
 
 import hashlib
@@ -32,24 +35,28 @@ from gevent.event import Event
 Whose = int | str
 Answer = TypeVar("Answer")
 
-# Seconds. How long a turn is kept for a request that waits; what an account that was idle may
-# compute ahead of the others; what one stretch counts at most, as it may have been a wait that
-# was not announced; how long a turn is waited for at most.
+# All in seconds.
+# GRACE: how long a turn is kept for a request that waits.
+# HEAD_START: how much an account that was idle may compute before the other accounts.
+# LONGEST_STRETCH: the most that one uninterrupted stretch counts, as it may have included a wait
+# that was not announced by `Turns.waiting`.
+# LONGEST_WAIT: the longest time that a request waits for its turn; then it computes in any case.
 GRACE = 0.02
 HEAD_START = 0.05
 LONGEST_STRETCH = 0.1
 LONGEST_WAIT = 10.0
-# Requests that an account has begun beside others, each counted for so many seconds; and for how
-# long after its last request an account is there.
+# How many requests an account may have begun while others are active, how long each counts, and how
+# long after its last request an account is active. The last two in seconds.
 BESIDE_OTHERS, COUNTS_FOR, THERE_FOR = 2, 0.25, 1.0
-# Accounts whose computing is remembered, and keys whose account is.
+# How many accounts' computing time is remembered, and for how many keys the account is remembered.
 MOST_REMEMBERED = 10_000
 ACCOUNT_IN_ENVIRON = "perch.account"
 
 
 @dataclass(eq=False, slots=True)
 class _Account:
-    # Seconds that it has computed, put forward to what the others have when it was idle.
+    # Seconds that it has computed. When an idle account becomes active, this is raised to about
+    # the least that the active accounts have, so that its idle time gives it no large advantage.
     used: float = 0.0
     requests: int = 0
     # When the latest came, and when each of those began that are under way.
@@ -60,7 +67,8 @@ class _Account:
 @dataclass(eq=False, slots=True)
 class _Request:
     account: _Account
-    # Since when it computes, and since when it waits; one of them is None.
+    # When it began to compute, and when it began to wait (on the clock of `Turns`). At most one
+    # of them is set.
     computes_since: float | None = None
     waits_since: float | None = None
     turn: Event = field(default_factory=Event)
@@ -69,21 +77,21 @@ class _Request:
 class Turns:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        # The one used last at the end.
+        # In order of use: the account used most recently is at the end.
         self._accounts: OrderedDict[Whose, _Account] = OrderedDict()
         self._active: set[_Account] = set()
         self._by_greenlet: dict[Any, _Request] = {}
-        # Requests that could compute, in the order in which they came.
+        # Requests that are ready to compute, in the order in which they became ready.
         self._ready: list[_Request] = []
-        # Whose turn it is, or was last.
+        # The request that has the turn, or had it last.
         self._current: _Request | None = None
         self._timer: Any = None
-        # What the active account that had computed least had.
+        # The `used` of the active account that had computed least; it never decreases.
         self._least = 0.0
 
     @contextmanager
     def request(self, whose: Whose) -> Iterator[None]:
-        """Within the block, which computes for a request of `whose`, this greenlet has turns."""
+        """Have this greenlet take turns within the block, which serves a request of `whose`."""
         mine = _Request(self._enter(whose))
         greenlet = gevent.getcurrent()
         self._by_greenlet[greenlet] = mine
@@ -103,7 +111,7 @@ class Turns:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Within the block this greenlet waits; at its end it waits for a turn."""
+        """Give up this greenlet's turn within the block, and wait for a new turn at its end."""
         mine = self._by_greenlet.get(gevent.getcurrent())
         if mine is None:
             yield
@@ -154,7 +162,7 @@ class Turns:
         request.account.begun.setdefault(request, request.computes_since)
 
     def _pass_on(self) -> None:
-        """Give the turn to the request that is next, unless it is kept for the current one."""
+        """Give the turn to the next request, unless the turn is kept for the current one."""
         if self._timer is not None:
             self._timer.close()
             self._timer = None
@@ -185,12 +193,13 @@ class Turns:
         return lately or not self._active <= {account}
 
     def _kept_from(self, following: _Request) -> float:
-        """Seconds for which the turn is still kept for the current request."""
+        """Seconds for which the turn is still kept for the current request instead of being given
+        to `following`; 0 if it is not kept."""
         current = self._current
         if current is None or current is following:
             return 0.0
-        # Other code than the current request's runs here. So that one has been given its turn and
-        # not begun yet, or it waits, even where it has not said so.
+        # This code does not run in the current request's greenlet. So the current request has been
+        # given its turn and has not begun yet, or it waits, possibly without having announced it.
         since = current.computes_since if current.waits_since is None else current.waits_since
         assert since is not None
         left = GRACE - (self._clock() - since)
@@ -210,14 +219,17 @@ class Turns:
             request.computes_since = None
 
 
-# Of this process, for those who wait; without a request that takes part nobody waits for a turn.
+# The turns of this process. A greenlet that serves no request with turns never waits for one.
 turns = Turns()
 
 
 class TurnsByKey:
-    """Turns of a WSGI application's requests, by the account of the key that they show. It is known
-    from the key's first request on, by what the application writes into the environ; until then,
-    and without a key, a request counts as one of its address."""
+    """Gives turns to the requests of a WSGI application, by the account of their API key.
+
+    The application writes the account's id into the environ while it serves a request, and this
+    class remembers the account of each key. Until the first request of a key has ended, and for
+    requests without a valid key, the client's address is used in place of the account.
+    """
 
     def __init__(self) -> None:
         self._accounts: OrderedDict[bytes, int] = OrderedDict()

@@ -1,4 +1,5 @@
-"""Who is calling, and where: `/users/me`, `/regions` and what else clients ask first."""
+"""The caller's account, its key and the regions: `/users/me`, `/auth` and `/regions`. Clients
+request these first."""
 
 from typing import Any
 
@@ -19,8 +20,8 @@ router = Router(tags=["users"])
 
 @router.get("/users/me", response=CurrentUser)
 def get_current_user_info(request: AuthenticatedRequest) -> dict[str, Any]:
-    """The account that the key is of. Nothing is billed here; clients want the fields all the
-    same."""
+    """Returns the account that the API key belongs to. Perch bills nothing; the billing fields are
+    present because clients require them."""
     account = request.auth
     return {
         "id": str(account.id),
@@ -44,7 +45,7 @@ def get_current_user_info(request: AuthenticatedRequest) -> dict[str, Any]:
 
 @router.get("/auth", response=AuthDetails)
 def get_auth_details(request: AuthenticatedRequest) -> dict[str, Any]:
-    """Whose key this is, and what it is limited to."""
+    """Returns the account that the API key belongs to, and what the key is limited to."""
     account, key = request.auth, request.api_key
     return {
         "account_id": str(account.id),
@@ -59,7 +60,8 @@ def get_auth_details(request: AuthenticatedRequest) -> dict[str, Any]:
 
 @router.get("/regions", response=Regions)
 def get_active_regions(request: AuthenticatedRequest, query: Query[RegionsQuery]) -> dict[str, Any]:
-    """Where projects can be. Where the regions lie is not known."""
+    """Lists the regions in which projects can be created. Their geographic position is not known,
+    so `geo_lat` and `geo_long` are empty."""
     check_organization(request.auth, query.org_id)
     found = regions.list_regions()
     return {

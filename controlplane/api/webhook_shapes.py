@@ -1,4 +1,4 @@
-"""What callers send of webhooks, and what they get of them and their deliveries."""
+"""The request and response fields of webhooks and of their deliveries."""
 
 from datetime import datetime
 from typing import Annotated, Any
@@ -29,7 +29,7 @@ EventTypes = Annotated[
 Secret = Annotated[
     Text,
     Field(description="whsec_ and the base64 of 24 to 64 random bytes; one is made if absent"),
-    # Of 24 to 63, which is enough of a pattern.
+    # The pattern covers secrets of 24 to 62 bytes. The server also accepts 63 and 64.
     Stated(pattern=f"^whsec_(?:{_BASE64}{{4}}){{8,20}}(?:{_BASE64}{{2}}==|{_BASE64}{{3}}=)?$"),
 ]
 ProjectId = Annotated[Text, Field(description="the one project whose events are meant")]

@@ -1,4 +1,4 @@
-"""`/webhooks`: where an account is told of its events, and what became of that."""
+"""`/webhooks`: the URLs to which an account's events are posted, and the deliveries to them."""
 
 from typing import Any
 
@@ -55,13 +55,14 @@ def create_webhook(
 
 @router.get("/webhooks", response=Webhooks, exclude_none=True, summary="List the webhooks")
 def list_webhooks(request: AuthenticatedRequest, query: Query[WebhooksQuery]) -> dict[str, Any]:
-    """Those of the account and of its projects; with `project_id`, those of one project."""
+    """Lists the webhooks of the account and of its projects. With `project_id`, lists those of one
+    project."""
     return {"webhooks": webhooks.list_webhooks(request.auth, project_id=query.project_id)}
 
 
 @router.get(WEBHOOK, response=OneWebhook, exclude_none=True, summary="Get a webhook")
 def get_webhook(request: AuthenticatedRequest, webhook_id: str) -> dict[str, Any]:
-    """One webhook; never its secret."""
+    """Returns the webhook without its secret."""
     return {"webhook": webhooks.get_webhook(request.auth, webhook_id)}
 
 
@@ -93,7 +94,8 @@ def update_webhook(
     summary="Delete a webhook, and what was still to be sent to it",
 )
 def delete_webhook(request: AuthenticatedRequest, webhook_id: str) -> dict[str, Any]:
-    """For good, and what was still to be sent to it."""
+    """Deletes the webhook permanently, with the record of its deliveries. Deliveries that are still
+    pending are not sent."""
     return {"webhook": webhooks.delete_webhook(request.auth, webhook_id)}
 
 
@@ -133,7 +135,7 @@ def test_webhook(request: AuthenticatedRequest, webhook_id: str) -> tuple[int, d
 def list_webhook_deliveries(
     request: AuthenticatedRequest, webhook_id: str, query: Query[DeliveriesQuery]
 ) -> dict[str, Any]:
-    """What was sent to the webhook, or is to be, the newest first."""
+    """Lists the deliveries that were sent to the webhook or are still to be sent, newest first."""
     page = webhook_deliveries.list_deliveries(
         request.auth, webhook_id, cursor=query.cursor, limit=query.limit, status=query.status
     )
@@ -152,7 +154,7 @@ def list_webhook_deliveries(
 def get_webhook_delivery(
     request: AuthenticatedRequest, webhook_id: str, delivery_id: str
 ) -> dict[str, Any]:
-    """One delivery, with the message that is posted."""
+    """Returns the delivery with the message that is posted."""
     return {"delivery": webhook_deliveries.get_delivery(request.auth, webhook_id, delivery_id)}
 
 
@@ -171,6 +173,6 @@ def resend_webhook_delivery(
 
 
 def _with_secret(webhook: Webhook, secret: str) -> dict[str, Any]:
-    # In the answer alone: the row holds it encrypted.
+    # Only the response contains the plain secret: the row stores it encrypted.
     webhook.secret = secret
     return {"webhook": webhook}

@@ -1,9 +1,10 @@
-"""Which number of the range a new branch's account gets: one that is nobody's.
+"""Chooses an unused number of the range for the account of a new branch.
 
-Neither a branch of this state directory has it, nor one of another Perch on the same host, nor any
-process. Other state directories cannot be known from here, so each number that is given out is
-noted for the whole host: a link of its name in `CLAIMS` to the `branches` directory that has it.
-A note is true for as long as a directory with that group lies there; nobody has to remove it.
+A number is unused if no branch of this state directory has it, no branch of another Perch on the
+same host has it, and no process runs under it. Perch does not know the other state directories. So
+each number that is given out is noted for the whole host: `CLAIMS` holds a symbolic link, named
+after the number, to the `branches` directory that has it. A note is valid while a directory with
+that group is there, so notes need not be removed.
 """
 
 import fcntl
@@ -22,14 +23,14 @@ from controlplane.compute.accounts import (
 )
 
 CLAIMS = Path("/run/perch/accounts")
-# Of /proc/<pid>/status: the lines before those that name the user and group ids are short.
+# Of /proc/<pid>/status: the lines before those with the user and group ids are short.
 LONGEST_STATUS = 1024  # bytes
 
 
 def new_account(branches: Path) -> Account:
     """An account for a new branch below `branches`.
 
-    The caller holds the lock `accounts` until the branch's directory is there. Raises
+    The caller holds the lock `accounts` until the branch's directory exists. Raises
     AccountUnusable.
     """
     if shared := shared_account():
@@ -38,8 +39,8 @@ def new_account(branches: Path) -> Account:
         used = set(directories_by_number(branches)) | set(processes_by_number())
         free = [number for number in account_range() if number not in used]
         while free:
-            # Any but the one that was just given back: what it may have left must not meet a
-            # successor.
+            # At random: the lowest free number is often one that was just released, and leftovers
+            # of its last branch must not affect a new one.
             chosen = free.pop(secrets.randbelow(len(free)))
             if _claim(claims, chosen, branches):
                 return Account(chosen, chosen)
@@ -49,14 +50,14 @@ def new_account(branches: Path) -> Account:
 
 
 def is_of(branches: Path, number: int) -> bool:
-    """Whether the account is one that a branch below `branches` has or had, and no other Perch of
-    this host: its processes may be ended."""
+    """True if the account number is, or last was, that of a branch below `branches` and of no other
+    Perch on this host: then its processes may be killed. Notes the number for `branches`."""
     with _claims() as claims:
         return _claim(claims, number, branches)
 
 
 def noted_for(number: int) -> Path | None:
-    """The `branches` directory that the number was last given out for, as far as is noted."""
+    """The `branches` directory that the number was last given out for; None if none is noted."""
     try:
         return (CLAIMS / str(number)).readlink()
     except OSError:
@@ -64,8 +65,8 @@ def noted_for(number: int) -> Path | None:
 
 
 def directories_by_number(branches: Path) -> Mapping[int, list[Path]]:
-    """The directories of branches below `branches`, hidden ones and those that are being made
-    included, by their account's number."""
+    """The directories of branches below `branches`, by account number. This includes hidden
+    branches and staging directories."""
     found = defaultdict(list)
     with suppress(FileNotFoundError):
         for place in list(branches.iterdir()):
@@ -75,8 +76,8 @@ def directories_by_number(branches: Path) -> Mapping[int, list[Path]]:
 
 
 def processes_by_number() -> Mapping[int, list[int]]:
-    """The processes of this host by the numbers of the range that any of their user ids has: the
-    real, effective, saved or file system's. One that has ended but was not waited for has none."""
+    """The ids of this host's processes, by each number of the range that is one of their user ids:
+    real, effective, saved or file system. Zombies are left out."""
     numbers = account_range()
     found = defaultdict(list)
     for entry in os.listdir("/proc"):
@@ -101,10 +102,10 @@ def _user_ids(pid: str) -> set[int]:
 
 @contextmanager
 def _claims() -> Iterator[Path | None]:
-    """Where the host's numbers are noted, held against all others; None where the host lets us
-    note nothing there, and this Perch is taken for the only one."""
+    """Hold the lock on the host's notes; yields their directory. Yields None if this host does not
+    let us write there: then this Perch is taken for the only one."""
     try:
-        # Ours alone: whoever can read a directory can lock it, and keep all others from it.
+        # Accessible to us alone: a process that can open a directory can lock it and block others.
         CLAIMS.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(CLAIMS, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
@@ -120,7 +121,7 @@ def _claims() -> Iterator[Path | None]:
 
 
 def _claim(claims: Path | None, number: int, branches: Path) -> bool:
-    """Note the number as that of a branch below `branches`; False where another has it."""
+    """Note the number for `branches`; False if another `branches` directory uses it."""
     if claims is None:
         return True
     note = claims / str(number)
@@ -134,6 +135,6 @@ def _claim(claims: Path | None, number: int, branches: Path) -> bool:
         if number in directories_by_number(holder):
             return False
         note.unlink()
-    with suppress(OSError):  # a full disk: it is taken again when it is asked for
+    with suppress(OSError):  # e.g. a full disk: the number is noted when it is next asked for
         note.symlink_to(branches)
     return True

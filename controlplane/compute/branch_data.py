@@ -1,12 +1,12 @@
-"""A branch on disk: its directory, made from the template or from its parent.
+"""A branch on disk: its directory, made from the template or from the parent's.
 
 `<state-dir>/branches/<branch_id>/` holds `data` (Postgres's own), `run` (where a pooler may
-write), `postgresql.conf`, and `postgres.log` with the pipe that it comes through. As root it is
-root's, and its group is the branch's account, which may pass through it and read, but write only
-below `data` and `run`: so none of the names in it can be put in the way of what root does there.
+write), `postgresql.conf`, and `postgres.log` with the pipe that its lines come through. As root,
+root owns the directory and its group is the branch's account. The account may read there and pass
+through, but write only below `data` and `run`. So it cannot replace a file that root works on.
 
-It is made beside its place, where only we can look in, and renamed into it, so that it is there
-as a whole or not at all. Callers hold the branch's lock.
+A branch is made in a staging directory that only Perch can enter, and then renamed to its own
+place. So the directory is complete or absent. Callers hold the branch's lock.
 """
 
 import os
@@ -46,10 +46,10 @@ from controlplane.compute.tree import (
     tree_size,
 )
 
-# What belongs to the running process, not to the data: the documentation of Postgres's
-# low-level backup says to leave these out.
+# Belongs to the running process, not to the data: Postgres's documentation of the low-level backup
+# says to leave these out.
 OF_THE_PROCESS = ("postmaster.pid", "postmaster.opts", "pg_stat_tmp", "pg_dynshmem")
-# And of one branch alone: a copy has no subscribers, so nobody would ever advance its slots.
+# Belongs to one branch: a copy has no subscribers, so nothing would ever advance its slots.
 OF_THE_BRANCH = (*OF_THE_PROCESS, "pg_replslot")
 OF_THE_RUNNING = (
     *OF_THE_BRANCH,
@@ -57,12 +57,12 @@ OF_THE_RUNNING = (
     *("pg_wal", "pg_wal/archive_status", "pg_wal/summaries", "backup_label"),
 )
 
-# Seconds: beginning a backup of a running parent makes it write all its dirty pages.
+# Seconds: to begin a backup, a running parent first writes all its dirty pages.
 CHECKPOINT_BOUND = 600.0
 INITDB_BOUND = 120.0
-# Bytes that a new branch takes in any case: its first segment of the log, and the directories.
+# Bytes that every new branch takes: its first segment of the log, and the directories.
 LEAST = 20 << 20
-# Bytes, copied in some tenths of a second.
+# Bytes that are copied within some tenths of a second.
 QUICKLY_COPIED = 128 << 20
 
 
@@ -79,7 +79,7 @@ def data_dir(branch_id: str) -> Path:
 
 
 def create_from_template(branch_id: str) -> None:
-    """Make the branch's directory as a fresh cluster. Does nothing where it is already.
+    """Make the branch's directory as a fresh cluster. Does nothing if it exists already.
 
     Raises AccountUnusable, NotEnoughSpace, OSError.
     """
@@ -93,11 +93,11 @@ def create_from_template(branch_id: str) -> None:
 
 
 def create_from_parent(branch_id: str, parent_id: str) -> None:
-    """Make the branch's directory hold all that is committed on the parent now.
+    """Make the branch's directory with all that is committed on the parent now.
 
-    The parent may run; then Postgres's backup functions make the copy consistent. Does
-    nothing where the directory is already. Raises NoSuchBranchData, AccountUnusable,
-    NotEnoughSpace, TreeUntrusted, psycopg.Error, OSError.
+    The parent may run; then Postgres's backup functions make the copy consistent. Does nothing if
+    the directory exists already. Raises NoSuchBranchData, AccountUnusable, NotEnoughSpace,
+    TreeUntrusted, psycopg.Error, OSError.
     """
     if branch_dir(branch_id).exists():
         return
@@ -109,20 +109,20 @@ def create_from_parent(branch_id: str, parent_id: str) -> None:
 
 
 def replace(branch_id: str, source_id: str, *, kept_as: str, must_keep: bool) -> None:
-    """Make the branch hold all that is committed on the source now, and the branch `kept_as`,
-    whose id nothing else ever had, what it held until then. Where that is lost, nothing is done if
-    it `must_keep` it.
+    """Give the branch all that is committed on the source now, and give its previous data to the
+    branch `kept_as`, whose id was never used for anything else. If the branch has no data to keep,
+    `must_keep` makes this raise NoSuchBranchData and change nothing.
 
-    Nothing runs on either. The copy is made beside both places; then two renames follow each
-    other, and what lies where after a crash tells which of them were done. Raises as
-    `create_from_parent` does.
+    Neither the branch nor the source runs. The copy is made in a third place; then two renames
+    follow. After a crash, the directories that exist show which renames were done. Raises what
+    `create_from_parent` raises.
     """
     place, kept, fresh = branch_dir(branch_id), branch_dir(kept_as), _fresh(branch_id, kept_as)
     if not kept.exists():
         if must_keep and not place.exists():
             raise NoSuchBranchData(f"the branch {branch_id} has no data that could be preserved")
         if not fresh.exists():
-            # What an operation has left that came to nothing.
+            # Left by earlier operations that failed.
             for other in _fresh_ones(branch_id):
                 remove_tree(other)
             source = data_dir(source_id)
@@ -137,7 +137,7 @@ def replace(branch_id: str, source_id: str, *, kept_as: str, must_keep: bool) ->
 
 
 def take_back(branch_id: str, *, kept_as: str) -> None:
-    """Undo `replace`, however far it came; does nothing where it had not begun."""
+    """Undo `replace`, however far it got; does nothing if it had not begun."""
     place, kept, doomed = branch_dir(branch_id), branch_dir(kept_as), _staging_place(branch_id)
     remove_tree(doomed)
     if kept.exists():
@@ -149,7 +149,7 @@ def take_back(branch_id: str, *, kept_as: str) -> None:
 
 
 def _copy_branch(source: Path, staging: Path, account: Account) -> None:
-    """Copy the data directory of another branch, which may run."""
+    """Copy the data directory of another branch, which may be running."""
     if socket_dir := socket_dir_of(source):
         to_copy = require_space(source, staging, skip=OF_THE_RUNNING)
         back_up(source, socket_dir, staging / "data", account, to_copy=to_copy)
@@ -159,7 +159,7 @@ def _copy_branch(source: Path, staging: Path, account: Account) -> None:
 
 
 def create_from_copy(branch_id: str, copy: Path) -> None:
-    """Make the branch's directory of a copy of its data that a backup holds.
+    """Make the branch's directory from a copy of its data in a backup.
 
     Raises AccountUnusable, TreeUntrusted, OSError.
     """
@@ -168,8 +168,8 @@ def create_from_copy(branch_id: str, copy: Path) -> None:
 
 
 def takes_long_to_copy(branch_id: str) -> bool:
-    """Whether a copy of the branch takes so long that a client would notice: its blocks cannot
-    be shared, and there are many."""
+    """True if copying the branch takes so long that a client would notice: its blocks cannot be
+    shared, and there are many."""
     data = data_dir(branch_id)
     if not data.exists() or shares_blocks(data.parent.parent):
         return False
@@ -177,23 +177,24 @@ def takes_long_to_copy(branch_id: str) -> bool:
 
 
 def remove(branch_id: str) -> None:
-    """Remove the branch's directory, at once as far as anyone can see."""
+    """Remove the branch's directory. It disappears from its place at once, by a rename."""
     place, doomed = branch_dir(branch_id), _staging_place(branch_id)
     remove_tree(doomed)
     for fresh in _fresh_ones(branch_id):
         remove_tree(fresh)
     if place.exists():
         with step("removing"):
-            # Makes nothing new: on a full disk it is by removing that there comes to be room.
+            # Creates nothing new: on a full disk, removing is what makes room.
             place.rename(doomed)
             remove_tree(doomed)
-            # Its rows say so next: were it to come back, nobody would ever remove it.
+            # Next, the branch's row records the removal. If a power cut undid the rename after
+            # that, nothing would ever remove the directory.
             durable.sync(place.parent)
 
 
 def write_for(branch_id: str, name: str, text: str) -> Path:
-    """Write the file `name` of the branch's directory, which its account may read, whole or
-    not at all; returns its path."""
+    """Write the file `name` in the branch's directory, where its account may read it. The file is
+    replaced as a whole or not at all. Returns its path."""
     path = branch_dir(branch_id) / name
     draft = path.with_name(f".{name}.{threading.get_ident()}")
     draft.unlink(missing_ok=True)
@@ -206,15 +207,15 @@ def write_for(branch_id: str, name: str, text: str) -> Path:
 
 
 def run_dir(branch_id: str) -> Path:
-    """Where the branch's pooler may write; made where it is missing, as in a branch that release
-    0.1 has left. The caller holds the branch's lock."""
+    """The directory that the branch's pooler may write to. It is made if it is missing, as it is in
+    a branch made by release 0.1. The caller holds the branch's lock."""
     place = branch_dir(branch_id)
     return _make_run_dir(place, account_of(place))
 
 
 def _make_run_dir(place: Path, account: Account) -> Path:
-    """In a branch's directory, which the account cannot write to. May be called again after a
-    crash in the midst of it."""
+    """Make `run` in a branch's directory, which the account cannot write to. May be called again
+    after a crash halfway."""
     run = place / "run"
     run.mkdir(mode=0o700, exist_ok=True)
     give(run, account)
@@ -222,8 +223,8 @@ def _make_run_dir(place: Path, account: Account) -> Path:
 
 
 def template() -> Path:
-    """The cluster that new projects are cloned from, made by the first caller; root's, as all
-    that is made of it trusts it."""
+    """The cluster that new projects are cloned from; the first caller makes it. We own it, since
+    everything cloned from it trusts it."""
     place: Path = settings.STATE_DIR / "templates" / postgres_version()
     if place.exists():
         return place
@@ -248,7 +249,7 @@ def template() -> Path:
         )
         if done.returncode:
             raise RuntimeError(f"initdb failed: {done.stderr.strip()}")
-        # A copy of our own: whoever could write to the original can do so no more.
+        # A copy of our own: a process that could write to the original cannot write to the copy.
         owned = place.with_name(f".{place.name}.owned")
         remove_tree(owned)
         clone_tree(staging, owned, owner=own_account())
@@ -267,16 +268,16 @@ def back_up(
     at_end: AbstractContextManager[object] | None = None,
     to_copy: Mapping[str, int] = MappingProxyType({}),
 ) -> None:
-    """A low-level base backup of the running `parent`, in one session as it must be: where the
-    Postgres ends meanwhile, the backup fails.
+    """Take a low-level base backup of the running `parent`, in a single session as Postgres
+    requires: if that Postgres ends meanwhile, the backup fails.
 
-    The copy is of the moment of its end: what was committed before is in it. `at_end` is held
-    around that moment, and `to_copy` told of the copy's step. Raises TreeUntrusted,
-    psycopg.Error, OSError, and what `at_end` raises.
+    The copy shows the moment when the backup ends: all that was committed before is in it.
+    `at_end` is entered around that moment. `to_copy` is recorded as the copying step's detail.
+    Raises TreeUntrusted, psycopg.Error, OSError, and what `at_end` raises.
     """
     with session(socket_dir, bound=CHECKPOINT_BOUND) as connection:
         with step("writing_checkpoint"):
-            # The slot keeps the log we need from being recycled; it goes with the session.
+            # The slot keeps Postgres from recycling the log that we need; it ends with the session.
             connection.execute(
                 "SELECT pg_create_physical_replication_slot("
                 "'perch_' || pg_backend_pid(), true, true)"
@@ -302,7 +303,7 @@ def back_up(
 
 
 def _copy_log(parent: Path, target: Path, *, first: str, last: str, account: Account) -> None:
-    """The segments of the log that recovering the copy needs."""
+    """Copy the segments of the log that recovering the copy needs."""
     with (
         open_directory(parent) as data,
         open_directory("pg_wal", within=data) as log,
@@ -315,8 +316,8 @@ def _copy_log(parent: Path, target: Path, *, first: str, last: str, account: Acc
 
 @contextmanager
 def new_branch(branch_id: str, *, place: Path | None = None) -> Iterator[tuple[Path, Account]]:
-    """A directory to make the branch in, and its account; put in its place, or in another, at the
-    end, and removed at once where that is not reached."""
+    """Yields an empty staging directory for the branch, and its account. At the end the directory
+    is renamed to the branch's place, or to `place`; after an exception it is removed."""
     staging, account = _staging(branch_id)
     try:
         with telling_of_full_disk("the branch"):
@@ -328,8 +329,8 @@ def new_branch(branch_id: str, *, place: Path | None = None) -> Iterator[tuple[P
 
 
 def require_space(source: Path, staging: Path, *, skip: Collection[str] = ()) -> dict[str, int]:
-    """Raises NotEnoughSpace where a copy of `source` would not fit. Returns how many bytes are
-    to be copied, for the copy's step; {} where the copy shares its blocks."""
+    """Raise NotEnoughSpace if a copy of `source` would not fit. Returns how many bytes are to be
+    copied, as the copying step's detail; {} if the copy shares its blocks."""
     together = source.lstat().st_dev == staging.lstat().st_dev
     size = 0 if together and shares_blocks(staging) else tree_size(source, skip=skip)
     require(max(size, LEAST), at=staging, what="the branch")
@@ -337,18 +338,18 @@ def require_space(source: Path, staging: Path, *, skip: Collection[str] = ()) ->
 
 
 def _staging(branch_id: str) -> tuple[Path, Account]:
-    """An empty directory beside the branch's place, and the account that the branch will have."""
+    """Make an empty staging directory for the branch, and choose the branch's account."""
     with lock_branches("accounts"):
         staging = _empty_staging(branch_id)
         account = new_account(staging.parent)
-        # Takes the account: none that comes later gets the same.
+        # Takes the account number, so that no later branch gets the same.
         give(staging, Account(own_account().uid, account.gid))
     return staging, account
 
 
 def staging_id(branch_id: str) -> str:
-    """What the branch is called, to everything that works on a branch's directory, while it is
-    being made."""
+    """The name that stands for the branch's id while it is being made, in every function that takes
+    a branch id to find a directory."""
     return f".{branch_id}"
 
 
@@ -357,7 +358,7 @@ def _staging_place(branch_id: str) -> Path:
 
 
 def _fresh(branch_id: str, kept_as: str) -> Path:
-    """Where the data lies, whole, that is to replace the branch's."""
+    """The place of the complete data that is about to replace the branch's."""
     return branch_dir(branch_id).with_name(f".{branch_id}.{kept_as}")
 
 
@@ -366,7 +367,7 @@ def _fresh_ones(branch_id: str) -> list[Path]:
 
 
 def _empty_staging(branch_id: str) -> Path:
-    """What a dead attempt left is removed."""
+    """Make the staging directory anew; removes what a dead attempt left there."""
     staging = _staging_place(branch_id)
     remove_tree(staging)
     staging.mkdir(mode=0o700)
@@ -382,6 +383,6 @@ def _put_in_place(staging: Path, place: Path, account: Account) -> None:
 
 
 def let_in(path: Path | int, account: Account) -> None:
-    """Let the account read what stays ours: pass through, if it is a directory."""
+    """Let the account read the open file, or pass through the directory `path`; we stay owner."""
     give(path, Account(own_account().uid, account.gid))
     os.chmod(path, 0o710 if isinstance(path, Path) else 0o640)

@@ -1,11 +1,11 @@
-"""Makes a compute's roles and databases be what the metadata says they are.
+"""Makes a compute's roles and databases match the metadata.
 
-Every step asks first what is there, so applying twice changes nothing, and a crash
-half-way is mended by applying again. Each role and each database is applied on its own: what
-its owner has set or holds in its way fails that one alone (`Failures`).
+Every step first looks at what is there. So applying twice changes nothing, and after a crash
+halfway, applying again completes the work. Each role and each database is applied on its own: if
+something that its owner has set prevents it, that one alone fails (`Failures`).
 
-A role gets a placeholder for its password (`catalog_reading`): the proxy has checked the client's
-before anything reaches the compute, so neither the password nor its verifier can be found in one.
+A role gets a placeholder for its password (`catalog_reading`). The proxy has checked the client's
+password before anything reaches the compute, so the compute holds neither password nor verifier.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -22,7 +22,7 @@ from controlplane.compute.patience import progressed
 from controlplane.compute.removal import drop_database, drop_role
 from controlplane.compute.session import Session, session
 
-# Every role made through the API is a member: what they share is granted to it.
+# Every role made through the API is a member of this group, which holds their common privileges.
 GROUP = "perch_superuser"
 
 ROLE: LiteralString = "SELECT 1 FROM pg_roles WHERE rolname = %s"
@@ -34,15 +34,15 @@ DATABASE: LiteralString = "SELECT 1 FROM pg_database WHERE datname = %s"
 class RoleSpec:
     name: str
     login: bool
-    # Whether it may make replication slots, and connect for replication.
+    # True if it may make replication slots and connect for replication.
     replication: bool = False
-    # Its number, where it was seen in the compute: if it is not there now, SQL has dropped it.
+    # Its oid, if it was seen in the compute. If it is not there now, SQL has dropped it.
     oid: int | None = None
-    # Made by SQL: it has no more rights than it got there.
+    # True if SQL made it: it has no more rights than SQL gave it.
     is_plain: bool = False
-    # A placeholder; None for none.
+    # A placeholder; None for no password.
     password: str | None = None
-    # Whatever SQL has set there holds no more.
+    # True if the API has set a new password: it overrides what SQL has set for the role's login.
     has_new_password: bool = False
     sessions_end_at: datetime | None = None
 
@@ -51,33 +51,33 @@ class RoleSpec:
 class DatabaseSpec:
     name: str
     owner: str
-    # The name it had when it was last applied; a rename where it differs.
+    # Its name when it was last applied; if that differs from `name`, the database is renamed.
     applied_name: str | None
 
 
 @dataclass(frozen=True)
 class DroppedRole:
     name: str
-    # None where it was never seen; else it goes whatever SQL calls it now.
+    # None if it was never seen; otherwise it is dropped under whatever name SQL gave it since.
     oid: int | None = None
 
 
 @dataclass(frozen=True)
 class DroppedDatabase:
-    # The one that the compute knows it by.
+    # Its name in the compute.
     name: str
 
 
 Item = RoleSpec | DatabaseSpec | DroppedRole | DroppedDatabase
 Some = TypeVar("Some", bound=Item)
-# Classes of errors that say the same however often one tries: what was asked for is not
-# possible, as things stand. Of the others something may pass: a lock, a shortage.
+# SQLSTATE classes of errors that retrying does not cure: the request itself is not possible as
+# things stand. The causes of other errors, such as a lock or a shortage, may pass.
 FINAL = ("0A", "0L", "0P", "22", "28", "2F", "42")
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why something could not be applied, in Postgres's words."""
+    """Why an item could not be applied, in Postgres's words."""
 
     words: str
     is_final: bool = False
@@ -95,17 +95,19 @@ class CatalogSpec:
 
 
 def drop_databases(socket_dir: Path, names: Iterable[DroppedDatabase]) -> Failures:
-    """Drop those that are there, with their clients. Raises psycopg.Error where the compute
-    cannot be asked at all."""
+    """Drop the databases that exist, and end the sessions of their clients.
+
+    Raises psycopg.Error if the compute cannot be reached at all."""
     one_by_one = _OneByOne(socket_dir)
     one_by_one.do(names, lambda _, gone: drop_database(socket_dir, gone.name))
     return one_by_one.failures
 
 
 def apply_catalog(socket_dir: Path, spec: CatalogSpec, items: Collection[Item]) -> Failures:
-    """Bring what `items` names of `spec` to what that says; databases are dropped before.
+    """Make those of `items` as `spec` says, except dropped databases, which the caller has dropped
+    before (`drop_databases`).
 
-    Raises psycopg.Error where the compute cannot be asked at all.
+    Raises psycopg.Error if the compute cannot be reached at all.
     """
     one_by_one = _OneByOne(socket_dir)
     with session(socket_dir) as connection:
@@ -120,7 +122,7 @@ def apply_catalog(socket_dir: Path, spec: CatalogSpec, items: Collection[Item]) 
     one_by_one.failures |= _behind_the_old(spec, items, old, one_by_one.failures)
     one_by_one.do((row for row in spec.roles if row in items), _apply_role)
     databases = [row for row in spec.databases if row in items]
-    # Before any is made: a new one may take the name that another gives up.
+    # All renames come before any creation: a new database may take a name that another gives up.
     names = {database.name for database in spec.databases}
     one_by_one.do(databases, lambda found, row: _rename_database(found, row, names))
     one_by_one.do(databases, _apply_database)
@@ -129,8 +131,9 @@ def apply_catalog(socket_dir: Path, spec: CatalogSpec, items: Collection[Item]) 
 
 
 def _made_again(spec: CatalogSpec) -> tuple[list[DroppedRole], list[DroppedRole]]:
-    """The dropped roles whose name a new one waits for, which must not become what they were; and
-    the others, but for what can only be the new one by now."""
+    """Split the dropped roles into those whose name a new role waits for, and the others. The first
+    must be dropped before the new role is made, so that it does not become the old one. A dropped
+    role that was never seen is left out if its name is that of a living role in the compute."""
     living = {role.name: role for role in spec.roles}
     old, others = [], []
     for role in spec.dropped_roles:
@@ -148,7 +151,7 @@ def _behind_the_old(
     old: Collection[DroppedRole],
     failures: Collection[Item],
 ) -> Failures:
-    """New roles whose name is still an old one's, which could not be dropped."""
+    """Failures of the new roles whose name an old role still has that could not be dropped."""
     kept = {role.name for role in old if role not in items or role in failures}
     return {
         role: Failure("the deleted role of this name could not be dropped yet")
@@ -159,15 +162,15 @@ def _behind_the_old(
 
 @dataclass
 class _OneByOne:
-    """Does something with one item after another, and keeps what fails out of the rest."""
+    """Works on one item after another, and leaves failed items out of later passes."""
 
     socket_dir: Path
     failures: Failures = field(default_factory=dict)
 
     def do(self, items: Iterable[Some], work: Callable[[Session, Some], object]) -> None:
-        """Work on each item that has not failed yet.
+        """Call `work` for each item that has not failed yet.
 
-        Raises psycopg.Error where there is no session to be had for the next one.
+        Raises psycopg.Error if no session can be opened for the next item.
         """
         rest = [item for item in reversed(list(items)) if item not in self.failures]
         while rest:
@@ -179,11 +182,11 @@ class _OneByOne:
                         progressed()
                     except (psycopg.Error, UnicodeError) as error:
                         self.failures[item] = _failure(error)
-                        break  # a session that did not answer in time is of no more use
+                        break  # a session that did not answer in time cannot be used again
 
 
 def _failure(error: psycopg.Error | UnicodeError) -> Failure:
-    """Without Postgres's advice: that is for somebody who can type SQL there."""
+    """Without Postgres's hint, which is meant for someone who can run SQL there."""
     if isinstance(error, UnicodeError):
         return Failure("there is a name that is not UTF-8")
     said = (error.diag.message_primary, error.diag.message_detail)
@@ -203,14 +206,14 @@ def _create_group(connection: Session) -> None:
 def _apply_role(connection: Session, role: RoleSpec) -> None:
     is_there = _exists(connection, ROLE, role.name)
     if not is_there and role.oid is not None:
-        return  # dropped by SQL: its row goes with the next reading
+        return  # SQL dropped it: its row is removed when the catalog is next read
     if not is_there or role.has_new_password:
         verb, words = sql.SQL("ALTER" if is_there else "CREATE"), []
         if not (is_there and role.is_plain):
             words.append("LOGIN" if role.login else "NOLOGIN")
         if not role.is_plain:
             words.append("CREATEDB CREATEROLE BYPASSRLS")
-        # One that has run out would let nobody in, whatever the password.
+        # A role whose validity has expired cannot log in, whatever its password.
         words.append("VALID UNTIL 'infinity'")
         statement = sql.SQL("{} ROLE {} {} PASSWORD {}").format(
             verb,
@@ -232,7 +235,7 @@ def _rename_database(connection: Session, database: DatabaseSpec, names: Collect
     before, name = database.applied_name, database.name
     if before in (None, name) or not _exists(connection, DATABASE, str(before)):
         return
-    # Renamed already, before a crash: what has the old name now is another one, made since.
+    # If it was renamed before a crash, the database with the old name is another one, made since.
     if before in names and _exists(connection, DATABASE, name):
         return
     connection.execute(
@@ -245,7 +248,7 @@ def _apply_database(connection: Session, database: DatabaseSpec) -> None:
     if _exists(connection, DATABASE, database.name):
         _run(connection, "ALTER DATABASE {} OWNER TO {}", database.name, database.owner)
         return
-    # Nobody can be connected to template0, and so stand in the way of a copy of it.
+    # template0 accepts no connections, so no session can prevent copying it.
     statement: LiteralString = "CREATE DATABASE {} OWNER {} TEMPLATE template0"
     _run(connection, statement, database.name, database.owner)
 

@@ -1,8 +1,9 @@
-"""What a compute's catalog says of its roles and databases: read by `operations.by_sql`, which
-brings the rows to what SQL did there, and asked for single roles by the proxy (`proxy.logins`).
+"""Reads a compute's roles and databases from its Postgres catalog. `operations.by_sql` reads all of
+them to update the rows with what SQL did there. The proxy (`proxy.logins`) asks for single roles.
 
-A role's password in the catalog is one that SQL has set, or a placeholder: see the role's row. So
-whatever SQL has set there can be told from what the platform has put there, a removed password too.
+A role's password in Postgres's catalog is one that SQL has set, or a placeholder for the verifier
+in the role's row. So what SQL has set differs from what the platform has put there, and a password
+that SQL has removed is noticed too.
 """
 
 import base64
@@ -18,20 +19,20 @@ from typing import LiteralString
 from controlplane import clock
 from controlplane.compute.session import Session, is_utf8, name_of, values_of
 
-# The keys of a verifier in Postgres's own form that no password fits.
+# The keys of a verifier in Postgres's own format that no password matches.
 _NO_KEYS = f"${'A' * 43}=:{'A' * 43}="
 _VERIFIER = re.compile(
     r"SCRAM-SHA-256\$[0-9]{1,9}:[A-Za-z0-9+/]+=*\$[A-Za-z0-9+/]{43}=:[A-Za-z0-9+/]{43}="
 )
 
-# Another one after every change of a role or a database: the number of the transaction that last
-# wrote each, and which there are.
+# Changes with every change of a role or a database: a digest of which rows there are, and of the
+# transaction that last wrote each.
 MARK = """
 SELECT md5(concat(
     (SELECT string_agg(concat(oid, ':', xmin), ' ' ORDER BY oid) FROM pg_authid), '/',
     (SELECT string_agg(concat(oid, ':', xmin), ' ' ORDER BY oid) FROM pg_database)))
 """
-# One role, as its login is judged by: see `RoleLogin`.
+# What decides whether a role may log in: see `RoleLogin`.
 LOGIN = """
 SELECT oid::bigint AS oid, rolcanlogin AND NOT rolsuper AS can_login,
     coalesce(rolvaliduntil <= now(), false) AS has_expired, rolpassword AS password
@@ -47,7 +48,7 @@ SELECT d.oid::bigint, namesend(datname), namesend(rolname)
 FROM pg_database d JOIN pg_authid owner ON owner.oid = datdba
 WHERE datconnlimit <> -2 ORDER BY d.oid
 """
-# Whatever its number was given to since: a role that is gone has no sessions.
+# By oid: a new role with the name of a dropped one does not protect the dropped one's sessions.
 _WITHOUT_LOGIN = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE usesysid IS NOT NULL AND NOT EXISTS (
@@ -60,7 +61,7 @@ WHERE backend_type IN ('client backend', 'walsender') AND usename IS DISTINCT FR
 _BEGUN_BEFORE = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s AND backend_start < %s
 """
-# Seconds for those that were told to end: they do so at once, or wait for the kernel.
+# Seconds to wait for sessions that were told to end. Later ones are stuck in a system call.
 _END_WITHIN = 1.0
 
 
@@ -69,7 +70,7 @@ class FoundRole:
     oid: int
     name: str
     can_login: bool
-    # As SQL has set it, or a placeholder; None for none.
+    # A password that SQL has set, or a placeholder; None for no password.
     password: str | None
     valid_until: datetime | None
 
@@ -83,7 +84,8 @@ class FoundDatabase:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """All of one moment. What has a name that is not UTF-8 is left out: nobody could say it."""
+    """All roles and databases at one moment. Those with names that are not UTF-8 are left out,
+    since the API cannot name them."""
 
     mark: str
     roles: Sequence[FoundRole]
@@ -91,9 +93,11 @@ class Found:
 
 
 def placeholder_of(verifier: str) -> str | None:
-    """What stands in the catalog for a verifier in the row; None for none. It tells by its salt
-    which: whoever has just read both knows whether the row is as old as the catalog. The verifier's
-    own salt is secret, so that nobody could try passwords on it."""
+    """The placeholder in the catalog for a role's verifier in its row; None if it has none.
+
+    The placeholder's salt is a digest of the verifier. So by reading both, one can tell whether the
+    catalog has the row's current verifier. The verifier includes a secret salt, so the digest
+    cannot be used to test guessed passwords."""
     if not verifier:
         return None
     salt = base64.b64encode(hashlib.sha256(verifier.encode()).digest()[:16]).decode()
@@ -105,12 +109,12 @@ def is_placeholder(password: str | None) -> bool:
 
 
 def is_verifier(password: str) -> bool:
-    """Whether a password of the catalog is one that a client can be asked for by SCRAM."""
+    """True if a client can authenticate by SCRAM with this password of the catalog."""
     return _VERIFIER.fullmatch(password) is not None
 
 
 def read_mark(connection: Session) -> str:
-    """See MARK. Raises psycopg.Error."""
+    """The current value of MARK. Raises psycopg.Error."""
     (mark,) = values_of(connection.execute(MARK).fetchone(), str)
     return str(mark)
 
@@ -132,8 +136,8 @@ def read_catalog(connection: Session) -> Found:
 def replace_password(
     connection: Session, oid: int, seen: str | None, replacement: str | None
 ) -> None:
-    """Give the role `replacement` for its password, unless SQL has set another than `seen` since
-    that was read. Raises psycopg.Error."""
+    """Set the role's password to `replacement`, unless SQL has set another one since `seen` was
+    read. Raises psycopg.Error."""
     connection.execute(
         "UPDATE pg_authid SET rolpassword = %s"
         " WHERE oid = %s AND rolpassword IS NOT DISTINCT FROM %s",
@@ -142,7 +146,7 @@ def replace_password(
 
 
 def end_sessions_without_login(connection: Session) -> None:
-    """End the sessions of roles that are gone, or may not log in any more. A pooler keeps some
+    """End the sessions of roles that are gone or may no longer log in. A pooler keeps sessions
     open, and would give them to a new role of the same name. Raises psycopg.Error."""
     _end_sessions(connection, _WITHOUT_LOGIN)
 
@@ -153,13 +157,13 @@ def end_sessions_begun_before(connection: Session, role: str, moment: datetime) 
 
 
 def end_clients(connection: Session) -> None:
-    """End every session but the platform's: nobody changes anything after this. Raises
+    """End every session but the platform's, so that no client changes anything after this. Raises
     psycopg.Error."""
     _end_sessions(connection, _CLIENTS)
 
 
 def _end_sessions(connection: Session, statement: LiteralString, *values: object) -> None:
-    """Tell those that the statement names to end, until there are none, or it takes too long."""
+    """Terminate the sessions that `statement` selects, until none is left or time is up."""
     deadline = time.monotonic() + _END_WITHIN
     while connection.execute(statement, values).fetchall() and time.monotonic() < deadline:
         time.sleep(0.005)
@@ -178,8 +182,8 @@ def _database(row: tuple[object, ...]) -> FoundDatabase:
 
 
 def _moment(epoch: object) -> datetime | None:
-    """Postgres's times reach further than ours, and to infinity; one that far is never, or long
-    ago. What is no number is never."""
+    """The moment of seconds since the epoch. Postgres's range exceeds Python's: None for infinity
+    and for times after Python's last, the epoch for times before it. None if it is no float."""
     if not isinstance(epoch, float) or not epoch < datetime.max.replace(tzinfo=UTC).timestamp() - 1:
         return None
     return datetime.fromtimestamp(max(epoch, 0.0), UTC)

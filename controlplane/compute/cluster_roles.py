@@ -1,8 +1,8 @@
-"""The roles of a cluster, with what Postgres keeps of them beside the databases: read from one
-compute and made in a fresh one.
+"""Reads the roles of a cluster, and what Postgres keeps for them outside the databases, from one
+compute, and makes them in a fresh one.
 
-By name and value, never as a script: nothing that a stranger has called a role, or set for one,
-is read as a statement. What only the owner of a cluster can be, a superuser, nobody becomes.
+Names and values are passed as such, never as a script: a role's name, or a value set for a role, is
+untrusted and must not be read as a statement. No role becomes a superuser.
 """
 
 from collections.abc import Sequence
@@ -15,13 +15,13 @@ from psycopg import sql
 
 from controlplane.compute.session import Session, session
 
-# Below it are Postgres's own.
+# Roles with a lower oid are Postgres's own.
 ROLES = """
 SELECT rolname, rolinherit, rolcreaterole, rolcreatedb, rolcanlogin, rolreplication, rolbypassrls,
     rolconnlimit, rolvaliduntil::text, rolpassword, shobj_description(oid, 'pg_authid')
 FROM pg_authid WHERE oid >= 16384 ORDER BY oid
 """
-# The last two are known since Postgres 16.
+# The last two columns exist since Postgres 16; they are NULL before.
 MEMBERS = """
 SELECT role.rolname, member.rolname, grantor.rolname, one.admin_option,
     (to_jsonb(one)->>'inherit_option')::boolean, (to_jsonb(one)->>'set_option')::boolean
@@ -36,7 +36,7 @@ SELECT rolname, unnest(setconfig) FROM pg_db_role_setting
 JOIN pg_authid ON pg_authid.oid = setrole
 WHERE setdatabase = 0 AND setrole >= 16384
 """
-# Settings whose value is a list of names, each quoted in it where it needs to be.
+# Settings whose value is a list of names, each quoted if it needs to be.
 LISTS = frozenset(
     {"local_preload_libraries", "search_path", "session_preload_libraries", "temp_tablespaces"}
 )
@@ -49,7 +49,7 @@ Row = tuple[object, ...]
 
 @dataclass(frozen=True)
 class ClusterRoles:
-    """Rows as the queries above have them."""
+    """Rows as the queries above return them."""
 
     roles: Sequence[Row]
     members: Sequence[Row]
@@ -57,7 +57,7 @@ class ClusterRoles:
 
 
 def read_roles(socket_dir: Path) -> ClusterRoles:
-    """Raises psycopg.Error, UnicodeError for a name that is not UTF-8."""
+    """Raises psycopg.Error, or UnicodeError for a name that is not UTF-8."""
     with session(socket_dir) as connection:
         return ClusterRoles(
             roles=connection.execute(ROLES).fetchall(),
@@ -67,7 +67,7 @@ def read_roles(socket_dir: Path) -> ClusterRoles:
 
 
 def make_roles(socket_dir: Path, found: ClusterRoles) -> None:
-    """Have the fresh cluster know them, too. Raises psycopg.Error."""
+    """Make the roles in the fresh cluster. Raises psycopg.Error."""
     with session(socket_dir) as connection:
         for role in found.roles:
             _make_role(connection, role)
@@ -96,8 +96,9 @@ def _make_role(connection: Session, role: Row) -> None:
 
 
 def _grant_all(connection: Session, members: list[Row]) -> None:
-    """Grant every membership by whoever had granted it, which takes that they may by then: one
-    after the other, for as long as any can be. Raises psycopg.Error of one that cannot."""
+    """Grant every membership as its original grantor. A grantor may first need a membership itself,
+    so refused grants are retried after others succeeded. Raises psycopg.Error if none of the
+    remaining grants is possible."""
     while members:
         put_off, refusal = [], None
         for member in members:
@@ -127,13 +128,13 @@ def _grant(member: Row) -> sql.Composed:
 
 def _set(connection: Session, role: str, setting: str) -> None:
     name, _, value = setting.partition("=")
-    # With dots it is an extension's, and its parts are names of their own.
+    # A name with dots is an extension's setting; each part is an identifier.
     parts = [sql.Identifier(role), sql.Identifier(*name.split("."))]
     if name not in LISTS:
         statement = sql.SQL("ALTER ROLE {} SET {} TO {}")
         connection.execute(statement.format(*parts, sql.Literal(value)))
         return
-    # As one literal it would be a list of one name.
+    # As one literal, the value would be a list of a single name.
     try:
         connection.execute("SELECT pg_catalog.set_config(%s, %s, false)", [name, value])
         connection.execute(sql.SQL("ALTER ROLE {} SET {} FROM CURRENT").format(*parts))

@@ -1,7 +1,7 @@
 """A compute: the Postgres process that serves an endpoint on its branch.
 
-What the actions call. Every function may be called again after a crash at any point and
-then ends in the same state. Callers hold the branch's lock (`lock_branches`).
+The operations' actions call these functions. Each may be called again after a crash at any point
+and then ends in the same state. Callers hold the branch's lock (`lock_branches`).
 """
 
 import logging
@@ -53,15 +53,16 @@ from controlplane.compute.steps import step
 
 log = logging.getLogger(__name__)
 
-# Seconds without any pooled client's letting go of a pooler until it is stopped all the same.
+# Seconds in which no pooled client has left; then the pooler is stopped anyway.
 STILL_LEAVING = 1.0
 ENDPOINT_ID = re.compile("ep-[a-z0-9-]+")
-# What a branch without an endpoint runs for while the platform reads it: the branch's id follows.
+# Followed by the branch's id, it stands for an endpoint while the platform reads a branch without
+# one.
 READER = "ep-r-"
 
 
 class OtherMajorVersion(Exception):
-    """The branch's data is of a Postgres that this host does not have; the message says so."""
+    """The branch's data belongs to another major version of Postgres; the message says which."""
 
 
 class ConfigurationRefused(Exception):
@@ -69,12 +70,12 @@ class ConfigurationRefused(Exception):
 
 
 def reader_of(branch_id: str) -> str:
-    """What a compute that the platform alone uses runs for, in the place of an endpoint."""
+    """The name in place of an endpoint's id for a compute that only the platform uses."""
     return READER + branch_id
 
 
 def start(spec: ComputeSpec) -> None:
-    """Have the branch's Postgres run for the endpoint, ready for connections.
+    """Make the branch's Postgres run for the endpoint, ready for connections.
 
     Raises branch_data.NoSuchBranchData, process.StartFailed, ConfigurationRefused,
     OtherMajorVersion, outbound.OutboundNotBlocked.
@@ -91,7 +92,7 @@ def start(spec: ComputeSpec) -> None:
     try:
         _launch(spec)
     except StartFailed as error:
-        # Only now, as it costs time: is it the settings that Postgres minds?
+        # Only checked now, as the check costs time: did Postgres refuse the settings?
         if complaint := check_configuration(data, config):
             raise ConfigurationRefused(complaint) from error
         raise
@@ -99,7 +100,7 @@ def start(spec: ComputeSpec) -> None:
 
 
 def refuse_other_major(data: Path) -> None:
-    """Raises OtherMajorVersion where our programs cannot work on the data."""
+    """Raise OtherMajorVersion if our programs cannot work on the data."""
     if major := other_major_of(data):
         raise OtherMajorVersion(
             f"the branch's data is of Postgres {major}, and this host runs {postgres_version()}: "
@@ -108,7 +109,7 @@ def refuse_other_major(data: Path) -> None:
 
 
 def stop(branch_id: str) -> None:
-    """End whatever works in the branch's directory. Its clients see 57P01.
+    """End all processes that work in the branch's directory. Clients get SQLSTATE 57P01.
 
     Raises process.StopFailed, patience.OutOfPatience.
     """
@@ -123,37 +124,37 @@ def stop(branch_id: str) -> None:
 
 
 def let_clients_go(endpoint_id: str) -> None:
-    """What comes before all else that ends a compute. The pooler may need its connections into the
-    compute until its clients have left."""
+    """The first part of every end of a compute: let the pooled clients go, then shut the door. The
+    pooler may need new connections into the compute until its clients have left."""
     let_pooled_clients_go(endpoint_id)
     shut_door(endpoint_id)
 
 
 def shut_door(endpoint_id: str) -> None:
-    """Have no client make a connection into the compute any more, but wait for its next start."""
+    """Refuse new client connections into the compute; the clients wait for its next start."""
     door.shut(socket_dir(endpoint_id))
 
 
 def let_clients_in(endpoint_id: str) -> None:
-    """Where the compute goes on after all."""
+    """Open the doors of the compute and the pooler again, because the compute keeps running."""
     door.open_again(socket_dir(endpoint_id))
     open_again(socket_dir(endpoint_id))
 
 
 def let_pooled_clients_go(endpoint_id: str) -> bool:
-    """Let no pooled client in any more, and wait for those of the endpoint's to be with the proxies
-    alone, which let go of the pooler wherever nothing of a client's is left there, once they hear
-    that the compute is to stop. False where it lasts too long: one is in a transaction, or a
-    proxy hangs."""
+    """Refuse new pooled clients, and wait until no proxy has a connection to the endpoint's pooler.
+    Once told that the compute will stop, a proxy closes each connection on which its client has
+    nothing under way. False if that takes too long: a client is in a transaction, or a proxy
+    hangs."""
     shut(socket_dir(endpoint_id))
     return wait_until_left(socket_dir(endpoint_id), still=STILL_LEAVING)
 
 
 def remove(branch_id: str) -> None:
-    """End whatever works on the branch or runs under its account, and remove all that it has on
-    this host.
+    """End all processes that work on the branch or run under its account, and remove all that the
+    branch has on this host.
 
-    Raises as `stop` does.
+    Raises what `stop` raises.
     """
     stop(branch_id)
     end_account_of(branch_dir(branch_id))
@@ -162,16 +163,16 @@ def remove(branch_id: str) -> None:
 
 
 def forget_endpoint(endpoint_id: str) -> None:
-    """Remove what an endpoint's compute leaves beside the branch, once it has ended. The directory
-    goes last: as long as it is there, whoever looks for leftovers comes back."""
+    """Remove what an endpoint's compute leaves outside the branch, once it has ended. The socket
+    directory goes last: as long as it exists, the rounds look for leftovers again."""
     if forget_limits(endpoint_id):
         remove_tree(socket_dir(endpoint_id))
 
 
 def reconfigure(spec: ComputeSpec) -> None:
-    """Bring the endpoint's compute to `spec`, without a restart where Postgres allows it.
+    """Make the endpoint's compute match `spec`, without a restart if Postgres allows that.
 
-    Where Postgres refuses, the compute goes on (or comes up again) as it was. Raises
+    If Postgres refuses, the compute keeps running, or starts again, as it was. Raises
     ConfigurationRefused with Postgres's words, and what `start` raises.
     """
     if running_endpoint(spec.branch_id) != spec.endpoint_id:
@@ -182,7 +183,7 @@ def reconfigure(spec: ComputeSpec) -> None:
         proposed = _write_configuration(spec, "proposed.conf")
         if complaint := check_configuration(data, proposed):
             raise ConfigurationRefused(complaint)
-        # A copy: were it a rename, a crash right after it would leave no configuration at all.
+        # A copy: after a rename, a crash would leave no configuration at all.
         previous = branch_data.write_for(spec.branch_id, "previous.conf", current.read_text())
         proposed.replace(current)
         reload_postgres(data)
@@ -200,21 +201,21 @@ def reconfigure(spec: ComputeSpec) -> None:
 
 
 def running_endpoint(branch_id: str) -> str | None:
-    """The id of the endpoint that the Postgres of this branch runs for, if one runs."""
+    """The id of the endpoint that this branch's Postgres runs for; None if none runs."""
     found = socket_dir_of(data_dir(branch_id))
     return found.name if found and ENDPOINT_ID.fullmatch(found.name) else None
 
 
 def open_life(branch_id: str, endpoint_id: str) -> int | None:
-    """See `process.open_postmaster`, of the branch's Postgres that runs for the endpoint."""
+    """`process.open_postmaster` for the branch's Postgres, if it runs for the endpoint; or None."""
     if running_endpoint(branch_id) != endpoint_id:
         return None
     return open_postmaster(data_dir(branch_id))
 
 
 def running_branches() -> dict[str, str | None]:
-    """Every branch of this host on which any process works, and the endpoint that its Postgres
-    runs for; None where all that works is what a dead Postgres, or a start, has left."""
+    """Every branch of this host on which a process works, and the endpoint that its Postgres runs
+    for: None if only a start, or the leftovers of a dead Postgres, work there."""
     found: dict[str, str | None] = dict.fromkeys(leased_branches())
     for directory in (Path(settings.STATE_DIR) / "branches").glob("br-*"):
         if endpoint_id := running_endpoint(directory.name):
@@ -223,15 +224,15 @@ def running_branches() -> dict[str, str | None]:
 
 
 def endpoints_with_sockets() -> set[str]:
-    """The endpoints of which something is left on this host, whether they run or not."""
+    """The endpoints with a socket directory on this host, whether they run or not."""
     return {directory.name for directory in Path(settings.SOCKET_DIR).glob("ep-*")}
 
 
 def _launch(spec: ComputeSpec) -> None:
-    """Start the branch's Postgres with the configuration that stands there."""
+    """Start the branch's Postgres with its present configuration file."""
     data = data_dir(spec.branch_id)
     clear_stale_pid_file(data, sockets=_make_socket_dir(spec))
-    # What a compute that died has left where it has no account of its own.
+    # Left by a compute that died. Without an account of its own, only the group finds it.
     end_group(spec.endpoint_id)
     hold_compute(spec.branch_id, closed=spec.blocks_outbound)
     with turns.starts.taken(), lease(spec.branch_id) as inherited:
@@ -246,14 +247,14 @@ def _launch(spec: ComputeSpec) -> None:
             )
         except BaseException:
             end_started(spec.branch_id, spec.endpoint_id)
-            # The endpoint may be deleted by now, with the directory that would lead to its group.
+            # The endpoint may be deleted by now, and its directory is what leads to its group.
             forget_limits(spec.endpoint_id)
             raise
 
 
 def end_started(branch_id: str, group: str) -> bool:
-    """End all that a compute of the branch has started, by the control group that it ran in, or
-    else by its account; whether by the group. Raises StopFailed."""
+    """End all that a compute of the branch has started: by its control group, or else by its
+    account. True if it was by the group. Raises StopFailed."""
     if end_group(group):
         return True
     end_account_of(branch_dir(branch_id))
@@ -261,15 +262,15 @@ def end_started(branch_id: str, group: str) -> bool:
 
 
 def _end_leftovers(branch_id: str, endpoint_id: str | None) -> None:
-    """End what is left of the branch's compute once its Postgres has ended: all that it has
-    started, what a killed one has left, and starts that got nowhere.
+    """End what is left of the branch's compute after its Postgres ended: all that it has started,
+    and what killed computes and failed starts left.
 
-    There is nothing where no Postgres ran for an endpoint, the lease is free and no file speaks of
-    one: then this is quick.
+    Nothing is left, and this is quick, if no Postgres ran for an endpoint, the lease is free and
+    there is no postmaster.pid.
     """
     in_group = endpoint_id is not None and end_started(branch_id, endpoint_id)
     has_file = os.path.lexists(data_dir(branch_id) / "postmaster.pid")
-    # What was killed in its group may still be about to end.
+    # Processes that were killed by their group may still be about to end.
     if has_file or (not wait_for_lease(branch_id) if in_group else is_leased(branch_id)):
         end_processes_in(branch_dir(branch_id))
         clear_stale_pid_file(data_dir(branch_id))
@@ -280,10 +281,10 @@ def _end_leftovers(branch_id: str, endpoint_id: str | None) -> None:
 
 
 def _needs_restart(spec: ComputeSpec) -> bool:
-    """Whether a setting that was just reloaded waits for a restart.
+    """True if a setting that was just reloaded takes effect only after a restart.
 
-    The reload is a signal; a fresh connection is served only after the postmaster has
-    taken it in, and its backend starts from the reloaded settings.
+    The reload is a signal. The postmaster handles it before it serves a new connection, so the new
+    session's backend starts with the reloaded settings.
     """
     with session(socket_dir(spec.endpoint_id)) as connection:
         row = connection.execute(
@@ -303,8 +304,8 @@ def _write_configuration(spec: ComputeSpec, name: str) -> Path:
 
 
 def _make_socket_dir(spec: ComputeSpec) -> Path:
-    """Where the compute listens: its account's alone. The account is another one after a
-    reassignment."""
+    """Make the directory in which the compute listens, for its account only. If the branch has got
+    another account since, the directory is made anew."""
     account = account_of(branch_dir(spec.branch_id))
     place = socket_dir(spec.endpoint_id)
     if place.exists() and place.lstat().st_uid != account.uid:

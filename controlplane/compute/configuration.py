@@ -1,4 +1,4 @@
-"""A compute's postgresql.conf: sized by its compute units, with the user's own settings."""
+"""A compute's postgresql.conf: sized by its compute units, with its owner's own settings."""
 
 import re
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from pathlib import Path
 
 MEGABYTES_PER_CU = 4096
 RESERVED_CONNECTIONS = 7
-# Of the account that owns the cluster; no client can be it.
+# The role that owns the cluster; no client can log in as it.
 PLATFORM_ROLE = "perch_platform"
 
 SETTING_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*(\.[A-Za-z_][A-Za-z0-9_$]*)*")
@@ -15,29 +15,29 @@ SETTING_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*(\.[A-Za-z_][A-Za-z0-9_$]*)*"
 
 @dataclass(frozen=True)
 class ComputeSpec:
-    """What a compute is to be: an endpoint on a branch, and its configuration."""
+    """What a compute should be: an endpoint on a branch, and its configuration."""
 
     endpoint_id: str
     branch_id: str
     min_cu: float
     max_cu: float
-    # What may be set, and only that: see `postgres_settings`.
+    # Only settings that an owner may set: see `postgres_settings`.
     pg_settings: Mapping[str, str] = field(default_factory=dict)
-    # Of `pooler_settings.ALLOWED`.
+    # Only settings in `pooler_settings.ALLOWED`.
     pgbouncer_settings: Mapping[str, str] = field(default_factory=dict)
-    # Whether the log holds what logical replication needs.
+    # True if the write-ahead log has to hold what logical replication needs.
     logical_replication: bool = False
-    # Whether transactions that do not say otherwise may only read.
+    # True if transactions are read-only unless they say otherwise.
     read_only: bool = False
-    # Whether it may connect to nowhere: see `outbound`.
+    # True if the compute may connect to no address: see `outbound`.
     blocks_outbound: bool = False
-    # Bytes that the account's plan allows a branch; None for any number.
+    # Bytes that the account's plan allows for a branch; None for no limit.
     storage_limit: int | None = None
 
 
 @dataclass(frozen=True)
 class ExtensionPaths:
-    """Where Postgres finds extensions that the platform offers, beside its own, and the library
+    """Where Postgres finds the extensions that the platform offers beside its own, and the library
     that it loads at its start; "" for none."""
 
     control_path: str = ""
@@ -47,7 +47,7 @@ class ExtensionPaths:
 def render_configuration(
     spec: ComputeSpec, *, socket_dir: Path, hba_file: Path, extensions: ExtensionPaths
 ) -> str:
-    """The text of postgresql.conf. Later lines win, so the reserved ones stand last."""
+    """The text of postgresql.conf. Later lines win, so the reserved settings come last."""
     reserved = {
         "listen_addresses": "",
         "port": "5432",
@@ -56,7 +56,7 @@ def render_configuration(
         "hba_file": str(hba_file),
         "cluster_name": spec.endpoint_id,
         "wal_level": "logical" if spec.logical_replication else "replica",
-        # A subscriber that stays away must not fill the disk: past this its slot is lost.
+        # An absent subscriber must not fill the disk: past this much log, its slot is lost.
         "max_slot_wal_keep_size": f"{bounded(2 << 30, spec.storage_limit) >> 20}MB",
         "ssl": "off",
         "logging_collector": "off",
@@ -64,14 +64,14 @@ def render_configuration(
         "allow_alter_system": "off",
         "archive_mode": "off",
         "restart_after_crash": "on",
-        # The platform's own: its sessions get in when users' have taken all the others.
+        # For the platform's own sessions, when clients have taken all other connections.
         "superuser_reserved_connections": str(RESERVED_CONNECTIONS),
     }
     if extensions.control_path:
         reserved["extension_control_path"] = extensions.control_path
     if extensions.preloaded:
         reserved["shared_preload_libraries"] = extensions.preloaded
-        # A few megabytes, whatever is run; and no statement that may hold a password.
+        # Bounds its memory to a few megabytes. Utility statements may hold a password.
         reserved["pg_stat_statements.max"] = "2000"
         reserved["pg_stat_statements.track_utility"] = "off"
     if spec.read_only:
@@ -84,8 +84,8 @@ def render_configuration(
 
 
 def default_settings(*, min_cu: float, max_cu: float, storage: int | None = None) -> dict[str, str]:
-    """What an endpoint of that size has where its owner says nothing else; `storage` is in bytes,
-    what the plan allows a branch."""
+    """The settings of an endpoint of that size if its owner sets nothing else. `storage` is how
+    many bytes the plan allows for a branch; None for no limit."""
     memory = min_cu * MEGABYTES_PER_CU
     return {
         "shared_buffers": f"{max(16, round(memory / 8))}MB",
@@ -106,18 +106,18 @@ def default_settings(*, min_cu: float, max_cu: float, storage: int | None = None
 
 
 def most_temporary(max_cu: float) -> int:
-    """Bytes of temporary files that one session may have, where the plan does not allow less:
-    enough to sort, or index, a large table."""
+    """Bytes of temporary files that one session may have, unless the plan allows less: enough to
+    sort, or index, a large table."""
     return max(4, round(16 * max_cu)) << 30
 
 
 def bounded(size: int, storage: int | None) -> int:
-    """In bytes: no more than a plan allows a branch to store."""
+    """`size`, but no more than `storage`, the bytes that the plan allows for a branch."""
     return size if storage is None else min(size, storage)
 
 
 def max_connections(max_cu: float) -> int:
-    """As published for this API's compute sizes: 112 at 0.25, 450 at 1, at most 4000."""
+    """As Neon publishes for its compute sizes: 112 at 0.25, 450 at 1, at most 4000."""
     return min(4000, round(450 * max_cu)) if max_cu != 0.25 else 112
 
 

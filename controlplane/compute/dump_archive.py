@@ -1,13 +1,14 @@
-"""Takes the functions' bodies out of an archive of pg_dump's custom format that holds no rows.
+"""Removes the functions' bodies from an archive of pg_dump's custom format that holds no rows.
 
-Postgres calls immutable functions while it restores what depends on them: generated columns,
-partition keys, index expressions. `without_bodies` gives each function a body that does nothing;
-`functions_alone` holds the statements that put the true bodies in place once all else is restored.
+While Postgres restores objects that depend on immutable functions (generated columns, partition
+keys, index expressions), it calls these functions. `without_bodies` gives each function a body that
+does nothing. `functions_alone` holds the statements that create the true bodies once everything
+else is restored.
 
 The format is that of PostgreSQL's pg_backup_archiver.c and pg_backup_custom.c, versions 1.14
 (PostgreSQL 12) to 1.16 (PostgreSQL 18): a header, then a table of contents with an entry for each
-object. An integer has a sign byte before its bytes, the lowest first. A string has its length in
-bytes before it, -1 for none.
+object. An integer is a sign byte and then its bytes, lowest first. A string is its length in bytes
+(an integer, -1 for no string) and then its bytes.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,21 +16,21 @@ from dataclasses import dataclass
 
 VERSIONS = ((1, 14), (1, 15), (1, 16))
 CUSTOM_FORMAT = 1
-# Integers of the moment when the archive was made: second, minute, hour, day, month, year, and
-# whether summer time was in force.
+# The number of integers that say when the archive was made: second, minute, hour, day, month, year,
+# and whether daylight saving time was in force.
 MOMENT = 7
 FUNCTIONS = (b"FUNCTION", b"PROCEDURE")
-# Settings of the session that restores, which every archive needs.
+# Settings of the session that restores; every archive needs them.
 SETTINGS = (b"ENCODING", b"STDSTRINGS", b"SEARCHPATH")
 
 
 class ArchiveUnreadable(Exception):
-    """The archive is of no version that is known here, or it is cut short."""
+    """The archive has an unknown version or unexpected content, or it is truncated."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """An object in the table of contents: its statement, and the bytes on both sides of that."""
+    """An object in the table of contents: its statement, and the bytes before and after it."""
 
     oid: int
     kind: bytes
@@ -43,7 +44,7 @@ class Entry:
 
 
 class Archive:
-    """An archive with its table of contents read. Raises ArchiveUnreadable."""
+    """An archive whose table of contents has been read. Raises ArchiveUnreadable."""
 
     def __init__(self, content: bytes) -> None:
         self._reader = reader = _Reader(content)
@@ -54,14 +55,15 @@ class Archive:
 
     def without_bodies(self, stand_ins: Mapping[int, bytes]) -> bytes:
         """The archive with each function's definition replaced by the statement that `stand_ins`
-        has for its oid. Raises KeyError for a function that `stand_ins` lacks."""
+        has for its oid. Raises KeyError if `stand_ins` lacks a function."""
         return self._written(
             (entry, stand_ins[entry.oid] if entry.is_function else entry.definition)
             for entry in self._entries
         )
 
     def functions_alone(self) -> bytes:
-        """An archive of the functions alone, each created or replaced. Raises ArchiveUnreadable."""
+        """An archive of the functions alone, each by CREATE OR REPLACE. Raises
+        ArchiveUnreadable."""
         return self._written(
             (entry, _replacing(entry.definition) if entry.is_function else entry.definition)
             for entry in self._entries
@@ -84,7 +86,7 @@ def _replacing(definition: bytes) -> bytes:
 
 
 class _Reader:
-    """Reads on from `at`, in bytes."""
+    """Reads the archive's content; `at` is the offset of the next byte."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
@@ -93,7 +95,7 @@ class _Reader:
         self._integer_size = self._offset_size = 0
 
     def skip_header(self) -> None:
-        """Read all before the number of entries."""
+        """Skip everything before the number of entries."""
         if self._take(5) != b"PGDMP":
             raise ArchiveUnreadable("it is no archive of pg_dump's")
         major, minor, _revision, self._integer_size, self._offset_size, form = self._take(6)
@@ -101,34 +103,34 @@ class _Reader:
         if self._version not in VERSIONS or form != CUSTOM_FORMAT:
             raise ArchiveUnreadable(f"it is of version {major}.{minor}, format {form}")
         if self._version >= (1, 15):
-            self._take(1)  # the method of compression
+            self._take(1)  # compression method
         else:
             self.integer()
         for _ in range(MOMENT):
             self.integer()
-        for _ in range(3):  # database, version of the server, version of pg_dump
+        for _ in range(3):  # database, server version, pg_dump version
             self._string()
 
     def entry(self) -> Entry:
         begin = self.at
-        self.integer()  # its number in the archive
+        self.integer()  # its id in the archive
         if self.integer():
             raise ArchiveUnreadable("it holds rows")
-        self._string()  # the oid of the catalog that has the object
+        self._string()  # the oid of the catalog table that has the object
         oid, _tag, kind = (self._string() for _ in range(3))
         self.integer()  # section
         before = self._content[begin : self.at]
         definition = self._string()
         begin = self.at
-        for _ in range(5):  # how it is dropped and copied; schema, tablespace, access method
+        for _ in range(5):  # drop and copy statements; schema, tablespace, access method
             self._string()
         if self._version >= (1, 16):
             self.integer()  # the kind of relation
         for _ in range(2):  # owner, whether its rows have oids
             self._string()
-        while self._string():  # the numbers of what it depends on
+        while self._string():  # the ids of the entries that it depends on
             pass
-        self._take(1 + self._offset_size)  # where its rows are
+        self._take(1 + self._offset_size)  # the offset of its rows
         return Entry(int(oid), kind, before, definition, self._content[begin : self.at])
 
     def integer(self) -> int:
@@ -140,7 +142,7 @@ class _Reader:
         return b"\0" + number.to_bytes(self._integer_size, "little")
 
     def _string(self) -> bytes:
-        """b"" for none, too."""
+        """The next string; b"" also for no string."""
         return self._take(max(0, self.integer()))
 
     def _take(self, count: int) -> bytes:

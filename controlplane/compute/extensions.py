@@ -1,9 +1,10 @@
-"""Which extensions the owner of a database may create, beyond those that Postgres itself trusts.
+"""The extensions that the owner of a database may create, beyond those that Postgres itself trusts.
 
-`CREATE EXTENSION` by somebody who is no superuser needs `trusted = true` in the extension's control
-file. So computes look into a directory of the platform's first (`extension_control_path`, since
-Postgres 18), which holds copies of what is in OFFERED, trusted and with the rights that their users
-need. A Postgres before 18 offers what it trusts by itself. The reasons are in docs/extensions.md.
+For a user who is no superuser, `CREATE EXTENSION` needs `trusted = true` in the extension's control
+file. So computes look first in a directory of the platform (`extension_control_path`, since
+Postgres 18). It holds copies of the extensions in OFFERED, marked as trusted and with the grants
+that their users need. With a Postgres before 18, only what it trusts itself is offered. The reasons
+are in docs/extensions.md.
 """
 
 import functools
@@ -21,11 +22,11 @@ from controlplane.compute.catalog import GROUP
 from controlplane.compute.configuration import ExtensionPaths
 from controlplane.compute.filesystem import lock_branches, remove_tree, sync_tree
 
-# Since this major version there is a path to look for extensions in.
+# The first major version that has `extension_control_path`.
 HAS_PATH = 18
 PRELOADED = "pg_stat_statements"
-# What its owner's role needs and the extension's own script gives to superusers alone. Static
-# statements on purpose: a query here would run as a superuser, in the owner's schema.
+# Grants that the owner's role needs and that the extension's own script gives to superusers alone.
+# These must be static statements: a query would run as a superuser, in the owner's schema.
 OFFERED: dict[str, tuple[str, ...]] = {
     "amcheck": (
         "GRANT EXECUTE ON FUNCTION bt_index_check(regclass) TO {group}",
@@ -50,8 +51,8 @@ OFFERED: dict[str, tuple[str, ...]] = {
     "pgstattuple": (),
     "vector": (),
 }
-# They connect to other servers, as the compute's account: only where no other compute has that
-# account could none of the sockets on the host be opened by it.
+# Extensions that connect to other servers, as the compute's account. They are offered only if each
+# compute has its own account: a shared account could open the other computes' sockets.
 REACHING_OUT: dict[str, tuple[str, ...]] = {
     "dblink": ("GRANT USAGE ON FOREIGN DATA WRAPPER dblink_fdw TO {group}",),
     "postgres_fdw": ("GRANT USAGE ON FOREIGN DATA WRAPPER postgres_fdw TO {group}",),
@@ -60,7 +61,7 @@ REACHING_OUT: dict[str, tuple[str, ...]] = {
 
 @functools.cache
 def offered_extensions() -> ExtensionPaths:
-    """Of this host's Postgres; their files are made by the first caller."""
+    """The paths of the offered extensions on this host; the first caller makes their files."""
     system = _system_directory()
     if system is None or int(postgres_version().split(".")[0]) < HAS_PATH:
         return ExtensionPaths()
@@ -75,7 +76,7 @@ def offered_extensions() -> ExtensionPaths:
 
 
 def _make(system: Path, offered: dict[str, tuple[str, ...]]) -> Path:
-    """The directory with the copies; another one for whatever would be in it."""
+    """Make the directory with the copies. Its name depends on the version and the content."""
     told = repr(sorted(offered.items())) + GROUP
     name = f"{postgres_version()}-{hashlib.sha256(told.encode()).hexdigest()[:12]}"
     place: Path = settings.STATE_DIR / "extensions" / name
@@ -87,7 +88,7 @@ def _make(system: Path, offered: dict[str, tuple[str, ...]]) -> Path:
         place.parent.mkdir(mode=0o755, exist_ok=True)
         staging = place.with_name(f".{name}")
         remove_tree(staging)
-        # Postgres looks for them below a directory of this name.
+        # Postgres looks for control files below a directory of this name.
         (staging / "extension").mkdir(parents=True)
         for extension, grants in offered.items():
             _copy(system, staging / "extension", extension, grants)
@@ -99,7 +100,7 @@ def _make(system: Path, offered: dict[str, tuple[str, ...]]) -> Path:
 
 
 def _copy(system: Path, target: Path, extension: str, grants: tuple[str, ...]) -> None:
-    """The extension's files, trusted, and with what its last script is to grant."""
+    """Copy the extension's files, mark it as trusted and append the grants to its last script."""
     control = (system / f"{extension}.control").read_text()
     version = re.search(r"^default_version\s*=\s*'([^']+)'", control, re.MULTILINE)
     (target / f"{extension}.control").write_text(f"{control.rstrip()}\ntrusted = true\n")
@@ -111,7 +112,7 @@ def _copy(system: Path, target: Path, extension: str, grants: tuple[str, ...]) -
 
 
 def _system_directory() -> Path | None:
-    """Where Postgres's own control files lie."""
+    """The directory of Postgres's own control files."""
     major = postgres_version().split(".")[0]
     root = postgres_bin().parent
     for share in (

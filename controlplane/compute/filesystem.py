@@ -1,5 +1,5 @@
-"""Locks and flushes directories that no stranger can write to, and removes also those that one
-can. What strangers own is read through `tree`."""
+"""Locks and flushes directories that no untrusted account can write to, and removes directories
+whether or not one can. `tree` reads what untrusted accounts own."""
 
 import errno
 import fcntl
@@ -15,21 +15,21 @@ from django.conf import settings
 from controlplane.compute.patience import heed_cancel, remaining
 from controlplane.compute.tree import open_directory
 
-# Times that a directory is gone through until it is empty. Some filesystems pass over entries while
-# others are removed, and whoever still works there may add some.
+# How often a directory is gone through until it is empty. Some filesystems skip entries while
+# others are removed, and a process that still works there may add some.
 MOST_PASSES = 5
 
 
 class LockTimeout(Exception):
-    """Somebody else holds the branch's lock."""
+    """Another thread or process holds the branch's lock."""
 
 
 def sync_tree(path: Path) -> None:
-    """Bring everything below `path` to the disk, so that it outlives a power cut.
+    """Flush everything below `path` to the disk, so that it survives a power cut.
 
-    First every file's pages are set on their way, then each is waited for: three times as
-    fast as one by one, and unlike syncfs it waits for nobody else's pages. Raises
-    patience.Cancelled.
+    First the writing of every file's pages is started, then each file is waited for. This is three
+    times as fast as one file at a time, and unlike syncfs it does not wait for other programs'
+    pages. Raises patience.Cancelled.
     """
     directories = [directory for directory, _, _ in os.walk(path)]
     entries = (entry for directory in directories for entry in os.scandir(directory))
@@ -48,12 +48,11 @@ def sync_tree(path: Path) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove the directory `path` and all below it; no harm if it, or some of it, is gone.
+    """Remove the directory `path` and all below it; no error if it, or some of it, is gone.
 
-    What lies below may be a stranger's: a tree as deep as the disk has room for, or one in which
-    something is moved meanwhile. So nothing is opened by a path or through a link, and nothing is
-    done by recursion: what a subdirectory holds of directories is moved up to `path` first. Raises
-    OSError.
+    The content is untrusted: the tree may be as deep as the disk has room for, or processes may
+    move entries meanwhile. So nothing is opened by a path or through a link, and there is no
+    recursion: directories inside a subdirectory are first moved up to `path`. Raises OSError.
     """
     try:
         for _ in range(MOST_PASSES):
@@ -73,12 +72,13 @@ def _empty(top: int) -> None:
         with suppress(FileNotFoundError):
             with open_directory(name, within=top) as directory:
                 waiting += _clear(directory, top)
-            # What is not empty yet, or again, is met by the next pass.
+            # If the directory is not empty, the next pass finds it again.
             _is_removed(name, within=top)
 
 
 def _clear(directory: int, top: int) -> list[str]:
-    """Remove the files of the directory, and move its directories to `top`; their names there."""
+    """Remove the files in `directory` and move its subdirectories to `top`. Returns the names of
+    the directories that are now in `top`."""
     moved = []
     with os.scandir(directory) as entries:
         for entry in entries:
@@ -95,7 +95,7 @@ def _clear(directory: int, top: int) -> list[str]:
 
 
 def _is_removed(directory: Path | str, *, within: int | None = None) -> bool:
-    """Remove the directory, if it is empty."""
+    """Remove the directory if it is empty; True if it was."""
     try:
         os.rmdir(directory, dir_fd=within)
     except OSError as error:
@@ -107,9 +107,9 @@ def _is_removed(directory: Path | str, *, within: int | None = None) -> bool:
 
 @contextmanager
 def lock_branches(*branch_ids: str, timeout: float = 60.0) -> Iterator[None]:
-    """Hold the branches' directories against every other thread and process of this host.
+    """Hold the branches' locks against every other thread and process on this host.
 
-    The kernel lets go when the holder dies, so a lock never outlives its work, and work
+    The kernel releases a lock when its holder dies. So a lock never outlives its work, and work
     that was wrongly taken for dead is not done twice at once. `timeout` is in seconds.
 
     Raises LockTimeout, patience.OutOfPatience.
@@ -124,18 +124,18 @@ def lock_branches(*branch_ids: str, timeout: float = 60.0) -> Iterator[None]:
 
 
 def catalog_lock(branch_id: str) -> str:
-    """The name of the lock on what is known of a branch's catalog; see `operations.by_sql`."""
+    """The name of the lock on what Perch knows of a branch's catalog; see `operations.by_sql`."""
     return f"catalog-{branch_id}"
 
 
 def forget_lock(branch_id: str) -> None:
-    """Remove the lock files of a branch that is gone. The caller holds its lock."""
+    """Remove the lock files of a branch that is gone. The caller holds the branch's lock."""
     for name in (branch_id, catalog_lock(branch_id)):
         (settings.STATE_DIR / "locks" / name).unlink(missing_ok=True)
 
 
 def forget_catalog_lock(branch_id: str) -> None:
-    """Remove that file alone, of a branch that is gone. The caller holds the lock."""
+    """Remove only the catalog's lock file of a branch that is gone. The caller holds that lock."""
     (settings.STATE_DIR / "locks" / catalog_lock(branch_id)).unlink(missing_ok=True)
 
 
@@ -145,7 +145,7 @@ def _lock_file(path: Path, deadline: float) -> Iterator[None]:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             _wait_for_lock(descriptor, path.name, deadline)
-            # Its last holder may have removed the file: whoever comes next locks a new one.
+            # The last holder may have removed the file; later callers then lock a new one.
             if _is_at(path, descriptor):
                 yield
                 return

@@ -1,8 +1,8 @@
-"""Files in the directories of a compute's account.
+"""Reads and removes files in directories that belong to a compute's account.
 
-In place of each there may be anything: a link to a file of ours, a pipe that nobody writes to,
-a file without end. So what is read is a regular file and bounded. Nothing of ours is written there
-(`branch_data.write_for`).
+That account may have put anything in place of a file: a link to a file of ours, a pipe without a
+writer, an endless file. So only regular files are read, up to a limit. Perch writes none of its own
+files there (`branch_data.write_for`).
 """
 
 import errno
@@ -13,19 +13,19 @@ from pathlib import Path
 
 from controlplane.compute.tree import REGULAR, open_directory
 
-# What opening says of a missing file, of a link or a socket that stands in for it, and of a file
-# that its owner holds by a lease (fcntl(2), F_SETLEASE), for which opening would have to wait.
+# Errors of opening a missing file, a link or a socket in a file's place, and a file on which its
+# owner holds a lease (fcntl(2), F_SETLEASE), so that opening it would have to wait.
 ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.EAGAIN}
 
 
 def read_regular(
     path: Path | str, limit: int, *, within: int | None = None, from_end: bool = False
 ) -> bytes:
-    """At most `limit` bytes of a regular file: its first, or its last. `path` is relative to the
-    descriptor `within` where there is one, and is then a single name; else all directories in it
+    """The first `limit` bytes of a regular file, or the last if `from_end`. With `within`, the
+    descriptor of a directory, `path` is a single name in it. Otherwise all directories in `path`
     must be ours.
 
-    Empty where there is none; a link, a directory or a pipe is none.
+    Returns b"" if there is no regular file; links, directories and pipes are none.
     """
     try:
         descriptor = os.open(path, REGULAR, dir_fd=within)
@@ -44,7 +44,7 @@ def read_regular(
 
 
 def remove_from(directory: Path, *names: str) -> None:
-    """Remove these files from `directory`, where they are there; a link to another is none."""
+    """Remove these files from `directory`, if they are there. Does nothing if it is a link."""
     try:
         with open_directory(directory) as descriptor:
             for name in names:

@@ -1,4 +1,4 @@
-"""Asks a running compute whether its data is sound, for check_availability."""
+"""Checks whether a running compute's data is intact, for check_availability."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,8 +15,8 @@ class DataDamaged(Exception):
 def check_data(socket_dir: Path) -> None:
     """Read the catalog of every database and ask for checksum failures.
 
-    Not of those that let nobody in, or that cannot be named: their owner wants it so. Raises
-    DataDamaged, psycopg.Error.
+    Leaves out templates, databases whose DROP was interrupted, and those that accept no connections
+    or whose name is not UTF-8, as their owners chose. Raises DataDamaged, psycopg.Error.
     """
     with step("checking_data") as part, session(socket_dir) as connection:
         rows = connection.execute(
@@ -30,9 +30,9 @@ def check_data(socket_dir: Path) -> None:
 
 def _check(socket_dir: Path, names: Sequence[str]) -> None:
     for name in names:
-        # No conversion: not every encoding has one, and only numbers are asked for.
+        # No conversion: not every encoding has one, and the queries return only numbers.
         with session(socket_dir, name, client_encoding="SQL_ASCII") as connection:
-            # Reads pg_class and pg_attribute whole: every page's checksum is verified.
+            # Reads pg_class and pg_attribute entirely, which verifies each page's checksum.
             connection.execute(
                 "SELECT count(*), count(attname) FROM pg_class JOIN pg_attribute"
                 " ON attrelid = pg_class.oid"

@@ -1,4 +1,4 @@
-"""Asks this host's Postgres what it knows of its settings; the worker publishes the answer."""
+"""Asks this host's Postgres for the settings that it knows; the worker publishes the answer."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from controlplane.compute.branch_data import template
 from controlplane.compute.filesystem import remove_tree
 from controlplane.compute.tree import clone_tree
 
-# One line, as a Postgres without a postmaster reads it.
+# A single line, as Postgres in single-user mode reads it.
 QUERY = (
     "SELECT jsonb_object_agg(lower(name), jsonb_strip_nulls(jsonb_build_object('vartype', vartype,"
     " 'unit', unit, 'min', min_val, 'max', max_val, 'default', boot_val, 'about', short_desc,"
@@ -29,8 +29,8 @@ BOUND = 60.0  # seconds
 def ask_postgres() -> dict[str, Any]:
     """{name: {vartype, unit, min, max, values, default, about}} for every setting, in lower case.
 
-    The very programs answer that run the computes, on a copy of the template that nobody else
-    uses. Raises RuntimeError, AccountUnusable, OSError, subprocess.SubprocessError.
+    The answer comes from the programs that run the computes, on a copy of the template that nothing
+    else uses. Raises RuntimeError, AccountUnusable, OSError, subprocess.SubprocessError.
     """
     directory = settings.STATE_DIR / "templates" / ".asked"
     remove_tree(directory)

@@ -1,9 +1,9 @@
-"""Holds a compute to its compute units and to a number of processes by a control group, where the
-host lets us make one, and ends all that is in the group.
+"""Limits a compute to its compute units and to a number of processes by a control group, if the
+host lets us make one, and kills all processes in the group.
 
-Without the right to (an ordinary user, most containers) the size only shapes Postgres's settings,
-and as root the account's own limit (`accounts.launched_as`) bounds its processes. Limits are per
-endpoint: CPU time, memory and connections of its largest size.
+Without that right (an ordinary user, most containers), the size only shapes Postgres's settings; as
+root, the account's own limit (`accounts.launched_as`) bounds its processes. Limits are per
+endpoint: the CPU time, memory and connections of its largest size.
 """
 
 import errno
@@ -21,26 +21,27 @@ from controlplane.compute.configuration import max_connections
 CGROUPS = Path("/sys/fs/cgroup")
 PERIOD = 100_000  # microseconds
 BYTES_PER_CU = 4 << 30
-# Beside those of clients: at most 64 workers, 16 of autovacuum, 10 senders and some 20 of
-# Postgres's own; its pooler, and what the platform itself runs under the account.
+# Beside those of clients: at most 64 workers, 16 of autovacuum, 10 WAL senders and some 20 of
+# Postgres's own; the pooler, and what the platform itself runs under the account.
 OTHER_PROCESSES = 200
-# What a group weighs against others for the processor unless it is said, in version 2 and 1: as
-# much as one busy process that is in no group.
+# The files with a group's CPU weight in versions 2 and 1, their default, which equals one busy
+# process outside all groups, and their maximum.
 WEIGHTS = (("cpu.weight", 100, 10_000), ("cpu.shares", 1024, 262_144))
-# Seconds that the processes of a group may take to vanish once they were killed.
+# Seconds that the processes of a group may take to end after they were killed.
 KILLED_BOUND = 5.0
 
 log = logging.getLogger(__name__)
 
 
 def most_processes(max_cu: float) -> int:
-    """How many processes a compute may have. Postgres's own limits are reached before: it has up
-    to twice as many processes as connections, those that are still to authenticate included."""
+    """How many processes a compute may have. Postgres reaches its own limits first: it has up to
+    twice as many processes as connections, counting those that have yet to authenticate."""
     return 2 * max_connections(max_cu) + OTHER_PROCESSES
 
 
 def limit_compute(endpoint_id: str, pid: int, *, max_cu: float, root: Path = CGROUPS) -> bool:
-    """Put the process, and so its children, into a group of `max_cu`; whether all limits hold.
+    """Put the process, and so its children, into a group with the limits of `max_cu` compute units.
+    True if all limits are in force.
 
     Version 2 of the interface (one tree) is tried before version 1 (a tree per resource).
     """
@@ -61,11 +62,12 @@ def limit_compute(endpoint_id: str, pid: int, *, max_cu: float, root: Path = CGR
 
 
 def _enter(tree: Path, limits: Mapping[str, str], endpoint_id: str, pid: int) -> bool:
-    """Put the process into its group of the tree; whether all limits were set.
+    """Put the process into the endpoint's group in `tree` and set the limits; False if any of that
+    failed.
 
-    The process joins also where a limit was refused, because the group tells what the compute has
-    started. It joins last: a group that `end_group` has ended allows no fork until it has its
-    limits again.
+    If only a limit is refused, the process joins all the same, so that `end_group` finds what the
+    compute has started. It joins last: a group that `end_group` has ended allows no fork until it
+    has its limits again.
     """
     group = tree / "perch" / endpoint_id
     if not tree.is_dir():
@@ -91,7 +93,7 @@ def _enter(tree: Path, limits: Mapping[str, str], endpoint_id: str, pid: int) ->
 
 
 def _delegate(tree: Path) -> None:
-    """Have version 2 offer its limits to the groups of computes, those of them that it has."""
+    """Make version 2 pass its controllers on to the computes' groups, as far as it has them."""
     offered = (tree / "cgroup.controllers").read_text().split()
     wanted = " ".join(f"+{name}" for name in ("cpu", "memory", "pids") if name in offered)
     for parent in (tree, tree / "perch"):
@@ -99,8 +101,8 @@ def _delegate(tree: Path) -> None:
 
 
 def _weigh(group: Path) -> None:
-    """Have all computes together weigh as much as a busy process for each processor. By default
-    they would have the time of a single one between them where the host has other work."""
+    """Give all computes together the weight of one busy process per processor. By default, they
+    would together get the CPU time of a single process when the host has other work."""
     for name, usual, most in WEIGHTS:
         if (group / name).exists():
             weight = min(most, usual * len(os.sched_getaffinity(0)))
@@ -108,10 +110,10 @@ def _weigh(group: Path) -> None:
 
 
 def end_group(endpoint_id: str, *, root: Path = CGROUPS) -> bool:
-    """Kill every process of the endpoint's groups, whatever it has become; whether there was a
-    group, and nothing is left in it.
+    """Kill every process of the endpoint's groups, whatever program or user it has become. True if
+    there was a group and nothing is left in it.
 
-    First nothing in it may fork any more: no process is born between a look and its kill.
+    First its processes lose the right to fork, so that none starts between listing and killing.
     """
     groups = list(_groups(endpoint_id, root))
     for group in groups:
@@ -131,7 +133,7 @@ def end_group(endpoint_id: str, *, root: Path = CGROUPS) -> bool:
 
 
 def forget_limits(endpoint_id: str, *, root: Path = CGROUPS) -> bool:
-    """Remove the endpoint's groups; False where a process is still in one."""
+    """Remove the endpoint's groups; False if a process is still in one."""
     is_gone = True
     for group in _groups(endpoint_id, root):
         try:
@@ -148,7 +150,7 @@ def _groups(endpoint_id: str, root: Path) -> Iterator[Path]:
 
 
 def _members(group: Path) -> list[int]:
-    """The processes of the group. One that has ended but was not waited for is in it no more."""
+    """The processes of the group. A zombie is in it no more."""
     try:
         return [int(line) for line in (group / "cgroup.procs").read_text().split()]
     except OSError:

@@ -1,13 +1,14 @@
-"""What computes log, kept in files that cannot grow without end.
+"""Keeps what computes log in files of limited size.
 
-A stranger's SQL may log as fast as the machine can write. So a compute's standard error is no file
-but a pipe with a name in the branch's directory, opened so that writing never waits: what does not
-fit is dropped, and the compute goes on. One thread of the worker takes from all pipes, from each
-at most RATE, and appends to files of which each is put aside at LONGEST; the one before goes then.
+A client's SQL may log as fast as the machine can write. So a compute's standard error is not a file
+but a named pipe in the branch's directory, opened so that writing never blocks: what does not fit
+is dropped, and the compute goes on. One thread of the worker reads all pipes, at most TAKEN bytes
+per PAUSE from each, and appends to log files. A file that reaches LONGEST is renamed to `.log.1`,
+which replaces the previous one.
 
-The compute itself holds both ends of its pipe. So it outlives the worker, whose successor finds
-the pipe by its name, with what was logged last still in it. Nobody but us may open the pipe or the
-files: they lie in a directory that is ours.
+The compute itself holds both ends of its pipe. So it outlives the worker; the next worker finds the
+pipe by its name, with the last words still in it. Only we may open the pipe or the files: they are
+in a directory of ours.
 """
 
 import functools
@@ -22,20 +23,20 @@ from pathlib import Path
 from django.conf import settings
 
 LONGEST = 5 << 20  # bytes
-# Bytes taken from a pipe at once, the most that one holds, and seconds between: 1.3 MB a second.
+# Bytes read from a pipe at once, which is a pipe's capacity, and seconds between reads: 1.3 MB/s.
 TAKEN, PAUSE = 1 << 16, 0.05
-# Of a compute that goes on logging no more than this is waited for where its words are wanted.
+# Bytes that `flush_log` reads at most, since the compute may keep logging meanwhile.
 MOST_FLUSHED = 16 * TAKEN
 
 PIPE = ".pipe"
-# What reading a pipe gives once nobody has it open for writing.
+# What reading a pipe returns when no process has it open for writing.
 ENDED = b""
 APPENDED = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def open_log(log_file: Path) -> int:
-    """A descriptor to be a process's standard error, what it writes there appended to `log_file`;
-    the caller closes its own. Nobody else has a process writing there. Raises OSError."""
+    """A descriptor for a process's standard error; what is written there is appended to `log_file`.
+    The caller closes it. No other process writes to this log. Raises OSError."""
     pipe = log_file.with_suffix(PIPE)
     pipe.unlink(missing_ok=True)
     os.mkfifo(pipe, 0o600)
@@ -45,20 +46,20 @@ def open_log(log_file: Path) -> int:
 
 
 def flush_log(log_file: Path) -> None:
-    """See that `log_file` holds what was logged so far."""
+    """Make `log_file` hold what was logged so far."""
     _reader().flush(log_file)
 
 
 def follow_logs() -> None:
-    """Take in also what those computes log that another worker has started."""
+    """Also read the pipes of computes that another worker has started."""
     for branch in list((Path(settings.STATE_DIR) / "branches").iterdir()):
-        with suppress(OSError):  # a branch that goes, a pipe that is just being made
+        with suppress(OSError):  # a branch that is being removed, a pipe that is being made
             for pipe in branch.glob(f"*{PIPE}"):
                 _reader().follow(pipe)
 
 
 class _Reader:
-    """The thread that reads, begun with the first pipe. Whatever is done with a pipe is done
+    """The thread that reads the pipes; it starts with the first pipe. All work on a pipe is done
     under the lock, so that lines stay in order."""
 
     def __init__(self) -> None:
@@ -69,7 +70,7 @@ class _Reader:
         self.thread: threading.Thread | None = None
 
     def follow(self, pipe: Path) -> None:
-        """Read the pipe until its last writer has gone. Does nothing where there is none."""
+        """Read the pipe until its last writer is gone. Does nothing if it is no pipe."""
         with self.lock:
             if pipe.lstat().st_ino in self.followed:
                 return
@@ -98,19 +99,19 @@ class _Reader:
         while True:
             for descriptor, _ in self.epoll.poll():
                 with self.lock:
-                    # Another thread may have seen its end since.
+                    # Another thread may have reached its end meanwhile.
                     if descriptor in self.log_files and self._take(descriptor) == ENDED:
                         self._forget(descriptor)
             time.sleep(PAUSE)
 
     def _take(self, descriptor: int) -> bytes | None:
-        """Move what the pipe holds to its file; None where it holds nothing now."""
+        """Move what the pipe holds, at most TAKEN bytes, to its file. None if it is empty now."""
         try:
             taken = os.read(descriptor, TAKEN)
         except BlockingIOError:
             return None
         if taken:
-            with suppress(OSError):  # the branch is gone, or the disk is full: words are dropped
+            with suppress(OSError):  # branch gone or disk full: the words are dropped
                 _append(self.log_files[descriptor], taken)
         return taken
 
@@ -133,6 +134,6 @@ def _append(log_file: Path, text: bytes) -> None:
 
 @functools.cache
 def _reader() -> _Reader:
-    """Made by the first who starts or follows a compute: the API, whose threads are gevent's and
-    which has no epoll, does neither."""
+    """Made when a process first starts or follows a compute. The API does neither: its threads are
+    gevent's, which removes `select.epoll`."""
     return _Reader()

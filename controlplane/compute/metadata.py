@@ -1,4 +1,4 @@
-"""The private Postgres for Perch's own data, where no DATABASE_URL names another."""
+"""The private Postgres cluster for the metadata, used if no DATABASE_URL names another."""
 
 import os
 import pwd
@@ -29,9 +29,9 @@ def metadata_socket_dir() -> Path:
 
 
 def create_metadata_cluster() -> None:
-    """Make the cluster's directory where it is not there yet, and say who may connect.
+    """Make the cluster's directory if it does not exist, and write down who may connect.
 
-    Raises PostgresUnusable for one that Postgres of another major version has made.
+    Raises PostgresUnusable if another major version of Postgres made it.
     """
     data = _data_dir()
     if major := other_major_of(data):
@@ -65,7 +65,7 @@ def create_metadata_cluster() -> None:
 def metadata_command(*, mark: str) -> list[str]:
     """The command line that runs the cluster in the foreground, on its socket only.
 
-    It knows nothing of our environment but `mark`, NAME=value, by which it is found again.
+    Of our environment it gets only `mark`, NAME=value, by which the process can be found again.
     """
     return [
         *("env", "-i", mark, *(f"{name}={value}" for name, value in ENVIRONMENT.items())),
@@ -81,7 +81,7 @@ def metadata_command(*, mark: str) -> list[str]:
 
 
 def create_metadata_database() -> bool:
-    """Make the database in the running cluster; False while the cluster does not answer."""
+    """Make the database in the running cluster; False if the cluster does not answer yet."""
     try:
         connection = psycopg.connect(
             host=str(metadata_socket_dir()), user=USER, dbname="postgres", autocommit=True
@@ -96,7 +96,7 @@ def create_metadata_database() -> bool:
 
 
 def why_unreachable(url: str) -> str | None:
-    """What keeps us from the database that `url` names; None where nothing does."""
+    """Why the database that `url` names cannot be reached; None if it can."""
     try:
         psycopg.connect(url, connect_timeout=10).close()
     except psycopg.OperationalError as error:
@@ -105,7 +105,7 @@ def why_unreachable(url: str) -> str | None:
 
 
 def _let_us_in() -> None:
-    """Whoever connects is asked of the kernel, and must be the account that we run as: neither
+    """Admit only the account that we run as. The kernel names the account that connects, so neither
     a compute's account nor the cluster's own gets in."""
     ours = pwd.getpwuid(os.geteuid()).pw_name
     quoted = ours.replace('"', '""')

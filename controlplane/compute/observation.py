@@ -1,5 +1,5 @@
-"""What a running compute is seen to do and to hold: whether it answers, who uses it, how large its
-databases are and how far its log has come. Nothing here changes it."""
+"""Observes a running compute: whether it answers, who uses it, how large its databases are and how
+far its log has come. Nothing here changes the compute."""
 
 import time
 from contextlib import suppress
@@ -17,13 +17,13 @@ from controlplane.compute.catalog_reading import read_mark
 from controlplane.compute.session import Session, session, socket_dir, values_of
 from controlplane.compute.tree import tree_size
 
-# Seconds that a look at a compute waits for its answer: it is looked at again soon.
+# Seconds to wait for the answer of a compute that is looked at regularly.
 LOOK_BOUND = 2.0
-# Seconds that a compute which is to serve clients may take to show that it does.
+# Seconds that a compute may take to show that it can serve clients.
 ANSWER_BOUND = 5.0
-# Seconds that a session which has asked nothing may be the client's that is just about to.
+# Seconds for which a new session without a query counts as busy: its client may be about to ask.
 NEW = 5
-# Seconds that whoever has made a connection is given to show itself before a stop.
+# Seconds that connections under way may take to become sessions before a stop.
 ON_THE_WAY = 0.5
 
 # Bytes of the databases that clients use.
@@ -31,9 +31,9 @@ DATABASES_SIZE = (
     "(SELECT sum(pg_database_size(oid))::bigint FROM pg_database"
     " WHERE datname NOT IN ('template0', 'template1', 'postgres'))"
 )
-# Bytes that clients can make beside them: in the databases that are the platform's (each a few
-# megabytes as it comes), and of the log that a slot keeps from being removed. The platform's own
-# slot, for a copy, is temporary.
+# Bytes that clients can write beside them: in the platform's databases (a few megabytes each when
+# new), and in log that a replication slot keeps from being removed. The platform's own slot, for a
+# copy, is temporary and does not count.
 BESIDE_DATABASES = """
     greatest(0, (SELECT sum(pg_database_size(oid))::bigint FROM pg_database
         WHERE datname IN ('template0', 'template1', 'postgres')) - 32 * 1024 * 1024)
@@ -41,9 +41,9 @@ BESIDE_DATABASES = """
         WHERE NOT EXISTS (SELECT FROM pg_stat_activity a
             WHERE s.temporary AND a.pid = s.active_pid AND a.usename = current_user)), 0)
 """
-# Of the data directory: what queries, and the decoding of the log, write to files of their own.
+# In the data directory: files that queries, and logical decoding, write for themselves.
 TEMPORARY = ("base/pgsql_tmp", "pg_replslot")
-# A session that was begun within so many seconds and has asked nothing is not idle.
+# A session that began within the given seconds and has asked nothing counts as busy.
 ACTIVITY = """
 SELECT CASE WHEN bool_or(is_busy) THEN now() ELSE max(state_change) END, count(*)
 FROM (
@@ -54,7 +54,7 @@ FROM (
     FROM pg_stat_activity WHERE backend_type IN ('client backend', 'walsender')
 ) AS sessions
 """
-# What is on disk of the log: no crash takes it back, so nothing is counted twice.
+# The position that is flushed to disk: a crash cannot undo it, so nothing is counted twice.
 WRITTEN = "current_setting('data_directory'), (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint"
 
 
@@ -62,7 +62,7 @@ WRITTEN = "current_setting('data_directory'), (pg_current_wal_flush_lsn() - '0/0
 class Written:
     """How far a branch's write-ahead log has come."""
 
-    # See `data_of`: a position means nothing beside one of other data.
+    # Says which data it is (`data_of`): positions of different data cannot be compared.
     data: str
     # Bytes.
     position: int
@@ -70,18 +70,18 @@ class Written:
 
 @dataclass(frozen=True)
 class Measures:
-    # Bytes of the databases, and what counts beside them; see `Branch`.
+    # Bytes of the databases, and of what else counts; see `Branch`.
     logical_size: int
     auxiliary_size: int
     written: Written
 
 
 class OtherBranch(Exception):
-    """The endpoint's compute still runs, or runs by now, on another branch."""
+    """The endpoint's compute still runs, or already runs, on another branch."""
 
 
 def answers(endpoint_id: str) -> bool:
-    """Whether the endpoint's Postgres runs a query."""
+    """True if the endpoint's Postgres runs a query."""
     try:
         with session(socket_dir(endpoint_id), bound=ANSWER_BOUND) as connection:
             return connection.execute("SELECT 1").fetchone() == (1,)
@@ -90,7 +90,7 @@ def answers(endpoint_id: str) -> bool:
 
 
 def is_silent(endpoint_id: str) -> bool:
-    """Whether the endpoint's Postgres, which is said to run, answers nobody."""
+    """True if the endpoint's Postgres, which should be running, gives no answer."""
     try:
         with session(socket_dir(endpoint_id), bound=ANSWER_BOUND) as connection:
             connection.execute("SELECT 1")
@@ -100,27 +100,27 @@ def is_silent(endpoint_id: str) -> bool:
 
 
 def is_silence(error: psycopg.Error) -> bool:
-    """Whether a session failed for want of any answer, be it a refusal."""
+    """True if a session failed without any answer, not even a refusal."""
     return error.sqlstate is None and "FATAL:" not in str(error)
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a look at a running compute has found."""
+    """What is seen of a running compute at one moment."""
 
-    # When a client last did something; None if none ever did.
+    # When a client last did something; None if no client ever did.
     last_activity: datetime | None
-    # See `catalog_reading`.
+    # See `catalog_reading.MARK`.
     catalog_mark: str
 
 
 def look(endpoint_id: str) -> Look:
     """Look at the running compute.
 
-    Activity is a running query or an open transaction, and the end of the last one; an idle
-    connection is none, nor are the platform's own. One that is just being made is activity:
-    whose it is shows only later. So is one that has asked nothing since it was made a moment ago:
-    its proxy may stand still, with the question in hand. Raises psycopg.OperationalError.
+    Activity is a running query, an open transaction, or the moment when the last one ended. Idle
+    connections and the platform's own sessions are none. A connection that is just being made
+    counts, since its user is not known yet. So does a session that began a moment ago and has asked
+    nothing: its proxy may be slow to send the first query. Raises psycopg.OperationalError.
     """
     with session(socket_dir(endpoint_id), bound=LOOK_BOUND) as connection:
         mark = read_mark(connection)
@@ -129,14 +129,16 @@ def look(endpoint_id: str) -> Look:
 
 
 def last_activity(endpoint_id: str) -> datetime | None:
-    """As `look` says, once whoever was on the way in when the door was shut is there: in the
-    queue of connections, or not yet known to be a client, nobody could see it. One that stays on
-    the way for long has begun nothing. Raises psycopg.OperationalError."""
+    """The last activity, as `look` defines it, after the door was shut.
+
+    Connections made before that may still be in the listener's queue or authenticating, where they
+    cannot be seen as clients. So this waits until each is a session, but not longer than ON_THE_WAY
+    seconds: a slower one has begun nothing. Raises psycopg.OperationalError."""
     place = socket_dir(endpoint_id)
     deadline = time.monotonic() + ON_THE_WAY
     with session(place, bound=LOOK_BOUND) as connection:
         while True:
-            # In this order: who comes in meanwhile is among the second number alone.
+            # In this order, since a connection made in between may only raise the second number.
             made = door.connections_to(door.SOCKET).count(place)
             last, seen = _activity(connection)
             if made <= seen or time.monotonic() > deadline:
@@ -145,14 +147,14 @@ def last_activity(endpoint_id: str) -> datetime | None:
 
 
 def _activity(connection: Session) -> tuple[datetime | None, int]:
-    """The last activity, and how many sessions there are, whosever."""
+    """The last activity, and the number of all sessions, the platform's included."""
     row = connection.execute(ACTIVITY, [NEW]).fetchone()
     last, seen = values_of(row, (datetime, NoneType), int)
     return last and clock.from_host(last), seen
 
 
 def measure(endpoint_id: str, branch_id: str) -> Measures:
-    """What the endpoint's compute holds, which runs on the branch.
+    """Measure the endpoint's compute, which runs on the branch.
 
     Raises psycopg.OperationalError, OtherBranch, TreeUntrusted, OSError.
     """
@@ -169,14 +171,14 @@ def _temporary(branch_id: str) -> int:
     """Bytes of the branch's temporary files."""
     size = 0
     for place in TEMPORARY:
-        # The first is made for the first of them.
+        # Postgres makes the first of these only with its first temporary file.
         with suppress(FileNotFoundError):
             size += tree_size(data_dir(branch_id) / place)
     return size
 
 
 def written(endpoint_id: str, branch_id: str) -> Written:
-    """How far the log of the endpoint's compute has come, which runs on the branch.
+    """How far the log of the endpoint's compute, which runs on the branch, has come.
 
     Raises psycopg.OperationalError, OtherBranch.
     """
@@ -193,7 +195,7 @@ def _written(branch_id: str, data_directory: str, position: int) -> Written:
 
 
 def data_of(branch_id: str) -> str:
-    """Tells the branch's data from any that took, or takes, its place; "" where it has none."""
+    """Identifies the branch's data among all that ever took its place; "" if it has none."""
     try:
         return str(data_dir(branch_id).stat().st_ino)
     except FileNotFoundError:

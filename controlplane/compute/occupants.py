@@ -1,13 +1,13 @@
-"""Who works in a branch's directory: found by proof, never by what a file says.
+"""Finds the processes that work in a branch's directory, by proof, never by what a file says.
 
-A process is a compute's if three things hold: the directory's owner runs it, its program is
-Postgres or PgBouncer, and it works in the directory or was started for it. Process ids come
-round again, and the files that name them belong to the computes' account.
+A process belongs to a compute if three things hold: it runs under the account that owns the
+directory, its program is Postgres or PgBouncer, and it works in the directory or was started for
+it. Process ids are reused, and the files that name them belong to the computes' account.
 
-To look through all of a host's processes takes some microseconds for each. Whether there is
-anybody to look for is answered at once by the branch's lease: a file of ours that is given, open
-and locked, to every process of a compute. It is passed on to all that these fork, and the kernel
-lets go of the lock with the last of them.
+Looking through all of a host's processes takes some microseconds for each. The branch's lease tells
+at once whether there is anything to look for. The lease is a file of ours which every process of a
+compute inherits, open and locked. All their children inherit it too, and the kernel releases the
+lock when the last of them ends.
 """
 
 import fcntl
@@ -24,21 +24,21 @@ from django.conf import settings
 
 from controlplane.compute.binaries import postgres_bin
 
-# Seconds that processes may take to vanish once they were killed.
+# Seconds that processes may take to end after they were killed.
 KILLED_BOUND = 5.0
 ENDING_BOUND = 1.0  # seconds
 SUFFIX = ".running"
-# Where every program of a compute is started (`accounts.running_as`).
+# The working directory in which every program of a compute is started (`accounts.running_as`).
 STARTED_IN = "/"
 
 
 class StopFailed(Exception):
-    """What works in a directory could not even be killed."""
+    """Processes that work in a directory did not end even after SIGKILL."""
 
 
 @contextmanager
 def lease(branch_id: str) -> Iterator[int]:
-    """The descriptor that processes of the branch's compute are to inherit.
+    """Yields the descriptor that processes of the branch's compute should inherit.
 
     The caller holds the branch's lock.
     """
@@ -51,7 +51,7 @@ def lease(branch_id: str) -> Iterator[int]:
 
 
 def is_leased(branch_id: str) -> bool:
-    """Whether any process of the branch's compute lives."""
+    """True if any process of the branch's compute is alive."""
     try:
         descriptor = os.open(_lease_file(branch_id), os.O_RDWR)
     except FileNotFoundError:
@@ -67,9 +67,10 @@ def is_leased(branch_id: str) -> bool:
 
 
 def wait_for_lease(branch_id: str) -> bool:
-    """Wait until no process of the branch's compute lives; False where it takes too long.
+    """Wait until no process of the branch's compute is alive; False if that takes too long.
 
-    One that is just ending works nowhere any more, and is not found, but still holds the lease.
+    A process that is just ending has no working directory any more, so it is not found, but it
+    still holds the lease.
     """
     deadline = time.monotonic() + ENDING_BOUND
     while is_leased(branch_id):
@@ -80,19 +81,19 @@ def wait_for_lease(branch_id: str) -> bool:
 
 
 def leased_branches() -> set[str]:
-    """The branches of this host of whose computes any process lives."""
+    """The branches of this host with a compute of which any process is alive."""
     places = (Path(settings.STATE_DIR) / "locks").glob(f"*{SUFFIX}")
     return {place.stem for place in places if is_leased(place.stem)}
 
 
 def end_lease(branch_id: str) -> None:
-    """Forget the lease of a compute that is gone. The caller holds the branch's lock."""
+    """Remove the lease of a compute that is gone. The caller holds the branch's lock."""
     _lease_file(branch_id).unlink(missing_ok=True)
 
 
 def processes_in(place: Path) -> list[psutil.Process]:
-    """Every process that works in the directory `place` or below, or was started for what lies
-    there; or that was started for the file `place`."""
+    """Every process that works in the directory `place` or below it, or was started for anything
+    there. If `place` is a file: every process that was started for it."""
     owner = owner_of(place)
     found = []
     for entry in os.listdir("/proc"):
@@ -105,7 +106,7 @@ def processes_in(place: Path) -> list[psutil.Process]:
 
 
 def occupant(pid: int, place: Path) -> psutil.Process | None:
-    """The process of that id, if it is one that works in `place` or was started for it."""
+    """The process with that id, if it works in `place` or was started for it; otherwise None."""
     owner = owner_of(place)
     try:
         process = psutil.Process(pid)
@@ -130,7 +131,7 @@ def end_processes_in(place: Path) -> None:
 
 
 def kill(processes: Collection[psutil.Process]) -> None:
-    """Kill them all, and wait a moment for their end."""
+    """Kill the processes, and wait up to a second for their end."""
     for process in processes:
         with suppress(psutil.NoSuchProcess):
             process.kill()
@@ -138,7 +139,7 @@ def kill(processes: Collection[psutil.Process]) -> None:
 
 
 def have_ended(processes: Collection[psutil.Process], *, within: float) -> bool:
-    """Wait for the end of them all, `within` so many seconds; whether it came."""
+    """Wait for the end of all processes, at most `within` seconds; True if all have ended."""
     deadline = time.monotonic() + within
     while any(map(is_alive, processes)):
         if time.monotonic() > deadline:
@@ -148,7 +149,7 @@ def have_ended(processes: Collection[psutil.Process], *, within: float) -> bool:
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """Whether the process runs; one that has ended but was not waited for does not."""
+    """True if the process runs; a zombie does not."""
     try:
         return bool(process.is_running()) and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -156,10 +157,10 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 def owner_of(place: Path) -> int | None:
-    """The account whose processes may be ended for the place's sake; None for nobody's.
+    """The account whose processes may be ended in this place; None if there is no such account.
 
-    Of what is root's in a branch's directory it is the group, which is the branch's account
-    (`branch_data`). Where we are root it is never root.
+    If root owns the place, it is the place's group: in a branch's directory that is the branch's
+    account (`branch_data`). When we are root, it is never root.
     """
     if os.geteuid() != 0:
         return os.geteuid()
@@ -167,20 +168,20 @@ def owner_of(place: Path) -> int | None:
         found = place.lstat()
     except FileNotFoundError:
         return owner_of(place.parent) if place.parent.name.startswith("br-") else None
-    # A link would have us look at a place that is none of the computes'.
+    # A link would lead to a place that does not belong to the computes.
     if stat.S_ISLNK(found.st_mode):
         return None
     return found.st_uid or found.st_gid or None
 
 
 def _is_for(pid: str, place: Path, owner: int | None) -> bool:
-    """Whether the process works in the place, or its command line names what lies there."""
+    """True if the process works in the place, or its command line names something there."""
     try:
         works_in = os.readlink(f"/proc/{pid}/cwd").removesuffix(" (deleted)")
         if _lies_in(works_in, place):
             return True
-        # PgBouncer, and a Postgres that has not gone to its directory yet, are where they were
-        # started; of all others there is no need to read what they were started for.
+        # PgBouncer, and a Postgres that has not changed to its directory yet, are still where they
+        # were started. The command line of any other process need not be read.
         if works_in != STARTED_IN or os.stat(f"/proc/{pid}").st_uid != owner:
             return False
         with open(f"/proc/{pid}/cmdline", "rb") as file:

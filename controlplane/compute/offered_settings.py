@@ -1,4 +1,4 @@
-"""What an endpoint's owner may set, with everything one has to know to do so; for the API."""
+"""The settings that an endpoint's owner may set, with what an owner has to know; for the API."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,20 +13,20 @@ from controlplane.compute.postgres_settings import (
 
 @dataclass(frozen=True)
 class Offered:
-    """A setting that an endpoint of some size may be given."""
+    """A setting that an endpoint of a given size may have."""
 
     name: str
     # bool, integer, real, enum or string
     type: str
-    # In Postgres's words.
+    # Postgres's own words.
     description: str
-    # As the endpoint has it while nothing else is said; written like `min` and `max`.
+    # The value if the owner sets none; written like `min` and `max`.
     default: str
-    # Of a bare number, as "kB" or "8kB".
+    # The unit of a bare number, for example "kB" or "8kB".
     unit: str | None
     min: str | None
     max: str | None
-    # Of an enum alone.
+    # Only of an enum.
     values: list[str] | None
 
 
@@ -37,8 +37,9 @@ def offered(
     known: KnownSettings,
     defaults: Mapping[str, str],
 ) -> list[Offered]:
-    """All that an endpoint of up to `max_cu` may be given, by name, where its plan allows a branch
-    `storage` bytes; nothing as long as nothing is known. `defaults` go before Postgres's own."""
+    """All settings that an endpoint of up to `max_cu` compute units may have, by name. `storage` is
+    how many bytes its plan allows for a branch. Empty if `known` is. `defaults` take precedence
+    over Postgres's own."""
     found = []
     for name in sorted(ALLOWED.keys() & known.keys()):
         one = known[name]

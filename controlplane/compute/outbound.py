@@ -1,11 +1,11 @@
-"""Which addresses a compute may connect to, as root: none of the host's and none of its network but
-those that the operator names, and none at all where its project says so.
+"""Decides which addresses a compute may connect to, if Perch runs as root: none of the host's and
+none of its network except those that the operator names, and none at all if its project says so.
 
-Held by nftables, by the number of the account that a connection's socket belongs to. The table is
-named after this state directory and has its accounts alone, so that several Perch on one host, and
-whatever else filters there, know nothing of each other. It is written whole in one step, and again
-wherever it is found missing; a table that a killed service leaves concerns nobody else, and goes
-with the next start of any once its state directory is gone.
+nftables enforces this, by the account number that owns a connection's socket. The table is named
+after this state directory and holds only its accounts, so several Perch on one host, and other
+filters, do not affect each other. It is written in one atomic step, and again whenever it is found
+missing. A table left by a killed service affects nothing else; once its state directory is gone,
+the next start of any Perch on the host removes it.
 """
 
 import fcntl
@@ -28,7 +28,7 @@ from controlplane.compute.accounts import account_of, account_range, shared_acco
 from controlplane.compute.branch_data import branch_dir
 from controlplane.public_addresses import NOT_PUBLIC_4, NOT_PUBLIC_6, PUBLIC_6
 
-# Which tables this host has, as links of their names to the state directories.
+# Lists the tables of this host: links named after the tables, to their state directories.
 TABLES = Path("/run/perch/tables")
 RESOLVERS = Path("/etc/resolv.conf")
 NFT_BOUND = 10.0  # seconds
@@ -64,16 +64,16 @@ _lock = threading.Lock()
 
 
 class OutboundNotBlocked(Exception):
-    """A compute may connect to nowhere, and this host cannot hold it to that."""
+    """A compute must not connect anywhere, and this host cannot enforce that."""
 
 
 @dataclass
 class _State:
-    """What the table holds, as far as this process knows; None where it holds nothing."""
+    """What the table holds, as far as this process knows. `computes` is None if there is none."""
 
     computes: frozenset[int] | None = None
     closed: frozenset[int] = frozenset()
-    # Why there is no table.
+    # Why there is no table; "" if there is one.
     complaint: str = "nobody has looked yet"
 
 
@@ -81,13 +81,13 @@ _state = _State()
 
 
 def complaint() -> str:
-    """Why computes' connections are not held to anything on this host; "" where they are."""
+    """Why computes' connections are not restricted on this host; "" if they are."""
     return _state.complaint
 
 
 def hold_outbound(closed: Collection[str]) -> None:
-    """Have the table hold the accounts of all branches of this host, those of the branches
-    `closed` to nowhere."""
+    """Make the table restrict the accounts of all branches of this host. Those of the branches
+    `closed` may connect nowhere."""
     with _lock:
         _state.complaint = _impossible()
         if _state.complaint:
@@ -106,7 +106,7 @@ def hold_outbound(closed: Collection[str]) -> None:
 
 
 def hold_compute(branch_id: str, *, closed: bool) -> None:
-    """The same for one branch, before its compute starts. Raises OutboundNotBlocked."""
+    """Do the same for one branch, before its compute starts. Raises OutboundNotBlocked."""
     if shared_account() is None and _state.computes is not None:
         number = account_of(branch_dir(branch_id)).uid
         with _lock:
@@ -122,9 +122,9 @@ def hold_compute(branch_id: str, *, closed: bool) -> None:
 
 
 def release_outbound() -> None:
-    """Remove the table. No compute runs any more."""
+    """Remove the table, once no compute runs any more."""
     with _lock:
-        # What cannot be removed now stays noted: the next start of any Perch finds it.
+        # A table that cannot be removed now stays listed: the next start of any Perch finds it.
         with suppress(OSError, subprocess.SubprocessError):
             if (TABLES / _table()).is_symlink():
                 _nft("delete", "table", "inet", _table())
@@ -144,7 +144,7 @@ def _write(computes: frozenset[int], closed: frozenset[int]) -> None:
 
 
 def _rules(computes: Iterable[int], closed: Iterable[int]) -> str:
-    # Perch's own proxy, by which a compute reaches the others; names; and what the operator allows.
+    # Perch's own proxy, which leads to other computes; DNS; and what the operator allows.
     accepted = [f"fib daddr type local tcp dport {settings.PROXY_PORT} accept"]
     named = "meta l4proto { tcp, udp } th dport 53 accept"
     accepted += [f"{_to(address)} {named}" for address in _resolvers()]
@@ -195,7 +195,7 @@ def _is_there() -> bool:
 
 
 def _note_and_tidy() -> None:
-    """Note whose the table is, and remove those whose state directories are gone."""
+    """List the table for this state directory, and remove tables whose state directory is gone."""
     TABLES.mkdir(mode=0o755, parents=True, exist_ok=True)
     descriptor = os.open(TABLES, os.O_RDONLY | os.O_DIRECTORY)
     try:

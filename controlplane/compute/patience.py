@@ -1,15 +1,15 @@
 """How long the work under way may still take.
 
-The engine gives every attempt the bound of its action (`operations.actions`). Whatever waits
-asks here how long it may, so that a compute that hangs costs an attempt, never a worker's slot.
-Work that gets on, a long copy or a long recovery, says so and gets its whole bound again: what
-is bounded is standing still.
+The engine gives every attempt the bound of its action (`operations.actions`). Every wait asks here
+how long it may take. So a compute that hangs costs an attempt, never a worker's slot. Work that
+makes progress, such as a long copy or a long recovery, reports it and gets its whole bound again:
+only standing still is bounded.
 
-Here it also hears that nobody wants the work any more: whoever cancels it sets an event, which
-every wait that asks looks at.
+Work also learns here that it was cancelled: the canceller sets an event, which every wait that asks
+checks.
 
-Held in a context variable: it belongs to the thread that works, and nothing needs to be passed
-through every call between the engine and the wait.
+The bound is held in a context variable. So it belongs to the thread that works, and need not be
+passed through every call between the engine and the wait.
 """
 
 import threading
@@ -23,19 +23,19 @@ UNBOUNDED = float("inf")
 
 
 class OutOfPatience(Exception):
-    """The work under way stood still for as long as its action allows."""
+    """The work under way made no progress for as long as its action allows."""
 
 
 class Cancelled(BaseException):
-    """Nobody wants the work under way any more. No Exception: what goes on after a failure of a
-    part must not go on after this."""
+    """The work under way was cancelled. Not an Exception, since code that handles the failure of a
+    part and goes on must not go on after this."""
 
 
 @dataclass
 class Patience:
     bound: float
     deadline: float
-    # Set, by any thread, to have the work end.
+    # Any thread may set this to end the work.
     cancelled: threading.Event = field(default_factory=threading.Event)
 
 
@@ -45,8 +45,8 @@ _look: ContextVar[Callable[[], object] | None] = ContextVar("look", default=None
 
 @contextmanager
 def patience(seconds: float, *, cancelled: threading.Event | None = None) -> Iterator[Patience]:
-    """Give what runs inside `seconds` without progress. It ends with `cancelled`; by default,
-    with whatever ends the work that it is a part of."""
+    """Let the work inside take `seconds` without progress. It ends when `cancelled` is set; by
+    default, when the surrounding work is cancelled."""
     around = _current.get()
     if cancelled is None:
         cancelled = around.cancelled if around else threading.Event()
@@ -59,7 +59,7 @@ def patience(seconds: float, *, cancelled: threading.Event | None = None) -> Ite
 
 
 def remaining() -> float:
-    """Seconds left; infinite where nobody set a bound. Raises OutOfPatience at none, Cancelled."""
+    """Seconds left; infinite without a bound. Raises OutOfPatience if none are left, Cancelled."""
     held = _current.get()
     if held is None:
         return UNBOUNDED
@@ -71,7 +71,7 @@ def remaining() -> float:
 
 
 def heed_cancel() -> None:
-    """For work that is long but waits for nothing. Raises Cancelled."""
+    """For long work that waits for nothing. Raises Cancelled."""
     held = _current.get()
     if held is not None and held.cancelled.is_set():
         raise Cancelled
@@ -79,7 +79,7 @@ def heed_cancel() -> None:
 
 @contextmanager
 def looking(look: Callable[[], object]) -> Iterator[None]:
-    """Call `look` whenever what runs inside says that it got on; what it raises ends the work."""
+    """Call `look` whenever the work inside reports progress; an exception from it ends the work."""
     token = _look.set(look)
     try:
         yield
@@ -88,8 +88,8 @@ def looking(look: Callable[[], object]) -> Iterator[None]:
 
 
 def progressed() -> None:
-    """Say that the work got on: the whole bound begins again. Raises OutOfPatience if late,
-    Cancelled, and what whoever is looking raises."""
+    """Report progress: the whole bound begins again. Raises OutOfPatience if it is too late,
+    Cancelled, and what the function given to `looking` raises."""
     if look := _look.get():
         look()
     held = _current.get()

@@ -1,7 +1,7 @@
-"""PgBouncer in transaction mode beside a compute, started when somebody first asks for it.
+"""PgBouncer in transaction mode beside a compute, started when a client first needs it.
 
-It is reached as the compute is, by a unix socket in the endpoint's directory, and goes when
-the compute goes. Callers hold the branch's lock.
+Like the compute, it listens on a Unix socket in the endpoint's directory. It stops when the compute
+stops. Callers hold the branch's lock.
 """
 
 import functools
@@ -48,14 +48,14 @@ NOT_STARTED = (
     "the endpoint's pooler did not start; connect without -pooler meanwhile, and if it stays so, "
     "tell this host's operator"
 )
-PORT = 6432  # of the socket's name alone
+PORT = 6432  # only part of the socket's name
 _SOCKET_NAME = f".s.PGSQL.{PORT}"
-# Where nobody looks for it: see `shut`.
+# The socket's name while the door is shut: see `shut`.
 _SHUT_NAME = f"{_SOCKET_NAME}.shut"
 SERVERS_PER_POOL = 20  # for each pair of database and role
 START_TIMEOUT = 5.0  # seconds
-STOP_TIMEOUT = 1.0  # seconds: it holds nothing but its clients' connections
-# Since this version it takes SIGTERM for a wish to wait for its clients.
+STOP_TIMEOUT = 1.0  # seconds: it has nothing to save, only clients to drop
+# Since this version, SIGTERM makes PgBouncer wait for its clients; SIGQUIT stops it at once.
 QUITS_BY_SIGQUIT: Version = (1, 23)
 
 CONFIGURATION = """\
@@ -90,7 +90,7 @@ class PoolerUnavailable(Exception):
 
 
 def pgbouncer() -> str | None:
-    """PgBouncer's program, if the host has it."""
+    """The path of PgBouncer's program; None if the host does not have it."""
     if settings.PGBOUNCER is not None:
         return shutil.which(settings.PGBOUNCER)
     return shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin:/usr/local/sbin")
@@ -101,8 +101,8 @@ def pooler_socket(socket_dir: Path) -> Path:
 
 
 def ensure_pooler(branch_id: str, socket_dir: Path, *, roles: Collection[str]) -> Version:
-    """Have the pooler run beside the branch's compute, for these roles' clients. Returns its
-    version.
+    """Make the pooler run beside the branch's compute, for clients with these roles. Returns the
+    pooler's version.
 
     Raises PoolerUnavailable.
     """
@@ -112,12 +112,12 @@ def ensure_pooler(branch_id: str, socket_dir: Path, *, roles: Collection[str]) -
         return pooler_version(program) if program else (0, 0)
     if program is None:
         raise PoolerUnavailable("pooling is not available: PgBouncer is not installed on this host")
-    # One that hangs, or that was left half started, holds what the new one needs.
+    # A pooler that hangs or was left half started holds what the new one needs.
     try:
         end_processes_in(_config_file(branch_id))
     except StopFailed as error:
         raise PoolerUnavailable(str(error)) from error
-    # What a pooler that was killed has left would pass for the new one's.
+    # Files left by a killed pooler would be mistaken for the new one's.
     remove_from(socket_dir, pooler_socket(socket_dir).name)
     remove_from(_pid_file(branch_id).parent, _pid_file(branch_id).name)
     branch_data.run_dir(branch_id)
@@ -131,8 +131,8 @@ def _configure(branch_id: str, socket_dir: Path, program: str) -> None:
     text = CONFIGURATION
     if pooler_version(program) >= KEEPS_PREPARED_STATEMENTS:
         text += "max_prepared_statements = 200\n"
-    # The endpoint's own, of which the last lines count. A compute that an earlier release has
-    # started has no such file.
+    # The endpoint's own settings come last, since later lines win. A compute that an earlier
+    # release started has no such file.
     if not _settings_file(branch_id).exists():
         branch_data.write_for(branch_id, _settings_file(branch_id).name, "")
     text += "%include {settings_file}\n"
@@ -152,7 +152,8 @@ def _configure(branch_id: str, socket_dir: Path, program: str) -> None:
 
 
 def _start(branch_id: str, socket_dir: Path, program: str, inherited: int) -> None:
-    """Returns once it listens and is known; raises PoolerUnavailable, and leaves nothing then."""
+    """Start the pooler and wait until it listens and its process can be found. If it does not,
+    end it and raise PoolerUnavailable."""
     log_file = _log_file(branch_id)
     log_file.unlink(missing_ok=True)
     words = open_log(log_file)
@@ -171,12 +172,12 @@ def _start(branch_id: str, socket_dir: Path, program: str, inherited: int) -> No
         os.close(words)
     reap(child)
     deadline = time.monotonic() + START_TIMEOUT
-    # It listens before it has written who it is; until then the next to ask would not know it
-    # and would start another in its place.
+    # PgBouncer listens before it has written its pid file. Until then, the next caller would not
+    # find this process, and would start another one in its place.
     while not (_listens(pooler_socket(socket_dir)) and _process(branch_id)):
         if child.poll() is not None or time.monotonic() > deadline:
             child.kill()
-            # What it says of the host's files is for the operator alone.
+            # Its words may name files of the host, which only the operator may see.
             fields = {"branch": branch_id, "error": _last_line(branch_id)}
             log.error("pooler did not start", extra=fields)
             raise PoolerUnavailable(NOT_STARTED)
@@ -192,7 +193,7 @@ def pooler_version(program: str) -> Version:
 
 
 def admit_roles(branch_id: str, roles: Collection[str]) -> None:
-    """Have the branch's pooler, whether it runs yet or not, know these roles and no others."""
+    """Make the branch's pooler, running or not, accept these roles and no others."""
     quoted = ('"' + role.replace('"', '""') + '"' for role in sorted(roles))
     text = "".join(f'{role} ""\n' for role in quoted)
     path = _auth_file(branch_id)
@@ -204,8 +205,8 @@ def admit_roles(branch_id: str, roles: Collection[str]) -> None:
 
 
 def set_pooler_settings(branch_id: str, settings: Mapping[str, str]) -> None:
-    """Have the branch's pooler, whether it runs yet or not, have these settings beside the
-    platform's: of `pooler_settings.ALLOWED`, but for what its version does not know."""
+    """Give the branch's pooler, running or not, these settings on top of the platform's. Names are
+    of `pooler_settings.ALLOWED`; those that its version does not know are left out."""
     program = pgbouncer()
     version = pooler_version(program) if program else None
     known = {
@@ -229,7 +230,7 @@ def _reload(branch_id: str) -> None:
 
 
 def stop_pooler(branch_id: str) -> None:
-    """Stop the branch's pooler, if one runs, dropping its clients."""
+    """Stop the branch's pooler if it runs, dropping its clients."""
     process = _process(branch_id)
     if process is None:
         return
@@ -242,22 +243,22 @@ def stop_pooler(branch_id: str) -> None:
 
 
 def shut(socket_dir: Path) -> None:
-    """Let no new client in to the pooler that listens there. Whoever has come before is among
-    `poolers_clients`; whoever comes later finds nobody, and has sent nothing yet."""
-    # The directory is a stranger's: what is there instead of a socket keeps nobody from stopping.
+    """Shut the pooler's door. Connections made before are counted by `poolers_clients`; a later one
+    fails before its client has sent anything."""
+    # The directory is untrusted: whatever is in the socket's place must not prevent a stop.
     with suppress(OSError):
         pooler_socket(socket_dir).rename(socket_dir / _SHUT_NAME)
 
 
 def open_again(socket_dir: Path) -> None:
-    """Take back `shut`."""
+    """Undo `shut`."""
     with suppress(OSError):
         (socket_dir / _SHUT_NAME).rename(pooler_socket(socket_dir))
 
 
 def wait_until_left(socket_dir: Path, *, still: float) -> bool:
-    """Give the pooler's clients, who were told that it will stop, time to let go of it, until none
-    has for `still` seconds; returns whether all have."""
+    """Wait until the pooler's clients, which were told that it will stop, have disconnected. True
+    if all have; False once none has left for `still` seconds."""
     fewest = poolers_clients()[socket_dir]
     deadline = time.monotonic() + still
     while count := poolers_clients()[socket_dir]:
@@ -270,7 +271,7 @@ def wait_until_left(socket_dir: Path, *, still: float) -> bool:
 
 
 def stop_unused(branch_id: str, socket_dir: Path) -> None:
-    """Stop the branch's pooler, which listens there, unless it has a client."""
+    """Stop the branch's pooler, which listens there, if it has no client."""
     shut(socket_dir)
     if poolers_clients()[socket_dir]:
         open_again(socket_dir)
@@ -280,12 +281,12 @@ def stop_unused(branch_id: str, socket_dir: Path) -> None:
 
 
 def has_pooler(socket_dir: Path) -> bool:
-    """Whether there is a pooler's socket."""
+    """True if a pooler's socket is there."""
     return os.path.lexists(pooler_socket(socket_dir))
 
 
 def poolers_clients() -> Counter[Path]:
-    """How many connections each pooler of this host has, by the directory of its socket."""
+    """How many connections each pooler of this host has, by its socket directory."""
     return Counter(connections_to(_SOCKET_NAME))
 
 
@@ -319,9 +320,9 @@ def _is_serving(branch_id: str, socket_dir: Path) -> bool:
 
 
 def _listens(path: Path) -> bool:
-    """Whether connections are taken there; between the socket and this lies a moment."""
+    """True if the socket accepts connections. PgBouncer makes it a moment before it listens."""
     with socket.socket(socket.AF_UNIX) as client:
-        # Whoever listens there may take none, and to wait for that would be to wait for ever.
+        # A blocking connect would never end if the listener accepts nothing.
         client.setblocking(False)
         try:
             client.connect(str(path))
@@ -332,7 +333,7 @@ def _listens(path: Path) -> bool:
 
 def _process(branch_id: str) -> psutil.Process | None:
     found = re.fullmatch(rb"([0-9]{1,10})\s*", read_regular(_pid_file(branch_id), 64))
-    # Process ids come round again: it is ours only if it was started with our file.
+    # Process ids are reused: it is the pooler only if it was started with our file.
     return occupant(int(found[1]), _config_file(branch_id)) if found else None
 
 

@@ -1,7 +1,7 @@
-"""The PgBouncer settings that an endpoint's owner may give its pooler, and within which bounds.
+"""The PgBouncer settings that an endpoint's owner may give its pooler, and their bounds.
 
-An allow-list of whole numbers: what is not named here stays the platform's. All of them are taken
-in by a pooler that runs, so a change drops nobody's connection.
+An allow-list of whole numbers: settings that are not named here stay the platform's. A running
+pooler takes in all of them by a reload, so a change drops no connection.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,11 +17,11 @@ Version = tuple[int, int]
 
 @dataclass(frozen=True)
 class Bounds:
-    """Both are allowed; `most` by the endpoint's compute units."""
+    """The least and the most allowed value; `most` depends on the endpoint's compute units."""
 
     least: int
     most: Callable[[float], int]
-    # Of PgBouncer; those before do not know it.
+    # The first version of PgBouncer that has the setting.
     since: Version = (0, 0)
 
 
@@ -29,9 +29,9 @@ def _upto(most: int) -> Callable[[float], int]:
     return lambda cu: most
 
 
-# Since this version it follows a client's prepared statements from server to server.
+# Since this version, PgBouncer keeps a client's prepared statements when its server changes.
 KEEPS_PREPARED_STATEMENTS: Version = (1, 21)
-# Timeouts are in seconds; 0 is none of it, but for `server_lifetime`.
+# Timeouts are in seconds; 0 disables one, except `server_lifetime`.
 ALLOWED: Mapping[str, Bounds] = {
     "client_idle_timeout": Bounds(0, _upto(DAY)),
     # For each pair of database and role.
@@ -51,8 +51,8 @@ ALLOWED: Mapping[str, Bounds] = {
 def pooler_complaint(
     name: str, value: str, *, max_cu: float, version: Version | None = None
 ) -> str | None:
-    """What stands against the setting on an endpoint of up to `max_cu`; None if nothing does.
-    `version` is of the PgBouncer in use, None where nobody has said."""
+    """Why the setting is refused on an endpoint of up to `max_cu` compute units; None if it is not.
+    `version` is that of the PgBouncer in use; None if it is unknown."""
     bounds = ALLOWED.get(name)
     if bounds is None:
         return f"cannot be set on this server; these can: {', '.join(ALLOWED)}"
@@ -73,7 +73,7 @@ def pooler_complaint(
 
 
 def pooler_exceeds_size(name: str, value: str, *, max_cu: float) -> str | None:
-    """What stands against a setting, that was taken before, on an endpoint of another size."""
+    """Why a setting that was accepted before is refused on an endpoint of another size, or None."""
     bounds = ALLOWED.get(name)
     if bounds is None or bounds.most is not max_connections:
         return None
@@ -81,13 +81,13 @@ def pooler_exceeds_size(name: str, value: str, *, max_cu: float) -> str | None:
 
 
 def version_of(text: str) -> Version | None:
-    """ "1.25" as numbers; None of nothing."""
+    """ "1.25" as (1, 25); None for an empty text."""
     major, _, minor = text.partition(".")
     return (int(major), int(minor)) if text else None
 
 
 def keeps_prepared_statements(version: str) -> bool:
-    """Whether a PgBouncer of the version, as "1.25", does; "" where there is none."""
+    """True if a PgBouncer of this version, for example "1.25", does; "" stands for none."""
     return (version_of(version) or (0, 0)) >= KEEPS_PREPARED_STATEMENTS
 
 

@@ -1,8 +1,8 @@
-"""The Postgres settings that an endpoint's owner may give it, and within which bounds.
+"""The Postgres settings that an endpoint's owner may give it, and their bounds.
 
-An allow-list: what is not named here stays the platform's, whatever a new Postgres brings. The
-bounds are Postgres's own, as its `pg_settings` knows them (`known_settings`), and narrower
-where a value takes memory, disk or processes that an endpoint's size has to give.
+An allow-list: settings that are not named here stay the platform's, whatever a new Postgres adds.
+The bounds are Postgres's own, as in its `pg_settings` (`known_settings`). They are narrower if a
+value takes memory, disk or processes that depend on the endpoint's size.
 """
 
 import re
@@ -19,18 +19,18 @@ from controlplane.compute.configuration import (
 )
 from controlplane.compute.text_settings import complaint_of_text
 
-# In each family, how many of its smallest unit a unit is; units are written exactly so.
+# Two families of units, each unit with its size in the family's smallest. Case matters.
 UNITS: tuple[Mapping[str, float], ...] = (
     {"B": 1, "kB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40},
     {"us": 1, "ms": 1_000, "s": 1_000_000, "min": 60e6, "h": 3600e6, "d": 86400e6},
 )
 NUMBER = re.compile(r"\s*([+-]?(?:0[xX][0-9a-fA-F]+|\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+))\s*(\w*)\s*")
 BOOLEANS = ("true", "false", "yes", "no", "on", "off", "1", "0")
-# Extensions that read settings of their own, none of which names a program, a file or a library.
+# Extensions that have settings of their own, none of which names a program, a file or a library.
 EXTENSIONS = frozenset(
     "auto_explain hnsw ivfflat pg_hint_plan pg_stat_statements pg_trgm plpgsql".split()
 )
-# Of theirs, those that the platform sets (`configuration`).
+# Settings of these extensions that the platform sets (`configuration`).
 FIXED = frozenset({"pg_stat_statements.max", "pg_stat_statements.track_utility"})
 
 
@@ -39,12 +39,12 @@ class Known:
     """What Postgres says of a setting: its type, the unit of a bare number, its range."""
 
     vartype: str  # bool, integer, real, enum or string
-    unit: str | None = None  # as "8kB"
+    unit: str | None = None  # for example "8kB"
     min: float | None = None
     max: float | None = None
-    # Of an enum; of a string, where what it may be can be listed.
+    # Of an enum; of a string, if its possible values can be listed.
     values: tuple[str, ...] = ()
-    # As Postgres has it by itself, in its own unit; and its words about it.
+    # Postgres's own default, in the setting's own unit; and its description.
     default: str = ""
     about: str = ""
 
@@ -66,20 +66,21 @@ KnownSettings = Mapping[str, Known]
 
 
 def from_json(stored: Mapping[str, Any]) -> KnownSettings:
-    """What `known_settings` has told, from its row."""
+    """The settings in the row where the worker publishes `known_settings`."""
     return {name: Known.from_json(one) for name, one in stored.items()}
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """What an endpoint of so many compute units may have, as it would be written."""
+    """The values allowed on an endpoint of that many compute units, as an owner would write
+    them."""
 
     most: Callable[[float], str]
     least: str | None = None
 
 
 def _memory(share: float, *, at_most: float = float("inf")) -> Bounds:
-    """Of an endpoint's memory; `at_most` is in megabytes."""
+    """A share of an endpoint's memory; `at_most` is in megabytes."""
     return Bounds(lambda cu: f"{round(min(at_most, cu * MEGABYTES_PER_CU * share))}MB")
 
 
@@ -88,16 +89,16 @@ def _count(per_cu: float, *, at_least: int, at_most: int) -> Bounds:
 
 
 def _log_size(least: str) -> Bounds:
-    """1 GB of write-ahead log, as without the setting, and 4 GB per compute unit."""
+    """Up to 4 GB of write-ahead log per compute unit, and up to 1 GB, the default, on any."""
     return Bounds(lambda cu: f"{max(1, round(4 * cu))}GB", least=least)
 
 
 CONNECTIONS = Bounds(lambda cu: str(max_connections(cu)))
-# Without more than are kept for the platform, Postgres does not start.
+# Postgres starts only with more connections than are reserved for the platform.
 OPEN_TO_USERS = Bounds(CONNECTIONS.most, least=str(RESERVED_CONNECTIONS + 1))
 WORKERS = _count(8, at_least=8, at_most=64)
 
-# With the bounds that an endpoint's size sets.
+# Settings whose bounds depend on the endpoint's size.
 SIZED: Mapping[str, Bounds] = {
     "shared_buffers": _memory(2 / 5),
     "temp_buffers": _memory(1 / 8),
@@ -116,15 +117,15 @@ SIZED: Mapping[str, Bounds] = {
     "max_parallel_workers_per_gather": WORKERS,
     "max_parallel_maintenance_workers": WORKERS,
     "autovacuum_max_workers": _count(3, at_least=3, at_most=16),
-    # At less Postgres does not start: two segments of 16 MB.
+    # With less than two segments of 16 MB, Postgres does not start.
     "max_wal_size": _log_size("32MB"),
     "min_wal_size": _log_size("32MB"),
     "track_activity_query_size": Bounds(lambda cu: "16kB"),
     "hash_mem_multiplier": Bounds(lambda cu: "8"),
-    # Without a bound (-1) one session's sort can fill the disk.
+    # Without a limit (-1), a single session's sort could fill the disk.
     "temp_file_limit": Bounds(lambda cu: f"{most_temporary(cu) >> 10}kB", least="0"),
 }
-# With Postgres's bounds alone.
+# Settings with Postgres's bounds alone.
 PLANNER = """
     constraint_exclusion cpu_index_tuple_cost cpu_operator_cost cpu_tuple_cost
     cursor_tuple_fraction default_statistics_target effective_io_concurrency
@@ -195,11 +196,11 @@ ALLOWED: Mapping[str, Bounds | None] = {
 def complaint(
     name: str, value: str, *, max_cu: float, storage: int | None = None, known: KnownSettings
 ) -> str | None:
-    """What stands against the setting on an endpoint of up to `max_cu`, whose account's plan allows
-    a branch `storage` bytes (None for any number); None if nothing does.
+    """Why the setting is refused on an endpoint of up to `max_cu` compute units; None if it is not.
+    `storage` is how many bytes its account's plan allows for a branch, None for no limit.
 
-    `known` is what the Postgres in use knows. A string's value is judged as far as it can be
-    here (`text_settings`); every value is for Postgres to judge as long as nothing is known.
+    `known` is what the Postgres in use knows. A string is checked as far as that is possible here
+    (`text_settings`). If nothing is known, all values are left for Postgres to check.
     """
     if "." in name:
         return _complaint_of_extension(name)
@@ -223,7 +224,7 @@ def complaint(
 def exceeds_size(
     name: str, value: str, *, max_cu: float, storage: int | None = None, known: KnownSettings
 ) -> str | None:
-    """What stands against a setting, that was taken before, on an endpoint of another size."""
+    """Why a setting that was accepted before is refused on an endpoint of another size, or None."""
     if name.lower() not in SIZED:
         return None
     return complaint(name, value, max_cu=max_cu, storage=storage, known=known)
@@ -264,7 +265,7 @@ def _complaint_of_number(
 
 
 def _range(known: Known, bounds: Bounds | None, max_cu: float) -> tuple[float | None, float | None]:
-    """The least and the most, in the setting's own unit; None where there is no bound."""
+    """The lower and upper bound, in the setting's own unit; None for no bound."""
     low, high = known.min, known.max
     if bounds is not None:
         most = _number(bounds.most(max_cu), known)
@@ -278,7 +279,7 @@ def _range(known: Known, bounds: Bounds | None, max_cu: float) -> tuple[float | 
 def written_range(
     name: str, known: Known, *, max_cu: float, storage: int | None = None
 ) -> tuple[str, str]:
-    """The least and the most of a number, as one would write them; "" where there is none."""
+    """The bounds of a numeric setting, as an owner would write them; "" for no bound."""
     low, high = _range(known, _bounds_of(name, storage), max_cu)
     return (
         "" if low is None else _written(low, known),
@@ -287,14 +288,14 @@ def written_range(
 
 
 def written_value(value: str, known: Known) -> str:
-    """A value as one would write it: a bare number with its unit."""
+    """A value as an owner would write it: a bare number gets its unit."""
     is_number = known.vartype in ("integer", "real")
     number = _number(value, known) if is_number else None
     return value if number is None else _written(number, known)
 
 
 def _number(text: str, known: Known) -> float | None:
-    """The number in the setting's own unit, as Postgres reads it; None if it reads none."""
+    """The number in the setting's own unit, as Postgres reads it; None if it cannot be read."""
     found = NUMBER.fullmatch(text)
     if found is None:
         return None
@@ -311,7 +312,7 @@ def _number(text: str, known: Known) -> float | None:
 
 
 def _factor(unit: str, known: Known) -> float | None:
-    """How many of the setting's own unit the unit is."""
+    """The unit's size in the setting's own unit; None if they cannot be converted."""
     times, own = _own_unit(known)
     for family in UNITS:
         if own in family and unit in family:
@@ -320,7 +321,7 @@ def _factor(unit: str, known: Known) -> float | None:
 
 
 def _own_unit(known: Known) -> tuple[int, str]:
-    """ "8kB" is 8 and kB."""
+    """The setting's own unit as a factor and a unit: "8kB" is (8, "kB")."""
     found = re.fullmatch(r"(\d*)(\w*)", known.unit or "")
     assert found is not None
     return int(found[1] or 1), found[2]
@@ -336,7 +337,7 @@ def _kind_of(known: Known) -> str:
 
 
 def _written(number: float | None, known: Known) -> str:
-    """The number with the largest unit that writes it in whole ones."""
+    """The number with the largest unit that makes it whole."""
     if number is None:
         return "any"
     times, own = _own_unit(known)
@@ -349,7 +350,7 @@ def _written(number: float | None, known: Known) -> str:
 
 
 def _is_boolean(value: str) -> bool:
-    """As Postgres does: any beginning that can mean but one."""
+    """As Postgres decides: any unambiguous abbreviation counts."""
     word = value.strip().lower()
     return word in BOOLEANS or (
         bool(word) and word != "o" and any(one.startswith(word) for one in BOOLEANS)

@@ -1,7 +1,7 @@
 """One Postgres process on one data directory: start it, find it, stop it.
 
-Everything is read from the data directory's postmaster.pid and from the process itself,
-so any worker finds a Postgres that another worker started.
+All state is read from the data directory's postmaster.pid and from the process itself, so any
+worker finds a Postgres that another worker started.
 """
 
 import logging
@@ -37,11 +37,12 @@ from controlplane.compute.steps import Step, reached, step
 
 log = logging.getLogger(__name__)
 
-# Seconds that a start may stand still, neither ready nor at work.
+# Seconds that a start may make no progress without being ready.
 STILL_START = 15.0
-# Seconds that a stop may, with each signal: a fast shutdown, then an immediate one.
+# The signals of a stop, a fast shutdown and then an immediate one, and how many seconds each may
+# make no progress.
 STILL_STOPS = ((signal.SIGINT, 3.0), (signal.SIGQUIT, 2.0))
-CHECK_BOUND = 30.0  # seconds, for a look at a configuration
+CHECK_BOUND = 30.0  # seconds for Postgres to check a configuration
 HEED_INTERVAL = 0.25  # seconds
 TELL_RECOVERY_EVERY = 5.0  # seconds
 LONGEST_PID_FILE = 4096  # bytes
@@ -49,18 +50,18 @@ LONGEST_ERROR = 400  # characters
 
 
 class StartFailed(Exception):
-    """Postgres did not come up; the message is its own last words."""
+    """Postgres did not start; the message is its own last words."""
 
 
 def socket_dir_of(data_dir: Path) -> Path | None:
-    """Where the Postgres that runs on `data_dir` listens; None where that is no directory of its
-    own account's below SOCKET_DIR."""
+    """The directory in which the Postgres that runs on `data_dir` listens. None if none runs, or if
+    its directory is not one below SOCKET_DIR that belongs to its own account."""
     if not _postmaster(data_dir):
         return None
     lines = _pid_file(data_dir)
     found = Path(lines[4]) if len(lines) > 4 else Path()
-    # The file is the account's: it could name the sockets of another compute, which would be
-    # shut and removed in place of its own.
+    # The account can write this file. It could name the sockets of another compute, which would
+    # then be shut and removed in place of its own.
     if found.parent != Path(settings.SOCKET_DIR):
         return None
     with suppress(OSError):
@@ -70,8 +71,8 @@ def socket_dir_of(data_dir: Path) -> Path | None:
 
 
 def open_postmaster(data_dir: Path) -> int | None:
-    """A descriptor of the Postgres that runs on `data_dir`, readable once that has ended; None
-    where none runs, or the kernel gives none. The caller closes it."""
+    """A pidfd of the Postgres that runs on `data_dir`: it becomes readable when that process ends.
+    None if none runs, or if the kernel offers no pidfd. The caller closes it."""
     found = _postmaster(data_dir)
     if found is None:
         return None
@@ -79,7 +80,7 @@ def open_postmaster(data_dir: Path) -> int | None:
         descriptor = os.pidfd_open(found.pid)
     except OSError:
         return None
-    # The id may have become another's meanwhile; what was opened before this is not.
+    # If the same process still has the id now, the descriptor is of that process.
     if _postmaster(data_dir) == found:
         return descriptor
     os.close(descriptor)
@@ -97,11 +98,11 @@ def start_postgres(
 ) -> None:
     """Start Postgres on `data_dir` and return once it accepts connections.
 
-    It has all the time it needs for as long as it gets on, to redo its log after a crash. Nothing
-    else may run in the directory. The log is begun anew; the one before it stays beside it.
-    `on_spawn` gets the process id before Postgres has any children; `lease` is a descriptor that
-    it inherits, `most_processes` how many its account may have. Raises StartFailed, StopFailed and
-    patience.OutOfPatience; then nothing of it is left running.
+    It may take as long as it needs while it makes progress, for example to redo its log after a
+    crash. Nothing else may run in the directory. The previous log is kept as `.log.1`. `on_spawn`
+    gets the process id before Postgres has any children. Postgres inherits the descriptor `lease`.
+    Its account may run `most_processes`. Raises StartFailed, StopFailed, patience.OutOfPatience;
+    then nothing of it is left running.
     """
     with suppress(FileNotFoundError):
         log_file.replace(log_file.with_suffix(".log.1"))
@@ -129,8 +130,8 @@ def start_postgres(
 def stop_postgres(data_dir: Path) -> None:
     """Stop the Postgres of `data_dir` if one runs, dropping its connections (57P01).
 
-    A fast shutdown, which has all the time it needs for as long as it gets on; one that stands
-    still is followed by an immediate one, then by SIGKILL for every process. Raises StopFailed,
+    A fast shutdown comes first, and may take as long as it needs while it makes progress. If it
+    stands still, an immediate shutdown follows, then SIGKILL for every process. Raises StopFailed,
     patience.OutOfPatience.
     """
     postmaster = _postmaster(data_dir)
@@ -141,7 +142,7 @@ def stop_postgres(data_dir: Path) -> None:
         for number, still in STILL_STOPS:
             with suppress(psutil.NoSuchProcess):
                 postmaster.send_signal(number)
-                # Stopped by a signal, it would hear of no other.
+                # A process that a signal has stopped reacts to no other signal.
                 continue_if_stopped(postmaster.pid)
             if wait_while_it_gets_on(lambda: not is_alive(postmaster), look, still=still):
                 return
@@ -151,16 +152,16 @@ def stop_postgres(data_dir: Path) -> None:
 
 
 def clear_stale_pid_file(data_dir: Path, *, sockets: Path | None = None) -> None:
-    """Remove a postmaster.pid that names no Postgres of this directory, and the lock file that
-    the one which wrote it left in its directory of `sockets`.
+    """Remove a postmaster.pid if no Postgres runs in this directory, and the sockets and the lock
+    file that the dead Postgres left in `sockets`.
 
-    Postgres itself takes any living process of its account, which has come by that process id
-    since a power cut, for another Postgres, and would not start. Raises StopFailed.
+    After a power cut, its process id may be that of any process of the account. Postgres would take
+    that process for another postmaster and refuse to start. Raises StopFailed.
     """
     if _postmaster(data_dir) is not None:
         return
     if os.path.lexists(data_dir / "postmaster.pid"):
-        # The file is all that keeps a new Postgres from what a killed one has left at work.
+        # Only this file keeps a new Postgres away from what a killed one has left running.
         end_processes_in(data_dir)
         remove_from(data_dir, "postmaster.pid")
     if sockets is not None:
@@ -168,15 +169,15 @@ def clear_stale_pid_file(data_dir: Path, *, sockets: Path | None = None) -> None
 
 
 def reload_postgres(data_dir: Path) -> None:
-    """Have the running Postgres read its configuration file again."""
+    """Make the running Postgres read its configuration file again."""
     if process := _postmaster(data_dir):
         process.send_signal(signal.SIGHUP)
 
 
 def check_configuration(data_dir: Path, config_file: Path) -> str | None:
-    """What Postgres says against `config_file`, or None where it accepts it.
+    """What Postgres objects to in `config_file`; None if it accepts it.
 
-    Raises StartFailed where it says nothing in time, patience.Cancelled.
+    Raises StartFailed if it does not answer in time, patience.Cancelled.
     """
     bound = min(CHECK_BOUND, remaining())
     with subprocess.Popen(
@@ -200,17 +201,17 @@ def check_configuration(data_dir: Path, config_file: Path) -> str | None:
 
 
 def last_words(log_file: Path) -> str:
-    """What Postgres complained of at the end of `log_file`, in its own words."""
+    """The complaints of Postgres at the end of `log_file`, in its own words."""
     flush_log(log_file)
     text = read_regular(log_file, 8192, from_end=True).decode(errors="replace")
     return _complaints(text) or "Postgres ended without a word"
 
 
 def _complaints(text: str) -> str:
-    """The messages of a Postgres log that matter to whoever changed its settings, each once: one
-    is logged for every session that it refuses."""
+    """The messages in a Postgres log that matter after a change of its settings. Each appears once,
+    since Postgres logs the same one for every session that it refuses."""
     found = re.findall(r"\b(LOG|FATAL|PANIC|ERROR|DETAIL|HINT):  (.*)", text)
-    # Names the file alone; the lines that it means were logged before it, as LOG.
+    # "contains errors" names only the file; the errors themselves are logged before it, as LOG.
     refused = any("contains errors" in words for _, words in found)
     words = [
         words.strip()
@@ -221,8 +222,8 @@ def _complaints(text: str) -> str:
 
 
 def _end_of(text: str) -> str:
-    """As much of its end as an error may hold, from a whole word on: a path that is cut off at its
-    front would not be known for one, and left in."""
+    """The end of `text`, as much as an error may hold, from a whole word on. A path without its
+    beginning would not be recognised as a path, and so not be removed."""
     if len(text) <= LONGEST_ERROR:
         return text
     _, *whole = re.split(r"\s+", text[-LONGEST_ERROR - 1 :], maxsplit=1)
@@ -230,7 +231,7 @@ def _end_of(text: str) -> str:
 
 
 def reap(child: "subprocess.Popen[bytes]") -> None:
-    """Wait for the child's end in the background: dead, it would linger as a zombie."""
+    """Wait for the child's end in the background, so that it does not stay a zombie."""
     threading.Thread(target=child.wait, daemon=True, name=f"reap-{child.pid}").start()
 
 
@@ -248,7 +249,7 @@ def _spawn(
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            # Of its own session: it must survive the worker and its terminal.
+            # In its own session, so that it survives the worker and its terminal.
             start_new_session=True,
             pass_fds=[] if lease is None else [lease],
             **launched_as(account_of(data_dir.parent), command, most_processes=most_processes),
@@ -258,14 +259,14 @@ def _spawn(
 
 
 def _give_up(child: "subprocess.Popen[bytes]", data_dir: Path) -> None:
-    """End a Postgres that does not come up, and all that it has forked."""
+    """End a Postgres that does not start, and all that it has forked."""
     child.kill()
     child.wait()
     end_processes_in(data_dir)
 
 
 class _Start:
-    """A Postgres that starts, as it is waited for: which part it is in, and how far."""
+    """A Postgres that is being waited for as it starts: which step it is in, and how far."""
 
     def __init__(
         self,
@@ -277,20 +278,20 @@ class _Start:
     ) -> None:
         self._data_dir, self._child = data_dir, child
         self._watch = Watch(child.pid)
-        # Holds the part under way.
+        # Closes the step under way.
         self._parts = parts
         self._is_to_recover = recovers
         self._recovering: Step | None = None
         self._told_at = -TELL_RECOVERY_EVERY
 
     def is_over(self) -> bool:
-        """Whether it is ready, or has ended."""
+        """True if Postgres is ready, or has ended."""
         lines = _pid_file(self._data_dir)
         if len(lines) > 7 and lines[0] == str(self._child.pid):
             if lines[7].strip() == "ready":
                 return True
             if self._is_to_recover and self._recovering is None:
-                # It has its memory and its sockets, and comes to its log.
+                # It has allocated its memory and sockets, and now begins to redo its log.
                 self._parts.close()
                 self._recovering = self._parts.enter_context(step("recovering"))
         return self._child.poll() is not None
@@ -307,7 +308,7 @@ class _Start:
 
 
 def _said_within(bound: float, asked: "subprocess.Popen[str]") -> str:
-    """What the program wrote to its errors until its end. Raises StartFailed after `bound`
+    """What the program wrote to standard error until it ended. Raises StartFailed after `bound`
     seconds, patience.Cancelled."""
     deadline = time.monotonic() + bound
     while True:

@@ -1,8 +1,8 @@
-"""Whether a Postgres that starts or stops gets on, seen from outside.
+"""Observes from outside whether a Postgres that starts or stops makes progress.
 
-A start may have a long log to redo, a stop all of the memory to write: for as long as they work
-they get their time. What counts is the work of those that do it, and every process that ends. The
-backends of clients do not count: one may be busy for ever with what nobody waits for.
+A start may have a long log to redo, a stop all of the memory to write. They get the time that they
+need as long as they work. What counts is the work of the processes that do this, and every process
+that ends. The backends of clients do not count: one may be busy for ever with useless work.
 """
 
 import enum
@@ -19,21 +19,21 @@ import psutil
 
 from controlplane.compute.patience import progressed, remaining
 
-# Seconds between two looks at whether it is over: a share of what it has taken so far, within
-# bounds. Many may wait at once, and each look costs the same processor.
+# How often to poll whether it is over: after a share of the time taken so far, within bounds in
+# seconds. Many waits may run at once, and each poll costs CPU time.
 POLL_SHARE, POLL_INTERVAL, LONGEST_POLL_INTERVAL = 0.02, 0.001, 0.02
-# Between looks at what the processes have done; most starts and stops are over before the first.
+# Seconds between looks at what the processes have done; most starts and stops end before the first.
 LOOK_INTERVAL = 0.25
-# Those that redo the log, and write what is in memory. Their titles begin with the cluster's name.
+# The processes that redo the log and write the memory. The cluster's name comes first.
 LABOURER = re.compile(rb"postgres: (\S+: )?(startup|checkpointer)\b(?! \S+ \[)")
 PROC = Path("/proc")
 
 
 class Movement(enum.Enum):
-    """What a look has found, against the one before."""
+    """What a look has found, compared with the one before."""
 
     GETS_ON = enum.auto()
-    # In the kernel's hands: killing it would not help, nor does it prove that it gets on.
+    # In an uninterruptible wait: a kill would not help, and it is no proof of progress.
     WAITS_FOR_DISK = enum.auto()
     STANDS_STILL = enum.auto()
 
@@ -43,12 +43,12 @@ class Watch:
     """Looks at a postmaster and its children."""
 
     postmaster: int
-    # Those of the first look: only these count when they end, as new ones come with every client.
+    # The children at the first look. Only their ends count, as new ones come with every client.
     _first: set[int] | None = None
     _seen: dict[int, int] = field(default_factory=dict)
 
     def look(self) -> Movement:
-        """Compare with the last look. What was stopped is continued, so that it can end."""
+        """Compare with the last look. Continues stopped processes, so that they can end."""
         children = children_of(self.postmaster)
         if self._first is None:
             self._first = set(children)
@@ -70,9 +70,9 @@ class Watch:
 def wait_while_it_gets_on(
     is_over: Callable[[], bool], look: Callable[[], Movement], *, still: float
 ) -> bool:
-    """Wait until `is_over`; False once it has stood still for `still` seconds.
+    """Wait until `is_over`; False once nothing has moved for `still` seconds.
 
-    What gets on has the bound of the work under way begin again. Raises OutOfPatience.
+    While there is progress, the bound of the work under way begins again. Raises OutOfPatience.
     """
     began = moved_at = time.monotonic()
     next_look = began + LOOK_INTERVAL
@@ -88,13 +88,13 @@ def wait_while_it_gets_on(
             elif now - moved_at >= still:
                 return False
             remaining()
-        # What has taken long already is not missed by some milliseconds more.
+        # The longer it has taken, the less some more milliseconds matter.
         time.sleep(min(max(POLL_SHARE * (now - began), POLL_INTERVAL), LONGEST_POLL_INTERVAL))
     return True
 
 
 def continue_if_stopped(pid: int) -> None:
-    """Let a process go on that a signal has stopped: only so it can end in order."""
+    """Continue a process that a signal has stopped, since it cannot end in order otherwise."""
     if _state_and_ticks(pid)[0] == "T":
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
@@ -117,7 +117,7 @@ def title_of(pid: int) -> bytes:
 
 
 def _work(pid: int) -> tuple[str, int] | None:
-    """The process's state, and how much it has done: time computed and bytes moved."""
+    """The process's state, and a measure of its work: CPU ticks plus its I/O counters."""
     state, ticks = _state_and_ticks(pid)
     try:
         moved = (PROC / f"{pid}/io").read_text()

@@ -1,4 +1,4 @@
-"""How far a Postgres is that redoes its log after a crash, seen from outside: it answers nobody."""
+"""Measures from outside how far a Postgres has redone its log, as it accepts no sessions yet."""
 
 import os
 import re
@@ -11,16 +11,16 @@ from controlplane.compute.tree import open_directory
 
 TITLE = re.compile(r"postgres: (\S+: )?startup recovering ([0-9A-F]{24})")
 SEGMENT = re.compile("[0-9A-F]{24}")
-# Of a segment's first page: 4 bytes of magic and flags, 4 of the timeline, 8 of its place.
+# In a segment's first page: 4 bytes of magic and flags, 4 of timeline, then 8 of its address.
 PLACE = slice(8, 16)
-# Of pg_control, whose first fields every version has: 8 bytes of identity, 8 of versions, then
-# the state, in which a shutdown in order leaves it.
+# In pg_control, at the same place in every version: 8 bytes of identity, 8 of versions, then the
+# state, here as an orderly shutdown leaves it.
 STATE, SHUT_DOWN = slice(16, 20), (1).to_bytes(4, "little")
 
 
 def bytes_to_redo(data_dir: Path, postmaster: int) -> int | None:
-    """How many bytes of its log the Postgres that starts on `data_dir`, as this process, still has
-    to redo; None where it redoes nothing now, or its log is not where Postgres keeps it."""
+    """How many bytes of its log the starting Postgres with this process id still has to redo. None
+    if it is not redoing its log now, or if the log is not where Postgres keeps it."""
     for pid in children_of(postmaster):
         if found := TITLE.match(title_of(pid).decode(errors="replace")):
             with (
@@ -33,8 +33,8 @@ def bytes_to_redo(data_dir: Path, postmaster: int) -> int | None:
 
 
 def is_to_recover(data_dir: Path) -> bool:
-    """Whether a Postgres that is started on `data_dir` redoes its log first: it was not shut down,
-    or its data is a copy of one that ran."""
+    """True if a Postgres started on `data_dir` would first redo its log: it was not shut down in
+    order, or its data is a copy of a running one's."""
     if os.path.lexists(data_dir / "backup_label"):
         return True
     control = b""
@@ -48,8 +48,8 @@ def is_to_recover(data_dir: Path) -> bool:
 
 
 def _bytes_from(log: int, current: str) -> int:
-    """The size of the log, of which this is the directory's descriptor, from the segment
-    `current` on."""
+    """Bytes of log from the segment `current` on. `log` is the descriptor of the log's
+    directory."""
     total = 0
     with os.scandir(log) as entries:
         for entry in entries:
@@ -57,7 +57,7 @@ def _bytes_from(log: int, current: str) -> int:
             if SEGMENT.fullmatch(name) and name[:8] == current[:8] and name >= current:
                 with suppress(FileNotFoundError):
                     size = entry.stat(follow_symlinks=False).st_size
-                    # A segment that was made ahead still holds what it was before.
+                    # A segment that was renamed for later use still holds its old pages.
                     if size and _place(name, log) == _place_of(name, size):
                         total += size
     return total
@@ -68,5 +68,5 @@ def _place(name: str, log: int) -> int:
 
 
 def _place_of(name: str, size: int) -> int:
-    """Where in the log the segment of that name begins."""
+    """The address in the log at which the segment with that name begins."""
     return (int(name[8:16], 16) << 32) + int(name[16:], 16) * size

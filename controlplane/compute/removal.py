@@ -1,5 +1,5 @@
-"""Removes a role or a database from a compute, whatever their owners have set, hold or leave
-unread. Called by `catalog`; every function may be called again after a crash at any point.
+"""Removes a role or a database from a compute, whatever its owner has set, holds open or does not
+read. `catalog` calls this. Every function may be called again after a crash at any point.
 """
 
 import logging
@@ -16,22 +16,22 @@ from controlplane.compute.session import Session, name_of, session
 
 log = logging.getLogger(__name__)
 
-# What Postgres says, every five seconds, while it waits for another backend to let go of a
-# database's files.
+# What Postgres logs every five seconds while it waits until another backend has closed the files of
+# a database.
 WAITING_FOR = re.compile(r"still waiting for backend with PID (\d+) to accept ProcSignalBarrier")
 GIVE_AWAY = """DO $$ BEGIN
     EXECUTE 'REASSIGN OWNED BY ' || {role}::oid::regrole || ' TO ' || {heir}::oid::regrole;
     EXECUTE 'DROP OWNED BY ' || {role}::oid::regrole;
 END $$"""
-# Seconds: it is one transaction, however much there is to give away.
+# Seconds: giving away is a single transaction, however much there is to give away.
 GIVE_AWAY_BOUND = 55.0
-# Postgres marks a database whose DROP was broken off so; nothing but another DROP is possible.
+# The connection limit that marks a database whose DROP was interrupted: it can only be dropped.
 INVALID = -2
 
 
 @dataclass(frozen=True)
 class _Database:
-    """A database as the compute knows it."""
+    """A database as the compute's catalog has it."""
 
     name: str
     allows_connections: bool
@@ -39,11 +39,11 @@ class _Database:
 
 
 def drop_database(socket_dir: Path, name: str) -> None:
-    """Drop a database if it is there, with its clients and their prepared transactions.
+    """Drop a database if it exists, with its sessions and their prepared transactions.
 
-    Postgres waits for every backend of the compute, of other databases too, to let go of the
-    files. One whose client does not read what it asked for cannot; it is ended. Raises
-    psycopg.Error.
+    Postgres waits until every backend of the compute, in other databases too, has closed the
+    database's files. A backend whose client does not read its results cannot; it is terminated.
+    Raises psycopg.Error.
     """
     with session(socket_dir) as connection:
         found = connection.execute(
@@ -62,12 +62,12 @@ def drop_database(socket_dir: Path, name: str) -> None:
 def drop_role(
     socket_dir: Path, name: str, *, oid: int | None, heirs: Mapping[str, str], otherwise: str
 ) -> None:
-    """Drop the role of this number, whatever it is called by now, or of this name where none is
-    known; what it owns in a database goes to the heir that `heirs` names for it.
+    """Drop the role with this oid, whatever its name is now; without an oid, the role of this name.
+    What it owns in a database goes to the role that `heirs` names for that database.
 
-    Where that names none, or none that is there, it goes to `otherwise`. Never to the platform: a
-    function that runs with its owner's rights would then have a superuser's. Whatever stands
-    in the way afterwards, the role can connect no more. Raises psycopg.Error.
+    If `heirs` names none, or none that exists, it goes to `otherwise`. It never goes to the
+    platform: a function that runs with its owner's rights would then run as a superuser. The role
+    loses its login first, so it cannot connect even if the rest fails. Raises psycopg.Error.
     """
     with session(socket_dir) as connection:
         found = _find_role(connection, name, oid)
@@ -81,7 +81,7 @@ def drop_role(
         _roll_back_prepared(socket_dir, connection, "owner", name)
         for database in _databases_that_know(connection, role):
             heir = _oid_of(connection, heirs.get(database.name, otherwise))
-            # A role that is to have its name is not there yet.
+            # The heir may be a new role with the dropped one's name, which does not exist yet.
             if heir is None or heir == role:
                 heir = _oid_of(connection, otherwise)
             _give_away(socket_dir, connection, database, role, heir)
@@ -94,10 +94,10 @@ def drop_role(
 def _give_away(
     socket_dir: Path, connection: Session, database: _Database, role: int, heir: int | None
 ) -> None:
-    """In one database, have `heir` own what `role` does; its other rights there go.
+    """In one database, make `heir` the owner of all that `role` owns, and drop the role's rights.
 
-    Ownership is kept in each database on its own. Roles are named by their numbers: their
-    names are stored in UTF-8, which the database's own encoding may not be.
+    Each database stores its own ownership. Roles are named by their oids, because their names are
+    stored in UTF-8, and the database's own encoding may be another.
     """
     if database.connection_limit == INVALID:
         _run(connection, "DROP DATABASE {}", database.name)
@@ -108,16 +108,16 @@ def _give_away(
 
 @contextmanager
 def _entered(socket_dir: Path, connection: Session, database: _Database) -> Iterator[Session]:
-    """A session in a user's database.
+    """A session in a client's database.
 
-    One that allows no connections has to for the moment. Its limit of 0 keeps everybody out
-    but the platform, also should we crash before it is closed again.
+    A database that allows no connections has to allow them meanwhile. A connection limit of 0 keeps
+    out all roles but the platform's, even if we crash before it is closed again.
     """
     if not database.allows_connections:
         statement = "ALTER DATABASE {} WITH ALLOW_CONNECTIONS true CONNECTION LIMIT 0"
         _run(connection, statement, database.name)
     try:
-        # No conversion: not every encoding has one, and nothing but ASCII is said there.
+        # No conversion: not every encoding has one, and only ASCII is sent there.
         with session(
             socket_dir, database.name, bound=GIVE_AWAY_BOUND, client_encoding="SQL_ASCII"
         ) as inside:
@@ -129,7 +129,7 @@ def _entered(socket_dir: Path, connection: Session, database: _Database) -> Iter
 
 
 def _databases_that_know(connection: Session, role: int) -> list[_Database]:
-    """Those in which the role owns something or has rights to something."""
+    """The databases in which the role owns something or has rights to something."""
     rows = connection.execute(
         "SELECT DISTINCT namesend(datname), datallowconn, datconnlimit"
         " FROM pg_shdepend JOIN pg_database ON pg_database.oid = dbid"
@@ -140,8 +140,8 @@ def _databases_that_know(connection: Session, role: int) -> list[_Database]:
 
 
 def _roll_back_prepared(socket_dir: Path, connection: Session, column: str, name: str) -> None:
-    """Roll back the transactions that somebody has prepared and left: they hold their locks
-    for as long as the data lives. It can be done only in the database of each."""
+    """Roll back the prepared transactions that match: they would hold their locks for ever. Each
+    can be rolled back only in its own database."""
     rows = connection.execute(
         sql.SQL(
             "SELECT textsend(gid), namesend(datname), datallowconn, datconnlimit"
@@ -152,7 +152,7 @@ def _roll_back_prepared(socket_dir: Path, connection: Session, column: str, name
     for gid, *database in rows:
         assert isinstance(gid, bytes)
         with _entered(socket_dir, connection, _database(*database)) as inside:
-            # As bytes: they are of that database's encoding, whichever that is.
+            # As bytes, in whichever encoding that database has.
             inside.execute(b"ROLLBACK PREPARED '" + gid.replace(b"'", b"''") + b"'")
 
 
@@ -175,7 +175,7 @@ def _oid_of(connection: Session, role: str) -> int | None:
 
 
 def _find_role(connection: Session, name: str, oid: int | None) -> tuple[int, str] | None:
-    """Its number and its name."""
+    """The role's oid and name; None if it does not exist."""
     if oid is None:
         found = _oid_of(connection, name)
         return None if found is None else (found, name)
@@ -185,5 +185,5 @@ def _find_role(connection: Session, name: str, oid: int | None) -> tuple[int, st
 
 
 def _run(connection: Session, statement: str, *names: str) -> None:
-    """`statement` is of our own making; only the names are others'."""
+    """Run our own `statement`; only the names in it are untrusted."""
     connection.execute(sql.SQL(statement).format(*map(sql.Identifier, names)))

@@ -1,8 +1,8 @@
-"""Reads the schema of a database from a running compute: as the statements that make it, by
+"""Reads the schema of a database from a running compute: as the statements that create it, by
 Postgres's own pg_dump, or as its tables.
 
-The server belongs to strangers: the program that talks to it runs under the branch's account, its
-session is pinned as ours are, and what it says is read within bounds of size and time.
+The server is untrusted. So pg_dump runs under the branch's account, its session is pinned as our
+own sessions are, and its output is read within limits of size and time.
 """
 
 import os
@@ -19,15 +19,15 @@ from controlplane.compute.door import port_of
 from controlplane.compute.patience import heed_cancel
 from controlplane.compute.session import pinned_options, session, socket_dir
 
-# Bytes of the longest schema; thousands of tables.
+# Bytes of the longest schema: thousands of tables.
 LONGEST = 8 << 20
 # Seconds that pg_dump may take in all, and may wait for one table's lock.
 DUMP_BOUND, LOCK_WAIT = 30.0, 5.0
 LONGEST_COMPLAINT = 2_000  # bytes
-# Random at every call: the first of the commands that keep a dump's contents from being taken for
-# psql's, behind the comments that it begins with.
+# pg_dump's `\restrict` with a random key, after its first comments. Together with `\unrestrict`, it
+# keeps psql from reading the dump's contents as commands of psql.
 RESTRICTION = re.compile(r"\A((?:--[^\n]*\n|\n)*)\\restrict (\S+)\n\n?")
-# Each option of a mapping stands on a line of its own.
+# pg_dump writes each option of a user mapping on its own line.
 MAPPING = re.compile(r"^CREATE USER MAPPING FOR .*?^\);$", re.MULTILINE | re.DOTALL)
 PASSWORD = re.compile(r"^(    password )'(?:[^']|'')*'", re.MULTILINE)
 LOCK_HELD = "another session holds a lock on one of the tables; try again once it has ended"
@@ -76,10 +76,10 @@ class SchemaUnreadable(Exception):
 
 
 def schema_as_sql(endpoint_id: str, branch_id: str, database: str) -> str:
-    """The statements that make the schema: of equal schemas the same. Raises SchemaUnreadable,
+    """The statements that create the schema; the same for equal schemas. Raises SchemaUnreadable,
     patience.Cancelled."""
-    # The name goes by the environment: on the command line it could pass for more than a name.
-    # The encoding too is said from the first: what its owner has set may know no way to ours.
+    # By the environment, since on the command line the name could be read as a connection string.
+    # The encoding is set here too: one that the owner has set may have no conversion to UTF-8.
     name = {
         "PGDATABASE": database,
         "PGOPTIONS": pinned_options(DUMP_BOUND),
@@ -89,7 +89,7 @@ def schema_as_sql(endpoint_id: str, branch_id: str, database: str) -> str:
     options = running_as(account_of(branch_dir(branch_id)))
     with subprocess.Popen(
         [
-            # A subscription is written with its password.
+            # Left out, as a subscription is dumped with its password.
             *(postgres_bin() / "pg_dump", "--schema-only", "--no-subscriptions", "--no-password"),
             *("--host", place, "--port", str(port_of(place)), "--username", PLATFORM_ROLE),
             *("--encoding", "UTF8", f"--lock-wait-timeout={LOCK_WAIT * 1000:.0f}"),
@@ -125,7 +125,7 @@ def schema_as_tables(endpoint_id: str, database: str) -> str:
 
 
 def _read(process: "subprocess.Popen[bytes]") -> tuple[bytes, bytes]:
-    """What the program says and complains of, once it has ended. Raises SchemaUnreadable."""
+    """The program's output and errors, once it has ended. Raises SchemaUnreadable."""
     assert process.stdout is not None
     assert process.stderr is not None
     said, complaint = bytearray(), bytearray()
@@ -154,12 +154,12 @@ def _read(process: "subprocess.Popen[bytes]") -> tuple[bytes, bytes]:
 
 
 def is_lock_timeout(complaint: str) -> bool:
-    """Whether pg_dump gave up because it waited for a table's lock."""
+    """True if pg_dump gave up waiting for a table's lock."""
     return "LOCK TABLE" in complaint
 
 
 def _comparable(dump: str) -> str:
-    """Without the random words that its first and last commands have."""
+    """The dump without the commands that contain its random key."""
     found = RESTRICTION.search(dump)
     if found is None:
         return dump
@@ -168,7 +168,7 @@ def _comparable(dump: str) -> str:
 
 
 def _without_passwords(dump: str) -> str:
-    """Reading a schema is no leave to read what foreign servers know their users by."""
+    """The right to read a schema does not include passwords for foreign servers."""
     return MAPPING.sub(lambda found: PASSWORD.sub(r"\1'...'", found[0]), dump)
 
 

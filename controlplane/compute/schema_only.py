@@ -1,20 +1,21 @@
-"""A branch with the roles, databases and schemas of another, its source, and none of its rows.
+"""Makes a branch with the roles, databases and schemas of another branch, its source, and none of
+its rows.
 
-It is made of the template, a cluster that holds nothing, and pg_dump's archive of the source is
-restored into it: so no row of the source is ever in any file of it. Strangers made what the source
-holds, and a superuser restores it, as only a superuser may give each object its owner. So nothing
-that strangers wrote may be executed meanwhile:
+The branch begins as the template, an empty cluster, and gets pg_dump's archive of the source. So
+none of its files ever holds a row of the source. The source's content is untrusted, yet a superuser
+restores it, since only a superuser may give each object its owner. So nothing that clients wrote
+may be executed meanwhile:
 
-- Every function is restored with a body that does nothing (`dump_archive`), and gets its own as the
-  last step. Postgres evaluates immutable functions when it restores generated columns, partition
-  keys, indexes and more, with the rights of whoever restores.
-- The archive is a list of statements: no psql reads it, so no line of it is a command of psql's.
-- pg_dump runs under the account of the source, pg_restore under that of the new branch, so each
-  reaches its own compute alone. Their sessions are pinned as ours are: names are found by their
-  schemas alone, and no event trigger fires.
+- Every function is restored with a body that does nothing (`dump_archive`), and gets its own body
+  as the last step. Otherwise Postgres would evaluate immutable functions with the superuser's
+  rights when it restores generated columns, partition keys, indexes and more.
+- The archive is a list of statements. No psql reads it, so no line is taken for a psql command.
+- pg_dump runs under the source's account and pg_restore under the new branch's, so each can reach
+  only its own compute. Their sessions are pinned as our own are: a name without a schema is only
+  looked up in pg_catalog, and no event trigger fires.
 
-While the branch is made it is known by the name of its staging directory. That directory's lock
-keeps off the round that ends processes of no branch. Callers hold the locks of both branches.
+While the branch is made, its name is that of its staging directory. The lock of that name keeps
+away the round that kills processes of no branch. Callers hold the locks of both branches.
 """
 
 import os
@@ -52,20 +53,20 @@ from controlplane.compute.state_directory import HBA_FILE
 from controlplane.compute.steps import step
 from controlplane.compute.tree import clone_tree, open_directory
 
-# What our own Postgres is called: the files that it leaves in a branch's directory.
+# Name of the files that our own Postgres leaves in a branch's directory, without the suffix.
 NAME = "schema"
-# Compute units: its memory is by the first, as nobody but us uses it, its speed by the second.
+# Compute units: LEAST sets its memory, as only we use it; MOST sets its speed.
 LEAST, MOST = 0.25, 1.0
-# Seconds that a program may do nothing: it waits for a catalog query, or for a lock.
+# Seconds that a program may make no progress: it waits for a catalog query, or for a lock.
 STILL = 50.0
-# That our own Postgres has for its end, be the work cancelled or not.
+# Seconds that our own Postgres has to end, whether the work was cancelled or not.
 ENDING = 30.0
 LOCK_WAIT = "30s"  # for one table
 LONGEST_WORDS = 4096  # bytes
 LONGEST_ARCHIVE = 64 << 20  # bytes; the worker reads it whole
-# Statements that make functions of the same signatures, by the functions' oids. plpgsql is in every
-# database, takes every type that a client's function may have, and its validator does not compile
-# the body while `check_function_bodies` is off, as pg_restore sets it.
+# Statements that create functions of the same signatures, by the functions' oids. plpgsql is in
+# every database and takes all types that a client's function may have. Its validator does not
+# compile the body while `check_function_bodies` is off, as pg_restore sets it.
 STAND_INS = """
 SELECT f.oid, format(
     'CREATE %s %I.%I(%s)%s LANGUAGE plpgsql%s AS $body$BEGIN RETURN%s; END$body$;',
@@ -79,12 +80,12 @@ SELECT f.oid, format(
 FROM pg_proc f JOIN pg_namespace n ON n.oid = pronamespace
 WHERE f.oid >= 16384 AND prokind IN ('f', 'p')
 """
-# No client's: what Postgres makes for itself, and what a DROP that was broken off has left.
+# Leaves out Postgres's own databases, and those whose DROP was interrupted.
 DATABASES = """
 SELECT datname, datallowconn FROM pg_database
 WHERE datname NOT IN ('template0', 'template1', 'postgres') AND datconnlimit <> -2 ORDER BY oid
 """
-# It is written once, and lost with the staging directory where that is not reached.
+# Nothing of the new branch needs to survive a crash: its staging directory is removed then.
 UNSAFE = {"fsync": "off", "full_page_writes": "off", "autovacuum": "off"}
 
 
@@ -93,11 +94,11 @@ class SchemaNotCopied(Exception):
 
 
 def create_schema_only(branch_id: str, source_id: str) -> None:
-    """Make the branch's directory hold the source's schema as it is now. Does nothing where the
-    directory is already.
+    """Make the branch's directory with the source's schema as it is now. Does nothing if the
+    directory exists already.
 
-    A source that runs is asked as it runs. For one that sleeps a Postgres of our own is started
-    and stopped again: its endpoint's clients wait meanwhile. Raises NoSuchBranchData,
+    A running source is read as it runs. For an idle one, a Postgres of our own is started and
+    stopped again; clients of its endpoint wait meanwhile. Raises NoSuchBranchData,
     OtherMajorVersion, SchemaUnreadable, SchemaNotCopied, NotEnoughSpace, StartFailed,
     AccountUnusable, psycopg.Error, OSError.
     """
@@ -126,8 +127,8 @@ def create_schema_only(branch_id: str, source_id: str) -> None:
 
 
 def end_schema_work(branch_id: str, source_id: str | None) -> None:
-    """End what a worker that died has left at work on a branch that was being made. What it has
-    left of the source's Postgres is to be ended as that of any branch. Raises StopFailed."""
+    """End what a dead worker has left running on a branch that was being made. The caller ends a
+    Postgres that was left on the source, as on any branch. Raises StopFailed."""
     workshop = branch_data.staging_id(branch_id)
     with lock_branches(workshop):
         _end_workshop(branch_id)
@@ -168,7 +169,7 @@ def _copy_schema(branch_id: str, source_id: str, dumps: Path) -> None:
 
 @contextmanager
 def _source(branch_id: str, source_id: str) -> Iterator[Path]:
-    """Where the source's Postgres listens, for as long as it is read."""
+    """Yields the directory in which the source's Postgres listens, while the source is read."""
     if endpoint_id := compute.running_endpoint(source_id):
         yield socket_dir(endpoint_id)
         return
@@ -179,7 +180,7 @@ def _source(branch_id: str, source_id: str) -> Iterator[Path]:
 
 @contextmanager
 def _serving(branch_id: str, sockets: Path, pg_settings: dict[str, str]) -> Iterator[Path]:
-    """Run Postgres on the branch for ourselves alone: no endpoint leads to where it listens."""
+    """Run Postgres on the branch for ourselves alone: no endpoint leads to its sockets."""
     compute.stop(branch_id)
     place, data = branch_dir(branch_id), data_dir(branch_id)
     account = account_of(place)
@@ -205,7 +206,7 @@ def _serving(branch_id: str, sockets: Path, pg_settings: dict[str, str]) -> Iter
             )
         yield sockets
     finally:
-        # Also where nobody wants the work any more: its directory is about to be removed.
+        # Must also end after a cancel: its directory is about to be removed.
         with patience(ENDING, cancelled=threading.Event()):
             compute.stop(branch_id)
             compute.end_started(branch_id, sockets.name)
@@ -215,16 +216,16 @@ def _serving(branch_id: str, sockets: Path, pg_settings: dict[str, str]) -> Iter
 
 
 def _forget_files(branch_id: str) -> None:
-    """Remove what our own Postgres has left beside the branch's data. It has ended."""
+    """Remove what our own Postgres, which has ended, left beside the branch's data."""
     place = branch_dir(branch_id)
-    # Else what is still to come of its log would be written once the file is gone.
+    # Otherwise the rest of its log would be written after the file was removed.
     flush_log(place / f"{NAME}.log")
     for left in place.glob(f"{NAME}.*"):
         left.unlink(missing_ok=True)
 
 
 def _databases(sockets: Path) -> list[str]:
-    """Raises SchemaUnreadable, UnicodeError, psycopg.Error."""
+    """The names of clients' databases. Raises SchemaUnreadable, UnicodeError, psycopg.Error."""
     with session(sockets) as connection:
         rows = connection.execute(DATABASES).fetchall()
     closed = [str(name) for name, lets_in in rows if not lets_in]
@@ -239,7 +240,7 @@ def _databases(sockets: Path) -> list[str]:
 def _dump(sockets: Path, name: str, dump: Path, *, account: Account) -> None:
     """Write an archive of the database's schema without its functions' bodies to `dump`, and one
     of its functions beside it. Raises SchemaUnreadable, SchemaNotCopied, psycopg.Error."""
-    # No conversion: statements are of the database's own encoding, as the archive is.
+    # No conversion: statements are in the database's own encoding, as the archive is.
     with (
         session(sockets, name, client_encoding="SQL_ASCII") as connection,
         tempfile.TemporaryFile() as written,
@@ -251,7 +252,7 @@ def _dump(sockets: Path, name: str, dump: Path, *, account: Account) -> None:
         _run(
             "pg_dump",
             *("--schema-only", "--create", "--format=custom", f"--lock-wait-timeout={LOCK_WAIT}"),
-            # It would take another branch's rows out of the slot of the first.
+            # A copied subscription would take the source's rows out of its replication slot.
             "--no-subscriptions",
             f"--snapshot={snapshot.decode()}",
             sockets=sockets,
@@ -292,7 +293,7 @@ def _restore(sockets: Path, name: str, dump: Path, *, account: Account) -> None:
             )
 
     restore(dump, "postgres", "--create")
-    # Last: from here on Postgres would call what it evaluates.
+    # Last: from here on, Postgres would execute the functions that it evaluates.
     restore(_functions_of(dump), name, "--no-owner")
 
 
@@ -309,7 +310,7 @@ def _run(
     stdin: IO[bytes] | None = None,
     stdout: IO[bytes] | None = None,
 ) -> None:
-    """Run one of Postgres's own programs on the database, for as long as it gets on.
+    """Run one of Postgres's own programs on the database, as long as it makes progress.
 
     Raises SchemaUnreadable, SchemaNotCopied, NotEnoughSpace, patience.Cancelled.
     """
@@ -344,7 +345,7 @@ def _run(
 
 
 def _has_ended(process: "subprocess.Popen[bytes]") -> bool:
-    """Wait for the program's end; False once it has stood still for too long."""
+    """Wait for the program's end; False if it makes no progress for STILL seconds."""
     watch = Watch(process.pid)
     with open_directory(Path(settings.STATE_DIR) / "branches") as branches:
 
@@ -356,5 +357,5 @@ def _has_ended(process: "subprocess.Popen[bytes]") -> bool:
 
 
 def _sockets_of(branch_id: str, *, source: bool = False) -> Path:
-    """Where our Postgres listens: that of the branch that is made, or of its source."""
+    """Where our Postgres on the branch that is being made listens; or the one on its source."""
     return Path(settings.SOCKET_DIR) / f"{NAME}{'-of' * source}-{branch_id}"

@@ -1,10 +1,10 @@
-"""The platform's own sessions in a compute. Everything that looks at or changes a compute's
-databases connects through here.
+"""The platform's own sessions in a compute. All code that reads or changes a compute's databases
+connects through this module.
 
-A compute belongs to strangers: what they set, hold or leave unread must neither keep a session
-waiting nor change what it sees. So every session is bounded from both sides, and every setting
-that could bend its answers is pinned at its start, where nothing that a user sets for a role, a
-database or the whole compute comes after it.
+A compute is untrusted: nothing that clients set, hold or leave unread may keep a session waiting or
+change what it sees. So client and server both limit every session's time. Every setting that could
+change a session's answers is pinned when the session starts, which overrides all that a user sets
+for a role, a database or the whole compute.
 """
 
 import array
@@ -32,23 +32,23 @@ Wanted = TypeVar("Wanted")
 Ready = TypeVar("Ready")
 Session = psycopg.Connection[tuple[object, ...]]
 
-# Seconds for one statement, where its session's opener names no other bound.
+# Seconds for one statement, if the caller of `session` names no other bound.
 STATEMENT_BOUND = 30.0
-# libpq and psycopg take nothing shorter.
+# Seconds: libpq and psycopg accept no shorter timeout for connecting.
 SHORTEST_CONNECT = 2
-# Seconds by which the server's own end of a statement comes first; the client's is for a server
-# that does not answer at all.
+# Seconds by which the server's timeout for a statement comes before the client's, which is for a
+# server that does not answer at all.
 SERVER_FIRST = 1.0
-# Bytes of what a server says until one statement is done, and while a session begins. Whoever has
-# broken out of a compute may answer in its place, and all that is said would fill our memory.
+# Bytes that a server may send during one statement, or while a session starts. An attacker who has
+# taken over a compute may answer in its place, and the whole answer would be held in our memory.
 LONGEST_ANSWER = 64 << 20
 LARGEST_NUMBER = 2**63 - 1
-# Seconds for telling a server that a statement is not wanted any more.
+# Seconds for telling a server to cancel a statement.
 TELL_BOUND = 1.0
 
-# Sessions run as a superuser: only what is Postgres's own may be found by name. The first half
-# keeps answers in the one form that the driver reads, the second keeps statements that may hold
-# a password's verifier out of logs and views, the third keeps them from waiting for anybody.
+# Sessions run as a superuser, so names may only resolve to Postgres's own objects. The first part
+# also keeps answers in the format that the driver reads. The second part keeps statements, which
+# may hold a password's verifier, out of logs and views. The third limits waiting for others.
 PINNED = {
     "search_path": "pg_catalog",
     "role": "none",
@@ -94,25 +94,25 @@ PINNED = {
     "max_parallel_workers_per_gather": "0",
     "exit_on_error": "off",
 }
-# Known since these major versions.
+# Pinned since these major versions, which introduced them.
 PINNED_SINCE = {17: {"transaction_timeout": "0", "event_triggers": "off"}}
 
 
 def socket_dir(endpoint_id: str) -> Path:
-    """Where the endpoint's compute listens."""
+    """The directory in which the endpoint's compute listens."""
     return Path(settings.SOCKET_DIR) / endpoint_id
 
 
 class SessionTimedOut(psycopg.OperationalError):
-    """The compute did not answer in time; the message says how long was waited."""
+    """The compute did not answer in time; the message says how long the session waited."""
 
 
 class NotPostgres(psycopg.OperationalError):
-    """What answers in the compute's place says what no Postgres says; the message says what."""
+    """The answer is one that no Postgres gives; the message says what is wrong."""
 
 
 class _BoundedConnection(psycopg.Connection[tuple[object, ...]]):
-    """Waits for no answer longer than `bound` seconds, nor than the work under way may take."""
+    """Waits for an answer at most `bound` seconds, and no longer than the work under way may."""
 
     bound = STATEMENT_BOUND
 
@@ -131,8 +131,8 @@ class _BoundedConnection(psycopg.Connection[tuple[object, ...]]):
 
 
 def heeding(gen: Generator[Wanted, Ready, Result]) -> Generator[Wanted, Ready, Result]:
-    """The same wait of the driver, which wakes some times a second, and ends with the work that
-    waits. Raises Cancelled."""
+    """Wrap a wait of the driver, so that it ends when the work is cancelled. The driver wakes it
+    several times a second. Raises Cancelled."""
     try:
         wanted = next(gen)
         while True:
@@ -150,9 +150,9 @@ def of_bounded_length(
     *,
     longest: int | None = None,
 ) -> Generator[Wanted, Ready, Result]:
-    """The same wait of the driver, which ends when more than about `longest` bytes, LONGEST_ANSWER
-    unless told, have come in from the descriptor. While a connection is made the driver says which
-    descriptor that is. Raises NotPostgres."""
+    """Wrap a wait of the driver, so that it ends once more than about `longest` bytes have come in
+    from the descriptor; the default is LONGEST_ANSWER. Without a descriptor, while connecting, the
+    driver's own requests name it. Raises NotPostgres."""
     count, unread, most = 0, array.array("i", [0]), longest or LONGEST_ANSWER
     try:
         wanted = next(gen)
@@ -178,13 +178,12 @@ def session(
     bound: float = STATEMENT_BOUND,
     client_encoding: str = "UTF8",
 ) -> Iterator[Session]:
-    """A session in the compute that listens in `socket_dir`, in autocommit, closed at the end.
+    """A session in autocommit in the compute that listens in `socket_dir`; closed at the end.
 
-    Connecting and every statement may each take `bound` seconds, and less where the work under
-    way has less left; the server ends a statement that takes longer. `SQL_ASCII` as the
-    encoding has nothing converted: text comes as bytes, and a database whose encoding knows no
-    conversion lets us in. Raises psycopg.OperationalError, SessionTimedOut among them; what is
-    run in it raises psycopg.Error.
+    Connecting and each statement may take `bound` seconds, or less if the work under way has less
+    left; the server ends a statement that takes longer. With the encoding `SQL_ASCII` nothing is
+    converted: text arrives as bytes, and databases whose encoding has no conversion can be entered.
+    Raises psycopg.OperationalError, which includes SessionTimedOut; statements raise psycopg.Error.
     """
     connection = _BoundedConnection.connect(
         **parameters(socket_dir, dbname, bound=bound),
@@ -199,19 +198,19 @@ def session(
     try:
         yield connection
     except Cancelled:
-        # It would go on with its statement for as long as that takes.
+        # The server would otherwise go on with the statement.
         if capabilities.has_cancel_safe():
             with suppress(psycopg.Error):
                 connection.cancel_safe(timeout=TELL_BOUND)
         raise
     finally:
-        # Not `with connection`: leaving that after a timeout would wait for a rollback.
+        # Not `with connection`: after a timeout, that would wait for a rollback.
         connection.close()
 
 
 def parameters(socket_dir: Path, dbname: str, *, bound: float) -> dict[str, Any]:
-    """What libpq needs for a session of the platform's, pinned; the caller sees by `is_served_by`
-    where it leads, and waits no longer than `bound` seconds for a statement."""
+    """What libpq needs for a pinned session of the platform. The caller checks with `is_served_by`
+    where the socket leads, and waits at most `bound` seconds for a statement."""
     return {
         "host": str(socket_dir),
         "port": port_of(socket_dir),
@@ -223,8 +222,8 @@ def parameters(socket_dir: Path, dbname: str, *, bound: float) -> dict[str, Any]
 
 
 def values_of(row: tuple[object, ...] | None, *kinds: type | tuple[type, ...]) -> tuple[Any, ...]:
-    """The values of a row that must be there, each of its kind, and no number larger than Postgres
-    has them, no moment without a zone. Raises NotPostgres."""
+    """The row's values, after checks: the row exists, each value is of its kind, no number exceeds
+    Postgres's range, and every moment has a time zone. Raises NotPostgres."""
     if row is None or len(row) != len(kinds) or not all(map(isinstance, row, kinds)):
         raise NotPostgres("an answer of other columns than were asked for")
     if any(isinstance(value, int) and abs(value) > LARGEST_NUMBER for value in row):
@@ -235,19 +234,19 @@ def values_of(row: tuple[object, ...] | None, *kinds: type | tuple[type, ...]) -
 
 
 def name_of(sent: object) -> str:
-    """A name as `namesend` gives it. The catalog keeps names as the bytes that came, in the
-    encoding of whichever database they came through: ours are UTF-8, a user's may not be."""
+    """A name sent by `namesend`. The catalog stores a name as the bytes that came, in the encoding
+    of the database through which it came: ours are UTF-8, a user's may not be."""
     assert isinstance(sent, bytes)
     return sent.decode(errors="surrogateescape")
 
 
 def is_utf8(name: str) -> bool:
-    """Whether a name that `name_of` gave can be said; otherwise using it raises UnicodeError."""
+    """True if a name from `name_of` is valid UTF-8; otherwise using it raises UnicodeError."""
     return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
 def pinned_options(bound: float) -> str:
-    """What pins a session, as libpq's `options`, with `bound` seconds for a statement."""
+    """The pinned settings as libpq's `options`, with `bound` seconds for a statement."""
     milliseconds = max(1, round((bound - SERVER_FIRST) * 1000))
     settings: dict[str, Any] = {**PINNED, "statement_timeout": milliseconds}
     major = int(postgres_version().split(".")[0])
@@ -258,5 +257,5 @@ def pinned_options(bound: float) -> str:
 
 
 def _escaped(value: str) -> str:
-    """As the server splits its options: at blanks that no backslash escapes."""
+    """Escape as the server expects: it splits its options at blanks without a backslash."""
     return value.replace("\\", "\\\\").replace(" ", "\\ ")

@@ -1,9 +1,9 @@
-"""The room on this host's disk: what is left, what is kept back, and what to give up when it ends.
+"""Disk space of this host: what is left, what is reserved, and what to release when it runs out.
 
-Computes of strangers fill the same disk that Perch's own database lives on. So a reserve is kept:
-below it nothing new is made, below half of it whoever writes most is stopped (`operations.disk`).
-And a file of no use, the ballast, holds the very last of it: given back on a full disk, it lets
-the metadata write again until there is room.
+Clients' computes fill the same disk that Perch's own database uses. So there is a reserve: below
+it, nothing new is made; below half of it, the compute that has written most is stopped
+(`operations.disk`). A file without content, the ballast, occupies some more space. When the disk is
+full, it is removed, so that the metadata can write until there is space again.
 """
 
 import errno
@@ -17,9 +17,9 @@ from django.conf import settings
 
 BALLAST = "ballast"
 BALLAST_SIZE = 128 << 20  # bytes
-# Of a small disk no more than this part is ballast.
+# On a small disk, the ballast takes at most this part of it.
 BALLAST_PART = 1 / 50
-# Bytes with which the metadata can still write; with less, the ballast is given back.
+# Bytes with which the metadata can still write; with less, the ballast is removed.
 LAST = 16 << 20
 
 FULL = {errno.ENOSPC, errno.EDQUOT}
@@ -31,7 +31,7 @@ class NotEnoughSpace(Exception):
 
 @dataclass(frozen=True)
 class Space:
-    """The room on one filesystem, in bytes."""
+    """The space on one filesystem, in bytes."""
 
     total: int
     # What an ordinary account can still write.
@@ -40,29 +40,29 @@ class Space:
 
     @property
     def left(self) -> int:
-        """Beyond the reserve; never negative."""
+        """Free bytes beyond the reserve; never negative."""
         return max(0, self.free - self.reserve)
 
     @property
     def is_short(self) -> bool:
-        """Whether nothing new may be made."""
+        """True if nothing new may be made."""
         return self.free < self.reserve
 
     @property
     def is_critical(self) -> bool:
-        """Whether whoever fills the disk must be stopped."""
+        """True if the compute that fills the disk must be stopped."""
         return self.free < self.reserve // 2
 
 
 def space_at(place: Path | int) -> Space:
-    """The room on the filesystem of the directory or the open descriptor. Raises OSError."""
+    """The space on the filesystem of the directory or open descriptor. Raises OSError."""
     found = os.statvfs(place)
     total = found.f_blocks * found.f_frsize
     return Space(total, found.f_bavail * found.f_frsize, _reserve_of(total))
 
 
 def host_space() -> Space:
-    """The room where it is tightest: the branches may have a filesystem of their own."""
+    """The space where it is scarcest: the branches may have a filesystem of their own."""
     state = Path(settings.STATE_DIR)
     branches = state / "branches"
     found = [space_at(place) for place in (state, branches) if place.exists()]
@@ -70,7 +70,7 @@ def host_space() -> Space:
 
 
 def disk_problem() -> str | None:
-    """What is wrong with this host's disk, for whoever watches it; None where nothing is."""
+    """What is wrong with this host's disk, for monitoring; None if nothing is."""
     space = host_space()
     if not space.is_short:
         return None
@@ -81,7 +81,7 @@ def disk_problem() -> str | None:
 
 
 def require(needed: int, *, at: Path, what: str) -> None:
-    """See that `needed` bytes fit beside the reserve. Raises NotEnoughSpace."""
+    """Raise NotEnoughSpace if `needed` bytes do not fit beside the reserve."""
     space = space_at(at)
     if needed > space.left:
         raise NotEnoughSpace(
@@ -91,14 +91,14 @@ def require(needed: int, *, at: Path, what: str) -> None:
 
 
 def require_reserve(at: int) -> None:
-    """See that what is being written has not come to the reserve. Raises NotEnoughSpace."""
+    """Raise NotEnoughSpace if writing has used up the space beyond the reserve."""
     if space_at(at).is_short:
         raise NotEnoughSpace("this host's disk has filled up to its reserve meanwhile")
 
 
 @contextmanager
 def telling_of_full_disk(what: str) -> Iterator[None]:
-    """Turn the system's word for a full disk, which names a path, into NotEnoughSpace."""
+    """Turn the system's error for a full disk, which names a path, into NotEnoughSpace."""
     try:
         yield
     except OSError as error:
@@ -108,7 +108,7 @@ def telling_of_full_disk(what: str) -> Iterator[None]:
 
 
 def in_words(size: int) -> str:
-    """Bytes as people say them."""
+    """A number of bytes for people, for example "1.5 GB"."""
     for unit, bytes_of in (("GB", 10**9), ("MB", 10**6)):
         if size >= bytes_of:
             return (
@@ -120,8 +120,8 @@ def in_words(size: int) -> str:
 
 
 def make_room() -> None:
-    """Give the ballast back where the metadata could not write otherwise, and hold it where there
-    is room for it beside the reserve. Raises OSError."""
+    """Remove the ballast if the metadata could not write otherwise; make it if there is space for
+    it beside the reserve. Raises OSError."""
     ballast = Path(settings.STATE_DIR) / BALLAST
     space = space_at(ballast.parent)
     if space.free < LAST:
@@ -147,8 +147,8 @@ def _hold(ballast: Path, size: int) -> None:
 
 
 def _reserve_of(total: int) -> int:
-    """As PERCH_DISK_RESERVE says, else a twentieth of the disk: 1 to 20 GiB, but never more than
-    a quarter of a small one."""
+    """PERCH_DISK_RESERVE, or a twentieth of the disk: between 1 and 20 GiB, but never more than a
+    quarter of the disk."""
     if settings.DISK_RESERVE is not None:
         return int(settings.DISK_RESERVE)
     return min(max(total // 20, 1 << 30), 20 << 30, total // 4)

@@ -1,7 +1,7 @@
-"""The state directory: made and checked before anything is put into it.
+"""The state directory: it is made and checked before anything is put into it.
 
-As root everything in it is root's, and others may pass through but neither list nor write; what
-an account of a Postgres may write to lies one level below a directory of root's.
+As root, root owns everything in it. Other accounts may pass through, but neither list nor write.
+Whatever a Postgres account may write to lies one level below a directory of root's.
 """
 
 import fcntl
@@ -20,19 +20,19 @@ from controlplane.compute.accounts import account_range, service_account, shared
 from controlplane.compute.filesystem import LockTimeout, lock_branches
 
 HBA_FILE = "pg_hba.conf"
-# Nobody reaches a compute's socket but its own account and the proxy, which has authenticated
+# Only a compute's own account and the proxy can reach its socket, and the proxy has authenticated
 # the client before it connects.
 HBA = "local all all trust\n"
-# There while a restore is under way, and after one that was broken off.
+# Exists while a restore is under way, and after one that was interrupted.
 UNFINISHED_RESTORE = "restore-unfinished"
 
 
 class StateDirectoryUnusable(Exception):
-    """The state directory cannot serve; the message says why and what to do."""
+    """The state directory cannot be used; the message says why and what to do."""
 
 
 def prepare_state_directory() -> None:
-    """Make the state directory and those below it that every process relies on.
+    """Make the state directory and the directories in it that every process relies on.
 
     Raises StateDirectoryUnusable, accounts.AccountUnusable.
     """
@@ -59,8 +59,8 @@ def prepare_state_directory() -> None:
 
 
 def check_ours() -> None:
-    """See that the state directory is there, prepared before, and that what is secret in it is
-    ours to read. Raises StateDirectoryUnusable."""
+    """Check that the state directory was prepared before and belongs to us, so that we can read its
+    secrets. Raises StateDirectoryUnusable."""
     state = Path(settings.STATE_DIR)
     if not (state / "branches").is_dir():
         raise StateDirectoryUnusable(f"{state} is no state directory: name it by --state-dir")
@@ -72,9 +72,9 @@ def check_ours() -> None:
 
 @contextmanager
 def hold_state_directory() -> Iterator[None]:
-    """Keep every other `up` and `restore` from the state directory meanwhile.
+    """Keep every other `up` and `restore` away from the state directory meanwhile.
 
-    Raises StateDirectoryUnusable where one has it.
+    Raises StateDirectoryUnusable if another one holds it.
     """
     with sole_holder("up") as alone:
         if not alone:
@@ -84,10 +84,11 @@ def hold_state_directory() -> Iterator[None]:
 
 @contextmanager
 def sole_holder(name: str) -> Iterator[bool]:
-    """Take the lock `name` of this state directory; whether no other process has it. The kernel
-    lets go of it when its holder dies.
+    """Acquire the lock `name` of this state directory; yields False if another process holds it.
+    The kernel releases it when its holder dies.
 
-    It lies where other accounts of the host cannot go: to lock a file it is enough to read it.
+    The lock file is where the host's other accounts cannot go, since reading a file is enough to
+    lock it.
     """
     with ExitStack() as held:
         try:
@@ -99,9 +100,9 @@ def sole_holder(name: str) -> Iterator[bool]:
 
 
 def _take_earlier_lock(path: Path, held: ExitStack) -> bool:
-    """Hold also the lock file of releases up to 0.1, where there is one; False where a process of
-    such a release has it. Every account could read that file: a stranger who has it counts as
-    nobody, and comes no more to the one that takes its place."""
+    """Also hold the lock file of releases up to 0.1, if it exists; False if a process of such a
+    release holds it. Every account could read, and so lock, that file. If another account's process
+    holds it, that does not count: the file is removed."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:
@@ -119,7 +120,7 @@ def _take_earlier_lock(path: Path, held: ExitStack) -> bool:
 
 
 def _is_open_in_ours(file: os.stat_result) -> bool:
-    """Whether another process of this account has the file open."""
+    """True if another process of this account has the file open."""
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
             if process.pid == os.getpid() or process.uids().effective != os.geteuid():
@@ -132,7 +133,7 @@ def _is_open_in_ours(file: os.stat_result) -> bool:
 
 
 def identity() -> str:
-    """Which state directory this is, wherever it is moved; made on the first call."""
+    """Identifies this state directory, wherever it is moved; made on the first call."""
     path = Path(settings.STATE_DIR) / "identity"
     if not path.exists():
         durable.write_new(path, f"{uuid.uuid4()}\n", 0o644)
@@ -140,7 +141,7 @@ def identity() -> str:
 
 
 def _check_reachable(state: Path) -> None:
-    """The accounts of the computes must be able to pass through to what is theirs."""
+    """Raise StateDirectoryUnusable if the computes' accounts cannot enter the directories above."""
     for parent in state.resolve().parents:
         if not parent.stat().st_mode & stat.S_IXOTH:
             raise StateDirectoryUnusable(

@@ -1,13 +1,13 @@
-"""The parts of the work under way, as they come: what is done, since when, and how far it is.
+"""The steps of the work under way, as they come: what is done, since when, and how far it is.
 
-Whoever does a part says so here, and knows nothing of operations:
+Code that does a step reports it here, and knows nothing of operations:
 
     with step("copying") as copying:
         copying.detail["bytes"] = clone_tree(…)
 
-Who wants to know gives a list (`recording`); without one it costs next to nothing. Parts follow
-each other and lie in none other. Held in a context variable, as `patience` is: it belongs to the
-thread that works.
+A caller that needs the steps passes a list to `recording`; without one, reporting costs almost
+nothing. Steps follow each other and are not nested. The list is held in a context variable, as in
+`patience`, so it belongs to the thread that works.
 """
 
 from collections.abc import Iterator
@@ -22,18 +22,18 @@ from controlplane import clock
 
 @dataclass(eq=False)
 class Step:
-    """`detail` is JSON: what there is to say of it beside its times. Nothing in it is a path."""
+    """`detail` is JSON: whatever else there is to say about the step. It contains no paths."""
 
     name: str
     started_at: datetime
     finished_at: datetime | None = None
     detail: dict[str, Any] = field(default_factory=dict)
-    # What has broken it off.
+    # The exception that ended it.
     error: BaseException | None = None
 
     @property
     def duration_ms(self) -> int | None:
-        """None while it is under way."""
+        """None while the step is under way."""
         if self.finished_at is None:
             return None
         return round((self.finished_at - self.started_at).total_seconds() * 1000)
@@ -44,7 +44,7 @@ _recorded: ContextVar[list[Step] | None] = ContextVar("steps", default=None)
 
 @contextmanager
 def recording(steps: list[Step]) -> Iterator[None]:
-    """Have the steps of what runs inside added to the list as they begin. Others may read it at
+    """Append the steps of the work inside to the list as they begin. Other threads may read it at
     any time."""
     token = _recorded.set(steps)
     try:
@@ -55,7 +55,7 @@ def recording(steps: list[Step]) -> Iterator[None]:
 
 @contextmanager
 def step(name: str, **detail: Any) -> Iterator[Step]:
-    """What runs inside is a part of the work."""
+    """Report what runs inside as a step of the work."""
     begun = Step(name, now(), detail=detail)
     if (steps := _recorded.get()) is not None:
         steps.append(begun)
@@ -69,13 +69,13 @@ def step(name: str, **detail: Any) -> Iterator[Step]:
 
 
 def reached(name: str, **detail: Any) -> None:
-    """The work has come to a point that takes no time."""
+    """Report that the work has come to a point that takes no time."""
     with step(name, **detail):
         pass
 
 
 def add_bytes(count: int) -> None:
-    """So many bytes more were done by the part under way, if there is one."""
+    """Add to the bytes that the step under way has done, if there is one."""
     if (steps := _recorded.get()) and steps[-1].finished_at is None:
         detail = steps[-1].detail
         detail["bytes"] = detail.get("bytes", 0) + count

@@ -1,10 +1,10 @@
-"""Postgres settings whose values are words: which words Postgres takes, for those that can be told
-without asking it. Used by `postgres_settings`; what is not here, Postgres judges at the start."""
+"""Checks Postgres settings whose values are words, as far as that is possible without asking
+Postgres. `postgres_settings` uses this; Postgres checks all other settings when it starts."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-# By what they are called, without punctuation and in lower case: Postgres reads them so.
+# Names of encodings, in lower case without punctuation, as Postgres compares them.
 ENCODINGS = frozenset(
     """
     abc alt big5 euccn eucjis2004 eucjp euckr euctw gb18030 gbk iso88591 iso885910 iso885913
@@ -22,8 +22,8 @@ DATESTYLE = re.compile(
     r"iso|sql|postgres\w*|german|ymd|dmy|euro\w*|mdy|us|noneuro\w*|default", re.IGNORECASE
 )
 LOGGED_OF_CONNECTIONS = ("receipt", "authentication", "authorization", "setup_durations", "all")
-# A name and how far west it is, perhaps with its summer; or hours east, as a number. Postgres takes
-# none whose offset has seconds.
+# A zone's name and its offset west, and perhaps the name of its summer time; or hours east as a
+# number; or an interval. Postgres accepts no offset that has seconds.
 POSIX_ZONE = re.compile(
     r"(?:<[^>]{3,}>|[A-Za-z]{3,})[+-]?\d{1,3}(?::\d\d(?::00)?)?(?:(?:<[^>]{3,}>|[A-Za-z]{3,}).*)?"
     r"|[+-]?\d{1,3}(?:\.\d+)?(?::\d\d(?::00)?)?"
@@ -34,8 +34,8 @@ IDENTIFIER = re.compile(r"\s*(?:\"(?:[^\"]|\"\")+\"|[^\s,\"][^\s,]*)\s*")
 
 
 def complaint_of_text(name: str, value: str, values: Sequence[str]) -> str | None:
-    """What stands against the value of the setting of that name, in lower case; None if nothing
-    that is known here does. `values` are those that Postgres lists, where it lists any."""
+    """Why the value is refused for the setting `name`, which is in lower case; None if no check
+    here refuses it. `values` are those that Postgres lists; empty if it lists none."""
     judge = JUDGES.get(name)
     return judge(value, values) if judge else None
 
@@ -48,7 +48,7 @@ def _timezone(value: str, values: Sequence[str]) -> str | None:
 
 
 def _locale(value: str, values: Sequence[str]) -> str | None:
-    """An empty one is the server's own."""
+    """An empty value means the server's own locale."""
     known = {_plain(one) for one in (*values, "C", "POSIX", "")}
     if not values or _plain(value) in known:
         return None
@@ -58,7 +58,7 @@ def _locale(value: str, values: Sequence[str]) -> str | None:
 
 
 def _message_locale(value: str, values: Sequence[str]) -> str | None:
-    """Of messages Postgres takes no empty one from a file."""
+    """For lc_messages, Postgres accepts no empty value from a file."""
     return _locale(value, values) if value else 'must be a locale that the server has, got ""'
 
 

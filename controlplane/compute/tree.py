@@ -1,9 +1,9 @@
-"""Copies a tree that belongs to somebody whom root does not trust.
+"""Copies a directory tree that belongs to an untrusted account.
 
-Whoever owns a directory may replace what is in it at any moment, by a link to another's file or
-by a pipe that keeps its reader waiting. So nothing here is opened by a path through such a
-directory: every file is opened relative to the descriptor of the directory that holds it,
-without following links and without waiting, and is looked at before it is read.
+The owner of a directory may at any moment replace a file in it by a link to another account's file,
+or by a pipe that keeps its reader waiting. So nothing here is opened by a path through such a
+directory. Every file is opened relative to the descriptor of its directory, without following links
+and without blocking, and is checked before it is read.
 """
 
 import errno
@@ -25,9 +25,9 @@ from controlplane.compute.steps import add_bytes
 
 FICLONE = 0x40049409  # linux/fs.h: share the source's extents, copying on write
 NO_REFLINK = {errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.ENOSYS}
-# Bytes copied between two signs of life, and between two looks at the room on the disk.
+# Bytes copied between two reports of progress, and between two checks of the disk's space.
 CHUNK = 64 << 20
-# No cluster's directories lie deeper; what does was not made by Postgres.
+# Postgres makes no deeper directories; deeper ones were made by something else.
 DEEPEST = 8
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -40,13 +40,13 @@ SEGMENT_SIZE = 16 << 20  # bytes; initdb's own
 
 
 class TreeUntrusted(Exception):
-    """A tree holds what Postgres never put there; the message says what."""
+    """A tree holds something that Postgres never put there; the message says what."""
 
 
 @contextmanager
 def open_directory(path: Path | str, *, within: int | None = None) -> Iterator[int]:
-    """The directory's descriptor. `path` is relative to the descriptor `within` where there is
-    one, and is then a single name. Raises OSError, for a link too."""
+    """The directory's descriptor. With the descriptor `within`, `path` is a single name in that
+    directory. Raises OSError, for a link too."""
     descriptor = os.open(path, DIRECTORY, dir_fd=within)
     try:
         yield descriptor
@@ -55,12 +55,13 @@ def open_directory(path: Path | str, *, within: int | None = None) -> Iterator[i
 
 
 def clone_tree(source: Path, target: Path, *, owner: Account, skip: Collection[str] = ()) -> None:
-    """Copy the directory `source`, all of it one account's, to the new path `target`, for `owner`.
+    """Copy the directory `source`, which belongs to one account, to the new path `target`. `owner`
+    gets the copy.
 
-    Copies share their blocks where the disk can. `skip` names paths relative to `source`; a
-    skipped directory is made, but left empty. What is neither a file nor a directory is left
-    out, and so is what vanishes meanwhile: a running Postgres may drop files, and its log,
-    replayed on the copy, drops them there as well. Raises TreeUntrusted, NotEnoughSpace, OSError.
+    Copies share their blocks if the disk allows it. `skip` names paths relative to `source`; a
+    skipped directory is made but left empty. Anything but files and directories is left out. So is
+    what vanishes meanwhile: a running Postgres may drop files, and replaying its log on the copy
+    drops them there as well. Raises TreeUntrusted, NotEnoughSpace, OSError.
     """
     os.mkdir(target, 0o700)
     with open_directory(source) as reading, open_directory(target) as writing:
@@ -68,21 +69,21 @@ def clone_tree(source: Path, target: Path, *, owner: Account, skip: Collection[s
 
 
 def tree_size(source: Path, *, skip: Collection[str] = ()) -> int:
-    """Bytes that clone_tree would write, could the copy share no blocks. Raises TreeUntrusted,
+    """Bytes that clone_tree would write if the copy shared no blocks. Raises TreeUntrusted,
     OSError."""
     with open_directory(source) as reading:
         return _size_of(reading, "", skip)
 
 
 def clone_file(name: str, *, source: int, target: int, owner: Account) -> None:
-    """Copy the file `name` of the directory `source` into the directory `target`. Raises as
-    clone_tree does."""
+    """Copy the file `name` of the directory `source` into the directory `target`. Raises what
+    clone_tree raises."""
     _Clone(os.fstat(source).st_uid, owner, ()).file(name, source, target, "")
 
 
 @functools.cache
 def shares_blocks(directory: Path) -> bool:
-    """Whether copies within the directory, which is ours, share their blocks."""
+    """True if copies within the directory, which must be ours, share their blocks."""
     with (
         tempfile.TemporaryFile(dir=directory) as source,
         tempfile.TemporaryFile(dir=directory) as target,
@@ -101,7 +102,7 @@ class _Clone:
         self.source_uid = source_uid
         self.owner = owner
         self.skip = skip
-        # Bytes since the room on the disk was last looked at.
+        # Bytes copied since the disk's space was last checked.
         self.unlooked = 0
 
     def directory(self, reading: int, writing: int, place: str) -> None:
@@ -130,7 +131,7 @@ class _Clone:
         with _regular(name, within=reading) as (source, found):
             if place == WAL and _is_recycled(name, source):
                 return
-            # A hard link to another's file would be copied with root's eyes.
+            # Root could read it, but a hard link to another account's file must not be copied.
             if found.st_uid != self.source_uid:
                 raise TreeUntrusted(f'"{name}" belongs to another account')
             target = os.open(name, NEW_FILE, 0o600, dir_fd=writing)
@@ -142,8 +143,8 @@ class _Clone:
         progressed()
 
     def content(self, source: int, target: int, size: int) -> None:
-        """Copy the first `size` bytes: what a running Postgres appends meanwhile its log
-        repeats."""
+        """Copy the first `size` bytes. What a running Postgres appends meanwhile is also in its
+        log."""
         try:
             fcntl.ioctl(target, FICLONE, source)
             add_bytes(size)
@@ -165,7 +166,7 @@ def _regular(path: Path | str, *, within: int | None) -> Iterator[tuple[int, os.
     try:
         descriptor = os.open(path, REGULAR, dir_fd=within)
     except OSError as error:
-        # A link, or a socket: nothing that Postgres keeps its data in.
+        # A link or a socket: Postgres keeps no data in these.
         if error.errno in (errno.ELOOP, errno.ENXIO):
             raise FileNotFoundError(error.errno, f"{path} is not a regular file") from error
         raise
@@ -179,8 +180,8 @@ def _regular(path: Path | str, *, within: int | None) -> Iterator[tuple[int, os.
 
 
 def _is_recycled(name: str, segment: int) -> bool:
-    """Whether a segment of the log was only renamed to be written anew: its first page still
-    says where it stood before. A copy needs none of it."""
+    """True if the segment of the log was only renamed for later use: its first page still has its
+    old address. A copy does not need it."""
     if not SEGMENT.fullmatch(name):
         return False
     # XLogPageHeaderData: magic, flags and timeline, then the page's own address.

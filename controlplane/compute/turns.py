@@ -1,8 +1,8 @@
-"""Turns at what keeps a processor busy: so many at once as get it done soonest.
+"""Limits how many CPU-bound tasks run at once, so that they finish as early as possible.
 
-Where twenty computes start at once on two cores, all of them are ready as late as the last one;
-in turns, half of them are by half that time, and the last one is no later. A turn is bounded: one
-that hangs holds up the others for no longer than a moment.
+If twenty computes start at once on two cores, all are ready only when the last one is. In turns,
+half of them are ready in half that time, and the last one is no later. A turn is limited in time,
+so that a task that hangs does not hold up the others for long.
 """
 
 import os
@@ -14,27 +14,27 @@ from contextlib import contextmanager
 
 from controlplane.compute.patience import heed_cancel
 
-# A start has about as much to wait for, the disk and its first processes, as to compute.
+# A start waits (for the disk, its first processes) about as long as it computes.
 STARTS_PER_CORE = 2
-# Seconds until a turn is over for the others, whatever has become of it.
+# Seconds after which a turn no longer counts, even if its task still runs.
 LONGEST_TURN = 0.5
-# Seconds between two looks at whether what waits is still wanted.
+# Seconds between two checks whether the waiting work was cancelled.
 HEED_INTERVAL = 0.25
 
 
 class Turns:
-    """`most` at once, in the order of their coming."""
+    """At most `most` turns at once, first come, first served."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._changed = threading.Condition()
         self._waiting: deque[object] = deque()
-        # When each turn under way is over for the others, by the monotonic clock.
+        # When each turn under way stops counting, by the monotonic clock.
         self._ends: dict[object, float] = {}
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Hold a turn, once there is one. Raises patience.Cancelled while it waits."""
+        """Wait for a turn and hold it. Raises patience.Cancelled while waiting."""
         turn = object()
         with self._changed:
             self._waiting.append(turn)
@@ -55,7 +55,7 @@ class Turns:
                 self._changed.notify_all()
 
     def _until_free(self) -> float:
-        """Seconds until there is room for one more, as far as is known; 0 where there is."""
+        """Seconds until another turn is free, as far as is known; 0 if one is."""
         now = time.monotonic()
         under_way = sorted(end for end in self._ends.values() if end > now)
         return 0.0 if len(under_way) < self._most else under_way[-self._most] - now

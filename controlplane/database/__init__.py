@@ -1,1 +1,1 @@
-"""Perch's own database, as Django reaches it: `controlplane.settings` names this as the ENGINE."""
+"""The Django database backend for the metadata: the ENGINE in `controlplane.settings`."""

@@ -1,9 +1,10 @@
-"""Django's PostgreSQL with a bound on every wait. Django fixes this module's name, and its class's.
+"""Django's PostgreSQL backend with a limit on every wait. Django prescribes the names of this
+module and of its class `DatabaseWrapper`.
 
-A database that hangs (a stopped process, a network that swallows packets) neither answers nor
-closes: who waits for it would wait for ever. So the client gives up by itself, closes the
-connection and raises OperationalError. A server that does answer ends the statement shortly
-before, so that nothing goes on for nobody.
+A database that hangs (a stopped process, a network that drops packets) neither answers nor closes
+the connection, so its client would wait forever. Therefore the client times out by itself, closes
+the connection and raises OperationalError. A server that is not hanging cancels the statement
+shortly before that (`statement_timeout`), so it does not continue work that no client waits for.
 """
 
 import math
@@ -29,27 +30,29 @@ from controlplane import clock
 
 Result = TypeVar("Result")
 
-# Seconds for what is no statement of the application's: to make a connection ready, to look
-# whether one from the pool is still good. So short that a second look fits into a request.
+# Seconds to wait for statements that are not the application's: those that set up a connection or
+# check one from the pool. This is short, so that a request can check a second connection.
 LOOK_WITHIN = 1.0
-# Seconds by which the server's end of a statement comes first.
+# Seconds by which the server cancels a statement before the client times out.
 SERVER_FIRST = 0.5
-# Seconds in which a connection that has answered is taken for good, unless its other end is gone.
+# Seconds for which a connection that has answered counts as good, unless the server closed it.
 GOOD_FOR = 1.0
-# The system's own, which looks and does not wait; gevent's goes its own way.
+# The operating system's poll, not gevent's: it is called with timeout 0 and never blocks.
 _poll = get_original("select", "poll")
 
 
 class BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
-    """Waits for no answer longer than `bound` seconds; raises psycopg.OperationalError then.
+    """Waits for an answer for at most `bound` seconds, then raises psycopg.OperationalError.
 
-    Only for notifications, which answer nothing, a wait lasts as long as `notifies` is told.
+    A wait for notifications, which answer no statement, instead lasts as long as the caller tells
+    `notifies`.
     """
 
     bound = LOOK_WITHIN
-    # When it was last seen to be good, by the monotonic clock.
+    # When the server last answered, by the monotonic clock.
     good_at = -math.inf
-    # What each wait for an answer is within; the API lets other requests compute meanwhile.
+    # Makes the context manager around each wait for an answer. The API sets one that lets other
+    # requests compute meanwhile.
     around_waits: Callable[[], AbstractContextManager[object]] = nullcontext
 
     def wait(
@@ -61,7 +64,7 @@ class BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
             with BoundedConnection.around_waits():
                 answer = super().wait(gen, interval, None if math.isinf(self.bound) else self.bound)
         except psycopg.errors._WaitTimeout as error:
-            # What may still come answers a question that nobody asks any more.
+            # An answer that still comes must not be read as the answer to a later statement.
             self.pgconn.finish()
             raise psycopg.OperationalError(f"no answer within {self.bound:g} seconds") from error
         self.good_at = time.monotonic()
@@ -69,11 +72,12 @@ class BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
 
 
 def check_good(connection: BoundedConnection) -> None:
-    """Asks the server, but for a connection that has answered a moment ago and has nothing to say:
-    of one whose server ended, the end could be read. Where the time is due to be asked, that is
-    the question. Raises psycopg.Error."""
+    """Check that a connection from the pool is good, by a statement. None is sent if the connection
+    has answered within the last GOOD_FOR seconds and its socket has nothing to read: if the server
+    had closed it, the end of file would be readable. If `clock` is due to be set, the statement
+    asks for the time. Raises psycopg.Error."""
     if clock.is_due():
-        # So that no transaction is left open. The server is not asked for it.
+        # Autocommit, so that no transaction stays open. psycopg changes it without a round trip.
         had_autocommit, connection.autocommit = connection.autocommit, True
         set_clock(connection)
         connection.autocommit = had_autocommit
@@ -87,11 +91,11 @@ def check_good(connection: BoundedConnection) -> None:
 
 
 def set_clock(connection: BoundedConnection, first: str = "") -> None:
-    """Hear what time it is in the database, after the statement `first`, in one round trip. Raises
-    psycopg.Error."""
+    """Execute the statement `first`, if given, and set `clock` from the database's time, in one
+    round trip. Raises psycopg.Error."""
     asked = clock.running_for()
     statements = "; ".join(filter(None, (first, "SELECT clock_timestamp()")))
-    # Two statements cannot be prepared.
+    # A string with two statements cannot be prepared.
     cursor = connection.execute(statements.encode(), prepare=False)
     while cursor.nextset():
         pass
@@ -105,8 +109,8 @@ set_json_loads(orjson.loads, READ_ADAPTERS)
 
 
 class ReadCursor(psycopg.Cursor[tuple[Any, ...]]):
-    """Gives values as psycopg reads them, in C, past what Django's own loaders do in Python:
-    times are UTC, JSON is read."""
+    """Loads values with psycopg's own loaders, which are written in C, instead of Django's, which
+    are written in Python. Times are in UTC, and JSON is parsed."""
 
     @property
     def adapters(self) -> AdaptersMap:
@@ -114,7 +118,7 @@ class ReadCursor(psycopg.Cursor[tuple[Any, ...]]):
 
 
 class SchemaEditor(DatabaseSchemaEditor):
-    """Without a bound: a migration of many rows takes its time."""
+    """Removes the limit on statements, because a migration of many rows may take long."""
 
     connection: "DatabaseWrapper"
 
@@ -128,7 +132,8 @@ class SchemaEditor(DatabaseSchemaEditor):
         try:
             super().__exit__(*raised)
         finally:
-            # A connection that is closed, or in a transaction that failed, is of no more use.
+            # This fails if the connection is closed or its transaction has failed. Such a
+            # connection is not used further.
             with suppress(Error):
                 self.connection.bound_statements(self.connection.bound)
 
@@ -138,7 +143,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
     @property
     def bound(self) -> float:
-        """Seconds for one statement; infinite without a bound."""
+        """The limit for one statement in seconds; infinity if there is none."""
         return self.settings_dict["STATEMENT_TIMEOUT"] or math.inf
 
     def get_new_connection(self, conn_params: dict[str, Any]) -> BoundedConnection:
@@ -155,13 +160,14 @@ class DatabaseWrapper(base.DatabaseWrapper):
     def pool(self) -> "ConnectionPool[BoundedConnection] | None":
         pool = super().pool
         if pool is not None:
-            # Django passes psycopg's own check, which asks the server each time.
+            # Django passes psycopg's own check, which sends a statement each time.
             pool._check = check_good
         return pool  # type: ignore[no-any-return]
 
     def read(self, sql: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-        """The rows of a statement that the server prepares once for each connection, so that its
-        text must be one of few, and hold no value. Raises django.db.Error."""
+        """Execute a statement and return its rows. The server prepares the statement once for each
+        connection, so there must be only few different texts, and they must contain no values.
+        Raises django.db.Error."""
         self.ensure_connection()
         self.validate_no_broken_transaction()
         with self._noted(sql, values), self.wrap_database_errors:
@@ -169,13 +175,14 @@ class DatabaseWrapper(base.DatabaseWrapper):
             return cursor.execute(sql.encode(), values, prepare=True).fetchall()
 
     def _noted(self, sql: str, values: Mapping[str, Any]) -> AbstractContextManager[Any]:
-        """As Django does it for its own statements, for those who count them."""
+        """Log the statement as Django logs its own, so that tests can count it."""
         if not self.queries_logged:
             return nullcontext()
         return CursorDebugWrapper(None, self).debug_sql(sql, values)
 
     def bound_statements(self, seconds: float) -> None:
-        """Change the bound for the connection in use. Raises django.db.Error."""
+        """Change the limit for one statement, in seconds, on the connection in use. Raises
+        django.db.Error."""
         with self.cursor() as cursor:
             cursor.execute(statement_timeout(seconds))
         self.connection.bound = seconds
@@ -187,12 +194,13 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
     def _close(self) -> None:
         if self.connection is not None:
-            # In the pool it is only looked at.
+            # While the connection is in the pool, only checks use it.
             self.connection.bound = LOOK_WITHIN
         super()._close()  # type: ignore[misc] # not in django-stubs
 
 
 def statement_timeout(bound: float) -> str:
-    """Sets the server's end of a statement; `bound` is the client's, in seconds."""
+    """The statement that sets when the server cancels a statement. `bound` is the client's limit in
+    seconds."""
     milliseconds = 0 if math.isinf(bound) else max(1, round((bound - SERVER_FIRST) * 1000))
     return f"SET statement_timeout = {milliseconds}"

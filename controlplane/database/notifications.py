@@ -1,4 +1,4 @@
-"""Hears the database's notifications, on a connection that is used for nothing else."""
+"""Receives the database's notifications, on a connection that is used for nothing else."""
 
 import logging
 import time
@@ -12,26 +12,27 @@ from controlplane.database.base import BoundedConnection
 
 log = logging.getLogger(__name__)
 
-# Seconds between two looks whether to go on, two trials of a silent line (a server that hangs
-# ends no connection), and two attempts to get one.
+# Seconds between two checks whether to stop, between two checks of the connection (a server that
+# hangs does not close it), and between two attempts to connect.
 LOOK_EVERY, TRY_EVERY, CONNECT_AGAIN = 0.2, 2.0, 1.0
 
 
 class Hearer(Protocol):
-    """Whom `hear` tells; always in the same thread."""
+    """Receives the calls of `hear`, all in the same thread."""
 
     def begin(self) -> None:
-        """From now on every notification is heard."""
+        """From now on every notification is received."""
 
     def end(self) -> None:
-        """From now on notifications may go unheard."""
+        """From now on notifications may be missed."""
 
     def take_in(self, channel: str, payload: str) -> None: ...
 
 
 def hear(channels: Sequence[str], hearer: Hearer, *, until: Callable[[], bool]) -> None:
-    """Tell the hearer what comes in by the channels until `until()`; where the database does
-    not answer, try again. Returns a second after that at most."""
+    """Pass the notifications of the channels to the hearer until `until()` is true. If the database
+    does not answer, connect again. Returns soon after `until()` has become true: normally within
+    LOOK_EVERY seconds, later only while it waits for a silent database."""
     while not until():
         try:
             with _connect() as line:
@@ -42,7 +43,7 @@ def hear(channels: Sequence[str], hearer: Hearer, *, until: Callable[[], bool]) 
 
 
 def _connect() -> BoundedConnection:
-    # The pool's connections are for those who ask; this one never is free.
+    # Not from the pool, because this connection is never given back.
     parameters = default_connection.get_connection_params()
     return BoundedConnection.connect(**{**parameters, "autocommit": True})
 

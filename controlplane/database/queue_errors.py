@@ -1,4 +1,4 @@
-"""What Procrastinate raises where our own database fails it, as what Django raises for that."""
+"""Converts Procrastinate's errors of a failing database to Django's errors."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,10 +10,11 @@ from procrastinate.exceptions import ConnectorException
 
 @contextmanager
 def database_errors() -> Iterator[None]:
-    """Around what puts a job into the queue by Django's connection.
+    """A context for code that adds a job to the queue through Django's connection.
 
-    A job is written in its caller's transaction like any row, and callers know a database that
-    fails by django.db.Error alone; Procrastinate hides it behind an exception of its own.
+    A job is written in its caller's transaction like any row, and callers expect django.db.Error if
+    the database fails. Procrastinate wraps such errors in an exception of its own; this context
+    raises them as django.db.Error.
     """
     try:
         yield

@@ -1,5 +1,6 @@
-"""Perch's own database: how to reach it, and whether it is of this version of Perch. Every process
-asks at its start, `backup` and `restore` as well: none uses what another version has made.
+"""The metadata: how to connect to it, and whether it belongs to this version of Perch. Every
+process checks that at its start, also `backup` and `restore`, so that none uses the metadata of
+another version.
 """
 
 import psycopg
@@ -14,11 +15,11 @@ Migration = tuple[str, str]
 
 
 class OtherVersion(Exception):
-    """The database is of another version of Perch; the message says what to do."""
+    """The database belongs to another version of Perch. The message says what to do."""
 
 
 def conninfo() -> str:
-    """Django's database, as libpq writes it."""
+    """The connection parameters of Django's database as a libpq connection string."""
     parameters = connection.get_connection_params()
     for ours in ("context", "cursor_factory", "pool", "prepare_threshold"):
         parameters.pop(ours, None)
@@ -26,25 +27,28 @@ def conninfo() -> str:
 
 
 def known_migrations() -> set[str]:
-    """All that this version may have applied, as "controlplane.0001_initial"."""
+    """The names of all migrations that this version knows, as "controlplane.0001_initial",
+    including those that others replace."""
     return set(map(".".join, _known(MigrationLoader(None))))
 
 
 def applied_migrations() -> set[str]:
-    """All that the database has applied. Raises psycopg.OperationalError."""
+    """The names of all migrations that the database has applied. Raises
+    psycopg.OperationalError."""
     return set(map(".".join, _applied()))
 
 
 def refuse_newer() -> None:
-    """Raises OtherVersion for a database that a newer Perch has migrated."""
+    """Raises OtherVersion if a newer Perch has migrated the database, and
+    psycopg.OperationalError."""
     _refuse_newer(MigrationLoader(None), _applied())
 
 
 def refuse_other_version(*, may_be_away: bool = False) -> None:
-    """Raises OtherVersion for a database that is not just as this version makes it.
+    """Raises OtherVersion if the database has not applied exactly the migrations of this version.
 
-    With `may_be_away` a database that does not answer is no reason to refuse, else it raises
-    psycopg.OperationalError. Leaves no connection behind: who asks may go on to fork.
+    If the database does not answer, this raises psycopg.OperationalError, or returns if
+    `may_be_away` is true. It leaves no connection open, because the caller may fork afterwards.
     """
     try:
         applied = _applied()

@@ -1,5 +1,8 @@
-"""The events of a branch's roles and databases: one function per change. What it concerns is named
-in `changes`, as nothing else of an event does; passwords and their verifiers are in none."""
+"""The events of a branch's roles and databases: one function for each kind of change.
+
+`changes` contains the name of the role or database, because an event has no other field for it. No
+event contains a password or a verifier.
+"""
 
 from controlplane.events.changes import of_branch
 from controlplane.events.differences import Changes, made_with
@@ -19,14 +22,14 @@ def role_deleted(project: Project, branch: Branch, role: Role) -> Event:
 
 
 def role_updated(project: Project, branch: Branch, name: str, changes: Changes) -> Event:
-    """`name` is the one it had."""
+    """`name` is the role's name before the change."""
     summary = f'The role "{name}" was changed: {", ".join(changes)}'
     named = {**_same(name), **changes}
     return of_branch(EventType.ROLE_UPDATED, project, branch, summary, changes=named)
 
 
 def password_set_by_sql(project: Project, branch: Branch, role: Role, fault: str) -> Event:
-    """`fault` says why nobody can log in by it, if so."""
+    """`fault` says why the password cannot be used to log in; "" if it can."""
     was_set = role.verifier or fault
     summary = f'The password of the role "{role.name}" was {"set" if was_set else "removed"} by SQL'
     if fault:
@@ -54,7 +57,7 @@ def database_created(project: Project, branch: Branch, database: Database) -> Ev
 
 
 def database_updated(project: Project, branch: Branch, name: str, changes: Changes) -> Event:
-    """`name` is the one it had."""
+    """`name` is the database's name before the change."""
     summary = f'The database "{name}" was changed: {", ".join(changes)}'
     named = {**_same(name), **changes}
     return of_branch(EventType.DATABASE_UPDATED, project, branch, summary, changes=named)

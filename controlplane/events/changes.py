@@ -1,5 +1,5 @@
-"""The event of each change, with its sentence: one function per change, called by whoever makes
-it. None of them writes anything: see `recording.record`."""
+"""The event of each kind of change, with its summary: one function for each kind, which the code
+that makes the change calls. These functions write nothing: see `recording.record`."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -60,8 +60,8 @@ def project_recovered(project: Project) -> Event:
 
 
 def project_removed(project: Project, operations: Iterable[Operation]) -> Event:
-    """Its time is over, the account has deleted more than its plan keeps, or the disk needs the
-    room."""
+    """A deleted project can no longer be recovered: its time is over, the account has deleted more
+    projects than its plan keeps, or the disk space is needed."""
     summary = f'The deleted project "{project.name}" can be recovered no more'
     return _of_project(EventType.PROJECT_REMOVED, project, summary, operations)
 
@@ -119,7 +119,8 @@ def branch_restored(
     *,
     kept: Branch,
 ) -> Event:
-    """`kept` has what the branch was; it is hidden where nobody wants that."""
+    """`kept` is the branch that has the replaced data. It is hidden if the caller did not ask to
+    keep that data."""
     summary = f'The branch "{branch.name}" was restored from {_source(source)}'
     made = made_with(
         source_branch_id=None if source.hidden else source.id,
@@ -195,7 +196,8 @@ def endpoint_went_back(operation: Operation, endpoint: Endpoint, changes: Change
 
 
 def endpoint_returned(operation: Operation, endpoint: Endpoint, *, left: str) -> Event:
-    """It is on the branch again that it was reassigned from, and has `left` the other one."""
+    """The endpoint is back on the branch that it was reassigned from. `left` is the id of the
+    branch that it was reassigned to."""
     summary = f"The endpoint {endpoint.id} went back to the branch that it had left"
     changes = {"branch_id": {"from": left, "to": endpoint.branch_id}}
     return _of_endpoint(
@@ -226,7 +228,7 @@ def endpoint_entered(
     reason: str = "",
     actor: Actor | None = None,
 ) -> Event:
-    """It is about to enter another state than it is in: active, or idle."""
+    """The endpoint changes to `state`, active or idle. Its row still has the former state."""
     is_active = state == EndpointState.ACTIVE
     summary = f"The endpoint {endpoint.id} became {state.value}" + (reason and f": {reason}")
     return _of_endpoint(
@@ -250,7 +252,8 @@ def quota_exceeded(
     limit: int,
     used: int,
 ) -> Event:
-    """Of the quota of that name, in seconds or bytes, for which the endpoint is suspended."""
+    """The endpoint is suspended because the project has used up a quota. `quota` is the name of its
+    field, `words` its name in the summary; `limit` and `used` are in seconds or bytes."""
     summary = (
         f"The {words} quota of {limit} is used up, with {used}: the endpoint {endpoint.id} "
         "is suspended"
@@ -261,7 +264,7 @@ def quota_exceeded(
 
 
 def cancelling_requested(project: Project, operations: Sequence[Operation]) -> Event:
-    """Of the first, and of those that are cancelled with it."""
+    """`operations` are the operation to cancel, and after it those that are cancelled with it."""
     summary = f"The operation {operations[0].action} was asked to be cancelled"
     kind = EventType.OPERATION_CANCEL_REQUESTED
     return _of_operations(kind, project, operations[0], summary, operations)
@@ -273,7 +276,7 @@ def operation_retried(project: Project, first: Operation, made: Iterable[Operati
 
 
 def operation_ended(operation: Operation, status: OperationStatus, error: str | None) -> Event:
-    """Its row still says the status of before."""
+    """The operation changes to `status`. Its row still has the former status."""
     words = f"{operation.action} has {status.value}"
     if status == OperationStatus.CANCELLED:
         words = f"{operation.action} was cancelled"
@@ -315,7 +318,7 @@ def api_key_revoked(key: ApiKey) -> Event:
 
 
 def time_told(time: datetime | None) -> str | None:
-    """A time as `changes` have it."""
+    """A time in the form that it has in `changes`."""
     return time.isoformat(timespec="seconds") if time else None
 
 
@@ -355,7 +358,7 @@ def _of_operations(
     summary: str,
     operations: Iterable[Operation],
 ) -> Event:
-    """Of what the first of them is about."""
+    """An event about the branch and endpoint of the operation `first`."""
     return happened(
         kind,
         summary=summary,
@@ -375,7 +378,8 @@ def of_branch(
     operations: Iterable[Operation] = (),
     changes: Changes | None = None,
 ) -> Event:
-    """Of a branch, or of what is on it or was taken of it; a branch's id does as well."""
+    """An event about a branch, about something on it, or about a snapshot of it. `branch` may be
+    the branch's id."""
     return happened(
         kind,
         summary=summary,

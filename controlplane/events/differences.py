@@ -1,19 +1,22 @@
-"""What a change has changed, as an event tells it: {"from": …, "to": …} by field."""
+"""The changed fields of a resource, in the form that an event has them: {"from": …, "to": …} by
+field."""
 
 import json
 from collections.abc import Mapping
 from typing import Any
 
-# A field of an object within an object is named with dots, down to here: settings.pg_settings.x.
+# Fields of nested objects are named with dots, such as settings.pg_settings.x, down to this level.
 DEEPEST = 3
-# Characters of a value, as JSON, and fields: an event is a line in a list, no second copy.
+# Characters of a value as JSON, and the number of fields. An event is a line in a list, not a copy
+# of the resource.
 LONGEST_VALUE, MOST_FIELDS = 500, 50
 
 Changes = dict[str, dict[str, Any]]
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Changes:
-    """The fields whose values differ; what one of the two has not is null there."""
+    """The fields whose values differ. A field that is missing on one side is null there. Beyond
+    MOST_FIELDS, the field "…" says how many more there are."""
     found = _differences(before, after, depth=1)
     kept = dict(list(found.items())[:MOST_FIELDS])
     if more := len(found) - len(kept):
@@ -22,7 +25,7 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Changes:
 
 
 def made_with(**fields: Any) -> Changes:
-    """The fields of something new, of which those that are None say nothing."""
+    """The fields of a new resource. Fields that are None are left out."""
     return differences({}, fields)
 
 
@@ -41,11 +44,11 @@ def _differences(before: Mapping[str, Any], after: Mapping[str, Any], *, depth: 
 
 
 def _is_object(value: Any) -> bool:
-    """Nothing at all is as good as an empty one; false and 0 are values."""
+    """True for a dict and for None, which counts as an empty object; false and 0 are values."""
     return value is None or isinstance(value, dict)
 
 
 def _cut(value: Any) -> Any:
-    """The value; one that is too long as the beginning of its text."""
+    """The value, or the beginning of its text if it is too long."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return value if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"

@@ -1,9 +1,9 @@
-"""The webhooks' outbox: from an event to the job that sends it.
+"""The outbox of webhooks: the jobs that send events.
 
-Whoever writes events writes their deliveries with them: a trigger on the table (migration 0016),
-in the same statement, adds a delivery for each webhook that wants an event, and a job for each
-such webhook. So what is sent was committed and what was committed is sent, whoever writes; and
-an account without webhooks costs one look at an index, with a plan that is kept.
+A trigger on the table of events (migration 0016) writes the deliveries in the same statement as the
+events: one delivery for each webhook that wants an event, and one job for each such webhook. So
+exactly the committed events are sent, whichever code writes them. For an account without webhooks
+the trigger costs one index lookup, with a cached query plan.
 """
 
 from collections.abc import Collection
@@ -15,8 +15,8 @@ from procrastinate.contrib.django import app
 from controlplane.database.queue_errors import database_errors
 from controlplane.models import Webhook
 
-# Of no region: any worker takes what is there. The trigger names both as well; the task lies on
-# a higher floor.
+# The queue belongs to no region: any worker takes its jobs. The trigger contains both names as
+# well. The task is named here, not imported, because it is defined in a higher layer.
 QUEUE = "webhooks"
 TASK = "controlplane.send_deliveries"
 
@@ -28,10 +28,10 @@ WHERE status IN ('todo', 'doing') AND task_name = %s AND lock = ANY(%s)
 
 
 def enqueue_sending(webhook: Webhook, *, at: datetime | None = None) -> None:
-    """Have a worker send what is due of the webhook; at once, or not before `at`.
+    """Enqueue a job that sends the webhook's due deliveries, at once or not before `at`.
 
-    Always a job of its own, also where one waits already: that one may be looking for deliveries
-    at this moment, and not see what the caller has written. One too many finds nothing to do.
+    This always adds a job, even if one waits already: that one may be reading the deliveries right
+    now, and not see what the caller has written. A superfluous job finds nothing to do.
     """
     with database_errors():
         app.configure_task(TASK, queue=QUEUE, lock=webhook.lock, schedule_at=at).defer(
@@ -40,15 +40,15 @@ def enqueue_sending(webhook: Webhook, *, at: datetime | None = None) -> None:
 
 
 def take_back(webhook_id: str) -> None:
-    """Remove the webhook's jobs that wait, at once or for their time. The caller is the job that
-    is done, and does what they would: it looks for deliveries after this, and so sees those that
-    were committed with them."""
+    """Remove the webhook's waiting jobs, including those that are scheduled for later. The caller
+    is the job that runs, and does their work: it reads the deliveries after this call, and so sees
+    those that were committed with the removed jobs."""
     with connection.cursor() as cursor:
         cursor.execute(TAKE_BACK, [TASK, webhook_id])
 
 
 def without_job(webhook_ids: Collection[str]) -> set[str]:
-    """Those of the webhooks that no job stands for."""
+    """The ids of those webhooks that have neither a waiting nor a running job."""
     with connection.cursor() as cursor:
         cursor.execute(WITH_JOB, [TASK, list(webhook_ids)])
         return set(webhook_ids) - {row[0] for row in cursor.fetchall()}

@@ -1,4 +1,4 @@
-"""Writes events: in the transaction of the change that they tell of, by whoever makes it.
+"""Writes events, in the transaction of the change that they describe.
 
 record(happened(EventType.BRANCH_UPDATED, account_id=…, branch=branch, summary="…"))
 """
@@ -15,11 +15,12 @@ from controlplane.actors import Actor, current_actor
 from controlplane.events.types import EventType
 from controlplane.models import Branch, Endpoint, Event, Operation, Project
 
-# Characters. A summary is one sentence, and an operation's error in it may be long.
+# Characters. A summary is one sentence, but an operation's error in it may be long.
 LONGEST_SUMMARY = 1000
 
-# By hand: a client that wakes its endpoint waits for this statement twice, and Django takes as long
-# again to put it together. The database numbers the event, and knows its transaction.
+# The statement is written by hand because a client that wakes its endpoint waits for it twice, and
+# Django would take about as long to build it as the database takes to execute it. The database sets
+# the event's id and transaction.
 COLUMNS = (
     *("account_id", "type", "project_id", "branch_id", "endpoint_id", "operation_ids"),
     *("actor_type", "actor_name", "api_key_id", "address", "at", "summary", "changes"),
@@ -27,7 +28,7 @@ COLUMNS = (
 INSERT = f"INSERT INTO controlplane_event ({', '.join(COLUMNS)}) VALUES"
 ROW = f"({', '.join(['%s'] * len(COLUMNS))})"
 
-# What was recorded within `together`; None outside of it.
+# The events that were recorded within `together`; None outside of it.
 _gathered: ContextVar[list[Event] | None] = ContextVar("events", default=None)
 
 
@@ -43,11 +44,10 @@ def happened(
     changes: Mapping[str, Mapping[str, Any]] | None = None,
     actor: Actor | None = None,
 ) -> Event:
-    """An event, not yet written: what has happened, and by whom; without `actor`, by whoever
-    acts now.
+    """A new event, which is not written yet. Without `actor`, it has the current actor.
 
-    `changes` are {"from": …, "to": …} by field. The caller leaves secrets out of them and of the
-    summary.
+    `changes` are {"from": …, "to": …} by field. The caller must put no secrets into them or into
+    the summary.
     """
     by = actor or current_actor()
     return Event(
@@ -67,7 +67,8 @@ def happened(
 
 
 def record(*events: Event) -> None:
-    """Write the events, in one statement. The caller is in the transaction of the change."""
+    """Write the events in one statement; within `together`, at the end of its block. The caller
+    must be in the transaction of the change."""
     gathered = _gathered.get()
     if gathered is not None:
         gathered.extend(events)
@@ -77,8 +78,9 @@ def record(*events: Event) -> None:
 
 @contextmanager
 def together() -> Iterator[None]:
-    """Write what is recorded in this block in one statement, at its end; what the block raises
-    leaves nothing written. To be entered within the transaction, as its innermost."""
+    """Write all events that are recorded in this block in one statement, at its end. If the block
+    raises an exception, none is written. Enter this inside the transaction, as the innermost
+    block."""
     if _gathered.get() is not None:
         yield
         return

@@ -1,11 +1,12 @@
-"""Refused keys, passwords and addresses, as events: gathered, so that an attack fills neither the
-memory of the process that refuses nor the table.
+"""Records refused keys, passwords and addresses as events. Refusals are counted before they are
+written, so that an attack fills neither the memory of the process nor the table of events.
 
-`note` costs a look into a dict. Every WRITE_EVERY seconds what was noted is written: one event
-for all refusals of the same kind, at the same account and thing, from the same address. Of one
-account and kind at most MOST_APART are told apart, of all accounts MOST_ENTRIES; the others are
-counted together. Beyond MOST_A_DAY events an account's are counted together as well, and are
-written once an hour.
+`note` costs a lookup in a dict. Every WRITE_EVERY seconds the counts are written: one event for all
+equal refusals, that is of the same kind, account, name, endpoint and address. At most MOST_APART
+different refusals of an account and kind are counted separately, and at most MOST_ENTRIES of all
+accounts; the others are counted together. Once an account has had MOST_A_DAY events of a kind
+within a day, its further refusals of that kind are counted together as well, and written once an
+hour.
 """
 
 import logging
@@ -29,26 +30,27 @@ log = logging.getLogger(__name__)
 WRITE_EVERY = 10.0  # seconds
 MOST_ENTRIES, MOST_APART = 1000, 50
 MOST_A_DAY = 500
-# How long what is counted together waits, once an account has had its events of a day.
+# How long refusals that exceed MOST_A_DAY are counted together before they are written.
 LATE_AFTER = timedelta(hours=1)
-# Postgres's longest name. A client may send any number of characters.
+# Characters of a name that are kept. Postgres's names have at most this many, but a client may send
+# any number.
 LONGEST_NAME = 63
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What was refused. Whoever notes it leaves out what was sent in place of a password or a
-    key, and names that are nobody's: people mistake the one for the other."""
+    """What was refused. The caller must leave out the password or key that was sent, and names that
+    do not exist, because users sometimes enter a password in place of a name."""
 
     kind: EventType
-    # None where nobody's: an unknown key, an endpoint that does not exist.
+    # None if no account is concerned: for an unknown key, or an endpoint that does not exist.
     account_id: int | None = None
-    # The role, or the key's name; "" for one that does not exist.
+    # The name of the role or of the key; "" if it does not exist.
     name: str = ""
     address: str = ""
     endpoint_id: str | None = None
     api_key_id: int | None = None
-    # Whether it stands for many that are not told apart.
+    # True if this stands for many refusals that are counted together.
     is_others: bool = False
 
     @property
@@ -58,7 +60,7 @@ class Refusal:
 
 @dataclass(slots=True)
 class Tally:
-    """How often, and from when to when."""
+    """How often a refusal happened, and the times of the first and the last."""
 
     count: int
     since: datetime
@@ -71,7 +73,8 @@ class Tally:
 
 
 class Refusals:
-    """Of one process. `note` may be called by any thread; `begin` has what it notes written."""
+    """The refusals of a process. Any thread may call `note`. Nothing is written until `begin` is
+    called."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -85,20 +88,20 @@ class Refusals:
         self._add(replace(refusal, name=refusal.name[:LONGEST_NAME]), Tally(1, now, now))
 
     def begin(self) -> None:
-        """Write from now on, in a thread of its own."""
+        """Start a thread that writes the refusals regularly."""
         self._writer = threading.Thread(target=self._run, name="refusals", daemon=True)
         self._writer.start()
 
     def close(self) -> None:
-        """Write what there is, for the last time."""
+        """Stop the thread, and write the remaining refusals."""
         self._ending.set()
         if self._writer is not None:
             self._writer.join()
         self._write_down(is_last=True)
 
     def write(self, *, is_last: bool = False) -> None:
-        """Write what was noted, but for what is to wait. Raises OperationalError and
-        InterfaceError; nothing is lost then."""
+        """Write the counted refusals, except those that must wait; with `is_last`, write those too.
+        Raises OperationalError and InterfaceError; the counts are kept then."""
         with self._lock:
             taken, self._tallies, self._apart = self._tallies, {}, Counter()
         if not taken:
@@ -149,8 +152,8 @@ Tallies = dict[Refusal, Tally]
 
 
 def _divided(taken: Tallies, *, is_last: bool) -> tuple[Tallies, Tallies]:
-    """What is to be written now, and what is to wait: beyond an account's events of a day, all
-    others are counted together, and that for an hour."""
+    """Split the counts into those to write now and those to keep. Refusals beyond MOST_A_DAY events
+    of an account and kind are counted together, and kept for LATE_AFTER unless `is_last`."""
     written = _written_lately({refusal.account_id for refusal in taken})
     room = defaultdict(lambda: MOST_A_DAY, {key: MOST_A_DAY - n for key, n in written.items()})
     due: Tallies = {}
@@ -172,7 +175,7 @@ def _divided(taken: Tallies, *, is_last: bool) -> tuple[Tallies, Tallies]:
 
 
 def _written_lately(accounts: set[int | None]) -> Mapping[tuple[str, int | None], int]:
-    """How many such events there are of the last day, by kind and account."""
+    """How many events of refusals were written in the last day, by kind and account."""
     written: dict[tuple[str, int | None], int] = {}
     lately = Event.objects.filter(
         type__in=(

@@ -1,4 +1,4 @@
-"""An event as all who read it get it: the lists, the streams and the webhooks."""
+"""The JSON form of an event, which lists, streams and webhooks share."""
 
 from datetime import UTC
 from typing import Any
@@ -7,7 +7,7 @@ from controlplane.models import Event
 
 
 def as_json(event: Event) -> dict[str, Any]:
-    """The event's JSON object: every field is always there, null where it has nothing to say."""
+    """The event as a JSON object. Every field is always present, and null if it does not apply."""
     return {
         "id": str(event.id),
         "type": str(event.type),
@@ -21,7 +21,7 @@ def as_json(event: Event) -> dict[str, Any]:
             "api_key_id": event.api_key_id,
             "address": event.address,
         },
-        # To the microsecond: events of one second have an order.
+        # In microseconds, so that the events of one second have an order.
         "at": event.at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
         "summary": event.summary,
         "changes": event.changes,
@@ -29,6 +29,6 @@ def as_json(event: Event) -> dict[str, Any]:
 
 
 def as_message(event: Event) -> dict[str, Any]:
-    """What a webhook's receiver gets of it, as Standard Webhooks has it."""
+    """The message about the event for a webhook's receiver, in the form of Standard Webhooks."""
     shape = as_json(event)
     return {"type": shape["type"], "timestamp": shape["at"], "data": shape}

@@ -1,5 +1,5 @@
-"""The types of events there are: what was changed, and how. Read by who writes, filters and
-subscribes; a new type is a new line here."""
+"""The types of events. The code that writes and filters events, and that of webhooks, uses them. A
+new type needs only a line here."""
 
 from enum import StrEnum
 
@@ -8,16 +8,16 @@ class EventType(StrEnum):
     PROJECT_CREATED = "project.created"
     PROJECT_UPDATED = "project.updated"
     PROJECT_DELETED = "project.deleted"
-    # Of a deleted one, until the second of these.
+    # Both concern deleted projects. A removed project can no longer be recovered.
     PROJECT_RECOVERED = "project.recovered"
     PROJECT_REMOVED = "project.removed"
     BRANCH_CREATED = "branch.created"
     BRANCH_UPDATED = "branch.updated"
-    # Somebody asked for it; it is gone with the next one, once its data is.
+    # A caller asked to delete the branch. BRANCH_DELETED follows once its data is deleted.
     BRANCH_DELETE_REQUESTED = "branch.delete_requested"
     BRANCH_DELETED = "branch.deleted"
     BRANCH_EXPIRED = "branch.expired"
-    # Likewise: somebody asked for it; another's data has taken its place with the next one.
+    # A caller asked to restore the branch. BRANCH_RESTORED follows once its data is replaced.
     BRANCH_RESTORE_REQUESTED = "branch.restore_requested"
     BRANCH_RESTORED = "branch.restored"
     SNAPSHOT_CREATED = "snapshot.created"
@@ -27,13 +27,14 @@ class EventType(StrEnum):
     ENDPOINT_CREATED = "endpoint.created"
     ENDPOINT_UPDATED = "endpoint.updated"
     ENDPOINT_DELETED = "endpoint.deleted"
-    # Somebody asked for it; whether it came to that, the next two and the operations say.
+    # A caller asked for it. ENDPOINT_ACTIVE, ENDPOINT_IDLE and the events of operations tell
+    # whether it happened.
     ENDPOINT_START_REQUESTED = "endpoint.start_requested"
     ENDPOINT_SUSPEND_REQUESTED = "endpoint.suspend_requested"
     ENDPOINT_RESTART_REQUESTED = "endpoint.restart_requested"
     ENDPOINT_ACTIVE = "endpoint.active"
     ENDPOINT_IDLE = "endpoint.idle"
-    # A running endpoint is suspended for it.
+    # A running endpoint is suspended because its project has used up a quota.
     QUOTA_EXCEEDED = "quota.exceeded"
     ROLE_CREATED = "role.created"
     ROLE_UPDATED = "role.updated"
@@ -50,7 +51,7 @@ class EventType(StrEnum):
     OPERATION_RETRIED = "operation.retried"
     API_KEY_CREATED = "api_key.created"
     API_KEY_REVOKED = "api_key.revoked"
-    # Gathered: one event for many (`events.refusals`).
+    # One event may stand for many refusals (`events.refusals`).
     API_KEY_REFUSED = "api_key.refused"
     CONNECTION_REFUSED = "connection.refused"
     CONNECTION_NOT_ALLOWED = "connection.not_allowed"
@@ -59,5 +60,5 @@ class EventType(StrEnum):
     WEBHOOK_UPDATED = "webhook.updated"
     WEBHOOK_DELETED = "webhook.deleted"
     WEBHOOK_DISABLED = "webhook.disabled"
-    # Sent where somebody asks to test a webhook; never in a list.
+    # Sent only to test a webhook at a caller's request; lists never contain it.
     WEBHOOK_TEST = "webhook.test"

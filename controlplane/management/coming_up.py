@@ -1,8 +1,8 @@
-"""Waits for what `up` has started, for as long as it gets on.
+"""Waits for the processes that `up` has started, for as long as they make progress.
 
-On a busy host a start may take minutes. So the bound is on the time in which nothing moves: no
+On a busy host, a start may take minutes. So what is limited is the time in which nothing moves: no
 process under the supervisor runs, waits for a processor, or waits for the disk. A program that ends
-again and again is reported without waiting for that bound.
+again and again is reported earlier.
 """
 
 import threading
@@ -17,20 +17,20 @@ from django.core.management.base import CommandError
 from controlplane.compute.progress import children_of
 from controlplane.management.supervision import Supervisor
 
-# Seconds of standing still after which something is stuck.
+# Seconds without progress after which the start counts as stuck.
 STILL_BOUND = 60.0
-# How often one program may end while the service comes up.
+# How often one program may end while the service starts.
 MOST_DEATHS = 5
-# Seconds between two looks at the condition, and at the processes.
+# Seconds between two checks of the condition, and of the processes.
 POLL_INTERVAL, LOOK_INTERVAL = 0.05, 1.0
-# Seconds after which the user is told what is waited for, again and again.
+# Seconds between messages that tell the user what the start waits for.
 SAY_INTERVAL = 60.0
 PROC = Path("/proc")
 
 
 @dataclass
 class ComingUp:
-    """Waits on behalf of one `up`."""
+    """Waits for one `up`."""
 
     supervisor: Supervisor
     stopped: threading.Event
@@ -39,8 +39,8 @@ class ComingUp:
     def wait_for(self, condition: Callable[[], bool], what: str) -> bool:
         """Wait until `condition` holds; False once `stopped` is set.
 
-        Raises CommandError where the supervisor has died, a program has ended too often, or
-        nothing has moved for STILL_BOUND seconds.
+        Raises CommandError if the supervisor has died, a program has ended too often, or nothing
+        has moved for STILL_BOUND seconds. `what` names the condition in messages.
         """
         watch = _Watch(self.supervisor, what)
         next_look, next_word = time.monotonic(), time.monotonic() + SAY_INTERVAL
@@ -60,7 +60,7 @@ class ComingUp:
 
 @dataclass
 class _Watch:
-    """Looks at the processes under the supervisor, again and again."""
+    """Looks repeatedly at the processes under the supervisor."""
 
     supervisor: Supervisor
     what: str
@@ -100,8 +100,8 @@ class _Watch:
 
 
 def _work_of(pid: int) -> Iterator[tuple[str, int]]:
-    """Of each thread of the process and of those below it: how many nanoseconds it has run, or
-    waited for a processor."""
+    """Yields each thread of the process and of its descendants, with how many nanoseconds it has
+    run or waited for a processor."""
     for task in _entries(PROC / str(pid) / "task"):
         with suppress(OSError, ValueError, IndexError):
             ran, waited = (task / "schedstat").read_text().split()[:2]
@@ -126,7 +126,7 @@ def _entries(directory: Path) -> list[Path]:
 
 
 def _last_words(log_file: Path) -> str:
-    """Two lines: Postgres's last one is but a detail of what it died of."""
+    """The last two lines: Postgres's last line is often only the detail of an error."""
     with suppress(OSError):
         lines = [line for line in log_file.read_text(errors="replace").splitlines() if line.strip()]
         return " ".join(lines[-2:]) or "no words"

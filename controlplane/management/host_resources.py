@@ -1,4 +1,4 @@
-"""What `up` needs of the host before it starts anything: open files, processes, and room on the
+"""What `up` needs from the host before it starts anything: open files, processes, and space on the
 disk."""
 
 import os
@@ -13,24 +13,24 @@ from django.core.management.base import CommandError
 
 from controlplane.compute.space import LAST, in_words, make_room, space_at
 
-# Each client of the proxy takes two, each running compute two of the worker's, beside some
-# hundreds of its own.
+# Each client of the proxy takes two files, and each running compute takes two of the worker's.
+# Perch itself needs some hundreds.
 ENOUGH_FILES = 4096
-# Without these supervisor does not start (`supervision`), and no proxy would have any for clients.
+# With fewer, supervisor does not start (`supervision`), and the proxy would have none for clients.
 LEAST_FILES = 1024
 HOW_TO_RAISE_FILES = (
     "Raise the limit (ulimit -Hn, LimitNOFILE= of a systemd unit, --ulimit nofile= of docker run) "
     "and start again"
 )
-# Of the service's own processes, with their threads, and those of its database: 180 or so at rest.
+# For the service's own processes, their threads and its database's: about 180 when idle.
 LEAST_PROCESSES = 300
-# Our own, as a container sees it: in version 2 of the interface, and in version 1.
+# Our own control group, as a container sees it: in version 2 and version 1 of the interface.
 CONTROL_GROUPS = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/pids"))
 
 
 def raise_file_limit() -> str | None:
-    """Let this process and its children open as many files as the host allows; what to say
-    where those are few, else None. Raises CommandError where the service could not run."""
+    """Let this process and its children open as many files as the host allows. Returns a warning if
+    that is few, otherwise None. Raises CommandError if the service could not run."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < LEAST_FILES:
         raise CommandError(
@@ -49,8 +49,8 @@ def raise_file_limit() -> str | None:
 
 
 def refuse_few_processes() -> None:
-    """Raises CommandError where the host does not let us start as many processes as the service
-    has by itself."""
+    """Raise CommandError if the host does not let us start as many processes as the service needs
+    without any compute."""
     for allowed, running, how in (*_of_account(), *_of_control_group()):
         if allowed - running < LEAST_PROCESSES:
             raise CommandError(
@@ -61,7 +61,7 @@ def refuse_few_processes() -> None:
 
 
 def _of_account() -> Iterator[tuple[int, int, str]]:
-    """What RLIMIT_NPROC leaves to an ordinary user; the kernel does not hold root to it."""
+    """What RLIMIT_NPROC allows an ordinary user; the kernel does not apply it to root."""
     _, hard = resource.getrlimit(resource.RLIMIT_NPROC)
     if hard != resource.RLIM_INFINITY and os.geteuid() != 0:
         resource.setrlimit(resource.RLIMIT_NPROC, (hard, hard))
@@ -83,8 +83,8 @@ def _of_control_group() -> Iterator[tuple[int, int, str]]:
 
 @contextmanager
 def room_on_disk() -> Iterator[None]:
-    """See that there is room to begin with, giving back the ballast where there is not; what
-    fails inside because the disk has filled up ends with these words. Raises CommandError,
+    """Check that there is space on the disk, after removing the ballast if there is not. If the
+    block fails and the disk has become full, that is the error reported. Raises CommandError,
     OSError."""
     Path(settings.STATE_DIR).mkdir(parents=True, exist_ok=True)
     make_room()

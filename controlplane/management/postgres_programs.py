@@ -1,8 +1,8 @@
-"""Runs one of Postgres's programs, of the version that computes are of, at an endpoint: what the
+"""Runs one of Postgres's programs, in the version that computes have, against an endpoint: what the
 commands `pg_dump`, `pg_restore` and `psql` have in common.
 
-The programs that come along have no TLS, so they go through this host's proxy on loopback. They
-take this process's place: what they read, write, and end with is theirs.
+The bundled programs have no TLS, so they connect through this host's proxy on loopback. The program
+replaces this process, so its input, output and exit status are the command's.
 """
 
 import os
@@ -21,21 +21,21 @@ from controlplane.services.catalog import find_database, find_role, password_of
 from controlplane.services.errors import PasswordNotStored, ServiceError
 
 POOLER_SUFFIX = "-pooler"
-# Where the proxy is reached that listens at every address.
+# The address at which a proxy that listens on all addresses is reached.
 LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
-# What the caller's environment may still say to libpq: not where, as whom, and by which TLS.
+# What the caller's environment may still tell libpq: not the host, the role or the TLS settings.
 KEPT = frozenset(
     "PGAPPNAME PGCLIENTENCODING PGCONNECT_TIMEOUT PGDATESTYLE PGGEQO PGOPTIONS PGTZ".split()
 )
-# It is the caller's, too, where the service has not stored the role's.
+# The caller's own is used too, if the service does not store the role's password.
 PASSWORDS = frozenset({"PGPASSWORD", "PGPASSFILE"})
 
 
 class PostgresProgram(BaseCommand):
-    """A command of the name of one of the programs."""
+    """A command named after the program that it runs."""
 
     program: str
-    # Whether it may go through the pooler; else it has a session of its own in any case.
+    # True if it may connect through the pooler; otherwise it always gets a session of its own.
     can_be_pooled = False
     requires_system_checks = ()
 
@@ -78,28 +78,28 @@ class PostgresProgram(BaseCommand):
         os.execve(program, command, environment_for(way, os.environ))  # noqa: S606
 
     def told(self, way: "Way", arguments: Sequence[str]) -> Sequence[str]:
-        """What the program is told that its caller leaves out."""
+        """Arguments to add for the program, if its caller has left them out."""
         return ()
 
 
 @dataclass(frozen=True)
 class Way:
-    """How a program reaches a database."""
+    """How a program connects to a database."""
 
     host: str
     port: int
-    # With its suffix where that is the pooler.
+    # The endpoint's id, with the suffix for its pooler.
     endpoint: str
     role: str
     database: str
-    # None where it is not stored: the program asks for it.
+    # None if it is not stored: the program asks for it.
     password: str | None
 
 
 def find_way(
     endpoint_id: str, *, role: str | None, database: str | None, can_be_pooled: bool
 ) -> Way:
-    """Raises CommandError, and NotFound where the branch has no such role or database."""
+    """Raises CommandError, and NotFound if the branch has no such role or database."""
     name = endpoint_id.removesuffix(POOLER_SUFFIX)
     found = Endpoint.objects.select_related("project", "branch")
     endpoint = found.filter(id=name, deleted_at=None, project__deleted_at=None).first()
@@ -133,8 +133,8 @@ def _first_database(endpoint: Endpoint) -> Database:
 
 
 def environment_for(way: Way, inherited: Mapping[str, str]) -> dict[str, str]:
-    """By which libpq finds the way. What the caller's program says itself stands above it, and gets
-    no password that is another host's or role's."""
+    """The environment that makes libpq connect as `way` says. Arguments of the program override it.
+    The stored password is only used for this host, port and role."""
     allowed = KEPT | PASSWORDS if way.password is None else KEPT
     kept = {
         name: value
@@ -155,12 +155,12 @@ def environment_for(way: Way, inherited: Mapping[str, str]) -> dict[str, str]:
 
 
 def _password_file(way: Way, password: str) -> str:
-    """A file in memory that the program inherits, and the only one that has it open: neither its
-    command line nor its environment holds the password, and nothing is left of it on the disk."""
+    """The path of a file in memory that the program inherits and no other process has open. So the
+    password is neither on its command line nor in its environment, and not on the disk."""
     fields = (way.host, str(way.port), "*", way.role, password)
     escaped = (field.replace("\\", "\\\\").replace(":", "\\:") for field in fields)
     descriptor = os.memfd_create("passwords", 0)
-    # libpq reads none that others may read.
+    # libpq ignores a file that others may read.
     os.fchmod(descriptor, 0o600)
     os.write(descriptor, (":".join(escaped) + "\n").encode())
     return f"/proc/self/fd/{descriptor}"

@@ -1,7 +1,7 @@
-"""One-time links that sign somebody in at this machine's console, as the account `local`.
+"""One-time links that sign a user in at this machine's console, as the account `local`.
 
-A link holds a random code; what it stands for lies, for the console to find, in a file that is
-named after the code's hash. Whoever could read that could read `api-key` beside it.
+A link contains a random code. The console finds what the code stands for in a file that is named
+after the code's hash. Any process that can read this file could also read `api-key` beside it.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 from django.conf import settings
 
 GOOD_FOR = 10 * 60  # seconds
-# The console's address, kept for the links that are asked for later.
+# Keeps the console's address for links that are requested later.
 ADDRESS_FILE = "console-address"
 
 
@@ -25,12 +25,12 @@ def note_console_address(url: str) -> None:
 
 
 def console_address() -> str:
-    """Where `up` has said that the console is. Raises FileNotFoundError where it never ran."""
+    """The console's address, as `up` noted it. Raises FileNotFoundError if `up` never ran."""
     return str((settings.STATE_DIR / ADDRESS_FILE).read_text().strip())
 
 
 def make_sign_in_link(console_url: str) -> str:
-    """A new link. Raises OSError, FileNotFoundError where `up` has made no account yet."""
+    """Make a new link. Raises OSError; FileNotFoundError if `up` has made no account yet."""
     key = (settings.STATE_DIR / "api-key").read_text().strip()
     folder = settings.STATE_DIR / "console" / "links"
     for directory in (folder.parent, folder):
@@ -45,7 +45,7 @@ def make_sign_in_link(console_url: str) -> str:
 
 def _forget_old(folder: Path) -> None:
     for path in folder.iterdir():
-        # The console may remove it at the same time.
+        # The console may remove the file at the same time.
         with suppress(FileNotFoundError):
             if path.stat().st_mtime < time.time() - GOOD_FOR:
                 path.unlink()

@@ -16,27 +16,27 @@ from xmlrpc.client import Fault, ServerProxy
 import psutil
 from supervisor.xmlrpc import SupervisorTransport
 
-# Marks every process of ours, so that the next `up` finds what an `up` that was killed
-# has left behind. Computes do not carry it: they may go on.
+# Marks every process of ours, so that the next `up` finds what a killed `up` left running. Computes
+# are not marked: they may keep running.
 MARK = "PERCH_UP"
-# All programs are in one: supervisor ends group after group, with a second between them.
+# All programs are in one group: supervisor stops groups in turn, with a second between them.
 GROUP = "perch"
 
 
 @dataclass(frozen=True)
 class Program:
-    """A process to keep running. `command` is a shell's."""
+    """A process to keep running. `command` is a shell command."""
 
     name: str
     command: str
-    # The account it runs under, where that is not ours.
+    # The account it runs under; None for ours.
     user: str | None = None
     stop_signal: str = "TERM"
     autostart: bool = False
 
 
 def programs_of(procfile: Path) -> list[Program]:
-    """The processes of a Procfile; `release` is none."""
+    """The processes of a Procfile, without `release`, which is none."""
     found = re.findall(r"^(\w+):\s*(.+)$", procfile.read_text(), re.MULTILINE)
     return [Program(name, command) for name, command in found if name != "release"]
 
@@ -64,7 +64,7 @@ class Supervisor:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start supervisor, and with it the programs that start by themselves."""
+        """Start supervisor, which starts the programs that have `autostart`."""
         self.log_dir.mkdir(mode=0o700, exist_ok=True)
         self.socket.unlink(missing_ok=True)
         self.config.write_text(self._configuration())
@@ -76,12 +76,12 @@ class Supervisor:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=complaints,
-                # Ctrl-C is for `up` alone, which stops the rest in order.
+                # Only `up` should get Ctrl-C; it stops the rest in order.
                 start_new_session=True,
             )
 
     def is_listening(self) -> bool:
-        """Whether it takes calls; only then its programs are started."""
+        """True if supervisor accepts calls; it starts its programs only then."""
         try:
             return bool(self._rpc().getState())
         except (OSError, HTTPException, Fault):
@@ -93,14 +93,15 @@ class Supervisor:
         return self.process.pid
 
     def processes(self) -> dict[str, int]:
-        """The process id of each program, 0 where it does not run; {} where nobody answers."""
+        """The process id of each program, 0 if it does not run; {} if supervisor does not
+        answer."""
         try:
             return {one["name"]: int(one["pid"]) for one in self._rpc().getAllProcessInfo()}
         except (OSError, HTTPException, Fault):
             return {}
 
     def last_words(self) -> str:
-        """What supervisor itself has complained of, if anything."""
+        """Supervisor's own last error message; "" if there is none."""
         with suppress(OSError):
             lines = self._complaints.read_text(errors="replace").splitlines()
             said = [line.strip() for line in lines if "For help, use" not in line and line.strip()]
@@ -111,7 +112,7 @@ class Supervisor:
         return self.process is not None and self.process.poll() is None
 
     def start_program(self, name: str) -> None:
-        """Start it, where it does not run already."""
+        """Start the program if it does not run already."""
         try:
             self._rpc().startProcess(f"{GROUP}:{name}", False)
         except Fault as fault:
@@ -119,7 +120,7 @@ class Supervisor:
                 raise
 
     def stop_program(self, name: str) -> None:
-        """Stop it and wait; no harm if it does not run."""
+        """Stop the program and wait for its end; does nothing if it does not run."""
         try:
             self._rpc().stopProcess(f"{GROUP}:{name}", True)
         except Fault as fault:
@@ -127,7 +128,7 @@ class Supervisor:
                 raise
 
     def stop(self, *, timeout: float = 60.0) -> None:
-        """Stop every program and supervisor itself; `timeout` is in seconds."""
+        """Stop all programs and supervisor itself; it is killed after `timeout` seconds."""
         if self.process is None:
             return
         self.process.terminate()
@@ -164,8 +165,8 @@ supervisor.rpcinterface_factory = supervisor.rpcinterface:make_main_rpcinterface
         return "".join([*sections, group, *map(self._section, self.programs)])
 
     def _section(self, program: Program) -> str:
-        # The log file's name, unlike everything else, is expanded twice.
-        # Endless tries: the pause between them grows by a second each time.
+        # Supervisor expands the log file's name twice, and everything else once.
+        # It restarts without limit: the pause between tries grows by a second each time.
         return f"""
 [program:{program.name}]
 command = /bin/sh -c {_quoted("exec " + program.command)}
@@ -186,8 +187,8 @@ stdout_logfile_backups = 2
 def end_leftovers(state_dir: Path) -> list[int]:
     """End what an earlier `up` on this directory has left running; returns the process ids.
 
-    Supervisor first, as it would start again what is ended before it; the database last, as
-    the others need it to end well.
+    Supervisor ends first, as it would restart the others. The database ends last, as the others
+    need it to end in order.
     """
     found = [process for process in psutil.process_iter() if _is_marked(process, state_dir)]
     supervisors = [process for process in found if "supervisord" in " ".join(_command_of(process))]
@@ -234,7 +235,7 @@ def _send(process: psutil.Process, number: signal.Signals) -> None:
 
 
 def _literal(value: Path | str) -> str:
-    """Supervisor's configuration expands percent signs."""
+    """Escape percent signs, which supervisor's configuration would expand."""
     return str(value).replace("%", "%%")
 
 

@@ -1,4 +1,4 @@
-"""What Perch knows: the rows that the API shows and the engine works on."""
+"""The metadata's tables: the rows that the API shows and the engine works on."""
 
 from controlplane.models.account import Account, ApiKey
 from controlplane.models.branch import CATALOG_UNREAD, Branch, BranchState, InitSource

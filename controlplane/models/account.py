@@ -1,4 +1,4 @@
-"""Who calls: accounts, and the API keys that speak for them."""
+"""Accounts, and the API keys that authenticate their callers."""
 
 import hashlib
 import secrets
@@ -28,12 +28,12 @@ class Account(models.Model):
 
     @property
     def organization_id(self) -> str:
-        """Of the one organization that stands for the account to clients that want one."""
+        """The id of the organization that represents the account to clients that expect one."""
         return f"org-account-{self.id:08d}"
 
     @property
     def is_operator(self) -> bool:
-        """Whether its keys may see how the service itself fares."""
+        """Whether its keys may read the status of the service itself."""
         return self.name in settings.OPERATORS
 
     @property
@@ -47,29 +47,29 @@ class Account(models.Model):
 
     @property
     def branch_size_limit(self) -> int | None:
-        """Bytes that the databases of one branch may have; None for any number."""
+        """Bytes that one branch may store (`Branch.stored_size`); None for no limit."""
         return self.limits.branch_bytes
 
 
 class ApiKey(models.Model):
-    """A bearer key. The key itself is shown once; what is kept is its SHA-256.
+    """A bearer key. The key itself is shown once; only its SHA-256 digest is stored.
 
-    A key is 256 random bits, so a plain digest is as good as a slow one, and the unique
-    index on it finds the key in a time that tells nothing about other keys.
+    A key is 256 random bits, so a fast digest is as safe as a slow one. The duration of a lookup
+    by the digest's unique index reveals nothing about other keys.
     """
 
     account = models.ForeignKey(Account, on_delete=models.CASCADE, related_name="api_keys")
     name = models.CharField(max_length=64)
     digest = models.CharField(max_length=64, unique=True)
-    # The one project that it reaches; None for all of the account's. A key goes with its project:
-    # without it, it must never come to reach the others.
+    # The only project that the key gives access to; None for all of the account's. The key is
+    # deleted with its project, because without it the key would give access to all others.
     project = models.ForeignKey(
         "controlplane.Project", null=True, on_delete=models.CASCADE, related_name="api_keys"
     )
-    # It changes nothing and sees no password. The default is the database's too: others may
-    # write rows.
+    # A read-only key can change nothing and read no password. The database has the default too,
+    # for writers that do not set the column.
     read_only = models.BooleanField(default=False, db_default=False)
-    # From then on it is as good as revoked; None for never.
+    # From then on the key is refused; None for never.
     expires_at = models.DateTimeField(null=True)
     created_at = models.DateTimeField(default=clock.now)
     last_used_at = models.DateTimeField(null=True)
@@ -93,7 +93,7 @@ class ApiKey(models.Model):
         read_only: bool = False,
         expires_at: datetime | None = None,
     ) -> tuple["ApiKey", str]:
-        """Make a key; returns its row and the key itself, which is not kept."""
+        """Create a key. Returns its row, and the key itself, which is not stored."""
         key = f"perch_{secrets.token_hex(32)}"
         row = cls.objects.create(
             account=account,

@@ -1,4 +1,4 @@
-"""A branch: a data directory, and the roles and databases that live in it."""
+"""A branch: a data directory with its roles and databases."""
 
 from django.db import models
 
@@ -18,7 +18,8 @@ class InitSource(models.TextChoices):
     SCHEMA_ONLY = "schema-only", "Roles, databases and their schemas, and no rows"
 
 
-# The mark of a catalog that ended, with its compute, before anybody could read it.
+# The `catalog_mark` of a branch whose compute ended by itself. SQL may have changed the catalog
+# after the worker last read it.
 CATALOG_UNREAD = "unread"
 
 
@@ -26,8 +27,8 @@ class Branch(models.Model):
     id = models.CharField(primary_key=True, max_length=60, default=new_branch_id)
     project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="branches")
     parent = models.ForeignKey("self", null=True, on_delete=models.PROTECT, related_name="children")
-    # Whose schema it was made with, where it has no rows. It is no parent: the two share nothing
-    # once it is made, and either may go before the other.
+    # The source of a schema-only branch. It is not its parent: the two share nothing once the
+    # branch is made, and either may be deleted before the other.
     schema_of = models.ForeignKey("self", null=True, on_delete=models.SET_NULL, related_name="+")
     init_source = models.CharField(
         max_length=16,
@@ -41,41 +42,43 @@ class Branch(models.Model):
     )
     default = models.BooleanField(default=False)
     protected = models.BooleanField(default=False)
-    # When it is to go by itself, in whole seconds, and how many seconds ahead that was when it was
-    # set; both or neither.
+    # When the branch is deleted automatically, in whole seconds, and how many seconds ahead that
+    # was when it was set. Both are set or neither is.
     expires_at = models.DateTimeField(null=True)
     ttl_interval_seconds = models.BigIntegerField(null=True)
-    # {key: value}, both text: what its maker has noted about it.
+    # {key: value}, both text: notes of the caller who created the branch.
     annotation_value = models.JSONField(
         default=dict, db_default=models.Value({}, models.JSONField())
     )
-    # Bytes of its databases, as last measured on a running compute. A trigger counts them as
-    # stored (`usage`).
+    # Bytes of its databases, as last measured on a running compute. A trigger accounts for them as
+    # storage (`usage`).
     logical_size = models.BigIntegerField(null=True)
-    # Bytes beside its databases that its clients have made, measured with them: temporary files,
-    # what replication slots hold of the log. They count towards the plan's limit alone.
+    # Bytes outside of its databases that its clients caused, measured together with `logical_size`:
+    # temporary files, and write-ahead log that replication slots retain. They count only towards
+    # the plan's limit.
     auxiliary_size = models.BigIntegerField(default=0, db_default=0)
-    # Counts changes of roles and databases; the compute applies what it has not yet seen.
+    # The number of changes of roles and databases, and the number that the compute has applied.
     catalog_revision = models.PositiveIntegerField(default=0)
     applied_catalog_revision = models.PositiveIntegerField(default=0)
-    # Of the compute's catalog as it was when the rows were last brought to what SQL did in it;
-    # "" before. See `compute.catalog_reading`.
+    # Identifies the state of the compute's catalog when the rows were last brought to what SQL
+    # changed in it; "" before the first time. See `compute.catalog_reading`.
     catalog_mark = models.TextField(default="", db_default="")
     created_at = models.DateTimeField(default=clock.now)
     updated_at = models.DateTimeField(default=clock.now)
     state_changed_at = models.DateTimeField(default=clock.now)
     deleted_at = models.DateTimeField(null=True)
-    # When another branch's data last took the place of its own.
+    # When another branch's data last replaced its own.
     last_reset_at = models.DateTimeField(null=True)
-    # Whether it is the platform's own: the data of a snapshot, or what a restore has left to be
-    # removed. No caller sees it, and no plan counts it; on disk it is a branch as any other.
+    # Whether it is a hidden branch: the data of a snapshot, or data that a restore replaced and
+    # that waits to be removed. Callers do not see it, and it does not count towards the plan's
+    # limit of branches. On disk it is a branch like any other.
     hidden = models.BooleanField(default=False, db_default=False)
 
-    # Where its unfinished operations lead; set by the services that looked.
+    # The state that its unfinished operations lead to. Not stored; set by services that need it.
     pending_state: BranchState | None = None
-    # Whether one of them puts other data in the place of its own.
+    # Whether an unfinished operation replaces its data. Not stored, as above.
     is_resetting = False
-    # What it used in the consumption period; set by the services that looked.
+    # What it consumed in the present consumption period. Not stored, as above.
     consumed: Consumed = NOTHING
 
     class Meta:
@@ -98,7 +101,7 @@ class Branch(models.Model):
                 name="branch_init_source_is_known",
                 condition=models.Q(init_source__in=InitSource.values),
             ),
-            # What the composite foreign keys of endpoints, children and `schema_of` point at.
+            # The target of the composite foreign keys of endpoints, children and `schema_of`.
             models.UniqueConstraint(name="branch_of_its_project", fields=["id", "project"]),
         )
         indexes = (
@@ -107,7 +110,8 @@ class Branch(models.Model):
                 fields=["expires_at"],
                 condition=models.Q(deleted_at=None, expires_at__isnull=False),
             ),
-            # What pages of a project's branches are read by; by name, the constraint's.
+            # The pages of a project's branches are read by these two, or, sorted by name, by the
+            # index of the constraint `branch_name_is_unique`.
             models.Index(
                 name="branches_by_change",
                 fields=["project", "updated_at", "id"],
@@ -118,7 +122,7 @@ class Branch(models.Model):
                 fields=["project", "created_at", "id"],
                 condition=models.Q(deleted_at=None),
             ),
-            # Looked through again and again for those that nobody wants.
+            # For the round that searches for hidden branches that are not needed any more.
             models.Index(
                 name="hidden_branches",
                 fields=["project"],
@@ -131,16 +135,17 @@ class Branch(models.Model):
 
     @property
     def source(self) -> "Branch | None":
-        """The branch that its data is made from; None for a project's first."""
+        """The parent, or the source of a schema-only branch; None for a project's first branch, and
+        for one that is restored from a snapshot."""
         return self.schema_of if self.init_source == InitSource.SCHEMA_ONLY else self.parent
 
     @property
     def is_over_limit(self) -> bool:
-        """Whether it was larger, when last measured, than its account's plan allows."""
+        """Whether the branch, as last measured, is larger than its account's plan allows."""
         limit = self.project.account.branch_size_limit
         return limit is not None and self.stored_size > limit
 
     @property
     def stored_size(self) -> int:
-        """Bytes, as last measured, that count towards the limit of its account's plan."""
+        """The bytes, as last measured, that count towards the limit of its account's plan."""
         return (self.logical_size or 0) + self.auxiliary_size

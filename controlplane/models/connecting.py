@@ -1,7 +1,7 @@
-"""The proxy's queries: who may connect to an endpoint, and whether its compute can be used.
+"""The proxy's queries: which roles may connect to an endpoint, and whether its compute can be used.
 
-psycopg's own asynchronous connections, not the ORM: the proxy asks from its event loop, which
-the ORM would block. Each connection must be in autocommit mode; psycopg.Error goes through.
+They use psycopg's asynchronous connections instead of the ORM, which would block the proxy's event
+loop. Each connection must be in autocommit mode. All functions raise psycopg.Error.
 """
 
 import uuid
@@ -18,7 +18,8 @@ from controlplane.models.plans import LIMITS
 
 Connection = AsyncConnection[Any]
 
-# Where triggers (migrations 0003, 0017, 0023) tell of each endpoint that changed, by its id.
+# The notification channel on which triggers (migrations 0003, 0017, 0022 and 0023) send the id of
+# each endpoint that changed.
 CHANGES = "perch_endpoints"
 
 ROUTE = """
@@ -43,14 +44,14 @@ LEFT JOIN controlplane_role r
 WHERE e.id = %(endpoint)s AND e.deleted_at IS NULL AND p.deleted_at IS NULL
     AND p.region_id = %(region)s
 """
-# What is to be known of roles with open sessions: see `RoleState`.
+# Reads the `RoleState` of roles with open sessions.
 ROLES = """
 SELECT r.name, r.id, r.compute_oid, r.no_login, r.sessions_end_at
 FROM controlplane_role r JOIN controlplane_endpoint e ON e.branch_id = r.branch_id
 WHERE e.id = %(endpoint)s AND r.name = ANY(%(names)s) AND r.deleted_at IS NULL
 """
 CATALOG_MARK = "SELECT catalog_mark FROM controlplane_branch WHERE id = %(branch)s"
-# One statement, so that the state and the operations are of the same moment.
+# One statement, so that the endpoint's state and its operations are from the same snapshot.
 STATE = """
 SELECT e.branch_id, e.disabled, e.current_state, e.started_at,
     coalesce((
@@ -79,20 +80,20 @@ ALIVE = """
 UPDATE controlplane_region SET proxy_seen_at = now() WHERE id = %(region)s
 RETURNING clock_timestamp()
 """
-# The id alone is locked, so that two proxies' reports never wait for each other in a circle.
+# Each report locks only one row, so the reports of two proxies cannot deadlock.
 USED = """
 UPDATE controlplane_endpoint SET last_active = greatest(last_active, %(at)s)
 WHERE id = %(endpoint)s
 """
 
-# A report that was counted already counts no more.
+# A report that was counted before has no effect.
 TRAFFIC = "SELECT perch_note_traffic(%s, %s, %s, %s, %s)"
 
 
 @dataclass(frozen=True, slots=True)
 class RouteRow:
-    """An endpoint as one role sees it, by the rows: what SQL has done in its compute lately may
-    not be in them yet. The role's fields are null where no role has that name."""
+    """An endpoint and one role, by the rows, which may not contain recent changes by SQL in the
+    compute. The role's fields are None if no role has that name."""
 
     endpoint_id: str
     account_id: int
@@ -100,7 +101,7 @@ class RouteRow:
     disabled: bool
     pooler_enabled: bool
     branch_id: str
-    # Its compute may be asked.
+    # Whether the proxy can ask the endpoint's compute about the role.
     is_active: bool
     role_id: int | None
     verifier: str | None
@@ -109,15 +110,15 @@ class RouteRow:
     compute_oid: int | None
     password_is_newer: bool | None
     sessions_end_at: datetime | None
-    # The numbers of deleted roles that the compute may still have.
+    # The oids of deleted roles that the compute may still have.
     doomed: Sequence[int]
-    # Whether its branch is, and what the project's settings say of addresses, as JSON.
+    # Whether the branch is protected, and the project's settings about addresses, as JSON.
     protected: bool
     access: str
 
     @property
     def connections(self) -> int | None:
-        """How many the account's plan allows; None for any number."""
+        """How many connections the account's plan allows; None for any number."""
         return LIMITS[self.plan].connections
 
 
@@ -141,12 +142,12 @@ class UnfinishedOperation:
 
 @dataclass(frozen=True, slots=True)
 class StateRow:
-    """An endpoint and what is under way for it, oldest first, at one moment."""
+    """An endpoint and its unfinished operations, oldest first, from one snapshot."""
 
     branch_id: str
     disabled: bool
     current_state: str
-    # Of the last start; None before the first.
+    # When it was last started; None before the first start.
     started_at: datetime | None
     unfinished: Sequence[UnfinishedOperation]
     # As in `RouteRow`.
@@ -161,14 +162,14 @@ class StateRow:
 async def find_route(
     connection: Connection, *, endpoint_id: str, role: str, region: str
 ) -> RouteRow | None:
-    """None where the region has no such endpoint."""
+    """Read the endpoint and the role; None if the region has no such endpoint."""
     cursor = connection.cursor(row_factory=class_row(RouteRow))
     await cursor.execute(ROUTE, {"endpoint": endpoint_id, "role": role, "region": region})
     return await cursor.fetchone()
 
 
 async def find_state(connection: Connection, endpoint_id: str) -> StateRow | None:
-    """None where no endpoint has this id, or has it any more."""
+    """Read the endpoint and its unfinished operations; None if it does not exist or is deleted."""
     cursor = connection.cursor(row_factory=class_row(StateRow))
     await cursor.execute(STATE, {"endpoint": endpoint_id})
     return await cursor.fetchone()
@@ -177,14 +178,15 @@ async def find_state(connection: Connection, endpoint_id: str) -> StateRow | Non
 async def find_roles(
     connection: Connection, endpoint_id: str, *, names: Sequence[str]
 ) -> dict[str, RoleState]:
-    """By name, of those that there are on the endpoint's branch."""
+    """Read those of the named roles that exist on the endpoint's branch. Returns them by name."""
     cursor = connection.cursor(row_factory=class_row(RoleState))
     await cursor.execute(ROLES, {"endpoint": endpoint_id, "names": list(names)})
     return {row.name: row for row in await cursor.fetchall()}
 
 
 async def find_catalog_mark(connection: Connection, branch_id: str) -> str:
-    """Of the catalog that the branch's rows were last brought to."""
+    """Read the mark of the catalog that the branch's rows were last brought to; "" if there is
+    none."""
     cursor = await connection.execute(CATALOG_MARK, {"branch": branch_id})
     row = await cursor.fetchone()
     return str(row[0]) if row else ""
@@ -193,15 +195,15 @@ async def find_catalog_mark(connection: Connection, branch_id: str) -> str:
 async def find_failure(
     connection: Connection, operations: Sequence[uuid.UUID], *, action: str
 ) -> str | None:
-    """Why the newest of these operations came to nothing, of those with this action; None if none
-    did."""
+    """The error of the newest of these operations that has this action and failed or was cancelled;
+    None if there is no such operation."""
     cursor = await connection.execute(FAILURE, {"ids": list(operations), "action": action})
     row = await cursor.fetchone()
     return str(row[0]) if row else None
 
 
 async def report_alive(connection: Connection, *, region: str) -> None:
-    """Say that the proxy is there, and hear what time it is in the database."""
+    """Write the proxy's sign of life, and set `clock` from the database's time."""
     asked = clock.running_for()
     cursor = await connection.execute(ALIVE, {"region": region})
     if row := await cursor.fetchone():
@@ -209,15 +211,16 @@ async def report_alive(connection: Connection, *, region: str) -> None:
 
 
 async def report_used(connection: Connection, endpoint_id: str, *, at: datetime) -> None:
-    """Note that a client came to the endpoint `at` this time."""
+    """Note that a client used the endpoint at the time `at`."""
     await connection.execute(USED, {"endpoint": endpoint_id, "at": at})
 
 
 async def report_traffic(
     connection: Connection, *, reporter: uuid.UUID, number: int, sent: Mapping[tuple[str, str], int]
 ) -> None:
-    """Count the bytes sent to clients, by endpoint and branch, once for each number of the
-    reporter's; the branch is "" for the endpoint's own. Numbers grow."""
+    """Count the bytes sent to clients. `sent` maps (endpoint id, branch id) to bytes; a branch id
+    "" stands for the endpoint's present branch. `number` must grow with each report of a reporter;
+    a report whose number is not greater than the last is not counted."""
     endpoints, branches = [key[0] for key in sent], [key[1] for key in sent]
     values = [reporter, number, endpoints, branches, list(sent.values())]
     await connection.execute(TRAFFIC, values)

@@ -1,4 +1,4 @@
-"""What was used in a time: by a branch, a project or an account."""
+"""What a branch, a project or an account consumed in a period of time."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -12,12 +12,12 @@ class Consumed:
     written_bytes: int = 0
     # Sent to clients.
     transferred_bytes: int = 0
-    # Bytes times hours, of branches without a parent and of the others.
+    # Bytes times hours: of branches without a parent, and of branches with one.
     root_byte_hours: float = 0
     child_byte_hours: float = 0
-    # Bytes of the branches that there are now.
+    # Bytes that the existing branches store now.
     stored_bytes: int = 0
-    # When a client last used a compute, in this time or before; None for never.
+    # When a client last used a compute, in this period or before; None for never.
     last_active: datetime | None = None
 
     @property
@@ -29,15 +29,15 @@ NOTHING = Consumed()
 
 
 def period_of(time: datetime) -> datetime:
-    """The start of the consumption period, a calendar month in UTC, that the time falls into."""
+    """The start of the consumption period, a calendar month in UTC, that contains `time`."""
     return time.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
 
 
 def next_period(time: datetime) -> datetime:
-    """The start of the period after the one that the time falls into, which is its end."""
+    """The end of the period that contains `time`, which is the start of the next one."""
     return period_of(period_of(time) + timedelta(days=32))
 
 
 def previous_period(time: datetime) -> datetime:
-    """The start of the period before the one that the time falls into."""
+    """The start of the period before the one that contains `time`."""
     return period_of(period_of(time) - timedelta(days=1))

@@ -1,7 +1,6 @@
-"""Reads what was used: the rows of `usage`, and what each meter has run for since they were
-written.
+"""Reads consumption: the rows of `usage`, plus what each meter has counted since they were written.
 
-One statement, however much there is. Who may read what, the callers know.
+Each function executes one statement, however many rows there are. The callers check access.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +17,8 @@ from controlplane.models.consumed import NOTHING, Consumed, period_of
 from controlplane.models.project import Project
 from controlplane.models.usage import Span
 
-# Of a meter, from `k.start` to `k.until`: seconds of its compute, and of what it stores.
+# For a meter `m`, between `k.start` and `k.until`: the seconds that its compute ran, and the
+# seconds that its bytes were stored.
 RAN = "greatest(0, extract(epoch FROM k.until - greatest(m.active_since, k.start)))::float8"
 LAY = "greatest(0, extract(epoch FROM k.until - greatest(m.stored_since, k.start)))::float8"
 PARTS = {
@@ -32,7 +32,8 @@ PARTS = {
     " coalesce(sum(storage_byte_hours) FILTER (WHERE of_root), 0)::float8,"
     " coalesce(sum(storage_byte_hours) FILTER (WHERE NOT of_root), 0)::float8",
 }
-# What each of several has used in the period that began at `start`, and uses now.
+# What each of several projects or branches consumed in the period that began at `start`, and stores
+# now.
 TOTALS = Template("""
 SELECT owner, $sums, sum(stored_bytes)::bigint, max(last_active)
 FROM (
@@ -57,8 +58,10 @@ TOTALS_OF_PROJECTS = TOTALS.substitute(
 TOTALS_OF_BRANCHES = TOTALS.substitute(
     PARTS, of_usage="u.branch_id", of_branch="b.id", of_endpoint="e.branch_id"
 )
-# By hour, day or month, of an account as a whole or by project. Of meters the sums are taken by the
-# part in which they began (`begun`): with 50,000 that began long ago, each part is a sum of sums.
+# Consumption by hour, day or month (a `part`), of a whole account or by project. The meters are
+# first summed by the part in which they began (`begun`), and the running totals of these sums give
+# each part's value. So the number of parts is not multiplied by the number of meters, of which
+# there may be 50,000.
 HISTORY = Template("""
 WITH part AS (
     SELECT one AS start, extract(epoch FROM least(one + %(step)s::interval, now()) - one) AS seconds
@@ -129,8 +132,8 @@ HISTORY_OF_PROJECTS = HISTORY.substitute(
 HISTORY_OF_ACCOUNT = HISTORY.substitute(
     RUNNING, owner="''::text", of_usage="true", of_project="true"
 )
-# All that an account has used something with in these periods, or could have: those that were
-# forgotten since too.
+# The projects of an account that existed in these periods, including those whose rows were removed
+# since and whose usage is still stored.
 PROJECTS = """
 SELECT id FROM (
     SELECT p.id FROM controlplane_project p
@@ -147,7 +150,8 @@ ORDER BY id LIMIT %(limit)s
 
 
 def with_consumed_projects(projects: Sequence[Project]) -> Sequence[Project]:
-    """The same projects, each knowing what it has used in the period so far."""
+    """Set `consumed` of each project to what it has consumed in the present period, and return the
+    projects."""
     consumed = consumed_by_projects(project.id for project in projects)
     for project in projects:
         project.consumed = consumed.get(project.id, NOTHING)
@@ -155,7 +159,8 @@ def with_consumed_projects(projects: Sequence[Project]) -> Sequence[Project]:
 
 
 def with_consumed_branches(branches: Sequence[Branch]) -> Sequence[Branch]:
-    """As above."""
+    """Set `consumed` of each branch to what it has consumed in the present period, and return the
+    branches."""
     consumed = _totals(TOTALS_OF_BRANCHES, [branch.id for branch in branches])
     for branch in branches:
         branch.consumed = consumed.get(branch.id, NOTHING)
@@ -163,14 +168,16 @@ def with_consumed_branches(branches: Sequence[Branch]) -> Sequence[Branch]:
 
 
 def consumed_by_projects(ids: Iterable[str]) -> Mapping[str, Consumed]:
-    """In the period so far, by project; those that used nothing are left out."""
+    """What the projects have consumed in the present period, by project id. Projects that consumed
+    nothing are left out."""
     return _totals(TOTALS_OF_PROJECTS, list(ids))
 
 
 def history_of_projects(
     account_id: int, ids: Sequence[str], span: Span, since: datetime, until: datetime
 ) -> Mapping[str, Mapping[datetime, Consumed]]:
-    """By project and the start of the hour, day or month; without those in which nothing was."""
+    """What each project consumed, by its id and the start of the hour, day or month. Hours, days or
+    months in which a project consumed nothing are left out."""
     values = {**_range(account_id, span, since, until), "ids": list(ids)}
     history: dict[str, dict[datetime, Consumed]] = {project_id: {} for project_id in ids}
     for project_id, start, *sums in _rows(HISTORY_OF_PROJECTS, values):
@@ -181,7 +188,7 @@ def history_of_projects(
 def history_of_account(
     account_id: int, span: Span, since: datetime, until: datetime
 ) -> Mapping[datetime, Consumed]:
-    """As above, of all projects together."""
+    """As `history_of_projects`, summed over all projects of the account."""
     rows = _rows(HISTORY_OF_ACCOUNT, _range(account_id, span, since, until))
     return {start: Consumed(*sums) for _, start, *sums in rows}
 
@@ -196,8 +203,9 @@ def projects_between(
     limit: int,
     only: Sequence[str] | None = None,
 ) -> list[str]:
-    """Ids of the account's projects of that time, deleted ones too, in their order; those that
-    follow the id `after`."""
+    """The ids of the account's projects that existed in that time, also of deleted ones, in
+    ascending order: at most `limit` that follow the id `after`, and only those in `only` if it is
+    given."""
     values = _range(account_id, span, since, until)
     values |= {"after": after, "limit": limit, "only": None if only is None else list(only)}
     return [row[0] for row in _rows(PROJECTS, values)]
@@ -207,7 +215,7 @@ def _totals(statement: str, ids: list[str]) -> Mapping[str, Consumed]:
     if not ids:
         return {}
     values = {"ids": ids, "start": period_of(clock.now())}
-    # Prepared: to plan it takes longer than to run it.
+    # A prepared statement, because planning takes longer than executing.
     rows = cast(DatabaseWrapper, connection).read(statement, values)
     return {owner: Consumed(*sums) for owner, *sums in rows}
 

@@ -1,4 +1,4 @@
-"""A compute endpoint: the one way into a branch (specification, sections 2.1 and 3.1)."""
+"""A compute endpoint: what clients connect to (specification, sections 2.1 and 3.1)."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -28,7 +28,8 @@ class PoolerMode(models.TextChoices):
 
 @dataclass(frozen=True)
 class Configuration:
-    """What of an endpoint its compute must take in. Changing any of it is an operation."""
+    """The attributes of an endpoint that its compute must apply. A change of any of them takes an
+    operation."""
 
     # {pg_settings: {name: value}, pgbouncer_settings: {name: value}}
     settings: dict[str, Any]
@@ -57,7 +58,7 @@ class Endpoint(models.Model):
     disabled = models.BooleanField(default=False)
     passwordless_access = models.BooleanField(default=True)
     provisioner = models.CharField(max_length=32, default=DEFAULT_PROVISIONER)
-    # 0: the server's default; -1: never.
+    # Idle seconds before the endpoint is suspended; 0: the server's default; -1: never.
     suspend_timeout_seconds = models.IntegerField(default=0)
     current_state = models.CharField(
         max_length=8, choices=EndpointState.choices, default=EndpointState.INIT
@@ -69,8 +70,8 @@ class Endpoint(models.Model):
     updated_at = models.DateTimeField(default=clock.now)
     deleted_at = models.DateTimeField(null=True)
 
-    # Where its unfinished operations lead. Not stored, as it follows from them; set by the
-    # services that looked, None where nothing is pending or nobody asked.
+    # The state that its unfinished operations lead to. Not stored, because it follows from them;
+    # set by services that need it. None if nothing is pending or no service has set it.
     pending_state: EndpointState | None = None
 
     class Meta:
@@ -105,8 +106,8 @@ class Endpoint(models.Model):
                 fields=["project", "created_at"],
                 condition=models.Q(deleted_at=None),
             ),
-            # For the rounds, which look at those that run: there may be a thousand that do not
-            # for each one.
+            # For the rounds, which read the active endpoints: there may be a thousand idle ones for
+            # each active one.
             models.Index(
                 name="active_endpoints",
                 fields=["project"],
@@ -127,7 +128,7 @@ class Endpoint(models.Model):
         )
 
     def go_back_to(self, configuration: Configuration) -> None:
-        """Save an earlier configuration as the endpoint's own."""
+        """Restore an earlier configuration, and save it."""
         self.settings = configuration.settings
         self.autoscaling_limit_min_cu = configuration.autoscaling_limit_min_cu
         self.autoscaling_limit_max_cu = configuration.autoscaling_limit_max_cu
@@ -142,11 +143,12 @@ class Endpoint(models.Model):
         )
 
     def enter(self, state: EndpointState, *, now: datetime) -> None:
-        """Change `current_state`, and with it all that a change of state leaves behind.
+        """Change `current_state` and the times that depend on it, and save them.
 
-        The only place that does: `started_at` and `suspended_at` are kept, between which a trigger
-        counts the time on the branch (`usage`). `now` is when it did, where that was earlier. The
-        caller holds the project's lock.
+        Only this method changes `current_state` of an existing endpoint. It sets `started_at` and
+        `suspended_at`, between which a trigger counts active time for the branch (`usage`). `now`
+        is when the state changed, which may be earlier than the present time. The caller holds the
+        project's lock.
         """
         if state == self.current_state:
             return

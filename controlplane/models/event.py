@@ -1,4 +1,4 @@
-"""An event: something that somebody, or the platform, has changed."""
+"""An event: the record of one change, made by a caller, a client or the platform."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from controlplane.models.account import Account
 
 
 class TransactionId(models.Field):  # type: ignore[type-arg] # generic for mypy alone
-    """Postgres's xid8: the number of a transaction, which is never used again."""
+    """Postgres's xid8: the number of a transaction, which is never reused."""
 
     def db_type(self, connection: Any) -> str:
         return "xid8"
@@ -22,15 +22,16 @@ class TransactionId(models.Field):  # type: ignore[type-arg] # generic for mypy 
 
 
 class Event(models.Model):
-    """Written in the transaction of the change that it tells of; never changed.
+    """Written in the transaction of the change that it describes, and never changed.
 
-    Without foreign keys to what it is about: it outlives that. Numbers are given out when rows
-    are written and seen when they are committed, so a smaller one may come to be seen later. In
-    the order of (transaction, id) no row comes to be seen before one whose transaction is older
-    than all that are under way: that is what readers who go on where they were rely on.
+    It has no foreign keys to the project, branch or endpoint, because it outlives them. Ids are
+    assigned when rows are inserted, but rows become visible when they are committed, so a row with
+    a smaller id may become visible later. Readers that continue from a position therefore read in
+    the order of (transaction, id), and only rows whose transaction is older than all transactions
+    in progress: no row before these can become visible later.
     """
 
-    # None for what concerns no account that is known: a key that nobody has.
+    # None for an event that belongs to no account: a refused unknown API key, a webhook's test.
     account = models.ForeignKey(
         Account, null=True, on_delete=models.CASCADE, related_name="+", db_index=False
     )
@@ -45,12 +46,12 @@ class Event(models.Model):
     actor_type = models.CharField(max_length=16)
     actor_name = models.CharField(max_length=200, default="")
     api_key_id = models.BigIntegerField(null=True)
-    # Of the actor; "" where none is known.
+    # The actor's IP address; "" if it is not known.
     address = models.CharField(max_length=64, default="")
     at = models.DateTimeField(default=clock.now)
-    # One sentence, for people; never with a secret in it.
+    # One sentence for people. It never contains a secret.
     summary = models.TextField()
-    # By field, {"from": …, "to": …}; of secrets at most that they changed.
+    # By field, {"from": …, "to": …}. Of secrets it says at most that they changed.
     changes = models.JSONField(default=dict)
 
     class Meta:
@@ -61,7 +62,7 @@ class Event(models.Model):
             ),
         )
         indexes = (
-            # For the lists, by what they are narrowed to.
+            # For the lists, one for each usual filter.
             models.Index(name="account_events", fields=["account", "-at", "-id"]),
             models.Index(name="account_events_by_type", fields=["account", "type", "-at", "-id"]),
             models.Index(
@@ -85,10 +86,10 @@ class Event(models.Model):
                 condition=models.Q(endpoint_id__isnull=False),
             ),
             GinIndex(name="operation_events", fields=["operation_ids"]),
-            # For the streams: of all accounts, and of one that goes on where it was.
+            # For the streams: of all accounts, and of one that continues from a position.
             models.Index(name="events_in_order", fields=["transaction", "id"]),
             models.Index(name="account_events_in_order", fields=["account", "transaction", "id"]),
-            # For the retention.
+            # For the removal of old events.
             models.Index(name="events_by_time", fields=["at"]),
         )
 

@@ -1,11 +1,11 @@
-"""Identifiers that people can read: `ep-quiet-heron-123456`, `brown-condor-12345678`."""
+"""Readable identifiers: `ep-quiet-heron-123456`, `brown-condor-12345678`."""
 
 import re
 import secrets
 
 import coolname
 
-# Clients tell an id from a name by its shape: exactly two words, then digits.
+# Clients distinguish an id from a name by its format: exactly two words, then digits.
 WORD = re.compile(r"[a-z]{2,12}")
 
 

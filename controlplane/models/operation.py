@@ -1,4 +1,5 @@
-"""An operation: anything that takes time, from the request to its end (specification, 2.2)."""
+"""An operation: a piece of work that takes time, from its request to its end (specification,
+2.2)."""
 
 import uuid
 from datetime import datetime
@@ -34,7 +35,7 @@ class OperationStatus(models.TextChoices):
 
 
 class Lane(models.TextChoices):
-    """Who waits for an operation, the most urgent first. Each lane has slots of its own."""
+    """The lanes, most urgent first: who waits for an operation. Each lane has its own slots."""
 
     WAKES = "wakes", "A client that wants to connect"
     REQUESTS = "requests", "Whoever sent a request"
@@ -45,20 +46,20 @@ class Lane(models.TextChoices):
         return order.index(self) < order.index(Lane(other))
 
 
-# What makes two operations alike to whoever looks for some.
+# The columns that define the kind of an operation: lists are filtered by them (`operation_pages`).
 KIND = ("action", "status", "initiator_type")
 UNFINISHED = (OperationStatus.SCHEDULING, OperationStatus.RUNNING, OperationStatus.CANCELLING)
-# Those that a job of the queue stands for, once they were dispatched.
+# Operations that have a job in the queue, if `dispatched_at` is set.
 HANDED_OVER = (OperationStatus.RUNNING, OperationStatus.CANCELLING)
-# Those that may still come to what was asked for.
+# Operations that may still succeed.
 HOPEFUL = (OperationStatus.SCHEDULING, OperationStatus.RUNNING)
-# Those that have ended without that.
+# Operations that have ended without success.
 GIVEN_UP = (OperationStatus.FAILED, OperationStatus.CANCELLED)
 
 
 class Operation(models.Model):
     id = models.UUIDField(primary_key=True, default=uuid.uuid4)
-    # Of these three, indexes below begin with each.
+    # These three need no index of their own, because each is the first column of an index below.
     project = models.ForeignKey(
         Project, on_delete=models.PROTECT, related_name="operations", db_index=False
     )
@@ -70,39 +71,41 @@ class Operation(models.Model):
     )
     action = models.CharField(max_length=32, choices=Action.choices)
     status = models.CharField(max_length=16, choices=OperationStatus.choices)
-    # The operations of one request share this; when one fails, those after it fail with it.
+    # The id that the operations of one request or round share. If one fails, those after it fail
+    # too.
     chain = models.UUIDField()
-    # Who began it (`controlplane.actors`). For a client `initiator_name` is its address and role.
-    # The defaults are the database's too: others may write rows.
+    # The actor that scheduled the operation (`controlplane.actors`). The database has the defaults
+    # too, here and below, for writers that do not set the columns.
     initiator_type = models.CharField(
         max_length=16, default=ActorType.PLATFORM.value, db_default=ActorType.PLATFORM.value
     )
     initiator_name = models.CharField(max_length=200, default="", db_default="")
     initiator_key_id = models.BigIntegerField(null=True)
     initiator_address = models.CharField(max_length=64, default="", db_default="")
-    # The failed or cancelled operation whose work this one does anew.
+    # The failed or cancelled operation that this one retries.
     retry_of = models.ForeignKey("self", null=True, on_delete=models.SET_NULL, related_name="+")
-    # What has become of it so far: objects of {name, started_at, finished_at, detail}, oldest
-    # first. Read and written through `operations.story` alone.
+    # Its steps so far: objects of {name, started_at, finished_at, detail}, oldest first. Only
+    # `operations.story` reads and writes them.
     steps = models.JSONField(default=list, db_default=models.Value([], models.JSONField()))
-    # The id, in the log, of the request or the client's connection that scheduled it; "" for
-    # what nobody asked for. The default is the database's too: others may write rows.
+    # The id, in the log, of the request or the client's connection that scheduled it; "" for an
+    # operation that a round scheduled.
     request_id = models.CharField(max_length=64, default="", db_default="")
-    # Which slots it runs in. It moves ahead when something more urgent comes to wait for it.
-    # The default is the database's too: others may write rows.
+    # The lane whose slots it runs in. It moves to a more urgent lane when a client or request of
+    # that lane begins to wait for it.
     lane = models.CharField(
         max_length=8, choices=Lane.choices, default=Lane.REQUESTS, db_default=Lane.REQUESTS
     )
-    # Ids of what it holds: endpoints and branches, or its project for all of them.
+    # The ids of the resources that it holds: endpoints and branches, or its project's id, which
+    # stands for all of the project's.
     resources = ArrayField(models.CharField(max_length=60))
-    # What the action needs beyond the rows; read through `operations.details` alone.
+    # Parameters of the action that are not in other rows. Read through `operations.details` only.
     details = models.JSONField(default=dict)
     error = models.TextField(null=True)
     failures_count = models.PositiveIntegerField(default=0)
     retry_at = models.DateTimeField(null=True)
     created_at = models.DateTimeField(default=clock.now)
     updated_at = models.DateTimeField(default=clock.now)
-    # When it was handed to the engine: durations count from here.
+    # When it was dispatched. Durations are counted from here.
     dispatched_at = models.DateTimeField(null=True)
 
     class Meta:
@@ -121,7 +124,7 @@ class Operation(models.Model):
             models.CheckConstraint(
                 name="operation_lane_is_known", condition=models.Q(lane__in=Lane.values)
             ),
-            # The cursor of the list is created_at alone, so no two may share one.
+            # The list's cursor is created_at alone, so no two operations may have the same.
             models.UniqueConstraint(
                 name="operations_of_a_project_in_order", fields=["project", "created_at"]
             ),
@@ -135,7 +138,7 @@ class Operation(models.Model):
             models.Index(
                 name="operations_of_an_endpoint", fields=["endpoint", "action", "-created_at"]
             ),
-            # What `operation_pages` reads: of a place and a kind, or of a place alone.
+            # For `operation_pages`: by project, endpoint or branch, with the kind or without it.
             models.Index(name="operations_of_a_kind", fields=["project", *KIND, "-created_at"]),
             models.Index(name="kinds_of_an_endpoint", fields=["endpoint", *KIND, "-created_at"]),
             models.Index(name="kinds_of_a_branch", fields=["branch", *KIND, "-created_at"]),
@@ -152,7 +155,8 @@ class Operation(models.Model):
 
     @property
     def waits_to_be_handed_over(self) -> bool:
-        """Also one that was cancelled before, where the engine has something to settle even so."""
+        """Whether the operation waits to be dispatched. One that was cancelled before that is
+        dispatched too if its status is `cancelling`: the engine has something to settle for it."""
         return self.status == OperationStatus.SCHEDULING or (
             self.status == OperationStatus.CANCELLING and self.dispatched_at is None
         )
@@ -167,7 +171,8 @@ class Operation(models.Model):
         )
 
     def duration_ms(self, now: datetime) -> int:
-        """Milliseconds from the hand-over to the engine until its end, or until `now`."""
+        """Milliseconds from its dispatch until its end, or until `now` if it is unfinished; 0
+        before its dispatch."""
         if self.dispatched_at is None:
             return 0
         end = self.updated_at if self.is_finished else now

@@ -1,10 +1,10 @@
-"""The pages of a project's operations: the newest first that are of the kinds asked for.
+"""The pages of a project's operations that a filter selects, newest first.
 
-Every index behind them (see `Operation.Meta`) names all of a kind (an action, a status and who
-began it), then the time. So the newest of one kind are read in order, however many operations
-there are; and those of several kinds are merged from the newest of each. A kind of which something
-was left open is as many kinds as there are values. The keys are read from the indexes alone;
-rows are fetched for the page only.
+Each index for them (see `Operation.Meta`) has the columns of a kind (action, status and type of
+initiator), then the time. So the newest operations of one kind are read in order, however many
+operations there are. For several kinds, the newest of each are read and merged. If the filter does
+not restrict one of the columns, each of its possible values is a kind to merge. The keys are read
+from the indexes alone; full rows are read only for the page.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -18,7 +18,7 @@ from controlplane.models.operation import Action, Operation, OperationStatus
 from controlplane.models.reading import Reading
 
 TABLE = Operation._meta.db_table
-# The column of each filter.
+# The column that each field of OperationFilter restricts.
 COLUMNS: Mapping[str, str] = {
     "endpoint_ids": "endpoint_id",
     "branch_ids": "branch_id",
@@ -45,7 +45,7 @@ WHERE o.project_id = %(project)s AND {wanted}
     )
 ORDER BY o.created_at DESC LIMIT %(limit)s
 """
-# A chain is a request's: its operations are few.
+# A chain has few operations, so they are read first and then filtered.
 OF_CHAINS = """
 WITH o AS MATERIALIZED (SELECT {columns} FROM {table} o WHERE o.chain = ANY(%(chain_ids)s))
 SELECT {columns} FROM o
@@ -69,9 +69,10 @@ PLAIN_PAGE = Reading(
 
 @dataclass(frozen=True)
 class OperationFilter:
-    """Which operations are asked for: of any of the values of each; all where there are none.
+    """Selects operations: for each field, those that have one of its values; an empty field does
+    not restrict them.
 
-    `since` is the first moment of their creation, `until` the first that is too late.
+    `since` is the earliest time of creation, inclusive; `until` is the latest, exclusive.
     """
 
     actions: Collection[str] = ()
@@ -84,17 +85,18 @@ class OperationFilter:
     until: datetime | None = None
 
     def before(self, moment: datetime) -> "OperationFilter":
-        """The same, and older than that."""
+        """This filter, restricted to operations created before `moment`."""
         return replace(self, until=min(moment, self.until or moment))
 
     @property
     def given(self) -> dict[str, list[Any]]:
-        """The values asked for, by their filter's name."""
+        """The values of the fields that are not empty, by field."""
         return {name: list(values) for name in COLUMNS if (values := getattr(self, name))}
 
 
 def page_of(project_id: str, wanted: OperationFilter, *, limit: int) -> list[Operation]:
-    """At most `limit` of the project's operations, the newest first, without their steps."""
+    """Read the newest operations of the project that the filter selects: at most `limit`, newest
+    first, without their steps."""
     given = wanted.given
     if not given:
         return _plain_page(project_id, wanted, limit)
@@ -127,7 +129,8 @@ def _plain_page(project_id: str, wanted: OperationFilter, limit: int) -> list[Op
 
 
 def _kinds(given: Mapping[str, Sequence[Any]]) -> dict[str, str]:
-    """What to merge, and what each of it is, so that an index has it in order."""
+    """Parts of the SQL text PAGE: `kinds` lists the kinds to merge, and `of_kind` selects the keys
+    of one of them by the leading columns of an index, so that they are read in order."""
     of_kind = []
     if "endpoint_ids" in given:
         merged, place = ["endpoint_ids"], "endpoint_ids"

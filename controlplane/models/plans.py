@@ -1,4 +1,4 @@
-"""What each plan allows an account: the one table, which models, services, API and proxy read."""
+"""The limits of each plan, which models, services, the API and the proxy read."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,33 +14,34 @@ class Plan(models.TextChoices):
 
 @dataclass(frozen=True, kw_only=True)
 class PlanLimits:
-    """The most of each; None for any number. What was there before an account came to a smaller
-    plan stays, and can be changed in every way but to more."""
+    """The limits of one plan; None for no limit. When an account changes to a smaller plan,
+    everything that exists stays, and can be changed in every way that adds nothing."""
 
     projects: int | None = None
     branches_of_project: int | None = None
     endpoints_of_project: int | None = None
     roles_of_branch: int | None = None
     databases_of_branch: int | None = None
-    # Bytes of one branch's databases; see `operations.sizes` for what happens past it.
+    # Bytes that one branch stores; see `operations.sizes` for what happens beyond the limit.
     branch_bytes: int | None = None
-    # Of a project; each is a copy of a branch.
+    # Snapshots of a project. Each is a copy of a branch.
     snapshots_of_project: int | None = None
     # Of an account: deleted projects that can still be recovered, and bytes of their branches.
-    # Past either the oldest goes for good; see `operations.recovery`.
+    # Beyond either limit, the project that was deleted first is removed; see `operations.recovery`.
     deleted_projects: int | None = None
     deleted_bytes: int | None = None
-    # Of a project: branches whose data waits to be removed, after a restore or with a snapshot.
+    # Of a project: hidden branches whose data waits to be removed, which restores or deleted
+    # snapshots left.
     removed_branches_of_project: int | None = None
     # Clients' connections through the proxy, to all endpoints of the account together.
     connections: int | None = None
-    # Seconds of a project's `history_retention_seconds`.
+    # The largest `history_retention_seconds` of a project.
     history_seconds: int | None = None
     # Compute units of one endpoint.
     largest_compute: float = 56.0
-    # Of all its keys together; see `services.request_rates`.
+    # Requests to the API with all of the account's keys together; see `services.request_rates`.
     requests_per_minute: int | None = None
-    # Of every plan: each event of an account is matched against all of them.
+    # Every plan has a limit, because each event of an account is matched against all its webhooks.
     webhooks: int = 50
 
 
@@ -83,7 +84,7 @@ LIMITS: Mapping[str, PlanLimits] = {
     Plan.UNLIMITED: PlanLimits(),
 }
 
-# `branch_bytes` of the plans that have it.
+# `branch_bytes` of the plans that limit it.
 BRANCH_SIZE_LIMITS: Mapping[str, int] = {
     plan: limits.branch_bytes for plan, limits in LIMITS.items() if limits.branch_bytes is not None
 }

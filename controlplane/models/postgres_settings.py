@@ -1,4 +1,4 @@
-"""What the Postgres of a region's host knows of its settings; published by the region's worker."""
+"""The settings that the Postgres of a region's host has; published by the region's worker."""
 
 from typing import Any
 
@@ -21,6 +21,6 @@ class PostgresSettings(models.Model):
 
     @classmethod
     def known_in(cls, region_id: str) -> dict[str, Any]:
-        """`known` of a region; nothing where its worker has not come up yet."""
+        """`known` of the region; empty if its worker has not started yet."""
         row = cls.objects.filter(region=region_id).first()
         return dict(row.known) if row else {}

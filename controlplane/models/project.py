@@ -8,7 +8,8 @@ from controlplane.models.consumed import NOTHING, Consumed
 from controlplane.models.names import new_project_id
 from controlplane.models.region import Region
 
-# Of those that clients know. It is kept for them: every compute is a process of the host.
+# One of the values that clients know. Perch only stores it for them: every compute is a process of
+# the host.
 DEFAULT_PROVISIONER = "k8s-pod"
 
 
@@ -18,7 +19,7 @@ class Project(models.Model):
     region = models.ForeignKey(Region, on_delete=models.PROTECT, related_name="projects")
     name = models.CharField(max_length=256)
     pg_version = models.PositiveSmallIntegerField()
-    # Its future endpoints' too.
+    # Also the default of its future endpoints.
     provisioner = models.CharField(
         max_length=32, default=DEFAULT_PROVISIONER, db_default=DEFAULT_PROVISIONER
     )
@@ -32,13 +33,15 @@ class Project(models.Model):
     store_passwords = models.BooleanField(default=True)
     created_at = models.DateTimeField(default=clock.now)
     updated_at = models.DateTimeField(default=clock.now)
-    # Set by the request that deletes it; delete_tenant then removes the data, at once or when the
-    # time is over in which it can be recovered.
+    # Set by the request that deletes the project. The operation delete_tenant then removes the
+    # data, at once or when the time is over in which the project can be recovered.
     deleted_at = models.DateTimeField(null=True)
-    # Of a deleted one whose data is kept: how long. None once that is being removed.
+    # Of a deleted project whose data is kept: until when it can be recovered. None once its data is
+    # being removed.
     recoverable_until = models.DateTimeField(null=True)
 
-    # What its branches used in the consumption period; set by the services that looked.
+    # What its branches consumed in the present consumption period. Not stored; set by services that
+    # need it.
     consumed: Consumed = NOTHING
 
     class Meta:
@@ -60,10 +63,10 @@ class Project(models.Model):
 
     @property
     def blocks_outbound(self) -> bool:
-        """Whether its computes may connect to nowhere."""
+        """Whether its computes must not open connections to other hosts."""
         return self.settings.get("block_outbound_connections") is True
 
     @property
     def replicates_logically(self) -> bool:
-        """Whether its computes are to log what logical replication needs."""
+        """Whether its computes must log what logical replication needs."""
         return self.settings.get("enable_logical_replication") is True

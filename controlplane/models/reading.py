@@ -1,9 +1,10 @@
-"""Rows as the API reads them, thousands of times a second.
+"""A faster way than Django's querysets to read rows, which the API does thousands of times a
+second.
 
-Django writes the text of a query anew each time, which takes longer than Postgres needs for the
-answer, and makes each row by way of its constructor. A `Reading` writes its text once, from the
-model's fields, so that a new field is part of it; the server prepares it once for each connection;
-and a row is made as Django makes one of deferred fields: its attributes are set, and no more.
+Django generates the SQL of a query each time, which takes longer than Postgres needs to answer it,
+and calls the model's constructor for each row. A `Reading` generates its SQL once, from the model's
+fields, so that it includes new fields. The server prepares it once for each connection. A row is
+created without the constructor: only its attributes are set, as Django does for deferred fields.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -23,11 +24,13 @@ Given = Mapping[str, models.Model] | None
 class Reading(Generic[Row]):
     """A query of whole rows of a model.
 
-    `rest` is what follows its FROM, in which the table is called `t`, with values as psycopg names
-    them: `%(project)s`. `joined` are its foreign keys whose rows come along, and theirs after them
-    ("project", "project__region"), or the one row whose key leads to it ("branch__meter"); in the
-    SQL they have these names. `extra` are further attributes, by the SQL of each; `without` are
-    fields that Django reads once they are asked for.
+    `rest` is the SQL after its FROM clause, in which the table is called `t` and values are
+    psycopg's named parameters: `%(project)s`.
+
+    `joined` are relations whose rows are read too: foreign keys ("project"), foreign keys of a
+    relation before them ("project__region"), and reverse one-to-one relations ("branch__meter").
+    In the SQL they have these names. `extra` maps further attributes to the SQL of each. `without`
+    are fields to leave out, which Django reads when they are first accessed.
     """
 
     def __init__(
@@ -43,7 +46,8 @@ class Reading(Generic[Row]):
         self._joined, self._extra = joined, extra or {}
 
     def rows(self, given: Given = None, **values: Any) -> list[Row]:
-        """`given` are rows, by their foreign keys, that the caller has already.
+        """Execute the query with `values`, and return the rows. `given` are related rows, by
+        foreign key, that the caller has already.
 
         Raises django.db.Error.
         """
@@ -53,7 +57,7 @@ class Reading(Generic[Row]):
         return [self._with_others(columns, given) for columns in found]
 
     def first(self, given: Given = None, **values: Any) -> Row | None:
-        """As `rows`."""
+        """As `rows`, but return the first row, or None."""
         rows = self.rows(given, **values)
         return rows[0] if rows else None
 
@@ -70,7 +74,7 @@ class Reading(Generic[Row]):
         row.__dict__.update(zip(self._extra, columns[place:], strict=True))
         return row
 
-    # These at the first use, as the models are not whole before.
+    # These are computed at the first use, because the models are not complete before.
     @cached_property
     def _table(self) -> "Table[Row]":
         return Table(self._model, self._without)
@@ -98,7 +102,7 @@ class Reading(Generic[Row]):
 
 
 class Table(Generic[Row]):
-    """How rows of a model are made of what was selected."""
+    """Creates rows of a model from selected columns."""
 
     def __init__(self, model: type[Row], without: Collection[str] = ()) -> None:
         self._model = model
@@ -107,7 +111,7 @@ class Table(Generic[Row]):
         self._column_names = [one.column for one in fields]
         self.names = [one.attname for one in fields]
         self.key_place = next(place for place, one in enumerate(fields) if one.primary_key)
-        # JSON is read by the driver already.
+        # The driver has already parsed JSON.
         self._converters = [
             (one.attname, one.from_db_value)
             for one in fields
@@ -118,7 +122,7 @@ class Table(Generic[Row]):
         return [f'{alias}."{name}"' for name in self._column_names]
 
     def made(self, columns: Sequence[Any], given: Given = None) -> Row:
-        """The row of the first of the columns; `given` are rows that it refers to."""
+        """Create a row from the first of the columns; `given` are related rows, by foreign key."""
         attributes: dict[str, Any] = dict(zip(self.names, columns, strict=False))
         for name, convert in self._converters:
             attributes[name] = convert(attributes[name], None, connection)
@@ -131,7 +135,7 @@ class Table(Generic[Row]):
 
 
 class ReadState(ModelState):
-    """Of a row that was read."""
+    """The state of a row that was read from the database."""
 
     adding = False
     db = DEFAULT_DB_ALIAS
@@ -139,14 +143,14 @@ class ReadState(ModelState):
 
 @dataclass(frozen=True)
 class Relation:
-    """A foreign key of `holder`'s ("" for the rows themselves), or that of the one row which leads
-    to the holder, and the table that it brings along."""
+    """A relation of `holder` ("" for the rows themselves), which is a foreign key or a reverse
+    one-to-one relation, and the table that it joins."""
 
     name: str
     holder: str
     key: "models.ForeignKey[Any, Any] | models.OneToOneRel"
     table: Table[Any]
-    # Whether a holder may have none.
+    # Whether a holder may have no related row.
     is_optional: bool
 
     @property

@@ -1,4 +1,4 @@
-"""A region: the host name its endpoints share, and the queues its worker takes jobs from."""
+"""A region: the host name that its endpoints share, and the queues of its worker."""
 
 from datetime import datetime, timedelta
 
@@ -6,9 +6,10 @@ from django.db import models
 
 from controlplane import clock
 
-# The worker and the proxy say every other second that they are there.
+# The worker and the proxy write a sign of life every two seconds.
 SILENT_AFTER = timedelta(seconds=5)
-# A worker may be started again meanwhile; after this nothing more is left for it to do.
+# A worker may be restarted within this time. After it, its region counts as away, and no new
+# operations are accepted for it.
 AWAY_AFTER = timedelta(seconds=15)
 
 
@@ -17,35 +18,37 @@ class Region(models.Model):
     name = models.CharField(max_length=64)
     # Endpoints are reached as `<endpoint_id>.<host>`.
     host = models.CharField(max_length=200)
-    # Where its proxy listens; connection strings leave out Postgres's own 5432.
+    # The proxy's port. Connection strings leave it out if it is 5432.
     port = models.PositiveIntegerField(default=5432)
     default = models.BooleanField(default=False)
-    # Of the state directory that it is served from (`compute.state_directory.identity`): two
-    # that believe to be the same would each take the other's computes for dead.
+    # The id of the state directory that serves the region (`compute.state_directory.identity`). If
+    # two state directories served the same region, each would treat the other's computes as dead.
     state_id = models.CharField(max_length=36, null=True)
-    # Published by the region's worker: what its host has.
+    # Published by its worker: whether PgBouncer is installed on its host.
     pooling_available = models.BooleanField(default=False)
-    # Of its PgBouncer, as "1.25"; "" where there is none, or nobody has said.
+    # The version of its PgBouncer, as "1.25"; "" if there is none, or the worker has not published
+    # it yet.
     pooler_version = models.CharField(max_length=16, default="", db_default="")
     pg_version = models.PositiveSmallIntegerField(null=True)
-    # Published by its worker: the room on its disk, and what of it is kept back.
+    # Published by its worker: the free bytes on its disk, and how many branches must leave free.
     disk_free_bytes = models.BigIntegerField(null=True)
     disk_reserve_bytes = models.BigIntegerField(null=True)
-    # Published by the region's proxy and worker while they run; /healthz reads them.
+    # Signs of life, written by the region's worker and proxy while they run; /healthz reads them.
     worker_seen_at = models.DateTimeField(null=True)
     proxy_seen_at = models.DateTimeField(null=True)
-    # When a worker last looked which computes run: one that is gone since counts as having run
-    # until then. It outlives an outage, which the two above do not.
+    # When a worker last checked which computes run. A compute that has ended since then counts as
+    # having run until then. It keeps its value during an outage of the worker, unlike the two
+    # above.
     computes_seen_at = models.DateTimeField(null=True)
-    # Published by its worker: what does not go well there, as [{name, detail}].
+    # Published by its worker: its problems, as [{name, detail}].
     problems = models.JSONField(default=list, db_default=[])
-    # Published by its worker: why computes there may connect to its host and its network; "" where
-    # they may not.
+    # Published by its worker: why computes there can connect to its host and its network; "" if
+    # they cannot.
     outbound_unfiltered = models.CharField(max_length=200, default="", db_default="")
-    # Published by its proxy, in PEM: what clients are to trust who verify its certificates; ""
-    # where the operator brings one.
+    # Published by its proxy, in PEM: the certificate authority that clients must trust to verify
+    # its certificate; "" if the operator provides the certificate.
     certificate_authority = models.TextField(default="", db_default="")
-    # Set by `manage.py regions drain`: no new projects come here.
+    # Set by `manage.py regions drain`: the region accepts no new projects.
     draining = models.BooleanField(default=False, db_default=False)
 
     class Meta:
@@ -60,17 +63,18 @@ class Region(models.Model):
 
     @property
     def is_full(self) -> bool:
-        """Whether its host has no room for new branches."""
+        """Whether its host's disk has no room for new branches."""
         free, reserve = self.disk_free_bytes, self.disk_reserve_bytes
         return free is not None and reserve is not None and free < reserve
 
     @property
     def is_away(self) -> bool:
-        """Whether nobody is there who would run an operation."""
+        """Whether its worker has written no sign of life lately, so that no process would run an
+        operation."""
         return _is_older(self.worker_seen_at, AWAY_AFTER)
 
     def silent_processes(self) -> list[str]:
-        """Those of its processes that should say that they are there, and do not."""
+        """Those of its processes ("worker", "proxy") that have written no sign of life lately."""
         seen = {"worker": self.worker_seen_at, "proxy": self.proxy_seen_at}
         return [name for name, at in seen.items() if _is_older(at, SILENT_AFTER)]
 

@@ -1,5 +1,5 @@
-"""What is kept of requests to the API: the answers that a second one would get again, and how
-often each account and key has asked."""
+"""What is stored about requests to the API: the answers to requests with an idempotency key, and
+the request rates of accounts and keys."""
 
 from django.db import models
 
@@ -10,15 +10,16 @@ from controlplane.models.account import ApiKey
 class IdempotentRequest(models.Model):
     """A request with an `Idempotency-Key`, and its answer; see `services.idempotency`.
 
-    Written in the transaction of the change itself: who sees the row sees the answer too.
+    Written in the transaction of the change itself, so the change and the answer are stored
+    together or not at all.
     """
 
     api_key = models.ForeignKey(ApiKey, on_delete=models.CASCADE, related_name="+")
     key = models.CharField(max_length=255)
-    # SHA-256 of what was asked: method, address and body.
+    # SHA-256 of the request: method, URL and body.
     fingerprint = models.CharField(max_length=64)
     status = models.PositiveSmallIntegerField()
-    # The body, encrypted: it may hold passwords and API keys.
+    # The body, encrypted, because it may contain passwords and API keys.
     answer = models.TextField()
     created_at = models.DateTimeField(default=clock.now)
 
@@ -33,14 +34,15 @@ class IdempotentRequest(models.Model):
 
 
 class RequestRate(models.Model):
-    """How far ahead of its rate somebody is; written by `perch_take_turn` (migration 0017) alone.
+    """How far the requests of an account, or of a key at one route, are ahead of their rate. Only
+    `perch_take_turn` (migration 0017) writes it.
 
-    Not logged: after a crash of Postgres all begin anew.
+    The table is UNLOGGED: after a crash of Postgres it is empty, and all rates start anew.
     """
 
-    # Whose: `account 7`, or a key with a route.
+    # `account <id>`, or `key <id> <route>`.
     name = models.CharField(primary_key=True, max_length=255)
-    # When all that was asked would have been served at the rate's own pace.
+    # When the last request would have been served if all were served at the rate's spacing.
     free_at = models.DateTimeField()
 
     def __str__(self) -> str:

@@ -1,9 +1,10 @@
-"""Names of roles and databases that Postgres or the platform keeps for itself: nobody makes one by
-the API, and what SQL makes of such a name is no business of the platform's, nor lets anybody in.
+"""Names of roles and databases that are reserved for Postgres or the platform. The API creates none
+with such a name. The platform ignores those that SQL creates, and no client can log in with them.
 """
 
 _ROLES = ("pg_", "perch_")
-# PgBouncer keeps one of each for its own console, which a role of that name would get into.
+# PgBouncer's own console is a database with this name, and a role with this name could log in to
+# it.
 POOLERS_OWN = "pgbouncer"
 _DATABASES = ("postgres", "template0", "template1", POOLERS_OWN)
 

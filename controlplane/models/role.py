@@ -1,4 +1,4 @@
-"""Roles and databases of a branch: what the compute's catalog is made to hold."""
+"""Roles and databases of a branch, as rows. The compute's catalog is brought to match them."""
 
 from django.db import models
 
@@ -7,19 +7,19 @@ from controlplane.models.branch import Branch
 
 
 class CatalogRow(models.Model):
-    """What stands for something in the compute's catalog."""
+    """A row that stands for an object in the compute's catalog."""
 
     created_at = models.DateTimeField(default=clock.now)
-    # Of its last change, deletion included: that is what the compute is to take in.
+    # When it was last changed or deleted: the change that the compute must apply.
     updated_at = models.DateTimeField(default=clock.now)
     # Kept until the compute has dropped it from the catalog.
     deleted_at = models.DateTimeField(null=True)
-    # Why the compute does not hold it as it stands here, in Postgres's words, and the
-    # `created_at` of the operation that has failed for it; null where none has yet.
+    # Why the row could not be applied to the compute, as Postgres's message, and the `created_at`
+    # of the operation that failed because of it; null if none has yet.
     catalog_error = models.TextField(default="")
     catalog_error_of = models.DateTimeField(null=True)
-    # What Postgres numbers it by in the branch's data, whatever SQL calls it there; null until it
-    # was seen there. A copy of the data has the same numbers.
+    # The oid of the object in the branch's data, which stays the same if SQL renames the object.
+    # Null until the object was seen there. A copy of the data has the same oids.
     compute_oid = models.BigIntegerField(null=True)
 
     class Meta:
@@ -29,24 +29,24 @@ class CatalogRow(models.Model):
 class Role(CatalogRow):
     branch = models.ForeignKey(Branch, on_delete=models.CASCADE, related_name="roles")
     name = models.CharField(max_length=63)
-    # What the proxy authenticates against: SCRAM-SHA-256$<iterations>:<salt>$<keys>; "" where no
-    # password fits.
+    # What the proxy authenticates against: SCRAM-SHA-256$<iterations>:<salt>$<keys>; "" if no
+    # password is accepted.
     verifier = models.TextField()
-    # The password itself, encrypted, for reveal_password; "" where it is not stored.
+    # The password, encrypted, for reveal_password; "" if it is not stored.
     encrypted_password = models.TextField(default="")
     protected = models.BooleanField(default=False)
     no_login = models.BooleanField(default=False)
-    # From when on the password holds no more; null for never.
+    # When the password expires; null for never.
     valid_until = models.DateTimeField(null=True)
-    # SQL made it in the compute: what it may do is none of the platform's business.
+    # Whether SQL created the role in the compute. The platform then does not change its privileges.
     made_by_sql = models.BooleanField(default=False, db_default=False)
-    # The API has given it a password since the compute was last brought to it: any that SQL has
-    # set there is older.
+    # Whether the API has set a password that was not applied to the compute yet. It then replaces
+    # any password that SQL has set there.
     password_is_newer = models.BooleanField(default=False, db_default=False)
-    # Sessions that were begun before end.
+    # Sessions of the role that began before this time are ended; null for none.
     sessions_end_at = models.DateTimeField(null=True)
 
-    # In clear only in the answer to the request that made it.
+    # The password in plain text, only for the answer to the request that created it. Not stored.
     password: str | None = None
 
     class Meta:
@@ -63,7 +63,7 @@ class Role(CatalogRow):
 
     @classmethod
     def that_may_connect(cls, branch_id: str) -> list[str]:
-        """The names of the branch's roles with a login."""
+        """The names of the branch's roles that may log in."""
         roles = cls.objects.filter(branch_id=branch_id, deleted_at=None, no_login=False)
         return list(roles.values_list("name", flat=True))
 
@@ -71,10 +71,11 @@ class Role(CatalogRow):
 class Database(CatalogRow):
     branch = models.ForeignKey(Branch, on_delete=models.CASCADE, related_name="databases")
     name = models.CharField(max_length=63)
-    # The name the catalog still knows it by, while a rename waits to be applied.
+    # The name that it has in the compute's catalog, which differs from `name` until a rename is
+    # applied; null until it exists there.
     applied_name = models.CharField(max_length=63, null=True)
     owner_name = models.CharField(max_length=63)
-    # The owner that the catalog last had; null until it was looked at.
+    # The owner that it last had in the catalog; null until that was read.
     applied_owner = models.CharField(max_length=63, null=True)
 
     class Meta:

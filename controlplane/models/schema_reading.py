@@ -1,4 +1,4 @@
-"""A look at the schema of a branch's database, which the worker takes for a request that waits."""
+"""A reading of the schema of a branch's database, which the worker makes for a waiting request."""
 
 import uuid
 
@@ -14,17 +14,18 @@ class SchemaFormat(models.TextChoices):
 
 
 class SchemaReading(models.Model):
-    """Gone once whoever asked has its answer, or waits for it no more."""
+    """A requested reading. The row is deleted when the request has taken the answer, or has stopped
+    waiting for it."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4)
     branch = models.ForeignKey(Branch, on_delete=models.CASCADE, related_name="+")
-    # As the data knows it.
+    # The database's name in the branch's data, which differs while a rename is not applied yet.
     database_name = models.CharField(max_length=63)
     format = models.CharField(max_length=4, choices=SchemaFormat.choices)
     created_at = models.DateTimeField(default=clock.now, db_index=True)
     finished_at = models.DateTimeField(null=True)
     answer = models.TextField(default="")
-    # Why there is no answer, in words that a user understands.
+    # Why there is no answer, as a message for the user.
     error = models.TextField(default="")
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""A snapshot: what a branch was at one moment, until it is deleted or its time is over."""
+"""A snapshot: a copy of a branch that does not change, until it is deleted or expires."""
 
 from django.db import models
 
@@ -13,13 +13,13 @@ class Snapshot(models.Model):
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="snapshots")
     # A hidden branch with the data, the roles and the databases.
     data_branch = models.OneToOneField(Branch, on_delete=models.CASCADE, related_name="snapshot")
-    # None once the branch is forgotten.
+    # None once the branch's row is removed.
     source_branch = models.ForeignKey(
         Branch, null=True, on_delete=models.SET_NULL, related_name="snapshots"
     )
     name = models.CharField(max_length=256)
     created_at = models.DateTimeField(default=clock.now)
-    # When it goes by itself; None for never.
+    # When it is deleted automatically; None for never.
     expires_at = models.DateTimeField(null=True)
 
     class Meta:

@@ -1,7 +1,8 @@
-"""What branches have used: rows by the hour, the day and the month, and the meters that run on.
+"""What branches have consumed: rows for each hour, day and month, and meters of what is counted
+since then.
 
-Written by the functions of migration 0021 alone, most of them called by triggers: no writer of an
-endpoint's state or of a branch's size can forget it. Read through `consumption`.
+Only the functions of migration 0021 write these tables. Triggers call most of them, so no code that
+changes an endpoint's state or a branch's size can forget it. `consumption` reads the tables.
 """
 
 from django.db import models
@@ -11,7 +12,8 @@ from controlplane.models.branch import Branch
 
 
 class Span(models.TextChoices):
-    """How long they are kept stands in the migration's `perch_spans`."""
+    """The periods that usage is summed for. The migration's function `perch_spans` says how long
+    their rows are kept."""
 
     HOUR = "hour", "For the last 168 hours"
     DAY = "day", "For the last 60 days"
@@ -19,8 +21,8 @@ class Span(models.TextChoices):
 
 
 class Usage(models.Model):
-    """What one branch used in one hour, one day or one month; nothing of what its meter still runs
-    for. Without foreign keys to branch and project: it outlives them."""
+    """What one branch consumed in one hour, day or month, without what its meter has counted since.
+    It has no foreign keys to branch and project, because it outlives them."""
 
     account = models.ForeignKey(Account, on_delete=models.CASCADE, related_name="+", db_index=False)
     project_id = models.CharField(max_length=60)
@@ -28,7 +30,7 @@ class Usage(models.Model):
     # Whether the branch has no parent.
     of_root = models.BooleanField()
     span = models.CharField(max_length=5, choices=Span.choices)
-    # UTC.
+    # The start of the hour, day or month in UTC.
     start = models.DateTimeField()
     active_seconds = models.FloatField(db_default=0)
     # Seconds times compute units.
@@ -54,21 +56,22 @@ class Usage(models.Model):
 
 
 class Meter(models.Model):
-    """What a branch uses by the second, and since when: settled into rows when it changes, and
-    added to them whenever somebody reads. So an endpoint that runs for days, and a branch that only
-    lies there, cost nothing meanwhile."""
+    """What a branch consumes per second at present, and since when. When that changes, what was
+    consumed until then is added to the rows of Usage. A reader adds what was consumed since. So an
+    endpoint that runs for days, and a branch that is only stored, need no writes meanwhile."""
 
     branch = models.OneToOneField(
         Branch, primary_key=True, on_delete=models.CASCADE, related_name="meter"
     )
-    # Of its active endpoint; 0 without one.
+    # Compute units of its active endpoint; 0 if it has none.
     compute_units = models.FloatField()
     active_since = models.DateTimeField()
-    # Its logical size; 0 once it, or its project, is deleted.
+    # Its logical size; 0 once the branch or its project is deleted.
     stored_bytes = models.BigIntegerField()
     stored_since = models.DateTimeField()
-    # How far its write-ahead log had come when that was last noted, in bytes, and in which data:
-    # a copy's position says nothing of what was written to the copy.
+    # The position of its write-ahead log, in bytes, when it was last noted, and the id of the data
+    # directory in which that was. In other data, such as a copy, the difference of positions says
+    # nothing about what was written.
     written_position = models.BigIntegerField(null=True)
     written_data = models.CharField(max_length=64, db_default="")
 
@@ -77,8 +80,8 @@ class Meter(models.Model):
 
 
 class TrafficReporter(models.Model):
-    """A process of a proxy that reports traffic, and its last report that was counted: the same
-    one, sent again because its answer was lost, counts no more."""
+    """A process of a proxy that reports traffic, and its last report that was counted. A report
+    that is sent again, because its answer was lost, is not counted twice."""
 
     id = models.UUIDField(primary_key=True)
     report = models.BigIntegerField()

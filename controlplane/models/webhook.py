@@ -1,4 +1,4 @@
-"""Webhooks: where an account wants to be told of its events, and what is to be told there."""
+"""Webhooks: the URLs to which an account's events are sent, and the deliveries to them."""
 
 from datetime import datetime, timedelta
 
@@ -12,45 +12,46 @@ from controlplane.models.event import Event
 from controlplane.models.names import new_webhook_id
 from controlplane.models.project import Project
 
-# Stands for every type of events.
+# Stands for all types of events.
 ALL_EVENTS = "*"
-# What was not delivered by then is given up.
+# A delivery that has not succeeded after this time is given up.
 TRIED_FOR = timedelta(days=1)
-# How long the secret before is valid beside its successor.
+# How long the previous secret stays valid after a new one is set.
 TURNING = timedelta(days=1)
 
 
 class Webhook(models.Model):
-    """A receiver, and how it fares.
+    """A receiver of events, and whether deliveries to it succeed.
 
-    Events become its deliveries where they are written (`events.recording`); a job of the queue
-    sends them (`webhooks.sending`).
+    When an event is written (`events.recording`), a trigger writes its deliveries
+    (`events.outbox`). A job of the queue sends them (`webhooks.sending`).
     """
 
     id = models.CharField(primary_key=True, max_length=60, default=new_webhook_id)
     account = models.ForeignKey(Account, on_delete=models.CASCADE, related_name="webhooks")
-    # None for all of the account.
+    # None for the events of the whole account.
     project = models.ForeignKey(Project, null=True, on_delete=models.CASCADE, related_name="+")
     url = models.CharField(max_length=2048)
-    # Of `events.types`, or ALL_EVENTS alone.
+    # Values of `events.types`, or only ALL_EVENTS.
     event_types = ArrayField(models.CharField(max_length=48))
     description = models.CharField(max_length=256, default="")
     enabled = models.BooleanField(default=True)
-    # Why Perch has switched it off, in words; "" where it has not.
+    # Why Perch has switched the webhook off, as a message; "" if it has not.
     disabled_reason = models.CharField(max_length=256, default="")
-    # Encrypted, both.
+    # Both secrets are encrypted.
     secret = models.TextField()
     previous_secret = models.TextField(default="")
-    # Until when the previous one is valid too.
+    # Until when the previous secret is valid too.
     previous_secret_until = models.DateTimeField(null=True)
-    # Attempts that have failed since the last one that did not, and when the first of them was.
+    # The number of consecutive attempts that have failed, and when the first of them did.
     failures = models.PositiveIntegerField(default=0)
     failing_since = models.DateTimeField(null=True)
-    # Why the last of them did, in words; "" where it fares well.
+    # Why the last of them failed, as a message; "" if the last attempt succeeded.
     last_error = models.TextField(default="", db_default="")
-    # Not before then is anything sent, as the last attempt has failed.
+    # Nothing is sent before then, because the last attempt has failed.
     held_until = models.DateTimeField(null=True)
-    # Whose attempts count: a job writes its own name here, and nothing once another's is there.
+    # The id of the job whose attempts count. A job writes its own id here before it sends, and
+    # writes no results once another job's id is here.
     sender = models.UUIDField(null=True)
     created_at = models.DateTimeField(default=clock.now)
     updated_at = models.DateTimeField(default=clock.now)
@@ -60,11 +61,11 @@ class Webhook(models.Model):
 
     @property
     def lock(self) -> str:
-        """Of its jobs in the queue: one at a time is done."""
+        """The lock of its jobs in the queue, of which one runs at a time."""
         return self.id
 
     def previous_secret_at(self, now: datetime) -> str:
-        """The encrypted previous secret, "" where none is valid any more."""
+        """The encrypted previous secret; "" if none is valid any more."""
         until = self.previous_secret_until
         return self.previous_secret if until is not None and now < until else ""
 
@@ -76,36 +77,36 @@ class DeliveryStatus(models.TextChoices):
 
 
 class WebhookDelivery(models.Model):
-    """An event that a webhook is to be told of, and what became of that.
+    """An event that is to be sent to a webhook, and the result of that.
 
-    Sent in the order of ids, which is the order in which the changes of a project happened:
-    each is written under the project's lock.
+    Deliveries are sent in the order of ids. This is the order in which the changes of a project
+    happened, because each is written under the project's lock.
     """
 
     webhook = models.ForeignKey(
         Webhook, on_delete=models.CASCADE, related_name="deliveries", db_index=False
     )
-    # The database itself deletes a delivery with its event (migration 0016): whoever deletes old
-    # events need not know of deliveries.
+    # The database deletes a delivery with its event (migration 0016), so that code which deletes
+    # old events need not know of deliveries.
     event = models.ForeignKey(
         Event, on_delete=models.DO_NOTHING, related_name="+", db_constraint=False
     )
     status = models.CharField(
         max_length=16, choices=DeliveryStatus.choices, db_default=DeliveryStatus.PENDING
     )
-    # Somebody has asked for it by a request, so it goes before what waits.
+    # Whether a request asked for it. It is then sent before other pending deliveries.
     asked_for = models.BooleanField(db_default=False)
     attempts = models.PositiveIntegerField(db_default=0)
-    # Of a pending one: when it is due, and when it is given up.
+    # Of a pending delivery: when it is due, and when it is given up.
     next_attempt_at = models.DateTimeField(null=True)
     gives_up_at = models.DateTimeField()
-    # Of the last attempt.
+    # Of the last attempt: when it was, and its duration.
     attempted_at = models.DateTimeField(null=True)
     duration_ms = models.PositiveIntegerField(null=True)
-    # What the receiver has answered: None where it has not.
+    # The receiver's answer to it; None and "" if it did not answer.
     response_status = models.PositiveSmallIntegerField(null=True)
     response_body = models.TextField(db_default="")
-    # Why it failed, in words; "" where it did not.
+    # Why it failed, as a message; "" if it succeeded.
     error = models.TextField(db_default="")
     created_at = models.DateTimeField(db_default=Now())
     # When it was delivered or given up.

@@ -1,8 +1,8 @@
-"""The actions: all that is particular to one, in one table.
+"""The table of actions: everything that differs from one action to another.
 
-Read by the engine (what to run, within which bound, when to try again), the effects (the state
-that follows), the services and the proxy (whether clients may come in meanwhile). Whoever asks
-a question about an action asks it here.
+Readers of the table: the engine (what to run, within which bound, when to retry), the effects (the
+state that follows), the services and the proxy (whether clients may connect meanwhile). Code that
+needs to know something about an action looks it up here.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,37 +20,38 @@ from controlplane.operations.details import (
 )
 from controlplane.operations.work import Attempt
 
-# Seconds before each further attempt; after the last one the operation has failed.
+# Seconds before each retry. If the attempt after the last pause fails, the operation fails.
 RETRY_PAUSES = (0.5, 1.0, 2.0, 4.0)
 
 
 @dataclass(frozen=True)
 class ActionRule:
-    """What is particular to an action."""
+    """The properties of one action."""
 
-    # Does the work; see `work` for what it may rely on.
+    # Does the work. The module `work` says what this function may rely on.
     run: Callable[[Attempt], None]
-    # The class of its operations' details.
+    # The class of the details of the action's operations.
     details: type[Details] = Details
-    # The state of the operation's endpoint once it has finished (specification, 3.1); None
-    # leaves it as it is.
+    # The state of the operation's endpoint once the operation has finished (specification, 3.1);
+    # None leaves the state as it is.
     endpoint_after: EndpointState | None = None
-    # Whether its endpoint's compute is being started for whoever wants to connect.
+    # True if the action starts the endpoint's compute for clients that want to connect.
     is_start: bool = False
-    # Whether the branch's data is there once it has finished.
+    # True if the branch's data exists once the operation has finished.
     makes_branch: bool = False
-    # Who waits for it, unless whoever schedules it knows better.
+    # The lane, unless the caller of `schedule` names another one.
     lane: Lane = Lane.REQUESTS
-    # Seconds that an attempt may stand still before it is given up.
+    # Seconds without progress after which an attempt is given up.
     bound: float = 60.0
-    # Seconds before each further attempt.
+    # Seconds before each retry.
     retry_pauses: tuple[float, ...] = RETRY_PAUSES
-    # Why it cannot be cancelled once it has begun; None where it can be brought to a safe point.
+    # Why the operation cannot be cancelled once it has begun; None if it can be cancelled and
+    # brought to a safe point.
     no_way_back: str | None = None
 
     def keeps_clients_out(self, details: Details) -> bool:
-        """Whether a client that comes while the operation is unfinished waits for its end: the
-        compute is about to be suspended, to be restarted or to come up elsewhere."""
+        """Return whether a client that connects while the operation is unfinished has to wait for
+        its end: the compute will be suspended, restarted or started on another branch."""
         if isinstance(details, ApplyConfigDetails):
             return details.may_restart
         return self.endpoint_after == EndpointState.IDLE
@@ -89,7 +90,7 @@ ACTIONS: Mapping[Action, ActionRule] = {
 }
 
 STARTS = [action for action, rule in ACTIONS.items() if rule.is_start]
-# Those that leave no compute running.
+# Actions that leave no compute running.
 ENDS = [Action.SUSPEND_COMPUTE, Action.DELETE_TIMELINE, Action.DELETE_TENANT]
 MAKES_BRANCH = [action for action, rule in ACTIONS.items() if rule.makes_branch]
 
@@ -99,5 +100,5 @@ def rule_of(operation: Operation) -> ActionRule:
 
 
 def details_of(action: str, stored: Mapping[str, Any]) -> Details:
-    """An operation's details, from what its row holds."""
+    """Return an operation's details, read from what its row stores."""
     return ACTIONS[Action(action)].details.from_json(stored)

@@ -12,13 +12,14 @@ from controlplane.operations.scheduling import Step, schedule
 
 FIRST_CHECK = timedelta(hours=2)
 LONGEST_PAUSE = timedelta(days=1)
-# After so many checks since the last use the pause is as long as it gets.
+# After this many checks since the endpoint was last used, the pause no longer grows.
 CHECKS_THAT_COUNT = 5
-# Checks under way: a region's, and an account's of these. A check starts a Postgres and reads
-# all it has, so after a night off the many that are due at once come one after the other.
+# The most unfinished checks in a region, and of those the most of one account. A check starts a
+# Postgres and reads all its data, so the many that are due after the host was off run one after
+# another.
 AT_ONCE, AT_ONCE_OF_AN_ACCOUNT = 4, 2
 
-# One query for all endpoints: an index gives the newest checks of each.
+# One query for all endpoints: an index finds the newest checks of each.
 DUE = """
 WITH under_way AS MATERIALIZED (
     SELECT p.account_id FROM controlplane_operation o
@@ -60,12 +61,13 @@ LIMIT greatest(0, %(at_once)s - (SELECT count(*) FROM under_way))
 
 
 def check_availability(region: Region) -> None:
-    """Schedule checks that are due, the longest due first, as many as may be under way at once.
+    """Schedule the checks that are due, the longest overdue first, as far as the limits on
+    unfinished checks allow.
 
-    The first comes two hours after the endpoint was created; then the pause doubles with
-    each, up to a day, and begins again at two hours once the endpoint has been used. One comes at
-    once, and once, where a compute was killed before its catalog was read: a password that was
-    set there last is known to nobody else, and who has it could not have the compute started.
+    The first check of an endpoint is due two hours after its creation. The pause then doubles with
+    each check, up to a day. It is two hours again once the endpoint has been used. If a compute was
+    killed before its catalog was read, one check is due immediately: a password that SQL set last
+    is known only to that compute, so a client with that password could not wake the endpoint.
     """
     values: dict[str, Any] = {
         "region": region.id,

@@ -1,17 +1,17 @@
-"""What the deletion of a branch takes, and what forbids it: for whoever asks for it (`services`)
-and for the round of those whose time has come (`expiry`). The callers hold the project's lock."""
+"""Schedules the deletion of a branch and says what forbids it. Used by the services, for requests,
+and by the round that deletes expired branches (`expiry`). Callers hold the project's lock."""
 
 from collections.abc import Sequence
 
 from controlplane.models import Action, Branch, Endpoint, Operation, Project
 from controlplane.operations.scheduling import Step, schedule
 
-# Of the children that keep a branch, so many are named.
+# The most children named in the message that refuses a deletion.
 MOST_NAMED = 5
 
 
 def why_it_stays(branch: Branch) -> str | None:
-    """Why the branch cannot be deleted, in words; None where it can."""
+    """Return why the branch cannot be deleted, as a text for users; None if it can be deleted."""
     if branch.default:
         return "the default branch cannot be deleted; set another one first"
     if branch.protected:
@@ -22,7 +22,7 @@ def why_it_stays(branch: Branch) -> str | None:
 
 
 def children_of(branch: Branch) -> list[str]:
-    """The ids of its first children, the oldest first."""
+    """Return the ids of the branch's first MOST_NAMED visible children, oldest first."""
     children = Branch.objects.filter(parent=branch, deleted_at=None, hidden=False).order_by(
         "created_at"
     )
@@ -30,7 +30,8 @@ def children_of(branch: Branch) -> list[str]:
 
 
 def deletion_of(branch: Branch, operations: Sequence[Operation]) -> list[Operation]:
-    """Those of the project's unfinished operations, oldest first, that delete the branch."""
+    """Return those of the project's unfinished operations (oldest first) that delete the branch;
+    an empty list if none does."""
     of_branch = [row for row in operations if row.branch_id == branch.id]
     for position, operation in enumerate(of_branch):
         if operation.action == Action.DELETE_TIMELINE:
@@ -39,7 +40,8 @@ def deletion_of(branch: Branch, operations: Sequence[Operation]) -> list[Operati
 
 
 def schedule_deletion(project: Project, branch: Branch) -> list[Operation]:
-    """The branch goes with its data and its endpoint, once the operations have ended."""
+    """Schedule the deletion of the branch, its data and its endpoint. They are deleted when the
+    operations have ended."""
     steps = []
     endpoint = Endpoint.objects.filter(branch=branch, deleted_at=None).first()
     if endpoint:

@@ -1,14 +1,17 @@
-"""Takes what SQL did to a compute's roles and databases into the branch's rows: passwords, logins,
-what was made, renamed or dropped, and who owns what (specification, section 11).
+"""Copies into a branch's rows what SQL did to roles and databases in its compute: passwords,
+logins, what was created, renamed or dropped, and who owns what (specification, section 11).
 
-Called wherever rows and catalog could differ: by the proxy, which notices at a login and in a look
-every few seconds, by the looks of the worker, and by the operations before a compute is changed,
-copied or stopped. What the API has changed and the compute does not know yet stands above it.
+Called wherever the rows and the compute's catalog could differ: by the proxy, which notices a
+difference at a login and when it polls the compute every few seconds; by the worker's rounds, which
+poll computes too; and by operations before they change, copy or stop a compute. A change by the
+API that the compute does not have yet takes precedence over SQL.
 
-Passwords are moved: once the rows hold one, the compute holds a placeholder in its place. Where a
-crash comes in between, the next reading finds it again. One that is set meanwhile stays there.
+A password is moved: once a row holds its verifier, the compute's role gets a placeholder instead.
+If the process crashes between these two steps, the next reading finds the password again. If SQL
+sets another password meanwhile, that one stays in the compute until the next reading.
 
-Locks: the catalog's own, the last before the project's row; never the branch's.
+Lock order: this module acquires the branch's catalog lock and after it the project's row. It never
+acquires the branch's own lock.
 """
 
 import logging
@@ -45,19 +48,21 @@ from controlplane.operations.locks import locked_project
 
 log = logging.getLogger(__name__)
 
-# Seconds for each statement in a compute that may hang, and for another reading under way.
+# Seconds that a statement in a compute, which may hang, and the wait for another reading of the
+# same catalog may take.
 BOUND = 3.0
 LOCK_WITHIN = 10.0
-# The same before a stop, which whoever asked for waits for.
+# The bound of both before a compute is stopped, because somebody waits for that stop.
 LAST_BOUND = 2.0
-# Readings in a row: each but the first comes of what was set during the one before.
+# The most readings in one call. Each further one reads what changed during the one before.
 MOST_READINGS = 4
 
 
 def take_in(endpoint_id: str) -> None:
-    """Bring the rows to what SQL did in the endpoint's compute, if it runs.
+    """Update the rows with what SQL did in the endpoint's compute, if that compute runs.
 
-    Raises psycopg.Error where the compute does not answer, LockTimeout.
+    Raises psycopg.Error if the compute does not answer, LockTimeout if another reading of the
+    catalog takes too long.
     """
     endpoint = Endpoint.objects.select_related("branch").filter(id=endpoint_id).first()
     if endpoint is not None:
@@ -65,9 +70,9 @@ def take_in(endpoint_id: str) -> None:
 
 
 def take_in_branch(branch: Branch, *, is_last: bool = False) -> None:
-    """As `take_in`, of whichever endpoint's compute runs on the branch.
+    """Do the same as `take_in` for the branch, whichever endpoint's compute runs on it.
 
-    `is_last` ends all clients' sessions before: then nothing comes after what was read.
+    With `is_last`, end all clients' sessions first, so that nothing can change after the reading.
     """
     endpoint_id = compute.running_endpoint(branch.id)
     if endpoint_id is None or branch.current_state != BranchState.READY:
@@ -78,54 +83,55 @@ def take_in_branch(branch: Branch, *, is_last: bool = False) -> None:
         acting_as(SQL),
         session(socket_dir(endpoint_id), bound=bound) as connection,
     ):
-        # The endpoint may have been given to another branch meanwhile.
+        # The endpoint may have been reassigned to another branch meanwhile.
         if not is_compute_of(connection, branch.id):
             return
         if is_last:
-            stop_pooler(branch.id)  # which would give its clients new sessions
+            stop_pooler(branch.id)  # the pooler would open new sessions for its clients
             end_clients(connection)
         _take_in(branch.id, connection)
 
 
 def take_in_before_stop(branch: Branch) -> None:
-    """As the last before the branch's compute is stopped; one that does not answer is stopped all
-    the same, and read once it is up again."""
+    """Call `take_in_branch` for the last time before the branch's compute is stopped. A compute
+    that does not answer is stopped without this reading, and is read after its next start."""
     try:
         take_in_branch(branch, is_last=True)
     except (OperationalError, InterfaceError):
         raise
     except Exception as error:
-        # Whatever it answers keeps nobody from stopping it: it may be no Postgres by now.
+        # No answer of the compute may prevent the stop. It may not even be Postgres any more.
         log.warning("catalog unread", extra={"branch": branch.id, "error": repr(error)})
 
 
 def is_compute_of(connection: Session, branch_id: str) -> bool:
-    """Whether the session is in the compute that runs on the branch. Raises psycopg.Error."""
+    """Return whether the session's compute runs on the branch. Raises psycopg.Error."""
     row = connection.execute("SELECT current_setting('data_directory')").fetchone()
     return row is not None and Path(str(row[0])) == data_dir(branch_id)
 
 
 @contextmanager
 def holding_catalog(branch_id: str, *, within: float = LOCK_WITHIN) -> Iterator[None]:
-    """Against every other who reads the branch's catalog, or tells the pooler of its roles: so an
-    older reading never replaces a newer one. Raises LockTimeout."""
+    """Hold the branch's catalog lock, which everything holds that writes a reading of the branch's
+    catalog to the rows or gives the pooler its roles. An older reading therefore never replaces a
+    newer one. Raises LockTimeout."""
     with lock_branches(catalog_lock(branch_id), timeout=within):
         try:
             yield
         finally:
-            # Who comes once the branch was removed has made the file anew.
+            # A caller that comes after the branch was removed has created the lock file again.
             if not data_dir(branch_id).exists():
                 forget_catalog_lock(branch_id)
 
 
 def admit_to_pooler(branch_id: str) -> None:
-    """Have the branch's pooler know the roles that may log in. Raises LockTimeout."""
+    """Give the branch's pooler the roles that may log in. Raises LockTimeout."""
     with holding_catalog(branch_id):
         admit_roles(branch_id, Role.that_may_connect(branch_id))
 
 
 def _take_in(branch_id: str, connection: Session) -> None:
-    """The caller holds the catalog."""
+    """Read the catalog until it equals what the rows know. The caller holds the catalog lock."""
     for _ in range(MOST_READINGS):
         known = Branch.objects.values_list("catalog_mark", flat=True).get(id=branch_id)
         if read_mark(connection) == known:
@@ -133,7 +139,8 @@ def _take_in(branch_id: str, connection: Session) -> None:
         found = read_catalog(connection)
         if _put_placeholders(branch_id, connection, found):
             found = read_catalog(connection)
-        # Before the rows lead a new role of that name to the sessions of an old one.
+        # Before the rows admit a new role with the name of an old one: a pooler could otherwise
+        # give the old role's sessions to the new role.
         end_sessions_without_login(connection)
         for oid, password, replacement in _write(branch_id, found):
             replace_password(connection, oid, password, replacement)
@@ -141,9 +148,9 @@ def _take_in(branch_id: str, connection: Session) -> None:
 
 
 def _put_placeholders(branch_id: str, connection: Session, found: Found) -> bool:
-    """For roles that were made before there were any, or by an older release; whether there were
-    such. To be done before the rows know their number: from then on a missing password is one that
-    SQL has removed."""
+    """Give a placeholder to roles that were created without one, as by an older release; return
+    whether there were any. This must happen before the rows store the roles' oids: once a row has
+    its `compute_oid`, a missing password means that SQL removed it."""
     blank = {role.name: role.oid for role in found.roles if role.password is None}
     unseen = Role.objects.filter(
         branch_id=branch_id, compute_oid=None, deleted_at=None, name__in=blank
@@ -155,12 +162,12 @@ def _put_placeholders(branch_id: str, connection: Session, found: Found) -> bool
 
 
 def _write(branch_id: str, found: Found) -> list[tuple[int, str, str | None]]:
-    """Bring the rows to what was found; returns the passwords that the compute is to give up:
-    whose, which, and for what."""
+    """Update the rows with what was found. Returns, for each password that the compute has to give
+    up, the role's oid, the password and its replacement."""
     project_id = Branch.objects.values_list("project_id", flat=True).get(id=branch_id)
     with locked_project(project_id) as project:
         branch = Branch.objects.get(id=branch_id)
-        # Its first reading is of what was copied: what no row of it knows came with that.
+        # The first reading of a branch reads copied data: what has no row came with the copy.
         is_first = not branch.catalog_mark
         rows = CatalogRows(
             project,
@@ -169,8 +176,9 @@ def _write(branch_id: str, found: Found) -> list[tuple[int, str, str | None]]:
             takes_passwords=not (is_first and branch.source and branch.source.protected),
         )
         passwords = rows.bring_to(found)
-        # What is still to be copied of it will hold the same, and passwords no more. What is to
-        # keep the data of another once that is replaced gets its rows with it.
+        # Branches still to be copied from this one will hold the same roles and databases, but
+        # placeholders instead of passwords. A branch that will keep another branch's data after a
+        # restore is left out: it gets its rows together with that data.
         being_made = Operation.objects.filter(branch_id=OuterRef("id"), status__in=UNFINISHED)
         for child in Branch.objects.filter(
             Exists(being_made),

@@ -1,8 +1,9 @@
-"""Cancels operations, as somebody has asked for: what has not begun ends at once; what runs is
+"""Cancels operations on request. An operation that has not begun ends immediately. One that runs is
 `cancelling` until its worker has brought it to a safe point (`engine`, `undoing`).
 
-The rows go back here, in the same transaction, whether the operation has begun or not: from then
-on they say what its end will leave. The callers hold the project's lock.
+The rows are changed back here, in the same transaction, whether the operation has begun or not.
+From then on they describe the state that the operation's end will leave. Callers hold the
+project's lock.
 """
 
 from collections.abc import Sequence
@@ -37,8 +38,9 @@ GIVING_UP = (OperationStatus.CANCELLING, OperationStatus.CANCELLED)
 
 
 def why_not(operation: Operation) -> str | None:
-    """Why the operation cannot be cancelled, in words; None where it can. One that has not begun
-    does not begin before the transaction ends."""
+    """Return why the operation cannot be cancelled, as a text for users; None if it can. An
+    operation that can be cancelled only because it has not begun does not begin before the
+    transaction ends."""
     if operation.status not in HOPEFUL:
         return f"the operation is {operation.status} already"
     if operation.initiator_type == ActorType.PLATFORM:
@@ -53,10 +55,11 @@ def why_not(operation: Operation) -> str | None:
 
 
 def cancel(project: Project, operations: Sequence[Operation]) -> None:
-    """Cancel the first of the operations, and with it the others: what comes after it in its
-    chain, oldest first. `why_not` has said None of each.
+    """Cancel `operations`: an operation and the ones that follow it in its chain, oldest first.
+    `why_not` must have returned None for each.
 
-    Those end no sooner than it does: who waits for the last of a chain waits for all of it.
+    The following operations never end before the first one, so a caller that waits for the last
+    operation of a chain waits for the whole chain.
     """
     first, *rest = operations
     ends_now = _has_done_nothing(first)
@@ -93,8 +96,9 @@ def _have_it_end(project: Project, operation: Operation, words: str) -> None:
 
 
 def _may_be_in_force(operation: Operation) -> bool:
-    """Whether a compute may have the operation's settings, though it has not begun: the row has
-    them since it was asked for, and another operation may have started the endpoint since."""
+    """Return whether a compute may already have the operation's settings although the operation has
+    not begun: the endpoint's row has had them since the request, and another operation may have
+    started the endpoint since."""
     if "before" not in operation.details:
         return False
     others = Operation.objects.filter(
@@ -106,8 +110,8 @@ def _may_be_in_force(operation: Operation) -> bool:
 
 
 def _take_rows_back(project: Project, operation: Operation) -> None:
-    """Give the endpoint the configuration and the branch that it had before the operation; have
-    nothing be there that a restore was to make."""
+    """Give the endpoint the configuration and the branch that it had before the operation, and
+    delete the rows that a restore was going to fill."""
     give_up_replacing(operation)
     endpoint = Endpoint.objects.filter(id=operation.endpoint_id, deleted_at=None).first()
     if endpoint is None:
@@ -128,7 +132,8 @@ def _branch_left(operation: Operation) -> Branch | None:
 
 
 def _why_not_to_branch_left(operation: Operation, endpoint: Endpoint) -> str | None:
-    """Why a reassignment cannot be cancelled: the endpoint would not have where to go back to."""
+    """Return why a reassignment cannot be cancelled: the endpoint could not go back to the branch
+    that it left. None if it can, or if the operation is no reassignment."""
     left = _branch_left(operation)
     if left is None:
         return None
@@ -149,8 +154,8 @@ def _why_not_to_branch_left(operation: Operation, endpoint: Endpoint) -> str | N
 
 
 def _return_to(left: Branch, endpoint: Endpoint, reassignment: Operation) -> None:
-    """Put the endpoint on the branch that it left, and with it what was to be done with it on the
-    other one: all of that stands behind the reassignment, so none of it has begun."""
+    """Put the endpoint back on the branch that it left, and with it the operations scheduled for it
+    on the other branch. All of those come after the reassignment, so none of them has begun."""
     reached = endpoint.branch_id
     for waiting in Operation.objects.filter(
         endpoint=endpoint,

@@ -1,10 +1,10 @@
-"""Has a branch's compute hold its roles and databases, for the actions (see `work`).
+"""Applies a branch's roles and databases to its compute. Called by the actions (see `work`).
 
-Each row is applied on its own. A row that cannot be keeps the reason (`catalog_error`), and an
-operation fails for it once: for those rows alone that were changed since the last operation
-answered for them, and no later than it was asked for itself. So nothing that a user has put in
-the way of one role or database fails a later change of another, and what could not be done is
-tried again with each of them.
+Each row is applied on its own. A row that cannot be applied keeps the reason (`catalog_error`), and
+one operation fails for it: an operation fails only for rows that changed since the last operation
+failed for them and that did not change after the operation itself was requested. So an obstacle
+that a user creates for one role or database does not fail a later change of another one, and every
+later operation retries what could not be applied.
 """
 
 import logging
@@ -37,32 +37,32 @@ from controlplane.operations.by_sql import admit_to_pooler, take_in_branch
 
 log = logging.getLogger(__name__)
 
-# Seconds for another try of all that has failed an earlier operation already.
+# Seconds for retrying all rows that an earlier operation has already failed for.
 RETRIED_BOUND = 10.0
 
 Row = Role | Database
 
 
 class NotApplied(psycopg.DatabaseError):
-    """The compute refused rows of this operation's; the message names each, and why."""
+    """The compute refused rows of this operation; the message names each row and the reason."""
 
     def __init__(self, failures: Failures) -> None:
         super().__init__(
             "; ".join(f"{_named(item)}: {failure.words}" for item, failure in failures.items())
         )
-        # Whether it would say the same however often one tried.
+        # True if every retry would fail for the same reason.
         self.is_final = all(failure.is_final for failure in failures.values())
 
 
 def bring_to_catalog(operation: Operation, endpoint: Endpoint) -> None:
-    """Have the compute hold the branch's roles and databases, where they have changed.
+    """Apply the branch's roles and databases to the compute, if they have changed.
 
-    What SQL did there comes into the rows before, so that nothing of it is taken back, and what
-    the compute calls the new ones after. Raises NotApplied once everything that could be applied
-    was, psycopg.Error where the compute cannot be asked at all.
+    First the rows take over what SQL did in the compute, so that none of it is undone; afterwards
+    they take over the oids of what was created. Raises NotApplied after everything that could be
+    applied was applied, psycopg.Error if the compute cannot be queried at all.
 
-    `applied_catalog_revision` follows only once nothing is left: until then every operation that
-    comes here tries again, and `catalog_mending` schedules one.
+    `applied_catalog_revision` is set only when nothing is left to apply. Until then every operation
+    that calls this function tries again, and `catalog_mending` schedules one.
     """
     branch = endpoint.branch
     if branch.applied_catalog_revision == branch.catalog_revision:
@@ -77,17 +77,17 @@ def bring_to_catalog(operation: Operation, endpoint: Endpoint) -> None:
         if told:
             raise NotApplied({item: failed[item] for item in told})
     if rows.are_all and not failed:
-        # What was changed since `branch` was read has an operation of its own to come.
+        # A change made after `branch` was read has an operation of its own still to come.
         revision = branch.catalog_revision
         Branch.objects.filter(id=branch.id).update(applied_catalog_revision=revision)
 
 
 def _until(operation: Operation, branch: Branch) -> datetime | None:
-    """When the operation was asked for, where what was changed later has one of its own to come;
-    None where it has not.
+    """Return when the operation was requested, if a later operation will apply the changes made
+    since; None if there is no such operation.
 
-    Between the two a branch may be made of this one. Its rows are of the moment when that was
-    asked for, so the data that it gets must not be ahead of them.
+    A branch may be created from this one between the two. Its rows date from the moment of the
+    request for it, so the data that it gets must not be ahead of them.
     """
     later = Operation.objects.filter(
         branch=branch,
@@ -99,12 +99,12 @@ def _until(operation: Operation, branch: Branch) -> datetime | None:
 
 
 def _bring(operation: Operation, branch: Branch, socket_dir: Path) -> "tuple[_Rows, Failures]":
-    """Apply all that can be; returns what there was, and what failed of it."""
+    """Apply all rows that can be applied; returns the rows and the failures among them."""
     rows = _Rows.of(branch, until=_until(operation, branch))
     old = {item for item in rows.by_item if _was_answered_for(rows.by_item[item], operation)}
     failed = _apply(branch, socket_dir, rows, rows.by_item.keys() - old)
     if operation.action == Action.START_COMPUTE:
-        # Clients wait, and would with every start.
+        # Clients wait for the start, and a retry here would delay every start.
         failed |= _as_before(rows, old)
     else:
         failed |= _retry(branch, socket_dir, rows, old)
@@ -113,17 +113,17 @@ def _bring(operation: Operation, branch: Branch, socket_dir: Path) -> "tuple[_Ro
 
 @dataclass(frozen=True)
 class _Rows:
-    """The branch's rows, and what they ask of the compute."""
+    """The branch's rows, and what they require of the compute."""
 
     spec: CatalogSpec
-    # Two databases of one name may both wait to be dropped.
+    # Several rows per item: two databases with one name may both wait to be dropped.
     by_item: Mapping[Item, Sequence[Row]]
-    # Whether there are no others, which a later operation brings about.
+    # False if rows were left out, because a later operation applies them.
     are_all: bool
 
     @classmethod
     def of(cls, branch: Branch, *, until: datetime | None) -> "_Rows":
-        """Those that were as they are now at the time `until`; all without one."""
+        """Return the rows that were at the time `until` as they are now; all rows if it is None."""
         by_item: dict[Item, list[Row]] = defaultdict(list)
         rows: list[Row] = [*branch.roles.order_by("id"), *branch.databases.order_by("id")]
         concerned = [row for row in rows if until is None or _stood(row, until)]
@@ -143,8 +143,8 @@ class _Rows:
 
 
 def _stood(row: Row, at: datetime) -> bool:
-    """Whether the row asked for the same already at that time. A role's password, which may have
-    changed since, is nothing to the compute."""
+    """Return whether the row required the same at that time. A role's password may have changed
+    since, but the compute does not get it."""
     if isinstance(row, Role):
         return (row.deleted_at or row.created_at) <= at
     return row.updated_at <= at
@@ -175,14 +175,14 @@ def _named(item: Item) -> str:
 
 
 def _apply(branch: Branch, socket_dir: Path, rows: _Rows, items: Collection[Item]) -> Failures:
-    """Apply these and keep that they were; returns what failed."""
+    """Apply these items and record in the rows that they were applied; returns the failures."""
     spec = rows.spec
     living = {row.applied_name for row in spec.databases}
-    # None of those that a living row is still known by.
+    # Leave out a name that the compute still has for a database whose row is not deleted.
     gone = [row for row in spec.dropped_databases if row in items and row.name not in living]
     failed = drop_databases(socket_dir, gone)
-    # The rows go before anything is made: after a crash from then on, a new database that has
-    # the name of an old one must not be dropped in its place.
+    # Delete the rows before creating anything. Otherwise, after a crash, a new database with the
+    # name of an old one would be dropped in the old one's place.
     for dropped in spec.dropped_databases:
         if dropped in items and dropped not in failed:
             branch.databases.filter(id__in=[row.pk for row in rows.by_item[dropped]]).delete()
@@ -195,7 +195,8 @@ def _apply(branch: Branch, socket_dir: Path, rows: _Rows, items: Collection[Item
 
 
 def _behind_the_old(branch: Branch, spec: CatalogSpec, items: Collection[Item]) -> Failures:
-    """Databases whose name is still an old one's, which could not be dropped."""
+    """Return a failure for each new database whose name still belongs to a deleted one that could
+    not be dropped."""
     kept = {row.applied_name or row.name for row in branch.databases.exclude(deleted_at=None)}
     return {
         row: Failure("the deleted database of this name could not be dropped yet")
@@ -210,7 +211,7 @@ def _keep_applied(branch: Branch, item: Item, rows: Sequence[Row]) -> None:
     elif isinstance(item, RoleSpec) and item.has_new_password:
         for row in rows:
             assert isinstance(row, Role)
-            # One that was reset again meanwhile has an operation of its own to come.
+            # A password that was reset again meanwhile has an operation of its own still to come.
             same = branch.roles.filter(id=row.pk, verifier=row.verifier)
             same.update(password_is_newer=False)
     elif isinstance(item, DatabaseSpec) and item.applied_name != item.name:
@@ -218,7 +219,8 @@ def _keep_applied(branch: Branch, item: Item, rows: Sequence[Row]) -> None:
 
 
 def _retry(branch: Branch, socket_dir: Path, rows: _Rows, items: Collection[Item]) -> Failures:
-    """Try again what has failed an earlier operation; it fails none but its own time."""
+    """Retry the items that an earlier operation failed for, within RETRIED_BOUND seconds. This
+    operation does not fail for them."""
     if not items:
         return {}
     try:
@@ -233,7 +235,7 @@ def _as_before(rows: _Rows, items: Collection[Item]) -> Failures:
 
 
 def _was_answered_for(rows: Sequence[Row], operation: Operation) -> bool:
-    """Whether earlier operations have failed for the rows as they stand."""
+    """Return whether earlier operations have already failed for the rows as they are now."""
     return all(
         row.catalog_error_of is not None
         and row.updated_at <= row.catalog_error_of < operation.created_at
@@ -242,9 +244,10 @@ def _was_answered_for(rows: Sequence[Row], operation: Operation) -> bool:
 
 
 def _keep_errors(operation: Operation, rows: _Rows, failed: Failures) -> list[Item]:
-    """Note on each row why it could not be applied; returns what this operation fails for.
+    """Store with each row why it could not be applied; returns the items that this operation fails
+    for.
 
-    A start does not fail for rows, so it does not answer for them: the next `apply_config` does.
+    A start does not count as having failed for a row: the next `apply_config` reports it.
     """
     answers = operation.action == Action.APPLY_CONFIG
     told = []
@@ -254,7 +257,7 @@ def _keep_errors(operation: Operation, rows: _Rows, failed: Failures) -> list[It
             fields = {"branch": of_item[0].branch_id, "item": _named(item), "error": words}
             log.warning("catalog item not applied", extra=fields)
         for row in of_item:
-            # What was changed after the operation was asked for has one of its own to come.
+            # A change made after the operation was requested has an operation of its own to come.
             is_ours = row.updated_at <= operation.created_at
             changes: dict[str, object] = {"catalog_error": words}
             if not words:

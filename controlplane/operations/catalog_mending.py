@@ -1,8 +1,9 @@
-"""Finds active endpoints whose compute does not hold all roles and databases of their branch though
-no operation is about to change that, and schedules one; tells health of them (`vitals`).
+"""Schedules `apply_config` for active endpoints whose compute lacks roles or databases of its
+branch, if no operation is about to apply them. Also counts these endpoints for the worker's health
+(`vitals`).
 
-A start that could not make a role lets the others in and leaves it to this round, as does an
-operation that changed roles and was cancelled or has failed.
+A start that cannot create one role lets clients of the others in and leaves that role to this
+round. So does an operation that changed roles and was cancelled or has failed.
 """
 
 import logging
@@ -29,16 +30,17 @@ from controlplane.operations.scheduling import Step, schedule
 
 log = logging.getLogger(__name__)
 
-# Seconds between two attempts for one endpoint: the first pause, which doubles, and the longest.
+# Seconds between two attempts for one endpoint: the first pause, which then doubles, and the
+# longest.
 FIRST_PAUSE, LONGEST_PAUSE = 5.0, 3600.0
-# The first pause where an operation has failed for what is left: its owner has been told, and is
-# the one to remove what is in the way.
+# The first pause if an operation has failed for everything that is left: its owner was told, and
+# has to remove the obstacle.
 PAUSE_OF_REFUSED = 60.0
 
 
 @dataclass
 class Mending:
-    """One endpoint that is behind. Times are of the monotonic clock."""
+    """One endpoint that is behind. Times are of the monotonic clock, in seconds."""
 
     is_refused: bool
     next_at: float
@@ -55,14 +57,14 @@ class Mending:
         self.pause = min(2 * self.pause, LONGEST_PAUSE)
 
 
-# By the endpoint's id, from when the round finds one until it is no longer behind. A worker that
-# starts anew begins with short pauses again.
+# By endpoint id, from when the round finds an endpoint until it is no longer behind. A restarted
+# worker begins with short pauses again.
 _behind: dict[str, Mending] = {}
 
 
 def mend_catalogs(region: Region) -> None:
-    """Schedule `apply_config` for each active endpoint of the region that is behind, after growing
-    pauses. A query where none is."""
+    """Schedule `apply_config` for each active endpoint of the region that is behind, with growing
+    pauses between attempts. If none is behind, this costs one query."""
     found = {row.id: row for row in _endpoints_behind(region)}
     for endpoint_id in _behind.keys() - found.keys():
         del _behind[endpoint_id]
@@ -77,14 +79,15 @@ def mend_catalogs(region: Region) -> None:
 
 
 def endpoints_behind() -> int:
-    """How many were behind at the last look for a reason that nobody was told of. Where an owner
-    has put something in the way, that is no concern of the host's operator."""
+    """Return how many endpoints were behind at the last look for a reason that no owner was told
+    of. An obstacle that an owner created does not concern the host's operator."""
     return sum(not mending.is_refused for mending in list(_behind.values()))
 
 
 def _endpoints_behind(region: Region) -> QuerySet[Endpoint]:
-    """With whether their rows were answered for by an operation that failed (`was_told`), or were
-    refused and were not (`is_untold`), and whether operations hold them (`is_busy`)."""
+    """Return the endpoints that are behind, each annotated with: whether an operation has failed
+    for some of the branch's rows (`was_told`), whether some were refused but no operation has
+    failed for them (`is_untold`), and whether operations hold the branch (`is_busy`)."""
     refused = ~Q(catalog_error="")
     answered = Q(catalog_error_of__isnull=False)
     return (
@@ -107,7 +110,7 @@ def _endpoints_behind(region: Region) -> QuerySet[Endpoint]:
 
 
 def _unfinished() -> QuerySet[Operation]:
-    """The operations that hold an endpoint's branch or project."""
+    """Return the unfinished operations that hold the outer endpoint's branch or project."""
     held = Q(resources__contains=[OuterRef("branch_id")])
     return Operation.objects.filter(
         held | Q(resources__contains=[OuterRef("project_id")]),
@@ -127,10 +130,10 @@ def _any_row(condition: Q) -> Q:
 
 def _schedule_mending(endpoint: Endpoint) -> None:
     with acting_as(PLATFORM), locked_project(endpoint.project_id) as project:
-        # Once more, now that nobody schedules anything for it.
+        # Check again now that the project's lock keeps others from scheduling for it.
         still = _endpoints_behind(project.region).filter(id=endpoint.id).first()
         if still is None or still.__dict__["is_busy"] or still.branch_id != endpoint.branch_id:
             return
         log.warning("catalog behind, applied again", extra={"endpoint": endpoint.id})
-        # Not in the lane of upkeep: a client may be locked out until then.
+        # Not in the `upkeep` lane: a client may be unable to log in until then.
         schedule(project, [Step(Action.APPLY_CONFIG, branch=still.branch, endpoint=still)])

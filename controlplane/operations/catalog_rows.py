@@ -1,8 +1,8 @@
-"""Brings a branch's rows of roles and databases to what was found in its compute's catalog. Called
-by `by_sql`, which holds the project's lock.
+"""Updates a branch's rows of roles and databases with what was found in its compute's catalog.
+Called by `by_sql`, which holds the project's lock.
 
-A row is known again by the number that Postgres gave to what it stands for. Of a field that both
-the API and SQL have changed, the API's change stays: the compute has yet to follow it.
+A row is matched by the oid that Postgres gave to its role or database. If both the API and SQL
+changed a field, the API's change stays, because the compute will still get it.
 """
 
 import logging
@@ -35,14 +35,15 @@ from controlplane.models.reserved_names import is_reserved_database, is_reserved
 
 log = logging.getLogger(__name__)
 
-# A password that SQL has set: whose, which, and what the compute is to hold in its place.
+# A password that SQL has set: the role's oid, the password, and what replaces it in the compute.
 Password = tuple[int, str, str | None]
 
 
 @dataclass
 class CatalogRows:
-    """`is_told` is whether events tell of it. `takes_passwords` is whether roles that have no row
-    yet keep theirs: of a copy of what is protected they would open the original."""
+    """Updates the rows of one branch. Without `is_told` no events are recorded. Without
+    `takes_passwords`, roles that have no row yet lose their passwords: in a copy of a protected
+    branch they would give access to the original."""
 
     project: Project
     branch: Branch
@@ -52,7 +53,7 @@ class CatalogRows:
     _passwords: list[Password] = field(default_factory=list)
 
     def bring_to(self, found: Found) -> list[Password]:
-        """Returns the passwords that the rows hold from now on."""
+        """Update the rows; returns the passwords that the compute has to give up."""
         self._bring_roles([role for role in found.roles if not is_reserved_role(role.name)])
         self._bring_databases(
             [one for one in found.databases if not is_reserved_database(one.name)]
@@ -83,13 +84,14 @@ class CatalogRows:
     def _match_roles(
         self, living: Sequence[Role], by_oid: Mapping[int, FoundRole]
     ) -> dict[Role, FoundRole]:
-        """What each row stands for, of those that stand for something."""
+        """Return the found role of each row that has one."""
         by_name = {role.name: role for role in by_oid.values()}
         asked_for = {row.name for row in living if row.compute_oid is None}
         matches = {}
         for row in living:
             role = by_oid.get(row.compute_oid or 0)
-            # Renamed to what the API has made meanwhile: that takes it over, as it will be applied.
+            # If SQL gave the role the name of a role that the API has created meanwhile, the API's
+            # row takes it over (below), as applying that row changes this very role.
             if role and (role.name == row.name or role.name not in asked_for):
                 matches[row] = role
         taken = {role.oid for role in matches.values()}
@@ -97,7 +99,8 @@ class CatalogRows:
             role = by_name.get(row.name)
             if row in matches or role is None or role.oid in taken:
                 continue
-            # Of the platform's own making under another number: the data was made anew.
+            # A placeholder under another oid: the platform created the role when the data was
+            # made anew.
             if row.compute_oid is None or is_placeholder(role.password):
                 matches[row] = role
         return matches
@@ -111,7 +114,7 @@ class CatalogRows:
             owned.filter(applied_owner=row.name).update(applied_owner=role.name)
         row.compute_oid, row.name = role.oid, role.name
         has_password = False
-        # Else the API's own role or password is yet to come there.
+        # Otherwise the compute has yet to get the API's change of the role or its password.
         if not row.password_is_newer:
             row.no_login, row.valid_until = not role.can_login, role.valid_until
             has_password = self._take_password(row, role, was_seen=was_seen)
@@ -126,9 +129,11 @@ class CatalogRows:
             self._tell(password_set_by_sql(self.project, self.branch, row, _fault_of(role)))
 
     def _take_password(self, row: Role, role: FoundRole, *, was_seen: bool) -> bool:
-        """Whether SQL has set, or removed, one; the row holds its verifier then."""
+        """Return whether SQL has set or removed the role's password. If so, update the row's
+        verifier."""
         if is_placeholder(role.password):
-            # Of a copy, whose rows are of another moment than the data: it is to name the row's.
+            # In a copy, data and rows may be of different moments: make the placeholder match the
+            # row's verifier.
             if role.password and role.password != placeholder_of(row.verifier):
                 self._passwords.append((role.oid, role.password, placeholder_of(row.verifier)))
             return False
@@ -174,7 +179,7 @@ class CatalogRows:
         doomed = _Doomed.of(rows)
         there = [one for one in found if not doomed.has(one.oid, one.name)]
         matches = _match_databases(living, there)
-        # What the API is about to make, or to rename, has its name already.
+        # Names of rows that the API has created or renamed and the compute does not have yet.
         asked_for = {row.name for row in living if row.name != row.applied_name}
         for row in living:
             if row not in matches and row.applied_name is not None:
@@ -188,7 +193,8 @@ class CatalogRows:
         _make_way(Database, renamed)
         for row, one in matches.items():
             if row.pk in renamed and one.name in asked_for:
-                # Nobody could have both; the row follows once the API's has its name, or none.
+                # Two rows cannot have one name. This row follows once the API's row has been
+                # applied or is gone.
                 Database.objects.filter(pk=row.pk).update(name=row.name)
             else:
                 self._bring_database(row, one)
@@ -234,7 +240,7 @@ class CatalogRows:
 
 @dataclass(frozen=True)
 class _Doomed:
-    """What the API has deleted and the compute still has: by number, or by name where none is
+    """What the API has deleted and the compute still has: oids, and names where the oid is not
     known."""
 
     oids: frozenset[int]
@@ -255,22 +261,22 @@ class _Doomed:
 
 
 def _name_there(row: Role | Database) -> str:
-    """What the compute knows it by."""
+    """Return the name that the compute has for the row's role or database."""
     return (row.applied_name or row.name) if isinstance(row, Database) else row.name
 
 
 def _match_databases(
     living: Sequence[Database], there: Sequence[FoundDatabase]
 ) -> dict[Database, FoundDatabase]:
-    """What each row stands for: by its number, else by the name that it has there. So one that
-    was dropped and made again is the same to the rows."""
+    """Match each row with the database of its oid, otherwise of the name that the compute has for
+    it. A database that was dropped and created again therefore keeps its row."""
     by_oid = {one.oid: one for one in there}
     by_name = {one.name: one for one in there}
     made = [row for row in living if row.applied_name is not None]
     matches = {row: by_oid[row.compute_oid] for row in made if row.compute_oid in by_oid}
     taken = {one.oid for one in matches.values()}
     for row in made:
-        # Renamed by the platform, before a crash: by its new name.
+        # The second name is for a database that the platform renamed before it crashed.
         for name in (row.applied_name, row.name):
             one = by_name.get(name or "")
             if row not in matches and one is not None and one.oid not in taken:
@@ -280,13 +286,13 @@ def _match_databases(
 
 
 def _make_way(rows: type[Role] | type[Database], renamed: Mapping[int, str]) -> None:
-    """Free the names of those that are to get another: two may have swapped theirs."""
+    """Free the names of the rows that will get another one: two may have swapped theirs."""
     for pk in renamed:
         rows._default_manager.filter(pk=pk).update(name=f"renamed {pk}")
 
 
 def _kept_of(row: Role | Database) -> dict[str, Any]:
-    """Every field, to see whether one was changed: what is written is told to the proxies."""
+    """Return every field, to find out whether one changed: each write notifies the proxies."""
     return {one.attname: getattr(row, one.attname) for one in row._meta.concrete_fields}
 
 
@@ -296,7 +302,8 @@ def _told_of(row: Role) -> dict[str, Any]:
 
 
 def _fault_of(role: FoundRole) -> str:
-    """Why nobody can log in by a password that SQL has set; "" where one can."""
+    """Return why a password that SQL has set lets nobody log in; "" if it does, or if there is
+    none."""
     if not role.password or is_verifier(role.password):
         return ""
     return "its password is kept by MD5 and opens nothing here: set one by scram-sha-256"

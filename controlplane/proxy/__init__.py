@@ -1,2 +1,3 @@
-"""The connection proxy: it routes a Postgres client to its endpoint, authenticates it, wakes the
-compute and then relays bytes. Started by `manage.py proxy` in several processes."""
+"""The connection proxy. It finds the endpoint that a Postgres client asks for, authenticates the
+client, wakes the compute and then relays bytes. `manage.py proxy` starts it in several processes.
+"""

@@ -1,5 +1,5 @@
-"""From which addresses an endpoint's clients may come, as its project's settings have it: read once
-with the endpoint's route, then asked for each connection."""
+"""The addresses from which an endpoint's clients may connect, by its project's settings. They are
+read once with the endpoint's route, and checked for each connection."""
 
 import json
 import logging
@@ -13,8 +13,8 @@ from controlplane.proxy.errors import AddressNotAllowed, PublicAddressRefused
 
 log = logging.getLogger(__name__)
 
-# What no stranger on the Internet comes from: this host, private networks, those of one link, and
-# what carriers and overlay networks share among theirs.
+# Ranges that no client on the Internet connects from: this host, private networks, link-local
+# networks, and the shared range of carriers and overlay networks.
 _PRIVATE = [
     "127.0.0.0/8",
     "10.0.0.0/8",
@@ -30,9 +30,9 @@ _PRIVATE = [
 
 @dataclass(frozen=True, slots=True)
 class AddressSet:
-    """Of any number of ranges; looked up by halving."""
+    """A set of any number of address ranges; looked up by binary search."""
 
-    # By version: the first addresses of ranges that do not touch, in order, and their last ones.
+    # By IP version: the first addresses of disjoint ranges in order, and their last addresses.
     _starts: Mapping[int, tuple[int, ...]]
     _ends: Mapping[int, tuple[int, ...]]
 
@@ -60,7 +60,7 @@ class AddressSet:
 
 @dataclass(frozen=True, slots=True)
 class AccessRules:
-    # None lets in every address.
+    # None allows every address.
     allowed: AddressSet | None
     blocks_public: bool
 
@@ -82,12 +82,12 @@ class AccessRules:
 
 @lru_cache(maxsize=1024)
 def parse_rules(text: str, *, is_protected: bool) -> AccessRules | None:
-    """What the project's settings `allowed_ips` and `block_public_connections`, as JSON, mean for a
-    branch that is protected, or is not; None where anybody may come. Kept, as every connection
-    asks."""
+    """Parses the project's settings `allowed_ips` and `block_public_connections`, given as JSON,
+    for a branch that is protected or not. Returns None if every address is allowed. The result is
+    cached, because every connection asks for it."""
     settings = json.loads(text)
     allowed_ips = settings.get("allowed_ips")
-    # Rows of before these settings had a form may have any.
+    # Rows from before these settings were validated may hold any value.
     if not isinstance(allowed_ips, Mapping):
         allowed_ips = {}
     texts = allowed_ips.get("ips") or []
@@ -102,10 +102,10 @@ def parse_rules(text: str, *, is_protected: bool) -> AccessRules | None:
     return AccessRules(allowed, blocks_public)
 
 
-# A list is read again for each role, and whenever something of an endpoint of its project changes.
+# A list is parsed again for each role, and whenever an endpoint of its project changes.
 @lru_cache(maxsize=1000)
 def _set_of(texts: tuple[str, ...]) -> AddressSet:
-    """A range that cannot be read lets nobody in: it is no reason to let in everybody."""
+    """Parses the ranges. An unreadable range allows no address: ignoring a list would allow all."""
     found = []
     for text in texts:
         try:

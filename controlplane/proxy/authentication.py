@@ -1,11 +1,11 @@
-"""Asks a client for its password over its channel: by SCRAM, or in clear text. Called by a session
-before anything of the endpoint is touched."""
+"""Asks a client for its password over its channel, by SCRAM or in clear text. A session does this
+before it touches anything of the endpoint."""
 
 from controlplane.proxy import messages, scram
 from controlplane.proxy.channel import Channel
 from controlplane.proxy.errors import PasswordFailed, ProtocolViolation
 
-# Postgres's own limits on what a client may send before it has shown who it is, in bytes.
+# Postgres's own limits for the messages of a client that has not authenticated, in bytes.
 _MAX_SASL_MESSAGE = 1024 + 64
 _MAX_PASSWORD = 8192
 _PASSWORD_MESSAGE = b"p"
@@ -19,10 +19,10 @@ async def authenticate(
     channel_binding: bytes | None,
     preamble: bytes = b"",
 ) -> bytes:
-    """Runs the exchange; `preamble` goes out with its first message.
+    """Runs the SCRAM exchange; `preamble` is sent with its first message.
 
-    Returns the AuthenticationSASLFinal that is still to be sent: it travels with what the compute
-    says next. Raises PasswordFailed, ProtocolViolation or ConnectionLost.
+    Returns the AuthenticationSASLFinal, still to be sent together with what the compute sends next.
+    Raises PasswordFailed, ProtocolViolation or ConnectionLost.
     """
     offered = [scram.MECHANISM]
     if channel_binding is not None:
@@ -34,7 +34,7 @@ async def authenticate(
             raise ProtocolViolation("client selected an invalid SASL authentication mechanism")
         server = scram.ScramServer(verifier, mechanism=mechanism, channel_binding=channel_binding)
         if not client_first:
-            # Allowed by the protocol: the client's first message then answers an empty challenge.
+            # The protocol allows this. The client then answers an empty challenge.
             await channel.write(messages.authentication_sasl_continue(b""))
             client_first = await _read_password(channel)
         server_first = server.first(client_first)
@@ -48,7 +48,7 @@ async def authenticate(
 
 
 async def ask_for_password(channel: Channel, *, preamble: bytes = b"") -> bytes:
-    """What the client sends as its password in clear text; `preamble` goes out with the question.
+    """Asks for the password in clear text and returns it; `preamble` is sent with the question.
 
     Raises ProtocolViolation or ConnectionLost.
     """

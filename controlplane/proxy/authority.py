@@ -1,5 +1,6 @@
-"""A certificate authority of our own, for hosts whose operator brings no certificate: made on the
-first start, kept in the state directory, and trusted by clients that verify."""
+"""Perch's own certificate authority, for hosts whose operator supplies no certificate. It is
+created on the first start and kept in the state directory. Clients that verify certificates are
+given its certificate to trust."""
 
 import ipaddress
 from dataclasses import dataclass
@@ -36,14 +37,16 @@ class Authority:
 
     @property
     def pem(self) -> str:
-        """What clients are to trust."""
+        """The certificate that clients are to trust."""
         return self.certificate.public_bytes(serialization.Encoding.PEM).decode()
 
     def issue(
         self, names: list[str], key: ec.EllipticCurvePrivateKey, *, now: datetime
     ) -> x509.Certificate:
-        """A server's certificate for the host names and IP addresses, the first of which is its
-        common name, and for the key. Costs a tenth of a millisecond."""
+        """Issues a server certificate for the key, valid for these host names and IP addresses.
+
+        The first name becomes the common name. Takes about 0.1 ms.
+        """
         return (
             _builder(names[0], issuer=self.certificate.subject, now=now)
             .not_valid_after(min(now + CERTIFICATE_LIFETIME, self.certificate.not_valid_after_utc))
@@ -63,8 +66,9 @@ class Authority:
 
 
 def load_or_create_authority(directory: Path) -> Authority:
-    """The one kept in `directory`. One that has expired, which nobody can trust any more, gives way
-    to a new one. Raises OSError or ValueError where what is kept cannot be read."""
+    """Returns the authority kept in `directory`, or creates one. An expired authority, which no
+    client can trust any more, is replaced. Raises OSError or ValueError if the files cannot be
+    read."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     certificate_path, key_path = directory / "authority.pem", directory / "authority.key"
     now = datetime.now(UTC)
@@ -108,13 +112,13 @@ def _builder(subject: str, *, issuer: x509.Name, now: datetime) -> x509.Certific
         .subject_name(_name(subject))
         .issuer_name(issuer)
         .serial_number(x509.random_serial_number())
-        # Backdated, for clients whose clocks are a little slow.
+        # Backdated, for clients whose clocks are slightly behind.
         .not_valid_before(now - timedelta(hours=1))
     )
 
 
 def _name(common_name: str) -> x509.Name:
-    # As many characters as X.509 lets a common name have; who verifies looks at the others.
+    # X.509 limits a common name to 64 characters. Clients verify the alternative names instead.
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name[:64])])
 
 

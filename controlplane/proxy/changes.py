@@ -1,5 +1,5 @@
-"""Hears of every change of an endpoint, by the database's notifications (see the migration
-`0003_notify_of_changes`), and tells whoever keeps or awaits something of it."""
+"""Receives every change of an endpoint by the database's notifications (see the migration
+`0003_notify_of_changes`), and passes it on to those that remember or await the endpoint's state."""
 
 import asyncio
 import logging
@@ -19,7 +19,7 @@ from controlplane.proxy.open_sessions import OpenSessions
 
 log = logging.getLogger(__name__)
 
-# How often a silent line is tried, in seconds: a server that hangs ends no connection.
+# Seconds after which a silent connection is tested. A server that hangs closes no connection.
 _HEARTBEAT = 2.0
 _CONNECT_AGAIN = 1.0
 
@@ -40,35 +40,37 @@ class Changes:
         self._sessions = sessions
         self._hearers = hearers
         self._awaited: dict[str, asyncio.Event] = {}
-        # The branch that each endpoint's clients were last let in to. Kept whatever we hear:
-        # clients may be there who came before a change.
+        # The branch that each endpoint's clients were last connected to. Kept even while changes
+        # are not received, because clients from before a change may still be connected.
         self._served: dict[str, str] = {}
-        # What its clients were last held to. Who came later was looked at on the way in.
+        # The rules that each endpoint's clients were last checked by. Later clients were checked
+        # when they connected.
         self._held_to: dict[str, AccessRules | None] = {}
-        # Set once they were heard for the first time.
+        # Set once changes have been received for the first time.
         self.are_heard = asyncio.Event()
 
     def next_of(self, endpoint_id: str) -> asyncio.Event:
-        """Is set with the endpoint's next change, or once changes may have gone unheard.
+        """Returns an event that is set with the endpoint's next change, or once changes may have
+        been missed.
 
-        To be taken before the look at what may change: one right after it is not missed then.
+        The caller must get it before it reads the state, so that it misses no change right after.
         """
         return self._awaited.setdefault(endpoint_id, asyncio.Event())
 
     def let_in(self, endpoint_id: str, branch_id: str) -> None:
-        """Clients of the endpoint are on this branch: see `run`."""
+        """Notes that clients of the endpoint are connected to this branch: see `run`."""
         self._served[endpoint_id] = branch_id
 
     def branch_of(self, endpoint_id: str) -> str:
-        """The branch that the endpoint's clients were last let in to; "" if they were dropped."""
+        """Returns the branch that the endpoint's clients were last connected to; "" if they were
+        dropped."""
         return self._served.get(endpoint_id, "")
 
     async def run(self, clients: Clients) -> None:
-        """Hear of changes until cancelled; where the database does not answer, try again.
+        """Receives changes until cancelled. If the database does not answer, tries again.
 
-        Those of the clients are ended whose endpoint was deleted, disabled or reassigned since
-        they were let in, whose role may not be there any more, or who come from where they no
-        longer may.
+        Ends the clients whose endpoint was deleted, disabled or reassigned since they connected,
+        whose role may not be there any more, or whose address is no longer allowed.
         """
         while True:
             try:
@@ -83,7 +85,7 @@ class Changes:
         try:
             await bounded(connection, connection.execute(f"LISTEN {CHANGES}".encode()))
             self._begin()
-            # What changed while nothing was heard.
+            # Changes may have been missed until now.
             self._held_to.clear()
             for endpoint_id in list(self._served):
                 await self._check(endpoint_id, clients)
@@ -116,20 +118,20 @@ class Changes:
             await self._check(endpoint_id, clients)
 
     async def _check(self, endpoint_id: str, clients: Clients) -> None:
-        """Drop the endpoint's clients unless they are where they should be, and those who may not
-        be there, or come from where they may not."""
+        """Drops the endpoint's clients if they are connected to another branch, or the endpoint is
+        deleted or disabled. Otherwise drops or parks those that may not stay."""
         served = self._served[endpoint_id]
         row = await self._database.ask(partial(find_state, endpoint_id=endpoint_id))
         if row is None or row.disabled or row.branch_id != served:
-            # Clients may have been let in elsewhere while we asked: `drop` ends them too, and
-            # they come back.
+            # Clients may have connected to another branch during the query. `drop` ends them too,
+            # and they connect again.
             self._served.pop(endpoint_id, None)
             self._held_to.pop(endpoint_id, None)
             log.info("connections dropped", extra={"endpoint": endpoint_id})
             clients.drop(endpoint_id)
             return
         if any(map(is_left_for, row.unfinished)):
-            # Before the compute stops: whoever stops it waits for them, as long as that is short.
+            # Before the compute stops: the worker waits a short time for its clients to be parked.
             clients.park(endpoint_id)
         rules = parse_rules(row.access, is_protected=row.protected)
         if rules != self._held_to.get(endpoint_id):

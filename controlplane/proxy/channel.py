@@ -1,8 +1,8 @@
-"""One connection's non-blocking socket, plain or TLS: awaited reads and writes while the connection
-starts up, and bare system calls for the relay afterwards.
+"""One connection's non-blocking socket, plain or TLS. Reads and writes are awaited while the
+connection starts up, and are bare system calls for the relay afterwards.
 
-asyncio's own streams and transports are left out on purpose: they cost a copy, a callback and,
-with TLS, a second event loop step for every message.
+asyncio's own streams and transports are not used on purpose: for every message they cost a copy, a
+callback and, with TLS, a second step of the event loop.
 """
 
 import asyncio
@@ -19,36 +19,36 @@ from controlplane.proxy.readiness import Readiness
 from controlplane.proxy.tls import ClientTlsSocket
 
 WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-# What one read of a plain socket takes at most, in bytes.
+# The most bytes that one read of a plain socket takes.
 _PLAIN_CHUNK = 65536
-# The same for TLS: a whole record, so that a read leaves nothing in the TLS layer, where no
-# readiness event would tell of it.
+# The same for TLS. It is a whole record, so that a read leaves nothing in the TLS layer: no
+# readiness event would report data there.
 _TLS_CHUNK = 16384
-# How much a client may send ahead while it waits for its compute.
+# How many bytes a client may send ahead while it waits for its compute.
 _READ_AHEAD = 16384
-# How much more is read, and thrown away, from a client that has been refused.
+# How many more bytes are read from a client that has been refused, and discarded.
 _DRAIN = 262144
 
 
 class Framing(Protocol):
-    """What wraps every byte that passes, as a WebSocket's frames do. Both calls are as a
-    Channel's own, and make use of those that it had before."""
+    """A layer around every byte that passes, such as a WebSocket's frames. `receive` and `send`
+    behave like a Channel's own, and use the ones that the Channel had before."""
 
     def receive(self, size: int) -> bytes: ...
     def send(self, data: bytes | memoryview) -> int: ...
 
     def take_ahead(self) -> bytes:
-        """What has been received and was not asked for."""
+        """Returns what has been received and not been asked for."""
         ...
 
     def end(self) -> None:
-        """Says that nothing more will come, as far as that can be said at once."""
+        """Tells the peer that nothing more will come, as far as that can be sent at once."""
         ...
 
 
 class Channel:
-    """Owns its socket. `receive` and `send` are one attempt each: they may raise one of
-    WOULD_BLOCK, or another OSError where the connection broke; `receive` gives b"" at the end."""
+    """Owns its socket. `receive` and `send` make one attempt each. They may raise one of
+    WOULD_BLOCK, or another OSError if the connection broke. `receive` returns b"" at the end."""
 
     __slots__ = (
         "_ahead",
@@ -88,13 +88,14 @@ class Channel:
             self.send = partial(os.write, self.fileno)
 
     def put_on(self, framing: Framing) -> None:
-        """From now on all bytes go through it. To be called before anything is read ahead."""
+        """Passes all bytes through the framing from now on. Must be called before anything is read
+        ahead."""
         self._framing = framing
         self.receive, self.send = framing.receive, framing.send
 
     async def peek(self) -> bytes:
-        """The first byte, which `read` and `take_ahead` give again; of a plain connection it is
-        left in the kernel. Raises ConnectionLost at the end."""
+        """Returns the first byte, which `read` and `take_ahead` return again. On a plain connection
+        it is left in the kernel. Raises ConnectionLost at the end."""
         if self.tls is not None:
             self._ahead = self._ahead or await self.read_some()
             return self._ahead[:1]
@@ -111,8 +112,8 @@ class Channel:
             return byte
 
     async def read(self, size: int) -> bytes:
-        """Exactly `size` bytes, and never one more from the kernel: what follows may belong to
-        TLS or to the relay. Raises ConnectionLost where the connection ends before."""
+        """Returns exactly `size` bytes, and never takes more from the kernel: what follows may
+        belong to TLS or to the relay. Raises ConnectionLost if the connection ends before."""
         data, self._ahead = self._ahead[:size], self._ahead[size:]
         while len(data) < size:
             chunk = await self._receive(size - len(data))
@@ -122,20 +123,20 @@ class Channel:
         return data
 
     async def read_some(self) -> bytes:
-        """What there is, at least a byte. Raises ConnectionLost at the end."""
+        """Returns what has arrived, at least one byte. Raises ConnectionLost at the end."""
         chunk = await self._receive(self.chunk_size)
         if not chunk:
             raise ConnectionLost
         return chunk
 
     async def write(self, data: bytes) -> None:
-        """Raises ConnectionLost where the connection breaks."""
+        """Writes all of `data`. Raises ConnectionLost if the connection breaks."""
         rest = memoryview(data)
         while rest:
             try:
                 rest = rest[self.send(rest) :]
             except ssl.SSLWantReadError:
-                # The handshake is not over yet.
+                # The TLS handshake is not finished yet.
                 await self._readable()
             except WOULD_BLOCK:
                 await self._writable()
@@ -143,8 +144,8 @@ class Channel:
                 raise ConnectionLost from error
 
     async def start_tls(self, context: ssl.SSLContext) -> ssl.SSLSocket:
-        """Shakes hands as the server, with the context of a `tls.TlsIdentity`. Raises
-        ConnectionLost where that fails."""
+        """Performs the TLS handshake as the server, with the context of a `tls.TlsIdentity`. Raises
+        ConnectionLost if that fails."""
         tls = context.wrap_socket(self._socket, server_side=True, do_handshake_on_connect=False)
         self._adopt(tls)
         while True:
@@ -160,9 +161,12 @@ class Channel:
                 return tls
 
     def watch(self, lost: Callable[[], None]) -> None:
-        """Calls `lost` once when the peer goes, until `unwatch`; no reads meanwhile. What the peer
-        sends is kept for `take_ahead`; past a limit it is left in the kernel, and the peer's going
-        is noticed only later."""
+        """Calls `lost` once when the peer disconnects, until `unwatch`. Nothing else may read in
+        that time.
+
+        What the peer sends is kept for `take_ahead`. Beyond a limit the rest is left in the kernel,
+        and a disconnect is noticed only later.
+        """
         self._readiness.add_reader(self.fileno, partial(self._read_ahead, lost))
 
     def unwatch(self) -> None:
@@ -182,7 +186,7 @@ class Channel:
             lost()
 
     def take_ahead(self) -> bytes:
-        """What has been read already and not been asked for."""
+        """Returns what has been read already and not been asked for."""
         ahead, self._ahead = self._ahead, b""
         if self._framing is not None:
             return ahead + self._framing.take_ahead()
@@ -191,20 +195,21 @@ class Channel:
         return ahead
 
     async def look_ahead(self) -> bytes:
-        """What `take_ahead` will give, once there is something. Raises ConnectionLost at the
-        end."""
+        """Waits until there is something to read. Returns what `take_ahead` will return. Raises
+        ConnectionLost at the end."""
         self._ahead = self.take_ahead()
         if not self._ahead:
             await self.read_ahead()
         return self._ahead
 
     async def read_ahead(self) -> None:
-        """Waits for more of it. Raises ConnectionLost at the end."""
+        """Waits for more bytes, and keeps them for `take_ahead`. Raises ConnectionLost at the
+        end."""
         self._ahead += await self.read_some()
 
     async def finish(self, last_words: bytes, *, patience: float) -> None:
-        """Sends `last_words` and closes, waiting up to `patience` seconds for the peer to close
-        first: unread input would make the kernel reset the connection and lose them."""
+        """Sends `last_words` and closes. Waits up to `patience` seconds for the peer to close
+        first, because unread input would make the kernel reset the connection and lose them."""
         with contextlib.suppress(ConnectionLost, TimeoutError, ValueError):
             async with asyncio.timeout(patience):
                 await self.write(last_words)
@@ -220,13 +225,13 @@ class Channel:
             self._framing.end()
         with contextlib.suppress(OSError, ValueError):
             if self.tls is not None:
-                # Sends close_notify, then complains that the peer has not sent its own yet.
+                # Sends close_notify, then raises because the peer has not sent its own yet.
                 self.tls.unwrap()
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """May be called twice. Nothing may be registered with the event loop any more."""
+        """Closes the socket. May be called twice. No callback may be registered for it any more."""
         self.receive = self.send = _refuse
         if self._socket.fileno() >= 0:
             self._readiness.forget(self.fileno)

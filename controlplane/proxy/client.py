@@ -1,4 +1,5 @@
-"""What the proxy's ways to a compute know of the connection that they serve: `session.Session`."""
+"""The interface of a client's connection (`session.Session`) for the modules that lead it to a
+compute."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
@@ -15,7 +16,7 @@ Relay = TypeVar("Relay", contravariant=True)
 
 
 class Reaching(Protocol):
-    """It is let into a compute, or will be."""
+    """A client that has been admitted to a compute, or will be."""
 
     @property
     def channel(self) -> Channel: ...
@@ -34,12 +35,12 @@ class Reaching(Protocol):
 
 
 class Client(Reaching, Protocol[Relay]):
-    """It speaks Postgres's protocol, which a relay of this kind passes on."""
+    """A client that speaks the Postgres protocol, relayed by a relay of this kind."""
 
     def join(self, connection: ComputeConnection, relay: Relay) -> None:
-        """It is joined to this."""
+        """Records that the client is joined to this connection by this relay."""
         ...
 
     def part(self) -> None:
-        """It is joined to nothing; it may be joined again."""
+        """Records that the client is joined to no compute. It may be joined again."""
         ...

@@ -1,5 +1,5 @@
-"""The proxy as a client of a compute: connects to its unix socket, sends the start-up message of a
-client that has shown its password, and reads the greeting."""
+"""The proxy as a client of a compute. It connects to the compute's unix socket, sends the start-up
+message of a client that has authenticated, and reads the greeting."""
 
 import asyncio
 import socket
@@ -19,29 +19,29 @@ from controlplane.proxy.readiness import Readiness
 
 _LONGEST_GREETING = 65536
 _AUTHENTICATION_OK = b"\0\0\0\0"
-# A full listen queue on a unix socket refuses at once, and empties as fast as Postgres forks.
+# A unix socket whose listen queue is full refuses at once. Postgres empties it as fast as it forks.
 _QUEUE_PAUSE_SECONDS = 0.01
-# What a compute says while it starts or stops: wake it, and try again.
+# SQLSTATEs of a compute that is starting or stopping: the proxy wakes it and tries again.
 PASSING_STATES = {ComputeUnreachable.sqlstate, AdministratorShutdown.sqlstate, "57P02"}
 
-# What PgBouncer says of everything, a client's mistakes as well as a compute that has died.
+# The SQLSTATE of every PgBouncer error, for a client's mistake as well as for a dead compute.
 POOLERS_STATE = "08P01"
 
 
 class ComputeGone(Exception):
-    """Nothing answers at the address, or what answers is just starting or stopping."""
+    """Nothing answers at the address, or the compute there is starting or stopping."""
 
     def __init__(self, reason: str, *, packet: bytes | None = None, final: bool = False) -> None:
         super().__init__(reason)
-        # The compute's own ErrorResponse, for a client that cannot wait longer.
+        # The compute's own ErrorResponse, for a client that cannot wait any longer.
         self.packet = packet
-        # Whether the same compute, if it is found to run, will say the same again.
+        # True if the same compute, if it turns out to run, will refuse again in the same way.
         self.final = final
 
 
 @dataclass(frozen=True, slots=True)
 class CancelKey:
-    """What ends a running query of one connection, asked for on another one."""
+    """A key that cancels the running query of one connection; it is sent on another connection."""
 
     pid: int
     secret: bytes
@@ -52,8 +52,8 @@ class ComputeConnection:
     channel: Channel
     address: ComputeAddress
     cancel_key: CancelKey
-    # What the compute said from AuthenticationOk to ReadyForQuery, in the parts before and after
-    # its BackendKeyData, which a client gets the proxy's own in place of.
+    # The compute's messages from AuthenticationOk to ReadyForQuery, before and after its
+    # BackendKeyData. A client gets the proxy's own BackendKeyData in place of that.
     greeting_before_key: bytes
     greeting_after_key: bytes
 
@@ -70,8 +70,8 @@ async def connect(
 ) -> ComputeConnection:
     """Starts a session with these start-up parameters.
 
-    Raises ComputeGone where waking it may help, ComputeRefused with the compute's own error where
-    it turned the session away, ComputeUnreachable where it speaks otherwise than expected.
+    Raises ComputeGone if waking the compute may help, ComputeRefused with the compute's own error
+    if it refused the session, ComputeUnreachable if its answer violates the protocol.
     """
     channel = await _open(address, readiness)
     try:
@@ -89,7 +89,8 @@ async def connect(
 
 
 async def cancel(address: ComputeAddress, key: CancelKey, *, readiness: Readiness) -> None:
-    """Asks the compute to cancel what runs under the key, and waits until it has been heard."""
+    """Asks the compute to cancel the query that runs under the key, and waits until the compute has
+    received that. Does nothing if the compute is gone."""
     try:
         channel = await _open(address, readiness)
     except ComputeGone:
@@ -116,7 +117,7 @@ async def _open(address: ComputeAddress, readiness: Readiness) -> Channel:
                 raise ComputeGone(f"{address.socket}: {error.strerror}") from error
             else:
                 break
-        # Before anything is said: what is listened to here must be this endpoint's.
+        # Before anything is sent: the socket's server must belong to this endpoint.
         if not is_served_by(connection, address.socket.parent):
             raise ComputeGone(f"{address.socket} leads elsewhere")
         return Channel(connection, readiness)
@@ -126,7 +127,8 @@ async def _open(address: ComputeAddress, readiness: Readiness) -> Channel:
 
 
 async def _read_greeting(channel: Channel, address: ComputeAddress) -> ComputeConnection:
-    """To its end: who has not heard it all, as the compute was stopped, can be led to the next."""
+    """Reads the whole greeting. A client that has not received all of it, because the compute was
+    stopped, can still be led to another compute."""
     greeting = b""
     while len(greeting) < _LONGEST_GREETING:
         greeting += await channel.read_some()
@@ -140,7 +142,7 @@ async def _read_greeting(channel: Channel, address: ComputeAddress) -> ComputeCo
             elif kind == b"E":
                 _raise_refusal(messages.message(kind, payload), payload)
             elif kind == b"R" and payload != _AUTHENTICATION_OK:
-                # The compute must trust its socket, which only the proxy can reach.
+                # The compute must trust its socket, because only the platform can reach that.
                 raise messages.MalformedMessage("the compute asks for a password")
     raise messages.MalformedMessage("the compute does not come to an end of its greeting")
 

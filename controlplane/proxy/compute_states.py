@@ -1,5 +1,5 @@
-"""Whether an endpoint's compute can be used now, or will be: what its row and its unfinished
-operations mean to a client."""
+"""Whether an endpoint's compute can be used now, or will be: the meaning of the endpoint's row and
+its unfinished operations for a client."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ from controlplane.proxy.memory import Memory
 class ComputeState:
     branch_id: str
     disabled: bool
-    # Tells one run of the compute from the next; None while it cannot be used.
+    # Identifies one run of the compute; None while the compute cannot be used.
     run: str | None
-    # Whether what is unfinished leads to an active endpoint. Where it does not, and `run` is
-    # None, nothing will change before somebody asks for a start.
+    # True if the unfinished operations lead to an active endpoint. If they do not, and `run` is
+    # None, nothing will change until somebody asks for a start.
     is_coming: bool
 
 
@@ -30,7 +30,8 @@ class ComputeStates:
         self.memory: Memory[ComputeState] = Memory(is_silent=lambda: database.is_silent)
 
     async def find(self, endpoint_id: str) -> ComputeState:
-        """Raises WakeFailed where there is no such endpoint, ControlPlaneSilent."""
+        """Returns the endpoint's state, from memory if it is known. Raises WakeFailed if there is
+        no such endpoint, ControlPlaneSilent."""
         return await self.memory.read(
             endpoint_id,
             "",
@@ -39,7 +40,7 @@ class ComputeStates:
         )
 
     async def look(self, endpoint_id: str) -> ComputeState:
-        """As `find`, but never what was known before."""
+        """As `find`, but always asks the database."""
         self.memory.forget(endpoint_id)
         return await self.find(endpoint_id)
 
@@ -62,15 +63,15 @@ def _state_of(row: StateRow) -> ComputeState:
 
 
 def is_left_for(operation: UnfinishedOperation) -> bool:
-    """Whether a compute that runs is of no use to a client: it is about to be suspended, to be
-    restarted for new settings or to come up elsewhere."""
+    """True if a running compute is of no use to a client, because it is about to be suspended, to
+    be restarted for new settings or to start elsewhere."""
     details = details_of(operation.action, operation.details)
     return ACTIONS[Action(operation.action)].keeps_clients_out(details)
 
 
 def _state_after(unfinished: Sequence[UnfinishedOperation]) -> str | None:
-    """The endpoint's state once all of them, oldest first, are done; None where they keep it.
-    What is being cancelled leads nowhere."""
+    """Returns the endpoint's state once all of the operations, oldest first, are done. None if they
+    do not change it. An operation that is being cancelled is ignored."""
     states = [
         ACTIONS[Action(one.action)].endpoint_after for one in unfinished if one.status in HOPEFUL
     ]

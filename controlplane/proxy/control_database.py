@@ -1,5 +1,5 @@
-"""The control plane's database as the proxy asks it: never waited for longer than a bound, however
-the server hangs. Used by the parts of `database_directory`."""
+"""The proxy's access to the metadata database. No call waits longer than a bound, however the
+server hangs. Used by the parts of `database_directory`."""
 
 import asyncio
 import contextlib
@@ -19,18 +19,19 @@ log = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
 Connection = psycopg.AsyncConnection[Any]
 
-# From the question to the answer, a new connection included; in seconds.
+# Seconds from the question to the answer, including a new connection.
 ANSWER_WITHIN = 3.0
-# How much later whoever waits goes on where hanging up has not helped.
+# Extra seconds before the caller goes on, in case shutting down the socket has had no effect.
 _GRACE = 0.2
-# How often it is asked anew where we were the ones that did not answer.
+# How many times a question is asked again if this process itself stood still.
 _MOST_STANDSTILLS = 3
-_CONNECT_WITHIN = 2  # seconds; libpq takes no less
+_CONNECT_WITHIN = 2  # seconds; libpq's minimum
 _MOST_CONNECTIONS = 8
 
 
 class ControlDatabase:
-    """Must be used within one event loop. `is_silent` says whether it failed us last time."""
+    """Must be used within one event loop. `is_silent` is True if the database failed to answer the
+    last time."""
 
     def __init__(self, conninfo: str) -> None:
         self._conninfo = conninfo
@@ -40,10 +41,12 @@ class ControlDatabase:
         self.is_silent = False
 
     async def ask(self, question: Callable[[Connection], Awaitable[Answer]]) -> Answer:
-        """What `question` returns; it may be called again, so it must do no harm if it is.
+        """Returns what `question` returns. `question` may be called again, so it must be
+        idempotent.
 
-        Whoever is cancelled here leaves the question to its end, bounded as it is: to cancel a
-        query takes another connection, and longer than the query. Raises ControlPlaneSilent.
+        If the caller is cancelled, the question still runs to its end, which its bound limits.
+        Cancelling a query takes another connection, and longer than the query itself. Raises
+        ControlPlaneSilent.
         """
         for _ in range(_MOST_STANDSTILLS):
             with Standstill() as standstill:
@@ -71,7 +74,7 @@ class ControlDatabase:
         return answer
 
     async def connect(self, *, deadline: float | None = None) -> Connection:
-        """A connection of the caller's own. Raises TimeoutError, psycopg.Error."""
+        """Opens a connection for the caller alone. Raises TimeoutError, psycopg.Error."""
         if deadline is None:
             deadline = asyncio.get_running_loop().time() + ANSWER_WITHIN
         try:
@@ -86,7 +89,7 @@ class ControlDatabase:
         return connection
 
     async def close(self) -> None:
-        """Nothing may be asked any more; waits for what is being asked."""
+        """Waits for the questions under way. The caller must not ask any more."""
         await asyncio.gather(*self._asking, return_exceptions=True)
         await self._close_idle()
 
@@ -99,8 +102,8 @@ class ControlDatabase:
             try:
                 return await self._put(question, deadline)
             except psycopg.OperationalError:
-                # The server may have been restarted: then no connection is of use that was
-                # made before. Where it hangs instead, the deadline has passed by now.
+                # The server may have been restarted, which breaks every older connection. If it
+                # hangs instead, the deadline has passed by now.
                 if asyncio.get_running_loop().time() >= deadline:
                     raise
                 await self._close_idle()
@@ -127,16 +130,16 @@ class ControlDatabase:
     def _settle(self, asking: "asyncio.Task[object]") -> None:
         self._asking.discard(asking)
         if not asking.cancelled():
-            asking.exception()  # nobody may be left who asks how it ended
+            asking.exception()  # marks it as retrieved: every caller may have been cancelled
 
 
 async def bounded(
     connection: Connection, answer: Awaitable[Answer], *, deadline: float | None = None
 ) -> Answer:
-    """The connection's answer. Past the deadline its socket is shut down, as if the server had
-    ended it: psycopg, when merely cancelled, goes on to wait for the server.
+    """Returns the connection's answer. At the deadline the connection's socket is shut down, as if
+    the server had closed it: psycopg, when only cancelled, would go on waiting for the server.
 
-    Raises psycopg.OperationalError, or TimeoutError where even that goes unnoticed.
+    Raises psycopg.OperationalError, or TimeoutError if psycopg does not notice the shutdown.
     """
     loop = asyncio.get_running_loop()
     if deadline is None:

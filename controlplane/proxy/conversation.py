@@ -1,8 +1,8 @@
-"""Follows what a pooled client and its pooler say to each other, as far as is needed to know when
-nothing of the client's is left on the pooler's side: then that may go, and another take its place.
+"""Follows the messages between a pooled client and its pooler, as far as is needed to know when
+nothing of the client is left in the pooler. Then the pooler may stop, and another replace it.
 
-Both sides are strangers. What does not add up, or would take too much memory to follow, makes
-the client one that ends with its pooler, as it would without this.
+Both sides are untrusted. If the messages are inconsistent, or following them would take too much
+memory, the client ends with its pooler, as it would without this module.
 """
 
 import re
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 from controlplane.proxy.message_stream import Message, MessageStream
 
-# What a client may have sent, in bytes, to be sent again where nobody began on it.
+# The most bytes of a client that are kept to be sent again if no backend began to execute them.
 _MOST_AGAIN = 65536
-# Of a client's prepared statements: their number, and their bytes in all.
+# The most prepared statements of a client, and their total bytes.
 _MOST_STATEMENTS = 1000
 _MOST_PREPARED = 131_072
-# Requests that await their answers.
+# The most requests that await their answers.
 _MOST_AWAITED = 8192
 _MOST_PARAMETERS = 64
 _LONGEST_PARAMETER = 1024
@@ -26,9 +26,9 @@ _LONGEST_ERROR = 16_384
 _BIND, _CLOSE, _DESCRIBE, _EXECUTE, _FUNCTION = b"BCDEF"
 _FLUSH, _PARSE, _QUERY, _SYNC, _TERMINATE = b"HPQSX"
 _COPY_DONE, _COPY_FAIL = b"cf"
-# Those that are answered by a ReadyForQuery.
+# The messages that are answered by a ReadyForQuery.
 _ENDS_A_GROUP = (_QUERY, _SYNC, _FUNCTION)
-# Those that have Postgres do something that may last.
+# The messages that make Postgres do something that may last.
 _ACTS = (_QUERY, _EXECUTE, _FUNCTION)
 _SENT = {
     **dict.fromkeys(b"BDEFHQSXcf", 0),
@@ -48,19 +48,19 @@ _ANSWERED = {
     _PARSE_COMPLETE: 0,
     _READY: 1,
 }
-# As Postgres says it in any language, and as PgBouncer does.
+# In Postgres's errors, in any language, and in PgBouncer's.
 _FATAL = re.compile(rb"SFATAL\0|(?s:.*)\0V(?:FATAL|PANIC)\0")
 _OUTSIDE_TRANSACTIONS = b"I"
 
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """A Parse or Close that is not answered yet."""
+    """A Parse or Close message that has not been answered yet."""
 
-    # Of the groups that end in a ReadyForQuery, which.
+    # The number of its group of messages, which a ReadyForQuery ends.
     group: int
     kind: int
-    # b"" for the unnamed statement, and where a portal is closed.
+    # b"" for the unnamed statement, and for a portal.
     name: bytes
     payload: bytes = b""
 
@@ -70,20 +70,20 @@ class _Pending:
 
 
 class Conversation:
-    """`begin` with each of the poolers that the client comes to."""
+    """The state of one client; `begin` is called for each pooler that the client comes to."""
 
     def __init__(self) -> None:
-        # By name: the payloads of their Parse messages.
+        # The payloads of the Parse messages, by statement name.
         self.statements: dict[bytes, bytes] = {}
-        # As the pooler has told them to the client.
+        # The values that the pooler has reported to the client.
         self.parameters: dict[bytes, bytes] = {}
-        # How often a pooler gave up on what `remains` since the client was last idle.
+        # How many times a pooler gave up on the unanswered bytes since the client was last idle.
         self.given_up = 0
         self._is_lost = False
         self.begin()
 
     def begin(self) -> None:
-        """Nothing has been sent to this pooler, and it has greeted."""
+        """Begins with a pooler that has greeted the client and has been sent nothing."""
         self._sent = MessageStream(_SENT)
         self._answered = MessageStream(_ANSWERED)
         self._awaited: deque[int] = deque()
@@ -95,31 +95,31 @@ class Conversation:
         self._rest()
 
     def _rest(self) -> None:
-        """The client is between transactions: nothing is sent, nothing awaited."""
+        """The client is between transactions: nothing is unanswered."""
         self._unanswered: bytearray | None = bytearray()
         self._acts = self.asks = self._is_group_open = False
 
     @property
     def unanswered(self) -> bytes | None:
-        """What was sent since the client was idle, if nothing came back; None where something
-        did, or where that is not known."""
+        """The bytes that the client has sent since it was idle, if nothing was answered. None if
+        something was, or if that is not known."""
         if self._unanswered is None or self._is_lost or self.has_left or self.was_told_fatal:
             return None
         return bytes(self._unanswered)
 
     @property
     def remains(self) -> bytes | None:
-        """What another pooler is to be sent for the client to go on there as if nothing had been;
-        None where it cannot: Postgres may have begun on something."""
+        """The bytes to send to another pooler so that the client can go on there as if nothing had
+        happened. None if it cannot: Postgres may have begun to execute something."""
         return None if self._acts else self.unanswered
 
     @property
     def can_be_told(self) -> bool:
-        """Whether the client takes what is sent now for a message of its own."""
+        """True if the bytes that the client is sent next begin a message."""
         return self._answered.is_between
 
     def sent(self, data: bytes) -> None:
-        """The client sends this to the pooler. Raises MalformedMessage."""
+        """Notes bytes that the client sends to the pooler. Raises MalformedMessage."""
         if self._unanswered is not None:
             if len(self._unanswered) + len(data) <= _MOST_AGAIN:
                 self._unanswered += data
@@ -147,7 +147,7 @@ class Conversation:
         self._acts |= kind in _ACTS
         self.asks = True
         if kind == _SYNC and self._is_copying:
-            return  # Postgres ignores it there
+            return  # Postgres ignores a Sync during COPY
         self._is_group_open = False
         self._group += 1
         self._awaited.append(kind)
@@ -157,7 +157,7 @@ class Conversation:
     def _await(self, message: Message) -> None:
         kind, payload = message.kind, message.payload
         if kind == _CLOSE:
-            # Portals are closed likewise, by a P.
+            # A Close of a portal is answered in the same way; its payload starts with P.
             name = payload[1:].partition(b"\0")[0] if payload.startswith(b"S") else b""
             payload = b""
         else:
@@ -175,7 +175,7 @@ class Conversation:
             self._lose_track()
 
     def answered(self, data: bytes) -> None:
-        """The pooler sends this to the client. Raises MalformedMessage."""
+        """Notes bytes that the pooler sends to the client. Raises MalformedMessage."""
         if self._unanswered:
             self._unanswered = None
         for message in self._answered.feed(data):
@@ -208,7 +208,7 @@ class Conversation:
         self._awaited.popleft()
         self._answered_groups += 1
         while self._pending and self._pending[0].group < self._answered_groups:
-            # An error before them had Postgres skip them.
+            # An error before them made Postgres skip them.
             self._prepared -= self._pending.popleft().size
         is_over = not self._awaited and not self._is_group_open and self._sent.is_between
         if status == _OUTSIDE_TRANSACTIONS and is_over:
@@ -218,7 +218,8 @@ class Conversation:
     def _copy_in(self) -> None:
         self._is_copying = True
         if self._awaited and self._awaited[0] == _SYNC:
-            # Sent before the client knew, and ignored: its group goes on to the next one.
+            # The client sent this Sync before it knew of the COPY, and Postgres ignores it. Its
+            # group continues up to the next one.
             self._awaited.popleft()
             self._answered_groups += 1
 
@@ -235,12 +236,12 @@ class Conversation:
             self.statements[done.name] = done.payload
 
     def forget(self, names: Collection[bytes]) -> None:
-        """These prepared statements are no more."""
+        """Removes these prepared statements, which no longer exist."""
         for name in names:
             self._prepared -= len(self.statements.pop(name, b""))
 
     def _lose_track(self) -> None:
-        """The client ends with its pooler, and nothing of it is kept."""
+        """Gives up following. The client ends with its pooler, and nothing of it is kept."""
         self._is_lost = True
         self._unanswered = None
         self._awaited.clear()
@@ -249,7 +250,7 @@ class Conversation:
         self._prepared = 0
 
     def take_in(self, status: bytes) -> bool:
-        """A ParameterStatus' payload; whether it says anything new."""
+        """Notes a ParameterStatus' payload. Returns True if the value is new."""
         name, _, value = status.rstrip(b"\0").partition(b"\0")
         if not name or self.parameters.get(name) == value:
             return False

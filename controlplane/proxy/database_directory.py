@@ -1,4 +1,4 @@
-"""The directory of a real region, which reads the control plane's rows and has computes started."""
+"""The directory of a real region. It reads the metadata and has computes started."""
 
 import asyncio
 import contextlib
@@ -22,12 +22,12 @@ from controlplane.proxy.traffic import Tally, Traffic
 from controlplane.proxy.traffic_reports import TrafficReports
 from controlplane.proxy.wakes import Wakes
 
-# Seconds for the last refusals to be written once the proxy is to end.
+# Seconds that writing the last refusals may take when the proxy exits.
 _LAST_WRITE_WITHIN = 2.0
 
 
 class DatabaseDirectory:
-    """See `directory.Directory`. `run` must go on beside for as long as it is used."""
+    """See `directory.Directory`. `run` must be running for as long as the directory is used."""
 
     def __init__(self, conninfo: str, region: str) -> None:
         self._database = ControlDatabase(conninfo)
@@ -45,7 +45,10 @@ class DatabaseDirectory:
         self._calls = ServiceCalls()
 
     async def run(self, clients: Clients) -> None:
-        """Hear of changes, and report, until cancelled; ends those of the clients that must go."""
+        """Listens for changes and sends reports until cancelled.
+
+        Ends the connections among `clients` that a change no longer permits.
+        """
         self._clients = clients
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -66,12 +69,12 @@ class DatabaseDirectory:
             await self._database.close()
 
     def _park(self, endpoint_id: str) -> None:
-        """Its compute has died."""
+        """Parks the endpoint's clients: its compute has died."""
         if self._clients is not None:
             self._clients.park(endpoint_id)
 
     async def ready(self) -> None:
-        """Returns once the database has answered and its changes are heard."""
+        """Returns once the database has answered and its change notifications are received."""
         await self._changes.are_heard.wait()
 
     def counting(self, endpoint_id: str) -> AbstractContextManager[Tally]:
@@ -86,7 +89,7 @@ class DatabaseDirectory:
         if route is None:
             refusals.note(Refusal(kind, address=address))
             return
-        # A name that is no role's may be anything, a password too.
+        # A name that is not a role's may be anything, even a password, so it is not recorded.
         name = role if route.verifier else ""
         refusals.note(
             Refusal(kind, route.account_id, name, address=address, endpoint_id=route.endpoint_id)

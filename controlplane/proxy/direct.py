@@ -1,5 +1,5 @@
-"""A client of a compute itself, from its greeting to its end. Until its compute has answered for
-the first time it is a newcomer: where that one is stopped before, it is led to the next."""
+"""A client of a compute itself, without a pooler, from its greeting to its end. Until the compute
+has answered for the first time, a client whose compute is stopped is led to the next one."""
 
 from collections.abc import Callable
 from functools import partial
@@ -41,8 +41,8 @@ class DirectClient:
     async def _exchange(
         self, connection: ComputeConnection, to_client: bytes, again: bytes
     ) -> bytes | None:
-        """See `FirstExchange.done`. The compute is asked `again` first, then what the client
-        sends."""
+        """Relays until client and compute are no longer joined; see `FirstExchange.done`. The
+        compute is sent `again` first, then what the client sends."""
         with self._client.counting() as sent:
             exchange = FirstExchange(
                 self._client.channel,
@@ -74,7 +74,7 @@ class DirectClient:
 
 
 def _statuses(connection: ComputeConnection) -> list[bytes]:
-    """What the compute said of its settings."""
+    """Returns the ParameterStatus messages of the compute's greeting."""
     greeting = connection.greeting_before_key + connection.greeting_after_key
     return [
         messages.message(kind, greeting[start:end])

@@ -1,5 +1,5 @@
-"""What the proxy asks of the outside world: who may connect to an endpoint, and where its compute
-answers. The proxy knows nothing else of the control plane."""
+"""The proxy's interface to the control plane: who may connect to an endpoint, and at which address
+its compute answers. The proxy knows nothing else of the control plane."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -15,13 +15,14 @@ from controlplane.proxy.traffic import Tally
 
 @dataclass(frozen=True, slots=True)
 class RoleIdentity:
-    """Which role a session is of: of two with the same name, one may have followed the other."""
+    """Identifies a session's role, since a role may be replaced by another of the same name."""
 
-    # Its row; None where SQL has made the role, and the rows do not know it yet.
+    # The id of the role's row; None if SQL has created the role and the rows do not have it yet.
     row: int | None = None
-    # What its compute numbers it by; None where that was not asked.
+    # The role's OID in the compute; None if the compute was not asked.
     oid: int | None = None
-    # Sessions that were begun before this end.
+    # The row's `sessions_end_at` when the session started. The session ends once the row has a
+    # later one.
     sessions_end_at: datetime | None = None
 
 
@@ -30,33 +31,34 @@ class Route:
     """An endpoint as one role sees it."""
 
     endpoint_id: str
-    # Whose endpoint it is; its connections are counted.
+    # The account that owns the endpoint, and that its connections are counted for.
     account_id: int
-    # `SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>`; None where the role does not
-    # exist or may not log in.
+    # `SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>`; None if the role does not exist
+    # or may not log in.
     verifier: str | None
     identity: RoleIdentity = RoleIdentity()
-    # Whether the rows know all that the compute says of the role.
+    # True if the rows agree with what the compute's catalog says of the role.
     is_in_rows: bool = True
-    # The run of the compute that has confirmed it; None where only the rows were asked.
+    # The run of the compute that has confirmed the role; None if only the rows were asked.
     confirmed_by: str | None = None
     disabled: bool = False
-    # How many connections that account may have by its plan; None for as many as the proxy allows.
+    # How many connections the account's plan allows; None for as many as the proxy allows.
     account_connections: int | None = None
-    # The endpoint's plain host name leads to its pooler too (`pooler_enabled`).
+    # True if the endpoint's plain host name leads to its pooler too (`pooler_enabled`).
     always_pooled: bool = False
-    # From where clients may come; None for anywhere.
+    # The addresses that clients may connect from; None for any.
     rules: AccessRules | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ComputeAddress:
-    """Where a running compute, or the pooler beside it, answers without a password."""
+    """Where a running compute, or the pooler beside it, accepts sessions without a password."""
 
     socket: Path
-    # Tells one run of the compute from the next at the same path, as its start time does.
+    # Tells one run of the compute from the next at the same path; made from its start time.
     run: str = ""
-    # Of a pooler's address: PgBouncer's version, and the compute's life, which it may outlive.
+    # For a pooler's address: PgBouncer's version, and the life of the compute, which the pooler
+    # may outlive.
     pooler_version: tuple[int, int] | None = None
     life: Life | None = field(default=None, compare=False)
 
@@ -67,87 +69,88 @@ class Directory(Protocol):
     def note_refusal(
         self, route: Route | None, role: str, *, address: str, is_outside: bool = False
     ) -> None:
-        """A client from the address has shown a wrong password for the role, or named what does
-        not exist; or it may not come from there (`is_outside`)."""
+        """Notes that a client from the address has sent a wrong password for the role, or named an
+        endpoint or role that does not exist; or that its address is not allowed (`is_outside`)."""
         ...
 
     def counting(self, endpoint_id: str) -> AbstractContextManager[Tally]:
-        """Where to add what is sent to a client of the endpoint, in bytes, while it is connected to
-        the compute that `wake` has given it."""
+        """Gives the tally to which to add the number of bytes sent to a client of the endpoint,
+        while it is connected to the compute that `wake` returned."""
         ...
 
     async def route(self, endpoint_id: str, role: str) -> Route | None:
-        """None where no endpoint has this id. Called before the client has proved anything.
+        """Returns the route of the role to the endpoint; None if no endpoint has this id. Called
+        before the client has authenticated.
 
-        Raises WakeFailed where that cannot be known now.
+        Raises WakeFailed if the route cannot be known now.
         """
         ...
 
     def lookup_time(self) -> float:
-        """Seconds in which most names are looked up that `route` does not know yet."""
+        """Returns the seconds in which most lookups of names that `route` does not know yet end."""
         ...
 
     async def rules(self, endpoint_id: str, role: str) -> AccessRules | None:
-        """From where the endpoint's clients may come now; of those that a route was found for."""
+        """Returns the addresses that the endpoint's clients may connect from now, for an endpoint
+        that `route` has found. None for any address."""
         ...
 
     async def confirm(
         self, route: Route, role: str, address: ComputeAddress, *, pooled: bool
     ) -> RoleIdentity:
-        """Whose session may begin at the address, now that the client has shown the password of
-        `route`: SQL may have changed the role there since the rows were last brought to it.
+        """Confirms that a session may begin at the address. Returns the identity of its role.
 
-        Raises PasswordFailed where that password holds no more, LoginUnknown where the compute
-        does not say.
+        Called once the client has authenticated against `route`: SQL may have changed the role in
+        the compute since the rows were last synchronized with it. Raises PasswordFailed if that
+        password is no longer valid, LoginUnknown if that cannot be known now.
         """
         ...
 
     async def wake(
         self, endpoint_id: str, *, pooled: bool, refused: ComputeAddress | None = None
     ) -> ComputeAddress:
-        """The address of the endpoint's compute, once it answers.
+        """Wakes the endpoint's compute. Returns the compute's address, once it answers.
 
-        Called only for a client that has shown the right password, and at most once at a time for
-        an endpoint and kind of connection. May be cancelled when nobody waits any more. `refused`
-        is an address that did not answer although an earlier call gave it: the compute died.
+        Called only for a client that has authenticated, and at most once at a time for an endpoint
+        and kind of connection. May be cancelled when no client waits any more. `refused` is an
+        address that an earlier call returned and that did not answer: the compute may have died.
 
-        Raises DisabledEndpointRefused, QuotaUsedUp, or WakeFailed with a reason that the client
-        is to read.
+        Raises DisabledEndpointRefused, QuotaUsedUp, or WakeFailed with a reason for the client.
         """
         ...
 
 
 class Clients(Protocol):
-    """Those of the proxy, as the directory ends them."""
+    """The proxy's clients, with the calls by which the directory ends or parks them."""
 
     def drop(self, endpoint_id: str) -> int:
-        """End the endpoint's; returns how many."""
+        """Ends the endpoint's clients; returns how many."""
         ...
 
     def hold_to(self, endpoint_id: str, rules: AccessRules | None) -> int:
-        """End those of the endpoint's that come from where none may any more; returns how many."""
+        """Ends the endpoint's clients from addresses that are not allowed; returns how many."""
         ...
 
     def park(self, endpoint_id: str) -> None:
-        """Have the endpoint's pooled clients let go of its pooler, each as soon as it can."""
+        """Makes the endpoint's pooled clients let go of its pooler, each as soon as it can."""
         ...
 
     def of_endpoint(self, endpoint_id: str) -> "Sequence[Client]":
-        """Those that have shown a password."""
+        """Returns the endpoint's clients that have authenticated."""
         ...
 
 
 class Client(Protocol):
     role: str
     identity: RoleIdentity
-    # Whether nothing of it is in any compute, or on its way to one.
+    # True if nothing of the client is in any compute or on its way to one.
     is_parked: bool
 
     def confirm_again(self) -> bool:
-        """Have a client that is on its way to the compute be judged there anew, as its role is
-        another now; False where it is there already."""
+        """Makes a client that is on its way to the compute confirm its role there again, because
+        the role was replaced. Returns False if the client is not on its way."""
         ...
 
     def end_login(self, reason: str) -> None:
-        """End the connection, telling the client why if it can still be told."""
+        """Ends the connection, telling the client why if it can still be told."""
         ...

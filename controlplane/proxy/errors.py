@@ -1,5 +1,6 @@
-"""What can go wrong for a client, with the words and the SQLSTATE it gets. The texts are those
-that Neon's clients know (specification, section 10), so that what reads them reads ours too."""
+"""The errors that the proxy reports to clients, with their messages and SQLSTATEs. The messages are
+the ones that Neon's clients know (specification, section 10), so programs that parse those
+understand Perch's too."""
 
 from controlplane.proxy import messages
 
@@ -25,7 +26,7 @@ class ProtocolViolation(ProxyError):
 
 
 class ForwardingRefused(ProtocolViolation):
-    """A header of the PROXY protocol from an address that the operator has not named."""
+    """A PROXY protocol header came from an address that the operator has not named."""
 
     hint = "The proxy's operator names the load balancers in PERCH_PROXY_PROTOCOL_FROM."
 
@@ -95,7 +96,7 @@ class ForeignServerName(ProxyError):
 
 
 class HistoryNotKept(ProxyError):
-    """The client asks for a branch as it was at a moment in the past."""
+    """The client asked for a branch as it was at a moment in the past."""
 
     sqlstate = "0A000"
     hint = "Connect to the branch's endpoint; a snapshot keeps what a branch holds now."
@@ -108,7 +109,7 @@ class HistoryNotKept(ProxyError):
 
 
 class PasswordFailed(ProxyError):
-    """The one answer to a wrong password, an unknown role and an unknown endpoint."""
+    """The same answer to a wrong password, an unknown role and an unknown endpoint."""
 
     sqlstate = "28P01"
 
@@ -141,11 +142,12 @@ class PublicAddressRefused(ProxyError):
 
 
 class LoginUnknown(Exception):
-    """The compute does not say whether a role may log in, or has yet to be brought to it."""
+    """The compute did not answer whether a role may log in, or its catalog and the rows are not
+    synchronized yet."""
 
 
 class LoginEnded(ProxyError):
-    """What a session was begun by holds no more: its role, its login or its password."""
+    """The role, login right or password that a session was started with is no longer valid."""
 
     sqlstate = "57P01"
 
@@ -176,7 +178,7 @@ class ReplicationThroughPooler(ProxyError):
 
 
 class QuotaUsedUp(ProxyError):
-    """The project has used what its settings allow; `reason` says of what."""
+    """The project has used up a quota in its settings; the message says which."""
 
     sqlstate = "53400"
     hint = (
@@ -185,7 +187,7 @@ class QuotaUsedUp(ProxyError):
 
 
 class WakeFailed(ProxyError):
-    """The compute did not start; `reason` says why in words a user understands."""
+    """The compute did not start; `reason` tells the user why."""
 
     sqlstate = "57P03"
 
@@ -213,7 +215,7 @@ class ComputeUnreachable(ProxyError):
 
 
 class ComputeRefused(ProxyError):
-    """The compute itself turned the client away; its own packet is passed on."""
+    """The compute itself refused the client. The client gets the compute's own packet."""
 
     def __init__(self, packet: bytes) -> None:
         super().__init__("the compute refused the connection")

@@ -1,6 +1,6 @@
-"""Joins a newcomer and its compute until that has answered for the first time; from then on they
-are relayed unread. A compute that ends before has done nothing for the client, if it has not even
-read what the client asked: the next one can be asked in its place."""
+"""Joins a new client and its compute until the compute has answered for the first time. From then
+on a relay passes their bytes on. A compute that ends without having read what the client asked has
+done nothing for it, so the next compute can be asked instead."""
 
 import asyncio
 import contextlib
@@ -14,16 +14,16 @@ from controlplane.proxy.readiness import Readiness
 from controlplane.proxy.relay import Relay
 from controlplane.proxy.traffic import Tally
 
-# A longer question Postgres may read in parts, and answer some of it.
+# Postgres may read a longer request in parts, and answer some of it before it has read the rest.
 _MOST_KEPT = 8192
 _LONGEST_LAST_WORDS = 8192
 _ERROR = b"E"
 
 
 class FirstExchange:
-    """`done` is resolved when client and compute are joined no more: with None where the connection
-    has ended, and both channels are closed. Where the client may go on to another compute, its
-    channel is open, `parked` was called, and the result is what that one must be sent."""
+    """`done` is resolved when client and compute are no longer joined. The result is None if the
+    connection has ended; then both channels are closed. If the client may go on to another compute,
+    its channel is open, `parked` was called, and the result is what that compute must be sent."""
 
     def __init__(
         self,
@@ -44,13 +44,14 @@ class FirstExchange:
         # What the client has asked, and whether the compute's socket has taken it.
         self._asked = b""
         self._is_taken = False
-        # What may be all that the compute has to say, before it ends.
+        # What the compute has sent, as long as that may be an error before it ends.
         self._last_words = b""
-        # Once it has answered.
+        # Set once the compute has answered.
         self._relay: Relay | None = None
 
     def start(self, to_compute: bytes) -> None:
-        """The client has had the greeting, and sent this so far."""
+        """Begins to pass bytes on. The client has got the greeting and has sent `to_compute` so
+        far."""
         self._readiness.add_reader(self._compute.fileno, self._from_compute)
         self._readiness.add_reader(self._client.fileno, self._from_client)
         if to_compute:
@@ -84,7 +85,7 @@ class FirstExchange:
         if data:
             self._ask(data)
         elif self._asked:
-            # It says no more, and hears the answer: the relay meets the same end again.
+            # The client sends no more and waits for the answer. The relay meets the same end again.
             self._go_on()
         else:
             self.close()
@@ -99,7 +100,8 @@ class FirstExchange:
         except WOULD_BLOCK:
             taken = 0
         except OSError:
-            # It has ended, which it is about to say. What else the client sends stays where it is.
+            # The compute has ended, which its socket is about to report. Until then nothing more is
+            # read from the client.
             self._readiness.remove_reader(self._client.fileno)
             return
         self._is_taken = True
@@ -107,14 +109,14 @@ class FirstExchange:
             self._go_on(to_compute=data[taken:])
 
     def _from_compute(self) -> None:
-        # To the end of what there is: of a broken socket only one event tells.
+        # Reads until nothing is left, because epoll reports a broken socket only once.
         while not self._is_over:
             try:
                 data = self._compute.receive(self._compute.chunk_size)
             except WOULD_BLOCK:
                 return
             except OSError:
-                # The kernel says so of a socket that was closed before all was read from it.
+                # The kernel resets a connection whose peer closed it before reading everything.
                 self._compute_has_ended(has_read=False)
                 return
             if not data:
@@ -126,7 +128,7 @@ class FirstExchange:
 
     def _compute_has_ended(self, *, has_read: bool) -> None:
         if self._is_taken and has_read:
-            # It may have begun.
+            # The compute may have begun to execute the request.
             self._tell(self._last_words or AdministratorShutdown().packet())
             return
         self._stop()
@@ -135,7 +137,7 @@ class FirstExchange:
         self.done.set_result(self._asked)
 
     def _go_on(self, *, to_client: bytes = b"", to_compute: bytes = b"") -> None:
-        """As any client and compute from here on."""
+        """Hands client and compute over to a relay."""
         self._stop()
         self._relay = Relay(self._client, self._compute, readiness=self._readiness, sent=self._sent)
         self._relay.done.add_done_callback(lambda _: self.close())
@@ -144,7 +146,7 @@ class FirstExchange:
         )
 
     def _tell(self, last_words: bytes) -> None:
-        with contextlib.suppress(OSError):  # then the connection's end tells it
+        with contextlib.suppress(OSError):  # the client then notices that the connection ends
             self._sent.bytes += self._client.send(last_words)
         self._client.end_output()
         self.close()
@@ -156,7 +158,7 @@ class FirstExchange:
 
 
 def _may_be_last(answer: bytes) -> bool:
-    """Whether it is nothing but an error of a compute that stops, as far as it has come."""
+    """True if the answer so far is nothing but an error of a compute that stops."""
     if not answer.startswith(_ERROR) or len(answer) >= _LONGEST_LAST_WORDS:
         return False
     try:

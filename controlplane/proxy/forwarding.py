@@ -1,8 +1,10 @@
-"""Behind a load balancer: whose connection it passes on, as it says in front of the first byte by
-version 2 of the PROXY protocol (https://www.haproxy.org/download/2.9/doc/proxy-protocol.txt).
+"""Finds the client's address behind a load balancer, which sends it before the first byte of the
+connection by version 2 of the PROXY protocol
+(https://www.haproxy.org/download/2.9/doc/proxy-protocol.txt).
 
-Where the operator names load balancers, each connection of theirs must begin with such a header.
-One from anywhere else is refused, as anybody could claim to be anybody (`startup.packet_size`).
+If the operator names load balancers, each connection from them must begin with such a header. A
+header from any other address is refused, because anybody could claim any address by it
+(`startup.packet_size`).
 """
 
 import ipaddress
@@ -16,26 +18,26 @@ from controlplane.proxy.startup import PROXY_SIGNATURE
 
 Networks = Iterable[IPv4Network | IPv6Network]
 
-# The signature, the version with the command, the family with the transport, a length.
+# Signature, version with command, family with transport, length.
 _HEADER_SIZE = 16
 _VERSION = 2
-# Of the load balancer's own, as its health checks are.
+# LOCAL is a connection of the load balancer's own, such as a health check.
 _LOCAL, _FORWARDED = 0, 1
-# By family and transport: how long a client's address is, and both ends' with their ports.
+# By family and transport: the length of a client's address, and that of both addresses with ports.
 _TCP = {0x11: (4, 12), 0x21: (16, 36)}
 
 
 async def client_address(channel: Channel, peer: str, *, load_balancers: Networks) -> str:
-    """The address that the connection comes from: what the peer's header says where the peer is one
-    of the load balancers, else the peer's own. Reads up to the header's end, and no further.
+    """Returns the client's address: from the peer's header if the peer is a load balancer, else the
+    peer's own. Reads up to the header's end and no further.
 
-    Raises ProtocolViolation for a load balancer that says nothing, or nothing of an address;
+    Raises ProtocolViolation if a load balancer sends no header, or one without an address;
     ConnectionLost.
     """
     own = parse_address(peer)
     if not any(own in network for network in load_balancers):
         return peer
-    # One byte first: whoever sends no header may wait for an answer before it sends more.
+    # Only one byte at first: a peer that sends no header may wait for an answer to a few bytes.
     head = await channel.read(1)
     if PROXY_SIGNATURE.startswith(head):
         head += await channel.read(_HEADER_SIZE - 1)
@@ -49,8 +51,8 @@ async def client_address(channel: Channel, peer: str, *, load_balancers: Network
         return peer
     size, both_ends = _TCP.get(head[13], (0, 0))
     if command != _FORWARDED or not size or len(rest) < both_ends:
-        # The protocol lets us take the load balancer's address for the client's; but then its
-        # clients could do whatever the load balancer may.
+        # The protocol permits us to use the load balancer's address instead. But then its clients
+        # would have the load balancer's access.
         raise ProtocolViolation(
             f"the PROXY protocol's header from {peer} names no address of a TCP client"
         )

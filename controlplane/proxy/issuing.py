@@ -1,11 +1,12 @@
-"""Certificates of our own authority. The region's has a wildcard for the endpoints below it, and
-everybody is shown that. But no client of OpenSSL's rules takes a wildcard below a single label
-(`*.localhost`): in a region of such a name each endpoint's name gets its own, as clients ask.
+"""Issues certificates by Perch's own authority. The region's certificate has a wildcard for the
+endpoints below the region's host, and usually every client is shown that. But clients that follow
+OpenSSL's rules do not accept a wildcard below a single label (`*.localhost`). In a region with such
+a host, each endpoint's name gets a certificate of its own when a client asks for it.
 
-Such a certificate and what OpenSSL makes of it cost a millisecond and 25 kB, and anybody may ask
-for any name. So only names that an endpoint could have get one; of names under which nobody has
-shown a password yet few are kept, and only so many are made in a second. Who asks beyond that is
-shown the region's certificate, which does for all clients but those that verify the name.
+Such a certificate and its OpenSSL context cost a millisecond and 25 kB, and anybody may ask for any
+name. So only names that an endpoint could have get one. Few certificates are kept for names under
+which no client has authenticated yet, and their number in each second is limited. A client beyond
+the limit is shown the region's certificate, which suits all clients that do not verify the name.
 """
 
 import os
@@ -24,11 +25,11 @@ from controlplane.proxy.authority import CERTIFICATE_LIFETIME, Authority, privat
 from controlplane.proxy.tls import ClientTlsSocket, end_point_hash, server_context
 
 _ENDPOINT_LABEL = re.compile(r"ep-[a-z0-9]+(-[a-z0-9]+){1,4}")
-# Where clients of SQL over HTTP find the region.
+# The host names below the region's that clients of SQL over HTTP use.
 _HTTP_LABELS = ("api", "apiauth")
 _LOOPBACK = ["127.0.0.1", "::1"]
 _MOST_PROVEN, _MOST_UNPROVEN = 2_000, 250
-# New names in a second, and how many of them may come at once.
+# New names for each second, and how many may be issued at once.
 _PACE, _BURST = 50.0, 200.0
 _RENEW_AFTER = CERTIFICATE_LIFETIME * 2 / 3
 
@@ -41,7 +42,8 @@ class _Shown:
 
 
 class IssuingIdentity:
-    """See `tls.TlsIdentity`. Of one process; made before it is forked, all share one key."""
+    """See `tls.TlsIdentity`. Used by one process. If it is made before processes are forked, they
+    all share one key."""
 
     def __init__(
         self,
@@ -57,7 +59,7 @@ class IssuingIdentity:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._own_names = _own_names(region_host)
         self._region = self._issue(self._own_names)
-        # By name, the one used last at the end.
+        # By name, the last used at the end.
         self._proven: OrderedDict[str, _Shown] = OrderedDict()
         self._unproven: OrderedDict[str, _Shown] = OrderedDict()
         self._may_issue = _BURST
@@ -72,8 +74,8 @@ class IssuingIdentity:
         return self._authority.pem
 
     def note_proven(self, server_name: str | None) -> None:
-        """See `tls.TlsIdentity`: the name's certificate is kept longer than what strangers ask
-        for."""
+        """See `tls.TlsIdentity`. The name's certificate is kept longer than those of names under
+        which no client has authenticated."""
         name = _normal(server_name or "")
         if shown := self._unproven.pop(name, None):
             _keep(self._proven, name, shown, most=_MOST_PROVEN)
@@ -81,14 +83,14 @@ class IssuingIdentity:
     def _choose(
         self, socket: ssl.SSLSocket | ssl.SSLObject, name: str | None, _: ssl.SSLContext
     ) -> None:
-        """Called in the handshake, once what the client asks for is known."""
+        """Chooses the certificate. Called in the handshake, once the client's SNI is known."""
         if not isinstance(socket, ClientTlsSocket):
             return
         socket.server_name = name
         if name is not None:
             shown = self._of_name(_normal(name))
         else:
-            # Who comes by an address asks for no name.
+            # A client that connects to an address sends no name.
             shown = self._of_address(socket.getsockname()[0].partition("%")[0])
         socket.context, socket.channel_binding = shown.context, shown.channel_binding
 
@@ -121,7 +123,7 @@ class IssuingIdentity:
         return shown
 
     def _takes_turn(self) -> bool:
-        """Whether one more new name may be issued now."""
+        """Returns True if one more new name may get a certificate now, and counts it."""
         now = time.monotonic()
         gained = (now - self._counted_at) * _PACE
         self._may_issue = min(_BURST, self._may_issue + gained)
@@ -140,7 +142,7 @@ class IssuingIdentity:
 
 
 def _own_names(region_host: str) -> list[str]:
-    """What the region's certificate is for, beside the names of endpoints that have their own."""
+    """Returns the names that the region's certificate is valid for."""
     names = [region_host, f"*.{region_host}"]
     names += [f"{label}.{region_host}" for label in _HTTP_LABELS]
     if region_host == "localhost" or region_host.endswith(".localhost"):
@@ -160,7 +162,8 @@ def _keep(kept: OrderedDict[str, _Shown], name: str, shown: _Shown, *, most: int
 
 
 def _context_of(pem: bytes) -> ssl.SSLContext:
-    """Python takes certificates from files alone; this one is never on a disk."""
+    """Loads the key and certificate by a file in memory, because Python loads them only from
+    files. They are never written to a disk."""
     descriptor = os.memfd_create("certificate", os.MFD_CLOEXEC)
     try:
         os.write(descriptor, pem)

@@ -1,5 +1,5 @@
-"""How many connections there may be, in all and for each account, endpoint and role, so that
-nobody can use up the proxy for the others."""
+"""Limits on the number of connections: in all, and for each account, endpoint and role. They keep
+one user from taking up the whole proxy."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -16,24 +16,24 @@ class ConnectionLimits:
     per_role: int
 
     def of_account(self, allowed: int | None) -> int:
-        """What an account may have whose plan allows so many; None for any number."""
+        """Returns the limit of an account whose plan allows `allowed`; None for any number."""
         return self.per_account if allowed is None else min(self.per_account, allowed)
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Who a client has shown to be, by its password."""
+    """The identity that a client has proved by its password."""
 
     account_id: int
     endpoint_id: str
     role: str
-    # As `Route.account_connections`.
+    # See `Route.account_connections`.
     account_connections: int | None = None
 
 
 class ConnectionCounts:
-    """Counts clients that have shown their password; the others are bounded by themselves. `shared`
-    where other processes have some too."""
+    """Counts the clients that have authenticated. The others have a limit of their own
+    (`Newcomers`). `shared` is given if other processes serve clients too."""
 
     def __init__(self, limits: ConnectionLimits, shared: OwnCounts | None = None) -> None:
         self._limits = limits
@@ -41,9 +41,10 @@ class ConnectionCounts:
         self._shared = shared
 
     def add(self, admission: Admission) -> None:
-        """Raises TooManyConnections, naming the limit, and then counts nothing."""
+        """Counts the client. Raises TooManyConnections, which names the limit, and then does not
+        count it."""
         kinds = self._kinds(admission)
-        # Counted before it is looked at: of two processes that do so at once each sees the other.
+        # Count before comparing: of two processes that do so at once, each sees the other's.
         for key, _, _ in kinds:
             self._change(key, 1)
         for key, limit, whose in kinds:
@@ -64,7 +65,7 @@ class ConnectionCounts:
             self._shared.add(key, change)
 
     def _kinds(self, admission: Admission) -> list[tuple[tuple[object, ...], int, str]]:
-        """What is counted, up to how many, and whose limit that is in words."""
+        """Returns, for each kind of limit, the key to count, the limit, and its owner in words."""
         account, endpoint, role = admission.account_id, admission.endpoint_id, admission.role
         of_account = self._limits.of_account(admission.account_connections)
         return [

@@ -1,5 +1,5 @@
-"""Knows at once when a compute that pooled clients use has died: a pooler lives on without it, and
-takes in what nobody will answer."""
+"""Notices at once when a compute with pooled clients has died. Its pooler keeps running and accepts
+queries that no compute will answer."""
 
 import asyncio
 import os
@@ -10,7 +10,7 @@ from controlplane.compute import compute
 
 
 class Life:
-    """Of one run of a compute. `descriptor` is readable once that has ended."""
+    """One run of a compute. `descriptor` becomes readable once the run has ended."""
 
     def __init__(self, run: str, descriptor: int) -> None:
         self.run = run
@@ -20,7 +20,7 @@ class Life:
         self._has_ended = False
 
     def has_ended(self) -> bool:
-        """Costs a system call."""
+        """True if the run has ended. Makes a system call."""
         return self._has_ended or bool(self._poll.poll(0))
 
     def close(self) -> None:
@@ -29,16 +29,16 @@ class Life:
 
 
 class Lives:
-    """Must be used within one event loop. `ended` is called with the endpoint of each that has
-    ended."""
+    """Must be used within one event loop. `ended` is called with the id of each endpoint whose run
+    has ended."""
 
     def __init__(self, ended: Callable[[str], None]) -> None:
         self._ended = ended
         self._by_endpoint: dict[str, Life] = {}
 
     def of(self, endpoint_id: str, branch_id: str, run: str) -> Life | None:
-        """The life of the endpoint's compute, which runs on the branch; None where the kernel
-        tells of none, or it is over."""
+        """Returns the life of the endpoint's compute, which runs on the branch. None if the compute
+        does not run for this endpoint any more, or the kernel cannot report its end."""
         life = self._by_endpoint.get(endpoint_id)
         if life is not None and life.run == run:
             return life

@@ -1,5 +1,5 @@
-"""Whether a role may log in, and by which verifier: what its row says, and what SQL has done since
-in a compute that runs. A pure rule; `logins_in_computes` asks the computes."""
+"""Decides whether a role may log in, and by which verifier: from its row, and from what SQL has
+changed since in a running compute. Pure functions; `logins_in_computes` asks the computes."""
 
 from dataclasses import dataclass
 
@@ -11,25 +11,26 @@ from controlplane.models.reserved_names import is_reserved_role
 
 @dataclass(frozen=True, slots=True)
 class RoleLogin:
-    """A role as its compute's catalog has it."""
+    """A role in its compute's catalog."""
 
     oid: int
     can_login: bool
     has_expired: bool
-    # A verifier or whatever else SQL has set, or a placeholder; None for none.
+    # A verifier, any other text that SQL has set, or a placeholder; None for no password.
     password: str | None
 
 
 def verifier_by_row(row: RouteRow) -> str | None:
-    """None where the role may not log in, as far as the rows know."""
+    """Returns None if the role may not log in, as far as the rows say."""
     has_expired = row.valid_until is not None and row.valid_until <= clock.now()
     return None if row.no_login or has_expired else row.verifier or None
 
 
 def verifier_by_compute(row: RouteRow, login: RoleLogin | None) -> str | None:
-    """None where the role may not log in; `login` is None where the compute has no such role."""
+    """Returns None if the role may not log in. `login` is None if the compute has no such role."""
     if login is None or login.oid in row.doomed:
-        # Dropped by SQL; else it is yet to be made there, and the compute will speak for itself.
+        # If the row has an OID, SQL has dropped the role. Otherwise the role is yet to be created
+        # in the compute, which will then decide.
         return verifier_by_row(row) if row.compute_oid is None else None
     if not login.can_login:
         return None
@@ -43,10 +44,10 @@ def verifier_by_compute(row: RouteRow, login: RoleLogin | None) -> str | None:
 
 
 def is_in_rows(row: RouteRow, login: RoleLogin | None) -> bool:
-    """Whether the rows know all that the compute says of the role."""
+    """True if the rows agree with what the compute says of the role."""
     if login is None:
         return row.compute_oid is None
-    # A password of the API's, or what it deleted, an operation is about to bring there.
+    # An operation is about to apply the API's password, or the role's deletion, to the compute.
     if row.password_is_newer or login.oid in row.doomed:
         return True
     return (
@@ -57,7 +58,7 @@ def is_in_rows(row: RouteRow, login: RoleLogin | None) -> bool:
 
 
 def is_older(row: RouteRow, login: RoleLogin | None) -> bool:
-    """Whether the row was read before it got the password that the compute has given up."""
+    """True if the row was read before it got the password that a placeholder stands for now."""
     return (
         login is not None
         and is_placeholder(login.password)
@@ -67,5 +68,5 @@ def is_older(row: RouteRow, login: RoleLogin | None) -> bool:
 
 
 def is_reserved(role: str) -> bool:
-    """Whether no client can be this role, whatever a compute says of it."""
+    """True if no client can have this role, whatever a compute says of it."""
     return is_reserved_role(role) or len(role.encode()) > 63 or "\0" in role

@@ -1,8 +1,8 @@
-"""Asks running computes whether a role may log in there, and notices what SQL does to their
-catalogs: by one session of the platform's in each compute that clients come to.
+"""Asks running computes whether a role may log in, and notices what SQL changes in their catalogs.
+It keeps one session of the platform's in each compute that clients connect to.
 
-A compute is a stranger's and may hang: each question is bounded, one that goes unanswered has the
-next fail at once for a while, and none waits for another endpoint's.
+Computes are untrusted and may hang. So each question has a time limit, questions after an
+unanswered one fail at once for a while, and no question waits for another endpoint's.
 """
 
 import asyncio
@@ -33,15 +33,15 @@ KEPT_UNUSED = 15.0
 _SILENT_FOR = 1.0
 _ANSWER_WITHIN = 2.0
 _TAKEN_IN_WITHIN = 15.0
-# Between two times that strangers can cause.
+# Seconds between two synchronizations that unauthenticated clients can cause.
 _TAKEN_IN_AGAIN = 1.0
 
-# Bytes of an answer, which is one row. The event loop of all clients reads it.
+# The most bytes of an answer, which is one row. The event loop of all clients reads it.
 _LONGEST_ANSWER = 1 << 20
 
 
 class _Connection(psycopg.AsyncConnection[Any]):
-    """Takes no answer that is longer than that of a Postgres."""
+    """Accepts no answer that is longer than a genuine Postgres's."""
 
     @classmethod
     def _connect_gen(cls, conninfo: str = "") -> PQGenConn[Self]:
@@ -55,19 +55,19 @@ class _Connection(psycopg.AsyncConnection[Any]):
 
 
 class _Line:
-    """The session in one endpoint's compute."""
+    """The platform's session in one endpoint's compute."""
 
     def __init__(self, endpoint_id: str, branch_id: str, now: float) -> None:
         self.endpoint_id = endpoint_id
         self.branch_id = branch_id
         self.used_at = now
         self.silent_until = 0.0
-        # Of the catalog that the rows are known to agree with; None where that is to be asked.
+        # The mark of the catalog that the rows agree with; None if it has to be read.
         self.mark: str | None = None
         self._connection: _Connection | None = None
         self._lock = asyncio.Lock()
         self._asking: set[asyncio.Task[Any]] = set()
-        # Those that have not been put yet.
+        # Questions that have not been sent yet.
         self._queued: dict[tuple[object, ...], asyncio.Task[Any]] = {}
 
     async def ask(
@@ -78,11 +78,11 @@ class _Line:
         *,
         within: float,
     ) -> Any:
-        """The first row of its answer; None for no rows. Raises LoginUnknown.
+        """Returns the first row of the answer; None for no rows. Raises LoginUnknown.
 
-        Whoever asks the same before it is put shares its answer, which is as new to all of them.
-        Whoever is cancelled here leaves the question to its end: a stranger who hangs up must not
-        cost the next one a session.
+        Callers that ask the same before the question is sent share its answer, which is as recent
+        for all of them. If a caller is cancelled, the question still runs to its end, so that a
+        client that disconnects does not cost the next one a new session.
         """
         loop = asyncio.get_running_loop()
         if loop.time() < self.silent_until:
@@ -99,7 +99,7 @@ class _Line:
     def _settle(self, asking: "asyncio.Task[Any]") -> None:
         self._asking.discard(asking)
         if not asking.cancelled():
-            asking.exception()  # nobody may be left who asks how it ended
+            asking.exception()  # marks it as retrieved: every caller may have been cancelled
 
     async def _answer(
         self,
@@ -115,7 +115,7 @@ class _Line:
                 async with asyncio.timeout_at(deadline):
                     await self._lock.acquire()
             finally:
-                # From here on it may be older than what the next one asks about.
+                # From here on the answer may be too old for a caller that asks the same.
                 del self._queued[same]
             try:
                 return await self._put(statement, values, row_factory, deadline)
@@ -142,7 +142,7 @@ class _Line:
             return await cursor.fetchone()
         except BaseException as error:
             await self.close()
-            # The compute may have been restarted since the session was begun.
+            # The compute may have been restarted since the session was started.
             if is_new or not isinstance(error, psycopg.OperationalError):
                 raise
         if asyncio.get_running_loop().time() >= deadline:
@@ -182,8 +182,8 @@ class ComputeLogins:
     async def ask(
         self, endpoint_id: str, branch_id: str, role: str, *, within: float
     ) -> RoleLogin | None:
-        """The role as the endpoint's running compute has it; None for none. Raises LoginUnknown
-        where that does not answer within so many seconds."""
+        """Returns the role in the endpoint's running compute; None if it has no such role. Raises
+        LoginUnknown if the compute does not answer within so many seconds."""
         line = self._line(endpoint_id, branch_id)
         found: RoleLogin | None = await line.ask(
             LOGIN, (role,), class_row(RoleLogin), within=within
@@ -191,14 +191,14 @@ class ComputeLogins:
         return found
 
     def take_in_soon(self, endpoint_id: str) -> None:
-        """Have the rows brought to the compute's catalog, unless that was just done."""
+        """Starts to update the rows from the compute's catalog, unless that was just done."""
         now = asyncio.get_running_loop().time()
         if now - self._taken_in_at.get(endpoint_id, -_TAKEN_IN_AGAIN) >= _TAKEN_IN_AGAIN:
             self._take_in(endpoint_id)
 
     async def take_in(self, endpoint_id: str) -> bool:
-        """Bring the rows to the compute's catalog; False where that failed. One that is under way
-        may have read before the caller did, so it is waited for and followed by another."""
+        """Updates the rows from the compute's catalog. Returns False if that failed. An update that
+        is under way may have read the catalog too early, so it is awaited and another follows."""
         if under_way := self._taking_in.get(endpoint_id):
             await asyncio.shield(under_way)
         return await asyncio.shield(self._take_in(endpoint_id))
@@ -215,7 +215,7 @@ class ComputeLogins:
         try:
             await self._calls.call(take_in, endpoint_id, within=_TAKEN_IN_WITHIN)
         except Exception as error:
-            # The compute's fault, or the database's; it is tried again with the next look.
+            # An error of the compute or the database; the next look tries again.
             log.warning("catalog unread", extra={"endpoint": endpoint_id, "error": repr(error)})
             return False
         finally:
@@ -223,7 +223,7 @@ class ComputeLogins:
         return True
 
     async def run(self, clients: Clients) -> None:
-        """Look at the catalogs of computes with clients until cancelled."""
+        """Looks regularly at the catalogs of computes with clients, until cancelled."""
         looks: set[asyncio.Task[None]] = set()
         try:
             while True:
@@ -255,7 +255,7 @@ class ComputeLogins:
                 await self.take_in(line.endpoint_id)
                 line.mark = None
         except LoginUnknown:
-            pass  # a compute that is gone, or hangs: whoever comes next asks anew
+            pass  # the compute is gone or hangs; the next question finds out
         except Exception as error:
             fields = {"endpoint": line.endpoint_id, "error": repr(error)}
             log.info("catalog not looked at", extra=fields)

@@ -1,5 +1,5 @@
-"""What was read of endpoints, kept for as long as every change of them is heard: so connecting to
-an active endpoint asks the database nothing. `changes` tells what is heard."""
+"""Remembers rows read of endpoints for as long as every change of them is received. So connecting
+to an active endpoint asks the database nothing. `changes` reports what is received."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -11,23 +11,24 @@ from controlplane.proxy.errors import ControlPlaneSilent
 Thing = TypeVar("Thing")
 
 _MOST_LASTING = 50_000
-# Of names that nobody has: anybody may ask for any number of them.
+# For names that do not exist, of which anybody may ask for any number.
 _MOST_PASSING = 5_000
 _LONGEST_PASSING_NAME = 63
-# A database that answers nobody changes for nobody, so what was known goes on to be true. But
-# it may be us who are cut off, and nobody's password shall be good for ever: in seconds.
+# Seconds. If the database does not answer, nobody can change anything, so what was known stays
+# true. But it may be this host that is cut off, so a password must not stay valid for ever.
 _GOOD_IN_SILENCE = 300.0
 
 
 @dataclass(eq=False, slots=True)
 class _Reading:
-    """One that is under way. Its answer may be older than a change that was heard meanwhile."""
+    """A read that is under way. Its answer may be older than a change received since it began."""
 
     is_outdated: bool = False
 
 
 class _Shelf(Generic[Thing]):
-    """At most so many things; past that, those of the endpoint go that was put there first."""
+    """At most `most` things. Beyond that, those of the endpoint that was added first are
+    dropped."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -54,17 +55,18 @@ class _Shelf(Generic[Thing]):
 
 
 class Memory(Generic[Thing]):
-    """Things by endpoint and, within it, by name.
+    """Things by endpoint and, within an endpoint, by name.
 
-    While every change is heard, what is known is true. While none is heard, it may serve where
-    the database does not answer; the next `begin` drops it, as nobody knows what was missed.
+    While every change is received, the remembered things are true. While none is, they may still
+    serve if the database does not answer. The next `begin` drops them, because changes may have
+    been missed.
 
-    What does not last may be kept too, apart, so that it never takes the place of what does: for as
-    long as every change is heard, and no longer.
+    Things that do not last may be remembered too, for as long as every change is received. They are
+    kept apart, so that they never displace things that last.
     """
 
     def __init__(self, *, is_silent: Callable[[], bool], keeps_passing: bool = False) -> None:
-        """`is_silent` says whether the database failed to answer when last asked."""
+        """`is_silent` tells whether the database failed to answer the last time."""
         self._is_silent = is_silent
         self._known: _Shelf[Thing] = _Shelf(_MOST_LASTING)
         self._passing: _Shelf[Thing] | None = _Shelf(_MOST_PASSING) if keeps_passing else None
@@ -73,13 +75,13 @@ class Memory(Generic[Thing]):
         self._deaf_since = 0.0
 
     def begin(self) -> None:
-        """Every change is heard from now on."""
+        """Notes that every change is received from now on. Drops what lasted without that."""
         self._hears = True
         self._known.clear()
         self._outdate(*self._readings)
 
     def end(self) -> None:
-        """No change is heard from now on."""
+        """Notes that no change is received from now on."""
         if self._hears:
             self._deaf_since = asyncio.get_running_loop().time()
         self._hears = False
@@ -88,14 +90,14 @@ class Memory(Generic[Thing]):
         self._outdate(*self._readings)
 
     def forget(self, endpoint_id: str) -> None:
-        """The endpoint has changed."""
+        """Drops what is remembered of the endpoint, because it has changed."""
         self._known.drop(endpoint_id)
         if self._passing is not None:
             self._passing.drop(endpoint_id)
         self._outdate(endpoint_id)
 
     def knows(self, endpoint_id: str, name: str) -> bool:
-        """Whether `read` asks nobody."""
+        """True if `read` would not ask the database."""
         return self._hears and self._find(endpoint_id, name) is not None
 
     async def read(
@@ -106,9 +108,10 @@ class Memory(Generic[Thing]):
         *,
         lasts: Callable[[Thing], bool],
     ) -> Thing:
-        """What is known, else what `ask` gives, which is kept for good where it `lasts`.
+        """Returns the remembered thing, else what `ask` returns. That is remembered for good if
+        `lasts` is true of it.
 
-        Raises what `ask` raises, ControlPlaneSilent included.
+        Raises what `ask` raises, including ControlPlaneSilent.
         """
         known = self._find(endpoint_id, name)
         serves_silence = known is not None and self._is_good_in_silence()

@@ -1,5 +1,5 @@
-"""Cuts a connection's bytes into messages, however they arrive: only headers are read, payloads
-are jumped over, but for the few that are asked for."""
+"""Splits a connection's bytes into messages, in whatever pieces they arrive. Only headers are
+parsed. Payloads are skipped, except those of the few kinds that the caller asks for."""
 
 import struct
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from controlplane.proxy.messages import HEADER_SIZE, MalformedMessage
 
-# Postgres's own bound on a message's length field.
+# Postgres's own limit on a message's length field.
 LONGEST = 0x3FFF_FFFF + 4
 
 _HEADER = struct.Struct("!BI")
@@ -15,21 +15,21 @@ _HEADER = struct.Struct("!BI")
 
 class Message(NamedTuple):
     kind: int
-    # Its beginning alone, where it is longer than what was asked for.
+    # Only its beginning, if it is longer than the caller asked for.
     payload: bytes
     is_whole: bool
 
 
 class MessageStream:
-    """`wanted` has the kinds to be told of, each with how many bytes of its payload are kept."""
+    """`wanted` maps each kind of message to be returned to the number of payload bytes to keep."""
 
     __slots__ = ("_head", "_is_whole", "_kept", "_kind", "_rest", "_wanted")
 
     def __init__(self, wanted: Mapping[int, int]) -> None:
         self._wanted = wanted
-        # The beginning of a header.
+        # The beginning of an incomplete header.
         self._head = b""
-        # Within a message: its kind, how much of it is to come, and what is kept of it.
+        # Within a message: its kind, the number of bytes still to come, and the part kept so far.
         self._kind = 0
         self._rest = 0
         self._kept = bytearray()
@@ -37,13 +37,13 @@ class MessageStream:
 
     @property
     def is_between(self) -> bool:
-        """Whether the last message is complete, and none has begun."""
+        """True if the last message is complete and no other has begun."""
         return not self._rest and not self._head
 
     def feed(self, data: bytes) -> list[Message]:
-        """The wanted messages that end in these bytes.
+        """Returns the wanted messages that end in these bytes.
 
-        Raises MalformedMessage for a length that no message has.
+        Raises MalformedMessage if a length field is out of range.
         """
         found: list[Message] = []
         if self._head:
@@ -75,7 +75,7 @@ class MessageStream:
         self._is_whole = length <= most
 
     def _go_on(self, data: bytes, found: list[Message]) -> int:
-        """Takes in more of a message that began before; returns where it ends in these bytes."""
+        """Continues a message that began in earlier bytes. Returns where it ends in `data`."""
         step = min(self._rest, len(data))
         self._rest -= step
         if missing := self._wanted.get(self._kind, 0) - len(self._kept):

@@ -1,6 +1,6 @@
-"""The few messages of the Postgres wire protocol that the proxy writes or reads itself, as pure
-functions on bytes. What follows the start-up passes through the relay unread, and of pooled clients
-only where messages begin is looked at (`message_stream`)."""
+"""The few messages of the Postgres wire protocol that the proxy writes or parses itself, as pure
+functions on bytes. After the start-up the relay passes bytes on without parsing them. For pooled
+clients it only finds where messages begin (`message_stream`)."""
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping
@@ -9,10 +9,10 @@ PROTOCOL_3_0 = 0x0003_0000
 PROTOCOL_3_2 = 0x0003_0002
 CANCEL_REQUEST_CODE = 80877102
 
-# How the last bytes sent to a client look when the server has nothing more to say.
+# The start of the message that ends every complete answer of the server.
 READY_FOR_QUERY_PREFIX = b"Z\x00\x00\x00\x05"
 READY_FOR_QUERY_SIZE = 6
-# The last that a client sends that takes its leave.
+# The last message of a client that disconnects in an orderly way.
 TERMINATE = b"X\x00\x00\x00\x04"
 
 _HEADER = struct.Struct("!cI")
@@ -21,7 +21,7 @@ _INT = struct.Struct("!I")
 
 
 class MalformedMessage(Exception):
-    """A message that does not have the form the protocol gives it."""
+    """A message that does not have the form that the protocol defines."""
 
 
 def message(kind: bytes, payload: bytes) -> bytes:
@@ -40,12 +40,12 @@ def error_response(*, severity: str, sqlstate: str, text: str, hint: str | None 
 
 
 def error_response_v2(text: str) -> bytes:
-    """The form that clients of the protocol before 3.0 can read."""
+    """Returns an error in the form that clients of protocol versions before 3.0 can read."""
     return b"EFATAL:  " + text.encode(errors="replace") + b"\n\0"
 
 
 def error_sqlstate(payload: bytes) -> str:
-    """The SQLSTATE in an ErrorResponse's payload, or an empty string."""
+    """Returns the SQLSTATE in an ErrorResponse's payload, or an empty string."""
     for field in payload.split(b"\0"):
         if field[:1] == b"C":
             return field[1:].decode(errors="replace")
@@ -53,7 +53,7 @@ def error_sqlstate(payload: bytes) -> str:
 
 
 def error_fields(payload: bytes) -> dict[str, str]:
-    """The fields of an ErrorResponse's payload, by their codes."""
+    """Returns the fields of an ErrorResponse's payload, by their codes."""
     fields = (field for field in payload.split(b"\0") if field)
     return {
         field[:1].decode("ascii", errors="replace"): field[1:].decode(errors="replace")
@@ -88,8 +88,8 @@ def backend_key_data(pid: int, secret: bytes) -> bytes:
 
 
 def startup_message(parameters: Mapping[bytes, bytes]) -> bytes:
-    """A start-up packet of protocol 3.0, which every compute understands: 3.2 differs from it
-    only in the length of the cancel key, and a client gets the proxy's own key."""
+    """Returns a start-up packet of protocol 3.0, which every compute understands. Protocol 3.2
+    differs from it only in the length of the cancel key, and clients get the proxy's own key."""
     body = b"".join(name + b"\0" + value + b"\0" for name, value in parameters.items())
     return struct.pack("!II", len(body) + 9, PROTOCOL_3_0) + body + b"\0"
 
@@ -99,7 +99,10 @@ def cancel_request(pid: int, secret: bytes) -> bytes:
 
 
 def sasl_initial_response(payload: bytes) -> tuple[str, bytes]:
-    """The mechanism a client chose and its first message, empty where it sent none."""
+    """Returns the mechanism that a client chose and its first message, or b"" if it sent none.
+
+    Raises MalformedMessage.
+    """
     name, separator, rest = payload.partition(b"\0")
     if not separator or len(rest) < 4:
         raise MalformedMessage("malformed SASLInitialResponse")
@@ -111,9 +114,9 @@ def sasl_initial_response(payload: bytes) -> tuple[str, bytes]:
 
 
 def complete_messages(buffer: bytes | bytearray, *, limit: int) -> Iterator[tuple[bytes, int, int]]:
-    """Each whole message in the buffer: its kind, and where its payload starts and ends.
+    """Yields each whole message in the buffer: its kind, and where its payload starts and ends.
 
-    Raises MalformedMessage for a length that no message has or that exceeds `limit` bytes.
+    Raises MalformedMessage if a length field is below 4 or above `limit` bytes.
     """
     position = 0
     while len(buffer) - position >= HEADER_SIZE:

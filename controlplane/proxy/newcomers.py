@@ -1,4 +1,5 @@
-"""Those who have shown no password yet: of how many there are, and who gives way to one more."""
+"""Bounds the clients that have not authenticated yet, and chooses which of them is closed when one
+more arrives."""
 
 from collections import OrderedDict
 from ipaddress import IPv6Address
@@ -6,7 +7,7 @@ from typing import Protocol
 
 from controlplane.address_ranges import parse_address
 
-# Whoever has one address of such a network has them all.
+# A user of one address in such a network usually has all of them.
 _IPV6_NETWORK_BITS = 64
 
 
@@ -19,12 +20,13 @@ class Newcomer(Protocol):
 
 
 class Newcomers:
-    """At most so many. Past that, the oldest gives way of those from the address that has the most:
-    who is honest needs milliseconds, or, on a slow way, seconds, but comes from where few do."""
+    """Keeps at most `most` clients. Beyond that it closes the oldest client of the origin that has
+    most of them. An honest client authenticates within milliseconds, or seconds on a slow network,
+    and comes from an origin with few clients."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        # Where each comes from, and who has come from there, the oldest first.
+        # The origin of each client, and the clients of each origin, the oldest first.
         self._origins: dict[Newcomer, int] = {}
         self._crowds: dict[int, OrderedDict[Newcomer, None]] = {}
 
@@ -39,7 +41,7 @@ class Newcomers:
             oldest.abandon()
 
     def remove(self, newcomer: Newcomer) -> bool:
-        """Whether it was one."""
+        """Returns True if it was one of them."""
         origin = self._origins.pop(newcomer, None)
         if origin is None:
             return False
@@ -50,7 +52,8 @@ class Newcomers:
         return True
 
     def note_address(self, newcomer: Newcomer) -> None:
-        """Its address has become known, which was a load balancer's until now."""
+        """Counts the client under its own address, which has just become known. Until now it was
+        counted under its load balancer's."""
         if self.remove(newcomer):
             self.add(newcomer)
 
@@ -58,6 +61,6 @@ class Newcomers:
 def origin_of(address: str) -> int:
     parsed = parse_address(address)
     if isinstance(parsed, IPv6Address):
-        # Beyond what an address of IPv4 can be, for every network that there is.
+        # Larger than any IPv4 address, for every IPv6 network in use.
         return int(parsed) >> (128 - _IPV6_NETWORK_BITS)
     return int(parsed)

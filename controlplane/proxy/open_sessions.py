@@ -1,5 +1,5 @@
-"""Ends clients' sessions whose role is gone, may not log in any more or was given another password
-by the API. Called with each change of an endpoint that is heard (`changes`)."""
+"""Ends clients' sessions whose role was deleted, may not log in any more or got another password by
+the API. Called for each change of an endpoint that is received (`changes`)."""
 
 import logging
 from dataclasses import replace
@@ -17,18 +17,19 @@ class OpenSessions:
         self._database = database
 
     async def check(self, endpoint_id: str, clients: Clients) -> None:
-        """End those of the endpoint's clients that must go. Raises ControlPlaneSilent."""
+        """Ends those of the endpoint's clients that must go. Raises ControlPlaneSilent."""
         names = {client.role for client in clients.of_endpoint(endpoint_id)}
         if not names:
             return
         ask = partial(find_roles, endpoint_id=endpoint_id, names=sorted(names))
         roles = await self._database.ask(ask)
-        # Those that came while we asked know more than our answer, or as much.
+        # Clients that came during the query, with a role that it did not ask for, are skipped: the
+        # rows by which they were admitted are at least as new as its answer.
         for client in clients.of_endpoint(endpoint_id):
             role = roles.get(client.role)
             if client.role in names and (reason := _why_ended(client, role)):
-                # A branch that is reset has roles of the same names: whoever waits for it goes on,
-                # where the password is the same.
+                # After a branch's reset its roles are others of the same names. A client that is on
+                # its way goes on, if its password is also the new role's.
                 if role and _is_another(client, role) and client.confirm_again():
                     continue
                 fields = {"endpoint": endpoint_id, "role": client.role, "reason": reason}
@@ -37,9 +38,9 @@ class OpenSessions:
 
 
 def _why_ended(client: Client, role: RoleState | None) -> str:
-    """ "" where the session goes on."""
+    """Returns why the session must end; "" if it may go on."""
     if client.identity.row is None:
-        # Made by SQL, and unknown to the rows when the client came.
+        # SQL has created the role, and the rows did not have it when the client came.
         if role is None or role.compute_oid != client.identity.oid:
             return ""
         client.identity = replace(client.identity, row=role.id)
@@ -56,7 +57,7 @@ def _why_ended(client: Client, role: RoleState | None) -> str:
 
 
 def _is_another(client: Client, role: RoleState) -> bool:
-    """Whether the role only has the name of the one that the session is of."""
+    """True if the role is another one with the same name as the session's."""
     identity = client.identity
     if identity.row != role.id:
         return True

@@ -1,4 +1,4 @@
-"""How a connection opens, up to what it asks for: behind TLS where the client wants it."""
+"""Reads the opening of a connection up to its request, with TLS if the client wants it."""
 
 from controlplane.proxy import startup
 from controlplane.proxy.channel import Channel
@@ -7,7 +7,8 @@ from controlplane.proxy.tls import ALPN_HTTP, TlsIdentity
 
 
 async def speaks_http(channel: Channel, identity: TlsIdentity) -> bool:
-    """Looks at what comes first, behind TLS where the client begins with that.
+    """Returns True if the client speaks HTTP. Performs the TLS handshake first if the client begins
+    with one.
 
     Raises ProtocolViolation, ConnectionLost.
     """
@@ -28,8 +29,8 @@ async def speaks_http(channel: Channel, identity: TlsIdentity) -> bool:
 
 
 async def _refuse_proxy_line(channel: Channel) -> None:
-    """A client of the Postgres protocol is behind such a line, and waits for an answer that it can
-    read. Raises ForwardingRefused."""
+    """Raises ForwardingRefused if the client begins with a PROXY protocol header of version 1. The
+    Postgres client behind it expects an answer that it can read, which HTTP's would not be."""
     ahead = await channel.look_ahead()
     while len(ahead) < len(startup.PROXY_LINE) and startup.PROXY_LINE.startswith(ahead):
         await channel.read_ahead()
@@ -41,7 +42,8 @@ async def _refuse_proxy_line(channel: Channel) -> None:
 async def read_request(
     channel: Channel, identity: TlsIdentity, *, offers_tls: bool
 ) -> startup.CancelRequest | startup.StartupMessage:
-    """Reads up to the start-up message or cancel request, agreeing on TLS on the way.
+    """Reads up to the start-up message or cancel request, and agrees on TLS before it if the client
+    asks for that.
 
     Raises ProtocolViolation, ConnectionLost.
     """

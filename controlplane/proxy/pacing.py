@@ -1,5 +1,5 @@
-"""When strangers are answered: later where they keep trying wrong passwords, and at a time that
-does not tell whether there is what they have named."""
+"""Delays answers to clients that have not authenticated: longer if they keep trying wrong
+passwords, and so that the time of an answer does not tell whether a name exists."""
 
 import asyncio
 import math
@@ -14,13 +14,14 @@ _LONGEST_PAUSE = 2.0
 _FORGET_AFTER = 60.0
 _MAX_ADDRESSES = 10_000
 
-# Seconds. Most lookups take half the shortest; past the longest strangers would slow down all.
+# The shortest and longest delay for a lookup, in seconds. Most lookups take half of the shortest.
+# If the longest were longer, unauthenticated clients could slow down everybody.
 _SHORTEST_LOOKUP = 0.001
 _LONGEST_LOOKUP = 0.02
-# The event loop's timers count in milliseconds, and may so be early by one.
+# The event loop's timers count in milliseconds, so they may be early by one.
 _TICK = 0.001
-# Of so many lookups, none of them older than so many seconds, one in ten may take longer; of fewer
-# than the fewest, two may.
+# The usual time is exceeded by a tenth of the last _LOOKUPS lookups, without those that ended more
+# than _LOOKUPS_COUNT_FOR seconds ago. If they are fewer than _FEWEST_LOOKUPS, two exceed it.
 _LOOKUPS = 100
 _FEWEST_LOOKUPS = 20
 _LOOKUPS_COUNT_FOR = 60.0
@@ -33,16 +34,16 @@ class _Record:
 
 
 class FailurePace:
-    """Only the answer to a wrong password is held back: a right one from the same address, behind
-    which others may sit too, is never slower. Passwords are long and random, so what this guards
-    is the proxy's time, not the password."""
+    """Delays only the answers to wrong passwords. A correct password from the same address, which
+    other clients may share, is never answered later. Passwords are long and random, so this
+    protects the proxy's time, not the passwords."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._records: OrderedDict[str, _Record] = OrderedDict()
 
     def pause(self, address: str) -> float:
-        """Notes a failure from the address; the seconds to wait before telling it so."""
+        """Records a failure from the address. Returns the seconds to wait before answering."""
         now = self._clock()
         record = self._records.pop(address, None)
         if record is None or now - record.last > _FORGET_AFTER:
@@ -57,11 +58,11 @@ class FailurePace:
 
 
 class LookupTimes:
-    """How long the database takes to say whose a name is."""
+    """Measures how long the database takes to look up a name."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        # Of each: when it ended, and its seconds.
+        # For each lookup: when it ended, and how many seconds it took.
         self._times: deque[tuple[float, float]] = deque(maxlen=_LOOKUPS)
         self._usual = 0.0
 
@@ -77,7 +78,7 @@ class LookupTimes:
 
     @property
     def usual(self) -> float:
-        """Seconds in which most lookups are done; 0 where too few are known of."""
+        """The seconds within which most lookups end; 0 if too few lookups are known."""
         if self._times and self._times[0][0] < self._clock() - _LOOKUPS_COUNT_FOR:
             while self._times and self._times[0][0] < self._clock() - _LOOKUPS_COUNT_FOR:
                 self._times.popleft()
@@ -91,9 +92,9 @@ class LookupTimes:
 
 
 def answer_due(loop: asyncio.AbstractEventLoop, lookup_time: float) -> "asyncio.Future[None]":
-    """Resolved when a name that is looked up from now on may be answered for: where it is known
-    already, no sooner than most that are not. A name's lookup begins before this is waited for, so
-    that all wait for the same clock."""
+    """Returns a future that resolves when a client may be answered about a name whose lookup begins
+    now. That is no sooner than most lookups end, so an answer's time does not tell whether the name
+    was in memory. The caller awaits it after the lookup, so all names wait by the same clock."""
     bounded = min(max(lookup_time, _SHORTEST_LOOKUP), _LONGEST_LOOKUP)
     due = loop.create_future()
     loop.call_later(math.ceil(bounded / _TICK) * _TICK + _TICK, _resolve, due)

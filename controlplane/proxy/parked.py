@@ -1,13 +1,14 @@
-"""Clients that are joined to nothing, and wait without a compute until they ask for something."""
+"""Clients that are joined to no compute and wait until they send something."""
 
 from controlplane.proxy import messages
 from controlplane.proxy.channel import Channel
 
 
 async def speaks_again(client: Channel, *, is_within: bool = False) -> bool:
-    """Waits for what the client sends, perhaps within a message; False where it takes its leave.
+    """Waits until the client sends something. Returns False if that is a Terminate message.
 
-    What it sends is left for `take_ahead`. Raises ConnectionLost.
+    `is_within` says that the client is in the middle of a message, so its next bytes cannot be a
+    Terminate message. What it sends is left for `take_ahead`. Raises ConnectionLost.
     """
     while True:
         ahead = await client.look_ahead()

@@ -1,9 +1,9 @@
-"""Passwords in clear text, checked beside the event loop: each costs milliseconds of a core, and
-anybody may have any number of them checked.
+"""Checks clear-text passwords outside the event loop. Each check takes a core for milliseconds, and
+anybody can cause any number of checks.
 
-One thread does it, which gives way to all else that the host does. It takes turns: of one address,
-and of one endpoint, one password at a time is checked. A password that was right is known again
-while its verifier stays, so that whoever comes back costs nothing.
+One thread checks them, at a lower priority than the host's other work. One password at a time is
+checked for each address and for each endpoint. A correct password is remembered as long as its
+verifier stays the same, so checking it again costs nothing.
 """
 
 import asyncio
@@ -34,27 +34,27 @@ class _Turn:
 
 
 class PasswordChecks:
-    """Of one process; to be used within its event loop."""
+    """For one process; must be used within its event loop."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="password", initializer=_give_way)
         self._turns: dict[str, _Turn] = {}
-        # What the right ones are known by, the one used last at the end. Without the key, which
-        # ends with the process, it tells nothing of them.
+        # Digests of the correct passwords, the last used at the end. They reveal nothing without
+        # the key, which exists only in this process.
         self._key = secrets.token_bytes(32)
         self._known: OrderedDict[bytes, None] = OrderedDict()
 
     async def check(
         self, verifier: Verifier, password: bytes, *, role: str, endpoint_id: str, address: str
     ) -> None:
-        """Raises PasswordFailed unless the password, which came from the address, is that of the
-        endpoint's role, of which the verifier is."""
+        """Raises PasswordFailed unless the password fits the verifier, which is that of the
+        endpoint's role. The password came from `address`."""
         known_by = self._known_by(verifier, password)
         if known_by in self._known:
             self._known.move_to_end(known_by)
             return
         loop = asyncio.get_running_loop()
-        # In this order always, so that none waits in a circle.
+        # Always in this order, so that two checks cannot deadlock.
         async with self._turn(f"from {_neighbourhood(address)}"), self._turn(f"to {endpoint_id}"):
             fits = await loop.run_in_executor(self._thread, check_password, verifier, password)
         if not fits:
@@ -85,7 +85,7 @@ class PasswordChecks:
 
 
 def _neighbourhood(address: str) -> str:
-    """The address, of IPv6 the network that one customer has."""
+    """Returns the address, or for IPv6 the network that one customer usually has."""
     found = parse_address(address)
     return str(ip_network((found, 64), strict=False) if isinstance(found, IPv6Address) else found)
 

@@ -1,5 +1,5 @@
-"""Whether a password in clear text fits a role's verifier: for clients that cannot do SCRAM here,
-as they name their endpoint in the password, or speak HTTP."""
+"""Checks a clear-text password against a role's verifier. This is for clients that cannot use SCRAM
+with the proxy: they name their endpoint in the password, or they speak HTTP."""
 
 import hashlib
 import hmac
@@ -8,8 +8,8 @@ import unicodedata
 
 from controlplane.proxy.scram import Verifier, parse_verifier
 
-# A check costs as many hashes as the verifier says, and a role's owner may write one that says any
-# number: half a second's worth, more than anybody recommends.
+# A check costs as many hashes as the verifier's iteration count, which a role's owner can choose.
+# This many take half a second, and are more than anybody recommends.
 MOST_ITERATIONS = 1_000_000
 
 _PROHIBITED = (
@@ -27,12 +27,14 @@ _PROHIBITED = (
 
 
 def check_password(verifier: Verifier | str | None, password: str | bytes) -> bool:
-    """Whether the password is the one that the verifier was made of, which is one of
-    `scram.Verifier` or text as in `pg_authid.rolpassword`; nothing fits any other text, None, or a
-    mock (`scram.mock_verifier`), which takes as long all the same.
+    """Returns whether the verifier was made from this password.
 
-    Costs the verifier's iterations, milliseconds as a rule, in which other threads go on: not to
-    be called on the event loop.
+    The verifier is a `scram.Verifier` or text as in `pg_authid.rolpassword`. For any other text, or
+    None, the result is False. For a mock (`scram.mock_verifier`) it is False too, but the check
+    takes as long as for a real verifier.
+
+    Computes as many hashes as the verifier has iterations, which usually takes milliseconds. The
+    hashing lets other threads run, but this must not be called on the event loop.
     """
     if isinstance(verifier, str):
         verifier = parse_verifier(verifier)
@@ -48,8 +50,8 @@ def check_password(verifier: Verifier | str | None, password: str | bytes) -> bo
 
 
 def _prepared(password: str | bytes) -> bytes:
-    """As clients of Postgres do it before they hash: by SASLprep (RFC 4013), or untouched where
-    that does not allow what is in it."""
+    """Prepares the password as Postgres clients do before hashing: by SASLprep (RFC 4013), or
+    unchanged if SASLprep prohibits what the password contains."""
     raw = password if isinstance(password, bytes) else password.encode(errors="surrogateescape")
     if raw.isascii():
         return raw
@@ -71,7 +73,8 @@ def _is_allowed(prepared: str) -> bool:
         return False
     if not any(stringprep.in_table_d1(character) for character in prepared):
         return True
-    # What is written from right to left must be so throughout.
+    # A string with right-to-left characters must start and end with one, and contain no
+    # left-to-right ones (RFC 3454, section 6).
     return (
         stringprep.in_table_d1(prepared[0])
         and stringprep.in_table_d1(prepared[-1])

@@ -1,7 +1,7 @@
-"""Several proxy processes behind one port: each sends on the cancel requests that are another's.
+"""Several proxy processes behind one port. Each forwards cancel requests that belong to another.
 
-A connection goes to whichever process accepts it first, so a cancel request may not reach the one
-that has its query. The process id in the cancel key says which one has.
+The process that first accepts a connection serves it, so a cancel request may not arrive at the
+process that runs its query. The process id in the cancel key identifies that process.
 """
 
 import asyncio
@@ -26,19 +26,19 @@ _PATIENCE_SECONDS = 10.0
 class PeerGroup:
     """This process's place among its peers."""
 
-    # From 0 up to, but without, `size`.
+    # From 0 to `size` - 1.
     number: int
     size: int
-    # See `own_directory`: whoever reaches a socket in it could guess at cancel keys.
+    # See `own_directory`. A process that can reach a socket in it could guess cancel keys.
     directory: Path
     counts: SharedCounts
 
     def owner_of(self, pid: int) -> int:
-        """The number of the process that gave out a cancel key with this process id."""
+        """Returns the number of the process that issued a cancel key with this process id."""
         return pid % self.size
 
     def own_pid(self, pid: int) -> int:
-        """A process id near this one that says it is ours."""
+        """Returns a process id near this one whose owner is this process."""
         return pid - pid % self.size + self.number
 
     def socket(self, number: int) -> Path:
@@ -46,7 +46,8 @@ class PeerGroup:
 
 
 def own_directory(path: Path) -> Path:
-    """Makes a directory that nobody else may enter, or sees that it is one. Raises OSError."""
+    """Creates a directory that only this account may enter. If the directory exists, checks that
+    this account owns it, and sets its permissions. Raises OSError."""
     with contextlib.suppress(FileExistsError):
         path.mkdir(mode=0o700)
     found = path.lstat()
@@ -57,7 +58,8 @@ def own_directory(path: Path) -> Path:
 
 
 class Peers:
-    """`cancel` is called with each key that a peer sent here."""
+    """Receives and sends forwarded cancel requests. `cancel` is called with each key that a peer
+    sent here."""
 
     def __init__(
         self,
@@ -84,7 +86,7 @@ class Peers:
         return self._group.owner_of(key.pid) == self._group.number
 
     async def send_on(self, key: CancelKey) -> None:
-        """Gives the request to the peer that gave out the key, and waits until it is done."""
+        """Sends the cancel request to the peer that issued the key, and waits until it is done."""
         address = ComputeAddress(self._group.socket(self._group.owner_of(key.pid)))
         await compute.cancel(address, key, readiness=self._readiness)
 

@@ -1,6 +1,6 @@
-"""A client of a pooler, from its greeting to its end: joined to a pooler's connection, or parked
-while nothing of it is left with one. Parked it costs no compute anything and wakes none; with the
-next that it sends, it reaches its compute as a newcomer does, and finds there what it had left."""
+"""A client of a pooler, from its greeting to its end. It is joined to a pooler's connection, or
+parked while nothing of it is left there. A parked client costs no compute anything. When it sends
+something, it is led to its compute like a new client, and its session's state is restored there."""
 
 import logging
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from controlplane.proxy.routing import Destination
 
 log = logging.getLogger(__name__)
 
-# What PgBouncer brings from server to server for its client.
+# The parameters that PgBouncer applies for its client to each server connection.
 _FOLLOWED = (
     b"DateStyle",
     b"IntervalStyle",
@@ -31,7 +31,7 @@ _FOLLOWED = (
     b"client_encoding",
     b"standard_conforming_strings",
 )
-# These since a version of it.
+# The first version of PgBouncer that applies a parameter, if not all versions do.
 _FOLLOWED_SINCE = {b"IntervalStyle": (1, 20)}
 _SYNC = messages.message(b"S", b"")
 _ERROR, _READY, _STATUS = b"EZS"
@@ -45,16 +45,16 @@ class PooledClient:
         self._destination = destination
         self._readiness = readiness
         self._conversation = Conversation()
-        # Where the pooler that the client came to first keeps no prepared statements.
+        # Set if the client's first pooler does not keep prepared statements.
         self._refusal: PreparedRefusal | None = None
-        # What the poolers said of what they follow, before the client changed it.
+        # The values of these parameters in poolers' greetings, before the client changed them.
         self._defaults: dict[bytes, bytes] = {}
 
     async def serve(self, first_words: Callable[[], tuple[bytes, CancelKey]]) -> None:
-        """Returns when the connection has ended. `first_words` gives what goes to the client before
-        the first greeting, and the key to put there; called once the pooler is reached.
+        """Serves the client; returns when the connection has ended.
 
-        Raises ProxyError, ConnectionLost.
+        `first_words` is called once the pooler is reached. It returns the bytes for the client
+        before the first greeting, and the cancel key for that. Raises ProxyError, ConnectionLost.
         """
         connection = await self._reach()
         version = connection.address.pooler_version
@@ -77,11 +77,11 @@ class PooledClient:
             to_client, again = self._take_in(connection), remains
 
     def _is_within(self, remains: bytes) -> bool:
-        """Whether what the client sends next is in the middle of something."""
+        """True if the client's next bytes continue something that it has begun to send."""
         return bool(remains) or (self._refusal is not None and self._refusal.is_within)
 
     def _take_ahead(self) -> bytes:
-        """What the client has sent already. Raises ProtocolViolation."""
+        """Returns what the client has sent already. Raises ProtocolViolation."""
         ahead = self._client.channel.take_ahead()
         try:
             return self._refusal.sent(ahead) if self._refusal is not None else ahead
@@ -91,7 +91,8 @@ class PooledClient:
     async def _relay(
         self, connection: ComputeConnection, to_client: bytes, again: bytes
     ) -> bytes | None:
-        """See `PooledRelay.done`. The pooler is sent `again` first, then what the client sends."""
+        """Relays until client and pooler are no longer joined; see `PooledRelay.done`. The pooler
+        is sent `again` first, then what the client sends."""
         with self._client.counting() as sent:
             relay = PooledRelay(
                 self._client.channel,
@@ -119,7 +120,7 @@ class PooledClient:
         )
 
     async def _connect(self, address: ComputeAddress) -> ComputeConnection:
-        """To a pooler, and has it know the client's prepared statements. Raises as
+        """Connects to a pooler, and restores the client's prepared statements there. Raises as
         `compute.connect` does."""
         connection = await compute.connect(
             address, self._parameters(address), readiness=self._readiness
@@ -138,7 +139,7 @@ class PooledClient:
             raise
 
     def _parameters(self, address: ComputeAddress) -> dict[bytes, bytes]:
-        """The client's own, and what it has changed since."""
+        """Returns the client's start-up parameters, with those that it has changed since."""
         changed = {
             name: value
             for name, value in self._conversation.parameters.items()
@@ -149,7 +150,8 @@ class PooledClient:
         return {**{name: value for name, value in given if name.lower() not in names}, **changed}
 
     def _take_in(self, connection: ComputeConnection) -> bytes:
-        """Returns the statuses that say something new to the client."""
+        """Remembers the parameters in the greeting. Returns the ParameterStatus messages that are
+        new to the client."""
         greeting = connection.greeting_before_key + connection.greeting_after_key
         news = b""
         sent = self._parameters(connection.address)
@@ -165,8 +167,8 @@ class PooledClient:
         return news
 
     async def _prepare(self, channel: Channel) -> None:
-        """Has the pooler know the client's prepared statements. One that cannot be any more, as
-        what it is about is gone, is forgotten. Raises ConnectionLost."""
+        """Restores the client's prepared statements in the pooler. A statement that fails, because
+        the objects in it are gone, is forgotten. Raises ConnectionLost."""
         statements = self._conversation.statements
         if not statements:
             return

@@ -1,5 +1,5 @@
-"""Joins a client and a pooler, as `relay` joins others, but reads along where messages begin: so
-the pooler may go, and the client stay, wherever nothing of the client's is left there."""
+"""Joins a client and a pooler, as `relay` does, but follows where messages begin. So the pooler may
+stop and the client stay connected whenever nothing of the client is left in the pooler."""
 
 import asyncio
 from collections.abc import Callable
@@ -19,22 +19,22 @@ from controlplane.proxy.traffic import Tally
 
 _ERROR = b"E"
 _LONGEST_LAST_WORDS = 8192
-# What PgBouncer says, and ends the connection, to those alone for whom it has no server: nothing
-# of what they sent since their last transaction went anywhere.
+# PgBouncer's errors for clients that it has no server connection for. It then ends the connection.
+# Nothing that such a client sent since its last transaction went anywhere.
 _HAS_NO_SERVER = (
     "server login has been failing",
     "server login failed",
     "server shutting down",
     "pooler is shutting down",
 )
-# The SQLSTATE and the routine of a backend that ends with its postmaster.
+# The SQLSTATE and the routine in the error of a backend that ends with its postmaster.
 _DIED_WAITING = ("57P01", "secure_read")
 
 
 class PooledRelay:
-    """`done` is resolved when client and pooler are joined no more: with None where the connection
-    has ended, and both channels are closed. Where the client may stay, its channel is open,
-    `parked` was called, and the result is what it has sent that another pooler must be sent."""
+    """`done` is resolved when client and pooler are no longer joined. The result is None if the
+    connection has ended; then both channels are closed. If the client may stay, its channel is
+    open, `parked` was called, and the result is what another pooler must be sent."""
 
     def __init__(
         self,
@@ -57,10 +57,10 @@ class PooledRelay:
         self._refusal = refusal
         self._parked = parked
         self._has_started = self._must_park = self._client_ended = False
-        # What another pooler must be sent, where this one does not take what it is given.
+        # What another pooler must be sent if this one does not take the bytes that it is sent.
         self._undelivered: bytes | None = None
         self._takes_no_more = False
-        # An error that may be the pooler's last, until it is complete.
+        # The incomplete beginning of an error that may be the pooler's last message.
         self._last_words = b""
         self._upward = _HeardPump(
             readiness,
@@ -86,7 +86,8 @@ class PooledRelay:
         )
 
     def start(self, *, to_client: bytes, to_pooler: bytes) -> None:
-        """Sends what is due, then relays. What the pooler is sent has passed by the refusal."""
+        """Sends the bytes that are due, then relays. The refusal has already filtered
+        `to_pooler`."""
         self._downward.start(to_client)
         if not self._closed:
             self._upward.start(b"")
@@ -96,8 +97,8 @@ class PooledRelay:
         self._park_if_asked()
 
     def interrupt(self, last_words: bytes) -> None:
-        """Ends the connection from the outside. The client gets `last_words` where it can tell
-        them from the middle of a message."""
+        """Ends the connection from the outside. The client gets `last_words` only if they do not
+        appear in the middle of a message."""
         if self._closed:
             return
         if self._downward.is_idle and self._conversation.can_be_told:
@@ -105,7 +106,7 @@ class PooledRelay:
         self._end()
 
     def park(self) -> None:
-        """Lets go of the pooler as soon as nothing of the client's is left there."""
+        """Lets go of the pooler as soon as nothing of the client is left there."""
         self._must_park = True
         self._park_if_asked()
 
@@ -143,7 +144,7 @@ class PooledRelay:
             self._refuse(error)
             return
         if before == b"" and self._life is not None and self._life.has_ended():
-            # The pooler would take it, and wait for another compute at the same place.
+            # The pooler would accept the bytes, and wait for another compute at the same address.
             if self._conversation.has_left:
                 self._end()
             else:
@@ -197,8 +198,8 @@ class PooledRelay:
         self._pooler.end_output()
 
     def _pooler_has_ended(self) -> None:
-        """Postgres says why it ends; a pooler does not, so that its client is told here, if it
-        must end at all."""
+        """Ends or parks the client. Postgres reports why it ends a connection, but a pooler does
+        not. So if the client must end, it is told here."""
         if self._last_words:
             last_words, self._last_words = self._last_words, b""
             self._pass_on(last_words)
@@ -214,7 +215,7 @@ class PooledRelay:
             self._park(remains)
 
     def _stop_upward(self) -> None:
-        """What the pooler has left to say is still read, up to its end."""
+        """Sends nothing more to the pooler, but still reads what it sends until it ends."""
         self._takes_no_more = True
         self._upward.stop()
 
@@ -231,8 +232,8 @@ class PooledRelay:
 
 
 class _HeardPump(Pump):
-    """Gives what it receives to `pass_on`, which may `push` it, and calls `passed` when what had
-    to be held is sent."""
+    """Gives received bytes to `pass_on`, which may `push` them. Calls `passed` once held bytes have
+    been sent."""
 
     __slots__ = ("_give", "_passed")
 
@@ -277,8 +278,8 @@ def _is_complete(error: bytes) -> bool:
 
 
 def _first_message(data: bytes) -> bytes | None:
-    """The payload of the first message, None while it is not whole. Raises MalformedMessage for one
-    that is longer than _LONGEST_LAST_WORDS."""
+    """Returns the payload of the first message, None while it is not complete. Raises
+    MalformedMessage if it is longer than _LONGEST_LAST_WORDS."""
     for _, start, end in messages.complete_messages(data, limit=_LONGEST_LAST_WORDS):
         return data[start:end]
     return None
@@ -290,13 +291,13 @@ def _was_not_begun(sent: bytes, *, error: bytes) -> bool:
     try:
         payload = _first_message(error)
     except MalformedMessage:
-        return False  # a backend's: it is longer than what poolers say
+        return False  # from a backend: it is longer than a pooler's errors
     if payload is not None:
         fields = messages.error_fields(payload)
         if fields.get("S") == "FATAL" and fields.get("C") == POOLERS_STATE:
             return fields.get("M", "").startswith(_HAS_NO_SERVER)
-        # The compute was killed, and its backend waited for something to read: so it had read no
-        # whole query. What is sent in parts it may have begun on, and waited for the next.
+        # The compute was killed while its backend waited for input, so the backend had not read a
+        # whole query. If the client sent several messages, the backend may have begun on the first.
         is_one_query = sent.startswith(b"Q") and len(sent) == 1 + int.from_bytes(sent[1:5], "big")
         return is_one_query and (fields.get("C"), fields.get("R")) == _DIED_WAITING
     return False

@@ -1,5 +1,5 @@
-"""Start-up parameters as a pooler takes them. PgBouncer passes them on by statements, and ends the
-connection later, without a word or with one that says nothing, where Postgres refuses those."""
+"""Converts start-up parameters for a pooler. PgBouncer passes them on by SQL statements. If
+Postgres refuses those, PgBouncer ends the connection later, with a meaningless error or none."""
 
 import re
 from dataclasses import replace
@@ -7,17 +7,17 @@ from dataclasses import replace
 from controlplane.proxy.errors import ReplicationThroughPooler, UnreadableParameter
 from controlplane.proxy.routing import Destination
 
-# What Postgres reads as no; everything else asks for a replication connection, or is wrong.
+# The values that Postgres reads as false; any other asks for a replication connection or is wrong.
 _NO = (b"false", b"off", b"no", b"0", b"f", b"n")
-# What Postgres leaves as it is in an application's name.
+# The bytes that Postgres replaces in an application name.
 _NOT_PRINTABLE = re.compile(rb"[^ -~]")
 
 
 def for_the_pooler(destination: Destination) -> Destination:
-    """The destination, with the parameters as its pooler takes them, where it leads to one.
+    """Returns the destination, with its parameters converted if it leads to a pooler.
 
-    Raises ReplicationThroughPooler, as its server connections are for transactions, and
-    UnreadableParameter.
+    Raises ReplicationThroughPooler, because the pooler's server connections are for transactions,
+    and UnreadableParameter.
     """
     if not destination.pooled:
         return destination
@@ -32,7 +32,7 @@ def for_the_pooler(destination: Destination) -> Destination:
 
 
 def _written_out(byte: re.Match[bytes]) -> bytes:
-    r"""As Postgres writes it: `\xff`."""
+    r"""Returns the byte as Postgres writes it: `\xff`."""
     return rb"\x%02x" % ord(byte[0])
 
 

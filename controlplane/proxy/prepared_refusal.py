@@ -1,9 +1,9 @@
-"""Refuses prepared statements with names, for a PgBouncer that loses them with the transaction:
-there a client would wait for ever, or get another's. Since 1.21 it keeps them.
+"""Refuses named prepared statements, for a PgBouncer that loses them with the transaction. There a
+client would wait for ever, or get another client's statement. PgBouncer keeps them since 1.21.
 
-The statement is sent on as one that Postgres refuses, so that all else is as the protocol has it:
-what was sent before is answered before, what follows is skipped up to the Sync, and a transaction
-that was open has failed. What Postgres says of it is replaced by what is to be done.
+The statement is replaced by one that Postgres rejects, so that everything else follows the
+protocol: what was sent before is answered before, what follows is skipped up to the Sync, and an
+open transaction has failed. Postgres's error is replaced by one that explains what to do.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from controlplane.proxy.message_stream import LONGEST
 from controlplane.proxy.messages import HEADER_SIZE, MalformedMessage
 
 _WORDS = b"perch_refuses_prepared_statements"
-# Unnamed, the words for a statement, and no parameters: a syntax error.
+# Unnamed, with these words as the statement, and no parameters: a syntax error.
 _REFUSED = messages.message(b"P", b"\0" + _WORDS + b"\0\0\0")
 _ERROR, _PARSE = b"EP"
 _LONGEST_ERROR = 8192
@@ -30,7 +30,7 @@ _ANSWER = messages.error_response(
 
 
 class PreparedRefusal:
-    """Stands between a client and everything that its pooler is sent or has sent."""
+    """Filters everything that a client sends to its pooler, and all of the pooler's answers."""
 
     def __init__(self) -> None:
         self._sent = _Cutter(_PARSE, HEADER_SIZE + 1)
@@ -39,11 +39,11 @@ class PreparedRefusal:
 
     @property
     def is_within(self) -> bool:
-        """Whether the client is in the middle of a message."""
+        """True if the client is in the middle of a message."""
         return self._sent.is_within
 
     def sent(self, data: bytes) -> bytes:
-        """What to send on of it. Raises MalformedMessage."""
+        """Returns what to send to the pooler for these bytes. Raises MalformedMessage."""
         return b"".join(
             self._refuse(part) if is_begun else part for is_begun, part in self._sent.cut(data)
         )
@@ -56,7 +56,7 @@ class PreparedRefusal:
         return _REFUSED
 
     def answered(self, data: bytes) -> bytes:
-        """Likewise, in the other direction."""
+        """Returns what to send to the client for these bytes. Raises MalformedMessage."""
         return b"".join(
             _ANSWER if is_begun and self._has_refused and _WORDS in part else part
             for is_begun, part in self._answered.cut(data)
@@ -64,15 +64,15 @@ class PreparedRefusal:
 
 
 class _Cutter:
-    """Cuts a stream where messages of one kind begin, and keeps the first `most` bytes of each, or
-    all, together."""
+    """Splits a stream where messages of one kind begin. Keeps the first `most` bytes of each such
+    message, or all of a shorter one, together."""
 
     def __init__(self, kind: int, most: int) -> None:
         self._kind = kind
         self._most = most
-        # The beginning of a message of that kind, or of a header.
+        # The incomplete beginning of a message of that kind, or of a header.
         self._held = b""
-        # Of the message that has begun, what is to come, and whether it is left out.
+        # How much of the current message is still to come, and whether it is left out.
         self._rest = 0
         self._drops = False
 
@@ -81,15 +81,16 @@ class _Cutter:
         return bool(self._held or self._rest)
 
     def drop(self) -> None:
-        """Leaves out the rest of the message that `cut` has just given the beginning of."""
+        """Leaves out the rest of the message whose beginning `cut` has just yielded."""
         self._drops = bool(self._rest)
 
     def cut(self, data: bytes) -> Iterator[tuple[bool, bytes]]:
-        """The parts, each with whether it is the beginning of a message of that kind."""
+        """Yields the parts, each with whether it begins a message of that kind. Raises
+        MalformedMessage."""
         if self._held:
             data, self._held = self._held + data, b""
         position, size = 0, len(data)
-        # Where what is passed on as it is begins.
+        # Where the bytes that are passed on unchanged begin.
         start = 0
         while position < size:
             if self._rest:

@@ -1,5 +1,5 @@
-"""Runs the proxy in several processes and keeps their number up. Python uses one core a process,
-and a client waits less where another one can serve it."""
+"""Runs the proxy in several processes and replaces those that die. Python uses one core for each
+process, and a client waits less if another process can serve it."""
 
 import contextlib
 import gc
@@ -17,22 +17,24 @@ from typing import NoReturn
 log = logging.getLogger(__name__)
 
 _ENDINGS = {signal.SIGTERM, signal.SIGINT}
-# One that dies sooner is started again only after a pause, in seconds.
+# A process that dies sooner than this is replaced only after a pause. In seconds.
 _SHORT_LIFE = 5.0
 _RESTART_PAUSE = 1.0
 
 
-# The exit status of a process that may not serve, however often it is started: all end with it.
+# The exit status of a process that cannot serve, however often it is started. All exit with it.
 REFUSED = os.EX_CONFIG
 
 
 def run_processes(count: int, run: Callable[[int], None]) -> None:
     """Calls `run` with each number below `count`, each in a process of its own, until SIGTERM or
-    SIGINT, which every one of them gets too. One that dies is started again, and harms no other's
-    clients: listeners that were opened before stay open, and whoever connects meanwhile waits.
+    SIGINT, which is passed on to each of them.
 
-    Must be called before there are threads, event loops or database connections: none of them
-    survives a fork. The caller, which goes on to fork, may never make any.
+    A process that dies is replaced, and other processes' clients are not affected. Listeners that
+    were opened before stay open, so clients that connect in that time wait.
+
+    Must be called before there are threads, event loops or database connections, because none of
+    these survives a fork. The calling process goes on to fork, so it must never make any.
     """
     if threading.active_count() > 1:
         raise RuntimeError("a process with threads cannot be forked safely")
@@ -51,13 +53,15 @@ class _Family:
         self._children: dict[int, _Child] = {}
         self._stopping = False
         self._refused = False
-        # Nobody writes to it: it ends when we do, however that happens.
+        # A pipe that is never written to. It reads as ended once this process has exited, however
+        # that happened.
         self._lifeline, self._end_of_lifeline = os.pipe()
 
     def keep_up(self, count: int) -> None:
         for name in _ENDINGS:
             signal.signal(name, self._stop)
-        # All of it is shared for as long as nobody writes to it, and a collection would.
+        # The children share the memory of the present objects until a process writes to it. Garbage
+        # collections would write to it, so they pass over these objects from here on.
         gc.collect()
         gc.freeze()
         for number in range(count):
@@ -66,7 +70,7 @@ class _Family:
             pid, status = os.wait()
             child = self._children.pop(pid, None)
             if child is None:
-                continue  # one that our own process had before it became this program
+                continue  # a child from before this process executed this program
             if os.waitstatus_to_exitcode(status) == REFUSED:
                 self._refused = True
                 self._stop(signal.SIGTERM, None)
@@ -74,15 +78,15 @@ class _Family:
                 extra = {"pid": pid, "number": child.number, "status": status}
                 log.error("proxy process died", extra=extra)
                 self._pause_after(child)
-            # A signal during the pause has told only those who were there.
+            # A signal during the pause was passed on only to the processes that existed then.
             if not self._stopping:
                 self._start(child.number)
         if self._refused:
             raise SystemExit(1)
 
     def _start(self, number: int) -> None:
-        # No signal may come before the child has its own handlers, or before we know of it:
-        # it would be handled in the child as if it were us, or pass the child by.
+        # Signals are blocked until the child has its own handlers and is in `_children`. A signal
+        # in between would run this process's handler in the child, or not be passed on to it.
         signal.pthread_sigmask(signal.SIG_BLOCK, _ENDINGS)
         try:
             if self._stopping:

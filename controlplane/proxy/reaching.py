@@ -1,5 +1,5 @@
-"""Takes a client that was let in to its compute: wakes that, and looks once more, now that the
-client is among those who are told of changes, whether it may still be there."""
+"""Leads an admitted client to its compute. It wakes the compute, and then checks once more that the
+client may connect: only from the wake on do changes of the endpoint reach the client."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -34,7 +34,8 @@ class Admitted(Protocol):
     role: str
     identity: RoleIdentity
     route: Route | None
-    # Whether it is on its way to its compute, and its role has become another meanwhile.
+    # True while the client is being led to its compute; true if its role was replaced by another of
+    # the same name in that time.
     is_on_its_way: bool
     is_doubted: bool
 
@@ -53,8 +54,8 @@ async def reach(
     connect: Connect[Reached],
     discard: Discard[Reached],
 ) -> Reached:
-    """Wakes the compute and connects to it, by `connect`, while the client stays; what it may not
-    have after all is discarded.
+    """Wakes the compute and connects to it by `connect`, as long as the client stays connected. A
+    connection that the client may not have after all is passed to `discard`.
 
     Raises ProxyError.
     """
@@ -85,7 +86,7 @@ async def _reach(
                 await _look_again(proxy, client)
                 client.is_doubted = False
                 if refused_address is not None and refused_address.run != address.run:
-                    # It was stopped and started meanwhile, which says nothing against this one.
+                    # The compute was restarted, so the refusal says nothing about this run.
                     pause = _FIRST_RETRY_PAUSE
                 try:
                     reached = await _join(proxy, client, address, destination, connect, discard)
@@ -113,8 +114,8 @@ async def _reach(
 
 
 async def _look_again(proxy: Surroundings, client: Admitted) -> None:
-    """What was so at the door may have changed before this client was one of its endpoint's, who
-    are told of changes. Asks nobody where nothing has changed."""
+    """Checks the client's address again. The rules may have changed after the client was admitted,
+    and before changes of its endpoint reached it. Asks the database only if they have changed."""
     route = client.route
     assert route is not None
     rules = await proxy.directory.rules(route.endpoint_id, client.role)
@@ -130,17 +131,17 @@ async def _join(
     connect: Connect[Reached],
     discard: Discard[Reached],
 ) -> Reached:
-    """Starts the session, of a role that may log in there now.
+    """Starts the session, if its role may log in to the compute now.
 
-    Raises PasswordFailed, LoginUnknown, and as `connect` does.
+    Raises PasswordFailed, LoginUnknown, and what `connect` raises.
     """
     assert client.route is not None
     confirm = proxy.directory.confirm(client.route, client.role, address, pooled=destination.pooled)
     if destination.pooled:
-        # The pooler may learn of the role only now.
+        # The pooler may learn of the role only by `confirm`.
         client.identity = await confirm
         return await connect(address)
-    # Both begin a session in the compute: side by side, one waits no longer than for the other.
+    # Both start a session in the compute. At once, they take only as long as the slower one.
     confirming = asyncio.ensure_future(confirm)
     try:
         reached = await connect(address)

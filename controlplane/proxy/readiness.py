@@ -1,8 +1,8 @@
-"""When a socket can be read or written: the event loop's word, and that of broken sockets.
+"""Reports when a socket can be read or written, by the event loop, and when it is broken.
 
-libuv, on which uvloop stands, takes a pending socket error for a bad descriptor: it drops its
-watch of the socket, and no callback ever hears of it. A connection reset at the wrong moment
-would so wait for ever. An epoll of our own, itself watched by the loop, tells of such errors.
+libuv, which uvloop uses, mistakes a pending socket error for a bad descriptor: it drops its watch
+of the socket, and no callback is ever called. A connection that is reset at the wrong moment would
+wait for ever. So a separate epoll, itself watched by the loop, reports such errors.
 """
 
 import asyncio
@@ -14,8 +14,8 @@ _MOST_AT_ONCE = 256
 
 
 class Readiness:
-    """Must be made and closed within its running loop. Each descriptor has at most one callback
-    of either kind, and is known from `adopt` to `forget`."""
+    """Must be made and closed within its running loop. Each descriptor has at most one reader and
+    one writer callback, and is known from `adopt` to `forget`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -30,11 +30,11 @@ class Readiness:
         self._errors.close()
 
     def adopt(self, descriptor: int) -> None:
-        # Errors are always told of; edge-triggered, each is told once.
+        # epoll always reports errors. Edge-triggered, it reports each of them once.
         self._errors.register(descriptor, select.EPOLLET)
 
     def forget(self, descriptor: int) -> None:
-        """Before the descriptor is closed; its number may come round again."""
+        """Must be called before the descriptor is closed, because its number may be reused."""
         self._readers.pop(descriptor, None)
         self._writers.pop(descriptor, None)
         self._broken.discard(descriptor)
@@ -70,7 +70,7 @@ class Readiness:
                 self._call(descriptor)
 
     def _call(self, descriptor: int) -> None:
-        """Have whoever waits for the broken socket try it, and so meet its error."""
+        """Calls the broken socket's callbacks, so that they try the socket and get its error."""
         for waiting in (self._readers, self._writers):
             if callback := waiting.get(descriptor):
                 callback()

@@ -1,5 +1,5 @@
-"""Who is connected: the sessions still to be authenticated, those of each endpoint, and the cancel
-key of each."""
+"""Knows the connected clients: those that have not authenticated, those of each endpoint, and the
+cancel key of each."""
 
 import asyncio
 import hmac
@@ -14,19 +14,19 @@ from controlplane.proxy.newcomers import Newcomers
 from controlplane.proxy.peers import PeerGroup
 
 _PID_BITS = 30
-# Sessions that a process may have more than a peer.
+# How many more sessions than a peer a process may have, and still accept the next one at once.
 _MOST_AHEAD = 1
 _SHORT_SECRET_SIZE = 4
 _LONG_SECRET_SIZE = 32
 
 
 class Connected(Protocol):
-    """What the registry and its callers want of one; see `session.Session`."""
+    """What the registry and its callers need of a session; see `session.Session`."""
 
     client_address: str
-    # None until the client has shown its password.
+    # None until the client has authenticated.
     admission: Admission | None
-    # None until it is joined to its compute.
+    # None until the client is joined to its compute.
     key: CancelKey | None
     task: "asyncio.Task[None]"
     role: str
@@ -42,7 +42,7 @@ class Connected(Protocol):
 
 
 class Registry:
-    """`max_pending` bounds the sessions that have not shown a password."""
+    """`max_pending` limits the sessions that have not authenticated."""
 
     def __init__(
         self, *, max_pending: int, limits: ConnectionLimits, peers: PeerGroup | None
@@ -64,13 +64,13 @@ class Registry:
         self._note_sessions()
 
     def note_address(self, session: Connected) -> None:
-        """See `Newcomers`."""
+        """See `Newcomers.note_address`."""
         self._newcomers.note_address(session)
 
     def admit(self, session: Connected, admission: Admission) -> None:
-        """The session has shown the right password; it counts from now until `remove`.
+        """Counts a session that has authenticated, until `remove` or `dismiss`.
 
-        Raises TooManyConnections, and then it does not.
+        Raises TooManyConnections, and then does not count it.
         """
         self._counts.add(admission)
         session.admission = admission
@@ -78,14 +78,14 @@ class Registry:
         self._by_endpoint.setdefault(admission.endpoint_id, set()).add(session)
 
     def dismiss(self, session: Connected) -> None:
-        """What the session was admitted for has ended, and it waits as those do that have shown
-        no password: so does a connection over HTTP between its requests."""
+        """Ends the session's admission. It counts as one that has not authenticated, like an HTTP
+        connection between its requests."""
         self._leave(session)
         session.admission = None
         self._newcomers.add(session)
 
     def issue_key(self, session: Connected, *, long: bool) -> CancelKey:
-        """A new key, unlike any in use; `long` where the client speaks protocol 3.2."""
+        """Returns a new key, unlike any in use; `long` if the client speaks protocol 3.2."""
         pid = self._random_pid()
         while pid in self._by_pid:
             pid = self._random_pid()
@@ -115,7 +115,7 @@ class Registry:
 
     @property
     def is_fullest(self) -> bool:
-        """Whether a peer should rather have the next, as it has fewer."""
+        """True if a peer should rather accept the next connection, because it has fewer."""
         return (
             self.shared is not None and len(self._all) > self.shared.fewest_sessions() + _MOST_AHEAD
         )

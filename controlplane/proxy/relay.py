@@ -1,7 +1,7 @@
-"""Joins a client and its compute: bytes pass both ways unread until one side ends.
+"""Joins a client and its compute: passes bytes both ways unread until one side ends.
 
-Each readiness event costs one read and one write and no copy. Where the receiving side is full,
-reading from the other stops until it has taken what is held for it, so memory stays bounded.
+Each readiness event costs one read and one write, and no copy. If the receiving side is full,
+reading from the other side stops until the held bytes are sent, so memory stays bounded.
 """
 
 import asyncio
@@ -17,8 +17,8 @@ _TAIL_SIZE = messages.READY_FOR_QUERY_SIZE
 
 
 class Relay:
-    """`done` is resolved, and both channels are closed, when the joint connection has ended. What
-    was sent to the client counts in `sent` at once, however long the connection lasts."""
+    """`done` is resolved, and both channels are closed, when the joint connection has ended. Bytes
+    sent to the client are counted in `sent` at once, however long the connection lasts."""
 
     def __init__(
         self, client: Channel, compute: Channel, *, readiness: Readiness, sent: Tally
@@ -27,8 +27,8 @@ class Relay:
         self._closed = False
         self._client = client
         self._compute = compute
-        # A client that is gone ends everything at once. A compute that is gone may have left last
-        # words, which are read to their end.
+        # If the client's connection breaks, everything ends at once. If the compute's does, the
+        # compute may have sent last words, which are read to their end.
         self._upward = Pump(
             readiness,
             source=client,
@@ -49,16 +49,16 @@ class Relay:
         )
 
     def start(self, *, to_client: bytes, to_compute: bytes, told: bytes = b"") -> None:
-        """Sends what the start-up left over, then relays. `told` is the end of what the client has
-        been sent before."""
+        """Sends the bytes that the start-up left over, then relays. `told` is the end of what the
+        client has been sent before."""
         self._downward.tail = told
         self._downward.start(to_client)
         if not self._closed:
             self._upward.start(to_compute)
 
     def interrupt(self, last_words: bytes) -> None:
-        """Ends the connection from the outside. The client gets `last_words` where it can tell
-        them from the middle of a message: once the compute's answer was complete."""
+        """Ends the connection from the outside. The client gets `last_words` only if the compute's
+        answer was complete, so that they do not appear in the middle of a message."""
         if self._closed:
             return
         if self._downward.is_idle and self._downward.tail.startswith(
@@ -79,7 +79,8 @@ class Relay:
             self.done.set_result(None)
 
     def _compute_ended(self) -> None:
-        """Postgres says why it ends, unless it is killed: then its client is told here."""
+        """Ends the connection. Postgres tells the client why, unless it was killed; then this
+        does."""
         if self._upward.tail.endswith(messages.TERMINATE):
             self._end()
         else:
@@ -95,8 +96,8 @@ class Relay:
 
 
 class Pump:
-    """One direction. Its source is watched for reading unless bytes are held, when its sink is
-    watched for writing."""
+    """One direction of a relay. It watches its source for reading. While it holds bytes, it watches
+    its sink for writing instead."""
 
     __slots__ = (
         "_held",
@@ -165,7 +166,7 @@ class Pump:
             self._hold(memoryview(data)[sent:])
 
     def _pass_on(self) -> None:
-        # `push` by hand: a call less for every message.
+        # `push` inlined, which saves a call for every message.
         try:
             data = self._receive(self._receive_size)
         except WOULD_BLOCK:

@@ -1,4 +1,4 @@
-"""Tells the control plane that the proxy is alive, and which endpoints clients came to."""
+"""Reports to the control plane that the proxy runs, and which endpoints clients connected to."""
 
 import asyncio
 from datetime import datetime
@@ -16,19 +16,19 @@ class Reports:
     def __init__(self, database: ControlDatabase, region: str) -> None:
         self._database = database
         self._region = region
-        # When a client last came to each endpoint.
+        # When a client last connected to each endpoint.
         self._used: dict[str, datetime] = {}
 
     def note_use(self, endpoint_id: str) -> None:
         self._used[endpoint_id] = clock.now()
 
     async def run(self) -> None:
-        """Report until cancelled; what the database does not take is told it later."""
+        """Reports until cancelled. Reports that the database did not take are sent again later."""
         while True:
             used, self._used = self._used, {}
             try:
                 await self._database.ask(partial(report_alive, region=self._region))
-                # One by one: a statement that holds one row cannot wait in a circle.
+                # One by one: a statement that locks only one row cannot cause a deadlock.
                 for endpoint_id in list(used):
                     at = used[endpoint_id]
                     await self._database.ask(partial(report_used, endpoint_id=endpoint_id, at=at))

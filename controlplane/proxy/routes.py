@@ -1,5 +1,5 @@
-"""Which endpoint a client's name leads to, and how its password is checked: by the rows, and by
-what the endpoint's compute says of the role where it runs."""
+"""Finds the endpoint that a client names, and the verifier that its password is checked against:
+from the rows, and from the endpoint's compute if it runs."""
 
 import time
 from dataclasses import dataclass, replace
@@ -23,15 +23,15 @@ from controlplane.proxy.logins_in_computes import ComputeLogins
 from controlplane.proxy.memory import Memory
 from controlplane.proxy.pacing import LookupTimes
 
-# Seconds for a compute to say whether a role may log in: before the client has shown a password,
-# which it may do by the rows where the compute says nothing, and after.
+# Seconds within which a compute must answer whether a role may log in. Before the client has
+# authenticated, the rows are used if the compute does not answer. Afterwards, the proxy retries.
 _BEFORE_PASSWORD = 1.0
 _AFTER_PASSWORD = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Looked:
-    """What the rows say of a name: nothing, too, is something to know."""
+    """What the rows say of a name. That they say nothing is remembered too."""
 
     row: RouteRow | None
 
@@ -63,7 +63,7 @@ class Routes:
                 return by_row
             row, login = await self._ask_compute(row, role, within=_BEFORE_PASSWORD)
         except (LoginUnknown, WakeFailed):
-            return by_row  # `confirm` comes after the password
+            return by_row  # `confirm` asks the compute again after the password
         known = is_in_rows(row, login)
         if not known:
             self._logins.take_in_soon(endpoint_id)
@@ -79,11 +79,11 @@ class Routes:
         self, route: Route, role: str, address: ComputeAddress, *, pooled: bool
     ) -> RoleIdentity:
         """See `Directory.confirm`."""
-        # The pooler knows the roles of the rows, and may have sessions of an old one.
+        # The pooler gets its roles from the rows, and may have sessions of an older role.
         if pooled and not route.is_in_rows:
             if not await self._logins.take_in(route.endpoint_id):
                 raise LoginUnknown
-            # It may not be heard of yet.
+            # The notification of this change may not have arrived yet.
             self.memory.forget(route.endpoint_id)
         row = await self._read(route.endpoint_id, role)
         if row is None:
@@ -102,13 +102,13 @@ class Routes:
         if verifier_by_compute(row, login) != route.verifier:
             raise PasswordFailed(role)
         if login is not None and login.oid in row.doomed:
-            raise LoginUnknown  # the old one of this name is about to go
+            raise LoginUnknown  # the older role of this name is about to be dropped
         return _identity_of(row, login.oid if login else None)
 
     async def _ask_compute(
         self, row: RouteRow, role: str, *, within: float
     ) -> tuple[RouteRow, RoleLogin | None]:
-        """What the compute says, and a row that is no older. Raises LoginUnknown."""
+        """Returns the compute's answer, and a row that is no older. Raises LoginUnknown."""
         ask = partial(self._logins.ask, row.endpoint_id, row.branch_id, role, within=within)
         login = await ask()
         if is_older(row, login):
@@ -150,5 +150,5 @@ def _route_of(row: RouteRow, verifier: str | None, oid: int | None) -> Route:
 
 def _identity_of(row: RouteRow, oid: int | None) -> RoleIdentity:
     if oid is not None and row.compute_oid not in (None, oid):
-        return RoleIdentity(None, oid)  # SQL has made another of that name
+        return RoleIdentity(None, oid)  # SQL has created another role of that name
     return RoleIdentity(row.role_id, oid, row.sessions_end_at)

@@ -1,5 +1,5 @@
-"""Which endpoint a client means: the first label of the host name it asked TLS for, the `endpoint=`
-in its `options`, or that in front of its password (specification, section 10)."""
+"""Finds the endpoint that a client asks for: in the first label of the host name in TLS's SNI, in
+`endpoint=` in its `options`, or in front of its password (specification, section 10)."""
 
 import re
 from dataclasses import dataclass, replace
@@ -13,10 +13,10 @@ from controlplane.proxy.errors import (
 )
 
 _POOLER_SUFFIX = "-pooler"
-# As Postgres splits `options`: at blanks that no backslash escapes.
+# Postgres splits `options` likewise: at whitespace that no backslash escapes.
 _OPTION = re.compile(rb"(?:\\.|[^\s\\])+", re.DOTALL)
 _ENDPOINT_OPTION = re.compile(rb"(?:endpoint|project)=(.*)", re.DOTALL)
-# What neonctl puts there for `connection-string branch@timestamp` and `branch@lsn`.
+# The options that neonctl sends for `connection-string branch@timestamp` and `branch@lsn`.
 _MOMENT_OPTION = re.compile(rb"(neon_(?:timestamp|lsn)):.*", re.DOTALL)
 _ENDPOINT_IN_PASSWORD = re.compile(
     rb"(?:endpoint|project)=(?P<name>[A-Za-z0-9-]{1,63})[;$](?P<password>.*)", re.DOTALL
@@ -28,7 +28,7 @@ _ENDPOINT_ID = re.compile(r"[A-Za-z0-9-]{1,63}")
 class Destination:
     endpoint_id: str
     pooled: bool
-    # The start-up parameters to send on, with the endpoint taken out of `options`.
+    # The start-up parameters for the compute, with the endpoint removed from `options`.
     parameters: dict[bytes, bytes]
 
     def with_pooler(self, always: bool) -> "Destination":
@@ -40,9 +40,9 @@ def find_destination(
 ) -> Destination:
     """Reads the endpoint from the host name in TLS's SNI (`server_name`) or from `options`.
 
-    A host name outside the region names no endpoint, but does no harm beside an option that does:
-    so a client can come through a tunnel or an alias. Raises HistoryNotKept, MissingEndpoint,
-    ForeignServerName, InconsistentEndpoint or MalformedEndpoint.
+    A host name outside the region names no endpoint. It is accepted beside an option that names
+    one, so a client can connect through a tunnel or an alias. Raises HistoryNotKept,
+    MissingEndpoint, ForeignServerName, InconsistentEndpoint or MalformedEndpoint.
     """
     _refuse_moments(parameters)
     named_by_option, parameters = _take_endpoint_option(parameters)
@@ -69,8 +69,9 @@ def find_destination(
 def find_in_password(
     password: bytes, parameters: dict[bytes, bytes]
 ) -> tuple[Destination, bytes] | None:
-    """Where `endpoint=<id>;<password>` or `endpoint=<id>$<password>` leads, and the password; None
-    for any other. Nothing of it may be told to anybody: it may be a password all through."""
+    """Parses `endpoint=<id>;<password>` or `endpoint=<id>$<password>`. Returns the destination and
+    the password, or None for any other form. The caller must not log or report any of it, because
+    all of it may be a password."""
     match = _ENDPOINT_IN_PASSWORD.fullmatch(password)
     if match is None:
         return None
@@ -93,7 +94,8 @@ def _refuse_moments(parameters: dict[bytes, bytes]) -> None:
 def _take_endpoint_option(
     parameters: dict[bytes, bytes],
 ) -> tuple[str | None, dict[bytes, bytes]]:
-    """The endpoint that `options` names, and the parameters without it. Two are none."""
+    """Returns the endpoint that `options` names, and the parameters without it. If `options` names
+    more than one endpoint, the result is None."""
     options = _OPTION.findall(parameters.get(b"options", b""))
     named = [match[1] for option in options if (match := _ENDPOINT_OPTION.fullmatch(option))]
     if not named:

@@ -1,7 +1,7 @@
-"""The server's side of SCRAM-SHA-256 and SCRAM-SHA-256-PLUS (RFC 5802, RFC 7677), as Postgres does
-it: from a stored verifier, so that one exchange costs three HMACs and no password is ever seen.
+"""The server's side of SCRAM-SHA-256 and SCRAM-SHA-256-PLUS (RFC 5802, RFC 7677), as in Postgres.
+It uses a stored verifier: an exchange costs two HMACs, and the server never sees the password.
 
-An unknown role goes through the very same steps, with a salt that stays the same for its name.
+An unknown role goes through the same steps, with a salt that stays the same for its name.
 """
 
 import base64
@@ -23,7 +23,7 @@ _KEY_SIZE = 32
 _VERIFIER = re.compile(
     r"SCRAM-SHA-256\$(?P<iterations>\d+):(?P<salt>[^$]+)\$(?P<stored>[^:]+):(?P<server>.+)"
 )
-# The header `gs2` and the bare message; an authorization identity is refused, as in Postgres.
+# The `gs2` header and the bare message. An authorization identity is refused, as in Postgres.
 _CLIENT_FIRST = re.compile(
     r"(?P<gs2>(?P<flag>n|y|p=[A-Za-z0-9.-]+),,)(?P<bare>n=[^,]*,r=(?P<nonce>[!-+\--~]+)(?:,.*)?)",
     re.DOTALL,
@@ -35,7 +35,7 @@ _CLIENT_FINAL = re.compile(
 
 
 class ScramMalformed(Exception):
-    """A message that breaks the exchange's form. Its text is what Postgres says of it."""
+    """A message that does not follow the exchange's form. Its text is Postgres's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +48,10 @@ class Verifier:
     is_mock: bool = False
 
 
-# Each login asks for its role's.
+# Cached, because each login parses its role's verifier.
 @lru_cache(maxsize=1024)
 def parse_verifier(text: str) -> Verifier | None:
-    """Reads a verifier as in `pg_authid.rolpassword`; None for anything else."""
+    """Parses a verifier as in `pg_authid.rolpassword`. Returns None for any other text."""
     match = _VERIFIER.fullmatch(text)
     if match is None:
         return None
@@ -67,8 +67,8 @@ def parse_verifier(text: str) -> Verifier | None:
 
 
 def mock_verifier(name: str, secret: bytes) -> Verifier:
-    """What an unknown `name` is asked to prove. The same name and secret give the same salt, so
-    asking twice tells nothing."""
+    """Returns a verifier for an unknown `name`, which no password fits. The same name and secret
+    give the same salt, so asking twice reveals nothing."""
     salt = hmac.digest(secret, name.encode(errors="surrogateescape"), "sha256")[:_SALT_SIZE]
     keys = secrets.token_bytes(_KEY_SIZE)
     return Verifier(_MOCK_ITERATIONS, salt, keys, keys, is_mock=True)
@@ -77,7 +77,7 @@ def mock_verifier(name: str, secret: bytes) -> Verifier:
 class ScramServer:
     """One exchange: `first` answers the client's first message, `final` its second.
 
-    `channel_binding` is the hash of the certificate that the client saw, None without TLS.
+    `channel_binding` is the hash of the certificate that the client was shown, None without TLS.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class ScramServer:
         self._transcript = ""
 
     def first(self, client_first: bytes) -> bytes:
-        """Raises ScramMalformed."""
+        """Returns the server's first message. Raises ScramMalformed."""
         match = _CLIENT_FIRST.fullmatch(_text(client_first))
         if match is None:
             raise ScramMalformed("malformed SCRAM message")
@@ -106,7 +106,8 @@ class ScramServer:
         return server_first.encode()
 
     def final(self, client_final: bytes) -> bytes | None:
-        """The server's proof, or None where the password is wrong. Raises ScramMalformed."""
+        """Returns the server's final message with its proof, or None if the password is wrong.
+        Raises ScramMalformed."""
         match = _CLIENT_FINAL.fullmatch(_text(client_final))
         if match is None:
             raise ScramMalformed("malformed SCRAM message")
@@ -137,12 +138,13 @@ class ScramServer:
         elif flag.startswith("p="):
             raise ScramMalformed("the client uses channel binding without having chosen it")
         elif flag == "y" and self._channel_binding is not None:
-            # The client saw no -PLUS on offer although it was: somebody in between removed it.
+            # The client was not offered -PLUS although the proxy did offer it, so somebody between
+            # them removed it.
             raise ScramMalformed("SCRAM channel binding negotiation error")
 
 
 def _xor(one: bytes, other: bytes) -> bytes:
-    """Of the same size."""
+    """Returns the bitwise XOR of two byte strings of the same size."""
     return (int.from_bytes(one, "big") ^ int.from_bytes(other, "big")).to_bytes(len(one), "big")
 
 

@@ -1,5 +1,5 @@
-"""The proxy as a whole: listens, starts a session for each client, and ends sessions from outside.
-`manage.py proxy` runs it."""
+"""The proxy as a whole. It listens, starts a session for each client, and ends sessions when asked
+from outside. `manage.py proxy` runs it."""
 
 import asyncio
 import contextlib
@@ -32,10 +32,10 @@ log = logging.getLogger(__name__)
 
 _BACKLOG = 1024
 _ACCEPTS_AT_ONCE = 8
-# All processes hear of each connection, and whichever comes first takes it. One that has more than
-# another gives that so long a start.
+# Every process is notified of each new connection, and the first one to accept it serves it. A
+# process that has more sessions than another waits this long before it accepts.
 _YIELD_SECONDS = 0.001
-# Without a free descriptor nobody can be let in; some are freed soon.
+# Without a free descriptor no connection can be accepted. Others will be freed soon.
 _EXHAUSTION_PAUSE_SECONDS = 0.1
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _FAREWELL_SECONDS = 3.0
@@ -83,13 +83,13 @@ class Proxy:
 
     @property
     def port(self) -> int:
-        """The port in use, of interest where the settings leave the choice to the system."""
+        """The port in use, which the system has chosen if the settings name port 0."""
         port: int = self._listeners[0].getsockname()[1]
         return port
 
     async def start(self, listeners: Sequence[socket.socket] | None = None) -> None:
-        """Begins to accept connections, on listeners of its own where it gets none. Raises OSError
-        where the address is taken."""
+        """Begins to accept connections, on `listeners` or else on new ones. Raises OSError if the
+        address is in use."""
         raise_descriptor_limit()
         if self._peers is not None:
             await self._peers.start()
@@ -99,8 +99,8 @@ class Proxy:
         log.info("listening", extra={"host": self._settings.host, "port": self.port})
 
     def drop(self, endpoint_id: str) -> int:
-        """Ends the endpoint's connections with 57P01, and returns how many: it was deleted,
-        disabled or reassigned."""
+        """Ends the endpoint's connections with 57P01, because it was deleted, disabled or
+        reassigned. Returns how many there were."""
         self._wakes.forget(endpoint_id)
         self.queries.pool.drop(endpoint_id)
         sessions = self.registry.of_endpoint(endpoint_id)
@@ -109,8 +109,8 @@ class Proxy:
         return len(sessions)
 
     def hold_to(self, endpoint_id: str, rules: AccessRules | None) -> int:
-        """Ends the endpoint's connections that come from where none may any more, with 57P01 and
-        the reason, and returns how many."""
+        """Ends the endpoint's connections from addresses that `rules` no longer allow, with 57P01
+        and the reason. Returns how many there were."""
         sessions = [
             session
             for session in self.registry.of_endpoint(endpoint_id)
@@ -126,17 +126,17 @@ class Proxy:
 
     def park(self, endpoint_id: str) -> None:
         """See `directory.Clients`."""
-        # Whoever comes from here on must not be led to what is to stop.
+        # Clients that come from now on must not be led to the compute that is to stop.
         self._surroundings.wakes.forget(endpoint_id)
         for session in self.registry.of_endpoint(endpoint_id):
             session.park()
 
     def of_endpoint(self, endpoint_id: str) -> Sequence[Client]:
-        """Its clients that have shown a password."""
+        """Returns the endpoint's clients that have authenticated."""
         return self.registry.of_endpoint(endpoint_id)
 
     async def _cancel(self, key: CancelKey) -> None:
-        """Cancels what runs under the key; one that fits nobody is ignored, as Postgres does."""
+        """Cancels the query that runs under the key. An unknown key is ignored, as in Postgres."""
         if self._peers is not None and not self._peers.is_ours(key):
             await self._peers.send_on(key)
         else:
@@ -148,7 +148,7 @@ class Proxy:
             await session.cancel_query()
 
     async def stop(self) -> None:
-        """Listens no more, tells every client and closes; may be called again."""
+        """Stops listening, tells every client why it ends, and closes. May be called again."""
         if self._has_stopped:
             return
         self._has_stopped = True
@@ -173,7 +173,7 @@ class Proxy:
     async def serve(self, listeners: Sequence[socket.socket] | None = None) -> None:
         """Accepts connections, as `start` does, until it is cancelled; then stops."""
         await self.start(listeners)
-        # What exists by now stays: no later collection need look at it again.
+        # The objects that exist by now stay, so later collections need not examine them.
         gc.collect()
         gc.freeze()
         try:
@@ -181,7 +181,7 @@ class Proxy:
         finally:
             stopping = asyncio.ensure_future(self.stop())
             while not stopping.done():
-                # Asked to stop once more, clients are told all the same.
+                # If cancelled again, it still tells the clients first.
                 with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.shield(stopping)
 
@@ -193,7 +193,7 @@ class Proxy:
             self._accept(listener, most=1 if self._peers is not None else _ACCEPTS_AT_ONCE)
 
     def _accept_after_all(self, listener: socket.socket) -> None:
-        """What no peer has taken, which may hang or have died."""
+        """Accepts connections that no peer has accepted: a peer may hang or have died."""
         if listener in self._listeners:
             self._resume_accepting(listener)
             self._accept(listener, most=_ACCEPTS_AT_ONCE)
@@ -208,7 +208,7 @@ class Proxy:
                 if error.errno in _EXHAUSTED:
                     self._pause_accepting(listener, error)
                     return
-                # The client was gone before it was let in.
+                # The client closed the connection before it was accepted.
                 continue
             session = Session(self._surroundings, connection, client_address=address[0])
             self.registry.add(session)
@@ -224,8 +224,8 @@ class Proxy:
 
 
 def open_listeners(settings: ProxySettings) -> list[socket.socket]:
-    """Listens on every address of the host, at each of the proxy's ports. Raises OSError where one
-    is taken."""
+    """Opens listeners on every address of the settings' host, at each of the proxy's ports. Raises
+    OSError if one is in use."""
     ports = [settings.port, *([settings.http_port] if settings.http_port else [])]
     addresses = [
         address
@@ -260,7 +260,8 @@ def _listen(family: int, address: tuple[Any, ...], settings: ProxySettings) -> s
 
 
 def raise_descriptor_limit() -> None:
-    """Each connection takes two descriptors, and the usual soft limit is 1,024."""
+    """Raises the soft limit of descriptors, usually 1,024, to the hard limit. Each connection
+    needs two descriptors."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

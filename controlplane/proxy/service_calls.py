@@ -1,4 +1,4 @@
-"""Calls of the floors below, which block: each in a thread, and none awaited without a bound."""
+"""Calls blocking functions of the lower layers: each in a thread, and none without a time limit."""
 
 import asyncio
 from collections.abc import Callable
@@ -24,16 +24,17 @@ class ServiceCalls:
     async def call(
         self, function: Callable[[str], Result], argument: str, *, within: float
     ) -> Result:
-        """What the function returns, `within` so many seconds.
+        """Returns what the function returns, if it does so `within` so many seconds.
 
-        No timeout of a connection's own helps against a server that hangs on a unix socket, so
-        it is the wait that ends. One that has not begun by then never does; one that has goes on
-        in its thread, and gives its database connection back whenever the server answers.
+        No timeout of a database connection helps against a server that hangs on a unix socket, so
+        the waiting is limited instead. A call that has not begun by then never does. One that has
+        begun goes on in its thread, and returns its database connection once the server answers.
 
-        Raises what the function raises, ControlPlaneSilent for what the database does.
+        Raises what the function raises; ControlPlaneSilent if the time limit has passed or the
+        database fails.
         """
         loop = asyncio.get_running_loop()
-        # With the context, so that what it logs and schedules carries the client's id.
+        # With the context, so that log lines and operations of the call carry the client's id.
         run = partial(copy_context().run, _freeing, function, argument)
         called = loop.run_in_executor(self._threads, run)
         try:
@@ -42,19 +43,19 @@ class ServiceCalls:
                     await asyncio.wait([called], timeout=within)
                     if called.done():
                         return called.result()
-                    # Its answer may be there.
+                    # After a standstill of this process, the result may be there unread.
                     if not standstill.has_been():
                         raise ControlPlaneSilent
         finally:
             called.cancel()
 
     def close(self) -> None:
-        """Waits for none: one that hangs must not keep the proxy from its end."""
+        """Waits for no call, because one that hangs must not keep the proxy from exiting."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 def _freeing(function: Callable[[str], Result], argument: str) -> Result:
-    """Make the call, and give this thread's database connection back."""
+    """Calls the function, then returns this thread's database connection to the pool."""
     try:
         return function(argument)
     except (OperationalError, InterfaceError) as error:

@@ -1,5 +1,5 @@
-"""One client's connection from its first byte to its last: start-up, password, wake, relay; or
-requests over HTTP, which are admitted and reach their computes by the same ways."""
+"""One client's connection from its first byte to its last: start-up, password, wake, relay. A
+connection may speak HTTP instead; its requests are admitted and reach computes in the same ways."""
 
 import asyncio
 import logging
@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 Proof = TypeVar("Proof")
 Reached = TypeVar("Reached")
 
-# How long a refused client is given to read why, in seconds.
+# How many seconds a refused client is given to read the error.
 _LAST_WORDS_PATIENCE = 2.0
 
 
@@ -61,35 +61,36 @@ class Session:
         self._proxy = proxy
         self.channel = Channel(connection, proxy.readiness)
         self.client_address = client_address
-        # Known once the client has shown its password.
+        # Set once the client has authenticated.
         self.admission: Admission | None = None
-        # Known once it is joined to its compute.
+        # Set once the client is joined to its compute.
         self.key: CancelKey | None = None
-        # Whose session it is, and by which route it was let in; known with the admission.
+        # The client's role, and the route by which it was admitted; set with the admission.
         self.role = ""
         self.identity = RoleIdentity()
         self.route: Route | None = None
-        # Whether it is on its way to its compute, and its role has become another meanwhile.
+        # True while the client is being led to its compute; true if its role was replaced by
+        # another of the same name in that time.
         self.is_on_its_way = self.is_doubted = False
-        # See `directory.Client`; and whether the pooler that it has reached, or is about to, is to
-        # stop.
+        # See `directory.Client`. `_must_park` is true if the pooler that the client has reached, or
+        # is about to reach, is to stop.
         self.is_parked = self._must_park = False
         self._compute: ComputeConnection | None = None
         self._relay: FirstExchange | PooledRelay | None = None
         self._interruption: ProxyError | None = None
-        # While it speaks HTTP.
+        # Set while the connection speaks HTTP.
         self._http: HttpConnection | None = None
-        # Once it is a WebSocket: the host that it wants to get to.
+        # Set once the connection is a WebSocket: the host that the client wants to reach.
         self._websocket_host: str | None = None
-        # The task copies the context, and with it what every line about this client is
-        # followed by, also in the operations that it has scheduled.
+        # The task copies the context. So every log line about this client carries this id, as do
+        # the operations that it has scheduled.
         with context(request=f"c-{secrets.token_hex(6)}"):
             self.task = proxy.readiness.loop.create_task(self._run())
-        # Not at the end of `_run`: a task cancelled before its first step never gets there.
+        # Not at the end of `_run`, because a task cancelled before its first step never runs it.
         self.task.add_done_callback(self._clean_up)
 
     def abandon(self) -> None:
-        """Closes the connection without a word."""
+        """Closes the connection without sending anything."""
         self.task.cancel()
 
     def interrupt(self, error: ProxyError) -> None:
@@ -101,7 +102,8 @@ class Session:
             self.task.cancel()
 
     def park(self) -> None:
-        """See `PooledRelay.park`; it holds, too, for what it is on its way to."""
+        """Parks the client: see `PooledRelay.park`. A client on its way to a pooler is parked once
+        it is joined to that."""
         self._must_park = True
         if isinstance(self._relay, PooledRelay):
             self._relay.park()
@@ -151,7 +153,7 @@ class Session:
                 )
                 self._proxy.registry.note_address(self)
             if await opening.speaks_http(self.channel, self._proxy.identity):
-                # HTTP has bounds of its own.
+                # HTTP requests have time limits of their own.
                 patience.reschedule(None)
                 if not await self._serve_http():
                     return
@@ -168,7 +170,7 @@ class Session:
         is_long = request.protocol >= messages.PROTOCOL_3_2
 
         def connected() -> tuple[bytes, CancelKey]:
-            """What is to be said before the greeting, and the key that the client gets in it."""
+            """Returns what the client is sent before the greeting, and its cancel key."""
             fields = {
                 "client": self.client_address,
                 "endpoint": destination.endpoint_id,
@@ -184,26 +186,27 @@ class Session:
         await kind(self, destination, self._proxy.readiness).serve(connected)
 
     def join(self, connection: ComputeConnection, relay: FirstExchange | PooledRelay) -> None:
-        """From here on the relay ends the connection."""
+        """Records that the client is joined. From here on the relay ends the connection."""
         self._compute, self._relay = connection, relay
         if self._must_park:
             self.park()
 
     def part(self) -> None:
-        """It is joined to nothing, and may be joined again, where its password still holds: the
-        compute is asked anew."""
+        """Records that the client is joined to no compute. It may be joined again if its password
+        is still valid, which the next compute is asked."""
         self._compute = self._relay = None
         self.is_parked = True
         assert self.route is not None
         self.route = replace(self.route, confirmed_by=None)
 
     def counting(self) -> AbstractContextManager[Tally]:
-        """Where to add what is sent to the client, once it has reached its compute."""
+        """Returns the tally of the bytes sent to the client, once it has reached its compute."""
         assert self.admission is not None
         return self._proxy.directory.counting(self.admission.endpoint_id)
 
     async def _serve_http(self) -> bool:
-        """Whether it has become a WebSocket, which speaks as any other client from here on."""
+        """Serves HTTP requests. Returns True if the connection has become a WebSocket, which
+        carries the Postgres protocol from here on."""
         self._http = HttpConnection(self.channel)
         request = await self._http.serve(partial(self._proxy.queries.handle, self))
         if request is None:
@@ -214,7 +217,8 @@ class Session:
         return True
 
     async def _admit_postgres(self, request: startup.StartupMessage) -> tuple[Destination, bytes]:
-        """Finds the endpoint and asks for the password. Returns what is still to be said of it."""
+        """Finds the endpoint and authenticates the client. Returns the destination, and the
+        AuthenticationSASLFinal that is still to be sent, or b""."""
         if self.channel.tls is None and not self._may_be_plain():
             raise InsecureConnection
         destination, password = await self._find_destination(request)
@@ -224,8 +228,8 @@ class Session:
     async def _find_destination(
         self, request: startup.StartupMessage
     ) -> tuple[Destination, bytes | None]:
-        """The destination, and the password where the client had to be asked for it in clear text,
-        as nothing else can name the endpoint."""
+        """Returns the destination. If only the password can name the endpoint, asks the client for
+        it in clear text and returns it as well; otherwise None."""
         try:
             destination = find_destination(
                 request.parameters,
@@ -252,10 +256,11 @@ class Session:
         password: bytes | None,
         verifier: scram.Verifier,
     ) -> bytes:
-        """Raises PasswordFailed, ProtocolViolation, ConnectionLost."""
+        """Authenticates the client; returns the AuthenticationSASLFinal, or b"" for a clear-text
+        password. Raises PasswordFailed, ProtocolViolation, ConnectionLost."""
         if password is None and self._websocket_host is not None:
-            # Its TLS ends before a browser's program can see it: there is nothing to bind to, and
-            # drivers send the password without being asked.
+            # A browser's program cannot see the certificate of its TLS connection, so there is
+            # nothing for SCRAM to bind to, and drivers send the password without being asked.
             password = await ask_for_password(self.channel, preamble=request.negotiation)
         if password is not None:
             await self._proxy.passwords.check(
@@ -283,9 +288,13 @@ class Session:
         *,
         keeps_pace: bool = False,
     ) -> tuple[Destination, Proof]:
-        """Lets in who can prove to be the role: both the endpoint and the role exist, or the same
-        refusal, after the same time. `prove` raises PasswordFailed; what it returns is passed on.
-        `keeps_pace` where it tells the client anything before it has proved itself."""
+        """Admits the client if `prove` shows that it is the role. An unknown endpoint or role gets
+        the same error as a wrong password, after the same time.
+
+        `prove` raises PasswordFailed; what it returns is returned here. `keeps_pace` must be set if
+        `prove` sends the client anything before the client has proved its identity. Raises
+        ProxyError.
+        """
         tls = self.channel.tls
         if tls is None and not self._may_be_plain():
             raise InsecureConnection
@@ -347,7 +356,7 @@ class Session:
             raise
 
     def dismiss(self) -> None:
-        """What it was admitted for is over; it may be admitted again."""
+        """Ends the admission, because its purpose has ended. The session may be admitted again."""
         self._proxy.registry.dismiss(self)
 
     async def reach(
@@ -357,7 +366,7 @@ class Session:
         *,
         discard: Callable[[Reached], None],
     ) -> Reached:
-        """See `reaching.reach`."""
+        """Leads the client to its compute: see `reaching.reach`."""
         self._must_park = self.is_parked = False
 
         async def connect_in_share(address: ComputeAddress) -> Reached:
@@ -367,7 +376,7 @@ class Session:
         return await reach(self._proxy, self, destination, connect_in_share, discard)
 
     def share(self) -> AbstractAsyncContextManager[None]:
-        """See `Shares.share`: of the account that it was admitted for."""
+        """See `Shares.share`; for the account that the session was admitted for."""
         assert self.admission is not None
         return self._proxy.shares.share(self.admission.account_id)
 

@@ -1,4 +1,4 @@
-"""What an operator can set of the proxy, with defaults that are safe in production."""
+"""The proxy's settings for operators, with defaults that are safe in production."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,10 +10,10 @@ from controlplane.proxy.peers import PeerGroup
 
 
 class PlainConnections(Enum):
-    """Who may connect without TLS."""
+    """The clients that may connect without TLS."""
 
     NEVER = "never"
-    # Clients on this machine, whose traffic nobody else sees.
+    # Clients on this host, whose traffic nobody else can read.
     LOOPBACK = "loopback"
     ALWAYS = "always"
 
@@ -22,31 +22,32 @@ class PlainConnections(Enum):
 class ProxySettings:
     """Times are in seconds."""
 
-    # Endpoints answer to names one label below it.
+    # Endpoints have host names one label below it.
     region_host: str
-    # Keeps what an unknown role is asked the same from one start to the next. Not to be published.
+    # Determines the SCRAM salt sent for an unknown role, so that the salt stays the same across
+    # restarts. Must be kept secret.
     secret: bytes = field(repr=False)
     host: str = "127.0.0.1"
     port: int = 5432
-    # Another port where the same is served: HTTP's own, as 443, for clients that take no other.
+    # A second port with the same service, such as 443 for HTTP clients that use no other.
     http_port: int | None = None
     plain_connections: PlainConnections = PlainConnections.LOOPBACK
-    # From the first byte to the right password.
+    # From the first byte to successful authentication.
     startup_timeout: float = 30.0
-    # From the right password to a compute that answers.
+    # From successful authentication to a compute that answers.
     wake_timeout: float = 30.0
-    # Connections that have not shown a password yet, in each process.
+    # Connections that have not authenticated yet, in each process.
     max_pending: int = 1_000
-    # Connections that have, in all processes together.
+    # Connections that have authenticated, in all processes together.
     max_connections: int = 10_000
     max_connections_per_account: int = 5_000
     max_connections_per_endpoint: int = 2_000
     max_connections_per_role: int = 1_000
-    # What a client's connection may stay silent before the kernel asks whether it is still there.
+    # How long a client's connection may be silent before the kernel checks that it still exists.
     keepalive_idle: int = 60
-    # Networks of load balancers, whose connections say whose they are: see `forwarding`.
+    # Networks of load balancers, whose connections begin with the client's address: `forwarding`.
     load_balancers: Sequence[IPv4Network | IPv6Network] = ()
-    # Where several processes share the port.
+    # Set if several processes share the port.
     peers: PeerGroup | None = None
 
     @property

@@ -1,19 +1,20 @@
-"""What several proxy processes behind one port count together, in memory that they share: each
-writes its own counts, and reads those of all. So a limit holds for all of them, and none is asked.
+"""Counts that several proxy processes behind one port share. They are in shared memory: each
+process writes its own counts and reads those of all. So a limit holds for all processes together,
+and none has to ask another.
 """
 
 import mmap
 from collections.abc import Hashable
 
-# Of each process. Two things that come to lie at one place are one to the others, with the sum of
-# both: of so many places that is rare, and then a limit is met early by the smaller count.
+# Places in each process. Two things with the same place are counted as one by the other processes.
+# With so many places that is rare, and a limit then applies too early by the other thing's count.
 _PLACES = 1 << 16
 _BYTES_EACH = 4
 
 
 class SharedCounts:
-    """Must be made before its processes are forked, from one that is never replaced: they find the
-    same places by Python's hashes, which differ from one program to the next."""
+    """Must be made before its processes are forked, and all of them by one parent. They find the
+    same places by Python's hashes, which differ between programs but not between forks."""
 
     def __init__(self, processes: int) -> None:
         self.processes = processes
@@ -21,14 +22,14 @@ class SharedCounts:
         self._memory = memoryview(mmap.mmap(-1, size)).cast("i")
 
     def of(self, number: int) -> "OwnCounts":
-        """Those of the process with this number, which has counted nothing yet: what one has left
-        that died counts until it is replaced."""
+        """Returns the counts of the process with this number, set to zero. The counts of a process
+        that died stay until its successor calls this."""
         return OwnCounts(self._memory, number, self.processes)
 
 
 class OwnCounts:
     def __init__(self, memory: memoryview, number: int, processes: int) -> None:
-        # Of each process: how many sessions it has, then its places.
+        # For each process: the number of its sessions, then its places.
         parts = [
             memory[part * (1 + _PLACES) : (part + 1) * (1 + _PLACES)] for part in range(processes)
         ]
@@ -44,11 +45,11 @@ class OwnCounts:
         return sum(part[place] for part in self._others)
 
     def note_sessions(self, count: int) -> None:
-        """How many clients this process has, whoever they are."""
+        """Sets the number of clients that this process has, authenticated or not."""
         self._own[0] = count
 
     def fewest_sessions(self) -> int:
-        """How many the process has that has the fewest of the others."""
+        """Returns the number of sessions of the other process that has the fewest."""
         return min(part[0] for part in self._others)
 
 

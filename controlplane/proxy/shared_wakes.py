@@ -1,4 +1,4 @@
-"""One wake for all the clients that wait for the same compute."""
+"""Shares one wake among all clients that wait for the same compute."""
 
 import asyncio
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ class SharedWakes:
     async def wake(
         self, endpoint_id: str, *, pooled: bool, refused: ComputeAddress | None
     ) -> ComputeAddress:
-        """As `Directory.wake`, joining the call that is already under way. The last one to stop
-        waiting cancels it."""
+        """As `Directory.wake`, but joins a call that is already under way. The last caller to stop
+        waiting cancels the call."""
         key = (endpoint_id, pooled)
         flight = self._flights.get(key)
         if flight is None:
@@ -39,7 +39,7 @@ class SharedWakes:
                 flight.task.cancel()
 
     def forget(self, endpoint_id: str) -> None:
-        """Later callers wake anew: what is under way may lead to where the endpoint was."""
+        """Makes later callers wake anew. A call under way may lead to the old compute."""
         for pooled in (False, True):
             self._flights.pop((endpoint_id, pooled), None)
 

@@ -1,12 +1,12 @@
-"""How many short pieces of work one account has under way at once: new sessions in computes, and
-requests over HTTP. All accounts' share the host's processor, so the one that asks most would get
-most of it; beside others it gets as much as each of them.
+"""Limits how many short pieces of work one account has under way at once: new sessions in computes,
+and requests over HTTP. All accounts share the host's processors, and without a limit the account
+that asks most would get most. With it, an account gets as much as each of the others.
 
-Before a client has shown its password its account is not certain: then the shares are those of an
-endpoint and the address that asks for it, so that nobody takes up another's.
+Before a client has authenticated, its account is not certain. Then the pieces are counted for its
+endpoint together with its address, so that clients from elsewhere cannot use up an endpoint's part.
 
-A piece that lasts longer waits for something, or is the compute's own: from then on it counts no
-more, so nobody's slow work keeps the same account's, or another's, from beginning.
+A piece that lasts longer waits for something, or is work of the compute's own. From then on it no
+longer counts, so slow work does not keep the same account, or another, from beginning more.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 
 from controlplane.proxy.shared_counts import OwnCounts
 
-# Pieces in each process, of which there is about one for each core: of an account that is alone,
-# and of one that is not.
+# Pieces in each process, for an account that is alone and for one beside others. There is about one
+# process for each core.
 ALONE, BESIDE_OTHERS = 16, 1
-# Seconds: how long a piece counts at most, where it waits for nobody but us and where it waits for
-# its client too; and how long after its last one an account is there.
+# Seconds: how long a piece counts at most, if it does not wait for its client and if it does; and
+# how long an account counts as present after it last asked for one.
 COUNTS_FOR, LOGIN_COUNTS_FOR, THERE_FOR = 0.25, 0.05, 1.0
 
 
@@ -29,14 +29,14 @@ COUNTS_FOR, LOGIN_COUNTS_FOR, THERE_FOR = 0.25, 0.05, 1.0
 class _Account:
     under_way: int = 0
     waiting: deque["asyncio.Future[None]"] = field(default_factory=deque)
-    # When it last began a piece; its timer ends its presence.
+    # When it last asked for a piece. Its timer ends its presence.
     last: float = 0.0
     has_timer: bool = False
 
 
 class Shares:
-    """Must be used within one event loop. Of one kind of pieces, each for at most `counts_for`
-    seconds; `shared` where other processes have such pieces too."""
+    """Must be used within one event loop. Limits pieces of one kind, each counted for at most
+    `counts_for` seconds. `shared` is given if other processes have such pieces too."""
 
     def __init__(
         self,
@@ -50,12 +50,13 @@ class Shares:
         self._shared = shared
         self._kind = kind
         self._counts_for = COUNTS_FOR if counts_for is None else counts_for
-        # Those who are there.
+        # The accounts that are present in this process.
         self._accounts: dict[Hashable, _Account] = {}
 
     @asynccontextmanager
     async def share(self, account_id: Hashable) -> AsyncIterator[None]:
-        """Within the block a piece of the account's work is under way; waits until it may be."""
+        """Counts the block as a piece of the account's work. Waits until the account may begin
+        one."""
         account = self._arrive(account_id)
         if account.waiting or account.under_way >= self._most(account_id):
             turn = self._loop.create_future()
@@ -95,8 +96,8 @@ class Shares:
         return account
 
     def _look_after(self, account_id: Hashable, account: _Account) -> None:
-        """Forget an account that has begun nothing for a while. What may be waited for by then is
-        that others go."""
+        """Forgets the account if it has asked for nothing for a while. Otherwise lets in its
+        waiting pieces, because the other accounts may have gone."""
         left = account.last + THERE_FOR - self._loop.time()
         if account.under_way or account.waiting or left > 0:
             self._loop.call_later(
@@ -110,7 +111,7 @@ class Shares:
     def _most(self, account_id: Hashable) -> int:
         are_others = len(self._accounts) > 1
         if self._shared is not None and not are_others:
-            # In each process: how many accounts are there, and whether this one is.
+            # Compares all accounts in the other processes with those that are this account.
             of_others = self._shared.of_others(self._kind)
             are_others = of_others > self._shared.of_others((self._kind, account_id))
         return BESIDE_OTHERS if are_others else ALONE

@@ -1,17 +1,19 @@
-"""Whether this process itself stood still, stopped or without a core, while it waited: then what it
-waited for may be there, unread, and that a bound has passed says nothing of anybody else."""
+"""Detects that this process itself stood still while it waited, because it was stopped or had no
+core. Then the answer it waited for may have arrived unread, and a passed deadline does not show
+that anybody else was slow."""
 
 import asyncio
 from types import TracebackType
 from typing import Self
 
-# Seconds. What is later than this is noticed; a busy loop is not.
+# Seconds between two timers, and their total lateness that counts as a standstill. The timers of a
+# busy loop are less late.
 _EVERY = 0.25
 _LATE = 0.5
 
 
 class Standstill:
-    """Watches the running loop while it is entered."""
+    """Watches the running loop while the context is entered."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()

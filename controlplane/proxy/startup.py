@@ -1,5 +1,5 @@
-"""Reads what a client sends first: a request for encryption, a cancel request or a start-up
-message. Pure functions on bytes; `controlplane.proxy.session` does the reading."""
+"""Parses the first packets of a client: an encryption request, a cancel request or a start-up
+message. Pure functions on bytes; `controlplane.proxy.opening` reads the packets."""
 
 import struct
 from dataclasses import dataclass, field
@@ -9,13 +9,14 @@ from controlplane.proxy.errors import ForwardingRefused, ProtocolViolation, Unsu
 
 # Postgres's own limit on a start-up packet, in bytes.
 MAX_PACKET_SIZE = 10_000
-# The size of the packet's first part, its length and its code, which is all of an SSLRequest.
+# The size of a packet's length and code, which are the whole of an SSLRequest.
 HEAD_SIZE = 8
-# The type of a TLS handshake record: no start-up packet this small is long enough to begin so.
+# The type of a TLS handshake record. As the first byte of a start-up packet it would make the
+# packet's length far larger than MAX_PACKET_SIZE.
 TLS_HANDSHAKE_BYTE = b"\x16"
-# What the PROXY protocol's headers begin with (`forwarding`), made to be no other protocol's.
+# The beginning of a PROXY protocol header (`forwarding`), which no other protocol begins with.
 PROXY_SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
-# In its version 1, which looks like HTTP.
+# The beginning of a header of version 1, which resembles HTTP.
 PROXY_LINE = b"PROXY "
 
 _SSL_REQUEST_CODE = 80877103
@@ -39,11 +40,11 @@ class CancelRequest:
 @dataclass(frozen=True, slots=True)
 class StartupMessage:
     role: str
-    # As sent, without the protocol's own options (`_pq_.`).
+    # As sent, without protocol options (`_pq_.`).
     parameters: dict[bytes, bytes]
     # The newest protocol version that both sides speak.
     protocol: int
-    # The NegotiateProtocolVersion due to a client that asked for more than there is, or nothing.
+    # The NegotiateProtocolVersion for a client that asked for more than is supported, or b"".
     negotiation: bytes = field(default=b"")
 
 
@@ -51,15 +52,16 @@ StartupPacket = EncryptionRequest | CancelRequest | StartupMessage
 
 
 def begins_http(first: bytes) -> bool:
-    """Whether the first byte is of an HTTP request's method. A start-up packet begins with its
-    length, which is far less than a capital letter would make of it."""
+    """True if the byte begins an HTTP request's method. As the first byte of a start-up packet, a
+    capital letter would make the packet's length far larger than MAX_PACKET_SIZE."""
     return b"A" <= first <= b"Z"
 
 
 def packet_size(head: bytes) -> int:
-    """The size in bytes that the packet's first eight bytes announce.
+    """Returns the size in bytes that the packet's first eight bytes announce.
 
-    Raises ProtocolViolation where no start-up packet can be that small or that big.
+    Raises ProtocolViolation if it is smaller or larger than any start-up packet, ForwardingRefused
+    if the bytes begin a PROXY protocol header.
     """
     if PROXY_SIGNATURE.startswith(head[:HEAD_SIZE]):
         raise ForwardingRefused
@@ -70,9 +72,9 @@ def packet_size(head: bytes) -> int:
 
 
 def parse(packet: bytes) -> StartupPacket:
-    """Reads one whole packet, whose first four bytes are its length.
+    """Parses one whole packet, whose first four bytes are its length.
 
-    Raises ProtocolViolation for a malformed one, UnsupportedProtocol for another major version.
+    Raises ProtocolViolation if it is malformed, UnsupportedProtocol for another major version.
     """
     code = int.from_bytes(packet[4:8], "big")
     if code in (_SSL_REQUEST_CODE, _GSS_REQUEST_CODE):
@@ -94,7 +96,7 @@ def _parse_cancel_request(packet: bytes) -> CancelRequest:
 
 
 def _parse_startup_message(packet: bytes, version: int) -> StartupMessage:
-    # The body is "name\0value\0…\0": cut up, its last two parts are empty.
+    # The body is "name\0value\0…\0", so its last two parts are empty.
     parts = packet[HEAD_SIZE:].split(b"\0")
     if len(parts) < 2 or parts[-1] or parts[-2] or len(parts) % 2:
         raise ProtocolViolation("invalid startup packet layout: expected terminator as last byte")

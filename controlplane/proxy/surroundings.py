@@ -1,4 +1,4 @@
-"""What all sessions of a proxy share."""
+"""The objects that all sessions of a proxy share."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -24,11 +24,11 @@ class Surroundings:
     registry: Registry
     directory: Directory
     wakes: SharedWakes
-    # Of accounts; and of endpoints with the addresses from which clients log in to them.
+    # `shares` counts for accounts, `logins` for pairs of a client's address and an endpoint.
     shares: Shares
     logins: Shares
     failure_pace: FailurePace
     passwords: PasswordChecks
     queries: Queries
-    # Cancels what runs under the key, here or at a peer.
+    # Cancels the query that runs under the key, in this process or in a peer.
     cancel: Callable[[CancelKey], Awaitable[None]]

@@ -1,5 +1,5 @@
-"""What the proxy shows of itself in TLS: the operator's certificate, or ones of our own authority
-(`issuing`)."""
+"""The certificate that the proxy presents in TLS: the operator's, or certificates of Perch's own
+authority (`issuing`)."""
 
 import hashlib
 import logging
@@ -17,28 +17,28 @@ ALPN_POSTGRES = "postgresql"
 ALPN_HTTP = "http/1.1"
 
 _WEAK_HASHES = {"md5", "sha1"}
-# Seconds between two looks at whether the operator's files have been replaced.
+# Seconds between two checks whether the operator's files have been replaced.
 _LOOK_EVERY = 10.0
 
 
 class TlsIdentity(Protocol):
     @property
     def context(self) -> ssl.SSLContext:
-        """For the next handshake; its sockets are of ClientTlsSocket, and know what was shown."""
+        """The context for the next handshake. Its sockets are ClientTlsSockets."""
         ...
 
     @property
     def authority_pem(self) -> str:
-        """What clients are to trust; "" where that is not ours to say."""
+        """Perch's authority, which clients are to trust; "" with an operator's certificate."""
         ...
 
     def note_proven(self, server_name: str | None) -> None:
-        """A client that asked for this name (SNI) has shown a right password."""
+        """Notes that a client that asked for this name (SNI) has authenticated."""
         ...
 
 
 class ClientTlsSocket(ssl.SSLSocket):
-    """A client's connection, with the host name it asked for and what it was shown."""
+    """A client's connection, with the host name it asked for and the binding to its certificate."""
 
     server_name: str | None = None
     # `tls-server-end-point` of RFC 5929, which SCRAM-SHA-256-PLUS binds to.
@@ -46,13 +46,13 @@ class ClientTlsSocket(ssl.SSLSocket):
 
 
 class OperatorIdentity:
-    """A certificate chain and its key in PEM files, shown to everybody. Files that are replaced
-    while the proxy runs hold for the next handshakes, once they can be read and fit together.
+    """A certificate chain and its key in PEM files, presented to every client. Files that are
+    replaced while the proxy runs are used for later handshakes, once they can be read and match.
 
-    Raises OSError or ValueError where they cannot be read or do not belong together.
+    The constructor raises OSError or ValueError if they cannot be read or do not match.
     """
 
-    # Whoever has signed it, clients know them, or know from the operator.
+    # Clients know the chain's authority already, or learn it from the operator.
     authority_pem = ""
 
     def __init__(self, certificate: Path, key: Path) -> None:
@@ -71,7 +71,7 @@ class OperatorIdentity:
         pass
 
     def refresh(self) -> None:
-        """Takes in files that are others than before."""
+        """Loads the files again if they have changed."""
         self._next_look = time.monotonic() + _LOOK_EVERY
         try:
             found = self._look()
@@ -79,7 +79,7 @@ class OperatorIdentity:
                 return
             self._context = self._load()
         except (OSError, ValueError) as error:
-            # They may be replaced one after the other: the next look may find them whole.
+            # They may be replaced one after the other, so the next check may find them matching.
             log.warning("certificate not taken in", extra={"error": str(error)})
             return
         self._seen = found
@@ -105,13 +105,13 @@ class OperatorIdentity:
 
 
 def server_context(certificate: str, key: str | None = None) -> ssl.SSLContext:
-    """For the chain and the key in these PEM files, or both in one. Raises OSError or ValueError
-    where they cannot be read or do not belong together."""
+    """Returns a context for the chain and the key in these PEM files; `certificate` may hold both.
+    Raises OSError or ValueError if they cannot be read or do not match."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols([ALPN_POSTGRES, ALPN_HTTP])
-    # No client resumes a session, and tickets would cost each connection two messages.
+    # Clients do not resume sessions, and tickets would cost each connection two messages.
     context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     context.num_tickets = 0
     context.sslsocket_class = ClientTlsSocket
@@ -119,7 +119,7 @@ def server_context(certificate: str, key: str | None = None) -> ssl.SSLContext:
 
 
 def end_point_hash(certificate: x509.Certificate) -> bytes:
-    """What `tls-server-end-point` (RFC 5929) makes of it."""
+    """Returns the certificate's hash for `tls-server-end-point` (RFC 5929)."""
     algorithm = certificate.signature_hash_algorithm
     name = "sha256" if algorithm is None or algorithm.name in _WEAK_HASHES else algorithm.name
     return hashlib.new(name, certificate.public_bytes(serialization.Encoding.DER)).digest()

@@ -1,15 +1,15 @@
-"""Counts what is sent to the clients of each endpoint, for as long as they are connected."""
+"""Counts the bytes sent to the clients of each endpoint, for as long as they are connected."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-# An endpoint, and the branch that its clients were let in to.
+# An endpoint, and the branch that its clients were connected to.
 Key = tuple[str, str]
 
 
 class Tally:
-    """Bytes sent and not yet reported. The relay adds to it with every message: a slot, and nothing
-    else."""
+    """Bytes sent and not yet reported. The relay adds to it with every message, so it is only a
+    slot."""
 
     __slots__ = ("bytes", "clients")
 
@@ -26,7 +26,7 @@ class Traffic:
 
     @contextmanager
     def counting(self, endpoint_id: str, branch_id: str) -> Iterator[Tally]:
-        """The one tally of all the endpoint's clients, for one of them."""
+        """Gives the tally that all of the endpoint's clients share, for one client's duration."""
         tally = self._tallies.setdefault((endpoint_id, branch_id), Tally())
         tally.clients += 1
         try:
@@ -35,7 +35,7 @@ class Traffic:
             tally.clients -= 1
 
     def take(self) -> Mapping[Key, int]:
-        """What was sent since the last call."""
+        """Returns the bytes sent since the last call."""
         sent = {}
         for key, tally in list(self._tallies.items()):
             if tally.bytes:

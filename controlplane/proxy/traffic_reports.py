@@ -1,4 +1,4 @@
-"""Tells the control plane what was sent to clients: in batches, each counted once."""
+"""Reports to the control plane the bytes sent to clients, in batches that are each counted once."""
 
 import asyncio
 import contextlib
@@ -16,26 +16,26 @@ REPORT_EVERY = 5.0
 
 
 class TrafficReports:
-    """A batch whose answer was lost is sent again as it was, under the same number: whether the
-    database has counted it, the database knows. What comes meanwhile waits for the next."""
+    """A batch whose answer was lost is sent again unchanged, under the same number, by which the
+    database knows whether it has counted it. Bytes sent meanwhile wait for the next batch."""
 
     def __init__(self, database: ControlDatabase, traffic: Traffic) -> None:
         self._database = database
         self._traffic = traffic
-        # This process's own, for its life.
+        # Identifies this process for as long as it runs.
         self._reporter = uuid.uuid4()
         self._number = 0
         self._batch: Mapping[Key, int] = {}
 
     async def run(self) -> None:
-        """Report until cancelled."""
+        """Reports until cancelled."""
         while True:
             await asyncio.sleep(REPORT_EVERY)
             with contextlib.suppress(ControlPlaneSilent):
                 await self.report()
 
     async def report(self) -> None:
-        """Report all that was sent until now. Raises ControlPlaneSilent."""
+        """Reports all bytes sent until now. Raises ControlPlaneSilent."""
         if self._batch:
             await self._send()
         self._batch = self._traffic.take()

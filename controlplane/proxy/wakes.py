@@ -1,4 +1,4 @@
-"""Has computes started, and poolers beside them, for clients that wait."""
+"""Has computes started, and poolers beside them, for waiting clients."""
 
 import asyncio
 import contextlib
@@ -28,9 +28,9 @@ from controlplane.services.quotas import QuotaExceeded
 
 log = logging.getLogger(__name__)
 
-# A notification may be lost with its connection; whoever waits looks again by itself. Seconds.
+# Seconds. A notification may be lost with its connection, so a waiting call looks again by itself.
 _LOOK_AGAIN = 1.0
-# Bounds on the calls below, in seconds. A start is only asked for in its call, not awaited.
+# Time limits of the calls below, in seconds. A start is requested in its call, not awaited.
 _ASK_WITHIN = 4.0
 _POOLER_LOCK_WITHIN = 10.0
 _POOLER_WITHIN = 16.0
@@ -50,7 +50,7 @@ class Wakes:
         self._changes = changes
         self._lives = lives
         self._calls = ServiceCalls()
-        # Of each endpoint: the run of its compute that has a pooler beside it, and that's version.
+        # By endpoint: the run of its compute that has a pooler, and the pooler's version.
         self._pooled: dict[str, tuple[str, Version]] = {}
 
     def close(self) -> None:
@@ -63,7 +63,7 @@ class Wakes:
         while True:
             with contextlib.suppress(_ComputeLeft):
                 return await self._wake(endpoint_id, pooled=pooled, refused=refused)
-            # A suspend or a restart came in between.
+            # A suspend or a restart happened between the wake and the pooler's start.
             self._states.memory.forget(endpoint_id)
 
     async def _wake(
@@ -72,7 +72,7 @@ class Wakes:
         """Raises _ComputeLeft as well."""
         state = await self._states.find(endpoint_id)
         if state.run is not None and refused is not None and refused.run == state.run:
-            # It may be about to stop, which we have not heard of yet.
+            # The compute may be about to stop, which this process has not been notified of yet.
             state = await self._states.look(endpoint_id)
             if state.run == refused.run:
                 state = await self._after_death(endpoint_id)
@@ -82,16 +82,16 @@ class Wakes:
             state = await self._start(endpoint_id)
         if state.disabled:
             raise DisabledEndpointRefused
-        # Before the address is given away: whoever hears of a change after this drops them.
+        # Before the address is returned: a change received after this drops these clients.
         self._changes.let_in(endpoint_id, state.branch_id)
         return await self._address(endpoint_id, state, pooled=pooled)
 
     async def _start(self, endpoint_id: str) -> ComputeState:
-        """Have the endpoint started, and wait until it runs.
+        """Has the endpoint started, and waits until it runs.
 
-        What is waited for may end well and be of no use: a suspend or a reassignment may have
-        been asked for behind it. So nothing is waited for that does not lead to an active
-        endpoint: a start is asked for again, behind whatever came meanwhile.
+        The operations waited for may succeed and still be of no use, if a suspend or a reassignment
+        was requested after them. So this waits only for operations that lead to an active endpoint.
+        Otherwise it requests a start again, to come after whatever was requested meanwhile.
         """
         asked: Sequence[uuid.UUID] | None = None
         while True:
@@ -101,8 +101,8 @@ class Wakes:
                 return state
             if state.disabled:
                 raise DisabledEndpointRefused
-            # Asked once even so: what leads there may wait behind others, and goes first from
-            # now on.
+            # Requested once even if a start is under way: that may be queued behind others, and
+            # this moves it to the front.
             if state.is_coming and asked is not None:
                 await self._wait_for(changed)
                 continue
@@ -113,7 +113,8 @@ class Wakes:
             asked = await self._ask_for_start(endpoint_id)
 
     async def _ask_for_start(self, endpoint_id: str) -> Sequence[uuid.UUID]:
-        """The operations that lead there."""
+        """Requests a start. Returns the operations that lead to it. Raises DisabledEndpointRefused,
+        QuotaUsedUp, WakeFailed."""
         try:
             return await self._calls.call(waking.start_for_client, endpoint_id, within=_ASK_WITHIN)
         except EndpointDisabled as error:
@@ -124,21 +125,21 @@ class Wakes:
             raise WakeFailed(error.message) from error
 
     async def _with_living_compute(self, endpoint_id: str, state: ComputeState) -> ComputeState:
-        """The state once it no longer says of a dead compute that it runs.
+        """Returns the state once it does not report a dead compute as running.
 
-        A pooler outlives its compute until somebody has noticed, and lets clients in meanwhile:
-        their first query would be their last. So here it is the compute that is looked for.
+        A pooler outlives its compute until the death is noticed, and accepts clients meanwhile;
+        their first query would end their connection. So this looks for the compute itself.
         """
         while state.run and compute.running_endpoint(state.branch_id) != endpoint_id:
             changed = self._changes.next_of(endpoint_id)
             seen, state = state, await self._after_death(endpoint_id)
             if state == seen:
-                # An operation is at work on the branch, which will say what has become of it.
+                # An operation holds the branch, and will record the outcome.
                 await self._wait_for(changed)
         return state
 
     async def _after_death(self, endpoint_id: str) -> ComputeState:
-        """The endpoint's state once it is known that its compute does not answer."""
+        """Returns the endpoint's state after its compute, which did not answer, was checked."""
         self._pooled.pop(endpoint_id, None)
         try:
             await self._calls.call(waking.notice_death, endpoint_id, within=_DEATH_WITHIN)
@@ -170,7 +171,7 @@ class Wakes:
 
 
 class _ComputeLeft(Exception):
-    """The compute was stopped before the pooler was there."""
+    """The compute was stopped before its pooler was started."""
 
 
 def _start_pooler(endpoint_id: str, branch_id: str) -> Version:

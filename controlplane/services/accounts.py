@@ -1,4 +1,4 @@
-"""Accounts and their API keys: who is calling, and what for."""
+"""Accounts and their API keys: create, authenticate, list, revoke."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -19,9 +19,11 @@ from controlplane.services.errors import Conflict, Forbidden, Invalid, NotFound,
 from controlplane.services.projects import find_project
 
 LONGEST_NAME = 64
-# Writing "last used" with every request would cost more than the request.
+# `last_used_at` is not written more often than this, because writing it with every request would
+# cost more than the request.
 LAST_USED_PRECISION = timedelta(minutes=1)
-# Of many requests at once that find it old, one writes, and no other waits for that one.
+# If many concurrent requests find `last_used_at` old, one of them writes it and none waits for the
+# row's lock.
 NOTE_USE = """
 UPDATE controlplane_apikey SET last_used_at = %(now)s, last_used_from_addr = %(address)s
 WHERE id = (
@@ -34,10 +36,11 @@ WHERE id = (
 
 @dataclass(frozen=True, kw_only=True)
 class KeySpec:
-    """What is asked of a new key; the defaults are a key for all that the account may do."""
+    """What a request asks of a new key. With the defaults the key may do all that the account may
+    do."""
 
     name: str
-    # The one project that it reaches.
+    # The only project that the key gives access to; None for all of the account's.
     project_id: str | None = None
     read_only: bool = False
     expires_at: datetime | None = None
@@ -54,7 +57,7 @@ KEY = Reading(
 
 
 def create_account(name: str, plan: str = Plan.FREE) -> Account:
-    """Raises Invalid for a bad name or plan, Conflict where the name is taken."""
+    """Create an account. Raises Invalid for a bad name or plan, Conflict if the name is taken."""
     _check_name("account", name)
     if plan not in Plan.values:
         raise Invalid(f'there is no plan "{plan}"; take one of: {", ".join(Plan.values)}')
@@ -73,7 +76,10 @@ def create_account(name: str, plan: str = Plan.FREE) -> Account:
 
 
 def authenticate(key: str, *, address: str) -> ApiKey | None:
-    """The key's row, with its account; None where it is unknown, revoked or expired."""
+    """Return the key's row, with its account; None if the key is unknown, revoked or expired.
+
+    `address` is the caller's IP address, which is noted with the time of use.
+    """
     now = clock.now()
     row = KEY.first(digest=ApiKey.digest_of(key), now=now)
     if row is None:
@@ -95,7 +101,8 @@ def _note_use(row: ApiKey, now: datetime, address: str) -> None:
 
 
 def note_refused(key: str, *, address: str) -> None:
-    """Tell of a key that was refused: its account, where it was one; else the operator."""
+    """Note that a key was refused. The event is for the key's account; if the key is unknown, only
+    for the operator."""
     known = ApiKey.objects.filter(digest=ApiKey.digest_of(key)).first()
     kind = EventType.API_KEY_REFUSED
     if known is None:
@@ -107,23 +114,23 @@ def note_refused(key: str, *, address: str) -> None:
 
 
 def keys_in_force(key_ids: Collection[int]) -> set[int]:
-    """Those of the keys that a request would still be let in with."""
+    """Those of the keys that are neither revoked nor expired."""
     keys = _in_force(clock.now()).filter(id__in=key_ids)
     return set(keys.values_list("id", flat=True))
 
 
 def list_keys(account: Account) -> list[ApiKey]:
-    """The keys that were not revoked, the newest first; expired ones are among them."""
+    """The account's keys that are not revoked, newest first, including expired ones."""
     keys = ApiKey.objects.select_related("account").filter(account=account, revoked_at=None)
     return list(keys.order_by("-created_at", "-id"))
 
 
 def create_key(account: Account, spec: KeySpec, *, by: ApiKey | None = None) -> tuple[ApiKey, str]:
-    """The new key's row, and the key itself, which is not kept. `by` is the key that asks for it;
-    None for the operator.
+    """Create a key. Returns its row, and the key itself, which is not stored. `by` is the caller's
+    key; None for the operator.
 
-    Raises Invalid, NotFound for a project that is not the account's, Unprocessable for an end
-    that has passed, Forbidden for a key that would outlive the one that makes it.
+    Raises Invalid, NotFound for a project that is not the account's, Unprocessable if expires_at
+    has passed, Forbidden if the new key would be valid for longer than the caller's.
     """
     _check_name("key", spec.name)
     if spec.expires_at is not None and spec.expires_at <= clock.now():
@@ -149,7 +156,7 @@ def create_key(account: Account, spec: KeySpec, *, by: ApiKey | None = None) -> 
 
 
 def revoke_key(account: Account, key_id: int) -> ApiKey:
-    """Raises NotFound; revoking twice is no error."""
+    """Revoke the key; do nothing if it is revoked already. Raises NotFound."""
     with transaction.atomic():
         keys = ApiKey.objects.select_for_update().filter(account=account, id=key_id)
         row = keys.first()

@@ -1,5 +1,5 @@
-"""When a branch is to go by itself: what may be asked for, and of which branches. The callers hold
-the project's lock; that they go is the work of `operations.expiry`."""
+"""When a branch is deleted automatically: which times are allowed, and for which branches. The
+callers hold the project's lock. `operations.expiry` deletes the branches."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -12,7 +12,7 @@ from controlplane.services.errors import Unprocessable
 
 @dataclass(frozen=True)
 class Expiry:
-    """When a branch is to go: at a moment, or so many seconds from now; never, without both."""
+    """When a branch expires: at a time, or a number of seconds from now; never if both are None."""
 
     at: datetime | None = None
     ttl_seconds: int | None = None
@@ -22,10 +22,10 @@ NEVER = Expiry()
 
 
 def set_expiry(branch: Branch, asked: Expiry) -> bool:
-    """Give the branch the end that was asked for, unsaved as yet; whether it had another one.
+    """Set the branch's expiry, without saving it. Returns whether that changed the time.
 
-    It is rounded up to whole seconds, as it is answered, so that what was answered may be sent
-    back and changes nothing. Raises Unprocessable for one in the past.
+    The time is rounded up to whole seconds, as responses show it, so that a client that sends it
+    back changes nothing. Raises Unprocessable for a time in the past.
     """
     now = clock.now()
     end = asked.at if asked.ttl_seconds is None else now + timedelta(seconds=asked.ttl_seconds)
@@ -42,7 +42,8 @@ def set_expiry(branch: Branch, asked: Expiry) -> bool:
 
 
 def refuse_impossible_expiry(branch: Branch) -> None:
-    """Raises Unprocessable where the branch has an end, and could not be deleted then."""
+    """Raises Unprocessable if the branch expires, but cannot be deleted: it is the default branch,
+    is protected or has children."""
     if branch.expires_at is None:
         return
     if branch.default:
@@ -58,8 +59,8 @@ def refuse_impossible_expiry(branch: Branch) -> None:
 
 
 def refuse_to_depend_on(branch: Branch, becoming: str) -> None:
-    """Raises Unprocessable where the branch is to become, in words, what could not go any more,
-    and has an end."""
+    """Raises Unprocessable if the branch expires. `becoming` says in words what it is to become
+    that could not be deleted any more, such as "a parent"."""
     if branch.expires_at is not None:
         raise Unprocessable(
             f"the branch expires, and cannot become {becoming}: clear its expires_at first"

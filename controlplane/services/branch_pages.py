@@ -1,4 +1,4 @@
-"""Lists of a project's branches: sorted, searched, page by page."""
+"""Lists of a project's branches: sorted, searched and paginated."""
 
 import base64
 import json
@@ -18,12 +18,12 @@ SortBy = Literal["name", "created_at", "updated_at"]
 SortOrder = Literal["asc", "desc"]
 
 COLUMNS = ("name", "created_at", "updated_at")
-# Of base64 for addresses, into that of everything else.
+# Converts URL-safe base64 to standard base64.
 STANDARD = str.maketrans("-_", "+/")
 UNKNOWN_CURSOR = "invalid cursor: pass the `next` of a page as it is, with its sorting or none"
-# What a page may have at most, and has where its caller says nothing.
+# The largest number of branches on a page, and the default.
 MOST = 10_000
-# Characters: a name has 256, each of up to 12 as JSON.
+# In characters: a name has up to 256, each of which takes up to 12 in JSON.
 LONGEST_CURSOR = 8192
 
 
@@ -43,17 +43,17 @@ class BranchPage:
     branches: list[Branch]
     sort_by: SortBy
     sort_order: SortOrder
-    # The cursor of what follows; None at the end.
+    # The cursor of the next page; None on the last one.
     next: str | None
 
 
 @dataclass(frozen=True)
 class _Place:
-    """A place in a sorted list, just behind a branch: what a cursor says, as JSON in base64."""
+    """A position in a sorted list, just after a branch. A cursor is this as JSON in base64."""
 
     branch_id: str
     sort_by: SortBy
-    # What the branch was sorted by; times in microseconds.
+    # The value that the branch is sorted by; a time has microseconds.
     sort_by_value: str
     sort_order: SortOrder
 
@@ -66,7 +66,7 @@ class _Place:
 
     @classmethod
     def read(cls, cursor: str) -> "_Place":
-        """Raises Invalid for what no page ever carried."""
+        """Parse a cursor. Raises Invalid if no page can have had it."""
         try:
             if len(cursor) > LONGEST_CURSOR:
                 raise ValueError
@@ -89,7 +89,8 @@ class _Place:
 
     @property
     def value(self) -> str | datetime:
-        """Raises ValueError, OverflowError."""
+        """The value that the branch is sorted by, as a name or a time in UTC. Raises ValueError,
+        OverflowError."""
         if self.sort_by == "name":
             return self.sort_by_value
         time = datetime.fromisoformat(self.sort_by_value)
@@ -98,9 +99,10 @@ class _Place:
         return time.astimezone(UTC)
 
     def rest_of(self, branches: QuerySet[Branch]) -> QuerySet[Branch]:
-        """Those of the branches that come after it."""
+        """Those of the branches that come after this position."""
         beyond = "gt" if self.sort_order == "asc" else "lt"
-        # The first condition alone has an index to begin in.
+        # Beyond the value, or equal to it with an id beyond. It is written so that the condition on
+        # the sorted column (the last argument) stands alone, because only then an index is used.
         return branches.filter(
             Q(**{f"{self.sort_by}__{beyond}": self.value}) | Q(**{f"id__{beyond}": self.branch_id}),
             **{f"{self.sort_by}__{beyond}e": self.value},
@@ -108,16 +110,17 @@ class _Place:
 
 
 def list_branches(account: Account, project_id: str, asked: BranchesAsked) -> BranchPage:
-    """A page of the project's branches, by default the last changed first; those that are equal in
-    that stay in one order, by their ids.
+    """A page of the project's branches, by default sorted by their last change, newest first.
+    Branches with the same value are sorted by their ids.
 
-    Raises NotFound, Invalid for a cursor that is not of such a list of this project.
+    Raises NotFound, and Invalid if the cursor is not from a list of this project with the same
+    sorting.
     """
     project = find_project(account, project_id)
     place = _place_in(project, asked) if asked.cursor else None
     sort_by = asked.sort_by or (place.sort_by if place else "updated_at")
     sort_order = asked.sort_order or (place.sort_order if place else "desc")
-    # One more tells whether anything follows.
+    # One more row than the page has is read, to know whether another page follows.
     if asked == BranchesAsked():
         rows = BRANCHES.rows(project=project.id, limit=MOST + 1)
         operations = unfinished_if_busy(rows[0]) if rows else []
@@ -143,7 +146,8 @@ def _found(project: Project, search: str) -> QuerySet[Branch]:
     branches = Branch.objects.filter(project=project, deleted_at=None, hidden=False)
     if search:
         wanted = Q(name__icontains=search)
-        # Every id has letters that a name is looked for by.
+        # Ids are searched only for text that begins like an id: every id contains letters that
+        # might be searched for in names.
         if search.startswith("br-"):
             wanted |= Q(id__startswith=search)
         branches = branches.filter(wanted)
@@ -151,13 +155,14 @@ def _found(project: Project, search: str) -> QuerySet[Branch]:
 
 
 def _place_in(project: Project, asked: BranchesAsked) -> _Place:
-    """Where the page begins. Raises Invalid where the cursor is of another list."""
+    """The position after which the page begins. Raises Invalid if the cursor is from another
+    list."""
     place = _Place.read(asked.cursor or "")
     is_of_this_list = asked.sort_by in (None, place.sort_by) and asked.sort_order in (
         None,
         place.sort_order,
     )
-    # A deleted branch still marks its place: nobody's paging breaks in the middle.
+    # The cursor stays valid if its branch was deleted, so that reading page by page does not break.
     known = Branch.objects.filter(project=project, id=place.branch_id)
     if not is_of_this_list or not known.exists():
         raise Invalid(UNKNOWN_CURSOR)
@@ -165,5 +170,5 @@ def _place_in(project: Project, asked: BranchesAsked) -> _Place:
 
 
 def _is_storable(text: Any) -> bool:
-    """Whether Postgres can be asked about it. Raises UnicodeError, a ValueError."""
+    """Whether it is text that a Postgres query may contain. Raises UnicodeError, a ValueError."""
     return isinstance(text, str) and "\0" not in text and bool(text.encode() or True)

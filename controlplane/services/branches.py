@@ -1,4 +1,4 @@
-"""Branches: create, change, make default, delete. Their lists are in `branch_pages`."""
+"""Branches: create, change, make default, delete. `branch_pages` lists them."""
 
 import secrets
 from collections.abc import Mapping, Sequence
@@ -60,7 +60,7 @@ BRANCH = Reading(
         AND t.deleted_at IS NULL AND NOT t.hidden
     """,
 )
-# In one statement with its project: who reads a branch asks for nothing else.
+# Reads the branch and its project in one statement, the only one of most requests for a branch.
 OWN_BRANCH = Reading(
     Branch,
     """
@@ -86,13 +86,13 @@ class BranchSpec:
     """What a request asks of a new branch; None leaves the choice to the service."""
 
     name: str | None = None
-    # By default, the default branch.
+    # The default branch by default.
     parent_id: str | None = None
-    # Branching from the past needs a history that a data directory does not keep.
+    # These two are refused: a branch of a past state needs a history, which Perch does not keep.
     parent_lsn: str | None = None
     parent_timestamp: str | None = None
     protected: bool = False
-    # Without rows: it is made with the parent's schema alone, and is no child of it.
+    # Create a schema-only branch. `parent_id` then names its source, of which it is no child.
     schema_only: bool = False
     expiry: Expiry = NEVER
     annotation: Mapping[str, str] = field(default_factory=dict)
@@ -108,14 +108,14 @@ class BranchChanges:
     expiry: Expiry | None = None
 
 
-# The columns of what may be changed.
+# The columns that a change may set.
 CHANGED = ("name", "protected", "expires_at", "ttl_interval_seconds")
 
 
 @dataclass(frozen=True)
 class NewBranch:
-    """What a branch was created with: its endpoint, if one was asked for, and the roles and
-    databases that it has from its parent."""
+    """A new branch with its endpoint, if one was asked for, and the roles and databases that it has
+    from its parent or source."""
 
     branch: Branch
     endpoints: list[Endpoint]
@@ -125,7 +125,8 @@ class NewBranch:
 
 
 def find_branch(project: Project, branch_id: str) -> Branch:
-    """Raises NotFound."""
+    """The project's branch with this id. Raises NotFound if there is none, or it is deleted or
+    hidden."""
     branch = BRANCH.first(project=project.id, branch=branch_id)
     if branch is None:
         raise NotFound("branch not found")
@@ -138,7 +139,7 @@ def default_branch(project: Project) -> Branch:
 
 
 def get_branch(account: Account, project_id: str, branch_id: str) -> Branch:
-    """The branch, with its pending state. Raises NotFound."""
+    """The branch, with its pending state and consumption. Raises NotFound."""
     branch = OWN_BRANCH.first(project=project_id, branch=branch_id, account=account.id)
     if branch is None:
         return find_branch(find_project(account, project_id), branch_id)
@@ -147,8 +148,8 @@ def get_branch(account: Account, project_id: str, branch_id: str) -> Branch:
 
 
 def create_branch(account: Account, project_id: str, spec: BranchSpec) -> NewBranch:
-    """A branch with all that is committed on its parent, or with its schema, and with an endpoint
-    if asked.
+    """Create a branch with all that is committed on its parent, or only with the schema of its
+    source, and with an endpoint if one is asked for.
 
     Raises NotFound, Conflict, Locked, Invalid, Unprocessable.
     """
@@ -171,7 +172,8 @@ def create_branch(account: Account, project_id: str, spec: BranchSpec) -> NewBra
         if spec.name:
             refuse_taken_name(project, spec.name)
         roles, databases = copied_catalog(parent)
-        # Whoever gets a copy of what is protected is to get no way to the original with it.
+        # Passwords that are known for the copy of a protected branch must not work for the
+        # original.
         given = give_new_passwords(roles, store=project.store_passwords) if parent.protected else []
         branch, creation = make_branch(
             project,
@@ -205,7 +207,7 @@ def create_branch(account: Account, project_id: str, spec: BranchSpec) -> NewBra
 def update_branch(
     account: Account, project_id: str, branch_id: str, changes: BranchChanges
 ) -> Branch:
-    """Change what was sent. Raises NotFound, Conflict, Locked, Unprocessable."""
+    """Change the attributes that were sent. Raises NotFound, Conflict, Locked, Unprocessable."""
     with changing_project(account, project_id) as project:
         branch = find_branch(project, branch_id)
         before = _told_of(branch)
@@ -215,7 +217,7 @@ def update_branch(
         if changes.protected is not None:
             branch.protected = changes.protected
         if changes.expiry is not None and set_expiry(branch, changes.expiry):
-            # Its deletion is under way already, perhaps as its time has come.
+            # Its deletion may be under way already, for example because it has expired.
             refuse_while_deleting(branch, unfinished(project.id))
             refuse_impossible_expiry(branch)
         elif changes.protected:
@@ -229,7 +231,7 @@ def update_branch(
 
 
 def _told_of(branch: Branch) -> dict[str, Any]:
-    """What of a branch may be changed."""
+    """The attributes of a branch that may be changed, as events show them."""
     return {
         "name": branch.name,
         "protected": branch.protected,
@@ -238,7 +240,7 @@ def _told_of(branch: Branch) -> dict[str, Any]:
 
 
 def set_default_branch(account: Account, project_id: str, branch_id: str) -> Branch:
-    """Raises NotFound, Unprocessable."""
+    """Make the branch the project's default branch. Raises NotFound, Locked, Unprocessable."""
     with changing_project(account, project_id) as project:
         branch = find_branch(project, branch_id)
         if branch.current_state != BranchState.READY:
@@ -264,9 +266,10 @@ def _set_default(project: Project, branch: Branch, now: datetime) -> None:
 def delete_branch(
     account: Account, project_id: str, branch_id: str
 ) -> tuple[Branch, list[Operation]]:
-    """Delete a branch, its data and its endpoint; all are there until the operations end.
+    """Delete a branch, its data and its endpoint. They exist until the operations have ended.
 
-    Deleting again returns the operations that are under way. Raises NotFound, Unprocessable.
+    If the deletion is under way already, return its operations. Raises NotFound, Locked,
+    Unprocessable.
     """
     with changing_project(account, project_id) as project:
         branch = find_branch(project, branch_id)
@@ -283,33 +286,34 @@ def delete_branch(
 
 
 def refuse_deletion(branch: Branch) -> None:
-    """Raises Unprocessable where the branch must stay."""
+    """Raises Unprocessable if the branch must not be deleted: it is the default branch, is
+    protected or has children."""
     if reason := why_it_stays(branch):
         raise Unprocessable(reason)
 
 
 def refuse_while_deleting(branch: Branch, operations: Sequence[Operation]) -> None:
-    """Raises Locked where the branch is about to go, by its project's unfinished operations."""
+    """Raises Locked if one of the project's unfinished operations deletes the branch."""
     if deletion_of(branch, operations):
         raise Locked
 
 
 def refuse_while_replaced(branch: Branch, operations: Sequence[Operation]) -> None:
-    """Raises Locked where other data is coming in the place of the branch's, or the branch itself
-    is to keep what another's was: what was changed of it now would be lost."""
+    """Raises Locked if an unfinished operation replaces the branch's data, or moves another
+    branch's replaced data to this branch. A change made meanwhile would be lost."""
     if is_replaced(branch, operations):
         raise Locked
 
 
 def refuse_while_restoring(branch: Branch, operations: Sequence[Operation]) -> None:
-    """Raises Locked where the branch has a part in a restore: once that is over it is another
-    branch's parent, which must stay."""
+    """Raises Locked if an unfinished restore holds the branch. After the restore the branch may be
+    another branch's parent, which must not be deleted."""
     if any(branch.id in row.resources for row in operations if replacement_of(row)):
         raise Locked
 
 
 def refuse_taken_name(project: Project, name: str) -> None:
-    """Raises Conflict."""
+    """Raises Conflict if a branch of the project has this name."""
     taken = Branch.objects.filter(project=project, name=name, deleted_at=None, hidden=False)
     if taken.exists():
         raise Conflict(f'branch already exists; branch_name:"{name}"')
@@ -318,7 +322,8 @@ def refuse_taken_name(project: Project, name: str) -> None:
 def with_pending(
     project: Project, branches: list[Branch], operations: Sequence[Operation]
 ) -> list[Branch]:
-    """The project's branches, each with where its unfinished operations lead."""
+    """Set `project`, `pending_state`, `is_resetting` and `consumed` of the branches, and return
+    them. `operations` are the project's unfinished operations."""
     being_created: set[str | None] = set()
     replaced = set()
     for row in operations:
@@ -337,8 +342,8 @@ def with_pending(
 
 
 def copied_catalog(branch: Branch) -> tuple[list[Role], list[Database]]:
-    """The branch's roles and databases as new rows, to be saved for another branch. Those that wait
-    to be dropped come too: the data may hold what they stand for."""
+    """The branch's roles and databases as new, unsaved rows for another branch. Deleted ones that
+    were not dropped in the compute yet are included, because the copied data may contain them."""
     return (
         _copies(list(branch.roles.order_by("id"))),
         _copies(list(branch.databases.order_by("id"))),
@@ -346,14 +351,14 @@ def copied_catalog(branch: Branch) -> tuple[list[Role], list[Database]]:
 
 
 def _copies(rows: list[CatalogRow]) -> list[CatalogRow]:
-    """The same rows as new ones, to be saved for another branch."""
+    """Turn the rows into new, unsaved ones for another branch."""
     for row in rows:
         row.pk = None
     return rows
 
 
 def free_name(project: Project) -> str:
-    """Of a branch that nobody has named."""
+    """An unused name for a branch for which the request gave none."""
     while True:
         name = f"branch-{secrets.token_hex(4)}"
         if not Branch.objects.filter(project=project, name=name).exists():

@@ -1,4 +1,4 @@
-"""Roles and databases of a branch: the rows that its compute's catalog is made to hold."""
+"""Roles and databases of a branch: changes of their rows, which the compute's catalog follows."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -46,12 +46,12 @@ from controlplane.services.reserved_names import check_database_name, check_role
 
 @dataclass
 class CatalogChange:
-    """A change under way; its operations are there once the change is written."""
+    """A change in progress. `operations` is filled at the end of `changing_catalog`."""
 
     project: Project
     branch: Branch
     operations: list[Operation] = field(default_factory=list)
-    # What it is, to be told with its operations.
+    # The events that describe the change; they are written with the ids of its operations.
     events: list[Event] = field(default_factory=list)
 
 
@@ -59,10 +59,10 @@ class CatalogChange:
 def changing_catalog(account: Account, project_id: str, branch_id: str) -> Iterator[CatalogChange]:
     """A transaction in which the branch's roles and databases may be changed.
 
-    At its end the operations that make the compute follow are scheduled: `apply_config`,
-    and `suspend_compute` where the endpoint slept. Without an endpoint there are none; the
-    next compute to start on the branch follows. A change without an event changes nothing, and
-    has no operations. Raises NotFound, Locked.
+    At its end the operations that apply the change to the compute are scheduled: `apply_config`,
+    and `suspend_compute` if the endpoint is idle. Without an endpoint there are none, and the next
+    compute that starts on the branch applies the change. If the block adds no event to the change,
+    nothing was changed and no operations are scheduled. Raises NotFound, Locked, RegionAway.
     """
     with changing_project(account, project_id) as project:
         branch = find_branch(project, branch_id)
@@ -86,7 +86,8 @@ def changing_catalog(account: Account, project_id: str, branch_id: str) -> Itera
 def _follow(
     project: Project, branch: Branch, endpoint: Endpoint, earlier: Sequence[Operation]
 ) -> list[Operation]:
-    """Have the endpoint's compute take the change in, behind the `earlier` operations."""
+    """Schedule the operations that apply the change to the endpoint's compute. They run after the
+    `earlier` unfinished operations."""
     heading_for = pending_state(endpoint, earlier) or endpoint.current_state
     actions = [Action.APPLY_CONFIG]
     if heading_for == EndpointState.IDLE:
@@ -96,20 +97,21 @@ def _follow(
 
 
 def list_roles(account: Account, project_id: str, branch_id: str) -> list[Role]:
-    """Raises NotFound."""
+    """The branch's roles, by name. Raises NotFound."""
     branch = find_branch(find_project(account, project_id), branch_id)
     return list(_roles(branch).order_by("name"))
 
 
 def get_role(account: Account, project_id: str, branch_id: str, name: str) -> Role:
-    """Raises NotFound."""
+    """The branch's role with this name. Raises NotFound."""
     return find_role(find_branch(find_project(account, project_id), branch_id), name)
 
 
 def create_role(
     account: Account, project_id: str, branch_id: str, *, name: str, no_login: bool
 ) -> tuple[Role, str, list[Operation]]:
-    """The role, its password and the operations. Raises NotFound, Conflict, Unprocessable."""
+    """Create a role. Returns the role, its password and the operations. Raises NotFound, Conflict,
+    Locked, Unprocessable."""
     check_role_name(name)
     password = new_password()
     with changing_catalog(account, project_id, branch_id) as change:
@@ -126,7 +128,8 @@ def create_role(
 def reset_password(
     account: Account, project_id: str, branch_id: str, name: str
 ) -> tuple[Role, str, list[Operation]]:
-    """The role, its new password and the operations. Raises NotFound."""
+    """Give the role a new password, and end the sessions that used the old one. Returns the role,
+    the password and the operations. Raises NotFound, Locked."""
     password = new_password()
     with changing_catalog(account, project_id, branch_id) as change:
         role = find_role(change.branch, name)
@@ -138,14 +141,14 @@ def reset_password(
 
 
 def reveal_password(account: Account, project_id: str, branch_id: str, name: str) -> str:
-    """Raises NotFound, PasswordNotStored."""
+    """The role's password; records that it was revealed. Raises NotFound, PasswordNotStored."""
     project = find_project(account, project_id)
     branch = find_branch(project, branch_id)
     return reveal(project, branch, find_role(branch, name))
 
 
 def reveal(project: Project, branch: Branch, role: Role) -> str:
-    """The role's password, which is about to be shown to whoever asks. Raises
+    """The role's password, to be shown to the caller; records that it was revealed. Raises
     PasswordNotStored."""
     password = password_of(project, role)
     record(password_revealed(project, branch, role))
@@ -153,7 +156,7 @@ def reveal(project: Project, branch: Branch, role: Role) -> str:
 
 
 def password_of(project: Project, role: Role) -> str:
-    """Raises PasswordNotStored."""
+    """The role's stored password. Raises PasswordNotStored."""
     if not role.encrypted_password and project.store_passwords:
         raise PasswordNotStored(
             f'the password of the role "{role.name}" was not set here but by SQL, and is not '
@@ -167,7 +170,7 @@ def password_of(project: Project, role: Role) -> str:
 def delete_role(
     account: Account, project_id: str, branch_id: str, name: str
 ) -> tuple[Role, list[Operation]]:
-    """Raises NotFound, Unprocessable where the role owns a database."""
+    """Delete a role. Raises NotFound, Locked, Unprocessable if the role owns a database."""
     with changing_catalog(account, project_id, branch_id) as change:
         role = find_role(change.branch, name)
         owned = _databases(change.branch).filter(owner_name=name).order_by("name")
@@ -182,20 +185,20 @@ def delete_role(
 
 
 def list_databases(account: Account, project_id: str, branch_id: str) -> list[Database]:
-    """Raises NotFound."""
+    """The branch's databases, oldest first. Raises NotFound."""
     branch = find_branch(find_project(account, project_id), branch_id)
     return list(_databases(branch).order_by("id"))
 
 
 def get_database(account: Account, project_id: str, branch_id: str, name: str) -> Database:
-    """Raises NotFound."""
+    """The branch's database with this name. Raises NotFound."""
     return find_database(find_branch(find_project(account, project_id), branch_id), name)
 
 
 def create_database(
     account: Account, project_id: str, branch_id: str, *, name: str, owner_name: str
 ) -> tuple[Database, list[Operation]]:
-    """Raises NotFound, Conflict, Unprocessable."""
+    """Create a database. Raises NotFound, Conflict, Locked, Unprocessable."""
     with changing_catalog(account, project_id, branch_id) as change:
         _check_database_name(change.branch, name)
         _check_owner(change.branch, owner_name)
@@ -214,7 +217,7 @@ def update_database(
     new_name: str | None,
     owner_name: str | None,
 ) -> tuple[Database, list[Operation]]:
-    """Rename a database or give it another owner. Raises NotFound, Conflict, Unprocessable."""
+    """Rename a database or change its owner. Raises NotFound, Conflict, Locked, Unprocessable."""
     with changing_catalog(account, project_id, branch_id) as change:
         database = find_database(change.branch, name)
         before = {"name": database.name, "owner_name": database.owner_name}
@@ -236,7 +239,7 @@ def update_database(
 def delete_database(
     account: Account, project_id: str, branch_id: str, name: str
 ) -> tuple[Database, list[Operation]]:
-    """Raises NotFound."""
+    """Delete a database. Raises NotFound, Locked."""
     with changing_catalog(account, project_id, branch_id) as change:
         database = find_database(change.branch, name)
         database.deleted_at = database.updated_at = clock.now()
@@ -252,9 +255,11 @@ def _check_database_name(branch: Branch, name: str) -> None:
 
 
 def _refuse_name_in_use(branch: Branch, database: Database, name: str) -> None:
-    """Raises Conflict for the name of a database that is to be renamed, but is not yet.
+    """Raises Conflict if another database has this name in the compute's catalog, because its
+    rename is not applied yet.
 
-    Of two that swap their names, nobody could say after a crash which is which.
+    If two databases swapped their names, it would be impossible after a crash to tell which is
+    which.
     """
     others = _databases(branch).exclude(id=database.id)
     if other := others.filter(applied_name=name).first():
@@ -278,7 +283,7 @@ def _databases(branch: Branch) -> QuerySet[Database]:
 
 
 def find_role(branch: Branch, name: str) -> Role:
-    """Raises NotFound."""
+    """The branch's role with this name. Raises NotFound."""
     role = _roles(branch).filter(name=name).first()
     if role is None:
         raise NotFound("role not found")
@@ -286,7 +291,7 @@ def find_role(branch: Branch, name: str) -> Role:
 
 
 def find_database(branch: Branch, name: str) -> Database:
-    """Raises NotFound."""
+    """The branch's database with this name. Raises NotFound."""
     database = _databases(branch).filter(name=name).first()
     if database is None:
         raise NotFound("database not found")

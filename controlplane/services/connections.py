@@ -1,4 +1,4 @@
-"""How to connect: the connection strings of an endpoint's databases."""
+"""Connection strings for the databases of an endpoint."""
 
 from dataclasses import dataclass
 from urllib.parse import quote
@@ -31,8 +31,8 @@ def connection_to(
     password: str | None,
     pooled: bool = False,
 ) -> Connection:
-    """What a client needs to reach the database through the endpoint; but for the password where
-    that is None."""
+    """What a client needs to connect to the database through the endpoint. If `password` is None,
+    the URI contains none. If `pooled`, the URI leads to the pooler."""
     region = endpoint.project.region
     host = f"{endpoint.id}.{region.host}"
     pooler_host = f"{endpoint.id}-pooler.{region.host}"
@@ -44,9 +44,10 @@ def connection_to(
     if _is_local(region.host):
         name = f"{endpoint.id}-pooler" if pooled else endpoint.id
         option = f"options={quote(f'endpoint={name}', safe='')}"
-        # node-postgres verifies the certificate at any sslmode but "disable", and the authority is
-        # one that it does not know. With no sslmode it connects in clear, which never leaves this
-        # machine, and clients of libpq still encrypt.
+        # node-postgres verifies the server's certificate with any sslmode except "disable", and it
+        # does not know the proxy's certificate authority. Without sslmode it connects without TLS,
+        # which is safe because the traffic does not leave this machine. Clients that use libpq
+        # still use TLS without it.
         needs_tls = settings.PROXY_PLAIN_CONNECTIONS == "never"
         place = f"localhost{path}?{'sslmode=require&' if needs_tls else ''}{option}"
     else:
@@ -62,8 +63,8 @@ def connection_to(
 
 
 def _is_local(host: str) -> bool:
-    """Whether it is a name of the client's own machine. Few resolvers know those below localhost,
-    so there the endpoint is named by an option, which every client can send."""
+    """Whether the host is the client's own machine. Few resolvers know names below `localhost`, so
+    the URI then names the endpoint in an option, which every client can send."""
     return host == "localhost" or host.endswith(".localhost")
 
 
@@ -78,8 +79,9 @@ def find_connection(
     pooled: bool,
     with_password: bool,
 ) -> Connection:
-    """How to reach a database as a role; by default of the default branch, through its
-    endpoint. Raises NotFound, and PasswordNotStored where it is asked for."""
+    """How to connect to a database as a role: through the endpoint, if one is named, else through
+    the endpoint of the branch, by default of the default branch. Raises NotFound, and
+    PasswordNotStored if `with_password`."""
     project = find_project(account, project_id)
     if endpoint_id:
         endpoint = find_endpoint(project, endpoint_id)
@@ -103,8 +105,8 @@ def find_connection(
 
 
 def connection_to_new(created: NewBranch) -> Connection | None:
-    """How to reach a new branch; None unless it has one endpoint, and there is no question
-    which role, which database and what password are meant."""
+    """How to connect to a new branch; None unless it has exactly one endpoint, one role and one
+    database, and the role's password is known."""
     endpoints, roles, databases = created.endpoints, created.roles, created.databases
     if not len(endpoints) == len(roles) == len(databases) == 1:
         return None

@@ -16,18 +16,18 @@ from controlplane.models.consumption import (
 )
 from controlplane.services.errors import Invalid, ServiceError
 
-# Of the ids of consumption periods, which are derived.
+# The namespace of the ids of consumption periods, which are version 5 UUIDs.
 PERIODS = uuid.UUID("4f0f7c52-8b60-4b6c-9a2d-6d6fb3c0a5e1")
 
 
 class OutsideBounds(ServiceError):
-    """What was consumed that long ago is not known so finely any more."""
+    """Consumption at that granularity is not stored for a time so long ago."""
 
 
 @dataclass(frozen=True)
 class Granularity:
     span: Span
-    # How far back it reaches.
+    # How far back consumption is known at this granularity.
     reach: timedelta
 
     def start_of(self, time: datetime) -> datetime:
@@ -37,7 +37,7 @@ class Granularity:
         return whole.replace(hour=0) if self.span == Span.DAY else whole
 
     def end_of(self, start: datetime) -> datetime:
-        """Of the hour, day or month that starts then."""
+        """The end of the hour, day or month that begins at `start`."""
         if self.span == Span.MONTH:
             return next_period(start)
         return start + (timedelta(days=1) if self.span == Span.DAY else timedelta(hours=1))
@@ -53,7 +53,8 @@ MONTHLY = GRANULARITIES["monthly"]
 
 @dataclass(frozen=True)
 class Timeframe:
-    """An hour, a day or a month, and what was consumed in it; `now` ends one that is not over."""
+    """An hour, day or month and what was consumed in it. If it is not over, `consumed` is until
+    `now`."""
 
     start: datetime
     end: datetime
@@ -62,18 +63,18 @@ class Timeframe:
 
     @property
     def average_bytes(self) -> int:
-        """What was stored on average, so far."""
+        """The average of the stored bytes in the timeframe so far."""
         hours = (min(self.end, self.now) - self.start) / timedelta(hours=1)
         return int(self.consumed.byte_hours / hours) if hours > 0 else 0
 
 
 @dataclass(frozen=True)
 class Period:
-    """A consumption period, and those of its timeframes in which anything was consumed."""
+    """A consumption period with those of its timeframes in which something was consumed."""
 
     id: uuid.UUID
     start: datetime
-    # None for the one that is under way.
+    # None for the present period.
     end: datetime | None
     timeframes: Sequence[Timeframe]
 
@@ -86,20 +87,21 @@ class ProjectHistory:
 
 @dataclass(frozen=True)
 class ProjectPeriod:
-    """What a project consumed in a period, as a whole."""
+    """What a project consumed in a whole period."""
 
     project_id: str
     period_id: uuid.UUID
     previous_period_id: uuid.UUID
     timeframe: Timeframe
-    # Bytes stored: now, or on average where the period is over.
+    # Bytes stored: the average if the period is over, else the present value.
     stored_bytes: int
 
 
 def account_history(
     account: Account, *, since: datetime, until: datetime, granularity: str
 ) -> list[Period]:
-    """Of all its projects together. Raises Invalid, OutsideBounds."""
+    """What all projects of the account consumed together, by period. Raises Invalid,
+    OutsideBounds."""
     by, now = GRANULARITIES[granularity], clock.now()
     since, until = _rounded(by, since, until, now)
     return _periods(account, by, history_of_account(account.id, by.span, since, until), now)
@@ -115,8 +117,9 @@ def projects_history(
     limit: int,
     only: Sequence[str] = (),
 ) -> list[ProjectHistory]:
-    """Of each of its projects, deleted ones too, in the order of their ids: those that follow the
-    id `after`, and of these `only` the named, if any are. Raises Invalid, OutsideBounds."""
+    """What each project of the account consumed, deleted ones included, in the order of their ids:
+    at most `limit` projects that follow the id `after`, and if `only` is not empty, only those in
+    it. Raises Invalid, OutsideBounds."""
     by, now = GRANULARITIES[granularity], clock.now()
     since, until = _rounded(by, since, until, now)
     ids = _page(account, by, since, until, after=after, limit=limit, only=only)
@@ -132,8 +135,8 @@ def projects_by_period(
     after: str | None,
     limit: int,
 ) -> list[ProjectPeriod]:
-    """What each project, at most `limit` of them, consumed in each of the periods that the time
-    touches, by default the present one. Raises Invalid, OutsideBounds."""
+    """What each project, at most `limit` of them, consumed in each period that overlaps the time
+    from `since` to `until`, by default the present one. Raises Invalid, OutsideBounds."""
     now = clock.now()
     since, until = _rounded(MONTHLY, since or now, until or now, now)
     ids = _page(account, MONTHLY, since, until, after=after, limit=limit)
@@ -165,7 +168,8 @@ def projects_by_period(
 def _rounded(
     by: Granularity, since: datetime, until: datetime, now: datetime
 ) -> tuple[datetime, datetime]:
-    """Whole hours, days or months that hold both, up to the present one at most."""
+    """Extend the range to whole hours, days or months, up to the end of the present one at most.
+    Raises Invalid, OutsideBounds."""
     if until < since:
         raise Invalid("invalid request: to is before from")
     start = by.start_of(since)
@@ -176,7 +180,8 @@ def _rounded(
             "or select a different granularity"
         )
     last = by.start_of(min(until, now))
-    # A time that is a boundary ends what is before it, as `to` is not part of the range.
+    # If `until` is the start of an hour, day or month, that one is not included, because `to` is
+    # exclusive.
     end = last if last == until and last > start else by.end_of(last)
     return start, end
 
@@ -191,7 +196,7 @@ def _page(
     limit: int,
     only: Sequence[str] = (),
 ) -> list[str]:
-    """Ids of projects. Raises Invalid where none of the account's is called `after`."""
+    """Ids of projects. Raises Invalid if the account has no project with the id `after`."""
     if after and not (
         Project.objects.filter(account=account, id=after).exists()
         or Usage.objects.filter(account=account, project_id=after).exists()
@@ -205,7 +210,7 @@ def _page(
 def _periods(
     account: Account, by: Granularity, history: Mapping[datetime, Consumed], now: datetime
 ) -> list[Period]:
-    """In the order of time."""
+    """Group the history into consumption periods, oldest first."""
     frames: dict[datetime, list[Timeframe]] = {}
     for start in sorted(history):
         frame = Timeframe(start, by.end_of(start), now, history[start])

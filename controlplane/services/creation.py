@@ -1,7 +1,8 @@
-"""How a branch and an endpoint come to be: the one maker of each.
+"""Creates the rows of branches and endpoints. All code that creates either uses this module.
 
-Both write their rows and return the steps that bring these about. The caller holds the
-project's lock, or has made the project in the same transaction, and schedules the steps.
+`make_branch` and `make_endpoint` write the rows and return the steps that create the data or start
+the compute. The caller holds the project's lock, or has created the project in the same
+transaction, and schedules the steps.
 """
 
 from collections.abc import Mapping, Sequence
@@ -57,12 +58,16 @@ def make_branch(
     expiry: Expiry = NEVER,
     annotation: Mapping[str, str] | None = None,
 ) -> tuple[Branch, Step]:
-    """A branch with these roles and databases, unsaved as yet: with the data of its parent, or of a
-    snapshot's branch, or with the schema alone of another; without any of these, the project's
-    first and its default. A hidden one has no name of its own.
+    """Write the row of a branch, with the given unsaved roles and databases. Returns the branch and
+    the step that creates its data.
 
-    The caller has made sure that the name is free and that the parent stays. Raises RegionFull,
-    Unprocessable where the account's plan allows no more, or the branch could not expire, Locked.
+    The data is a copy of `parent`, or of a snapshot's branch (`snapshot`), or only the schema of
+    `schema_of`. Without any of these the branch is the project's first, and its default branch. A
+    hidden branch has its id as its name.
+
+    The caller has checked that the name is free and that the parent is not being deleted. Raises
+    RegionFull, Unprocessable if the account's plan allows no more or the branch cannot expire, and
+    Locked if too many hidden branches wait to be removed.
     """
     _refuse_without_room(project.region)
     if hidden:
@@ -98,10 +103,11 @@ def make_branch(
 
 
 def make_kept_branch(project: Project, branch: Branch, *, name: str | None) -> Branch:
-    """The branch that is to have the data of `branch` once that is replaced; without a name it is
-    hidden, and goes by itself. It gets all else with the data.
+    """Write the row of the branch that will get the present data of `branch` when that is replaced.
+    Without a name it is a hidden branch, which a round removes. It gets its roles and databases
+    together with the data.
 
-    The caller has made sure that the name is free. Raises RegionFull, Unprocessable, Locked.
+    The caller has checked that the name is free. Raises RegionFull, Unprocessable, Locked.
     """
     _refuse_without_room(project.region)
     if name is None:
@@ -115,16 +121,18 @@ def make_kept_branch(project: Project, branch: Branch, *, name: str | None) -> B
 
 
 def _revision_of_child(parent: Branch, roles: Sequence[Role]) -> int:
-    """Beyond the parent's where the copy of its data is yet to learn of the child's passwords."""
+    """The catalog revision of a child: the parent's, plus one if the child's roles have new
+    passwords that must be applied to the copied data."""
     return parent.catalog_revision + any(role.password_is_newer for role in roles)
 
 
 def creation_again(branch: Branch, operations: Sequence[Operation]) -> list[Step]:
-    """The steps that make a branch, and those it descends from, whose creation has failed; none
-    where it is there, or on its way by the project's unfinished `operations`. One whose creation
-    is being cancelled is made again behind that.
+    """The steps that create a branch again whose creation has failed, and before it those of its
+    ancestors whose creation has failed too. There are none if the branch exists, or one of the
+    project's unfinished `operations` creates it. If its creation is being cancelled, the new steps
+    run after that.
 
-    The caller holds the project's lock, and schedules them before whatever needs the branch.
+    The caller holds the project's lock, and schedules the steps before those that need the branch.
     """
     under_way = {
         row.branch_id for row in operations if row.action in MAKES_BRANCH and row.status in HOPEFUL
@@ -141,13 +149,14 @@ def creation_again(branch: Branch, operations: Sequence[Operation]) -> list[Step
 
 
 def _take_over_catalog(branch: Branch, source: Branch) -> None:
-    """Give a branch that was not made the roles and databases that its source has by now, and it
-    does not know: the copy will hold them."""
+    """Add to a branch whose creation failed the roles and databases that its source has got since,
+    because the copy will contain them."""
     roles = list(source.roles.exclude(name__in=branch.roles.values("name")).order_by("id"))
     known = {name for row in branch.databases.all() for name in (row.name, row.applied_name)}
     databases = list(source.databases.exclude(name__in=known - {None}).order_by("id"))
     if source.protected:
-        # Whoever gets a copy of what is protected is to get no way to the original with it.
+        # Passwords that are known for the copy of a protected branch must not work for the
+        # original.
         give_new_passwords(roles, store=branch.project.store_passwords)
     rows: list[Role | Database] = [*roles, *databases]
     for row in rows:
@@ -157,7 +166,7 @@ def _take_over_catalog(branch: Branch, source: Branch) -> None:
 
 
 def _refuse_without_room(region: Region) -> None:
-    """Raises RegionFull, by what the region's worker has published."""
+    """Raises RegionFull if the disk space that the region's worker has published is too small."""
     if region.is_full:
         raise RegionFull(
             f'the region "{region.id}" has no room for new branches: its disk has '
@@ -167,7 +176,8 @@ def _refuse_without_room(region: Region) -> None:
 
 
 def _snapshot_of(branch: Branch) -> Branch | None:
-    """The snapshot's branch that a branch was to be made of; None where it is none of those."""
+    """The snapshot's branch from which the branch was to be created; None if it was not created
+    from a snapshot."""
     made = Operation.objects.filter(branch=branch, action=Action.CREATE_BRANCH)
     first = None if branch.source else made.order_by("created_at").first()
     if first is None:
@@ -188,10 +198,12 @@ def _creation_of(branch: Branch, snapshot: Branch | None) -> Step:
 def make_endpoint(
     project: Project, branch: Branch, asked: EndpointAttributes
 ) -> tuple[Endpoint, list[Step]]:
-    """An endpoint of the project's defaults and what was asked for, which stands above them.
+    """Write the row of an endpoint with the requested attributes, and the project's defaults for
+    all others. Returns the endpoint and the steps that start it.
 
-    A disabled one is idle from the first, and nothing starts it. The caller has made sure
-    that the branch has no endpoint and stays. Raises Invalid, Unprocessable, QuotaExceeded.
+    A disabled endpoint is idle from the beginning, and there are no steps. The caller has checked
+    that the branch has no endpoint and is not being deleted. Raises Invalid, Unprocessable,
+    QuotaExceeded.
     """
     plan_limits.check_endpoints(project)
     endpoint = Endpoint(project=project, branch=branch, settings={"pg_settings": {}})

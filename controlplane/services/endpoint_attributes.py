@@ -1,6 +1,6 @@
-"""The attributes of an endpoint that callers choose: how they are taken, and checked.
+"""The attributes of an endpoint that callers choose: how they are assigned and validated.
 
-Every way in which an endpoint comes to be or changes goes through `assign_attributes` and
+All code that creates or changes an endpoint at a caller's request uses `assign_attributes` and
 `check_endpoint`.
 """
 
@@ -23,7 +23,7 @@ from controlplane.services.errors import Unprocessable
 
 T = TypeVar("T")
 
-# What a caller may choose and the row keeps, by the names that both have.
+# The attributes that a caller may choose. Requests and rows have the same names for them.
 ATTRIBUTES = (
     "name",
     "autoscaling_limit_min_cu",
@@ -43,7 +43,7 @@ class EndpointAttributes:
     """What a request asks of an endpoint, new or existing; None for what was not sent."""
 
     name: str | None = None
-    # Compute units.
+    # In compute units.
     autoscaling_limit_min_cu: float | None = None
     autoscaling_limit_max_cu: float | None = None
     settings: EndpointSettings | None = None
@@ -52,9 +52,9 @@ class EndpointAttributes:
     disabled: bool | None = None
     passwordless_access: bool | None = None
     provisioner: str | None = None
-    # Seconds; 0: the server's default; -1: never.
+    # Idle seconds; 0: the server's default; -1: never.
     suspend_timeout_seconds: int | None = None
-    # Not to be chosen: only its project's is right.
+    # Cannot be chosen: any other region than the project's is refused.
     region_id: str | None = None
 
 
@@ -70,10 +70,10 @@ class EndpointDefaults:
 
 
 def assign_attributes(endpoint: Endpoint, asked: EndpointAttributes) -> dict[str, Any]:
-    """Give the endpoint what was sent; nothing is saved.
+    """Assign the attributes that were sent to the endpoint, without saving it.
 
-    Returns the values that were replaced, by attribute: none where the endpoint was as asked
-    already. Raises Unprocessable for what cannot be given here.
+    Returns the previous values of the attributes that changed, by name. Raises Unprocessable for
+    another region than the project's.
     """
     _refuse_another_region(endpoint.project, asked.region_id)
     was = {name: getattr(endpoint, name) for name in ATTRIBUTES}
@@ -97,11 +97,11 @@ def assign_attributes(endpoint: Endpoint, asked: EndpointAttributes) -> dict[str
 
 
 def check_endpoint(endpoint: Endpoint, changed: Collection[str]) -> None:
-    """Whether what has `changed`, attributes by name, keeps the rules. Raises Invalid,
+    """Validate the attributes of the endpoint whose names are in `changed`. Raises Invalid,
     Unprocessable.
 
-    What was good when it was taken is not judged again: a smaller plan since then does not
-    keep an endpoint from being renamed or disabled.
+    Attributes that did not change are not validated again. So an endpoint can be renamed or
+    disabled, even if the account's plan has become too small for it since.
     """
     project = endpoint.project
     if "autoscaling_limit_min_cu" in changed or "autoscaling_limit_max_cu" in changed:
@@ -126,8 +126,8 @@ def check_endpoint(endpoint: Endpoint, changed: Collection[str]) -> None:
 
 
 def merged_defaults(stored: Mapping[str, Any], sent: EndpointDefaults) -> dict[str, Any]:
-    """A project's `default_endpoint_settings` after `sent` came in: merged by the same rule as
-    an endpoint's settings."""
+    """The new value of a project's `default_endpoint_settings` after a request `sent` these. They
+    are merged by the same rule as an endpoint's settings."""
     given = {
         "autoscaling_limit_min_cu": sent.autoscaling_limit_min_cu,
         "autoscaling_limit_max_cu": sent.autoscaling_limit_max_cu,
@@ -144,7 +144,7 @@ def merged_defaults(stored: Mapping[str, Any], sent: EndpointDefaults) -> dict[s
 
 
 def defaults_of(project: Project) -> EndpointAttributes:
-    """What the project says of its future endpoints."""
+    """The project's defaults for new endpoints."""
     stored = project.default_endpoint_settings
     return EndpointAttributes(
         autoscaling_limit_min_cu=stored.get("autoscaling_limit_min_cu"),
@@ -159,8 +159,8 @@ def defaults_of(project: Project) -> EndpointAttributes:
 
 
 def with_defaults(project: Project, asked: EndpointAttributes) -> EndpointAttributes:
-    """What a new endpoint of the project gets: what was asked for above the project's defaults,
-    and of the settings each by its name."""
+    """The attributes of a new endpoint of the project: those asked for, and the project's defaults
+    for all others. Settings are merged by their names."""
     defaults = defaults_of(project)
     given = {name: value for name, value in vars(asked).items() if value is not None}
     assert defaults.settings is not None
@@ -169,7 +169,7 @@ def with_defaults(project: Project, asked: EndpointAttributes) -> EndpointAttrib
 
 
 def check_defaults(project: Project) -> None:
-    """Whether an endpoint could be made of the project's defaults alone. Raises Invalid,
+    """Validate that an endpoint can be created with the project's defaults alone. Raises Invalid,
     Unprocessable."""
     check_json_size("default_endpoint_settings", project.default_endpoint_settings)
     typical = Endpoint(project=project, settings={"pg_settings": {}})

@@ -1,4 +1,5 @@
-"""The rules that an endpoint's size and settings keep, and how new settings join the old."""
+"""The rules for an endpoint's size and settings, and how new settings are merged with stored
+ones."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -16,13 +17,14 @@ from controlplane.compute.postgres_settings import complaint, exceeds_size, from
 from controlplane.models import Account, Endpoint, PostgresSettings
 from controlplane.services.errors import Invalid, Unprocessable
 
-# Of one object that is stored as JSON, as UTF-8 without spaces: every answer carries it.
+# The largest object that is stored as JSON, in bytes of UTF-8 without spaces. It is limited because
+# every response contains it.
 MOST_JSON_BYTES = 16 << 10
 MOST_PG_SETTINGS = 200
-# By name: all that `pgbouncer_settings` may hold.
+# The names that `pgbouncer_settings` may contain.
 POOLER_SETTINGS = tuple(ALLOWED)
 MOST_PG_SETTING_CHARACTERS = 2000
-# Characters of a caller's name in a refusal.
+# How many characters of a caller's name an error message shows.
 MOST_NAMED = 200
 
 
@@ -30,9 +32,9 @@ MOST_NAMED = 200
 class EndpointSettings:
     """An endpoint's `settings` as a caller sends them; None for what was not sent.
 
-    They are merged on their top level: what was not sent stays as it is, so an empty object
-    changes nothing. A map that was sent replaces the one before it as a whole: clients of
-    this API send all of it, and no other way would remove an entry.
+    They are merged at their top level: a map that was not sent stays as it is, so an empty object
+    changes nothing. A map that was sent replaces the stored one as a whole, because clients of this
+    API send all of its entries, and because there is no other way to remove an entry.
     """
 
     pg_settings: Mapping[str, str] | None = None
@@ -40,7 +42,7 @@ class EndpointSettings:
 
 
 def merged_settings(stored: Mapping[str, Any], sent: EndpointSettings | None) -> dict[str, Any]:
-    """What is stored after `sent` came in."""
+    """The settings to store after a request `sent` these."""
     if sent is None:
         return dict(stored)
     merged = dict(stored)
@@ -54,7 +56,8 @@ def merged_settings(stored: Mapping[str, Any], sent: EndpointSettings | None) ->
 
 
 def settings_over(defaults: EndpointSettings, own: EndpointSettings | None) -> EndpointSettings:
-    """A new endpoint's settings: those of its project, by name, under its own."""
+    """A new endpoint's settings: its own, and the project's defaults for names that it does not
+    set."""
     own = own or EndpointSettings()
     return EndpointSettings(
         pg_settings={**(defaults.pg_settings or {}), **(own.pg_settings or {})},
@@ -66,7 +69,8 @@ def settings_over(defaults: EndpointSettings, own: EndpointSettings | None) -> E
 
 
 def check_limits(account: Account, min_cu: float, max_cu: float) -> None:
-    """Compute units: ordered, and within the account's plan. Raises Invalid, Unprocessable."""
+    """Validate compute units: the minimum is not larger than the maximum, and the maximum is within
+    the account's plan. Raises Invalid, Unprocessable."""
     if min_cu > max_cu:
         raise Invalid(
             f"autoscaling_limit_min_cu {min_cu:g} is more than autoscaling_limit_max_cu {max_cu:g}"
@@ -80,7 +84,8 @@ def check_limits(account: Account, min_cu: float, max_cu: float) -> None:
 
 
 def check_pg_settings(endpoint: Endpoint) -> None:
-    """Only so many, and only what an endpoint of this size may be given (`postgres_settings`).
+    """Validate the number of settings, and that an endpoint of this size may have each of them
+    (`compute.postgres_settings`).
 
     Raises Invalid, Unprocessable.
     """
@@ -103,8 +108,8 @@ def check_pg_settings(endpoint: Endpoint) -> None:
 
 
 def check_pgbouncer_settings(endpoint: Endpoint) -> None:
-    """Only what an endpoint of this size may give its pooler, if there is one
-    (`pooler_settings`). Raises Unprocessable."""
+    """Validate that the pooler of an endpoint of this size may have each of the settings
+    (`compute.pooler_settings`). Raises Unprocessable."""
     region = endpoint.project.region
     chosen = endpoint.settings.get("pgbouncer_settings", {})
     for name, value in chosen.items():
@@ -145,7 +150,7 @@ def _refuse_by(judge: Callable[..., str | None], endpoint: Endpoint) -> None:
 
 
 def check_json_size(name: str, value: Mapping[str, Any]) -> None:
-    """Raises Unprocessable where the object, as it would be stored, is too large."""
+    """Raises Unprocessable if the object, as it would be stored, is too large."""
     size = len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())
     if size > MOST_JSON_BYTES:
         raise Unprocessable(f"{name} may have at most {MOST_JSON_BYTES} bytes of JSON, got {size}")

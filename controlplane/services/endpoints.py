@@ -57,7 +57,7 @@ from controlplane.services.errors import Conflict, EndpointDisabled, Locked, Not
 from controlplane.services.projects import changing_project, find_project
 from controlplane.services.quotas import refuse_used_up
 
-# The events that tell of what was asked for, by the action that does it.
+# The type of the event for a request, by the action that it schedules.
 REQUESTS = {
     Action.START_COMPUTE: EventType.ENDPOINT_START_REQUESTED,
     Action.SUSPEND_COMPUTE: EventType.ENDPOINT_SUSPEND_REQUESTED,
@@ -70,7 +70,7 @@ ENDPOINT = Reading(
     "WHERE t.project_id = %(project)s AND t.id = %(endpoint)s AND t.deleted_at IS NULL",
     joined=["branch"],
 )
-# In one statement with its project: who reads an endpoint asks for nothing else.
+# Reads the endpoint and its project in one statement, the only one of most requests for one.
 OWN_ENDPOINT = Reading(
     Endpoint,
     """
@@ -92,14 +92,14 @@ ENDPOINTS_OF_BRANCH = Reading(
 
 @dataclass(frozen=True)
 class EndpointChange:
-    """An endpoint after a request, and the operations that take it where it is heading."""
+    """An endpoint after a request, and the operations that lead to its pending state."""
 
     endpoint: Endpoint
     operations: list[Operation]
 
 
 def find_endpoint(project: Project, endpoint_id: str) -> Endpoint:
-    """Raises NotFound."""
+    """The project's endpoint with this id, with its branch. Raises NotFound."""
     endpoint = ENDPOINT.first({"project": project}, project=project.id, endpoint=endpoint_id)
     if endpoint is None:
         raise NotFound("endpoint not found")
@@ -116,7 +116,7 @@ def get_endpoint(account: Account, project_id: str, endpoint_id: str) -> Endpoin
 
 
 def list_pg_settings(account: Account, project_id: str, endpoint_id: str) -> list[Offered]:
-    """What the endpoint may be given in its `pg_settings`. Raises NotFound."""
+    """The settings that the endpoint's `pg_settings` may contain. Raises NotFound."""
     endpoint = OWN_ENDPOINT.first(project=project_id, endpoint=endpoint_id, account=account.id)
     if endpoint is None:
         endpoint = find_endpoint(find_project(account, project_id), endpoint_id)
@@ -166,9 +166,10 @@ def update_endpoint(
     branch_id: str | None,
     asked: EndpointAttributes,
 ) -> EndpointChange:
-    """Change what differs: reassign, reconfigure, disable, enable (rule 2).
+    """Change the attributes that differ from the present ones: reassign, reconfigure, disable or
+    enable the endpoint (rule 2).
 
-    What is the same already is no change: sending all attributes back does nothing. Raises
+    If nothing differs, as when a client sends all attributes back, nothing is done. Raises
     NotFound, Conflict, Locked, Invalid, Unprocessable.
     """
     with changing_project(account, project_id) as project:
@@ -201,7 +202,8 @@ def update_endpoint(
 
 
 def _free_branch(project: Project, branch_id: str, operations: Sequence[Operation]) -> Branch:
-    """The branch, which stays and has no endpoint yet. Raises NotFound, Locked, Conflict."""
+    """The branch. Raises NotFound, Locked if it is being deleted or its data is being replaced,
+    Conflict if it has an endpoint."""
     branch = find_branch(project, branch_id)
     refuse_while_deleting(branch, operations)
     refuse_while_replaced(branch, operations)
@@ -212,7 +214,9 @@ def _free_branch(project: Project, branch_id: str, operations: Sequence[Operatio
 def _steps(
     endpoint: Endpoint, left: Branch, before: Configuration | None, heading_for: str
 ) -> list[Step]:
-    """The operations that a change asks for, in order."""
+    """The steps that a change of an endpoint takes, in order. `left` is its branch before the
+    change; `before` is its configuration before the change, None if that stays; `heading_for` is
+    its pending or present state."""
     reassigned = endpoint.branch_id != left.id
     steps = []
     if reassigned or before:
@@ -228,14 +232,15 @@ def _steps(
             )
         )
     was_idle = heading_for == EndpointState.IDLE
-    # A configuration is proved on a running compute; one that slept goes back to sleep.
+    # A configuration is tested on a running compute. An idle endpoint is suspended again after
+    # that.
     if reassigned or (steps and was_idle) or (endpoint.disabled and not was_idle):
         steps.append(Step(Action.SUSPEND_COMPUTE, branch=endpoint.branch, endpoint=endpoint))
     return steps
 
 
 def start_endpoint(account: Account, project_id: str, endpoint_id: str) -> EndpointChange:
-    """Start an endpoint; one start serves all who ask while it is under way.
+    """Start an endpoint. If a start is under way, return its operations.
 
     Raises NotFound, EndpointDisabled, Locked, QuotaExceeded.
     """
@@ -271,16 +276,17 @@ def restart_endpoint(account: Account, project_id: str, endpoint_id: str) -> End
 
 
 def delete_endpoint(account: Account, project_id: str, endpoint_id: str) -> Endpoint:
-    """Delete the endpoint for good and return it as it was (rule 3).
+    """Delete the endpoint and return it as it was (rule 3).
 
-    Its compute is stopped by the reconciler, at once. Raises NotFound.
+    The reconciler, which is notified at once, stops its compute. Raises NotFound, Locked.
     """
     with changing_project(account, project_id) as project:
         endpoint = find_endpoint(project, endpoint_id)
         waiting = Operation.objects.filter(endpoint=endpoint, status=OperationStatus.SCHEDULING)
         withdraw(list(waiting), OperationStatus.FAILED, "the endpoint was deleted")
         now = clock.now()
-        # Counts the time it ran; the caller still gets it as it was.
+        # This counts the active time until now. It uses another object, because the caller gets the
+        # endpoint as it was.
         Endpoint.objects.get(id=endpoint.id).enter(EndpointState.IDLE, now=now)
         Endpoint.objects.filter(id=endpoint.id).update(deleted_at=now)
         enqueue_reconciliation(endpoint.branch_id, project)
@@ -289,7 +295,7 @@ def delete_endpoint(account: Account, project_id: str, endpoint_id: str) -> Endp
 
 
 def refuse_occupied(branch: Branch) -> None:
-    """Raises Conflict where the branch has its endpoint already (specification, section 8)."""
+    """Raises Conflict if the branch has an endpoint already (specification, section 8)."""
     if occupant := Endpoint.objects.filter(branch=branch, deleted_at=None).first():
         raise Conflict(
             f'read_write endpoint already exists; branch_id:"{branch.id}", '
@@ -306,8 +312,9 @@ def head_for(
     *,
     lane: Lane = Lane.REQUESTS,
 ) -> EndpointChange:
-    """Schedule `action` in the `lane` unless the endpoint is in `state`, or under way to it. Raises
-    Locked, QuotaExceeded."""
+    """Schedule `action` in the `lane`, unless the endpoint is in `state` or its unfinished
+    operations lead to it; these are then moved to the `lane` if it is more urgent. Raises Locked,
+    QuotaExceeded, RegionAway."""
     operations = unfinished(project.id)
     pending = pending_state(endpoint, operations)
     if (pending or endpoint.current_state) == state:
@@ -332,14 +339,14 @@ def _scheduled(
     *,
     lane: Lane | None = None,
 ) -> EndpointChange:
-    """The change with its steps scheduled behind the project's `earlier` unfinished operations.
+    """Schedule the steps after the project's `earlier` unfinished operations.
 
-    The caller holds the project's lock since before it read those: they are still as they were.
+    The caller has held the project's lock since before it read these, so they are up to date.
     """
     again = creation_again(endpoint.branch, earlier)
     if again and any(step.action != Action.SUSPEND_COMPUTE for step in steps):
-        # A branch whose creation has failed is made now that somebody asks for it. Nobody else's
-        # wake waits for the copy.
+        # The branch's creation has failed; create it again. The chain does not run in the lane of
+        # wakes, because the wakes of other clients must not wait for a copy.
         steps, lane = [*again, *steps], None
     operations = schedule(project, steps, lane=lane) if steps else []
     endpoint.pending_state = pending_state(endpoint, [*earlier, *operations])
@@ -347,10 +354,10 @@ def _scheduled(
 
 
 def refuse_while_configured(endpoint: Endpoint, operations: Sequence[Operation]) -> None:
-    """Raises Locked where a change of the endpoint's configuration is under way.
+    """Raises Locked if one of the unfinished `operations` changes the endpoint's configuration.
 
-    Where Postgres refuses a configuration, the one before it comes back; with two changes
-    under way there would be no telling which that is.
+    If Postgres refuses a configuration, the previous one is restored. With two changes under way it
+    would not be clear which one that is.
     """
     for row in operations:
         if row.endpoint_id == endpoint.id and row.action == Action.APPLY_CONFIG:

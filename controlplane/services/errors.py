@@ -1,4 +1,4 @@
-"""Why a request cannot be served, in words that its caller reads."""
+"""The errors for which a request is refused. Their messages are shown to the caller."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from django.db import OperationalError
 from psycopg.errors import DeadlockDetected, QueryCanceled
 
-# Raised below, where work is scheduled; a reason like the others to those above.
+# The operations layer raises RegionAway; the API handles it like the errors here.
 from controlplane.operations.scheduling import RegionAway as RegionAway
 
 
 class ServiceError(Exception):
-    """A request that is refused; nothing was changed. `code` is for programs, often ""."""
+    """A request is refused; nothing was changed. `code` is for programs, often ""."""
 
     code = ""
 
@@ -22,23 +22,23 @@ class ServiceError(Exception):
 
 
 class Invalid(ServiceError):
-    """The request makes no sense as it stands."""
+    """The request is malformed, or contradicts itself."""
 
 
 class Forbidden(ServiceError):
-    """The caller's API key is not for this; another key of the account may be."""
+    """The caller's API key does not permit this; another key of the account may."""
 
 
 class NotFound(ServiceError):
-    """There is no such thing, or it is another account's: the caller cannot tell which."""
+    """The object does not exist, or belongs to another account; the caller cannot tell which."""
 
 
 class EndpointDisabled(ServiceError):
-    """The endpoint may not start."""
+    """The endpoint is disabled and must not start."""
 
 
 class Conflict(ServiceError):
-    """Something else is already where this would go."""
+    """Another object, or the state of this one, conflicts with the request."""
 
 
 class Unprocessable(ServiceError):
@@ -46,7 +46,8 @@ class Unprocessable(ServiceError):
 
 
 class Locked(ServiceError):
-    """Unfinished operations stand in the way. Nothing was done; trying again is safe."""
+    """Unfinished operations, or other requests, conflict with this one. Nothing was done; it is
+    safe to try again."""
 
     def __init__(
         self,
@@ -59,24 +60,25 @@ class Locked(ServiceError):
 
 
 class TooManyAtOnce(ServiceError):
-    """Other requests of the account hold what this one needs. Nothing was done; trying again is
-    safe."""
+    """Other requests of the account hold a lock that this one needs. Nothing was done; it is safe
+    to try again."""
 
 
 class RegionFull(ServiceError):
-    """The region's host has no room for anything new. Trying again later is safe."""
+    """The region's host has no room for new branches. It is safe to try again later."""
 
 
 class PasswordNotStored(ServiceError):
-    """The project keeps no passwords, so none can be revealed."""
+    """The role's password is not stored, so it cannot be revealed."""
 
 
 @contextmanager
 def locking_within_bound(otherwise: ServiceError) -> Iterator[None]:
-    """Around a statement that only locks a row, in a transaction that ends with what this raises.
+    """A context for a statement that only locks a row. The caller's transaction must end with the
+    exception that this raises.
 
-    Raises `otherwise` where others hold the row for longer than a statement may take: the database
-    answers, and whoever asks again later comes in.
+    Raises `otherwise` if other transactions hold the row for longer than the statement timeout, or
+    if there is a deadlock. The database works in these cases, and a later request may succeed.
     """
     try:
         yield

@@ -1,7 +1,7 @@
-"""What a reader of events asks for: which types, whose doing, about what, and when.
+"""Filters of events: by type, actor, object and time.
 
-The same filter narrows a query, for lists and for what a stream has missed, and picks among
-events as they come.
+The same filter restricts a query, for lists and for the events that a stream has missed, and
+selects among new events as they arrive.
 """
 
 import uuid
@@ -16,23 +16,23 @@ from controlplane.events.types import EventType
 from controlplane.models import Event
 from controlplane.services.errors import Invalid
 
-# That of a webhook's test is sent to the webhook alone.
+# The event of a webhook's test is not among these, because it is sent only to that webhook.
 TYPES = tuple(str(one) for one in EventType if one != EventType.WEBHOOK_TEST)
 ACTORS = tuple(str(one) for one in ActorType)
 
 
 @dataclass(frozen=True, kw_only=True)
 class EventFilter:
-    """Without any of these, every event."""
+    """Selects events; fields that are empty or None do not restrict them."""
 
     types: frozenset[str] = frozenset()
     actors: frozenset[str] = frozenset()
-    # Of an actor of the one type that is given.
+    # The name of the actor; `actors` then has exactly one type.
     actor_name: str | None = None
     branch_ids: frozenset[str] = frozenset()
     endpoint_ids: frozenset[str] = frozenset()
     operation_id: uuid.UUID | None = None
-    # From, and before.
+    # `since` is inclusive, `until` exclusive.
     since: datetime | None = None
     until: datetime | None = None
 
@@ -69,8 +69,8 @@ class EventFilter:
 
 
 def types_named(text: str) -> frozenset[str]:
-    """The types that are named, separated by commas: each by its name, or all of a kind as in
-    `endpoint.*`. Raises Invalid."""
+    """Parse types of events, separated by commas: names, or prefixes as in `endpoint.*`. Raises
+    Invalid."""
     found: set[str] = set()
     for name in _parts(text):
         prefix = name.removesuffix("*")
@@ -82,8 +82,8 @@ def types_named(text: str) -> frozenset[str]:
 
 
 def actors_named(text: str) -> tuple[frozenset[str], str | None]:
-    """The types of actors that are named, separated by commas; or one type and, after a colon,
-    a name. Raises Invalid."""
+    """Parse types of actors, separated by commas; or one type and an actor's name, separated by a
+    colon. Raises Invalid."""
     kind, colon, name = text.partition(":")
     kinds = _parts(kind)
     if colon and len(kinds) != 1:
@@ -99,7 +99,7 @@ def ids_named(text: str) -> frozenset[str]:
 
 
 def operation_named(text: str) -> uuid.UUID | None:
-    """Raises Invalid."""
+    """Parse the id of an operation; None for "". Raises Invalid."""
     try:
         return uuid.UUID(text) if text else None
     except ValueError:
@@ -107,7 +107,7 @@ def operation_named(text: str) -> uuid.UUID | None:
 
 
 def time_named(field: str, time: datetime | None) -> datetime | None:
-    """Raises Invalid."""
+    """Return the time. Raises Invalid if it has no time zone."""
     if time is not None and time.tzinfo is None:
         raise Invalid(f"{field}: the time zone is missing, as in 2026-01-31T12:00:00Z")
     return time

@@ -1,7 +1,7 @@
-"""Events in the order in which they can be read without a gap, for the streams.
+"""Events in the order in which they can be read without gaps, for the streams.
 
-That is (transaction, id): see `models.event`. A position in it is behind an event that was read,
-and all that is before it was, too.
+The order is (transaction, id): see `models.event`. A position in it is that of an event that was
+read; all events before it were read too.
 """
 
 import math
@@ -17,8 +17,8 @@ from controlplane.database.base import DatabaseWrapper
 from controlplane.models import Event
 from controlplane.services.errors import Invalid
 
-# How far ids leap when a backup is restored: beyond those that were given out after it was taken,
-# and that readers may remember.
+# By how much the next id is increased when a backup is restored. So new ids are greater than all
+# that were assigned after the backup was taken, which readers may remember.
 LEAP = 1_000_000_000
 
 TAIL = """
@@ -50,12 +50,13 @@ class Position(NamedTuple):
         return f"{self.transaction}-{self.id}"
 
 
-# Before every event.
+# The position before all events.
 NOTHING = Position(0, 0)
 
 
 class Resumption(NamedTuple):
-    """Where a reader goes on: behind the position, with events of a greater id than this."""
+    """Where a reader continues: with the events after the position `after` whose id is greater than
+    `above`."""
 
     after: Position
     above: int
@@ -66,7 +67,8 @@ def position_of(event: Event) -> Position:
 
 
 def position_now() -> Position:
-    """Behind all that can be read; whatever is committed from now on comes after it."""
+    """The position after all events that can be read now. All events that become readable later
+    come after it."""
     with connection.cursor() as cursor:
         cursor.execute(NEWEST)
         newest = cursor.fetchone()
@@ -74,10 +76,11 @@ def position_now() -> Position:
 
 
 def read_tail(after: Position, *, limit: int) -> tuple[list[Event], bool]:
-    """The events of all accounts that follow, in order; and whether more are there already.
+    """Read the events of all accounts after the position, in order: at most `limit`. Returns them,
+    and whether more events exist already.
 
-    An event that is committed while an older transaction is still under way is not yet one of
-    them: that one's would come before it.
+    An event is not returned while a transaction that is older than its own is in progress, because
+    the events of that transaction would come before it.
     """
     rows = list(Event.objects.raw(TAIL, [str(after.transaction), after.id, limit]))
     settled = [row for row in rows if row.is_settled]  # type: ignore[attr-defined]
@@ -85,10 +88,11 @@ def read_tail(after: Position, *, limit: int) -> tuple[list[Event], bool]:
 
 
 def resumption(last_event_id: str) -> Resumption:
-    """Where the reader of that event goes on. Raises Invalid.
+    """Where a reader continues that has read the event last. Raises Invalid.
 
-    Transactions are numbered by the database cluster. After a restore, as where the event is gone
-    with the retention, the id alone says what came later.
+    Transaction numbers are valid only in one database cluster. If the event does not exist any
+    more, because it was older than the retention or a backup was restored, later events are found
+    by their ids alone.
     """
     found = LAST_EVENT_ID.fullmatch(last_event_id.strip())
     if found is None:
@@ -101,16 +105,16 @@ def resumption(last_event_id: str) -> Resumption:
 def missed(
     events: QuerySet[Event], start: Resumption, *, until: Position, limit: int
 ) -> Sequence[Event]:
-    """The first of the events that the reader has not had, up to the position, which is behind
-    what can be read."""
+    """The first events, at most `limit`, that the reader has not read, up to the position `until`,
+    before which all events can be read."""
     after, up_to = _condition(AFTER, start.after), _condition(UP_TO, until)
     rows = events.filter(after, up_to, id__gt=start.above).order_by("transaction", "id")
     return list(rows[:limit])
 
 
 def renumber_events() -> None:
-    """Have all events be older than what is to come, in a cluster of other transactions. Takes
-    about a minute for a million of them."""
+    """After a restore into another database cluster, make all events older than new ones: set their
+    transaction to 0, and increase the next id. This takes about a minute for a million events."""
     wrapper = connections["default"]
     assert isinstance(wrapper, DatabaseWrapper)
     with transaction.atomic(), wrapper.cursor() as cursor:

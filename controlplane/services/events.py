@@ -1,4 +1,4 @@
-"""Events as callers see them: listed by cursor, the newest first; of an account or a project."""
+"""Lists of events for callers: of an account or a project, newest first, with a cursor."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -14,7 +14,7 @@ MICROSECOND = timedelta(microseconds=1)
 
 
 def events_of(account: Account, project_id: str | None) -> QuerySet[Event]:
-    """The account's events, its deleted projects' too, or those of one of its projects.
+    """The account's events, including those of its deleted projects, or the events of one project.
 
     Raises NotFound.
     """
@@ -33,18 +33,19 @@ def list_events(
 ) -> list[Event]:
     """At most `limit` events, newest first, all older than `cursor`.
 
-    Raises NotFound, Invalid for a cursor that no page ever carried.
+    Raises NotFound, and Invalid for a cursor that no page can have had.
     """
     events = wanted.narrow(events_of(account, project_id))
     if cursor is not None:
         at, number = _place_of(cursor)
-        # The first says nothing new, but is what an index is read by.
+        # Events before that time, or at that time with a smaller id. An index is used for the first
+        # condition.
         events = events.filter(at__lte=at).filter(Q(at__lt=at) | Q(id__lt=number))
     return list(events.order_by("-at", "-id")[:limit])
 
 
 def cursor_of(event: Event) -> str:
-    """The place of an event in the list: its time in microseconds since 1970, and its id."""
+    """The position of an event in the list: its time in microseconds since 1970, and its id."""
     return f"{(event.at - EPOCH) // MICROSECOND}-{event.id}"
 
 

@@ -1,4 +1,4 @@
-"""An operation that failed or was cancelled, as whoever tries it again finds it."""
+"""A failed or cancelled operation that is to be retried, with the rows that this depends on."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,17 +11,17 @@ from controlplane.services.errors import Conflict
 
 @dataclass(frozen=True)
 class GivenUp:
-    """The operation, and what is around it. The caller holds the project's lock."""
+    """A failed or cancelled operation. The caller holds the project's lock."""
 
     operation: Operation
-    # It and the others that are tried again with it, oldest first.
+    # All operations that are retried together, including this one, oldest first.
     together: Sequence[Operation]
     # The project's unfinished operations.
     earlier: Sequence[Operation]
 
     @property
     def branch(self) -> Branch:
-        """Raises Conflict where it was deleted."""
+        """The operation's branch. Raises Conflict if it was deleted."""
         branch = self.operation.branch
         assert branch is not None
         if branch.deleted_at is not None:
@@ -30,8 +30,8 @@ class GivenUp:
 
     @property
     def endpoint(self) -> Endpoint:
-        """As its row is now. Raises Conflict where it was deleted, Locked where its branch is about
-        to be."""
+        """The operation's endpoint, as its row is now. Raises Conflict if it was deleted, Locked if
+        its branch is being deleted."""
         endpoint = (
             Endpoint.objects.select_related("branch", "project__account", "project__region")
             .filter(id=self.operation.endpoint_id, deleted_at=None)
@@ -44,7 +44,7 @@ class GivenUp:
 
     @property
     def heading_for(self) -> str:
-        """The state that the endpoint is in, or under way to."""
+        """The pending state of the endpoint, or its present state if nothing is pending."""
         endpoint = self.endpoint
         return pending_state(endpoint, self.earlier) or endpoint.current_state
 
@@ -52,8 +52,9 @@ class GivenUp:
         return any(row.action == action for row in self.together)
 
     def refuse_if_superseded(self, *actions: Action, having: str = "") -> None:
-        """Raises Conflict where a newer operation of the endpoint has one of these actions, with
-        such a detail, and did not fail."""
+        """Raises Conflict if a newer operation of the endpoint, of another chain, has one of these
+        actions and neither failed nor was cancelled. If `having` is given, only operations with
+        that key in their details count."""
         newer = Operation.objects.filter(
             endpoint_id=self.operation.endpoint_id,
             action__in=actions,

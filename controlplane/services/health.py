@@ -1,7 +1,8 @@
-"""Whether the service can do its work, for whoever watches it.
+"""Whether the service works, for monitoring.
 
-Health is this host's: what another region's host lacks is shown, but says nothing of this one.
-A host that runs the API alone speaks of the region it is set to, else of the default one.
+The health is that of this host's region. Missing processes of other regions are shown, but do not
+change it. On a host that runs only the API, it is the health of the region in its settings, or else
+of the default region.
 """
 
 from dataclasses import dataclass, field
@@ -14,11 +15,12 @@ from controlplane import clock
 from controlplane.events import outbox
 from controlplane.models import Lane, Region
 
-# Seconds that the oldest job of a lane may wait for a slot before that is worth a word.
+# Seconds that the oldest job of a lane may wait for a slot before that is reported as a problem.
 MOST_WAIT = {Lane.WAKES: 5, Lane.REQUESTS: 30, Lane.UPKEEP: 600}
 MOST_WAIT_OF_WEBHOOKS = 60
 
-# A job's last event but its start is when it came to wait, at the latest when it is scheduled.
+# A job has waited since its last event that is not its start, or since its scheduled time if that
+# is later.
 QUEUES = """
 SELECT j.queue_name, count(*) FILTER (WHERE j.status = 'todo'),
     count(*) FILTER (WHERE j.status = 'doing'),
@@ -36,11 +38,11 @@ GROUP BY j.queue_name
 
 @dataclass(frozen=True)
 class Health:
-    # The processes that do not say that they are there; without one, something cannot be done.
+    # The processes without a recent sign of life. Each is necessary for the service to work.
     missing: list[str]
-    # The names of what does not go well; each may concern a few endpoints only.
+    # The names of problems. Each may affect only a few endpoints.
     problems: list[str] = field(default_factory=list)
-    # For operators: words and counts, nothing of any account.
+    # For operators: messages and counts, without data of accounts.
     details: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -51,7 +53,8 @@ class Health:
 
 
 def examine() -> Health:
-    """Read how this host's region fares, and the others. Raises what the database raises."""
+    """Read the health of this host's region, and the state of all regions. Raises
+    django.db.Error."""
     regions = list(Region.objects.order_by("id"))
     own = _own(regions)
     if own is None:
@@ -65,7 +68,7 @@ def examine() -> Health:
         detail = f"a webhook waits since {seconds:.0f} s for a worker that sends"
         found.append({"name": "webhooks_wait", "detail": detail})
     if "worker" not in missing:
-        found += own.problems  # else it is old news
+        found += own.problems  # without a worker they are out of date
     return Health(
         missing,
         sorted({problem["name"] for problem in found}),
@@ -87,7 +90,8 @@ def _own(regions: list[Region]) -> Region | None:
 
 
 def lanes_of(region: Region) -> list[dict[str, Any]]:
-    """The jobs of each lane, and how long the oldest that could begin has waited."""
+    """The numbers of waiting and running jobs of each lane, and how many seconds the oldest job
+    that could start has waited."""
     names = {lane: region.queue(lane) for lane in Lane}
     found = queues(*names.values())
     return [{"lane": lane.value, **found[queue]} for lane, queue in names.items()]

@@ -1,17 +1,17 @@
-"""Requests that are sent twice and done once: `Idempotency-Key`.
+"""Executes requests with an `Idempotency-Key` only once, even if they are sent again.
 
-One transaction holds the key, whatever the request changes, and its answer, so the change and the
-answer are kept together or not at all, whenever the process is killed. The key is held by an
-advisory lock of the transaction: a second request with it waits in the database for the first one's
-transaction to end. It holds nothing meanwhile, and everybody takes this lock before any other:
-nobody can come to wait for it in a circle.
+One transaction contains the lock of the key, the changes of the request and its answer. So the
+changes and the answer are stored together or not at all, whenever the process is killed. The key is
+locked by an advisory lock of the transaction: a second request with the same key waits in the
+database until the first one's transaction ends. It holds no other lock while it waits, because
+every request with a key takes this lock before any other. So there can be no deadlock.
 
-Not by a row that is written first: a transaction that has written has a number, and while it
-waits for a project that somebody else is changing, no later event can be shown to anybody (see
-`models.event`).
+A row that is inserted first would not do instead of the advisory lock: a transaction that has
+written has a number, and while it waits for the lock of a project, no later event can be shown to
+any reader (see `models.event`).
 
-The services' own transactions are savepoints within. They tell others (NOTIFY, jobs) what they
-have done once the outer one commits, which is just before the answer is sent.
+The services' own transactions are savepoints within this one. Their notifications and jobs take
+effect when the outer transaction commits, just before the answer is sent.
 """
 
 import hashlib
@@ -42,7 +42,7 @@ class Answer:
 
 
 class AnsweredBefore(Exception):
-    """The request was answered before; nothing is to be done but to give the answer again."""
+    """The request was answered before; the caller only has to send the answer again."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__()
@@ -51,14 +51,14 @@ class AnsweredBefore(Exception):
 
 @dataclass
 class Claim:
-    """A request that is the first with its key. What it has changed is kept where it has come to
-    an `answer`, and undone where it has not."""
+    """The first request with its key. If `answer` is set, its changes are committed with the
+    answer; otherwise they are rolled back."""
 
     answer: Answer | None = None
 
 
 def fingerprint_of(*parts: bytes) -> str:
-    """What tells one request from another with the same key."""
+    """A digest of the parts of a request, which distinguishes it from others with the same key."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(len(part).to_bytes(8) + part)
@@ -66,24 +66,26 @@ def fingerprint_of(*parts: bytes) -> str:
 
 
 def lock_of(api_key_id: int, key: str) -> int:
-    """The number of the key's advisory lock. Where two keys should ever have the same, one waits
-    for the other, and no more."""
+    """The number of the key's advisory lock. If two keys ever have the same number, their requests
+    wait for each other, which does no harm."""
     digest = hashlib.sha256(f"idempotency {api_key_id} {key}".encode()).digest()
     return int.from_bytes(digest[:8], signed=True)
 
 
 @contextmanager
 def claimed(api_key: ApiKey, key: str, fingerprint: str) -> Iterator[Claim]:
-    """A transaction in which a request may be served that bears an idempotency key.
+    """A transaction in which a request with an idempotency key may be served.
 
-    Raises AnsweredBefore; Invalid for a bad key; Unprocessable where the key stands for another
-    request; Conflict where one with the key is under way for longer than a statement may take.
+    Raises AnsweredBefore; Invalid for a bad key; Unprocessable if the key was used for another
+    request; Conflict if a request with the key runs for longer than the statement timeout, or the
+    stored answer cannot be decrypted.
     """
     if not 1 <= len(key) <= LONGEST_KEY or not (key.isascii() and key.isprintable()):
         raise Invalid(f"Idempotency-Key must have 1 to {LONGEST_KEY} printable ASCII characters")
     with transaction.atomic():
         _lock(lock_of(api_key.id, key))
-        # A statement of its own after the lock: it sees what the one before us has committed.
+        # A separate statement after the lock, so that it sees what the previous holder of the lock
+        # has committed.
         since = clock.now() - KEPT_FOR
         earlier = IdempotentRequest.objects.filter(api_key=api_key, key=key, created_at__gt=since)
         if row := earlier.first():
@@ -109,7 +111,7 @@ def _lock(number: int) -> None:
 
 
 def _answer_of(row: IdempotentRequest, fingerprint: str) -> Answer:
-    """Raises Unprocessable, Conflict."""
+    """The stored answer. Raises Unprocessable, Conflict."""
     if row.fingerprint != fingerprint:
         raise Unprocessable(
             "this Idempotency-Key was used for another request (other method, address or body); "
@@ -125,7 +127,7 @@ def _answer_of(row: IdempotentRequest, fingerprint: str) -> Answer:
 
 
 def _keep(api_key: ApiKey, key: str, fingerprint: str, answer: Answer) -> None:
-    """In place of one that is too old to count, where there still is one."""
+    """Store the answer, replacing one for the same key that has expired but is still stored."""
     row = IdempotentRequest(
         api_key=api_key,
         key=key,

@@ -1,4 +1,4 @@
-"""Turns a project's computes over to logging what logical replication needs."""
+"""Makes a project's computes log what logical replication needs."""
 
 from django.db.models import F
 
@@ -11,12 +11,13 @@ from controlplane.operations.scheduling import Step, schedule, unfinished
 
 
 def suspend_for_logical_replication(project: Project) -> list[Operation]:
-    """Have every endpoint of the project start anew, with `wal_level=logical` and roles that may
-    replicate: those that run, or are about to, are suspended until somebody connects.
+    """Make every endpoint of the project start anew, with `wal_level=logical` and roles that may
+    replicate. Endpoints that are active, or are being started, are suspended; the next client wakes
+    them.
 
-    The caller holds the project's lock, and has given it the setting. Raises RegionAway.
+    The caller holds the project's lock, and has changed the project's setting. Raises RegionAway.
     """
-    # What has no start under way applies its roles anew with the next one.
+    # With a new revision, the next start of each compute applies the roles again.
     Branch.objects.filter(project=project, deleted_at=None).update(
         catalog_revision=F("catalog_revision") + 1
     )
@@ -27,7 +28,7 @@ def suspend_for_logical_replication(project: Project) -> list[Operation]:
         endpoint.project = project
         heading_for = pending_state(endpoint, earlier) or endpoint.current_state
         if heading_for == EndpointState.ACTIVE:
-            # A chain for each: one that does not stop keeps no other from being suspended.
+            # Each suspend is its own chain, so that a failed one does not prevent the others.
             step = Step(Action.SUSPEND_COMPUTE, branch=endpoint.branch, endpoint=endpoint)
             suspends = schedule(project, [step])
             kind = EventType.ENDPOINT_SUSPEND_REQUESTED

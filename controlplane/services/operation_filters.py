@@ -1,4 +1,4 @@
-"""What a list of operations is asked for, from what callers send: values separated by commas."""
+"""Parses the filter of a list of operations. Callers send values separated by commas."""
 
 import re
 import uuid
@@ -11,7 +11,7 @@ from controlplane.models import Action, OperationStatus
 from controlplane.models.operation_pages import OperationFilter
 from controlplane.services.errors import Invalid
 
-# Ids of one filter: each of them is looked for on its own.
+# The largest number of ids in one filter. It is small, because each id is searched separately.
 MOST_IDS = 20
 
 Value = TypeVar("Value")
@@ -28,8 +28,8 @@ def filter_of(
     since: str = "",
     until: str = "",
 ) -> OperationFilter:
-    """The filter that these mean; an empty one asks for nothing. Raises Invalid for values that
-    no operation can have."""
+    """Parse the filter; an empty value does not restrict it. Raises Invalid for values that no
+    operation can have."""
     return OperationFilter(
         actions=_known("action", action, Action.values),
         statuses=_known("status", status, OperationStatus.values),
@@ -43,7 +43,7 @@ def filter_of(
 
 
 def time_of(text: str, name: str) -> datetime:
-    """A time of ISO 8601 with its zone. Raises Invalid."""
+    """Parse an ISO 8601 time with a time zone; the result is in UTC. Raises Invalid."""
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
@@ -57,7 +57,7 @@ def time_of(text: str, name: str) -> datetime:
 
 
 def _parts(text: str) -> list[str]:
-    """Each once, in the order of their coming."""
+    """The distinct parts, in the order in which they first occur."""
     return list(dict.fromkeys(part for one in text.split(",") if (part := one.strip())))
 
 

@@ -1,4 +1,4 @@
-"""Operations as callers see them: listed by cursor, fetched one by one (rules 5 and 6)."""
+"""Operations for callers: lists with a cursor, and single operations (rules 5 and 6)."""
 
 import uuid
 from datetime import UTC
@@ -12,7 +12,8 @@ from controlplane.services.errors import NotFound
 from controlplane.services.operation_filters import time_of
 from controlplane.services.projects import find_project
 
-# In one statement with its project: who reads an operation asks for nothing else.
+# Reads the operation and checks its project in one statement, the only one of most requests for an
+# operation.
 OWN_OPERATION = Reading(
     Operation,
     """
@@ -34,10 +35,10 @@ def list_operations(
     cursor: str | None,
     limit: int,
 ) -> list[Operation]:
-    """At most `limit` operations of those wanted, newest first, all older than `cursor`; without
-    their steps.
+    """At most `limit` of the operations that the filter selects, newest first, all older than
+    `cursor`; without their steps.
 
-    Raises NotFound, Invalid for a cursor that no page ever carried.
+    Raises NotFound, and Invalid for a cursor that is not a time.
     """
     project = find_project(account, project_id)
     if cursor is not None:
@@ -46,7 +47,7 @@ def list_operations(
 
 
 def get_operation(account: Account, project_id: str, operation_id: str) -> Operation:
-    """Raises NotFound."""
+    """The project's operation with this id. Raises NotFound."""
     try:
         wanted = uuid.UUID(operation_id)
     except ValueError:
@@ -59,9 +60,8 @@ def get_operation(account: Account, project_id: str, operation_id: str) -> Opera
 
 
 def cursor_of(operation: Operation) -> str:
-    """The place of an operation in the list: its creation time to the microsecond.
-
-    Trailing zeros are trimmed, as clients have seen.
+    """The position of an operation in the list: its creation time in microseconds, without trailing
+    zeros, which is the format that clients know.
     """
     text = operation.created_at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")
     return text.rstrip("0").rstrip(".") + "Z"

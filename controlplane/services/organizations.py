@@ -1,7 +1,7 @@
 """The one organization of an account.
 
-Clients of this API know accounts that belong to several organizations, which own the projects and
-some API keys. Here the account owns them, so its one organization is the account by another name.
+Clients of Neon's API expect that an account belongs to organizations, which own the projects and
+some API keys. In Perch the account owns them, and has one organization, which represents it.
 """
 
 from controlplane.models import Account
@@ -9,6 +9,6 @@ from controlplane.services.errors import NotFound
 
 
 def check_organization(account: Account, org_id: str | None) -> None:
-    """Raises NotFound where another than the account's own is named."""
+    """Raises NotFound if `org_id` is not None and not that of the account's organization."""
     if org_id not in (None, account.organization_id):
         raise NotFound("organization not found")

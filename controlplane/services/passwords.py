@@ -1,4 +1,5 @@
-"""Role passwords: made, verified by SCRAM-SHA-256, kept encrypted for reveal_password."""
+"""Role passwords: generate them, compute their SCRAM-SHA-256 verifiers, and encrypt them for
+reveal_password."""
 
 import base64
 import hashlib
@@ -21,7 +22,8 @@ def new_password() -> str:
 
 
 def scram_verifier(password: str) -> str:
-    """What Postgres itself would store: SCRAM-SHA-256$<iterations>:<salt>$<stored>:<server>."""
+    """The verifier that Postgres would store for the password, with a random salt:
+    SCRAM-SHA-256$<iterations>:<salt>$<stored key>:<server key>."""
     salt = os.urandom(16)
     salted = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, ITERATIONS)
     client_key = hmac.digest(salted, b"Client Key", "sha256")
@@ -32,7 +34,8 @@ def scram_verifier(password: str) -> str:
 
 
 def set_password(role: Role, password: str, *, store: bool) -> None:
-    """From now on this one holds, whatever SQL has set in the compute. The caller saves it."""
+    """Set the role's password, without saving the role. It replaces any that SQL has set in the
+    compute. If `store`, it is also kept encrypted."""
     role.password_is_newer = True
     role.valid_until = None
     role.verifier = scram_verifier(password)
@@ -40,8 +43,8 @@ def set_password(role: Role, password: str, *, store: bool) -> None:
 
 
 def give_new_passwords(roles: Iterable[Role], *, store: bool) -> list[Role]:
-    """Give each that may log in by one a password that it had nowhere else, in clear with it for
-    the answer; returns those. The caller saves them."""
+    """Give a new password to each role that has one, also in plain text in `role.password` for the
+    answer. Returns these roles; the caller saves them."""
     given = [role for role in roles if role.deleted_at is None and role.verifier]
     for role in given:
         role.password = new_password()
@@ -54,5 +57,6 @@ def encrypt(password: str) -> str:
 
 
 def decrypt(encrypted: str) -> str:
-    """Raises cryptography.fernet.InvalidToken, as `controlplane.encryption` says."""
+    """Decrypt what `encrypt` has returned. Raises cryptography.fernet.InvalidToken, as
+    `controlplane.encryption` says."""
     return encryption.decrypt(encrypted, purpose=PURPOSE)

@@ -1,7 +1,7 @@
-"""Holds new things to what their account's plan allows (`models.plans`).
+"""Refuses to create what exceeds the limits of the account's plan (`models.plans`).
 
-Each is asked under the lock that makes the count stay true until the transaction ends; without a
-limit nothing is counted, nor locked beyond what the caller holds.
+Each check runs under a lock that keeps its count correct until the transaction ends. If the plan
+has no limit, nothing is counted, and nothing is locked beyond what the caller has locked.
 """
 
 from controlplane.models import (
@@ -26,8 +26,8 @@ from controlplane.services.errors import (
 
 
 def check_projects(account: Account) -> None:
-    """Whether the account may have one more project. Locks the account until the transaction
-    ends: of two that are created at once, one counts the other. Raises Unprocessable,
+    """Check that the account may have one more project. Locks the account until the transaction
+    ends, so that of two concurrent creations one counts the other. Raises Unprocessable,
     TooManyAtOnce."""
     limit = account.limits.projects
     if limit is None:
@@ -38,9 +38,10 @@ def check_projects(account: Account) -> None:
 
 
 def check_deleted_projects(account: Account) -> None:
-    """Whoever creates and deletes in a loop goes no faster than the data is removed: beside the
-    deleted projects that are kept, as many may wait for it. Called after `check_projects`, whose
-    lock it relies on. Raises Locked."""
+    """Check that not too many deleted projects wait for the removal of their data, so that a caller
+    who creates and deletes projects in a loop is not faster than the removal. Kept and waiting ones
+    together may be up to twice the plan's `deleted_projects`. The caller has called
+    `check_projects` before, whose lock this relies on. Raises Locked."""
     most = account.limits.deleted_projects
     if most is None:
         return
@@ -56,8 +57,8 @@ def check_deleted_projects(account: Account) -> None:
 
 
 def check_removed_branches(project: Project) -> None:
-    """Whether one more branch may wait for the removal of its data, which a restore or a snapshot
-    leaves. The caller holds the project's lock. Raises Locked."""
+    """Check that one more hidden branch may wait for the removal of its data, which restores and
+    deleted snapshots leave. The caller holds the project's lock. Raises Locked."""
     most = project.account.limits.removed_branches_of_project
     if most is None:
         return
@@ -72,23 +73,25 @@ def check_removed_branches(project: Project) -> None:
 
 
 def check_webhooks(account: Account) -> None:
-    """Whether the account may have one more webhook; those of its projects count too. Locks the
-    account until the transaction ends, as above. Raises Unprocessable, TooManyAtOnce."""
+    """Check that the account may have one more webhook; those of its projects count too. Locks the
+    account until the transaction ends, as `check_projects` does. Raises Unprocessable,
+    TooManyAtOnce."""
     _lock(account)
     have = Webhook.objects.filter(account=account).count()
     _refuse_past(account, "webhooks", account.limits.webhooks, have, code="WEBHOOKS_LIMIT_EXCEEDED")
 
 
 def _lock(account: Account) -> None:
-    # No key update: rows that refer to the account may be written meanwhile. Nobody who holds a
-    # project's lock asks for an account's.
+    # FOR NO KEY UPDATE, so that rows that refer to the account can be inserted meanwhile. To avoid
+    # deadlocks, no code locks an account while it holds a project's lock.
     words = "other requests of the account are creating the same; try again"
     with locking_within_bound(TooManyAtOnce(words)):
         Account.objects.select_for_update(no_key=True).get(id=account.id)
 
 
 def check_branches(project: Project) -> None:
-    """The caller holds the project's lock. Raises Unprocessable."""
+    """Check that the project may have one more branch. The caller holds the project's lock. Raises
+    Unprocessable."""
     limit = project.account.limits.branches_of_project
     if limit is not None:
         have = Branch.objects.filter(project=project, deleted_at=None, hidden=False).count()
@@ -98,7 +101,8 @@ def check_branches(project: Project) -> None:
 
 
 def check_snapshots(project: Project) -> None:
-    """The caller holds the project's lock. Raises Unprocessable."""
+    """Check that the project may have one more snapshot. The caller holds the project's lock.
+    Raises Unprocessable."""
     limit = project.account.limits.snapshots_of_project
     if limit is not None:
         have = Snapshot.objects.filter(project=project).count()
@@ -108,7 +112,8 @@ def check_snapshots(project: Project) -> None:
 
 
 def check_endpoints(project: Project) -> None:
-    """The caller holds the project's lock. Raises Unprocessable."""
+    """Check that the project may have one more endpoint. The caller holds the project's lock.
+    Raises Unprocessable."""
     limit = project.account.limits.endpoints_of_project
     if limit is not None:
         have = Endpoint.objects.filter(project=project, deleted_at=None).count()
@@ -118,7 +123,8 @@ def check_endpoints(project: Project) -> None:
 
 
 def check_roles(account: Account, branch: Branch) -> None:
-    """The caller holds the project's lock. Raises Unprocessable."""
+    """Check that the branch may have one more role. The caller holds the project's lock. Raises
+    Unprocessable."""
     limit = account.limits.roles_of_branch
     if limit is not None:
         have = Role.objects.filter(branch=branch, deleted_at=None).count()
@@ -126,7 +132,8 @@ def check_roles(account: Account, branch: Branch) -> None:
 
 
 def check_databases(account: Account, branch: Branch) -> None:
-    """The caller holds the project's lock. Raises Unprocessable."""
+    """Check that the branch may have one more database. The caller holds the project's lock. Raises
+    Unprocessable."""
     limit = account.limits.databases_of_branch
     if limit is not None:
         have = Database.objects.filter(branch=branch, deleted_at=None).count()
@@ -134,7 +141,7 @@ def check_databases(account: Account, branch: Branch) -> None:
 
 
 def check_history(account: Account, seconds: int) -> None:
-    """Raises Unprocessable."""
+    """Check that the plan allows this `history_retention_seconds`. Raises Unprocessable."""
     limit = account.limits.history_seconds
     if limit is not None and seconds > limit:
         raise Unprocessable(

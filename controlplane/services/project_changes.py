@@ -1,4 +1,4 @@
-"""Changes a project: its name, its settings, and what its future endpoints begin with."""
+"""Changes a project: its name, its settings, and the defaults of its future endpoints."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -30,7 +30,7 @@ class ProjectChanges:
     endpoint_defaults: EndpointDefaults | None = None
     settings: ProjectSettings | None = None
     history_retention_seconds: int | None = None
-    # Not to be changed: only what it has is right.
+    # These cannot be changed: any other value than the present one is refused.
     region_id: str | None = None
     pg_version: int | None = None
     store_passwords: bool | None = None
@@ -40,9 +40,9 @@ class ProjectChanges:
 def update_project(
     account: Account, project_id: str, changes: ProjectChanges
 ) -> tuple[Project, list[Operation]]:
-    """Change what was sent; returns the project and the operations that this takes.
+    """Change the attributes that were sent. Returns the project and the operations that this takes.
 
-    Raises NotFound, Invalid, Unprocessable, RegionAway.
+    Raises NotFound, Locked, Invalid, Unprocessable, RegionAway.
     """
     with changing_project(account, project_id) as project:
         _refuse_what_stays(project, changes)
@@ -74,7 +74,7 @@ def update_project(
 
 
 def _refuse_what_stays(project: Project, changes: ProjectChanges) -> None:
-    """Raises Unprocessable where something is sent otherwise that is chosen for good."""
+    """Raises Unprocessable if an attribute that cannot be changed was sent with another value."""
     if changes.region_id not in (None, project.region_id):
         raise Unprocessable(
             f'region_id: the project stays in its region "{project.region_id}"; '
@@ -95,7 +95,7 @@ def _refuse_what_stays(project: Project, changes: ProjectChanges) -> None:
 
 
 def _told_of(project: Project) -> dict[str, Any]:
-    """What of a project may be changed."""
+    """The attributes of a project that may be changed, as events show them."""
     return {
         "name": project.name,
         "default_endpoint_settings": project.default_endpoint_settings,

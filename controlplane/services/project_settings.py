@@ -1,8 +1,8 @@
-"""A project's `settings`: what a request asks of them, and how that joins what is stored.
+"""A project's `settings`: what a request may set, and how that is merged with what is stored.
 
 Stored as JSON, {quota: {name: number}, allowed_ips: {ips, protected_branches_only},
-block_public_connections, block_outbound_connections, enable_logical_replication}; a key that is
-absent was never set. The proxy and the worker's rounds read it there.
+block_public_connections, block_outbound_connections, enable_logical_replication}. A key that was
+never set is absent. The proxy and the worker's rounds read the stored JSON.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ MOST_ALLOWED_IPS = 200
 
 @dataclass(frozen=True, kw_only=True)
 class AllowedIps:
-    # As `address_ranges.parse_range` reads them; none lets everybody in.
+    # In the format of `address_ranges.parse_range`. If it is empty, all addresses are allowed.
     ips: tuple[str, ...]
     protected_branches_only: bool = False
 
@@ -26,7 +26,7 @@ class AllowedIps:
 class ProjectSettings:
     """What a request asks of a project's settings; None for what was not sent."""
 
-    # By name, of seconds or bytes; 0 is no limit. What is not named stays.
+    # By name, in seconds or bytes; 0 means no limit. Quotas that are not named do not change.
     quota: Mapping[str, int] | None = None
     allowed_ips: AllowedIps | None = None
     block_public_connections: bool | None = None
@@ -37,7 +37,8 @@ class ProjectSettings:
 def merged_project_settings(
     stored: Mapping[str, Any], sent: ProjectSettings, *, region: Region
 ) -> dict[str, Any]:
-    """What is stored after `sent` came in, for a project of the region. Raises Unprocessable."""
+    """The settings to store after a request `sent` these, for a project of the region. Raises
+    Unprocessable."""
     if sent.block_outbound_connections and region.outbound_unfiltered:
         raise Unprocessable(
             "settings.block_outbound_connections: the region's host cannot keep computes from "

@@ -1,4 +1,4 @@
-"""How an account's projects fare, each in a few numbers: what a dashboard of many shows."""
+"""Numbers of endpoints and unfinished operations of an account's projects, for a dashboard."""
 
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ class EndpointCounts:
 
 @dataclass
 class ProjectState:
-    """Of a project that has an endpoint, or an operation that has not ended."""
+    """The numbers of one project that has an endpoint or an unfinished operation."""
 
     project_id: str
     endpoints: EndpointCounts = field(default_factory=EndpointCounts)
@@ -25,7 +25,8 @@ class ProjectState:
 
 
 def list_project_states(account: Account) -> list[ProjectState]:
-    """By the projects' ids. Two statements, however many projects there are."""
+    """The states of the account's projects, sorted by project id. This takes two statements,
+    however many projects there are."""
     states: dict[str, ProjectState] = defaultdict(lambda: ProjectState(project_id=""))
     endpoints = (
         Endpoint.objects.filter(project__account=account, project__deleted_at=None, deleted_at=None)

@@ -1,4 +1,4 @@
-"""Projects: create, list, rename, delete."""
+"""Projects: create, find, list, delete. `project_changes` changes them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,7 +66,7 @@ class ProjectSpec:
     region_id: str | None = None
     pg_version: int | None = None
     provisioner: str | None = None
-    # The owner: only the account's own is right.
+    # The organization that owns the project: any other than the account's own is refused.
     org_id: str | None = None
     branch_name: str = "main"
     role_name: str | None = None
@@ -79,7 +79,8 @@ class ProjectSpec:
 
 @dataclass(frozen=True)
 class NewProject:
-    """What a project was created with; `password` is the role's, shown once."""
+    """A new project with everything that was created with it. `password` is the role's, which is
+    shown once."""
 
     project: Project
     branch: Branch
@@ -106,7 +107,7 @@ FIRST_PROJECTS = Reading(
 
 
 def find_project(account: Account, project_id: str) -> Project:
-    """Raises NotFound, for another account's projects too."""
+    """The account's project with this id. Raises NotFound, also for another account's project."""
     project = PROJECT.first({"account": account}, project=project_id, account=account.id)
     if project is None:
         raise NotFound("project not found")
@@ -114,7 +115,7 @@ def find_project(account: Account, project_id: str) -> Project:
 
 
 def get_project(account: Account, project_id: str) -> Project:
-    """The project with what its branches used. Raises NotFound."""
+    """The project, with what its branches have consumed. Raises NotFound."""
     project = find_project(account, project_id)
     with_consumed_projects([project])
     return project
@@ -122,8 +123,8 @@ def get_project(account: Account, project_id: str) -> Project:
 
 @contextmanager
 def changing_project(account: Account, project_id: str) -> Iterator[Project]:
-    """A transaction in which the project, held locked, may be changed; at its end it writes the
-    events of that. Raises NotFound, Locked."""
+    """A transaction that holds the project's lock, in which the project may be changed. Recorded
+    events are written at its end. Raises NotFound, Locked."""
     with transaction.atomic(), together():
         project = lock_project(account, project_id)
         if project.deleted_at is not None:
@@ -142,11 +143,12 @@ def list_projects(
     org_id: str | None = None,
     within: float | None = None,
 ) -> list[Project]:
-    """Newest first, those that follow the project with the id `after`; with `only`, at most the
-    one with that id; `within` so many seconds, if they are said. With `recoverable`, those that are
-    deleted and can be recovered.
+    """The account's projects, newest first: at most `limit` that follow the project with the id
+    `after`. `search` selects by a part of the name or the whole id, and `only` by the id.
+    With `recoverable`, list the deleted projects that can be recovered instead.
 
-    Raises Invalid, NotFound for another's organization, OperationalError where it takes longer.
+    If `within` is given, the query may take at most so many seconds. Raises Invalid, NotFound for
+    the organization of another account, OperationalError if the query takes longer.
     """
     check_organization(account, org_id)
     if after is None and only is None and not search and not recoverable and within is None:
@@ -159,7 +161,8 @@ def list_projects(
     if search:
         projects = projects.filter(Q(name__icontains=search) | Q(id=search))
     if after:
-        # A deleted project still marks its place: nobody's paging breaks in the middle.
+        # The cursor stays valid if its project was deleted, so that reading page by page does not
+        # break.
         last = Project.objects.filter(account=account, id=after).first()
         if last is None:
             raise Invalid("invalid cursor: no such project")
@@ -169,7 +172,7 @@ def list_projects(
     if within is None:
         return list(with_consumed_projects(list(projects[:limit])))
     with transaction.atomic(), connection.cursor() as cursor:
-        # Of this transaction alone; no longer than what bounds every statement.
+        # Only for this transaction, and not longer than the timeout of every statement.
         cursor.execute(
             "SELECT set_config('statement_timeout', least(%s, nullif(setting::int, 0))::text, true)"
             " FROM pg_settings WHERE name = 'statement_timeout'",
@@ -179,9 +182,10 @@ def list_projects(
 
 
 def create_project(account: Account, spec: ProjectSpec) -> NewProject:
-    """A project with its default branch, that branch's endpoint, a role and a database.
+    """Create a project with its default branch, that branch's endpoint, a role and a database.
 
-    Raises NotFound for another's organization, Invalid, Unprocessable, Locked.
+    Raises NotFound for the organization of another account, Invalid, Unprocessable, Locked,
+    TooManyAtOnce, RegionFull, RegionAway.
     """
     check_organization(account, spec.org_id)
     owner = spec.role_name or _owner_of(spec.database_name)
@@ -195,7 +199,7 @@ def create_project(account: Account, spec: ProjectSpec) -> NewProject:
         encrypted_password=encrypt(password) if spec.store_passwords else "",
     )
     database = Database(name=spec.database_name, owner_name=owner)
-    # Nobody else knows of the project before this commits, so its row needs no lock.
+    # The project is not visible to other transactions before this commits, so it needs no lock.
     with transaction.atomic():
         plan_limits.check_projects(account)
         plan_limits.check_deleted_projects(account)
@@ -241,10 +245,11 @@ def _new_project(account: Account, spec: ProjectSpec) -> Project:
 
 
 def delete_project(account: Account, project_id: str) -> Project:
-    """Delete the project: at once for callers, its data by an operation, where the server is set
-    so only after the time in which it can be recovered (`services.recovery`).
+    """Delete the project. Callers do not see it from now on. Its data is removed by an operation,
+    which is scheduled now if RECOVERY_HOURS is 0, else when the time is over in which the project
+    can be recovered (`services.recovery`).
 
-    Deleting it again answers the same. Raises NotFound.
+    Deleting it again returns the same. Raises NotFound, Locked, RegionAway.
     """
     with transaction.atomic(), together():
         project = lock_project(account, project_id)
@@ -258,7 +263,7 @@ def delete_project(account: Account, project_id: str) -> Project:
         if settings.RECOVERY_HOURS > 0:
             project.recoverable_until = now + timedelta(hours=settings.RECOVERY_HOURS)
         project.save(update_fields=["deleted_at", "updated_at", "recoverable_until"])
-        # What runs for them is stopped by the reconciler.
+        # The reconciler stops their computes.
         Endpoint.objects.filter(project=project, deleted_at=None).update(deleted_at=now)
         operations = []
         if project.recoverable_until is None:
@@ -273,9 +278,9 @@ def delete_project(account: Account, project_id: str) -> Project:
 def lock_project(account: Account, project_id: str) -> Project:
     """The project, deleted or not, locked until the transaction ends. Raises NotFound, Locked.
 
-    The account is part of the query, so that nobody waits for, or holds, the lock of
-    another's project. The lock is the engine's: rows that refer to the project may be
-    written meanwhile.
+    The account is part of the query, so that no caller waits for or acquires the lock of another
+    account's project. The lock is FOR NO KEY UPDATE, as in the engine (`operations.locks`): rows
+    that refer to the project can be inserted meanwhile.
     """
     locked = _projects_of(account).select_for_update(no_key=True, of=("self",))
     with locking_within_bound(Locked("other requests are changing the project; try again")):
@@ -286,7 +291,7 @@ def lock_project(account: Account, project_id: str) -> Project:
 
 
 def _owner_of(database_name: str) -> str:
-    """The name of the role that owns a database, where the caller gave none: 63 bytes at most."""
+    """The default name of a database's owner role, at most 63 bytes long."""
     return (database_name.encode()[: 63 - len("_owner")] + b"_owner").decode(errors="ignore")
 
 
@@ -306,7 +311,8 @@ def _find_region(region_id: str | None) -> Region:
 
 
 def _pg_version(region: Region, wanted: int | None) -> int:
-    """The region's one version of Postgres. Raises Unprocessable where another is wanted."""
+    """The Postgres version of the region. Raises Unprocessable if `wanted` is another, or if the
+    region's worker has not published it yet."""
     if region.pg_version is None:
         raise Unprocessable(f'no worker has come up in the region "{region.id}" yet; try again')
     if wanted not in (None, region.pg_version):

@@ -1,4 +1,5 @@
-"""Refuses to start what a project's own quotas keep from running (`operations.quotas`)."""
+"""Refuses to start an endpoint if a quota in its project's settings is used up
+(`operations.quotas`)."""
 
 from controlplane.models import Branch, Project
 from controlplane.operations.quotas import UsedUp, used_up
@@ -6,7 +7,8 @@ from controlplane.services.errors import ServiceError
 
 
 class QuotaExceeded(ServiceError):
-    """The project has used up a quota of its settings. `words` are those that clients know."""
+    """The project has used up a quota of its settings. `words` is the message that clients of
+    Neon's API know."""
 
     def __init__(self, used_up: UsedUp) -> None:
         quota = used_up.quota
@@ -19,6 +21,6 @@ class QuotaExceeded(ServiceError):
 
 
 def refuse_used_up(project: Project, branch: Branch) -> None:
-    """Whether an endpoint of the branch may start. Raises QuotaExceeded."""
+    """Raises QuotaExceeded if a used-up quota prevents an endpoint of the branch from starting."""
     if found := used_up(project, branch):
         raise QuotaExceeded(found)

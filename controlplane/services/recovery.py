@@ -1,4 +1,4 @@
-"""Recovers deleted projects, within the hours that the server keeps their data."""
+"""Recovers deleted projects, as long as the server keeps their data."""
 
 from django.db import transaction
 
@@ -14,14 +14,15 @@ from controlplane.services.projects import get_project, lock_project
 
 
 def recover_project(account: Account, project_id: str) -> tuple[Project, list[Branch]]:
-    """The project as before it was deleted, and its branches: endpoints, roles, databases,
-    settings, and the API keys and webhooks that are limited to it. Its endpoints are idle.
+    """Undo the deletion of a project: its branches, endpoints, roles, databases and settings, and
+    the API keys and webhooks that are limited to it, are as before. Its endpoints are idle. Returns
+    the project and its branches.
 
-    Raises NotFound where there is none or its time is over, Conflict where it is not deleted,
-    Unprocessable where the account's plan allows no more projects.
+    Raises NotFound if there is no such project or its data is not kept any more, Conflict if it is
+    not deleted, Unprocessable if the account's plan allows no more projects, Locked, TooManyAtOnce.
     """
     with transaction.atomic(), together():
-        # Nobody who holds a project's lock asks for an account's: so it comes first.
+        # This locks the account, which must be locked before a project to avoid deadlocks.
         plan_limits.check_projects(account)
         project = lock_project(account, project_id)
         if project.deleted_at is None:
@@ -31,7 +32,7 @@ def recover_project(account: Account, project_id: str) -> tuple[Project, list[Br
             raise NotFound("project not found")
         endpoints = Endpoint.objects.filter(project=project, deleted_at=project.deleted_at)
         for endpoint in endpoints.select_related("branch"):
-            # What it ran until the deletion counts.
+            # Count its active time until the deletion.
             enter(project, endpoint, EndpointState.IDLE, now=project.deleted_at)
             Endpoint.objects.filter(id=endpoint.id).update(deleted_at=None, updated_at=now)
         project.deleted_at = project.recoverable_until = None

@@ -1,16 +1,17 @@
-"""How many requests an account and a key may send, counted for all processes of the API together.
+"""Limits how many requests an account and a key may send, in all processes of the API together.
 
-The algorithm is GCRA, a token bucket that is one timestamp a rate: `burst` requests at once, then
-one each `spacing` seconds. It is the one of redis-cell and, in Python, of throttled-py. Those keep
-the timestamp in Redis, which Perch does not have; `limits`, the library most in use here, would
-take a storage of ours but reads and writes it once for each rate, and would count a request in one
-rate that the next one refuses. So the few lines of the algorithm are a function in the database
-(`perch_take_turn`, migration 0017): one statement a request for all its rates, one clock, and
-nothing counted of what is refused. Shares leased to each process would save the statement, but
-would refuse in one process what another has left over; and accounts whose plan names no rate,
-the embedded `local` one among them, pay nothing.
+The algorithm is GCRA, a token bucket that stores one timestamp for each rate: `burst` requests at
+once, then one every `spacing` seconds. redis-cell and, in Python, throttled-py use it too, but they
+store the timestamp in Redis, which Perch does not have. `limits`, the most used Python library for
+this, accepts a custom storage, but reads and writes it once for each rate, and counts a request in
+one rate even if the next rate refuses it. Therefore the few lines of the algorithm are a function
+in the database (`perch_take_turn`, migration 0017): each request takes one statement for all its
+rates, there is one clock, and refused requests are not counted. Leasing a share of the rate to each
+process would save the statement, but one process would refuse requests while another has some of
+its share left. For accounts whose plan has no limit, such as the embedded `local` one, no statement
+is executed.
 
-Asked only once the key is known to be good, so that strangers make no rows.
+The caller must authenticate the key first, so that untrusted clients cannot create rows.
 """
 
 import math
@@ -22,13 +23,13 @@ from django.db import connection
 from controlplane.models import Account, ApiKey
 from controlplane.services.errors import ServiceError
 
-PER_ROUTE = 40.0  # requests a second of one key
-# Routes that cost more than others.
+PER_ROUTE = 40.0  # requests per second with one key
+# Requests per second with one key at routes that cost more than others.
 SLOWER_ROUTES = {"POST /api_keys": 10.0, "POST /organizations/<org_id>/api_keys": 10.0}
 
 
 class RateLimited(ServiceError):
-    """Too many requests were sent. Nothing was done; `retry_after` is in whole seconds, at least
+    """Too many requests were sent. Nothing was done. `retry_after` is in whole seconds, at least
     1."""
 
     code = "RATE_LIMIT_EXCEEDED"
@@ -40,7 +41,8 @@ class RateLimited(ServiceError):
 
 @dataclass(frozen=True)
 class Rate:
-    """`burst` requests at once, then one each `spacing` seconds; `name` is whose it is."""
+    """A rate: `burst` requests at once, then one every `spacing` seconds. `name` is the primary key
+    of its row; `words` describes the rate in messages."""
 
     name: str
     spacing: float
@@ -49,12 +51,14 @@ class Rate:
 
 
 def take_turn(key: ApiKey, *, route: str) -> None:
-    """Count a request to the route, "GET /projects/<project_id>" for one. Raises RateLimited."""
+    """Count a request with the key to the route, such as "GET /projects/<project_id>". Raises
+    RateLimited."""
     per_minute = _requests_per_minute(key.account)
     if per_minute is None:
         return
     per_second = SLOWER_ROUTES.get(route, PER_ROUTE)
-    # In this order by everybody, as their rows are locked in it: an account's before its keys'.
+    # The rows are locked in this order, which must be the same for all requests to avoid deadlocks:
+    # the account's before its keys'.
     rates = [
         Rate(
             f"account {key.account_id}",
@@ -88,7 +92,7 @@ def take_turn(key: ApiKey, *, route: str) -> None:
 
 
 def _requests_per_minute(account: Account) -> int | None:
-    """By the operator's setting where there is one, else by the plan; None for any number."""
+    """The operator's setting if there is one, else the plan's limit; None for no limit."""
     if settings.API_RATE_LIMIT is None:
         return account.limits.requests_per_minute
     return settings.API_RATE_LIMIT or None

@@ -1,6 +1,5 @@
-"""Puts the present state of another branch in the place of a branch's data: a reset from its
-parent, or a restore from any branch of its project. The branch keeps its id, its name and its
-endpoint."""
+"""Replaces a branch's data by the present state of another branch: a reset from its parent, or a
+restore from any branch or snapshot of its project. The branch keeps its id, name and endpoint."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -42,18 +41,18 @@ NO_HISTORY = (
 
 @dataclass(frozen=True, kw_only=True)
 class RestoreSpec:
-    """What a request asks to come in the place of a branch's data."""
+    """What a request asks of a restore."""
 
     source_branch_id: str
-    # Restoring from the past needs a history that a data directory does not keep.
+    # These two are refused: restoring a past state needs a history, which Perch does not keep.
     source_lsn: str | None = None
     source_timestamp: str | None = None
-    # The name of the branch that keeps what the data was until then.
+    # The name of a new branch that keeps the replaced data; None to remove the data.
     preserve_under_name: str | None = None
 
 
 def refuse_points_in_time(**points: str | None) -> None:
-    """Raises Unprocessable for the first of the parameters that was sent."""
+    """Raises Unprocessable if any of these parameters was sent, for the first one."""
     for name, value in points.items():
         if value is not None:
             raise Unprocessable(NO_HISTORY.format(name))
@@ -62,7 +61,7 @@ def refuse_points_in_time(**points: str | None) -> None:
 def restore_branch(
     account: Account, project_id: str, branch_id: str, spec: RestoreSpec
 ) -> tuple[Branch, list[Operation]]:
-    """Replace the branch's data by what is committed on the source when its copy is made.
+    """Replace the branch's data by all that is committed on the source when it is copied.
 
     Raises NotFound, Conflict, Locked, RegionFull, Unprocessable.
     """
@@ -76,8 +75,8 @@ def restore_branch(
 def replace_data(
     project: Project, branch: Branch, source: Branch, *, name: str | None
 ) -> list[Operation]:
-    """Schedule what puts the source's data in the place of the branch's, and `name` what was there
-    until then; without a name it is removed. The caller holds the project's lock.
+    """Schedule the replacement of the branch's data by the source's. A branch called `name` keeps
+    the replaced data; without a name the data is removed. The caller holds the project's lock.
 
     Raises Conflict, Locked, RegionFull, Unprocessable.
     """
@@ -93,8 +92,8 @@ def replace_data(
 
 
 def replace_again(given_up: GivenUp) -> list[Step]:
-    """The steps of a restore that failed or was cancelled. Raises Conflict, and what a request for
-    the same would."""
+    """The steps that retry a failed or cancelled restore. Raises Conflict if that makes no sense
+    any more, and everything that a request for the restore would raise."""
     details = replacement_of(given_up.operation)
     assert details is not None
     branch, project = given_up.branch, given_up.operation.project
@@ -109,7 +108,7 @@ def replace_again(given_up: GivenUp) -> list[Step]:
     steps = [replace(step, retry_of=given_up.operation)]
     endpoint = Endpoint.objects.filter(branch=branch, deleted_at=None).first()
     if endpoint and _runs(endpoint, given_up.earlier) and not given_up.has(Action.SUSPEND_COMPUTE):
-        # A client has come since.
+        # A client has woken the endpoint since.
         return _around(steps, branch, endpoint)
     return steps
 
@@ -166,13 +165,13 @@ def _refuse(
 
 
 def _runs(endpoint: Endpoint, earlier: Sequence[Operation]) -> bool:
-    """Whether the endpoint is active, or under way to that."""
+    """Whether the endpoint's pending state, or else its present state, is active."""
     heading_for = pending_state(endpoint, earlier) or endpoint.current_state
     return heading_for == EndpointState.ACTIVE
 
 
 def _around(steps: list[Step], branch: Branch, endpoint: Endpoint) -> list[Step]:
-    """The steps while the endpoint sleeps."""
+    """The steps, with the endpoint suspended before them and started after them."""
     return [
         Step(Action.SUSPEND_COMPUTE, branch=branch, endpoint=endpoint),
         *steps,

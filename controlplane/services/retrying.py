@@ -1,6 +1,6 @@
-"""What it takes to do the work of failed or cancelled operations anew, and whether that still makes
-sense. What has changed since is minded: the rows are brought to what was wanted then, by the rules
-that hold now.
+"""Determines the steps that retry failed or cancelled operations, and whether that still makes
+sense. Changes since then are taken into account: the rows are changed to what the operations were
+to reach, if the present rules allow it.
 
 The callers hold the project's lock.
 """
@@ -41,9 +41,9 @@ CHANGED = ["branch_id", *CONFIGURED]
 
 
 def retries_of(operation: Operation) -> list[Operation]:
-    """The chain that tries the operation again now; none where none does.
+    """The unfinished chain that retries the operation; empty if there is none.
 
-    Raises Conflict where one did, and finished.
+    Raises Conflict if a retry has finished.
     """
     again = Operation.objects.filter(retry_of=operation).order_by("-created_at").first()
     if again is None:
@@ -57,11 +57,12 @@ def retries_of(operation: Operation) -> list[Operation]:
 
 
 def steps_again(project: Project, operations: Sequence[Operation]) -> list[Step]:
-    """The steps that do the work of the operations, of one chain and oldest first; the rows are
-    changed as they are to be.
+    """The steps that retry the operations, which are of one chain, oldest first. The rows of the
+    endpoint are changed as the operations require.
 
-    Raises Conflict where that makes no sense any more; what was to follow a branch's creation is
-    left out then. Raises Locked, and what a request for the same would.
+    Raises Conflict if a retry makes no sense any more. But if the first operation creates a branch
+    and can be retried, later operations that cannot be are left out. Raises Locked, and everything
+    that a request for the same work would raise.
     """
     earlier = unfinished(project.id)
     steps: list[Step] = []
@@ -118,8 +119,8 @@ def _suspend(given_up: GivenUp) -> list[Step]:
         return _suspend_before_deletion(given_up)
     endpoint = given_up.endpoint
     if given_up.has(Action.APPLY_CONFIG):
-        # A configuration is proved on a running compute; one that slept goes back to sleep. One
-        # that serves clients by now goes on.
+        # A configuration is tested on a running compute, after which an idle endpoint is suspended
+        # again. An endpoint that a client has woken since stays active.
         runs = given_up.heading_for == EndpointState.ACTIVE and not endpoint.disabled
         return [] if runs and not _is_reassignment(given_up) else [_step(given_up, endpoint)]
     given_up.refuse_if_superseded(Action.START_COMPUTE, Action.SUSPEND_COMPUTE)
@@ -154,7 +155,7 @@ def _apply(given_up: GivenUp) -> list[Step]:
 
 
 def _tell(endpoint: Endpoint, had: Mapping[str, Any]) -> None:
-    """Record that the endpoint was changed, if it was."""
+    """Record an event with the attributes of the endpoint that differ from `had`, if any do."""
     changes = {
         name: {"from": value, "to": getattr(endpoint, name)}
         for name, value in had.items()
@@ -175,18 +176,19 @@ def _tell(endpoint: Endpoint, had: Mapping[str, Any]) -> None:
 
 
 def _apply_catalog(given_up: GivenUp, endpoint: Endpoint) -> list[Step]:
-    """Roles and databases: all that the compute does not hold yet."""
+    """Apply all changes of roles and databases that the compute does not have yet."""
     branch = endpoint.branch
     if branch.applied_catalog_revision == branch.catalog_revision:
         raise Conflict("the branch's roles and databases have been applied since")
-    # It is for this operation to fail for them once more.
+    # Forget the errors that the operation failed for, so that its retry fails again if they remain.
     for rows in (branch.roles, branch.databases):
         rows.filter(catalog_error_of=given_up.operation.created_at).update(catalog_error_of=None)
     return [*creation_again(branch, given_up.earlier), _step(given_up, endpoint)]
 
 
 def _reassign(given_up: GivenUp, endpoint: Endpoint, left_id: str) -> Branch | None:
-    """Put the endpoint on the branch that it was to reach; returns the one that it leaves."""
+    """Assign the endpoint to the branch that the operation was to move it to. Returns the branch
+    that it leaves; None if that was deleted."""
     goal = given_up.branch
     refuse_while_deleting(goal, given_up.earlier)
     if endpoint.branch_id not in (goal.id, left_id):
@@ -201,7 +203,8 @@ def _reassign(given_up: GivenUp, endpoint: Endpoint, left_id: str) -> Branch | N
 def _configure(
     given_up: GivenUp, endpoint: Endpoint, details: ApplyConfigDetails
 ) -> Configuration | None:
-    """Give the endpoint what was wanted; returns what it had, None where it has that already."""
+    """Assign the configuration that the operation was to apply to the endpoint. Returns the
+    endpoint's configuration before that; None if it has the wanted one already."""
     refuse_while_configured(endpoint, given_up.earlier)
     given_up.refuse_if_superseded(Action.APPLY_CONFIG, having="before")
     before, wanted = endpoint.configuration, details.wanted
@@ -221,7 +224,7 @@ def _check(given_up: GivenUp) -> list[Step]:
     if endpoint.disabled:
         raise Conflict("endpoint is disabled")
     given_up.refuse_if_superseded(Action.CHECK_AVAILABILITY)
-    # Whatever it was to look for: the whole of a check.
+    # Without details: a retry makes a complete check, even if the operation checked only a part.
     return [
         Step(
             Action.CHECK_AVAILABILITY,
@@ -261,7 +264,8 @@ def _deletable(given_up: GivenUp) -> Branch:
     return branch
 
 
-# By action, the steps that do an operation's work anew. Of a deleted project nobody can ask it.
+# By action, the function that returns the steps of a retry. `delete_tenant` is missing, because an
+# operation of a deleted project cannot be retried.
 AGAIN: Mapping[Action, Callable[[GivenUp], list[Step]]] = {
     Action.CREATE_TIMELINE: _create,
     Action.CREATE_BRANCH: _create,
@@ -278,7 +282,7 @@ def _is_reassignment(given_up: GivenUp) -> bool:
 
 
 def _step(given_up: GivenUp, endpoint: Endpoint) -> Step:
-    """The operation's own, on the branch where its endpoint is now."""
+    """The operation's own step, on the present branch of its endpoint."""
     operation = given_up.operation
     return Step(
         Action(operation.action),

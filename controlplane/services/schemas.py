@@ -1,7 +1,7 @@
-"""The schema of a branch's database, and how two branches differ in theirs.
+"""The schema of a branch's database, and the differences between the schemas of two branches.
 
-A worker reads it, on the host of the branch: whoever asks begins the readings, waits until they
-have ended, as `api.schemas` does, and takes them.
+The worker of the branch's region reads a schema. The caller, such as `api.schemas`, begins the
+readings, waits until they have ended, and takes their results.
 """
 
 import difflib
@@ -30,12 +30,13 @@ from controlplane.services.catalog import find_database
 from controlplane.services.errors import Locked, Unprocessable
 from controlplane.services.projects import find_project
 
-# Of each schema what differs, in lines: comparing takes longer than their number says.
+# The largest number of lines that may differ, because the time of a comparison grows faster than
+# the number of lines.
 MOST_LINES = 20_000
 
 
 class BranchBeingMade(Unprocessable):
-    """The branch has no data yet, but will have, once `operation` has ended."""
+    """The branch has no data yet; `operation` creates it."""
 
     def __init__(self, operation: Operation) -> None:
         super().__init__("branch not ready yet")
@@ -45,7 +46,8 @@ class BranchBeingMade(Unprocessable):
 def begin_reading(
     account: Account, project_id: str, branch_id: str, *, database_name: str, wanted: str
 ) -> SchemaReading:
-    """Have a schema read. Raises NotFound, BranchBeingMade, Unprocessable, RegionAway."""
+    """Request a reading of a schema. `wanted` is a SchemaFormat. Raises NotFound, BranchBeingMade,
+    Unprocessable, RegionAway."""
     project = find_project(account, project_id)
     return _begin(project, find_branch(project, branch_id), database_name, wanted)
 
@@ -58,7 +60,8 @@ def begin_comparison(
     base_branch_id: str | None,
     database_name: str,
 ) -> list[SchemaReading]:
-    """Have the schema of the base branch, by default the parent, and of the branch be read.
+    """Request readings of the schemas of the base branch, by default the parent, and of the branch.
+    Returns them in this order.
 
     Raises NotFound, BranchBeingMade, Unprocessable, RegionAway.
     """
@@ -73,15 +76,15 @@ def begin_comparison(
 
 
 def is_read(reading: SchemaReading) -> bool:
-    """Whether it has ended."""
+    """Whether the reading has ended."""
     if reading.finished_at is not None:
         return True
     return not SchemaReading.objects.filter(id=reading.id, finished_at=None).exists()
 
 
 def take_readings(readings: Sequence[SchemaReading]) -> list[str]:
-    """What was read, in their order; they are gone then. Raises Locked where one has not ended,
-    Unprocessable where one came to nothing."""
+    """Return the schemas that were read, in the order of `readings`, and delete the readings.
+    Raises Locked if one has not ended, Unprocessable if one failed."""
     ids = [reading.id for reading in readings]
     ended = {row.id: row for row in SchemaReading.objects.filter(id__in=ids)}
     SchemaReading.objects.filter(id__in=ids).delete()
@@ -95,15 +98,15 @@ def take_readings(readings: Sequence[SchemaReading]) -> list[str]:
 
 
 def tables_in(answer: str) -> list[dict[str, Any]]:
-    """The tables of a reading of the format `json`."""
+    """Parse the tables in the answer of a reading of the format `json`."""
     tables: list[dict[str, Any]] = json.loads(answer or "[]")
     return tables
 
 
 def difference(base: str, compared: str, *, database_name: str) -> str:
-    """What leads from the one schema to the other, as a unified diff; "" where they are equal.
+    """A unified diff from the schema `base` to the schema `compared`; "" if they are equal.
 
-    Raises Unprocessable where they differ in more than can be compared.
+    Raises Unprocessable if they differ in more than MOST_LINES lines.
     """
     lines = base.splitlines(keepends=True), compared.splitlines(keepends=True)
     if _differing(*lines) > MOST_LINES:
@@ -116,7 +119,7 @@ def difference(base: str, compared: str, *, database_name: str) -> str:
 
 
 def _differing(one: Sequence[str], other: Sequence[str]) -> int:
-    """Lines of the longer between what both begin and end with."""
+    """The number of lines of the longer text without the lines that both begin and end with."""
     shorter, begin, end = min(len(one), len(other)), 0, 0
     while begin < shorter and one[begin] == other[begin]:
         begin += 1
@@ -141,7 +144,8 @@ def _begin(project: Project, branch: Branch, database_name: str, wanted: str) ->
         )
     reading = SchemaReading(branch=branch, database_name=database.name, format=wanted)
     if database.applied_name is None:
-        # Nobody has been in it: the branch's next compute makes it.
+        # No client has used the database: it will be created by the branch's next compute. Its
+        # schema is empty.
         reading.finished_at = clock.now()
         return reading
     reading.database_name = database.applied_name

@@ -1,5 +1,5 @@
-"""Snapshots of branches: take, list, change, delete, and restore one as a new branch or in the
-place of a branch's data. The data of each is a hidden branch."""
+"""Snapshots of branches: create, list, change, delete, and restore as a new branch or over a
+branch's data. Each snapshot's data is a hidden branch."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -39,7 +39,7 @@ from controlplane.services.passwords import give_new_passwords
 from controlplane.services.projects import changing_project, find_project
 from controlplane.services.restoring import refuse_points_in_time, replace_data
 
-# A branch's name has no more characters.
+# The most characters of a branch's or a snapshot's name.
 LONGEST_NAME = 256
 
 
@@ -49,35 +49,36 @@ class SnapshotSpec:
 
     name: str | None = None
     expires_at: datetime | None = None
-    # Snapshots of the past need a history that a data directory does not keep.
+    # These two are refused: a snapshot of a past state needs a history, which Perch does not keep.
     lsn: str | None = None
     timestamp: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class SnapshotChanges:
-    """What a request changes of a snapshot: None for a name that was not sent."""
+    """What a request changes of a snapshot. `name` is None if it was not sent, and `sets_expiry`
+    says whether `expires_at` was."""
 
     name: str | None = None
     sets_expiry: bool = False
-    # None for never.
+    # None: it never expires.
     expires_at: datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class SnapshotRestore:
-    """What a request makes of a snapshot."""
+    """What a request asks of the restore of a snapshot."""
 
-    # Of the new branch.
+    # The new branch's name.
     name: str | None = None
-    # The branch whose data it replaces; by default the one that it was taken of.
+    # The branch whose data is replaced; by default the snapshot's source branch.
     target_branch_id: str | None = None
-    # Whether it replaces a branch's data; otherwise it becomes a new branch.
+    # Whether to replace a branch's data; otherwise a new branch is created.
     finalize_restore: bool = False
 
 
 def find_snapshot(project: Project, snapshot_id: str) -> Snapshot:
-    """Raises NotFound."""
+    """The project's snapshot with this id, with its branches. Raises NotFound."""
     found = (
         Snapshot.objects.select_related("data_branch", "source_branch")
         .filter(project=project, id=snapshot_id)
@@ -89,7 +90,7 @@ def find_snapshot(project: Project, snapshot_id: str) -> Snapshot:
 
 
 def list_snapshots(account: Account, project_id: str) -> list[Snapshot]:
-    """The project's, the newest first. Raises NotFound."""
+    """The project's snapshots, newest first. Raises NotFound."""
     project = find_project(account, project_id)
     snapshots = Snapshot.objects.select_related("data_branch").filter(project=project)
     return list(snapshots.order_by("-created_at", "id"))
@@ -98,7 +99,7 @@ def list_snapshots(account: Account, project_id: str) -> list[Snapshot]:
 def create_snapshot(
     account: Account, project_id: str, branch_id: str, spec: SnapshotSpec
 ) -> tuple[Snapshot, list[Operation]]:
-    """Keep all that is committed on the branch when its copy is made.
+    """Create a snapshot of all that is committed on the branch when it is copied.
 
     Raises NotFound, Locked, RegionFull, Unprocessable.
     """
@@ -140,7 +141,7 @@ def create_snapshot(
 def update_snapshot(
     account: Account, project_id: str, snapshot_id: str, changes: SnapshotChanges
 ) -> Snapshot:
-    """Raises NotFound, Unprocessable."""
+    """Change the attributes that were sent. Raises NotFound, Locked, Unprocessable."""
     if changes.sets_expiry:
         _refuse_past(changes.expires_at, clock.now())
     with changing_project(account, project_id) as project:
@@ -157,8 +158,9 @@ def update_snapshot(
 
 
 def delete_snapshot(account: Account, project_id: str, snapshot_id: str) -> list[Operation]:
-    """Delete the snapshot: at once for callers, its data by the operation, behind those that make
-    it or a branch of it. Raises NotFound."""
+    """Delete the snapshot. Callers do not see it from now on. The returned operation deletes its
+    data, after the operations that create it or a branch from it. Raises NotFound, Locked,
+    RegionAway."""
     with changing_project(account, project_id) as project:
         snapshot = find_snapshot(project, snapshot_id)
         operations = schedule(project, [Step(Action.DELETE_TIMELINE, branch=snapshot.data_branch)])
@@ -170,8 +172,9 @@ def delete_snapshot(account: Account, project_id: str, snapshot_id: str) -> list
 def restore_snapshot(
     account: Account, project_id: str, snapshot_id: str, wanted: SnapshotRestore
 ) -> tuple[Branch, list[Operation]]:
-    """Make a new branch of the snapshot, or put it in the place of a branch's data, which then
-    stays as a branch of its own; the new branch, or that one.
+    """Create a new branch from the snapshot, or replace a branch's data by the snapshot's; a new
+    branch then keeps the replaced data. Returns the new branch or the branch whose data is
+    replaced, and the operations.
 
     Raises NotFound, Conflict, Locked, RegionFull, Unprocessable.
     """
@@ -214,7 +217,7 @@ def _target(project: Project, snapshot: Snapshot, branch_id: str | None) -> Bran
 
 
 def _old(branch: Branch) -> str:
-    """The name of the branch that keeps what the branch was."""
+    """The name of the new branch that keeps the branch's replaced data."""
     ending = clock.now().strftime("_old_%Y-%m-%dT%H:%M:%S.%fZ")
     return branch.name[: LONGEST_NAME - len(ending)] + ending
 
@@ -225,7 +228,7 @@ def _new_branch(
     if name:
         refuse_taken_name(project, name)
     roles, databases = copied_catalog(snapshot.data_branch)
-    # Whoever gets a copy of what is protected is to get no way to the original with it.
+    # Passwords that are known for the copy of a protected branch must not work for the original.
     is_protected = snapshot.data_branch.protected
     given = give_new_passwords(roles, store=project.store_passwords) if is_protected else []
     branch, creation = make_branch(

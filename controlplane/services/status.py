@@ -1,6 +1,6 @@
-"""How the service fares, for those who use it and, in detail, for those who run it.
+"""The status of the service: for its users, and in detail for its operators.
 
-`health` speaks of one host, for machines that watch it; this speaks of all regions.
+`health` describes one host's region, for monitoring. This module describes all regions.
 """
 
 from dataclasses import dataclass, field
@@ -20,8 +20,8 @@ from controlplane.services.health import lanes_of, queues
 
 @dataclass(frozen=True)
 class RegionStatus:
-    """What whoever has something in the region may know: whether its worker and its proxy are
-    there, and by name what else does not go well."""
+    """A region's status for its users: which of its worker and proxy have no recent sign of life,
+    and the names of other problems."""
 
     id: str
     name: str
@@ -31,14 +31,14 @@ class RegionStatus:
     @classmethod
     def of(cls, region: Region) -> "RegionStatus":
         missing = region.silent_processes()
-        # What it said before it fell silent is old news.
+        # Problems that a worker published are out of date once its sign of life is.
         told = [] if "worker" in missing else region.problems
         return cls(region.id, region.name, missing, sorted({problem["name"] for problem in told}))
 
 
 @dataclass(frozen=True)
 class HostStatus:
-    """A region as its operator sees it; sizes in bytes, times in seconds."""
+    """A region's status for its operators. Sizes are in bytes, times in seconds."""
 
     id: str
     name: str
@@ -50,11 +50,11 @@ class HostStatus:
     worker_seen_seconds_ago: float | None
     proxy_seen_seconds_ago: float | None
     pg_version: int | None
-    # Its PgBouncer's; "" where it has none.
+    # The version of its PgBouncer; "" if it has none.
     pooler_version: str
-    # Whether that takes prepared statements with names.
+    # Whether that version supports named prepared statements.
     pooler_prepares: bool
-    # Why computes may connect to the host and its network; "" where they may not.
+    # Why computes can connect to the host and its network; "" if they cannot.
     outbound_unfiltered: str
     disk_free_bytes: int | None
     disk_reserve_bytes: int | None
@@ -64,20 +64,20 @@ class HostStatus:
 
 @dataclass(frozen=True)
 class ServiceDetails:
-    # Of the Perch that answers.
+    # The version of Perch in the process that answers.
     version: str
     hosts: list[HostStatus]
-    # The deliveries that wait for a worker, of all regions.
+    # The queue of jobs that send webhooks' deliveries, which all regions share.
     webhooks: dict[str, Any]
 
 
 def region_statuses() -> list[RegionStatus]:
-    """Of all regions, the default first."""
+    """The status of all regions, the default first."""
     return [RegionStatus.of(region) for region in Region.objects.order_by("-default", "id")]
 
 
 def service_details(account: Account) -> ServiceDetails:
-    """Raises Forbidden for an account that does not run the service."""
+    """The status of all hosts. Raises Forbidden if the account is not an operator."""
     if not account.is_operator:
         raise Forbidden(
             "only the accounts that run this service may see its hosts: PERCH_OPERATORS names them"
@@ -116,7 +116,7 @@ def _host(region: Region, computes: dict[str, int]) -> HostStatus:
 
 
 def _computes() -> dict[str, dict[str, int]]:
-    """How many endpoints of each region are in which state."""
+    """The numbers of active, idle and disabled endpoints, by region."""
     runs, is_off = Q(current_state=EndpointState.ACTIVE), Q(disabled=True)
     counted = (
         Endpoint.objects.filter(deleted_at=None)
@@ -141,5 +141,5 @@ def _version() -> str:
     try:
         return metadata.version("perch")
     except metadata.PackageNotFoundError:
-        # Run from a checkout that was never installed.
+        # Perch runs from a checkout that was not installed.
         return ""

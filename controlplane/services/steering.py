@@ -1,4 +1,4 @@
-"""Stopping operations, and trying them again: one with what comes after it, or a chain."""
+"""Cancels and retries operations: one with the later ones of its chain, or a whole chain."""
 
 import uuid
 from collections.abc import Sequence
@@ -15,8 +15,9 @@ from controlplane.services.retrying import retries_of, steps_again
 
 
 def cancel_operation(account: Account, project_id: str, operation_id: str) -> list[Operation]:
-    """Cancel the operation and what comes after it in its chain, as far as that can be; returns
-    these as they are now. Sent again, it returns the same. Raises NotFound, Conflict."""
+    """Cancel the operation, and those after it in its chain that can be cancelled. Returns those
+    that are or were cancelled. If the operation was cancelled before, return the same. Raises
+    NotFound, Locked, Conflict if the operation cannot be cancelled."""
     with changing_project(account, project_id) as project:
         tail = _from(project, operation_id)
         if tail[0].status not in GIVING_UP:
@@ -27,9 +28,10 @@ def cancel_operation(account: Account, project_id: str, operation_id: str) -> li
 
 
 def cancel_chain(account: Account, project_id: str, chain_id: str) -> list[Operation]:
-    """Cancel what can be cancelled of the chain; returns all of it that is or was cancelled.
+    """Cancel the operations of the chain that can be cancelled. Returns those that are or were
+    cancelled.
 
-    Raises NotFound, Conflict where that is nothing.
+    Raises NotFound, Locked, Conflict if there are none.
     """
     with changing_project(account, project_id) as project:
         chain = _chain(project, chain_id)
@@ -38,7 +40,7 @@ def cancel_chain(account: Account, project_id: str, chain_id: str) -> list[Opera
             _cancel(project, wanted)
         if concerned := _given_up(chain):
             return concerned
-        # Of what is still under way, not of what has ended before it.
+        # Give the reason for the first unfinished operation, not for one that has ended before it.
         open_ones = [row for row in chain if not row.is_finished]
         raise Conflict(
             reasons[open_ones[0].id] or "" if open_ones else "the chain's operations have ended"
@@ -46,10 +48,10 @@ def cancel_chain(account: Account, project_id: str, chain_id: str) -> list[Opera
 
 
 def retry_operation(account: Account, project_id: str, operation_id: str) -> list[Operation]:
-    """Do the operation's work anew, and that of what came after it in its chain and did not
-    finish; returns the new operations. Sent again while these are under way, it returns the same.
+    """Retry the operation, and those after it in its chain that failed or were cancelled. Returns
+    the new operations. While these are unfinished, a second call returns the same.
 
-    Raises NotFound, Conflict, Locked, and what a request for the same would.
+    Raises NotFound, Conflict, Locked, and everything that a request for the same work would raise.
     """
     with changing_project(account, project_id) as project:
         tail = _from(project, operation_id)
@@ -62,7 +64,7 @@ def retry_operation(account: Account, project_id: str, operation_id: str) -> lis
 
 
 def retry_chain(account: Account, project_id: str, chain_id: str) -> list[Operation]:
-    """As `retry_operation`, of the first of the chain that did not finish."""
+    """As `retry_operation`, for the first operation of the chain that failed or was cancelled."""
     with changing_project(account, project_id) as project:
         chain = _chain(project, chain_id)
         if not all(row.is_finished for row in chain):
@@ -92,7 +94,7 @@ def _retry(project: Project, operations: Sequence[Operation]) -> list[Operation]
 
 
 def _from(project: Project, operation_id: str) -> list[Operation]:
-    """The operation, and what comes after it in its chain. Raises NotFound."""
+    """The operation and those after it in its chain, oldest first. Raises NotFound."""
     wanted = _uuid(operation_id)
     operation = wanted and Operation.objects.filter(project=project, id=wanted).first()
     if not operation:
@@ -102,7 +104,7 @@ def _from(project: Project, operation_id: str) -> list[Operation]:
 
 
 def _chain(project: Project, chain_id: str) -> list[Operation]:
-    """All of the chain, oldest first. Raises NotFound."""
+    """All operations of the chain, oldest first. Raises NotFound."""
     wanted = _uuid(chain_id)
     chain = _operations_of(project, wanted) if wanted else []
     if not chain:

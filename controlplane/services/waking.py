@@ -1,4 +1,4 @@
-"""What the proxy asks for: an endpoint that runs, because somebody connects to it."""
+"""Wakes endpoints for the proxy, because a client connects to them."""
 
 import uuid
 from datetime import timedelta
@@ -15,15 +15,15 @@ from controlplane.services.endpoints import head_for
 from controlplane.services.errors import EndpointDisabled, NotFound, ServiceError
 
 LONGEST_PAUSE = 300  # seconds
-# One that somebody has cancelled says nothing of how the endpoint fares.
+# A cancelled start does not show whether the endpoint can start, so it is ignored.
 TELLS_NOTHING = [OperationStatus.CANCELLING, OperationStatus.CANCELLED]
 
 WITH_BRANCH = Reading(
     Endpoint,
     LIVING,
     joined=["branch"],
-    # Whether its newest start that told of anything has failed: mostly none has, and whoever waits
-    # to be let in need not wait for another statement.
+    # Whether its newest start that was not cancelled has failed. Usually it has not, and then the
+    # waiting client need not wait for another statement.
     extra={
         "failed_last": """
             SELECT status = 'failed' FROM controlplane_operation
@@ -35,14 +35,14 @@ WITH_BRANCH = Reading(
 
 
 class WakePostponed(ServiceError):
-    """The endpoint cannot be started now, but may be later: its last start failed lately, or
-    nobody is there to start it."""
+    """The endpoint cannot be started now, but maybe later: its last start failed recently, or the
+    region is away."""
 
 
 def start_for_client(endpoint_id: str) -> list[uuid.UUID]:
-    """Have the endpoint start; returns the ids of the operations to wait for, if any.
+    """Start the endpoint. Returns the ids of the operations to wait for; empty if it is active.
 
-    After a failed start the next is tried only after a pause that grows with each failure.
+    After a failed start the next one is only allowed after a pause, which grows with each failure.
     Raises NotFound, EndpointDisabled, Locked, WakePostponed, QuotaExceeded.
     """
     found = living_endpoint(endpoint_id)
@@ -69,9 +69,11 @@ def start_for_client(endpoint_id: str) -> list[uuid.UUID]:
 
 
 def notice_death(endpoint_id: str) -> None:
-    """Look whether the endpoint's compute, which did not answer, has died.
+    """Check whether the endpoint's compute, which did not answer the proxy, has died, and correct
+    the rows if so.
 
-    Raises filesystem.LockTimeout where an operation is at work on the branch.
+    Raises filesystem.LockTimeout if another process holds the branch's lock, such as a running
+    operation.
     """
     endpoint = living_endpoint(endpoint_id)
     if endpoint is not None:
@@ -79,7 +81,7 @@ def notice_death(endpoint_id: str) -> None:
 
 
 def _refuse_too_early(endpoint: Endpoint) -> None:
-    """Raises WakePostponed."""
+    """Raises WakePostponed while the pause after the last failed starts is not over."""
     starts = Operation.objects.filter(endpoint=endpoint, action__in=STARTS).exclude(
         status__in=TELLS_NOTHING
     )

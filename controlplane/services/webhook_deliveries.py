@@ -1,4 +1,4 @@
-"""What became of a webhook's deliveries, for its owner; tests of it, and deliveries sent again."""
+"""Deliveries of a webhook: list them, send one again, and send a test event."""
 
 from django.db.models import QuerySet
 
@@ -15,8 +15,8 @@ from controlplane.services.webhooks import changing_webhook, get_webhook
 def list_deliveries(
     account: Account, webhook_id: str, *, cursor: str | None, limit: int, status: str | None
 ) -> list[WebhookDelivery]:
-    """At most `limit` deliveries with their events, newest first, all older than `cursor`;
-    `status` names one or, with commas, several.
+    """At most `limit` deliveries with their events, newest first, all older than `cursor`. `status`
+    selects one status, or several separated by commas.
 
     Raises NotFound, Invalid.
     """
@@ -32,17 +32,18 @@ def list_deliveries(
 
 
 def get_delivery(account: Account, webhook_id: str, delivery_id: str) -> WebhookDelivery:
-    """With its event. Raises NotFound."""
+    """The delivery, with its event. Raises NotFound."""
     return _find(get_webhook(account, webhook_id), delivery_id)
 
 
 def test_webhook(account: Account, webhook_id: str) -> WebhookDelivery:
-    """Have the webhook be sent an event of a type of its own, once, ahead of what waits.
+    """Send the webhook a test event, which has its own type. It is attempted only once, and sent
+    before other pending deliveries.
 
-    Raises NotFound, Conflict for one that is switched off.
+    Raises NotFound, Conflict if the webhook is switched off.
     """
     with changing_webhook(account, webhook_id) as webhook:
-        # Of no account: it stands in no list, and nobody else is told of it.
+        # Without an account, so that no list contains it and no other webhook gets it.
         event = happened(
             EventType.WEBHOOK_TEST, account_id=None, summary=f"The webhook {webhook.id} is tested"
         )
@@ -56,10 +57,10 @@ def test_webhook(account: Account, webhook_id: str) -> WebhookDelivery:
 
 
 def resend(account: Account, webhook_id: str, delivery_id: str) -> WebhookDelivery:
-    """Have the delivery be sent at once, ahead of what waits, and for a day if need be; once more
-    where it was delivered.
+    """Send the delivery at once, before other pending ones, and retry it for up to TRIED_FOR. A
+    delivery that has succeeded is sent once more.
 
-    Raises NotFound, Conflict for a webhook that is switched off.
+    Raises NotFound, Conflict if the webhook is switched off.
     """
     with changing_webhook(account, webhook_id) as webhook:
         delivery = _find(webhook, delivery_id)
@@ -74,8 +75,9 @@ def resend(account: Account, webhook_id: str, delivery_id: str) -> WebhookDelive
 
 
 def _send_now(webhook: Webhook) -> None:
-    """In the transaction that holds it. Somebody wants to know how the receiver fares now, so it
-    is not waited for the end of a hold; that it has failed so far still counts."""
+    """Schedule a job that sends now, in the caller's transaction, which holds the webhook's lock. A
+    pause after failures ends, because the caller wants to know now whether the receiver works; but
+    the number of failures stays. Raises Conflict if the webhook is switched off."""
     if not webhook.enabled:
         raise Conflict("the webhook is switched off; enable it first")
     webhook.held_until = None
@@ -99,7 +101,7 @@ def _find(webhook: Webhook, delivery_id: str) -> WebhookDelivery:
 
 
 def _number_of(delivery_id: str) -> int:
-    """Raises ValueError."""
+    """Parse a delivery's public id. Raises ValueError."""
     digits = delivery_id.removeprefix(DELIVERY_PREFIX)
     if digits == delivery_id or not digits.isascii() or not digits.isdigit() or len(digits) > 18:
         raise ValueError(delivery_id)

@@ -1,4 +1,4 @@
-"""Webhooks as an account sees them: made, listed, changed, deleted, and their secret turned."""
+"""Webhooks: create, list, change, delete them, and rotate their secrets."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,13 +27,14 @@ from controlplane.webhooks import signing
 from controlplane.webhooks.noting import begin_anew
 from controlplane.webhooks.urls import NotAllowed, target_of
 
-# What one may ask for: a test is sent to the webhook that is tested alone.
+# The types that a webhook may select. Test events are not among these, because they are sent only
+# to the tested webhook.
 EVENT_TYPES = [str(kind) for kind in EventType if kind != EventType.WEBHOOK_TEST]
 
 
 @dataclass(frozen=True)
 class WebhookSpec:
-    """What is asked of a new webhook. `secret` is None for one of ours."""
+    """What a request asks of a new webhook. If `secret` is None, Perch generates one."""
 
     url: str
     event_types: Sequence[str]
@@ -45,7 +46,7 @@ class WebhookSpec:
 
 @dataclass(frozen=True)
 class WebhookChanges:
-    """None for what stays as it is."""
+    """What a request changes of a webhook; None for what was not sent."""
 
     url: str | None = None
     event_types: Sequence[str] | None = None
@@ -55,10 +56,10 @@ class WebhookChanges:
 
 
 def create_webhook(account: Account, spec: WebhookSpec) -> tuple[Webhook, str]:
-    """The webhook, and its secret, which is shown this once.
+    """Create a webhook. Returns it and its secret, which is shown only this once.
 
-    Raises Invalid, NotFound for a project that is not the account's, Unprocessable beyond the
-    limit.
+    Raises Invalid, NotFound for a project that is not the account's, Unprocessable if the account's
+    plan allows no more, TooManyAtOnce.
     """
     webhook = Webhook(
         account=account,
@@ -72,14 +73,16 @@ def create_webhook(account: Account, spec: WebhookSpec) -> tuple[Webhook, str]:
     webhook.secret = signing.encrypt(secret)
     with transaction.atomic():
         plan_limits.check_webhooks(account)
-        # First, so that it is not told of itself: its receiver has yet to learn the secret.
+        # The event is written before the webhook, so that it is not sent to the webhook itself,
+        # whose receiver does not have the secret yet.
         _record(EventType.WEBHOOK_CREATED, webhook, f"The webhook {webhook.id} was created")
         webhook.save(force_insert=True)
     return webhook, secret
 
 
 def list_webhooks(account: Account, *, project_id: str | None = None) -> list[Webhook]:
-    """The account's, the newest first; with `project_id`, those of that project alone."""
+    """The account's webhooks, newest first; if `project_id` is given, only those of that
+    project."""
     webhooks = Webhook.objects.filter(account=account)
     if project_id is not None:
         webhooks = webhooks.filter(project_id=project_id)
@@ -87,7 +90,7 @@ def list_webhooks(account: Account, *, project_id: str | None = None) -> list[We
 
 
 def get_webhook(account: Account, webhook_id: str) -> Webhook:
-    """Raises NotFound."""
+    """The account's webhook with this id. Raises NotFound."""
     webhook = Webhook.objects.filter(account=account, id=webhook_id).first()
     if webhook is None:
         raise NotFound("webhook not found")
@@ -96,9 +99,11 @@ def get_webhook(account: Account, webhook_id: str) -> Webhook:
 
 @contextmanager
 def changing_webhook(account: Account, webhook_id: str) -> Iterator[Webhook]:
-    """A transaction in which the webhook, held locked, may be changed. Raises NotFound."""
+    """A transaction that holds the webhook's lock, in which the webhook may be changed. Raises
+    NotFound, TooManyAtOnce."""
     with transaction.atomic():
-        # No key update: events, with deliveries that refer to it, may be written meanwhile.
+        # FOR NO KEY UPDATE, so that events can be written meanwhile, whose deliveries refer to the
+        # webhook.
         locked = Webhook.objects.select_for_update(no_key=True)
         with locking_within_bound(TooManyAtOnce("the webhook is being changed; try again")):
             webhook = locked.filter(account=account, id=webhook_id).first()
@@ -108,7 +113,8 @@ def changing_webhook(account: Account, webhook_id: str) -> Iterator[Webhook]:
 
 
 def update_webhook(account: Account, webhook_id: str, wanted: WebhookChanges) -> Webhook:
-    """Raises NotFound, Invalid, Unprocessable for another project than it has."""
+    """Change the attributes that were sent. Raises NotFound, TooManyAtOnce, Invalid, Unprocessable
+    for another project than the webhook's."""
     with changing_webhook(account, webhook_id) as webhook:
         if wanted.project_id not in (None, webhook.project_id):
             raise Unprocessable("project_id: a webhook stays with its project; create another one")
@@ -125,7 +131,8 @@ def update_webhook(account: Account, webhook_id: str, wanted: WebhookChanges) ->
         if not changes:
             return webhook
         if webhook.enabled and changes.keys() & {"enabled", "url"}:
-            # Another receiver, or one that was mended: what failed before says nothing of it.
+            # The receiver is another one or was probably repaired, so earlier failures do not count
+            # any more.
             webhook.disabled_reason = ""
             begin_anew(webhook)
             outbox.enqueue_sending(webhook)
@@ -138,7 +145,8 @@ def update_webhook(account: Account, webhook_id: str, wanted: WebhookChanges) ->
 
 
 def delete_webhook(account: Account, webhook_id: str) -> Webhook:
-    """Raises NotFound. What it was still to be told of is forgotten, and so is what it was told."""
+    """Delete the webhook with all its deliveries, also pending ones. Raises NotFound,
+    TooManyAtOnce."""
     with changing_webhook(account, webhook_id) as webhook:
         kept_id = webhook.id
         webhook.delete()
@@ -150,10 +158,10 @@ def delete_webhook(account: Account, webhook_id: str) -> Webhook:
 def rotate_secret(
     account: Account, webhook_id: str, wanted: str | None = None
 ) -> tuple[Webhook, str]:
-    """The webhook and its new secret, which is shown this once: `wanted`, or one of ours. For a
-    day what is sent is signed with the one before too.
+    """Set a new secret: `wanted`, or one that Perch generates. Returns the webhook and the secret,
+    which is shown only this once. For a day deliveries are signed with the previous secret too.
 
-    Raises NotFound, Invalid.
+    Raises NotFound, TooManyAtOnce, Invalid.
     """
     secret = _checked_secret(wanted)
     with changing_webhook(account, webhook_id) as webhook:
@@ -162,7 +170,7 @@ def rotate_secret(
         webhook.secret = signing.encrypt(secret)
         webhook.updated_at = now
         webhook.save()
-        # That it changed, and nothing of what it was or is.
+        # The event shows that the secret changed, but neither the old nor the new one.
         changes = {"secret": {"from": None, "to": None}}
         words = f"The secret of the webhook {webhook.id} was turned"
         _record(EventType.WEBHOOK_UPDATED, webhook, words, changes)
@@ -178,7 +186,8 @@ def _checked_url(url: str) -> str:
 
 
 def _checked_types(types: Sequence[str]) -> list[str]:
-    """The types in the order in which they were named, each once."""
+    """The distinct types, in the order in which they were named; only ALL_EVENTS if that is among
+    them. Raises Invalid."""
     wanted = list(dict.fromkeys(types))
     if not wanted:
         raise Invalid(f'event_types must name at least one; "{ALL_EVENTS}" stands for all')
@@ -202,7 +211,8 @@ def _checked_secret(secret: str | None) -> str:
 
 
 def _shown(webhook: Webhook) -> Mapping[str, Any]:
-    """What events tell of it: of its URL, which may hold a receiver's own secret, the host."""
+    """For each attribute that may be changed: what events show of it, and its value. Of the URL,
+    which may contain a secret of the receiver, events show only the scheme and host."""
     parts = urlsplit(webhook.url)
     return {
         "url": (f"{parts.scheme}://{parts.netloc}/…", webhook.url),
@@ -213,7 +223,7 @@ def _shown(webhook: Webhook) -> Mapping[str, Any]:
 
 
 def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """By field, what is told of it before and after; of those whose values differ."""
+    """For each attribute whose value differs, what events show of it before and after."""
     return {
         name: {"from": told, "to": after[name][0]}
         for name, (told, value) in before.items()

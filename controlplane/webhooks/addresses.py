@@ -1,6 +1,8 @@
-"""Which addresses a webhook may lead to: anybody's on the Internet, and what the operator allows.
+"""Which addresses a webhook may be sent to: public addresses on the Internet, and the networks that
+the operator allows.
 
-An account must not reach through Perch what only Perch's host reaches (`public_addresses`).
+Through Perch, an account must not reach addresses that only Perch's host can reach
+(`public_addresses`).
 """
 
 from collections.abc import Iterable
@@ -13,21 +15,23 @@ from controlplane.public_addresses import NOT_PUBLIC_4, NOT_PUBLIC_6, PUBLIC_6
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
-# In these the last 32 bits are an IPv4 address, which is where the way ends.
+# In these networks, the last 32 bits are the IPv4 address that a packet finally reaches.
 EMBEDDING = [
     IPv6Network("::ffff:0:0/96"),  # mapped
-    IPv6Network("64:ff9b::/96"),  # NAT64: all that a host without IPv4 knows of one with it
+    IPv6Network("64:ff9b::/96"),  # NAT64: how a host without IPv4 reaches IPv4 addresses
 ]
 
 
 def may_be_called(address: str) -> bool:
-    """Whether a request may go to the IP address, as a resolver gives it."""
+    """True if a request may be sent to this IP address, which is in the form that a resolver
+    returns."""
     real = _real(address)
     return _is_within(real, settings.WEBHOOK_ALLOWED_NETWORKS) or _is_public(real)
 
 
 def is_allowed_by_operator(address: str) -> bool:
-    """Whether it is in the networks that the operator vouches for, where plain HTTP will do."""
+    """True if the address is in the networks that the operator allows. Plain HTTP is accepted
+    there."""
     return _is_within(_real(address), settings.WEBHOOK_ALLOWED_NETWORKS)
 
 

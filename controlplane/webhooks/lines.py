@@ -1,8 +1,9 @@
-"""The connections of attempts under way, which are cut when their time is over, or when this
-process ends.
+"""The connections of delivery attempts under way. A connection is cut when its time is over, or
+when this process is to exit.
 
-A bound on each read is not enough: a receiver that drips a byte a second meets it for ever. To
-cut is to shut the socket down below whoever waits for it, in whatever state: he sees its end.
+A timeout for each read is not enough: a receiver that sends one byte per second never exceeds it.
+Cutting a connection shuts its socket down while another thread may be waiting on it, in any state.
+That thread then sees the end of the connection.
 """
 
 import socket
@@ -12,26 +13,27 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-# Set once this process is to end; then no line is opened any more.
+# Set once this process is to exit. After that, no line is opened.
 ending = threading.Event()
-# Those that are open. A set's own operations are atomic; a copy of it may be taken at any time.
+# The open lines. The operations of a set are atomic, so any thread may copy it at any time.
 _open: set["Line"] = set()
 
 
 class BrokenOff(Exception):
-    """The attempt was cut because this process ends; it is another one's to make again."""
+    """The attempt was cut because this process exits. Another process must repeat it."""
 
 
 class Line:
-    """An attempt's connections, one after the other, of which `within` seconds are left in all.
+    """The successive connections of one attempt, which may take `within` seconds altogether.
 
-    Raises BrokenOff where it is entered while this process ends.
+    Raises BrokenOff if it is entered while this process is to exit.
     """
 
     def __init__(self, *, within: float) -> None:
         self._until = time.monotonic() + within
         self._timer = self._cut_after(within)
-        # Guards the next two: the timer's thread, and whoever ends this process, cut.
+        # Guards the next two attributes: `cut` is called by the timer's thread, and by the thread
+        # that ends this process.
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self.is_cut = False
@@ -39,7 +41,7 @@ class Line:
     def __enter__(self) -> Self:
         _open.add(self)
         if ending.is_set():
-            # Whoever has set it may not have seen this one.
+            # `break_off` may have copied `_open` before this line was in it.
             _open.discard(self)
             raise BrokenOff
         self._timer.start()
@@ -55,7 +57,7 @@ class Line:
         _open.discard(self)
 
     def left(self) -> float:
-        """The seconds that are left. Raises TimeoutError where there are none."""
+        """The seconds that are left. Raises TimeoutError if none are left or the line was cut."""
         seconds = self._until - time.monotonic()
         if seconds <= 0 or self.is_cut:
             self.is_cut = True
@@ -63,7 +65,7 @@ class Line:
         return seconds
 
     def shorten(self, seconds: float) -> None:
-        """Have no more than so many seconds left."""
+        """Reduce the time that is left to at most this many seconds."""
         if time.monotonic() + seconds < self._until:
             self._until = time.monotonic() + seconds
             self._timer.cancel()
@@ -71,14 +73,15 @@ class Line:
             self._timer.start()
 
     def hold(self, connected: socket.socket) -> None:
-        """Have this be the connection that is cut."""
+        """Make this the connection that `cut` shuts down; shut it down now if the line was cut."""
         with self._lock:
             self._socket = connected
             if self.is_cut:
                 _shut_down(connected)
 
     def let_go(self) -> None:
-        """Before the connection is closed: its number may be another one's then."""
+        """Forget the connection. Call this before closing it, because its file descriptor may then
+        be reused for another connection."""
         with self._lock:
             self._socket = None
 
@@ -89,7 +92,7 @@ class Line:
                 _shut_down(self._socket)
 
     def check(self) -> None:
-        """Raises BrokenOff where it failed, or may have, because this process ends."""
+        """Raises BrokenOff if this process is to exit, which may be why the attempt failed."""
         if ending.is_set():
             raise BrokenOff
 
@@ -100,13 +103,14 @@ class Line:
 
 
 def break_off() -> None:
-    """Cut every line, and let none be opened any more: this process ends."""
+    """Cut every open line and prevent new ones, because this process is to exit."""
     ending.set()
     for line in _open.copy():
         line.cut()
 
 
 def _shut_down(connected: socket.socket) -> None:
-    # The plain socket's own: that of a TLS one would take its state from under its reader.
+    # Call the plain socket's method. The TLS socket's own method would discard the TLS state while
+    # another thread reads from it.
     with suppress(OSError):
         socket.socket.shutdown(connected, socket.SHUT_RDWR)

@@ -1,4 +1,4 @@
-"""Notes what became of an attempt: in the delivery, and in how its webhook fares."""
+"""Records the outcome of an attempt, in the delivery and in the state of its webhook."""
 
 import re
 import uuid
@@ -14,32 +14,34 @@ from controlplane.models import DeliveryStatus, Webhook, WebhookDelivery
 from controlplane.webhooks.pauses import LONGEST_HOLD, pause_after
 from controlplane.webhooks.posting import Outcome
 
-# A receiver that has taken nothing for so long is not called any more.
+# A webhook whose receiver has failed all attempts for this long is disabled.
 SWITCHED_OFF_AFTER = timedelta(days=7)
 GONE = 410
-# What an attempt may change of its webhook.
+# The columns of a webhook that an attempt may change.
 OF_A_NOTE = (
     *("failures", "failing_since", "last_error", "held_until"),
     *("enabled", "disabled_reason", "updated_at"),
 )
-# Characters of an answer that are kept, for the webhook's owner alone.
+# Characters of a response that are stored. Only the webhook's owner can read them.
 LONGEST_EXCERPT = 1024
-# What Postgres does not hold, or a page does not show.
+# Characters that Postgres cannot store or a page cannot show.
 UNSHOWABLE = re.compile(r"[^\t\n\x20-\x7e\xa0-\ud7ff\ue000-\uffff\U00010000-\U0010ffff]")
 
 
 def note(delivery: WebhookDelivery, outcome: Outcome, *, sender: uuid.UUID) -> bool:
-    """Write the attempt; False where it does not count, as the webhook is gone or another job
-    sends for it."""
+    """Record the attempt. Returns False, and records nothing, if the webhook or the delivery was
+    deleted, or if another job now sends for the webhook."""
     now = clock.now()
     with transaction.atomic():
-        # No key update: events, with deliveries that refer to it, may be written meanwhile.
+        # FOR NO KEY UPDATE: other transactions can still write events, whose deliveries refer to
+        # the webhook by a foreign key.
         webhook = (
             Webhook.objects.select_for_update(no_key=True)
             .filter(id=delivery.webhook_id, sender=sender)
             .first()
         )
-        # Whoever asks for a delivery locks the webhook too.
+        # A request to send a delivery again locks the webhook too, so this row does not change
+        # until the end of this transaction.
         fresh = WebhookDelivery.objects.filter(id=delivery.id).first()
         if webhook is None or fresh is None:
             return False
@@ -49,7 +51,7 @@ def note(delivery: WebhookDelivery, outcome: Outcome, *, sender: uuid.UUID) -> b
         else:
             _delivered(webhook, fresh, now)
         if fresh.asked_for and not delivery.asked_for:
-            # Somebody has asked for it since the attempt began: once more, and at once.
+            # A request has asked to send it again since the attempt began, so try again at once.
             _go_on(fresh, at=now)
         else:
             fresh.asked_for = False
@@ -71,15 +73,15 @@ def _describe(delivery: WebhookDelivery, outcome: Outcome, now: datetime) -> Non
 def _delivered(webhook: Webhook, delivery: WebhookDelivery, now: datetime) -> None:
     _end(delivery, DeliveryStatus.DELIVERED, now)
     if webhook.failures > 1:
-        # It was down, and is back. This one is about to be saved as delivered.
+        # The receiver was down and works again. The caller saves this delivery as delivered.
         begin_anew(webhook)
     elif webhook.failures:
         _fares_well(webhook)
 
 
 def begin_anew(webhook: Webhook) -> None:
-    """Have nothing be held against the webhook any more, and all that is pending be due. The
-    caller has it locked, and saves it."""
+    """Clear the webhook's failures, and make all its pending deliveries due. The caller holds the
+    lock on the webhook's row, and saves it."""
     now = clock.now()
     pending = webhook.deliveries.filter(status=DeliveryStatus.PENDING, next_attempt_at__gt=now)
     pending.update(next_attempt_at=now)
@@ -98,7 +100,8 @@ def _failed(webhook: Webhook, delivery: WebhookDelivery, outcome: Outcome, now: 
     webhook.last_error = outcome.error
     pause = pause_after(delivery.attempts)
     retry_at = now + pause
-    # At least as long as its own pause, as far as that is short: what is behind it stays there.
+    # Hold the webhook at least as long as this delivery's own pause, up to LONGEST_HOLD. This keeps
+    # later deliveries behind it.
     hold = max(pause, pause_after(webhook.failures))
     webhook.held_until = now + min(hold, LONGEST_HOLD)
     if outcome.status == GONE or retry_at > delivery.gives_up_at:
@@ -129,7 +132,7 @@ def _switch_off(webhook: Webhook, reason: str, now: datetime) -> None:
     webhook.enabled = False
     webhook.disabled_reason = reason
     webhook.updated_at = now
-    # First, so that it is not told itself.
+    # Disable it before recording the event, so that the event is not delivered to this webhook.
     webhook.save(update_fields=["enabled"])
     with acting_as(PLATFORM):
         record(

@@ -1,10 +1,10 @@
-"""How long a delivery that failed waits for its next attempt."""
+"""How long a failed delivery waits for its next attempt."""
 
 import random
 from datetime import timedelta
 
-# After the first failed attempt, the second and so on; after the last, the last again. In a day
-# that makes about a dozen attempts.
+# The pause after the first failed attempt, after the second and so on. The last one repeats. A day
+# has about 15 attempts.
 PAUSES = [
     timedelta(seconds=5),
     timedelta(seconds=10),
@@ -17,14 +17,16 @@ PAUSES = [
     timedelta(hours=2),
     timedelta(hours=4),
 ]
-# So that receivers that failed together are not called together again.
+# Pauses vary at random by this share, so that receivers that failed at the same time are not all
+# called again at the same time.
 SPREAD = 0.2
-# What waits behind a delivery that failed waits no longer than this. While a receiver is down that
-# is how often it is asked; and one delivery that it always refuses holds up others for so long.
+# How long a failed delivery delays the deliveries behind it at most. So this is the interval at
+# which a receiver that is down is called, and the time for which one delivery that the receiver
+# always refuses delays others.
 LONGEST_HOLD = timedelta(minutes=1)
 
 
 def pause_after(failures: int) -> timedelta:
-    """The pause after so many failed attempts, at least one."""
+    """The pause after this number of failed attempts, which is at least 1."""
     pause = PAUSES[min(failures, len(PAUSES)) - 1]
     return pause * random.uniform(1 - SPREAD, 1 + SPREAD)  # noqa: S311 # keeps no secret

@@ -1,9 +1,9 @@
-"""Posts a message to a receiver that is a stranger's: bounded in time and size, and only to
-addresses that may be called.
+"""Posts a message to an untrusted receiver, with limits of time and size, and only to addresses
+that are allowed.
 
-A name is resolved once, and the connection goes to an address that was looked at: who answers the
-name differently the next time is not asked. There are no proxies here, and nothing is kept of one
-request for another.
+A host name is resolved once, and the connection is made to an address that was checked. So a name
+server that returns another address the second time cannot bypass the check. HTTP proxies are not
+used, and no state is kept between requests.
 """
 
 import http.client
@@ -26,42 +26,46 @@ from controlplane.webhooks.addresses import is_allowed_by_operator, may_be_calle
 from controlplane.webhooks.lines import Line
 from controlplane.webhooks.urls import NotAllowed, Target, target_of
 
-# Seconds to find out addresses, and to connect to one, TLS included.
+# Seconds for resolving a name, and for connecting to one address; the TLS handshake has its own
+# CONNECT_WITHIN.
 RESOLVE_WITHIN, CONNECT_WITHIN = 5.0, 5.0
-# Seconds by which a line is cut before its socket gives up by itself, as that is for one read.
+# Seconds by which a socket's timeout exceeds the time that its line has left, so that the line is
+# cut first. The socket's timeout applies to each read only.
 CUT_FIRST = 1.0
-# Of one name; many have an IPv6 and an IPv4 one, and some receivers one that is dead.
+# Addresses of one name that are tried. Many names have an IPv6 and an IPv4 address, and for some
+# receivers one of them does not work.
 MOST_ADDRESSES = 3
-# With these the request is made again as it was. To follow others would be to lose the body.
+# The redirects that are followed, and how many. These statuses keep the method and the body; other
+# redirects would lose the body.
 FOLLOWED, MOST_REDIRECTS = (307, 308), 3
-# Bytes that are read of an answer, and seconds that its body has: what counts is the status.
+# Bytes that are read of a response's body, and the seconds for it. Only the status matters.
 LONGEST_BODY, BODY_WITHIN = 4096, 2.0
-# Bytes that are read of an answer in all: provisional answers, its head, and how its body is cut
-# into chunks. Whoever sends more is a stranger who wants our memory, or our time.
+# Bytes that are read of a response in all, including interim responses (1xx), its head and the
+# framing of chunks. A receiver that sends more is trying to exhaust memory or time.
 LONGEST_ANSWER = 256 << 10
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of an attempt to deliver a message."""
+    """The outcome of an attempt to deliver a message."""
 
-    error: str  # in words; "" where the receiver has taken it
-    status: int | None  # of the HTTP answer, where there was one
-    body: bytes  # its beginning
+    error: str  # a message; "" if the receiver has accepted it
+    status: int | None  # of the HTTP response; None if there was none
+    body: bytes  # the beginning of the response's body
     duration: float  # seconds
 
 
 def post(url: str, headers: Mapping[str, str], body: bytes, *, within: float) -> Outcome:
-    """Post the body and see how it is answered, within so many seconds in all.
+    """Post the body and return the outcome; the whole attempt takes at most `within` seconds.
 
-    Raises `lines.BrokenOff` where this process ends meanwhile: nobody knows then what the
-    receiver has got.
+    Raises `lines.BrokenOff` if this process is to exit meanwhile. It is then unknown whether the
+    receiver has got the message.
     """
     began = time.monotonic()
     with Line(within=within) as line:
         try:
             status, answered = _follow(url, headers, body, line)
-        # The last is what Python's own parser says of numbers that it did not expect.
+        # Python's HTTP parser raises ValueError for malformed numbers.
         except (NotAllowed, OSError, http.client.HTTPException, ValueError) as error:
             line.check()
             return Outcome(_words_of(error, line, within), None, b"", time.monotonic() - began)
@@ -69,7 +73,8 @@ def post(url: str, headers: Mapping[str, str], body: bytes, *, within: float) ->
 
 
 def _follow(url: str, headers: Mapping[str, str], body: bytes, line: Line) -> tuple[int, bytes]:
-    """The status of the answer, and the beginning of its body."""
+    """Post the body, following redirects. Returns the status of the last response and the beginning
+    of its body. Raises NotAllowed, OSError, HTTPException, ValueError."""
     for _ in range(MOST_REDIRECTS + 1):
         target = target_of(url)
         with _connected(target, line) as connected:
@@ -78,7 +83,8 @@ def _follow(url: str, headers: Mapping[str, str], body: bytes, line: Line) -> tu
             connection.sock = connected
             connection.request("POST", target.path, body, {"Host": target.host_header, **headers})
             answer = connection.getresponse()
-            # A head that was cut off reads like one that has ended.
+            # If the line was cut while the head was read, the head looks complete. `left` raises
+            # TimeoutError in that case.
             line.left()
             leads_to = answer.headers.get("Location", "")
             if answer.status not in FOLLOWED or not leads_to:
@@ -88,11 +94,11 @@ def _follow(url: str, headers: Mapping[str, str], body: bytes, line: Line) -> tu
 
 
 class AnswerTooLong(http.client.HTTPException):
-    """More than LONGEST_ANSWER bytes."""
+    """The response has more than LONGEST_ANSWER bytes."""
 
 
 class _Bounded(io.RawIOBase):
-    """The first LONGEST_ANSWER bytes of what comes from a socket."""
+    """The first LONGEST_ANSWER bytes that a socket receives; then reading raises AnswerTooLong."""
 
     def __init__(self, source: io.RawIOBase) -> None:
         self._source = source
@@ -138,11 +144,12 @@ def _beginning(answer: http.client.HTTPResponse, line: Line) -> bytes:
 
 @contextmanager
 def _connected(target: Target, line: Line) -> Iterator[socket.socket]:
-    """A connection to the target, with TLS for https; closed at the end."""
+    """A connection to the target, with TLS for https. It is closed at the end of the block."""
     connected = _dial(target, line)
     try:
         if target.scheme == "https":
-            # Takes the plain one's place before it shakes hands, so that this can be cut too.
+            # The line holds the TLS socket before the handshake, so that the handshake can be cut
+            # too.
             connected = secure = _tls().wrap_socket(
                 connected, server_hostname=target.host, do_handshake_on_connect=False
             )
@@ -157,7 +164,8 @@ def _connected(target: Target, line: Line) -> Iterator[socket.socket]:
 
 
 def _dial(target: Target, line: Line) -> socket.socket:
-    """A connection to the first of the target's addresses that takes it."""
+    """A connection to the first of the target's addresses that accepts one. Raises NotAllowed, and
+    the last OSError if none does."""
     failed: OSError | None = None
     for address in _addresses(target, line)[:MOST_ADDRESSES]:
         try:
@@ -174,7 +182,8 @@ def _dial(target: Target, line: Line) -> socket.socket:
 
 
 def _addresses(target: Target, line: Line) -> list[str]:
-    """The addresses of the target's name that may be called, at least one. Raises NotAllowed."""
+    """The addresses of the target's host that may be called, at least one. Raises NotAllowed if
+    there are none, and what `_resolve` raises."""
     found = list(dict.fromkeys(_resolve(target, within=min(RESOLVE_WITHIN, line.left()))))
     callable_ones = [address for address in found if may_be_called(address)]
     if not callable_ones:
@@ -188,7 +197,8 @@ def _addresses(target: Target, line: Line) -> list[str]:
 
 
 def _resolve(target: Target, *, within: float) -> list[str]:
-    """In a thread of its own, as a resolver cannot be told how long to wait."""
+    """Resolve the target's host to addresses. This runs in a separate thread, because the resolver
+    takes no timeout. Raises socket.gaierror, and TimeoutError after `within` seconds."""
     answer: Future[list[Any]] = Future()
 
     def ask() -> None:
@@ -197,7 +207,7 @@ def _resolve(target: Target, *, within: float) -> list[str]:
         except OSError as error:
             answer.set_exception(error)
         except UnicodeError:
-            # A label that is empty, or has more than 63 characters.
+            # The name has a label that is empty or has more than 63 characters.
             answer.set_exception(socket.gaierror(socket.EAI_NONAME, "no name of a host"))
         else:
             answer.set_result(found)
@@ -208,8 +218,9 @@ def _resolve(target: Target, *, within: float) -> list[str]:
 
 @cache
 def _tls() -> ssl.SSLContext:
-    """Checks names and certificates: against the system's authorities, SSL_CERT_FILE's or
-    SSL_CERT_DIR's, and certifi's, as a host may have none of its own."""
+    """A context that verifies certificates and host names. It trusts the system's certificate
+    authorities (or those of SSL_CERT_FILE or SSL_CERT_DIR), and certifi's, because a host may have
+    none of its own."""
     context = ssl.create_default_context()
     context.load_verify_locations(certifi.where())
     return context
@@ -224,7 +235,7 @@ def _judge(status: int) -> str:
 
 
 def _words_of(error: Exception, line: Line, within: float) -> str:
-    """What the webhook's owner reads."""
+    """The error message that the webhook's owner reads."""
     if isinstance(error, NotAllowed):
         return f"not called: {error}"
     if line.is_cut:

@@ -1,17 +1,19 @@
-"""Sends what is due of a webhook: called by its job, of which one at a time is done.
+"""Sends the due deliveries of a webhook. The webhook's job calls this; only one job of a webhook
+runs at a time.
 
 The rules:
 
-- A delivery is noted as made after the receiver has taken it. Whoever dies in between leaves it
-  pending, and the next job sends it again: at least once.
-- The oldest goes first, except that what somebody has asked for by a request goes before. After a
-  failure nothing is sent until the hold is over, and then the oldest that is due: so order is kept
-  through the first attempts at a delivery. Later its pauses grow longer than the hold, and others
-  pass it.
-- Once a receiver that has failed repeatedly takes something, all that is pending is due: a backlog
-  is sent in its order.
-- A job writes its own name on the webhook, and what it notes counts while that stands there. One
-  that was taken for dead, and was not, so changes nothing any more.
+- A delivery is recorded as delivered after the receiver has accepted it. If the process dies in
+  between, the delivery stays pending and the next job sends it again. So each message is delivered
+  at least once.
+- The oldest delivery goes first, but deliveries that a request has asked for go before all others.
+  After a failure nothing is sent until the webhook's hold is over; then the oldest due delivery is
+  sent. This keeps the order through the first attempts of a delivery. Its later pauses are longer
+  than the hold, and then other deliveries overtake it.
+- Once a receiver that has failed repeatedly accepts a delivery, all pending deliveries become due,
+  so a backlog is sent in order.
+- A job writes its own id into the webhook's `sender`, and can record outcomes only while that id is
+  there. So a job that was wrongly considered dead, and replaced, changes nothing any more.
 """
 
 import json
@@ -35,14 +37,14 @@ from controlplane.webhooks.posting import Outcome, post
 
 log = logging.getLogger(__name__)
 
-# Deliveries, and seconds, after which a job gives its slot to whoever waits for one.
+# Deliveries, and seconds, after which a job ends, to free its slot for waiting jobs.
 MOST_AT_ONCE, LONGEST = 50, 20.0
 
 
 def send_deliveries(webhook_id: str) -> None:
-    """Send what is due, and see to it that the rest is sent in its time.
+    """Send the webhook's due deliveries, and schedule a job for the remaining ones.
 
-    Raises `lines.BrokenOff` where this process ends meanwhile; the job is then done again.
+    Raises `lines.BrokenOff` if this process is to exit meanwhile. The job is then run again.
     """
     sender = uuid.uuid4()
     outbox.take_back(webhook_id)
@@ -80,7 +82,7 @@ def _attempt(delivery: WebhookDelivery) -> Outcome:
         headers = _headers(delivery, body, now)
     except InvalidToken:
         return Outcome("the secret cannot be read any more; turn it", None, b"", 0.0)
-    # The receiver may take its time, and a connection is one of few.
+    # Release the database connection: the receiver may be slow, and connections are scarce.
     connection.close()
     outcome = post(webhook.url, headers, body, within=settings.WEBHOOK_TIMEOUT)
     fields = {"webhook": webhook.id, "delivery": delivery.public_id, "status": outcome.status}
@@ -90,7 +92,7 @@ def _attempt(delivery: WebhookDelivery) -> Outcome:
 
 
 def _headers(delivery: WebhookDelivery, body: bytes, now: datetime) -> dict[str, str]:
-    """Raises InvalidToken."""
+    """The HTTP headers of the message. Raises InvalidToken if a secret cannot be decrypted."""
     message_id, timestamp = f"evt-{delivery.event_id}", int(now.timestamp())
     secrets = [delivery.webhook.secret, delivery.webhook.previous_secret_at(now)]
     keys = [signing.key_of(signing.decrypt(secret)) for secret in secrets if secret]
@@ -106,8 +108,9 @@ def _headers(delivery: WebhookDelivery, body: bytes, now: datetime) -> dict[str,
 
 
 def _provide_for_the_rest(webhook_id: str, sender: uuid.UUID) -> None:
-    """Have a job look again when the next delivery is due: at once, behind the jobs that wait for
-    a slot, where that is now. What is written from here on comes with a job of its own."""
+    """Enqueue a job for when the next pending delivery is due. If it is due already, the job waits
+    behind the jobs that wait for a slot. Deliveries that are written later enqueue their own
+    job."""
     webhook = Webhook.objects.filter(id=webhook_id, sender=sender, enabled=True).first()
     if webhook is None:
         return

@@ -1,4 +1,4 @@
-"""Secrets and signatures, as Standard Webhooks has them (https://www.standardwebhooks.com)."""
+"""Secrets and signatures in the form of Standard Webhooks (https://www.standardwebhooks.com)."""
 
 import base64
 import binascii
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from controlplane import encryption
 
 PREFIX = "whsec_"
-# Bytes of a secret: of ours, and of one that an account brings.
+# Bytes of a secret: of a generated one, and the least and most of one that an account sends.
 OUR_LENGTH, SHORTEST, LONGEST = 32, 24, 64
 PURPOSE = "webhook secrets"
 
@@ -19,7 +19,7 @@ def new_secret() -> str:
 
 
 def key_of(secret: str) -> bytes:
-    """The bytes that a secret stands for. Raises ValueError for what is none."""
+    """The bytes that a secret stands for. Raises ValueError if it is not a valid secret."""
     words = f"a secret is {PREFIX} and the base64 of {SHORTEST} to {LONGEST} random bytes"
     if not secret.startswith(PREFIX):
         raise ValueError(words)
@@ -33,7 +33,8 @@ def key_of(secret: str) -> bytes:
 
 
 def signature(keys: Iterable[bytes], *, message_id: str, timestamp: int, body: bytes) -> str:
-    """The header `webhook-signature`: one signature for each key. `timestamp` is in seconds."""
+    """The value of the header `webhook-signature`, with one signature for each key. `timestamp` is
+    in seconds since 1970."""
     signed = f"{message_id}.{timestamp}.".encode() + body
     digests = (hmac.digest(key, signed, "sha256") for key in keys)
     return " ".join(f"v1,{base64.b64encode(digest).decode()}" for digest in digests)
@@ -44,5 +45,6 @@ def encrypt(secret: str) -> str:
 
 
 def decrypt(encrypted: str) -> str:
-    """Raises cryptography.fernet.InvalidToken, as `controlplane.encryption` says."""
+    """The plain secret. Raises cryptography.fernet.InvalidToken as `controlplane.encryption`
+    does."""
     return encryption.decrypt(encrypted, purpose=PURPOSE)

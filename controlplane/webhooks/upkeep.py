@@ -1,5 +1,5 @@
-"""What the webhooks need beside sending: old deliveries forgotten, overdue ones given up, lost
-jobs made again."""
+"""Maintenance of webhooks: deletes old deliveries and secrets, gives up overdue deliveries, and
+enqueues lost jobs again."""
 
 import logging
 from datetime import timedelta
@@ -14,14 +14,15 @@ from controlplane.models.webhook import TRIED_FOR
 
 log = logging.getLogger(__name__)
 
-# Rows that one round takes on; the next one goes on.
+# Rows that one round handles. The next round continues.
 AT_ONCE = 5000
-# What is due for so long is waited for by a job, or by none.
+# How long a delivery is due before the round checks whether there is a job for it.
 OVERDUE = timedelta(minutes=1)
 
 
 def look_after_webhooks(region: Region) -> None:
-    """Webhooks are of no region: each region's worker does this, and none minds the others."""
+    """The round. Webhooks belong to no region, so each region's worker runs it. It is safe for
+    several workers to run it at the same time."""
     _forget_old()
     _give_up_overdue()
     _forget_previous_secrets()
@@ -35,8 +36,11 @@ def _forget_old() -> None:
 
 
 def _give_up_overdue() -> None:
-    """Give up what is too old where nobody takes anything: behind a receiver that is down for
-    long more gathers than is ever tried, and what is switched off sends nothing."""
+    """Fail deliveries that are too old, for webhooks that are disabled or whose receiver is down.
+
+    While a receiver is down for long, more deliveries gather than are ever attempted, and a
+    disabled webhook attempts none.
+    """
     now = clock.now()
     overdue = WebhookDelivery.objects.filter(
         Q(webhook__enabled=False) | Q(webhook__failing_since__lt=now - TRIED_FOR),
@@ -62,10 +66,10 @@ def _forget_previous_secrets() -> None:
 
 
 def _send_what_was_lost() -> None:
-    """Make jobs for what is due and has none.
+    """Enqueue a job for each webhook that has due deliveries and no job.
 
-    Jobs and deliveries are written together, so this finds something only after someone has
-    emptied the queue by hand.
+    Jobs and deliveries are written in the same transaction, so there are such webhooks only after
+    an operator has emptied the queue by hand.
     """
     before = clock.now() - OVERDUE
     due = WebhookDelivery.objects.filter(

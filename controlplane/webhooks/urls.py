@@ -1,4 +1,4 @@
-"""What a webhook's URL may be; asked of what an account sends, and of every redirect."""
+"""Checks a URL that an account sends for a webhook, and the URL of every redirect."""
 
 import re
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from controlplane.webhooks.addresses import may_be_called
 
 LONGEST = 2048
 DEFAULT_PORTS = {"http": 80, "https": 443}
-# What a URL is written in; everything else is escaped in it.
+# The characters that a URL may contain. All others must be escaped.
 WRITTEN_IN = re.compile(r"[!-~]+")
 HOST = re.compile(r"[a-z0-9_]([a-z0-9._-]*[a-z0-9_])?\.?", re.IGNORECASE)
 
 
 class NotAllowed(Exception):
-    """A URL that no request may go to; the message says why."""
+    """No request may be sent to this URL; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,10 @@ class Target:
 
 
 def target_of(url: str) -> Target:
-    """Raises NotAllowed. What the name stands for is seen when it is called: names change."""
+    """Parse and check a URL. Raises NotAllowed.
+
+    The addresses of a host name are checked when it is called, because they may change.
+    """
     if len(url) > LONGEST:
         raise NotAllowed(f"a URL may have at most {LONGEST} characters")
     if not WRITTEN_IN.fullmatch(url):
@@ -61,7 +64,7 @@ def _check_scheme(scheme: str) -> None:
     if scheme == "https":
         return
     if scheme == "http" and settings.WEBHOOK_ALLOWED_NETWORKS:
-        # Only to these networks, which is seen when it is called.
+        # Plain HTTP is allowed only to these networks, which is checked when the URL is called.
         return
     raise NotAllowed("a URL must begin with https://")
 

@@ -1,9 +1,8 @@
-"""The document that the API publishes about itself (`/api/v2/openapi.json`), and its page
-(`/api/v2/docs`).
+"""The OpenAPI document of the API (`/api/v2/openapi.json`), and its page (`/api/v2/docs`).
 
-What belongs to a route stands beside it: its function's name is the operation's id, its docstring
-the description, its schemas what comes and goes. The rest follows from that by the rules here:
-which errors a route can give, where its answer leads on to, what each field means and an example of
-it. A route or a field that these know nothing of fails `tests/controlplane/test_document.py`, which
-names it.
+Each route defines its own part: the function's name becomes the operation's id, the docstring
+becomes the description, and the schemas describe the request and the response. The rules in this
+package add the rest: the errors that a route can return, the calls that can follow its response,
+and a description and an example of each field. If a rule does not cover a route or a field,
+`tests/controlplane/test_document.py` fails and names it.
 """

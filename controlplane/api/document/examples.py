@@ -1,4 +1,4 @@
-"""Examples of answers, put together from the examples of their fields."""
+"""Builds the examples of responses from the examples of their fields."""
 
 from typing import Any
 
@@ -9,11 +9,12 @@ REFERENCE = "#/components/schemas/"
 
 
 class NoExample(LookupError):
-    """A field has no example: give it one, `Field(examples=[…])` or in the glossary."""
+    """A field has no example. Add one with `Field(examples=[…])` or in `document.glossary`."""
 
 
 def example_of(schema: Any, schemas: Schemas, *, whose: str = "", field: str = "") -> Any:
-    """Raises NoExample."""
+    """An example of a value of this JSON schema, which belongs to the field `field` of the schema
+    `whose`. Raises NoExample."""
     if "$ref" in schema:
         name = schema["$ref"].removeprefix(REFERENCE)
         return example_of(schemas[name], schemas, whose=name)

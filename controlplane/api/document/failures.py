@@ -1,5 +1,5 @@
-"""Which errors a call can answer with, by its method and path: what the layers before it refuse,
-and what the services do. `api/errors.py` gives them their statuses."""
+"""The errors that a call can return, by its method and path: those of the layers in front of it,
+and those of the services. `api/errors.py` sets their statuses."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -33,7 +33,8 @@ RETRY_AFTER = {
 }
 EXAMPLE_REQUEST_ID = "3f1c9c1e-6f4a-4a53-9d0e-5a1c1f1f8d11"
 PROJECT = "/projects/{project_id}"
-# What a path names, and how its absence is said; the last one of a path is what it is about.
+# The message if the resource that a path parameter names is missing. The last parameter of a path
+# decides which message applies.
 MISSING = {
     "project_id": "project not found",
     "branch_id": "branch not found",
@@ -48,7 +49,7 @@ MISSING = {
     "webhook_id": "webhook not found",
     "delivery_id": "delivery not found",
 }
-# Calls that name another thing in their body or query.
+# Calls that name a project, or an organization, in their body or query.
 NAMING_A_PROJECT = frozenset(
     {"POST /api_keys", "POST /webhooks", "GET /webhooks", "PATCH /webhooks/{webhook_id}"}
 )
@@ -92,7 +93,7 @@ class Failure:
         return answer
 
 
-# Whatever the call is.
+# Errors that every call can return.
 ANYWHERE = (
     Failure(
         401,
@@ -124,7 +125,7 @@ UNREADABLE = "invalid request: decode application/json: invalid: {wrapper} (fiel
 
 
 def failures(method: str, path: str, *, wrapper: str | None) -> Iterator[Failure]:
-    """Those of a call, whose body begins with the field `wrapper`; None where it takes no body."""
+    """The errors of a call. `wrapper` is the first field of its body; None if it takes no body."""
     yield from ANYWHERE
     yield _unreadable(wrapper)
     if path == "/status/hosts":

@@ -1,6 +1,9 @@
-"""What each field and parameter means, and an example of it: of those whose schema does not say so
-itself (`Field(description=…, examples=[…])`), which goes first. By `Schema.field` where a name
-means several things, by its name otherwise."""
+"""The description and an example of each field and parameter.
+
+A description or an example in the schema itself (`Field(description=…, examples=[…])`) takes
+precedence. The key is the field's name, or `Schema.field` if the name means different things in
+different schemas.
+"""
 
 from typing import Any
 
@@ -19,9 +22,9 @@ TIME = "2026-01-31T12:00:00Z"
 MICROSECONDS = "2026-01-31T12:00:00.123456Z"
 URI = f"postgresql://neondb_owner:AbC123dEf456@{ENDPOINT_ID}.{HOST}/neondb?sslmode=require"
 
-# What it is, and an example of it.
+# A description and an example.
 Entry = tuple[str, Any]
-# As an example: it is mostly not there.
+# In place of an example: the field is usually absent.
 NOT_THERE = object()
 GLOSSARY: dict[str, Entry] = {
     "allowed_ips": ("From where clients may come; an empty list lets in everybody", {}),
@@ -363,7 +366,7 @@ GLOSSARY: dict[str, Entry] = {
     "auth_accounts": ("Other names to sign in by; none", []),
     "active_seconds_limit": ("-1: any number", -1),
 }
-# What each call with a body takes, by the call's id.
+# An example body of each call that takes one, by the call's operation id.
 REQUESTS: dict[str, Any] = {
     "createProject": {"project": {"name": "shop"}},
     "updateProject": {"project": {"name": "web shop"}},

@@ -1,17 +1,17 @@
-"""Where an answer leads on to: from what was made to the calls about it, and from a change to the
-operation that carries it out."""
+"""The OpenAPI links of responses: from a created resource to the calls that concern it, and from a
+change to the operation that carries it out."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 # An operation's id, method and path.
 Call = tuple[str, str, str]
-# Of what an answer holds, the field that a path names it by; an `id` for most.
+# The field of a resource that paths identify it by, if it is not `id`.
 NAMED = {"role": "name", "database": "name"}
 
 
 def links(call: Call, fields: Mapping[str, Any], calls: list[Call]) -> dict[str, Any]:
-    """Of the good answer to a call, which has these fields on its top level."""
+    """The links of the successful response to a call. `fields` are the fields on its top level."""
     _, method, path = call
     if method == "get":
         return {}

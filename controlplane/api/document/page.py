@@ -1,5 +1,5 @@
-"""The documentation as one page of HTML, made of the document: without scripts, and with nothing
-from elsewhere."""
+"""Renders the OpenAPI document as a single HTML page, without scripts and without resources from
+elsewhere."""
 
 import base64
 import hashlib
@@ -19,13 +19,13 @@ from controlplane.api.openapi import ADDRESS, IDEMPOTENCY_KEY, JSON, METHOD_NAME
 from controlplane.api.router import api
 
 HERE = Path(__file__).parent
-# So deep is told what a field holds.
+# Levels of nesting down to which the page lists the fields of a field.
 DEEPEST = 4
 
 
 @cache
 def policy() -> str:
-    """The page's Content-Security-Policy: its own style, and nothing else."""
+    """The page's Content-Security-Policy, which allows the page's own style and nothing else."""
     digest = base64.b64encode(hashlib.sha256(_style().encode()).digest()).decode()
     return (
         f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'; "
@@ -40,7 +40,7 @@ def _style() -> str:
 
 @cache
 def page() -> str:
-    """With ADDRESS where the API's own is to be."""
+    """The page, with the placeholder ADDRESS in place of the API's address."""
     document = api.get_openapi_schema()
     template = Engine(dirs=[str(HERE)], autoescape=True).get_template("docs.html")
     groups = [
@@ -59,7 +59,7 @@ def page() -> str:
 
 
 def prose(text: str) -> SafeString:
-    """Paragraphs, and `code` within them."""
+    """HTML of a text with paragraphs and `code`; the text is escaped."""
     paragraphs = [part.strip() for part in re.split(r"\n\s*\n", text) if part.strip()]
     return format_html_join("", "<p>{}</p>", ((marked(one),) for one in paragraphs))
 
@@ -129,7 +129,7 @@ def _error(status: str, answer: dict[str, Any]) -> dict[str, Any]:
 def _fields(
     schema: Any, schemas: Any, prefix: str = "", depth: int = 0
 ) -> Iterator[dict[str, Any]]:
-    """What an object holds, and what that holds, by dotted names."""
+    """The fields of an object and, down to DEEPEST, the fields of those, with dotted names."""
     inner = _resolved(schema, schemas)
     if inner.get("type") == "array":
         prefix, inner = f"{prefix}[]", _resolved(inner["items"], schemas)
@@ -157,7 +157,7 @@ def _resolved(schema: Any, schemas: Any) -> Any:
 
 
 def type_of(schema: Any) -> str:
-    """In words, as "integer, 1 to 400, or null"."""
+    """A schema's type in words, such as "integer, 1 to 400 or null"."""
     for options in ("anyOf", "oneOf"):
         if options in schema:
             return " or ".join(dict.fromkeys(type_of(one) for one in schema[options]))

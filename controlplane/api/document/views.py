@@ -1,4 +1,5 @@
-"""`/api/v2/openapi.json` and `/api/v2/docs`: for everybody, and the same for everybody."""
+"""`/api/v2/openapi.json` and `/api/v2/docs`. They need no authentication, and every caller gets the
+same."""
 
 import json
 from functools import cache
@@ -34,7 +35,8 @@ def _document() -> str:
 
 
 def _address(request: HttpRequest) -> str:
-    """Of the API, as the caller knows it; without its host where that is none."""
+    """The API's address as the caller used it, or only its path if the Host header is not
+    allowed."""
     try:
         return request.build_absolute_uri(BASE)
     except DisallowedHost:

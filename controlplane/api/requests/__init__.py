@@ -1,5 +1,6 @@
-"""What callers send. Lenient: unknown fields are ignored, and null is as good as absent.
+"""What callers send. Unknown fields are ignored. Null counts as absent, except where it removes an
+expiry.
 
-Not ninja's own Schema, which reads the attributes of whatever it is given: to it, a list is
-an object that leaves every field out.
+The schemas of bodies are pydantic models, not ninja's `Schema`. `Schema` reads the attributes of
+any object, so it would accept a list as an object without any fields.
 """

@@ -1,4 +1,4 @@
-"""API keys, as callers ask for them."""
+"""The request fields of API keys."""
 
 from pydantic import Field
 

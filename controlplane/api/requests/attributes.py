@@ -1,4 +1,4 @@
-"""The attributes of a resource, as callers send them."""
+"""The base class of the attributes that callers send."""
 
 from typing import Any
 
@@ -6,8 +6,8 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 
 class Attributes(BaseModel):
-    """The attributes of a resource, of which a caller sends some. A text is no number, and neither
-    is true or false: what a field is not, it is not made."""
+    """The attributes of a resource, of which a caller sends some. Values are not converted: text
+    and booleans are not accepted as numbers. Null counts as absent."""
 
     model_config = ConfigDict(strict=True)
 

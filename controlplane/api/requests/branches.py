@@ -1,4 +1,4 @@
-"""Branches, as callers ask for them."""
+"""The request fields of branches."""
 
 from typing import Annotated, Any, Literal
 
@@ -23,7 +23,7 @@ TWO_ENDS = "expires_at and ttl_interval_seconds both say when the branch is to g
 
 
 class BranchAttributes(Attributes):
-    """What may be said of a branch, a new one or not."""
+    """The attributes that a caller may set on a new and on an existing branch."""
 
     name: Name | None = None
     expires_at: PointInTime | None = Field(
@@ -110,7 +110,7 @@ class BranchChanges(BranchAttributes):
     @model_validator(mode="before")
     @classmethod
     def without_null(cls, sent: Any) -> Any:
-        """Null is as good as absent, but for the branch's end, which it takes back."""
+        """Treat null as absent, except that `expires_at: null` removes the branch's expiry."""
         if not isinstance(sent, dict):
             return sent
         return {

@@ -1,4 +1,4 @@
-"""Roles and databases, as callers ask for them."""
+"""The request fields of roles and databases."""
 
 from pydantic import BaseModel
 

@@ -1,4 +1,4 @@
-"""What callers ask of consumption: query parameters."""
+"""The query parameters of consumption."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
@@ -23,7 +23,8 @@ METRICS: Sequence[str] = MetricName.__args__  # type: ignore[attr-defined]
 
 
 def _separated(values: list[str]) -> list[str]:
-    """Lists come as one value with commas, as several, or both."""
+    """Split the values at commas. A list may be sent as one value with commas, as several values,
+    or both. Raises ValueError for too many."""
     parts = [part for value in values for part in value.split(",") if part]
     if len(parts) > MOST_PROJECTS:
         raise ValueError(f"at most {MOST_PROJECTS} are allowed")
@@ -70,7 +71,7 @@ class HistoryQuery(Schema):
     org_id: Text | None = Field(None, description="The account's organization.")
 
     def asked(self) -> dict[str, Any]:
-        """As the service takes it."""
+        """The query as the keyword arguments of `services.consumption`."""
         return {
             "since": self.since,
             "until": self.until,

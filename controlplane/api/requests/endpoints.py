@@ -1,4 +1,4 @@
-"""Endpoints, as callers ask for them."""
+"""The request fields of endpoints."""
 
 from typing import Annotated, Any, Literal
 
@@ -32,8 +32,9 @@ PoolerSettings = Annotated[
 
 
 class EndpointSettings(Attributes):
-    """An empty one changes nothing. One that holds `pg_settings: null` and no more is refused:
-    it may mean to remove all settings, which an empty map does, or none."""
+    """An empty object changes nothing. An object with `pg_settings: null` and nothing else is
+    refused, because its meaning is unclear: it might ask to remove all settings or to change none.
+    To remove all settings, send an empty map."""
 
     pg_settings: TextMap | None = None
     pgbouncer_settings: PoolerSettings | None = Field(
@@ -88,7 +89,7 @@ class EndpointAttributes(Attributes):
 
 
 class NewBranchEndpoint(EndpointAttributes):
-    """A branch's first endpoint; its branch is the one that it is made with."""
+    """The endpoint that is created together with a branch, for that branch."""
 
     type: Annotated[
         Literal["read_write"],

@@ -1,4 +1,4 @@
-"""A project's `settings`, as callers send them."""
+"""The request fields of a project's `settings`."""
 
 from typing import Annotated, Literal
 
@@ -19,12 +19,13 @@ def _range_of_addresses(text: str) -> str:
 
 
 AddressRange = Annotated[Text, AfterValidator(_range_of_addresses)]
-# As much as Postgres, and clients, count in eight bytes; 0 is no limit.
+# Up to the largest 64-bit integer, which Postgres and clients can hold. 0 stands for no limit.
 QuotaAmount = Annotated[int, Field(ge=0, le=2**63 - 1), WHOLE]
 
 
 class Quota(Attributes):
-    """What the project may use up; 0 is no limit. What is not sent stays."""
+    """What the project may consume. 0 stands for no limit. Quotas that are not sent keep their
+    values."""
 
     active_time_seconds: QuotaAmount | None = None
     compute_time_seconds: QuotaAmount | None = None
@@ -34,7 +35,8 @@ class Quota(Attributes):
 
 
 class AllowedIps(Attributes):
-    """Where clients of Postgres may come from; sent, it replaces what was there."""
+    """The addresses from which Postgres clients may connect. If it is sent, it replaces the former
+    value as a whole."""
 
     ips: list[AddressRange] = Field(
         max_length=MOST_ALLOWED_IPS,
@@ -61,7 +63,8 @@ class AllowedIps(Attributes):
 
 
 class ProjectSettings(Attributes):
-    """Merged on the top level: what is not sent stays."""
+    """A project's settings. They are merged on the top level: settings that are not sent keep their
+    values."""
 
     quota: Quota | None = None
     allowed_ips: AllowedIps | None = None
@@ -97,7 +100,7 @@ class ProjectSettings(Attributes):
             unless=(False,),
         ),
     ] = None
-    # Clients send the lowest level for every project; nothing more is logged for it.
+    # Clients send the lowest level, `base`, for every project. It is accepted, and has no effect.
     audit_log_level: Annotated[
         Literal["base", "extended", "full"] | None,
         NotOffered(

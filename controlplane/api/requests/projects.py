@@ -1,4 +1,4 @@
-"""Projects, as callers ask for them."""
+"""The request fields of projects."""
 
 from typing import Annotated
 
@@ -36,7 +36,8 @@ class DefaultEndpointSettings(Attributes):
     suspend_timeout_seconds: SuspendTimeout | None = None
 
     def sent(self, *, min_cu: float | None = None, max_cu: float | None = None) -> EndpointDefaults:
-        """With the limits that stand beside them in a request; those go first."""
+        """The defaults. `min_cu` and `max_cu` are the limits that the request has outside of this
+        object; they take precedence if they are not None."""
         return EndpointDefaults(
             autoscaling_limit_min_cu=self.autoscaling_limit_min_cu if min_cu is None else min_cu,
             autoscaling_limit_max_cu=self.autoscaling_limit_max_cu if max_cu is None else max_cu,
@@ -96,7 +97,7 @@ class CreateProject(BaseModel):
 
 
 class ProjectAttributes(Attributes):
-    """The attributes of a project that a caller may change, or send back as they are."""
+    """The attributes of a project that a caller may change or send back unchanged."""
 
     name: Name | None = None
     default_endpoint_settings: DefaultEndpointSettings | None = None

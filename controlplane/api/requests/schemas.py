@@ -1,4 +1,4 @@
-"""What schema a caller asks for."""
+"""The query parameters of reading and comparing schemas."""
 
 from typing import Literal
 
@@ -20,7 +20,7 @@ class SchemaQuery(_OfDatabase):
     format: Literal["sql", "json"] = "sql"
 
     def refuse_points_in_time(self) -> None:
-        """Raises Unprocessable."""
+        """Raises Unprocessable if the request names a point in the past."""
         refuse_points_in_time(lsn=self.lsn, timestamp=self.timestamp)
 
 
@@ -30,7 +30,7 @@ class ComparisonQuery(_OfDatabase):
     base_timestamp: Text | None = Field(None, description=REFUSED)
 
     def refuse_points_in_time(self) -> None:
-        """Raises Unprocessable."""
+        """Raises Unprocessable if the request names a point in the past."""
         refuse_points_in_time(
             lsn=self.lsn,
             timestamp=self.timestamp,

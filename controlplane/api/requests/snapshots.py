@@ -1,4 +1,4 @@
-"""Snapshots, as callers ask for them."""
+"""The request fields and query parameters of snapshots."""
 
 from ninja import Field, Schema
 from pydantic import BaseModel

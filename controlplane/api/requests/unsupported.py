@@ -1,5 +1,5 @@
-"""Fields that callers of this API know and this server has nothing behind: a request that sends one
-is refused, in words that say what there is instead. Taking it without effect would be worse.
+"""Fields of Neon's API that this server does not implement. A request that sends one is refused,
+because accepting it without effect would be worse. The message says what to use instead.
 
     hipaa: Annotated[bool | None, NotOffered("…", unless=(False,))] = None
 """
@@ -11,14 +11,17 @@ from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-# The type of such a complaint among pydantic's, and the code of its answer.
+# The type of the pydantic error for such a field.
 NOT_OFFERED = "not_offered"
 
 
 class NotOffered:
-    """Annotates a field that is refused: `instead` says, as the end of a sentence, what the server
-    can do. The values in `unless` say no more than what is so anyway, and are taken; with `only`,
-    just the values in that are refused. Null counts as not sent (`Attributes`)."""
+    """Annotates a field that is refused.
+
+    `instead` is the end of a sentence that says what the server offers in its place. Values in
+    `unless` are accepted, because they describe what is the case anyway. If `only` is given, only
+    the values in it are refused. Null counts as absent (see `Attributes`).
+    """
 
     def __init__(
         self, instead: str, *, unless: tuple[Any, ...] = (), only: tuple[Any, ...] | None = None
@@ -38,7 +41,7 @@ class NotOffered:
     ) -> JsonSchemaValue:
         described = handler(schema)
         if self._only is None:
-            # Of what the type allows, only this is taken.
+            # Only these values and null are accepted, whatever else the field's type allows.
             taken = [_schema_of(one) for one in self._unless]
             described = {"anyOf": [*taken, {"type": "null"}]} if taken else {"type": "null"}
         but = ""
@@ -50,7 +53,7 @@ class NotOffered:
         return described
 
     def _judge(self, value: Any, validate: Callable[[Any], Any]) -> Any:
-        # By kind too: to Python, 0 is False.
+        # `_is_among` compares the types too, because in Python 0 equals False.
         refused = self._only is None or _is_among(value, self._only)
         if refused and not _is_among(value, self._unless):
             raise PydanticCustomError(
@@ -60,7 +63,7 @@ class NotOffered:
 
 
 def _schema_of(value: Any) -> JsonSchemaValue:
-    """Of one value, in the words that generators of clients know."""
+    """The JSON schema of a single value, in a form that client generators know."""
     if value == {}:
         return {"type": "object", "maxProperties": 0}
     return {"type": "boolean" if isinstance(value, bool) else "string", "const": value}

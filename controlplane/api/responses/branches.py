@@ -1,4 +1,4 @@
-"""Branches, as callers get them."""
+"""The response fields of branches."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -13,7 +13,8 @@ from controlplane.api.responses.endpoints import EndpointOut
 from controlplane.api.responses.operations import OperationsOut
 from controlplane.models import Branch
 
-# The data of another branch is coming in the place of its own. Not stored: its operations say so.
+# The state of a branch while the data of another branch replaces its own. It is not stored, but
+# derived from the branch's operations.
 RESETTING = "resetting"
 
 
@@ -56,7 +57,7 @@ class BranchOut(Schema):
 
     @staticmethod
     def resolve_created_by(branch: Branch) -> dict[str, str]:
-        # An account is one person to the API; which of its keys it was, the events say.
+        # The creator is the account. Events record which of its API keys was used.
         return {"name": branch.project.account.name, "image": ""}
 
     @staticmethod
@@ -98,7 +99,7 @@ class AnnotatedObject(Schema):
 
 
 class Annotation(Schema):
-    """What was noted about a branch when it was made."""
+    """The notes about a branch that were sent when it was created."""
 
     object: AnnotatedObject
     value: dict[str, str]
@@ -120,7 +121,7 @@ class AnnotatedBranch(OneBranch):
 
 
 class BranchPagination(Schema):
-    # Absent at the end.
+    # Absent on the last page.
     next: str | None = None
     sort_by: str
     sort_order: Literal["ASC", "DESC"]
@@ -128,7 +129,7 @@ class BranchPagination(Schema):
 
 class Branches(Schema):
     branches: list[BranchOut]
-    # By branch, of those about which anything was noted. Clients look a branch's up in it.
+    # By branch id, for the branches that have notes. Clients look up a branch's annotation here.
     annotations: dict[str, Annotation]
     pagination: BranchPagination
 

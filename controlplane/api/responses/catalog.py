@@ -1,4 +1,4 @@
-"""Roles and databases, as callers get them."""
+"""The response fields of roles and databases."""
 
 from ninja import Schema
 
@@ -9,7 +9,7 @@ from controlplane.api.responses.operations import OperationsOut
 class RoleOut(Schema):
     branch_id: str
     name: str
-    # Only in the answers that made it.
+    # Present only in the response to the request that generated the password.
     password: str | None = None
     protected: bool
     created_at: Timestamp

@@ -1,4 +1,4 @@
-"""How to connect, as callers get it."""
+"""The response fields of connection strings."""
 
 from ninja import Schema
 

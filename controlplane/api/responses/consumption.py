@@ -1,4 +1,4 @@
-"""What was consumed, as callers get it."""
+"""The response fields of consumption."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -15,7 +15,7 @@ from controlplane.services.consumption import Period, ProjectHistory, ProjectPer
 
 
 class ProjectConsumption(Schema):
-    """What a project consumed in one consumption period, a calendar month in UTC."""
+    """What a project consumed in one consumption period, which is a calendar month in UTC."""
 
     project_id: str
     period_id: UUID
@@ -38,7 +38,7 @@ class ProjectsConsumption(Schema):
 
 
 class Frame(Schema):
-    """An hour, a day or a month. What nothing was consumed in is left out of a list."""
+    """What was consumed in an hour, a day or a month. Lists omit those without any consumption."""
 
     timeframe_start: Timestamp
     timeframe_end: Timestamp
@@ -100,9 +100,9 @@ class ProjectsMetrics(Schema):
     pagination: Cursor | None = None
 
 
-# Storage is in bytes times hours. There is neither a history to restore from, nor a private
-# network, nor a plan that counts branches beyond a number; snapshots count as the branches that
-# they are.
+# Storage is in bytes times hours. Some metrics are always 0: this server keeps no history to
+# restore from, has no private network and no plan that charges for extra branches, and counts the
+# storage of snapshots as that of their hidden branches.
 METRICS: Mapping[str, Callable[[Consumed], float]] = {
     "compute_unit_seconds": lambda used: used.compute_seconds,
     "root_branch_bytes_month": lambda used: used.root_byte_hours,

@@ -1,4 +1,4 @@
-"""Endpoints, as callers get them."""
+"""The response fields of endpoints."""
 
 from ninja import Field, Schema
 

@@ -1,4 +1,4 @@
-"""What an API key is limited to, as callers get it."""
+"""The response fields for the limits of an API key."""
 
 from ninja import Schema
 from pydantic import SerializerFunctionWrapHandler, model_serializer
@@ -7,15 +7,16 @@ from controlplane.api.fields import Timestamp
 
 
 class KeyReach(Schema):
-    """What a key is limited to. What does not limit it is left out: neonctl takes a `project_id`
-    of null for a key that reaches nothing."""
+    """What an API key is limited to. Limits that the key does not have are left out, because
+    neonctl treats a `project_id` of null as a key that reaches nothing."""
 
     project_id: str | None = None
     read_only: bool
     expires_at: Timestamp | None = None
 
     @model_serializer(mode="wrap")
-    # Without the type of what it returns the OpenAPI document has the model's own.
+    # It has no return annotation: with one, the OpenAPI document would show the annotated type
+    # instead of the model's fields.
     def without_absent(self, serialized: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]
         limits = KeyReach.model_fields
         told = serialized(self).items()

@@ -1,4 +1,4 @@
-"""Operations, as callers get them."""
+"""The response fields of operations."""
 
 from typing import Any
 from uuid import UUID
@@ -60,7 +60,8 @@ class OperationOut(Schema):
 
 
 class StepOut(Schema):
-    """A step of an operation, from the request on; docs/operations.md has their names."""
+    """A step of an operation. The first step begins with the request. docs/operations.md lists the
+    names of all steps."""
 
     name: str = Field(description="As `waiting`, `queued`, `picked_up`, `copying`, `starting`")
     started_at: Moment

@@ -1,4 +1,4 @@
-"""Accounts and their organization, as callers get them."""
+"""The response fields of accounts, organizations and regions."""
 
 import re
 import uuid
@@ -11,15 +11,16 @@ from controlplane.api.fields import Timestamp
 from controlplane.api.responses.key_reach import KeyReach
 from controlplane.models import Account
 
-# Under which members are numbered: the same account is the same member for ever.
+# The namespace of members' UUIDs, so that an account always has the same member id.
 MEMBERS = uuid.UUID("6d0f5a0a-95a5-4f0b-8f5c-3a1f43f8c7be")
-# Of an address that clients take for one, though nothing is ever sent there.
+# The domain of generated e-mail addresses. Clients accept it; nothing is ever sent there.
 MAIL_HOST = "localhost.localdomain"
 ADDRESS = re.compile(r"[A-Za-z0-9._%+-]+@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+")
 
 
 class OrganizationOut(Schema):
-    """The account by another name: it has one, which owns its projects and API keys."""
+    """The organization of an account. Each account has exactly one, which owns the account's
+    projects and API keys."""
 
     id: str
     name: str
@@ -72,7 +73,7 @@ class PaymentSource(Schema):
 
 
 class BillingAccount(Schema):
-    """Nothing is billed here; clients want the fields all the same."""
+    """Perch bills nothing; these fields are present because clients require them."""
 
     state: str = "active"
     payment_source: PaymentSource = Field(default_factory=PaymentSource)
@@ -90,7 +91,7 @@ class BillingAccount(Schema):
 
 
 class CurrentUser(Schema):
-    """Limits are -1 where there is none."""
+    """The caller's account. A limit of -1 stands for no limit."""
 
     id: str
     login: str
@@ -128,18 +129,19 @@ class Regions(Schema):
 
 
 def slug_of(account: Account) -> str:
-    """The account's name in small letters, digits and hyphens."""
+    """The account's name in lower-case letters, digits and hyphens; made from the account's id if
+    the name has no such characters."""
     slug = re.sub(r"[^a-z0-9]+", "-", account.name.lower()).strip("-")
     return slug or f"account-{account.id}"
 
 
 def email_of(account: Account) -> str:
-    """The account's name, where it is an e-mail address, else one that is made of it."""
+    """The account's name if it is an e-mail address, otherwise an address made from the name."""
     return account.name if ADDRESS.fullmatch(account.name) else f"{slug_of(account)}@{MAIL_HOST}"
 
 
 def members_of(account: Account) -> list[dict[str, Any]]:
-    """The account itself: nobody else has a part in it."""
+    """The account itself, which is the only member."""
     return [
         {
             "member": {

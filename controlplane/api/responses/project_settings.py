@@ -1,4 +1,4 @@
-"""A project's settings, and those of its future endpoints, as callers get them."""
+"""The response fields of a project's settings, and of the defaults for its future endpoints."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,12 +17,12 @@ class QuotaOut(Schema):
 class AllowedIpsOut(Schema):
     ips: list[str]
     protected_branches_only: bool
-    # Its older name.
+    # The older name of `protected_branches_only`.
     primary_branch_only: bool
 
 
 class ProjectSettingsOut(Schema):
-    """What is absent was never set."""
+    """A project's settings. A setting that was never set is absent."""
 
     quota: QuotaOut | None = None
     allowed_ips: AllowedIpsOut | None = None
@@ -40,7 +40,7 @@ class DefaultEndpointSettingsOut(Schema):
 
 
 def answered_settings(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """A project's settings, as stored, in the form of `ProjectSettingsOut`."""
+    """Convert a project's stored settings to the form of `ProjectSettingsOut`."""
     allowed = stored.get("allowed_ips")
     if allowed is None:
         return dict(stored)

@@ -1,4 +1,4 @@
-"""Projects, as callers get them."""
+"""The response fields of projects."""
 
 from datetime import datetime
 from typing import Any
@@ -37,7 +37,7 @@ class Owner(Schema):
 
 
 class ProjectListItemOut(Schema):
-    # What it consumed is of the period so far.
+    # Consumption fields count from the start of the current consumption period.
     id: str
     platform_id: str = "local"
     region_id: str
@@ -189,7 +189,7 @@ class OneProjectsLimits(Schema):
 
 class ProjectsPage(Schema):
     projects: list[ProjectListItemOut]
-    # By project: there is never one.
+    # By project id. Always empty.
     applications: dict[str, list[str]] = Field(default_factory=dict)
     integrations: dict[str, list[str]] = Field(default_factory=dict)
     pagination: Cursor | None = None

@@ -1,4 +1,4 @@
-"""Schemas of databases, as callers get them."""
+"""The response fields of database schemas."""
 
 from ninja import Schema
 from pydantic import Field

@@ -1,12 +1,12 @@
-"""What the answers about several resources share."""
+"""What the responses of several resources share."""
 
 from ninja import Schema
 
 from controlplane.models import Account, Plan
 
-# Where no plan limits what a branch may hold: more than any host's disk.
+# The size limit of a branch if the plan sets none: more than the disk of any host.
 UNLIMITED_MEBIBYTES = 1 << 30
-# Where clients know a number of their own for it.
+# The number that clients understand as "no limit".
 UNLIMITED = -1
 
 
@@ -15,10 +15,10 @@ class Cursor(Schema):
 
 
 def subscription_type(account: Account) -> str:
-    """The account's plan as one of the values that clients of this API know."""
+    """The account's plan as one of the subscription types that clients of this API know."""
     return {Plan.FREE: "free_v2", Plan.STANDARD: "launch"}.get(Plan(account.plan), "UNKNOWN")
 
 
 def as_limit(limit: int | None) -> int:
-    """A limit as clients of this API know it."""
+    """Convert a limit for clients: -1 in place of None."""
     return UNLIMITED if limit is None else limit

@@ -1,4 +1,4 @@
-"""Snapshots, as callers get them."""
+"""The response fields of snapshots."""
 
 from datetime import datetime
 

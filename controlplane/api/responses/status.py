@@ -1,4 +1,4 @@
-"""How the service fares, as callers and operators get it."""
+"""The response fields of the service's state, for callers and for operators."""
 
 from typing import Any
 

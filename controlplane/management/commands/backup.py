@@ -1,4 +1,4 @@
-"""`manage.py backup TARGET`: a copy of the whole service, taken while it runs."""
+"""`manage.py backup TARGET`: copies the whole service while it runs."""
 
 import signal
 import sys
@@ -39,7 +39,7 @@ class Command(BaseCommand):
         parser.add_argument("--state-dir", metavar="DIR", help="as given to `up`")
 
     def handle(self, *args: Any, target: str, **options: Any) -> None:
-        # Ends as an exception does: what is half made is removed.
+        # SIGTERM raises SystemExit, so that an unfinished backup is removed.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         place = Path(target).absolute()
         try:

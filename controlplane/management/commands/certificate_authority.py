@@ -1,4 +1,4 @@
-"""`manage.py certificate_authority`: prints what clients are to trust who verify certificates."""
+"""`manage.py certificate_authority`: prints the authority for clients that verify certificates."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""`manage.py create_account --name NAME --plan PLAN`: makes an account, and says what it may."""
+"""`manage.py create_account --name NAME --plan PLAN`: makes an account, and prints its limits."""
 
 from typing import Any
 

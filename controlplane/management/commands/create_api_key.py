@@ -1,4 +1,4 @@
-"""`manage.py create_api_key --account NAME --name KEYNAME`: prints a new key, once."""
+"""`manage.py create_api_key --account NAME --name KEYNAME`: makes an API key and prints it."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -47,7 +47,7 @@ class Command(BaseCommand):
             name=name, project_id=project, read_only=read_only, expires_at=time_of(expires)
         )
         try:
-            # No account is left behind without the key that it was made for.
+            # If the key cannot be made, no new account is left behind.
             with transaction.atomic():
                 owner = Account.objects.filter(name=account).first()
                 _, key = create_key(owner or create_account(account, plan), spec)
@@ -57,7 +57,7 @@ class Command(BaseCommand):
 
 
 def time_of(text: str | None) -> datetime | None:
-    """Raises CommandError."""
+    """The time in UTC; None for None. Raises CommandError."""
     if text is None:
         return None
     try:

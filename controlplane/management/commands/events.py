@@ -1,4 +1,4 @@
-"""`manage.py events`: what was done in all accounts, and what concerns none that is known."""
+"""`manage.py events`: lists the events of all accounts, and those of no known account."""
 
 import json
 from typing import Any
@@ -35,7 +35,7 @@ class Command(BaseCommand):
 
 
 def _account(name: str) -> Account | None:
-    """None for "". Raises CommandError."""
+    """The account with that name; None for "". Raises CommandError."""
     if not name:
         return None
     account = Account.objects.filter(name=name).first()

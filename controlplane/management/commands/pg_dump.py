@@ -1,4 +1,4 @@
-"""`manage.py pg_dump ENDPOINT …`: dumps a database by the pg_dump of its version."""
+"""`manage.py pg_dump ENDPOINT …`: dumps a database with the pg_dump of the computes' version."""
 
 from controlplane.management.postgres_programs import PostgresProgram
 

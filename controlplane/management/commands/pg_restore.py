@@ -1,10 +1,10 @@
-"""`manage.py pg_restore ENDPOINT …`: brings an archive of pg_dump into the endpoint's branch."""
+"""`manage.py pg_restore ENDPOINT …`: restores an archive of pg_dump into the endpoint's branch."""
 
 from collections.abc import Sequence
 
 from controlplane.management.postgres_programs import PostgresProgram, Way
 
-# With one of these it restores elsewhere, writes a script, or lists what is in the archive.
+# Options with which it restores elsewhere, writes a script, or lists the archive's content.
 ELSEWHERE = ("-d", "--dbname", "-f", "--file", "-l", "--list", "-V", "--version", "-?", "--help")
 
 
@@ -13,7 +13,7 @@ class Command(PostgresProgram):
     program = "pg_restore"
 
     def told(self, way: Way, arguments: Sequence[str]) -> Sequence[str]:
-        """Without a database it would print the archive as SQL."""
+        """Name the database; without one, pg_restore would print the archive as SQL."""
         if any(argument.startswith(ELSEWHERE) for argument in arguments):
             return ()
         return (f"--dbname={way.database}",)

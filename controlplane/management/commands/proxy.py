@@ -1,4 +1,4 @@
-"""`manage.py proxy`: lets Postgres clients in, and wakes what they connect to."""
+"""`manage.py proxy`: accepts Postgres clients, and wakes the endpoints that they connect to."""
 
 import asyncio
 import contextlib
@@ -51,7 +51,7 @@ class Command(BaseCommand):
 
 
 def serve(chosen: ProxySettings, identity: TlsIdentity, listeners: Sequence[socket.socket]) -> None:
-    """One process's part, until a signal ends it."""
+    """Run one process of the proxy until a signal ends it."""
     with contextlib.suppress(asyncio.CancelledError):
         uvloop.run(serve_when_ready(chosen, identity, listeners))
 
@@ -59,15 +59,15 @@ def serve(chosen: ProxySettings, identity: TlsIdentity, listeners: Sequence[sock
 async def serve_when_ready(
     chosen: ProxySettings, identity: TlsIdentity, listeners: Sequence[socket.socket]
 ) -> None:
-    """Serve until cancelled. Who connects before the database has answered waits in the
-    listeners' queue."""
+    """Serve until cancelled. Clients that connect before the database has answered wait in the
+    listeners' queues."""
     serving = asyncio.current_task()
     assert serving is not None
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
     directory = DatabaseDirectory(conninfo(), settings.REGION)
     proxy = Proxy(chosen, directory, identity)
-    # Without the directory the proxy is of no use: if that fails, both end.
+    # The proxy cannot work without its directory: if that fails, both end.
     async with asyncio.TaskGroup() as tasks:
         knowing = tasks.create_task(directory.run(proxy))
         try:
@@ -79,9 +79,9 @@ async def serve_when_ready(
 
 
 def introduce_itself(identity: TlsIdentity) -> None:
-    """Say which authority clients are to trust, unless the region is not to be served: the database
-    may be of another version, and another host's computes are not to be reached from here. Raises
-    SystemExit."""
+    """Publish the certificate authority that clients should trust. Raises SystemExit if this proxy
+    must not serve: the database is of another version, or the region is another host's, whose
+    computes cannot be reached from here."""
     try:
         refuse_other_version()
         publish_certificate_authority(own_region().id, identity.authority_pem)
@@ -106,17 +106,17 @@ def proxy_settings() -> ProxySettings:
 
 
 def peer_groups(count: int) -> list[PeerGroup | None]:
-    """Each process's place among its peers; one alone has none. Raises OSError."""
+    """Each process's place among its peers; None for a single process. Raises OSError."""
     if count == 1:
         return [None]
-    # By port, as another proxy may serve the same state directory beside this one.
+    # Named by port, as another proxy may serve the same state directory.
     directory = own_directory(settings.PROXY_SOCKET_DIR) / str(settings.PROXY_PORT)
     counts = SharedCounts(count)
     return [PeerGroup(number, count, own_directory(directory), counts) for number in range(count)]
 
 
 def tls_identity() -> TlsIdentity:
-    """The operator's certificate, else those of an authority of our own."""
+    """The operator's certificate, or certificates issued by our own authority."""
     if settings.TLS_CERTIFICATE:
         return OperatorIdentity(Path(settings.TLS_CERTIFICATE), Path(settings.TLS_KEY))
     authority = load_or_create_authority(settings.STATE_DIR / "tls")

@@ -1,4 +1,4 @@
-"""`manage.py psql ENDPOINT …`: psql at a database of the endpoint's branch."""
+"""`manage.py psql ENDPOINT …`: runs psql on a database of the endpoint's branch."""
 
 from controlplane.management.postgres_programs import PostgresProgram
 

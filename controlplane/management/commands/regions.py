@@ -121,7 +121,8 @@ def find_region(name: str) -> Region:
 
 
 def what_is_left(region: Any) -> str:
-    """What keeps a counted region from being removed, in words; "nothing" where nothing does."""
+    """What keeps the region from being removed, in words, or "nothing". `region` comes from
+    `find_region`, with its counts."""
     unfinished = Operation.objects.filter(project__region=region, status__in=UNFINISHED).count()
     parts = [
         (region.living, "project"),
@@ -133,7 +134,7 @@ def what_is_left(region: Any) -> str:
 
 
 def forget(region: Region) -> None:
-    """Delete the region with the rows of all its projects, living or deleted, and its jobs."""
+    """Delete the region, the rows of all its projects (deleted ones too), and its jobs."""
     queues = [region.queue(lane) for lane in Lane]
     with transaction.atomic():
         forget_projects(list(Project.objects.filter(region=region).values_list("id", flat=True)))
@@ -143,7 +144,7 @@ def forget(region: Region) -> None:
 
 
 def jobs_by_region() -> dict[str, int]:
-    """How many jobs wait or are under way, in all lanes of each region."""
+    """How many jobs wait or are running, in all lanes of each region."""
     jobs = (
         "SELECT regexp_replace(queue_name, '^region-(.*)-[a-z]+$', '\\1'), count(*)"
         " FROM procrastinate_jobs WHERE status IN ('todo', 'doing') GROUP BY 1"
@@ -154,7 +155,7 @@ def jobs_by_region() -> dict[str, int]:
 
 
 def _counted(regions: Any) -> Any:
-    """With how many projects it has, and how many of their endpoints are active."""
+    """Add the number of each region's projects, and of their active endpoints."""
     exists = Q(projects__deleted_at=None)
     active = Q(
         projects__endpoints__deleted_at=None,

@@ -1,4 +1,4 @@
-"""`manage.py restore SOURCE --state-dir NEW`: a state directory from a backup."""
+"""`manage.py restore SOURCE --state-dir NEW`: makes a state directory from a backup."""
 
 import signal
 import sys

@@ -1,4 +1,4 @@
-"""`manage.py up`: the whole service on this machine, with one command."""
+"""`manage.py up`: runs the whole service on this machine, with one command."""
 
 import contextlib
 import logging
@@ -53,9 +53,9 @@ from controlplane.operations.reconcile import reconcile_host
 from controlplane.services.accounts import KeySpec, create_key
 
 DEFAULT_PORTS = {"console": 8000, "api": 8001, "proxy": 5432}
-# Seconds: on a busy host an answer takes long, and to ask anew makes it busier.
+# Seconds: on a busy host an answer takes long, and asking again would add to the load.
 ANSWERS_WITHIN = 10.0
-# How often in a row what was up may fail to come up again.
+# How often in a row `up` may fail to start the service again.
 MOST_FAILURES = 5
 
 log = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ log = logging.getLogger(__name__)
 class Command(BaseCommand):
     help = "Runs the whole service: console, API, worker and proxy, with a Postgres of its own."
     requires_system_checks = ()
-    # Once the database was found, or made, to be of this version.
+    # Set once the database is known to have this version's schema.
     may_use_database = False
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -118,7 +118,7 @@ class Command(BaseCommand):
     def _run(
         self, supervisor: Supervisor, host: str, ports: dict[str, int], stopped: threading.Event
     ) -> None:
-        """Bring everything up, say so, and keep it up until `stopped`."""
+        """Start everything, print how to use it, and keep it running until `stopped`."""
         if "DATABASE_URL" not in os.environ:
             try:
                 metadata.create_metadata_cluster()
@@ -131,8 +131,8 @@ class Command(BaseCommand):
             try:
                 self._bring_up(supervisor, host, ports, stopped)
             except Exception as error:
-                # What is wrong at the first start is said at once. What was up, or has lost its
-                # supervisor or its database on the way, may well come up the next time.
+                # An error at the first start is reported at once. But a service that was up before,
+                # or lost its supervisor or database while starting, may well start the next time.
                 failures += 1
                 is_lost = not supervisor.is_running() or isinstance(error, OperationalError)
                 may_come_up = greeted or is_lost
@@ -174,7 +174,7 @@ class Command(BaseCommand):
         call_command("migrate", verbosity=0)
         self.may_use_database = True
         self._make_local_account()
-        # What an earlier run reported says nothing of this one. Other hosts' regions are theirs.
+        # An earlier run's signs of life say nothing about this one. Other regions keep theirs.
         try:
             region = own_region()
         except RegionTaken as error:
@@ -214,7 +214,7 @@ Ctrl-C stops everything; the next `up` finds it as it was."""
         return f"sslmode=verify-full trusts {url}"
 
     def _stop(self, supervisor: Supervisor) -> None:
-        """Stop the processes, then the computes, then what knows of them."""
+        """Stop the processes, then the computes, then the metadata's Postgres."""
         if not supervisor.is_running():
             return
         self._say("Stopping …")
@@ -227,7 +227,7 @@ Ctrl-C stops everything; the next `up` finds it as it was."""
             list(threads.map(compute.stop, compute.running_branches()))
         release_outbound()
         try:
-            # Where the region is another's, nothing was started that would have to be noted.
+            # If the region is another host's, no compute was started whose end must be recorded.
             with contextlib.suppress(RegionTaken):
                 reconcile_host(own_region())
         finally:
@@ -269,8 +269,8 @@ Ctrl-C stops everything; the next `up` finds it as it was."""
         )
 
     def _secret_key_file(self) -> Path:
-        """Where the processes read the key: others can see the environment of those that run
-        under their account, and the key is the way to every password."""
+        """The file from which the processes read the secret key. Not the environment: other
+        processes of the same account can read that, and the key gives access to all passwords."""
         if "PERCH_SECRET_KEY" not in os.environ:
             return Path(os.environ.get("PERCH_SECRET_KEY_FILE", settings.STATE_DIR / "secret-key"))
         path: Path = settings.STATE_DIR / "secret-key.given"
@@ -280,7 +280,7 @@ Ctrl-C stops everything; the next `up` finds it as it was."""
         return path
 
     def _make_local_account(self) -> None:
-        """The account `local`, with a key in the state directory that is still good."""
+        """Make sure that the account `local` exists and the state directory has a valid key."""
         account, _ = Account.objects.get_or_create(name="local", defaults={"plan": Plan.UNLIMITED})
         path = settings.STATE_DIR / "api-key"
         known = path.read_text().strip() if path.exists() else secrets.token_hex()
@@ -310,7 +310,7 @@ Ctrl-C stops everything; the next `up` finds it as it was."""
 
 
 def _how_to_sign_in(console_url: str) -> str:
-    """By a link, where one can be made: a full disk is no reason not to come up."""
+    """A sign-in link for the greeting; "" if none can be made, as `up` works on a full disk."""
     try:
         note_console_address(console_url)
         link = make_sign_in_link(console_url)
@@ -324,8 +324,8 @@ def _how_to_sign_in(console_url: str) -> str:
 
 
 def drop_what_nobody_reads() -> None:
-    """Write no more to a terminal that is gone: what is to be stopped is stopped all the same, and
-    words that are left at the end would make it look like a failure."""
+    """Redirect output to /dev/null if its terminal is gone. Otherwise errors in writing would keep
+    `up` from stopping the rest, or make its end look like a failure."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -336,8 +336,8 @@ def drop_what_nobody_reads() -> None:
 
 
 def stop_by_signals(stopped: threading.Event) -> None:
-    """Have Ctrl-C, SIGTERM and a terminal that is closed set `stopped`. Under nohup the terminal
-    may go: that signal is ignored already, and stays so."""
+    """Make Ctrl-C, SIGTERM and the closing of the terminal set `stopped`. Under nohup, SIGHUP is
+    already ignored and stays so."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, lambda *_: stopped.set())
@@ -345,7 +345,7 @@ def stop_by_signals(stopped: threading.Event) -> None:
 
 def _answers(url: str) -> bool:
     try:
-        # It is ours: no proxy of the environment is on the way.
+        # The service is on this host: use no HTTP proxy of the environment.
         return requests.get(url, timeout=ANSWERS_WITHIN, proxies={"http": ""}).ok
     except requests.RequestException:
         return False
@@ -362,7 +362,7 @@ def _is_free(host: str, port: int) -> bool:
 
 
 def _pooling() -> str:
-    """What pooled clients here must do without, as lines of the greeting."""
+    """Lines of the greeting about what pooled clients on this host cannot use."""
     program = pgbouncer()
     if program is None:
         return "\n  Pooling  none: PgBouncer is not installed (apt-get install pgbouncer)"
@@ -376,5 +376,5 @@ def _pooling() -> str:
 
 
 def _reachable(host: str) -> str:
-    """An address that the host itself can be reached at."""
+    """An address at which the service can be reached from this host."""
     return "127.0.0.1" if host in ("0.0.0.0", "") else host  # noqa: S104 - compared, not bound

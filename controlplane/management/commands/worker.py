@@ -1,8 +1,8 @@
-"""`manage.py worker`: takes jobs of this host's region and looks after its computes.
+"""`manage.py worker`: runs the jobs of this host's region, and the rounds for its computes.
 
-Each lane has a Procrastinate worker of its own, with its own slots: what hangs in one lane, or
-comes in masses, delays nothing in another. So have the webhooks, which are of no region: their
-queue is shared with the workers of the others.
+Each lane has a Procrastinate worker of its own, with its own slots. So jobs that hang in one lane,
+or that come in large numbers, delay no other lane. Webhooks have such a worker too. They belong to
+no region: all regions' workers share their queue.
 """
 
 import asyncio
@@ -44,9 +44,9 @@ from controlplane.webhooks import lines
 log = logging.getLogger(__name__)
 
 HEARTBEAT = 2.0  # seconds
-# A worker without a heartbeat for this long is dead; its jobs are run again.
+# Seconds without a heartbeat after which a worker counts as dead and its jobs are retried.
 DEAD_AFTER = 8.0
-# Seconds before a queue that was broken off is gone on with.
+# Seconds before a queue's worker is started again after the database failed it.
 QUEUE_PAUSE = 0.5
 
 
@@ -63,21 +63,21 @@ class Command(BaseCommand):
             log.critical("cannot serve", extra={"error": str(error)})
             raise SystemExit(1) from error
         publish_settings(region)
-        # Before any compute starts, and before the region says how it is.
+        # Before any compute starts, and before the region's status is published.
         hold_outbound(region)
         publish(region)
-        # The tasks' own app keeps Django's connector: what they enqueue must be part of
-        # their transaction.
+        # The tasks' own app keeps Django's connector: their jobs must be part of their
+        # transactions.
         app = django_app.with_connector(queue_connector())
         with sole_holder("worker") as alone:
             asyncio.run(work(app, region, alone=alone))
 
 
 async def work(app: App, region: Region, *, alone: bool) -> None:
-    """Run jobs until a signal ends us; the rounds go on beside. Where it is `alone`, no other
-    worker runs on this host's state: what one had begun is taken up at once."""
-    # As many as can be busy at once, so that none ever waits for another's: a job takes its
-    # thread only once it has a slot of its lane.
+    """Run jobs and rounds until a signal ends this process. If `alone`, no other worker runs on
+    this host's state, so the jobs that an earlier worker had begun are retried at once."""
+    # One thread for all that can be busy at once, so that no job or round waits for a thread: a job
+    # takes its thread only once it has a slot of its lane.
     slots = sum(settings.LANE_SLOTS.values()) + settings.WEBHOOK_SLOTS
     threads = ThreadPoolExecutor(slots + len(ROUNDS))
     asyncio.get_running_loop().set_default_executor(threads)
@@ -94,10 +94,10 @@ async def work(app: App, region: Region, *, alone: bool) -> None:
 
 
 async def run_lanes(app: App, region: Region) -> None:
-    """Run the jobs of all lanes until a signal ends us.
+    """Run the jobs of all lanes until a signal ends this process.
 
-    What no lane has taken by then is a row of the queue still: the next worker finds it there.
-    What was taken and has begun is waited for.
+    Jobs that no lane has taken by then stay in the queue, where the next worker finds them. Jobs
+    that have begun are waited for.
     """
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -111,8 +111,8 @@ async def run_lanes(app: App, region: Region) -> None:
     )
     until = asyncio.create_task(stopped.wait())
     await asyncio.wait([*lanes, until], return_when=asyncio.FIRST_COMPLETED)
-    # A worker that is cancelled takes no more jobs, and ends once its last one has. What waits
-    # for its branches only is given up before it begins, what waits for a receiver at once.
+    # A cancelled Procrastinate worker takes no more jobs, and ends after its last one. A job that
+    # still waits for its branches is given up; one that waits for a webhook's receiver is cut off.
     under_way.ending.set()
     lines.break_off()
     for task in (*lanes, until):
@@ -125,8 +125,8 @@ async def run_lanes(app: App, region: Region) -> None:
 async def run_queue(app: App, queue: str, name: str, slots: int) -> None:
     """Run the jobs of the queue until cancelled.
 
-    Procrastinate's worker ends where the database fails it; what it had begun is waited for
-    then. Another one begins in its place, and no other queue knows of it.
+    If the database fails it, Procrastinate's worker waits for the jobs that it had begun, and ends.
+    Another one is then started in its place. Other queues are not affected.
     """
     while True:
         try:
@@ -153,7 +153,7 @@ async def run_jobs(app: App, queue: str, name: str, slots: int) -> None:
 
 
 async def repeat(one: Round, region: Region) -> None:
-    """Do the round every interval; what goes wrong is logged and tried again."""
+    """Do the round at every interval; an error is logged, and the round is tried again."""
     name = one.do.__name__
     vitals.rounds.begin(name, one.interval)
     with context(round=name):
@@ -161,8 +161,8 @@ async def repeat(one: Round, region: Region) -> None:
             try:
                 await asyncio.to_thread(_with_connections, one, region)
             except RegionAway as away:
-                # This worker has not said for long that it is there, as it or the database stood
-                # still: it does so soon, and what was to be scheduled is found again.
+                # This worker has not written its sign of life for long, because it or the database
+                # stood still. It will soon, and a later round finds what was to be scheduled.
                 log.info("round put off", extra={"reason": str(away)})
                 vitals.rounds.end(name)
             except Exception as error:
@@ -174,7 +174,7 @@ async def repeat(one: Round, region: Region) -> None:
 
 
 async def revive_stalled_jobs(app: App, region: Region) -> None:
-    """Put back the jobs whose worker's heartbeat has stopped."""
+    """Put back the jobs of workers whose heartbeat has stopped."""
     while True:
         try:
             await revive_jobs(app, [*queues_of(region), outbox.QUEUE], silent_for=DEAD_AFTER)
@@ -184,12 +184,12 @@ async def revive_stalled_jobs(app: App, region: Region) -> None:
 
 
 def queues_of(region: Region) -> list[str]:
-    """Those from which only the region's one worker takes jobs."""
+    """The queues from which only the region's one worker takes jobs."""
     return [region.queue(lane) for lane in Lane]
 
 
 async def revive_jobs(app: App, queues: Sequence[str], *, silent_for: float) -> None:
-    """Put back the jobs that are being done by a worker that has been `silent_for` seconds."""
+    """Put back the running jobs of workers without a heartbeat for `silent_for` seconds."""
     for queue in queues:
         stalled = await app.job_manager.get_stalled_jobs(
             queue=queue, seconds_since_heartbeat=silent_for
@@ -201,7 +201,7 @@ async def revive_jobs(app: App, queues: Sequence[str], *, silent_for: float) -> 
             except ConnectorException as error:
                 if not isinstance(error.__cause__, RaiseException):
                     raise
-                # Its worker was only slow: it has ended the job since we looked.
+                # Its worker was only slow: it has finished the job meanwhile.
                 log.info("job ended meanwhile", extra=fields)
             else:
                 log.warning("worker of a job dead, job retried", extra=fields)

@@ -1,3 +1,3 @@
-"""SQL over HTTP, as `@neondatabase/serverless` speaks it, and the WebSockets that carry the
-Postgres protocol itself. `controlplane.proxy.session` hands over each connection that begins with
-an HTTP method."""
+"""SQL over HTTP, as `@neondatabase/serverless` uses it, and WebSockets that carry the Postgres
+protocol. `controlplane.proxy.session` passes on each connection that begins with an HTTP method or
+has agreed on HTTP by ALPN."""

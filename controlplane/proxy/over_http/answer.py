@@ -1,4 +1,4 @@
-"""What is said to one HTTP request."""
+"""The answer to one HTTP request."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,6 +7,6 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class Answer:
     status: int
-    # JSON, or nothing.
+    # JSON, or empty.
     body: bytes = b""
     headers: Sequence[tuple[str, str]] = ()

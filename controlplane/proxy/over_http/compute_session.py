@@ -1,5 +1,5 @@
-"""A session in a compute in which the proxy is the client: statements by the extended protocol,
-with all values as text. Whatever it reads comes from a compute, which belongs to strangers."""
+"""A session in a compute with the proxy as the client. Statements are sent by the extended
+protocol, with all values as text. The compute, and everything read from it, is untrusted."""
 
 import asyncio
 import contextlib
@@ -20,13 +20,14 @@ from controlplane.proxy.over_http.results import Results
 from controlplane.proxy.over_http.statements import Batch, Statement
 from controlplane.proxy.readiness import Readiness
 
-# As Neon's.
+# The same as Neon's.
 MOST_RESPONSE_BYTES = 64 * 1024 * 1024
-# The protocol's own bound; how much is read of one message is bounded by what an answer may have.
+# The protocol's own limit. The limit of an answer's size bounds how much is read of a message.
 _LONGEST_MESSAGE = 2**31 - 1
-# What an idle session's socket takes at once, so that nobody need read meanwhile.
+# The most bytes that are written without reading meanwhile. An idle session's socket takes them.
 _AT_ONCE = 32_768
-# Seconds for a session that has been left to be clean again, and for telling its compute to stop.
+# Seconds in which a used session must be clean again, and in which its compute must accept a cancel
+# request.
 _CLEAN_WITHIN = 5.0
 _CANCEL_WITHIN = 5.0
 
@@ -50,7 +51,7 @@ def _statement(statement: Statement) -> bytes:
 
 
 def _command(text: bytes) -> bytes:
-    """A statement without parameters, of which only the end is told."""
+    """Returns the messages of a statement without parameters, of which only the end is reported."""
     parse = messages.message(b"P", b"\0" + text + b"\0\0\0")
     return parse + messages.message(b"B", bytes(8)) + _EXECUTE
 
@@ -63,7 +64,8 @@ _DISCARD = _query(b"DISCARD ALL")
 
 
 def batch_messages(batch: Batch) -> bytes:
-    """All of it in one breath: after an error Postgres passes over the rest, COMMIT included."""
+    """Returns the batch as messages that are sent together. After an error Postgres skips the rest,
+    COMMIT included."""
     parts = list(map(_statement, batch.statements))
     if batch.begin is not None:
         parts = [_command(batch.begin), *parts, _command(b"COMMIT")]
@@ -78,20 +80,20 @@ class ComputeSession:
         self._channel = connection.channel
         self._readiness = readiness
         self._buffer = bytearray(connection.greeting_after_key)
-        # How many ReadyForQuery are still to come of what was sent.
+        # How many ReadyForQuery messages are still to come.
         self._owed = 1
         self._status = _IDLE
-        # Whether it is in the middle of something that nobody reads any more.
+        # True while the session is in an unknown state, so that it cannot be used again.
         self.is_broken = False
 
     async def run(
         self, batch: Batch, wire: bytes, *, clean: bool, grow: Callable[[int], None]
     ) -> Results:
         """Executes the batch, of which `wire` are the `batch_messages`. With `clean`, the session
-        forgets afterwards all that the batch left behind in it, which `is_reusable` awaits.
+        afterwards discards everything that the batch has left in it; `is_reusable` awaits that.
 
-        `grow` is told of each further byte of the answer, and may raise. Raises StatementFailed,
-        RequestRefused, ResponseTooLarge, AdministratorShutdown, UnreadableAnswer.
+        `grow` is called with the number of further bytes of the answer, and may raise. Raises
+        StatementFailed, RequestRefused, ResponseTooLarge, AdministratorShutdown, UnreadableAnswer.
         """
         results = Results(batch)
         self._owed += 1
@@ -105,7 +107,7 @@ class ComputeSession:
             if len(wire) <= _AT_ONCE:
                 await self._channel.write(wire)
             else:
-                # Postgres may want its answers read before it reads on.
+                # Postgres may stop reading until its answers are read.
                 writing = self._readiness.loop.create_task(self._channel.write(wire))
             failure = await self._read_results(results, grow)
             if writing is not None:
@@ -130,13 +132,13 @@ class ComputeSession:
         return results
 
     async def is_reusable(self) -> bool:
-        """Whether it is clean and alive, waiting shortly for the former."""
+        """True if the session is clean and alive. Waits a short time for it to be clean."""
         if self.is_broken:
             return False
         try:
             async with asyncio.timeout(_CLEAN_WITHIN):
                 await self._until_ready_but(0)
-            # One whose server has ended it has got that to read.
+            # A session that the server has ended has that to read.
             self._buffer += self._channel.receive(self._channel.chunk_size)
         except WOULD_BLOCK:
             return not self.is_broken and not self._buffer and self._status == _IDLE
@@ -149,11 +151,11 @@ class ComputeSession:
         self._channel.close()
 
     async def _roll_back(self, *, clean: bool) -> None:
-        """Ends the transaction that the batch has left open, before anybody hears of its end."""
+        """Ends the transaction that the batch left open, before the batch's end is reported."""
         self.is_broken = True
         with contextlib.suppress(ConnectionLost, TimeoutError, messages.MalformedMessage):
             async with asyncio.timeout(_CLEAN_WITHIN):
-                # A DISCARD ALL that was on its way fails within the transaction.
+                # A DISCARD ALL that was already sent fails within the transaction.
                 await self._until_ready_but(0)
                 left = 1 if clean else 0
                 self._owed = 1 + left
@@ -162,7 +164,8 @@ class ComputeSession:
                 self.is_broken = False
 
     def _stop_what_runs(self) -> None:
-        """Nobody waits any more: the server is told, as it notices a client's going only later."""
+        """Tells the server to cancel what runs, because a server notices a closed connection only
+        later."""
         cancelling = self._readiness.loop.create_task(
             _cancel_within(self._connection, self._readiness)
         )
@@ -170,7 +173,7 @@ class ComputeSession:
         cancelling.add_done_callback(_cancelling.discard)
 
     async def _until_ready_but(self, owed: int) -> None:
-        """Reads until no more than so many ReadyForQuery are still to come."""
+        """Reads until at most `owed` ReadyForQuery messages are still to come."""
         while self._owed > owed:
             self._pass_over(owed)
             if self._owed > owed:
@@ -185,7 +188,7 @@ class ComputeSession:
                 if self._owed <= owed:
                     break
             elif kind == b"E" and self._owed <= 1:
-                # The cleaning has failed, or the session was ended.
+                # The DISCARD ALL has failed, or the server has ended the session.
                 self.is_broken = True
         del self._buffer[:position]
 
@@ -196,7 +199,7 @@ class ComputeSession:
     async def _read_results(
         self, results: Results, grow: Callable[[int], None]
     ) -> StatementFailed | None:
-        """Reads up to the batch's ReadyForQuery; returns what failed, if anything did."""
+        """Reads up to the batch's ReadyForQuery. Returns the statement's error, if one failed."""
         ready_at = self._owed - 1
         failure: StatementFailed | None = None
         grown = 0
@@ -235,25 +238,25 @@ class ComputeSession:
             try:
                 await self._read_more()
             except ConnectionLost:
-                # A server that ends the session may have said why.
+                # If the server has ended the session, it may have said why.
                 if failure is not None:
                     raise failure from None
                 raise
 
     def _refuse_what_is_coming(self) -> None:
-        """One value may be larger than any answer."""
+        """Raises ResponseTooLarge if the next message alone is larger than any answer."""
         if len(self._buffer) >= messages.HEADER_SIZE:
             _, length = _HEADER.unpack_from(self._buffer)
             if length > MOST_RESPONSE_BYTES:
                 raise ResponseTooLarge(MOST_RESPONSE_BYTES)
 
     async def _read_more(self) -> None:
-        # A server that writes as fast as we read must not keep the loop from others.
+        # A server that writes as fast as this reads must not keep the loop from other clients.
         await asyncio.sleep(0)
         self._buffer += await self._channel.read_some()
 
 
-# Tasks that nobody awaits are kept from the garbage collector here.
+# Holds tasks that no caller awaits, so that they are not garbage-collected.
 _cancelling: set["asyncio.Task[None]"] = set()
 
 

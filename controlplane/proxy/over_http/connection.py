@@ -1,5 +1,5 @@
-"""One connection that speaks HTTP/1.1: reads its requests one after the other and writes their
-answers, until it ends or becomes a WebSocket. What the requests mean is not known here."""
+"""One connection that speaks HTTP/1.1. It reads requests one after the other and writes their
+answers, until it ends or becomes a WebSocket. A handler gives the requests their meaning."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -17,22 +17,23 @@ from controlplane.proxy.over_http.refusals import RequestRefused, RequestTooLarg
 from controlplane.proxy.over_http.request import Request
 from controlplane.proxy.over_http.request_framing import END, check_end_of_chunks, check_head
 
-# As Neon's.
+# The same as Neon's.
 MOST_REQUEST_BYTES = 64 * 1024 * 1024
-# A connection string may be long, and there are the driver's other headers.
+# A connection string may be long, and the driver sends other headers.
 _MOST_HEAD_BYTES = 32_768
-# Seconds: between two requests, for a request's head, and beyond what their sizes allow for
-# bodies both ways, at the slowest that is waited for, in bytes a second.
+# Time limits in seconds: between two requests, for a request's head, and for bodies both ways. The
+# last one is extended by the body's size, at the slowest permitted rate in bytes a second.
 _IDLE_WITHIN = 75.0
 _HEAD_WITHIN = 15.0
 _BODY_WITHIN = 30.0
 _SLOWEST = 16_384
-# What is sent in one write with its head.
+# A body up to this size is sent in one write with its head.
 _SMALL_BODY = 65_536
 
 
 class Body(Protocol):
-    """What reads a request's body. Raises RequestTooLarge, RequestRefused, ConnectionLost."""
+    """Reads a request's body. Raises RequestTooLarge, RequestRefused, TooMuchHeld,
+    ConnectionLost."""
 
     def __call__(self, hold: Hold) -> Awaitable[bytes]: ...
 
@@ -45,17 +46,18 @@ class HttpConnection:
         self._channel = channel
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_MOST_HEAD_BYTES)
         self._loop = asyncio.get_running_loop()
-        # As the request's head says, in bytes; None where it does not.
+        # The body's length by the request's head, in bytes; None if the head does not give it.
         self._declared: int | None = None
         self._is_chunked = False
-        # Whether the connection ends with this request, as where it ends is in doubt.
+        # True if the connection must end with this request, because the request's end is in doubt.
         self._ends_here = False
-        # What was received of the request's head, or last of its body.
+        # The bytes received of the request's head, or the last ones of its body.
         self._received = b""
 
     async def serve(self, handle: Handler) -> Request | None:
-        """Answers requests until the connection is to end, or has become a WebSocket: then its
-        channel carries the messages, and the request for it is returned.
+        """Answers requests until the connection is to end, then returns None. If the connection
+        becomes a WebSocket, its channel carries the WebSocket's messages from then on, and the
+        request for it is returned.
 
         Raises ConnectionLost.
         """
@@ -71,15 +73,15 @@ class HttpConnection:
         except ProxyError as error:
             await self._channel.write(self.last_words(error))
         except TimeoutError:
-            pass  # It is slow, or has nothing more to ask.
+            pass  # The client is slow, or has nothing more to ask.
         return None
 
     def last_words(self, error: ProxyError) -> bytes:
-        """What a client that waits for an answer is told, where it may still be told anything."""
+        """Returns the answer for a client that still awaits one; b"" if it can get none."""
         if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return b""
         if self._http.our_state is h11.IDLE and not isinstance(error, RequestRefused):
-            return b""  # It asked for nothing.
+            return b""  # The client has not sent a request's whole head.
         answer = refusal(error)
         return self._head(answer, closing=True) + self._end(answer)
 
@@ -90,8 +92,8 @@ class HttpConnection:
             return refusal(error)
 
     async def _next_request(self) -> Request | None:
-        """None where the client has said that there is no more. Raises RequestRefused,
-        ConnectionLost, TimeoutError."""
+        """Reads the next request's head. Returns None if the client sends no more requests. Raises
+        RequestRefused, ConnectionLost, TimeoutError."""
         has_begun = False
         self._received, _ = self._http.trailing_data
         async with asyncio.timeout(_IDLE_WITHIN) as patience:
@@ -125,7 +127,7 @@ class HttpConnection:
                 event = self._next_event()
                 if isinstance(event, h11.EndOfMessage):
                     if self._is_chunked:
-                        # Until it is known to be good, nothing may be read behind it.
+                        # Until the end is known to be correct, nothing after it may be read.
                         self._ends_here = True
                         check_end_of_chunks(self._consumed(), event)
                         self._ends_here = False
@@ -149,7 +151,7 @@ class HttpConnection:
         self._http.receive_data(data)
 
     def _consumed(self) -> bytes:
-        """Of what was received, what h11 has read."""
+        """Returns the received bytes that h11 has parsed."""
         unread, _ = self._http.trailing_data
         return self._received[: len(self._received) - len(unread)]
 
@@ -161,7 +163,7 @@ class HttpConnection:
             raise RequestRefused(f"malformed HTTP request: {error}", status=status) from error
 
     async def _send(self, answer: Answer) -> None:
-        # Where a body is left unread, nobody can tell where the next request begins.
+        # If a body is left unread, the start of the next request is not known.
         head = self._head(answer, closing=not self._has_no_more())
         end = self._end(answer)
         try:
@@ -175,7 +177,7 @@ class HttpConnection:
             raise ConnectionLost("the client does not read its answer") from error
 
     def _has_no_more(self) -> bool:
-        """Whether the request has been read to its end, as one without a body is by its head."""
+        """True if the request was read to its end. A request without a body is, by its head."""
         if self._ends_here:
             return False
         if self._http.their_state is h11.SEND_BODY and not self._is_chunked:
@@ -204,7 +206,7 @@ class HttpConnection:
         headers = websocket.accept(request)
         if self._is_chunked or not self._has_no_more():
             raise RequestRefused("the request for a WebSocket is malformed: it has a body")
-        # What follows is no HTTP.
+        # What follows is not HTTP.
         agreed = h11.InformationalResponse(status_code=101, headers=headers)
         await self._channel.write(self._http.send(agreed) or b"")
         behind, _ = self._http.trailing_data

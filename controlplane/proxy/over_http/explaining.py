@@ -1,18 +1,19 @@
-"""Options of EXPLAIN that only Neon's own Postgres has, which Neon's MCP server sends. They add
-counters to the plan; any other Postgres refuses the whole statement for them."""
+"""Removes the options of EXPLAIN that only Neon's own Postgres has. Neon's MCP server sends them.
+They add counters to the plan; any other Postgres refuses the whole statement because of them."""
 
 import re
 
-# A list of names, each with a plain word or number or without. What holds anything else, as a query
-# in parentheses does, is left alone.
+# A list of names, each with one word or number or none. A list that contains anything else, such as
+# a query in parentheses, is left unchanged.
 _OPTION = r"\s*(?!SELECT\b)\w++(?:\s+\w++)?\s*"
 _EXPLAIN = re.compile(rf"\s*EXPLAIN\s*\(({_OPTION}(?:,{_OPTION})*)\)", re.ASCII | re.IGNORECASE)
 _NEONS = re.compile(r"\s*(?:FILECACHE|PREFETCH)\b.*", re.ASCII | re.IGNORECASE | re.DOTALL)
 
 
 def without_neons_options(query: str) -> str:
-    """The statement with `FILECACHE` and `PREFETCH` blanked out of the option list that it begins
-    with. It stays as long as it was, so that positions in errors are those of what was sent."""
+    """Returns the statement with `FILECACHE` and `PREFETCH` blanked out in the option list that it
+    begins with. Its length stays the same, so that positions in errors are those of the original.
+    """
     found = _EXPLAIN.match(query)
     if found is None:
         return query
@@ -22,6 +23,6 @@ def without_neons_options(query: str) -> str:
         return query
     start, end = found.span(1)
     if not kept:
-        # Postgres knows no empty list.
+        # Postgres does not accept an empty list.
         start, end = start - 1, end + 1
     return query[:start] + ",".join(kept).ljust(end - start) + query[end:]

@@ -1,12 +1,12 @@
-"""How much of requests and answers the proxy holds at once: each may be large, and there may be
-many."""
+"""Limits the memory that requests and answers take up in the proxy at once: each may be large, and
+there may be many."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from controlplane.proxy.over_http.refusals import TooMuchHeld
 
-# Of one process, in bytes.
+# Bytes for each process.
 MOST_HELD = 256 * 1024 * 1024
 
 
@@ -16,7 +16,7 @@ class HeldMemory:
 
     @contextmanager
     def hold(self) -> Iterator["Hold"]:
-        """What is taken within is free again at the end."""
+        """Gives a hold. The memory taken by it is free again at the end of the block."""
         hold = Hold(self)
         try:
             yield hold
@@ -30,13 +30,13 @@ class HeldMemory:
 
 
 class Hold:
-    """One request's part."""
+    """One request's part of the memory."""
 
     def __init__(self, memory: HeldMemory) -> None:
         self._memory = memory
         self.taken = 0
 
     def grow(self, size: int) -> None:
-        """Raises TooMuchHeld."""
+        """Takes `size` more bytes. Raises TooMuchHeld."""
         self._memory.take(size)
         self.taken += size

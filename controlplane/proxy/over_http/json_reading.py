@@ -1,8 +1,8 @@
-"""Reads a request's JSON at a bounded cost for everybody else in the process.
+"""Parses a request's JSON at a bounded cost to the rest of the process.
 
-Python's own decoder in C lets nobody else run until it is through, and a large body of small values
-takes it seconds and memory twenty times its size. So only a small body is given to it. A large one
-is read by the decoder in Python, in a thread, which counts the values.
+Python's decoder in C lets no other thread run until it is finished, and a large body of small
+values takes it seconds, and memory of twenty times the body's size. So it gets only small bodies. A
+large body is parsed by the decoder in Python, in a thread, which counts the values.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any
 
 from controlplane.proxy.over_http.refusals import RequestRefused
 
-# In bytes. Some milliseconds, whatever is in it.
+# In bytes. Takes some milliseconds, whatever the body contains.
 SMALL_BODY = 65_536
 MOST_VALUES = 1_000_000
 
@@ -26,7 +26,8 @@ def unparsable(reason: str) -> RequestRefused:
 
 
 def read_json(body: bytes) -> Any:
-    """Not to be called on the event loop for more than a SMALL_BODY. Raises RequestRefused."""
+    """Parses the body. A body larger than SMALL_BODY must not be parsed on the event loop. Raises
+    RequestRefused."""
     decoder = _SMALL if len(body) <= SMALL_BODY else _CountingDecoder()
     try:
         return decoder.decode(body.decode())
@@ -59,7 +60,7 @@ class _CountingDecoder(json.JSONDecoder):
         for kind in ("array", "object", "string"):
             parse = getattr(self, f"parse_{kind}")
             setattr(self, f"parse_{kind}", self._counted(parse))
-        # The decoder in Python; the one in C was made of what was before.
+        # The decoder in Python. The one in C was made before the functions were replaced.
         self.scan_once = json.scanner.py_make_scanner(self)  # type: ignore[attr-defined]
 
     def _counted(self, parse: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,5 +1,5 @@
-"""What a `POST /sql` does: the client is admitted as any other is, and its statements run in a
-session of its endpoint's compute."""
+"""Serves `POST /sql`: the client is admitted like any other, and its statements run in a session in
+its endpoint's compute."""
 
 import functools
 import logging
@@ -81,7 +81,7 @@ class Caller(Reaching, Protocol):
 
 @contextmanager
 def _noticing_its_going(caller: Caller) -> Iterator[None]:
-    """A client that goes meanwhile waits for nothing any more."""
+    """Abandons the caller if its client disconnects within the block."""
     caller.channel.watch(caller.abandon)
     try:
         yield
@@ -92,7 +92,7 @@ def _noticing_its_going(caller: Caller) -> Iterator[None]:
 @dataclass(frozen=True, slots=True)
 class _Asked:
     batch: Batch
-    # The same as Postgres reads it.
+    # The batch as messages to Postgres.
     wire: bytes
 
 
@@ -102,7 +102,7 @@ def _read(headers: Mapping[str, str], body: bytes) -> _Asked:
 
 
 class Queries:
-    """Shared by all requests of a proxy."""
+    """Shared by all requests of a proxy process."""
 
     def __init__(
         self, readiness: Readiness, passwords: PasswordChecks, settings: ProxySettings
@@ -111,7 +111,7 @@ class Queries:
         self._passwords = passwords
         self._settings = settings
         self.memory = HeldMemory()
-        # One at a time: they share a core with all the relays here.
+        # One thread, because it shares a core with all relays of this process.
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="reading")
         self.pool = SessionPool(readiness.loop)
 
@@ -120,7 +120,7 @@ class Queries:
         self._reading.shutdown(wait=False, cancel_futures=True)
 
     async def handle(self, caller: Caller, request: Request, body: Body) -> Answer:
-        """Raises ProxyError, ConnectionLost."""
+        """Serves one request. Raises ProxyError, ConnectionLost."""
         if request.path != _PATH:
             raise RequestRefused(f"not found: POST {_PATH} is served here", status=404)
         if request.method == "OPTIONS":
@@ -207,7 +207,8 @@ class Queries:
         asked: _Asked,
         grow: Callable[[int], None],
     ) -> Results:
-        """By the endpoint's PgBouncer, which keeps the sessions and bounds their number."""
+        """Runs the batch through the endpoint's PgBouncer, which keeps the sessions and limits
+        their number."""
 
         async def connect(address: ComputeAddress) -> ComputeSession:
             return await self._open(address, destination)

@@ -1,5 +1,5 @@
-"""What is wrong with a request that came over HTTP, and the JSON in which clients read of any
-error. The words are those that Neon's clients know."""
+"""The errors of requests over HTTP, and the JSON by which clients are told of any error. The texts
+are those that Neon's clients know."""
 
 import json
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from controlplane.proxy import messages
 from controlplane.proxy.errors import ComputeRefused, ProxyError
 from controlplane.proxy.over_http.answer import Answer
 
-# As an ErrorResponse's codes name its fields, in the words of node-postgres.
+# The names that node-postgres gives to the fields of an ErrorResponse, by their codes.
 FIELDS = {
     "S": "severity",
     "C": "code",
@@ -28,9 +28,9 @@ FIELDS = {
     "L": "line",
     "R": "routine",
 }
-# What is so for the moment: the same request may do later.
+# Temporary errors: the same request may succeed later.
 _PASSING_STATES = {"57P01", "57P03", "53300", "53400"}
-# Those of them that are told before anything was executed.
+# Those of them that are reported before anything was executed.
 _RETRYABLE_STATES = {"57P03", "53300"}
 _INTERNAL_STATE = "XX000"
 
@@ -73,17 +73,17 @@ class TooMuchHeld(ProxyError):
 
 
 class UnreadableAnswer(ProxyError):
-    """The compute speaks otherwise than Postgres does; what it has executed is not known."""
+    """The compute's answer violates the protocol. It is not known what the compute has executed."""
 
     def __init__(self) -> None:
         super().__init__("the compute's answer cannot be read")
 
 
 class StatementFailed(ProxyError):
-    """Postgres's own error, in the fields of its ErrorResponse by their codes.
+    """Postgres's own error, as the fields of its ErrorResponse by their codes.
 
-    `statement` is the place in the batch of the one that failed, the first's being 0; after the
-    last one's is the commit's.
+    `statement` is the index in the batch of the statement that failed, from 0. The index after the
+    last statement's is the commit's.
     """
 
     def __init__(self, fields: Mapping[str, str], *, statement: int | None = None) -> None:
@@ -93,7 +93,7 @@ class StatementFailed(ProxyError):
 
 
 def refusal(error: ProxyError) -> Answer:
-    """The error as clients get it."""
+    """Returns the error as the answer for clients."""
     if isinstance(error, StatementFailed):
         return Answer(400, _body(error.fields, statement=error.statement))
     if isinstance(error, ComputeRefused):

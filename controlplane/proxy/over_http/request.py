@@ -9,11 +9,11 @@ class Request:
     method: str
     path: str
     query: str
-    # By their names in lower case; the values of one that is repeated are joined by commas.
+    # By name in lower case; the values of a repeated header are joined by commas.
     headers: Mapping[str, str]
     # "1.0" or "1.1".
     version: str
 
     def tokens(self, header: str) -> list[str]:
-        """What the header lists, in lower case."""
+        """Returns the header's comma-separated values in lower case."""
         return [token.strip().lower() for token in self.headers.get(header, "").split(",")]

@@ -1,6 +1,6 @@
-"""Where a request ends must be beyond doubt: a reverse proxy in front that reads it otherwise would
-take part of one client's request for another's. What could be read in two ways is refused, as the
-API's server does; h11 alone takes some of it."""
+"""Refuses requests whose end is ambiguous. A reverse proxy that saw the end elsewhere could mistake
+part of one client's request for another's. The API's server refuses the same; h11 alone accepts
+some of it."""
 
 import re
 
@@ -8,7 +8,7 @@ import h11
 
 from controlplane.proxy.over_http.refusals import RequestRefused
 
-# What every head and every body in chunks ends with.
+# The end of every head, and of every chunked body.
 END = b"\r\n\r\n"
 
 _BARE_LINE_FEED = re.compile(rb"(?<!\r)\n")
@@ -19,7 +19,7 @@ _VERSIONS = (b"1.0", b"1.1")
 
 
 def check_head(head: bytes, version: bytes) -> None:
-    """The head as it was sent, with the end of it. Raises RequestRefused."""
+    """Checks the head, given as it was sent, with its end. Raises RequestRefused."""
     if version not in _VERSIONS:
         raise RequestRefused("malformed HTTP request: HTTP/1.1 is spoken here", status=505)
     lengths, has_coding = _LENGTH.findall(head), _CODING.search(head) is not None
@@ -39,8 +39,8 @@ def check_head(head: bytes, version: bytes) -> None:
 
 
 def check_end_of_chunks(body: bytes, event: h11.EndOfMessage) -> None:
-    """The body's last bytes as they were sent, and what they were read as. Raises
-    RequestRefused."""
+    """Checks the end of a chunked body: its last bytes as they were sent, and the event that h11
+    made of them. Raises RequestRefused."""
     if list(event.headers):
         raise RequestRefused("malformed HTTP request: headers behind the body are not read")
     if not body.endswith(END):

@@ -1,5 +1,5 @@
-"""Writes what Postgres answers to statements as JSON, while it comes: rows are never held as
-Python's objects for longer than the chunk that they came in."""
+"""Writes Postgres's answers to statements as JSON while they arrive. Rows are held as Python
+objects only until the chunk that they arrived in is written."""
 
 import json
 import struct
@@ -11,14 +11,15 @@ from controlplane.proxy.over_http.values import UnreadableArray, encoder
 
 _COUNT = struct.Struct("!H")
 _LENGTH = struct.Struct("!i")
-# Of a column after its name: table, number in it, type, the type's size and modifier, format.
+# A column's description after its name: table, column number, type, type size, modifier, format.
 _COLUMN = struct.Struct("!IhIhih")
 
 Row = list[str | None]
 
 
 def row_of(buffer: bytearray, start: int) -> Row:
-    """A DataRow's columns as text; `start` is where its payload begins. Raises struct.error."""
+    """Returns a DataRow's columns as text; `start` is where its payload begins. Raises
+    struct.error."""
     (count,) = _COUNT.unpack_from(buffer, start)
     position = start + _COUNT.size
     row: Row = []
@@ -34,9 +35,9 @@ def row_of(buffer: bytearray, start: int) -> Row:
 
 
 class Results:
-    """The answer to a batch: told of each message in turn, it is all there at the end.
+    """The answer to a batch. It is given each message in turn, and is complete after the last one.
 
-    `written` is its size in bytes so far.
+    `written` is the answer's size in bytes so far.
     """
 
     def __init__(self, batch: Batch) -> None:
@@ -44,7 +45,7 @@ class Results:
         self._is_one = batch.begin is None
         self._statements = iter(batch.statements)
         self._parts: list[bytes] = [] if self._is_one else [b'{"results":[']
-        # A transaction's BEGIN is answered before its statements, its COMMIT after them.
+        # In a transaction, BEGIN is answered before the statements, and COMMIT after them.
         self._statement: Statement | None = next(self._statements) if self._is_one else None
         self._fields: list[dict[str, object]] = []
         self._write_rows: Callable[[list[Row]], str] = _write_nothing
@@ -53,7 +54,7 @@ class Results:
         self._has_results = False
         self._is_open = False
         self.written = 0
-        # How many of the statements have come to their end.
+        # How many statements have completed.
         self.ended = 0
 
     @property
@@ -61,21 +62,21 @@ class Results:
         return not self._is_one
 
     def describe(self, buffer: bytearray, start: int) -> None:
-        """A RowDescription. Raises MalformedMessage."""
+        """Takes a RowDescription. Raises MalformedMessage."""
         try:
             self._fields = _fields(buffer, start)
         except (struct.error, ValueError) as error:
             raise MalformedMessage("a row description that cannot be read") from error
 
     def add(self, buffer: bytearray, start: int) -> None:
-        """A DataRow. Raises MalformedMessage."""
+        """Takes a DataRow. Raises MalformedMessage."""
         try:
             self._rows.append(row_of(buffer, start))
         except struct.error as error:
             raise MalformedMessage("a row that cannot be read") from error
 
     def write(self) -> None:
-        """Writes the rows that came since. Raises MalformedMessage."""
+        """Writes the rows taken since the last call. Raises MalformedMessage."""
         if not self._rows:
             return
         rows, self._rows = self._rows, []
@@ -88,7 +89,7 @@ class Results:
         self._has_rows = True
 
     def complete(self, tag: str) -> None:
-        """The statement under way has come to its end, with this CommandComplete."""
+        """Takes the tag that ends the current statement. Raises MalformedMessage."""
         if self._statement is not None:
             self.ended += 1
             self.write()
@@ -99,7 +100,7 @@ class Results:
         self._fields, self._has_rows, self._is_open = [], False, False
 
     def body(self) -> bytes:
-        """The whole answer."""
+        """Returns the whole answer."""
         return b"".join(self._parts if self._is_one else [*self._parts, b"]}"])
 
     def _open(self) -> None:
@@ -126,7 +127,7 @@ def _write_nothing(rows: list[Row]) -> str:
 def _writer(
     fields: list[dict[str, object]], *, as_text: bool, as_arrays: bool
 ) -> Callable[[list[Row]], str]:
-    """What writes rows of these fields as JSON, separated by commas."""
+    """Returns a function that writes rows of these fields as JSON, separated by commas."""
     names = [str(field["name"]) for field in fields]
     if as_text and as_arrays:
         return _dump
@@ -175,7 +176,7 @@ def _fields(buffer: bytearray, start: int) -> list[dict[str, object]]:
 
 
 def _parse_tag(tag: str) -> tuple[str, int | None]:
-    """`INSERT 0 3` → INSERT and 3; `CREATE TABLE` → CREATE and no number."""
+    """`INSERT 0 3` → INSERT and 3; `CREATE TABLE` → CREATE and None."""
     command, _, rest = tag.partition(" ")
     count = rest.rpartition(" ")[2] if command == "INSERT" else rest
     return command, int(count) if count.isdecimal() else None

@@ -1,4 +1,4 @@
-"""Sessions in computes that HTTP requests use one after the other: a new one costs Postgres a
+"""Sessions in computes that HTTP requests use one after the other. A new session costs Postgres a
 process, which is more than most requests cost."""
 
 import asyncio
@@ -11,10 +11,10 @@ from controlplane.proxy.errors import ProxyError
 from controlplane.proxy.over_http.compute_session import ComputeSession
 from controlplane.proxy.scram import Verifier
 
-# For one key: what PgBouncer has for one role in one database. More requests wait.
+# For one key; PgBouncer's limit for one role in one database. Further requests wait.
 MOST_SESSIONS = 20
-# Short, as a session keeps its database from being dropped and the settings it began with; and
-# long enough for whoever sends one request after the other.
+# Short, because an idle session keeps its database from being dropped, and keeps the settings that
+# it began with. Long enough for a client that sends one request after the other.
 IDLE_SECONDS = 5.0
 _MOST_IDLE = 400
 
@@ -31,10 +31,10 @@ class SessionsTaken(ProxyError):
 
 @dataclass(frozen=True, slots=True)
 class SessionKey:
-    """What two requests must share to use the same session.
+    """What two requests must have in common to use the same session.
 
-    The verifier is among it, so that no session outlives its role's password; and so is the
-    compute's run.
+    The verifier is part of it, so that no session is used after its role's password has changed.
+    The pool also compares the address, which identifies the compute's run.
     """
 
     endpoint_id: str
@@ -44,7 +44,7 @@ class SessionKey:
 
 @dataclass(eq=False, slots=True)
 class _Place:
-    """One key's."""
+    """The places of one key."""
 
     taken: int = 0
     waiting: deque["asyncio.Future[None]"] = field(default_factory=deque)
@@ -64,13 +64,13 @@ class SessionPool:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._places: dict[SessionKey, _Place] = {}
-        # Oldest first.
+        # The oldest first.
         self._idle: OrderedDict[ComputeSession, _Idle] = OrderedDict()
         self._idle_by_key: dict[tuple[SessionKey, ComputeAddress], list[_Idle]] = {}
 
     async def enter(self, key: SessionKey, *, within: float) -> None:
-        """Waits for the right to take one session of the key, which `leave` gives back, up to so
-        many seconds. Raises SessionsTaken."""
+        """Waits up to `within` seconds for a place to use one session of the key, which `leave`
+        gives back. Raises SessionsTaken."""
         place = self._places.setdefault(key, _Place())
         if place.taken < MOST_SESSIONS:
             place.taken += 1
@@ -82,7 +82,7 @@ class SessionPool:
                 await turn
         except (TimeoutError, asyncio.CancelledError) as ending:
             if turn.done() and not turn.cancelled():
-                # It had been given the right already.
+                # The place had been given to this request already.
                 self.leave(key)
             if isinstance(ending, TimeoutError):
                 raise SessionsTaken from None
@@ -93,7 +93,7 @@ class SessionPool:
         while place.waiting:
             turn = place.waiting.popleft()
             if not turn.done():
-                # The right passes on, and so is never free in between.
+                # The place passes on directly, so no other request can take it in between.
                 turn.set_result(None)
                 return
         place.taken -= 1
@@ -106,7 +106,7 @@ class SessionPool:
         address: ComputeAddress,
         open_one: Callable[[], Awaitable[ComputeSession]],
     ) -> ComputeSession:
-        """An idle session at this address, else a new one. Raises what `open_one` raises."""
+        """Returns an idle session at this address, else a new one. Raises as `open_one` does."""
         while idle := self._idle_by_key.get((key, address)):
             session = idle[-1].session
             self._forget(idle[-1])
@@ -120,7 +120,8 @@ class SessionPool:
         return await open_one()
 
     def give_back(self, key: SessionKey, address: ComputeAddress, session: ComputeSession) -> None:
-        """Keeps it for a while, or closes it where it is broken or there are too many."""
+        """Keeps the session for a while. Closes it if it is broken; closes the oldest idle session
+        if there are too many."""
         if session.is_broken:
             session.close()
             return

@@ -1,5 +1,5 @@
-"""Reads what a `POST /sql` asks for: where, as whom, what, and how the answer is to be written.
-Pure functions on headers and bytes."""
+"""Parses a `POST /sql`: the endpoint, the role, the statements, and the format of the answer. Pure
+functions on headers and bytes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ _ISOLATION_LEVELS = {
     "RepeatableRead": "REPEATABLE READ",
     "Serializable": "SERIALIZABLE",
 }
-# What a Bind message can count.
+# The most parameters that a Bind message can have.
 _MOST_PARAMETERS = 65_535
 _PASSED_ON = ("application_name", "options")
 
@@ -34,12 +34,12 @@ Headers = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class ConnectionString:
-    """As in the header: which endpoint by which name, and as whom."""
+    """The connection string in the header: the endpoint's host name, and the role."""
 
     host: str
     role: str
     password: bytes
-    # What a start-up message would say.
+    # The parameters of a start-up message.
     parameters: dict[bytes, bytes]
 
 
@@ -47,23 +47,24 @@ class ConnectionString:
 class Statement:
     query: bytes
     parameters: list[bytes | None]
-    # Rows as lists, else as objects.
+    # True for rows as lists, False for rows as objects.
     as_arrays: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What is executed, and how its answer is written."""
+    """The statements to execute, and the format of their answer."""
 
     statements: list[Statement]
-    # The statement that begins the transaction around all; None for one that stands alone.
+    # The statement that begins a transaction around all; None for one statement on its own.
     begin: bytes | None
-    # Columns as the text that Postgres gives, else as JSON's own kinds of values.
+    # True for columns as the text that Postgres gives, False for JSON's own types.
     as_text: bool
 
 
 def read_connection_string(headers: Headers) -> ConnectionString:
-    """Raises ConnectionStringRefused, or RequestRefused for another way of saying who one is."""
+    """Parses the connection string. Raises ConnectionStringRefused, or RequestRefused if the
+    request uses another way to authenticate."""
     if "authorization" in headers:
         raise RequestRefused(
             "JWT authorization is not offered by this server: "
@@ -115,7 +116,7 @@ def _passed_on(query: str) -> dict[bytes, bytes]:
 
 
 def read_batch(headers: Headers, body: bytes) -> Batch:
-    """Raises RequestRefused."""
+    """Parses the request's body. Raises RequestRefused."""
     asked = read_json(body)
     as_arrays = _is_on(headers, ARRAY_MODE)
     is_batch = isinstance(asked, dict) and "query" not in asked
@@ -130,7 +131,7 @@ def read_batch(headers: Headers, body: bytes) -> Batch:
 
 
 def echoed(headers: Headers) -> list[tuple[str, str]]:
-    """What the answer to a batch says again: of which kind its transaction was."""
+    """Returns the headers about its transaction that the answer to a batch repeats."""
     echoed = [(name, "true") for name in (READ_ONLY, DEFERRABLE) if _is_on(headers, name)]
     if ISOLATION_LEVEL in headers:
         echoed.append((ISOLATION_LEVEL, headers[ISOLATION_LEVEL]))

@@ -1,12 +1,12 @@
-"""Between JSON's values and the text that Postgres writes and reads: parameters on their way in,
-and columns on their way out for clients that do not ask for raw text. Pure functions."""
+"""Converts between JSON values and Postgres's text format: parameters into text, and columns into
+JSON for clients that do not ask for raw text. Pure functions."""
 
 import json
 import math
 from collections.abc import Callable, Iterator
 
 _BOOL, _INT2, _INT4, _FLOAT4, _FLOAT8, _JSON, _JSONB = 16, 21, 23, 700, 701, 114, 3802
-# Postgres's own array types whose elements are not written as strings, by OID.
+# By OID: Postgres's own array types whose elements are not written as strings, with the elements'.
 _ARRAYS = {
     1000: _BOOL,
     1005: _INT2,
@@ -16,9 +16,9 @@ _ARRAYS = {
     199: _JSON,
     3807: _JSONB,
 }
-# Those whose elements are: bytea, char, name, int8, text, oid, tid, xid, cid, bpchar, varchar, the
-# points in time, bit, numeric, uuid, the addresses, ranges, and what else comes with Postgres.
-# box[] is not among them: it alone is separated by semicolons.
+# Postgres's own array types whose elements are written as strings: bytea, char, name, int8, text,
+# oid, tid, xid, cid, bpchar, varchar, dates and times, bit, numeric, uuid, addresses, ranges, and
+# the others. box[] is not among them, because it alone is separated by semicolons.
 _ARRAYS_OF_STRINGS = frozenset(
     map(
         int,
@@ -34,11 +34,11 @@ Encoder = Callable[[str], str]
 
 
 class UnreadableArray(Exception):
-    """Text of an array type that is no array's."""
+    """The text of an array type's value is not an array."""
 
 
 def parameter(value: object) -> str | None:
-    """A JSON value as the text of a parameter: lists are arrays, objects JSON."""
+    """Returns a JSON value as a parameter's text. Lists become arrays, objects JSON."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -66,9 +66,9 @@ def _element(value: object) -> str:
 
 
 def encoder(type_oid: int) -> Encoder:
-    """What writes a column of this type as JSON, from the text that Postgres gave.
+    """Returns a function that converts a column of this type from Postgres's text to JSON.
 
-    Raises UnreadableArray, when it is called.
+    The function raises UnreadableArray or ValueError if the text is not such a column's.
     """
     if type_oid in _ARRAYS:
         of_element = _SCALARS[_ARRAYS[type_oid]]
@@ -91,7 +91,7 @@ def _as_it_is(text: str) -> str:
 
 
 def _float(text: str) -> str:
-    # JSON knows neither infinity nor NaN.
+    # JSON has neither infinity nor NaN.
     return text if math.isfinite(float(text)) else _string(text)
 
 
@@ -107,7 +107,8 @@ _SCALARS: dict[int, Encoder] = {
 
 
 def _json_array(text: str, of_element: Encoder) -> str:
-    """An array as JSON; the bounds that Postgres may write before it are left out."""
+    """Converts an array to JSON, without the bounds that Postgres may write before it. Raises
+    UnreadableArray."""
     if text.startswith("["):
         _, _, text = text.partition("=")
     written: list[str] = []
@@ -126,7 +127,7 @@ def _json_array(text: str, of_element: Encoder) -> str:
 
 
 def _tokens(text: str) -> Iterator[tuple[str, str | None]]:
-    """Braces and commas as they are, and each element as `text`: None for NULL."""
+    """Yields braces and commas as they are, and each element as `text`, with None for NULL."""
     position = 0
     while position < len(text):
         character = text[position]
@@ -146,7 +147,8 @@ def _tokens(text: str) -> Iterator[tuple[str, str | None]]:
 
 
 def _quoted(text: str, position: int) -> tuple[str, int]:
-    """The element whose opening quote lies before the position, and the position after it."""
+    """Returns the element whose opening quote is before the position, and the position after its
+    closing quote."""
     element: list[str] = []
     while position < len(text):
         character = text[position]

@@ -1,4 +1,4 @@
-"""A WebSocket whose binary messages are the Postgres protocol's bytes, cut up anyhow."""
+"""A WebSocket whose binary messages carry the bytes of the Postgres protocol, split anywhere."""
 
 import base64
 import contextlib
@@ -18,7 +18,7 @@ from controlplane.proxy.over_http.request import Request
 
 _VERSION = "13"
 _KEY_SIZE = 16
-# Read at once: so many of the smallest frames take some milliseconds to tell apart.
+# The most bytes of one read. As many of the smallest frames take some milliseconds to parse.
 _CHUNK = 16_384
 _BINARY_MESSAGE = 0x82
 _SHORT_REASON = 100
@@ -29,7 +29,7 @@ def is_upgrade(request: Request) -> bool:
 
 
 def accept(request: Request) -> list[tuple[str, str]]:
-    """The headers of the answer that begins the WebSocket. Raises RequestRefused."""
+    """Returns the headers of the answer that opens the WebSocket. Raises RequestRefused."""
     key = request.headers.get("sec-websocket-key", "")
     if request.headers.get("sec-websocket-version") != _VERSION:
         raise RequestRefused(f"WebSocket version {_VERSION} is spoken here", status=426)
@@ -44,7 +44,7 @@ def accept(request: Request) -> list[tuple[str, str]]:
 
 
 def _is_key(text: str) -> bool:
-    """Whether it is sixteen bytes in base64 (RFC 6455, 4.1)."""
+    """True if the text is sixteen bytes in base64 (RFC 6455, 4.1)."""
     try:
         return len(base64.b64decode(text, validate=True)) == _KEY_SIZE
     except ValueError:
@@ -52,8 +52,8 @@ def _is_key(text: str) -> bool:
 
 
 def host_named(request: Request) -> str | None:
-    """The host that the client wants to get to: the one in `?address=host:port`, as the driver
-    asks a proxy that has an address of its own, else the one that it came to."""
+    """Returns the host that the client wants to reach: the one in `?address=host:port`, which the
+    driver sends to a proxy with an address of its own, else the one in the Host header."""
     address = parse_qs(request.query).get("address", [request.headers.get("host", "")])[0]
     return address.rpartition(":")[0] if ":" in address else address or None
 
@@ -61,23 +61,23 @@ def host_named(request: Request) -> str | None:
 class WebSocketFraming:
     """See `channel.Framing`.
 
-    What is sent becomes a message of its own for each `send`. Where the socket takes only a part
-    of one, the rest must be sent next: the message's length has been said already.
+    Each `send` becomes a message of its own. If the socket takes only a part of it, the rest must
+    be sent next, because the message's length has been sent already.
     """
 
     def __init__(self, channel: Channel, ahead: bytes) -> None:
-        """`ahead` was read behind the handshake's request."""
+        """`ahead` are the bytes received after the request for the WebSocket."""
         self._receive: Callable[[int], bytes] = channel.receive
         self._send: Callable[[bytes | memoryview], int] = channel.send
         self._protocol = Connection(ConnectionType.SERVER)
         self._payload = b""
-        # Of the peer's, or of ours that ends it.
+        # True once either side has ended the WebSocket.
         self._has_ended = False
-        # Control frames and the head of a message, before its bytes.
+        # Control frames and the head of a message, to be sent before its bytes.
         self._out = b""
-        # The bytes of the message begun that are still to be sent.
+        # How many bytes of the current message are still to be sent.
         self._unsent = 0
-        # Control frames that have to wait for the end of the message begun.
+        # Control frames that must wait for the end of the current message.
         self._control = b""
         if ahead:
             self._take_in(ahead)
@@ -96,7 +96,7 @@ class WebSocketFraming:
 
     def take_ahead(self) -> bytes:
         payload, self._payload = self._payload, b""
-        # Nothing is left in TLS's layer: each read takes a whole record.
+        # Nothing is left in the TLS layer, because each read takes a whole record.
         return payload
 
     def send(self, data: bytes | memoryview) -> int:
@@ -123,7 +123,7 @@ class WebSocketFraming:
                 case TextMessage():
                     self._close(CloseReason.UNSUPPORTED_DATA, "binary messages are spoken here")
                 case Ping():
-                    # Only the last one need be answered, so that they cannot pile up.
+                    # Only the last ping is answered, so that answers cannot pile up.
                     self._say(self._protocol.send(event.response()), instead=True)
                 case CloseConnection():
                     self._close(event.code, event.reason or "")
@@ -132,7 +132,7 @@ class WebSocketFraming:
         self._payload += b"".join(parts)
 
     def _close(self, code: int, reason: str = "") -> None:
-        """Nothing is received any more, and the peer told so where it can be."""
+        """Stops receiving, and tells the peer so if that is possible."""
         self._has_ended = True
         with contextlib.suppress(LocalProtocolError):
             closing = CloseConnection(code=code, reason=reason[:_SHORT_REASON])
@@ -153,7 +153,7 @@ class WebSocketFraming:
 
 
 def _head(size: int) -> bytes:
-    """Of a whole unmasked binary message."""
+    """Returns the head of a whole unmasked binary message."""
     if size < 126:
         return struct.pack("!BB", _BINARY_MESSAGE, size)
     if size < 65_536:
