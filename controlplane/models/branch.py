@@ -27,8 +27,8 @@ class Branch(models.Model):
     id = models.CharField(primary_key=True, max_length=60, default=new_branch_id)
     project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="branches")
     parent = models.ForeignKey("self", null=True, on_delete=models.PROTECT, related_name="children")
-    # The source of a schema-only branch. It is not its parent: the two share nothing once the
-    # branch is made, and either may be deleted before the other.
+    # The source, if the branch is schema-only. The source is not its parent: the two share nothing
+    # once the branch is made, and either may be deleted before the other.
     schema_of = models.ForeignKey("self", null=True, on_delete=models.SET_NULL, related_name="+")
     init_source = models.CharField(
         max_length=16,

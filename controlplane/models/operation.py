@@ -35,7 +35,7 @@ class OperationStatus(models.TextChoices):
 
 
 class Lane(models.TextChoices):
-    """The lanes, most urgent first: who waits for an operation. Each lane has its own slots."""
+    """The lanes, most urgent first, by who waits for an operation. Each lane has its own slots."""
 
     WAKES = "wakes", "A client that wants to connect"
     REQUESTS = "requests", "Whoever sent a request"

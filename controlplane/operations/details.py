@@ -1,6 +1,6 @@
-"""What an action needs to know beyond the operation's rows: one frozen class per action that
-needs any. Written by the services, stored as JSON, read by the actions, their effects and the
-proxy, always through `details_of`.
+"""What an action needs to know beyond the operation's rows: one frozen class for each action that
+needs something. The services write it and it is stored as JSON. Actions, effects and the proxy
+read it, always through `details_of`.
 """
 
 from collections.abc import Mapping
@@ -12,10 +12,10 @@ from controlplane.models import Configuration
 
 @dataclass(frozen=True)
 class Details:
-    """Nothing but the rows."""
+    """The details of an action that needs only the rows."""
 
     def as_json(self) -> dict[str, Any]:
-        """What differs from the class's defaults."""
+        """Return the fields whose values differ from the class's defaults."""
         return {name: value for name, value in asdict(self).items() if value}
 
     @classmethod
@@ -36,13 +36,13 @@ def _configuration(stored: Mapping[str, Any] | None) -> Configuration | None:
 
 @dataclass(frozen=True)
 class ApplyConfigDetails(Details):
-    """Without any of these it is the branch's roles and databases that have changed."""
+    """If none of these is set, the branch's roles and databases have changed."""
 
     # The branch that a reassigned endpoint leaves.
     from_branch_id: str | None = None
-    # The configuration to go back to, should Postgres refuse the new one.
+    # The configuration to go back to if Postgres refuses the new one.
     before: Configuration | None = None
-    # The new one, once the endpoint has gone back: what a retry applies.
+    # The new configuration, once the endpoint has gone back to the old one; a retry applies it.
     wanted: Configuration | None = None
 
     @classmethod
@@ -52,27 +52,28 @@ class ApplyConfigDetails(Details):
 
     @property
     def may_restart(self) -> bool:
-        """Whether the compute may have to stop: for other settings, or on another branch."""
+        """Whether the compute may have to stop, for other settings or to run on another branch."""
         return self.before is not None or self.from_branch_id is not None
 
 
 @dataclass(frozen=True)
 class CreateBranchDetails(Details):
-    """Without these the branch is made of its parent."""
+    """If none of these is set, the branch is created from its parent."""
 
-    # The branch whose data it gets: a snapshot's, or any that its own is replaced by.
+    # The branch whose data it gets: a snapshot's, or any branch that a restore takes data from.
     source_branch_id: str | None = None
-    # Where it is replaced, the branch that has its data of before from then on.
+    # For a restore: the branch that keeps the data that is replaced.
     kept_as: str | None = None
 
 
 @dataclass(frozen=True)
 class SuspendComputeDetails(Details):
-    # Only where nobody has come since the endpoint was found idle.
+    # Suspend only if no client has come since the endpoint was found idle.
     if_idle: bool = False
 
 
 @dataclass(frozen=True)
 class CheckAvailabilityDetails(Details):
-    # Only whether the compute, which answered no look, answers now; one that does not is ended.
+    # Check only whether the compute, which did not answer when polled, answers now; if not, stop
+    # it.
     was_silent: bool = False

@@ -1,6 +1,6 @@
-"""What the end of an operation means for the rows: the transitions, in one table.
+"""Changes the rows when an operation ends: the state transitions, in one place.
 
-Called by the engine, in the transaction that ends the operation unless it says otherwise.
+Called by the engine, in the transaction that ends the operation unless a docstring says otherwise.
 """
 
 import logging
@@ -36,14 +36,14 @@ from controlplane.operations.states import enter
 
 log = logging.getLogger(__name__)
 
-# Of a `Reading`.
+# A condition for `Reading`.
 LIVING = "WHERE t.id = %(endpoint)s AND t.deleted_at IS NULL"
 LIVING_ENDPOINT = Reading(Endpoint, LIVING)
 
 
 def pending_state(endpoint: Endpoint, unfinished: Sequence[Operation]) -> EndpointState | None:
-    """The state that the endpoint's unfinished operations, oldest first, lead to. What is being
-    cancelled leads nowhere."""
+    """Return the state that the endpoint's unfinished operations, oldest first, lead to; None if
+    they change no state. Operations that are being cancelled do not count."""
     pending = None
     for operation in unfinished:
         if operation.endpoint_id == endpoint.id and operation.status in HOPEFUL:
@@ -52,7 +52,7 @@ def pending_state(endpoint: Endpoint, unfinished: Sequence[Operation]) -> Endpoi
 
 
 def take_effect(operation: Operation) -> None:
-    """Change the rows as the operation's success says."""
+    """Change the rows for an operation that has succeeded."""
     now = clock.now()
     rule, details = rule_of(operation), details_of(operation.action, operation.details)
     if replacement := replacement_of(operation):
@@ -63,15 +63,15 @@ def take_effect(operation: Operation) -> None:
         _delete_branch(operation, now)
     elif (state := rule.endpoint_after) and (endpoint := living_endpoint(operation.endpoint_id)):
         if isinstance(details, SuspendComputeDetails) and details.if_idle and _runs(endpoint):
-            state = EndpointState.ACTIVE  # a client came at the last moment: it stayed up
+            state = EndpointState.ACTIVE  # a client came at the last moment, so it was not stopped
         enter(operation.project, endpoint, state, now=now, operations=[operation])
 
 
 def settle_compute(operation: Operation, rest: Sequence[Operation]) -> None:
-    """Stop the compute of a failed chain that was to leave its endpoint suspended.
+    """Stop the compute of a failed chain that was going to leave its endpoint suspended.
 
-    `rest` are the operations of the chain that will not run any more. Not part of the
-    transaction: it may take seconds.
+    `rest` are the operations of the chain that will not run any more. Called outside the
+    transaction, because a stop may take seconds.
     """
     branch_id = operation.branch_id
     if branch_id and any(later.action == Action.SUSPEND_COMPUTE for later in rest):
@@ -83,7 +83,8 @@ def settle_compute(operation: Operation, rest: Sequence[Operation]) -> None:
 
 
 def settle_rows(operation: Operation) -> None:
-    """Leave the endpoint of a failed operation in a true state, with its last good settings."""
+    """Give the endpoint of a failed operation the state that its compute is in, and its last
+    working settings."""
     give_up_replacing(operation)
     endpoint = living_endpoint(operation.endpoint_id)
     if endpoint is None:
@@ -93,15 +94,15 @@ def settle_rows(operation: Operation) -> None:
 
 
 def settle_state(operation: Operation) -> None:
-    """Leave the endpoint of a cancelled operation, whose settings are its last good ones since
-    somebody has asked for the end, in a true state."""
+    """Give the endpoint of a cancelled operation the state that its compute is in. Its settings
+    were changed back when the cancel was requested."""
     if endpoint := living_endpoint(operation.endpoint_id):
         _enter_as_it_runs(operation, endpoint)
 
 
 def go_back(operation: Operation, endpoint: Endpoint) -> None:
-    """Give the endpoint the configuration that it had before the operation, and keep the one that
-    was wanted for another try."""
+    """Give the endpoint the configuration that it had before the operation, and store the requested
+    one in the operation's details, for a retry."""
     details = details_of(operation.action, operation.details)
     if not isinstance(details, ApplyConfigDetails) or not details.before:
         return
@@ -116,7 +117,7 @@ def go_back(operation: Operation, endpoint: Endpoint) -> None:
 def _enter_as_it_runs(operation: Operation, endpoint: Endpoint) -> None:
     state = EndpointState.ACTIVE if _runs(endpoint) else EndpointState.IDLE
     if state == EndpointState.ACTIVE:
-        # It may have been about to stop.
+        # Its door may have been shut for a stop.
         compute.let_clients_in(endpoint.id)
     now = clock.now()
     enter(operation.project, endpoint, state, now=now, operations=[operation])
@@ -140,8 +141,8 @@ def _enter_ready(operation: Operation, now: datetime) -> None:
     )
     branch = Branch.objects.get(id=operation.branch_id)
     if branch.init_source == InitSource.SCHEMA_ONLY:
-        # They were made anew, and are numbered otherwise than its source's, which their rows have
-        # followed until now.
+        # The copy's roles and databases were created anew, with oids other than those of the
+        # source, which the rows have followed until now.
         branch.roles.update(compute_oid=None)
         branch.databases.update(compute_oid=None)
 

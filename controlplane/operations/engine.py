@@ -1,8 +1,8 @@
-"""Runs operations that were handed over (`scheduling`), and ends them: run, finish, retry, fail,
-or bring to a safe point what somebody has cancelled (`cancelling`) meanwhile.
+"""Runs operations that were dispatched (`scheduling`) and ends them: finishes, retries or fails
+them, or brings an operation cancelled meanwhile (`cancelling`) to a safe point.
 
-Called by the jobs, in a worker. Every transaction here begins by locking the project's row
-(`locks`), and what needs a branch on disk has locked that before.
+Called by the queue's jobs, in a worker. Every transaction here begins by locking the project's row
+(`locks`). Work that needs a branch on disk has locked the branch before that.
 """
 
 import logging
@@ -62,17 +62,17 @@ WHOLE = Reading(
         *("branch", "branch__meter", "endpoint", "endpoint__branch"),
     ],
 )
-# Seconds before another try to bring what was cancelled to its safe point.
+# Seconds before a retry of bringing a cancelled operation to its safe point.
 SETTLE_AGAIN = 1.0
 
 
 def run(operation_id: uuid.UUID, *, runs: Sequence[Run] = ()) -> None:
-    """Carry out an operation that was handed over; called by the job, again after a crash. `runs`
-    are those of the job that were cut off before.
+    """Execute an operation that was dispatched. The job calls this, and calls it again after a
+    crash. `runs` are the earlier runs of the same job, which were cut off.
 
-    What fails is tried again after a pause, as a job of its own, until the operation has
-    failed for good. Raises only where the metadata database fails us, or where the worker ends
-    before the work has begun: then the job engine calls again.
+    A failed attempt is retried after a pause, by a new job, until the operation has failed
+    permanently. Raises only if the metadata database fails, or if the worker ends before the work
+    has begun; the queue then runs the job again.
     """
     operation = _read(ALONE, operation_id)
     if operation.is_finished:
@@ -92,8 +92,8 @@ def _attempt(operation: Operation) -> None:
             noted(operation) as attempt,
             _holding_branches_of(operation),
         ):
-            # As it is now: the lock's holder may have been this same operation, taken for dead too
-            # early.
+            # Read the row again: the lock's previous holder may have been an attempt at this same
+            # operation whose worker was presumed dead too early.
             operation = _load(operation.id)
             if operation.is_finished:
                 return
@@ -115,7 +115,7 @@ def _attempt(operation: Operation) -> None:
 
 @contextmanager
 def _holding_branches_of(operation: Operation) -> Iterator[None]:
-    """Hold its branches; while that is waited for, it is a step of its story."""
+    """Hold the operation's branches. Waiting for them is one of the operation's steps."""
     with ExitStack() as held:
         with step(story.LOCKING):
             held.enter_context(holding_branches(_branches_of(operation)))
@@ -123,7 +123,7 @@ def _holding_branches_of(operation: Operation) -> Iterator[None]:
 
 
 def _work(operation: Operation, attempt: UnderWay) -> bool:
-    """Do what the operation is for, and finish it; False where somebody has cancelled it."""
+    """Do the operation's work and finish it. Returns False if it was cancelled."""
     if operation.status == OperationStatus.CANCELLING:
         return False
     rule = rule_of(operation)
@@ -136,7 +136,7 @@ def _work(operation: Operation, attempt: UnderWay) -> bool:
 
 
 def _described(operation: Operation) -> dict[str, str | None]:
-    """What a line of the log says of it, beside its id and its request's."""
+    """Return the fields of a log line about the operation, besides its id and its request's."""
     return {"action": operation.action, "endpoint": operation.endpoint_id}
 
 
@@ -158,8 +158,8 @@ def _is_awaited(operation: Operation) -> bool:
 
 
 def _is_in_the_way(operation: Operation) -> bool:
-    """Whether somebody has asked meanwhile for the end of what this operation works for: a
-    suspend or a deletion waits for the attempt under way, and not for another one."""
+    """Return whether a later operation will suspend or delete what this operation works on. Such an
+    operation waits for the attempt under way, but not for a retry."""
     later = Operation.objects.filter(
         project_id=operation.project_id,
         resources__overlap=[*operation.resources, operation.project_id],
@@ -171,8 +171,8 @@ def _is_in_the_way(operation: Operation) -> bool:
 
 
 def _finish(operation: Operation) -> bool:
-    """False where it was cancelled at the very end."""
-    # The proxy, and whoever else waits, hears of it with the end of this transaction.
+    """Return False if the operation was cancelled just before its end."""
+    # The end of this transaction notifies the proxy and everybody else who waits.
     with step("publishing"), locked_project(operation.project_id) as project:
         ended = _end(operation, OperationStatus.FINISHED)
         if ended:
@@ -182,10 +182,10 @@ def _finish(operation: Operation) -> bool:
 
 
 def _bring_to_safe_point(operation: Operation, attempt: UnderWay) -> None:
-    """End an operation that somebody has cancelled, once nothing half-done is left of it.
+    """End a cancelled operation, after undoing its half-done work.
 
-    The caller holds its branches. What was cancelled with it of its chain, which has not begun,
-    ends with it. The rows that had to go back did so when the cancel was asked for.
+    The caller holds its branches. The operations of its chain that were cancelled with it, none of
+    which has begun, end with it. The cancel request has already changed the rows back.
     """
     with patience(rule_of(operation).bound) as attempt.patience, step("undoing"):
         undo(operation, _branches_of(operation))
@@ -203,8 +203,8 @@ def _bring_to_safe_point(operation: Operation, attempt: UnderWay) -> None:
 
 
 def _settle_later(operation: Operation, project: Project) -> None:
-    """Have an operation that was cancelled while its attempt failed brought to its safe point by a
-    job of its own; after a pause where it was that which failed."""
+    """Enqueue a job that brings to its safe point an operation that was cancelled while its attempt
+    failed. If the failed attempt was already such a job's, the new job starts after a pause."""
     was_settling = operation.status == OperationStatus.CANCELLING
     pause = timedelta(seconds=SETTLE_AGAIN)
     enqueue_operation(operation, project, at=clock.now() + pause if was_settling else None)
@@ -235,7 +235,7 @@ def _retry_or_fail(operation: Operation, reason: str) -> None:
 
 
 def _fail(operation: Operation, reason: str, *, attempt_failed: bool = False) -> None:
-    """End the operation as failed, and what comes after it in its chain with it."""
+    """End the operation as failed, and with it the operations that follow it in its chain."""
     log.warning("operation failed", extra={**_described(operation), "error": reason})
     story.failed(operation, reason)
     with lock_branches(*_branches_of(operation)):
@@ -263,26 +263,27 @@ def _fail(operation: Operation, reason: str, *, attempt_failed: bool = False) ->
 
 
 def _settle_data(operation: Operation) -> None:
-    """Leave the branch of a failed restore the data that it had. The caller holds its branches, so
-    whoever has finished the operation meanwhile did so before."""
+    """Give the branch of a failed restore its previous data back. The caller holds its branches, so
+    if another attempt has finished the operation, that happened before this call."""
     if replacement_of(operation) and not _load(operation.id).is_finished:
         undo_data(operation)
 
 
 def withdraw(operations: Sequence[Operation], status: OperationStatus, reason: str) -> None:
-    """End operations that have not begun and never will. The caller holds the project's lock."""
+    """End operations that have not begun, so that they never run. The caller holds the project's
+    lock."""
     for operation in operations:
         _end(operation, status, error=reason)
 
 
 def _end(operation: Operation, status: OperationStatus, *, error: str | None = None) -> bool:
-    """Write a terminal status; False where the operation had ended already.
+    """Write a terminal status. Returns False if the operation had ended already.
 
-    The only place that does, so a terminal status never changes.
+    No other function writes one, so a terminal status never changes.
     """
     now = clock.now()
     words = error and without_paths(error)
-    # What was cancelled comes to no other end, however far it had come.
+    # A cancelled operation can only end as cancelled, however much of its work was done.
     ends = UNFINISHED if status == OperationStatus.CANCELLED else HOPEFUL
     changed = Operation.objects.filter(id=operation.id, status__in=ends).update(
         status=status,
@@ -298,12 +299,13 @@ def _end(operation: Operation, status: OperationStatus, *, error: str | None = N
 
 
 def _is_no_news(operation: Operation, status: OperationStatus) -> bool:
-    """A check that finds all well has changed nothing, and there are thousands a day."""
+    """Return whether the end needs no event: a check that finds no fault has changed nothing, and
+    there are thousands of checks a day."""
     return operation.initiator_type == ActorType.CHECK and status == OperationStatus.FINISHED
 
 
 def _load(operation_id: uuid.UUID) -> Operation:
-    """With all that its work and its end look at."""
+    """Read the operation with all rows that its work and its end need."""
     operation = _read(WHOLE, operation_id)
     project, branch, endpoint = operation.project, operation.branch, operation.endpoint
     if branch is not None:

@@ -1,4 +1,4 @@
-"""Deletes the branches whose time has come, as their owners have set it (`expires_at`)."""
+"""Deletes branches whose `expires_at`, set by their owners, has passed."""
 
 import logging
 from datetime import datetime, timedelta
@@ -17,22 +17,22 @@ from controlplane.operations.scheduling import MOST_OF_A_PROJECT, RegionAway, un
 
 log = logging.getLogger(__name__)
 
-# Projects that one look deletes branches of; the next one goes on with the others.
+# The most projects that one round deletes branches of; the next round continues with the others.
 AT_ONCE = 50
-# Deletions that a project may have waiting. More would only make its other operations wait, and
-# whoever looks at them read more: as many run at once as MOST_OF_A_PROJECT.
+# The most unfinished deletions of a project. More would only delay its other operations, and make
+# every reader of its operations read more; only MOST_OF_A_PROJECT of them run at once anyway.
 MOST_WAITING = 2 * MOST_OF_A_PROJECT
-# Before a deletion is tried again that has failed, or that somebody has cancelled: time enough to
-# give the branch another end, or none.
+# The time before a deletion that failed or was cancelled is tried again. It lets the owner change
+# or remove the branch's `expires_at`.
 TRIED_AGAIN = timedelta(minutes=5)
 
 
 def expire_branches(region: Region) -> None:
-    """Begin the deletion of every branch of the region whose `expires_at` has passed.
+    """Schedule the deletion of every branch of the region whose `expires_at` has passed.
 
-    One that must stay for now (it is the default, protected or a parent by now) is looked at
-    again with every round. Of all accounts one project comes first, then of all the second: who
-    has many branches that end at once holds up nobody's.
+    A branch that cannot be deleted now (the default, a protected one, a parent) is looked at again
+    in every round. Accounts take turns: first one project of each account, then the second of each.
+    An account with many branches that expire at once therefore does not delay the others.
     """
     now = clock.now()
     for project_id in _projects_due(region, now)[:AT_ONCE]:
@@ -41,7 +41,7 @@ def expire_branches(region: Region) -> None:
         except RegionAway:
             raise
         except Exception:
-            # Whatever is wrong with one project must not keep the branches of all others.
+            # An error in one project must not keep the branches of all others.
             log.exception("branches not expired", extra={"project": project_id})
 
 
@@ -64,7 +64,7 @@ def _expire_in(project_id: str, now: datetime) -> None:
     with acting_as(EXPIRY), locked_project(project_id) as project:
         waiting = [row for row in unfinished(project.id) if row.action == Action.DELETE_TIMELINE]
         room = max(0, MOST_WAITING - len(waiting))
-        # Once more, now that nobody changes it: it may have been given another end since.
+        # Check again under the project's lock: the branch's `expires_at` may have changed.
         due = _due(now).filter(project=project).order_by("expires_at", "id")
         for branch in due[:room]:
             operations = schedule_deletion(project, branch)
@@ -73,7 +73,7 @@ def _expire_in(project_id: str, now: datetime) -> None:
 
 
 def _due(now: datetime) -> QuerySet[Branch]:
-    """Those whose time has come, that may go, and whose deletion is not under way."""
+    """Return the branches that have expired, can be deleted, and have no deletion under way."""
     deletions = Operation.objects.filter(branch=OuterRef("id"), action=Action.DELETE_TIMELINE)
     restores = Operation.objects.filter(
         resources__contains=[OuterRef("id")], action=Action.CREATE_BRANCH, status__in=UNFINISHED
@@ -81,7 +81,7 @@ def _due(now: datetime) -> QuerySet[Branch]:
     lately = Q(status__in=GIVEN_UP, updated_at__gt=now - TRIED_AGAIN)
     return Branch.objects.filter(
         ~Exists(Branch.objects.filter(parent=OuterRef("id"), deleted_at=None, hidden=False)),
-        # While it is restored there is one more branch, which keeps its data until then.
+        # A restore is going to make one more branch, which keeps the data that it replaces.
         ~Exists(restores),
         ~Exists(deletions.filter(Q(status__in=UNFINISHED) | lately)),
         expires_at__lte=now,

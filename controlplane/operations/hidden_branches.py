@@ -1,4 +1,4 @@
-"""Removes the hidden branches that nobody has a use for: what a restore has replaced, and the data
+"""Removes hidden branches that are no longer needed: data that a restore has replaced, and the data
 of snapshots that are gone."""
 
 import logging
@@ -13,14 +13,14 @@ from controlplane.operations.scheduling import Step, schedule
 
 log = logging.getLogger(__name__)
 
-# Branches that one round looks after; the next one goes on.
+# The most branches that one round handles; the next round continues.
 AT_ONCE = 50
-# Before a removal that has failed is tried once more.
+# The time before a failed removal is tried again.
 AGAIN_AFTER = timedelta(minutes=10)
 
 
 def remove_unwanted(region: Region) -> None:
-    """Schedule the removal of each that no unfinished operation holds."""
+    """Schedule the removal of each unneeded branch that no unfinished operation holds."""
     held = Operation.objects.filter(
         project=OuterRef("project"),
         resources__contains=[OuterRef("id")],

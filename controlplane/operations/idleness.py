@@ -1,4 +1,4 @@
-"""Suspends endpoints that nobody uses (specification, section 2.1: activity)."""
+"""Suspends endpoints that are idle (specification, section 2.1: activity)."""
 
 import logging
 from collections.abc import Mapping
@@ -26,19 +26,19 @@ log = logging.getLogger(__name__)
 
 LONGEST_BETWEEN_LOOKS = 10.0  # seconds
 
-# When this worker last asked each endpoint's compute; asking costs it a connection.
+# When this worker last polled each endpoint's compute. A poll costs the compute a connection.
 _looked_at: dict[str, datetime] = {}
 
 
 def suspend_idle_endpoints(region: Region) -> None:
-    """Ask the active endpoints' computes for activity, and suspend those without any.
+    """Poll the active endpoints' computes for activity, and suspend those without any.
 
-    Keeps `last_active`. An endpoint is asked three times per timeout, at least every
-    LONGEST_BETWEEN_LOOKS.
+    Updates `last_active`. An endpoint is polled three times per timeout, and at least every
+    LONGEST_BETWEEN_LOOKS seconds.
     """
     now = clock.now()
-    # Asked twice a second, of all there are: so no more of them than this. The rest is read of
-    # the few that are due.
+    # This runs twice a second for all active endpoints, so it reads only these columns. All other
+    # columns are read only for the few endpoints that are due.
     timeouts = dict(_active_endpoints(region).values_list("id", "suspend_timeout_seconds"))
     for gone in _looked_at.keys() - timeouts.keys():
         del _looked_at[gone]
@@ -59,11 +59,11 @@ def suspend_idle_endpoints(region: Region) -> None:
 
 
 def _take_in_catalog(endpoint_id: str) -> None:
-    """See `by_sql`; the proxy does it within seconds for a compute that has clients."""
+    """Call `by_sql.take_in`. For a compute that has clients, the proxy does so within seconds."""
     try:
         take_in(endpoint_id)
     finally:
-        connection.close()  # this thread's
+        connection.close()  # this thread's own connection
 
 
 def _is_due(endpoint_id: str, timeouts: Mapping[str, int], now: datetime) -> bool:
@@ -76,12 +76,12 @@ def _is_due(endpoint_id: str, timeouts: Mapping[str, int], now: datetime) -> boo
 
 
 def _timeout_of(suspend_timeout_seconds: int) -> int:
-    """In seconds; -1 for never."""
+    """Return the timeout in seconds; -1 means never."""
     return suspend_timeout_seconds or int(settings.DEFAULT_SUSPEND_TIMEOUT)
 
 
 def _take_in(endpoint: Endpoint, activity: datetime | None) -> None:
-    """Note the endpoint's activity; suspend it once its timeout has passed without."""
+    """Store the endpoint's activity; suspend the endpoint if its timeout has passed since."""
     timeout = _timeout_of(endpoint.suspend_timeout_seconds)
     last = max(filter(None, (activity, endpoint.last_active, endpoint.started_at)), default=None)
     if last is None:
@@ -100,7 +100,7 @@ def _suspend(endpoint: Endpoint, last: datetime) -> None:
             .filter(id=endpoint.id)
             .first()
         )
-        # The proxy notes connections as they come: one may just have.
+        # The proxy records connections as they come, so there may be a new one.
         if still is None or (still.last_active and still.last_active > last):
             return
         details = SuspendComputeDetails(if_idle=True)
@@ -111,8 +111,8 @@ def _suspend(endpoint: Endpoint, last: datetime) -> None:
 
 
 def _active_endpoints(region: Region) -> QuerySet[Endpoint]:
-    # Of its branch as well: a suspend that has to wait for a long copy of it would keep clients
-    # out for as long.
+    # Operations on the endpoint's branch count too: a suspend that has to wait for a long copy of
+    # the branch would keep clients out for as long.
     unfinished = Operation.objects.filter(
         Q(endpoint=OuterRef("id")) | Q(resources__contains=[OuterRef("branch_id")]),
         project=OuterRef("project"),

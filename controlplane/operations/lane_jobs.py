@@ -1,19 +1,19 @@
-"""Hands out the jobs of one lane, or of the webhooks, so that no account ever has all its slots.
+"""Hands out the jobs of one lane, or of the webhooks, so that no account ever takes all its slots.
 
-The share is kept where a worker takes a job, not where an operation is scheduled. There every
-transaction of an account would have to wait for one lock, and the end of an operation would
-have to look for the account's next one in other projects. Here the worker, which takes the jobs
-of a lane one after the other, knows without asking what it has under way; a job that has to
-wait costs nothing but its row.
+The share is enforced where a worker takes a job, not where an operation is scheduled. In the second
+case every transaction of an account would have to wait for one lock, and the end of an operation
+would have to search other projects for the account's next operation. Here the worker takes the jobs
+of a lane one after another and knows without a query what it has under way. A job that has to wait
+costs only its row.
 
-The rule: an account takes another slot only while it has fewer than are free, or fewer than
-two. The first account so gets half of the lane, one that comes next half of the rest: however
-many operations of some accounts hang, slots are left for the next one. Among the jobs that may
-be taken the oldest goes first, and an account that has nothing under way always may; so none
-waits for ever.
+The rule: an account may take another slot while it holds fewer slots than are free, or fewer than
+two. The first account therefore gets half of the lane, the next one half of the rest: however many
+operations of some accounts hang, slots are left for the next account. Among the jobs that may be
+taken, the oldest goes first, and an account without a job under way may always take one. So no job
+waits forever.
 
-What the worker has to write must come to be written, however often the database fails meanwhile:
-Procrastinate lets go of both the heartbeat and a job's end at the first failure.
+The worker keeps trying to write a job's end and its own heartbeat, however often the database
+fails. Procrastinate by itself gives up both at the first failure.
 """
 
 import asyncio
@@ -33,13 +33,13 @@ from controlplane import clock
 log = logging.getLogger(__name__)
 
 LEAST_SHARE = 2  # slots
-# Seconds before what could not be written is tried again.
+# Seconds before a failed write is tried again.
 WRITE_PAUSE = 1.0
-# The account of a job that names none.
+# Stands for the account of a job that has none.
 NOBODY = 0
 
-# As procrastinate_fetch_job_v2, but for the accounts that have their share. Two jobs of one
-# operation are kept apart by their lock.
+# Like procrastinate_fetch_job_v2, but without the accounts that have their share. The lock keeps
+# two jobs of one operation from running at the same time.
 TAKE = """
 UPDATE procrastinate_jobs SET status = 'doing', worker_id = %(worker)s
 WHERE id = (
@@ -57,21 +57,21 @@ WHERE id = (
 RETURNING id, status, task_name, priority, lock, queueing_lock, args, scheduled_at, queue_name,
     attempts, worker_id
 """
-# What Procrastinate's own triggers say when a job comes into a queue.
+# What Procrastinate's own triggers send when a job is inserted into a queue.
 LOOK_AGAIN = """
 SELECT pg_notify('procrastinate_queue_v1#' || %(queue)s, '{"type": "job_inserted", "job_id": 0}')
 """
 
 
 class LaneJobs(JobManager):
-    """The queue of a lane with so many `slots`, as its one worker sees it."""
+    """The queue of a lane with `slots` slots, for the one worker of the lane."""
 
     def __init__(self, connector: BaseConnector, *, slots: int) -> None:
         super().__init__(connector)
         self._slots = slots
         # The account of each job under way, by the job's id.
         self._under_way: dict[int, int] = {}
-        # Whether jobs may wait for nothing but the end of another one of their account.
+        # True if jobs may be waiting only because their account has its share.
         self._passed_over = False
 
     async def fetch_job(self, queues: Iterable[str] | None, worker_id: int) -> Job | None:
@@ -81,7 +81,7 @@ class LaneJobs(JobManager):
                 TAKE, queues=list(queues or ()), worker=worker_id, full=full
             )
         except UniqueViolation:
-            # Another worker of this queue has taken a job of the same lock at this moment.
+            # Another worker of this queue took a job with the same lock at the same moment.
             return None
         self._passed_over = bool(full) and not rows
         if not rows:
@@ -106,7 +106,7 @@ class LaneJobs(JobManager):
         lock: str | None = None,
     ) -> None:
         self._end(job)
-        # Procrastinate reckons by this host's clock when, and the queue goes by the database's.
+        # Procrastinate computes the time with this host's clock; the queue uses the database's.
         at = clock.from_host(retry_at) if retry_at else clock.now()
         await _until_written(
             job,
@@ -115,8 +115,8 @@ class LaneJobs(JobManager):
         await self._look_again(job)
 
     async def update_heartbeat(self, worker_id: int) -> None:
-        """Never raises for want of the database: it would end the worker's heartbeat, and every
-        job of the living worker would be given to it again and again."""
+        """Write the heartbeat. Does not raise if the database fails: that would end the worker's
+        heartbeat, and every job of the living worker would be given to it again and again."""
         try:
             await super().update_heartbeat(worker_id)
         except ConnectorException as error:
@@ -132,27 +132,27 @@ class LaneJobs(JobManager):
         self._under_way.pop(job.id, None)
 
     async def _look_again(self, job: Job) -> None:
-        """Have the worker ask for jobs that it passed over: nothing else would tell it before
-        it looks by itself."""
+        """Make the worker fetch jobs that it passed over. Otherwise it would find them only at its
+        next poll."""
         if not self._passed_over:
             return
         try:
             await self.connector.execute_query_async(LOOK_AGAIN, queue=job.queue)
         except ConnectorException:
-            # The job's end is written; the worker looks by itself soon.
+            # The job's end is written, and the worker polls soon anyway.
             return
 
 
 async def _until_written(job: Job, write: Callable[[], Awaitable[None]]) -> None:
-    """Have the job's end written. While its worker lives, nobody else would ever take it up."""
+    """Write the job's end, with retries. While this worker lives, no other worker takes the job."""
     while True:
         try:
             await write()
         except ConnectorException as error:
             fields = {"job": job.id, "error": str(error.__cause__)}
             if isinstance(error.__cause__, psycopg.errors.RaiseException):
-                # The queue knows of no such job under way: the write before has gone through
-                # though its answer was lost, or the job was taken for a dead worker's.
+                # The queue has no such job under way: the earlier write succeeded although its
+                # answer was lost, or the job was taken because this worker was presumed dead.
                 log.warning("job ended already", extra=fields)
                 return
             if not isinstance(error.__cause__, psycopg.OperationalError | psycopg.InterfaceError):

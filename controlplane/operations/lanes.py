@@ -1,5 +1,5 @@
-"""Moves operations ahead to the lane of whoever waits for them. The callers hold the project's
-lock (`locks.locked_project`)."""
+"""Moves operations to the lane of the more urgent ones that wait for them. Callers hold the
+project's lock (`locks.locked_project`)."""
 
 from collections.abc import Sequence
 
@@ -8,10 +8,10 @@ from controlplane.operations.queue import move_job
 
 
 def move_ahead(project: Project, operations: Sequence[Operation]) -> None:
-    """Give each of the project's unfinished operations, oldest first, the lane of the most
-    urgent one that stands behind it, so that nobody waits for a lane that is not his own."""
-    # By resource, the lane of the most urgent operation so far that holds it; under the
-    # project's id, that of the most urgent that holds all.
+    """Give each of the project's unfinished operations, oldest first, the lane of the most urgent
+    operation that waits for it, so that no operation waits for a less urgent lane."""
+    # For each resource, the lane of the most urgent operation so far that holds it. The project's
+    # id stands for all resources of the project.
     wanted: dict[str, Lane] = {}
     for operation in reversed(operations):
         holds_all = project.id in operation.resources
@@ -27,7 +27,7 @@ def move_ahead(project: Project, operations: Sequence[Operation]) -> None:
 
 
 def enter_lane(project: Project, operation: Operation, lane: Lane) -> None:
-    """One that a worker has begun goes on where it is; only its next attempt is moved."""
+    """Move an operation to a lane. If a worker has begun it, only its next attempt is moved."""
     operation.lane = lane
     operation.save(update_fields=["lane"])
     if operation.status in HANDED_OVER and operation.dispatched_at:

@@ -1,4 +1,4 @@
-"""The lock that every transaction which changes a project begins with."""
+"""The lock with which every transaction that changes a project begins."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from controlplane.events.recording import together
 from controlplane.models import Project
 from controlplane.models.reading import Reading
 
-# No key update: rows that refer to the project may be written meanwhile.
+# NO KEY UPDATE lets others write rows that refer to the project meanwhile.
 LOCKED = Reading(
     Project,
     "WHERE t.id = %(project)s FOR NO KEY UPDATE OF t",
@@ -19,11 +19,11 @@ LOCKED = Reading(
 
 @contextmanager
 def locked_project(project_id: str) -> Iterator[Project]:
-    """A transaction that holds the project's row, and writes its events at its end; raises
-    Project.DoesNotExist.
+    """Open a transaction that holds the lock of the project's row and writes its events at its end.
+    Raises Project.DoesNotExist.
 
-    Who also needs branches on disk locks those before (`compute.filesystem.lock_branches`), and
-    nobody holds two projects.
+    A caller that also needs branches on disk locks those first
+    (`compute.filesystem.lock_branches`). No caller locks two projects.
     """
     with transaction.atomic(), together():
         project = LOCKED.first(project=project_id)

@@ -1,7 +1,7 @@
-"""The door to Procrastinate: what the engine puts into the queue, in its own transaction.
+"""The interface to Procrastinate: what the engine puts into the queue, in its own transaction.
 
-A job that waits is a row of the queue and nothing else: it holds no thread and no slot, and can
-still be moved. One that a worker has taken has begun.
+A job that waits is only a row of the queue: it occupies no thread and no slot, and it can still be
+moved. A job that a worker has taken has begun.
 """
 
 import uuid
@@ -29,7 +29,7 @@ SELECT max(event.at) FROM procrastinate_jobs job
 JOIN procrastinate_events event ON event.job_id = job.id AND event.type = 'started'
 WHERE job.lock = %s AND job.status = 'doing'
 """
-# Nobody takes the job before the transaction ends.
+# The row lock keeps every worker from taking the job before the transaction ends.
 HOLD = """
 SELECT status = 'todo' AND attempts = 0 FROM procrastinate_jobs
 WHERE status IN ('todo', 'doing') AND task_name = 'controlplane.run_operation' AND lock = %s
@@ -40,15 +40,15 @@ KEEP_ATTEMPTS = "UPDATE procrastinate_jobs SET attempts = %s WHERE id = %s"
 
 @dataclass(frozen=True)
 class Run:
-    """A run of a job that did not end it: its worker died, or the database failed it."""
+    """A run of a job that did not end it, because its worker died or the database failed."""
 
     picked_up_at: datetime
     put_back_at: datetime
 
 
 def enqueue_operation(operation: Operation, project: Project, *, at: datetime | None = None) -> int:
-    """Have the region's worker run the operation in its lane, at once or not before `at`. Returns
-    the job's id. Raises django.db.Error."""
+    """Enqueue a job that runs the operation in its region and lane, immediately or not before `at`.
+    Returns the job's id. Raises django.db.Error."""
     task = app.configure_task(
         "controlplane.run_operation",
         queue=project.region.queue(operation.lane),
@@ -61,30 +61,30 @@ def enqueue_operation(operation: Operation, project: Project, *, at: datetime | 
 
 
 def has_begun(operation: Operation) -> bool:
-    """Whether a worker has taken the job of an operation that was handed over, now or earlier: it
-    may have died, or the database have failed it. Where none has, none does before the
-    transaction ends."""
+    """Return whether a worker has taken the job of an operation that was dispatched, now or
+    earlier; that earlier run may have ended because the worker died or the database failed. If
+    False, no worker takes the job before the transaction ends."""
     with connection.cursor() as cursor:
         cursor.execute(HOLD, [str(operation.id)])
         return cursor.fetchall() != [(True,)] or operation.failures_count > 0
 
 
 def take_job_back(operation: Operation) -> None:
-    """Have nobody run the operation, unless a worker has taken it."""
+    """Remove the operation's job from the queue, unless a worker has taken it."""
     with connection.cursor() as cursor:
         cursor.execute(TAKE_BACK, [str(operation.id)])
 
 
 def hasten_job(operation: Operation, project: Project) -> None:
-    """Have the operation run now that was to wait for another attempt."""
+    """Make the operation's job run now, if it waits for the time of the next attempt."""
     _enqueue_anew(operation, project, waits=False)
 
 
 def move_job(operation: Operation, project: Project) -> None:
-    """Have the operation's job wait in the queue of its lane, unless a worker has taken it.
+    """Move the operation's job to the queue of the operation's lane, unless a worker has taken it.
 
-    A job that is taken at this moment is locked by whoever comes first: either the worker finds
-    it gone, or we find it taken.
+    If a worker takes the job at the same moment, the row lock decides: either the worker finds the
+    job gone, or this function finds it taken.
     """
     _enqueue_anew(operation, project, waits=True)
 
@@ -99,7 +99,7 @@ def _enqueue_anew(operation: Operation, project: Project, *, waits: bool) -> Non
 
 
 def earlier_runs(job: Job) -> list[Run]:
-    """The runs of a job under way before this one, the oldest first."""
+    """Return the runs of this job before the present one, oldest first."""
     if not job.attempts:
         return []
     with connection.cursor() as cursor:
@@ -116,7 +116,7 @@ def earlier_runs(job: Job) -> list[Run]:
 
 
 def picked_up_at(operation_id: uuid.UUID) -> datetime | None:
-    """When the worker that works on the operation now has taken its job; None while nobody does."""
+    """Return when the worker that executes the operation now took its job; None if none does."""
     with connection.cursor() as cursor:
         cursor.execute(STARTED, [str(operation_id)])
         row = cursor.fetchone()
@@ -124,7 +124,7 @@ def picked_up_at(operation_id: uuid.UUID) -> datetime | None:
 
 
 def enqueue_reconciliation(branch_id: str, project: Project) -> None:
-    """Have the region's worker look whether what runs on the branch should. Raises
+    """Enqueue a job that checks whether what runs on the branch should run. Raises
     django.db.Error."""
     queue = project.region.queue(Lane.REQUESTS)
     with database_errors():
@@ -134,7 +134,7 @@ def enqueue_reconciliation(branch_id: str, project: Project) -> None:
 
 
 def enqueue_reading(reading: SchemaReading, project: Project) -> None:
-    """Have the region's worker read the schema. Raises django.db.Error."""
+    """Enqueue a job that reads the schema. Raises django.db.Error."""
     queue = project.region.queue(Lane.REQUESTS)
     with database_errors():
         app.configure_task("controlplane.read_schema", queue=queue).defer(

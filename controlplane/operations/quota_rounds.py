@@ -1,8 +1,8 @@
 """Suspends the endpoints of projects that have used up a quota of their settings.
 
-Within QUOTA_ROUND seconds of its being used up, as far as that is known: seconds are at once, sizes
-and what was written are measured in the same round, what the proxy has sent is reported every few
-seconds. What is suspended stays so: whoever would start it is refused (`services.quotas`).
+That happens within QUOTA_ROUND seconds after the use is known. Times are known immediately. Sizes
+and written bytes are measured in the same round. Proxies report the bytes that they sent every few
+seconds. A suspended endpoint stays suspended: requests to start it are refused (`services.quotas`).
 """
 
 import logging
@@ -26,8 +26,8 @@ QUOTA_ROUND = 3.0  # seconds
 
 
 def hold_to_quotas(region: Region) -> None:
-    """Suspend what runs of the region and may not. Looks at running endpoints of projects with a
-    quota alone."""
+    """Suspend the region's running endpoints whose project has used up a quota. Only running
+    endpoints of projects with a quota are looked at."""
     running = _running(region)
     measured = [one for one in running if {LOGICAL_SIZE, WRITTEN} & quota_of(one.project).keys()]
     if measured:
@@ -41,7 +41,7 @@ def hold_to_quotas(region: Region) -> None:
 
 
 def _running(region: Region) -> list[Endpoint]:
-    """By project."""
+    """Return the active endpoints of projects with a quota, ordered by project."""
     endpoints = Endpoint.objects.select_related(
         "branch__project__account", "branch__meter", "project__account"
     )
@@ -59,7 +59,7 @@ def _running(region: Region) -> list[Endpoint]:
 def _doomed(
     endpoints: Sequence[Endpoint], consumed: Mapping[str, Consumed]
 ) -> Mapping[str, UsedUp]:
-    """What keeps each of them, by id, from running; those that may run are left out."""
+    """Return for each endpoint that may not run, by id, the quota that is used up."""
     found = {
         one.id: used_up_of(quota_of(one.project), consumed.get(one.project_id, NOTHING), one.branch)
         for one in endpoints
@@ -69,8 +69,8 @@ def _doomed(
 
 def _suspend(project_id: str, doomed: Mapping[str, UsedUp]) -> None:
     with locked_project(project_id) as project:
-        # An endpoint with unfinished operations is left to the next round: a configuration that is
-        # applied after a suspend would start it again.
+        # An endpoint with unfinished operations is left to the next round: a configuration applied
+        # after the suspend would start it again.
         busy = {row.endpoint_id for row in unfinished(project.id)}
         running = Endpoint.objects.select_related("branch").filter(
             id__in=doomed.keys() - busy, deleted_at=None, current_state=EndpointState.ACTIVE
@@ -79,7 +79,7 @@ def _suspend(project_id: str, doomed: Mapping[str, UsedUp]) -> None:
         for endpoint in running:
             why = doomed[endpoint.id]
             if limits.get(why.quota.field) != why.limit:
-                continue  # it was changed just now
+                continue  # the limit was changed meanwhile
             step = Step(Action.SUSPEND_COMPUTE, branch=endpoint.branch, endpoint=endpoint)
             operations = schedule(project, [step], lane=Lane.UPKEEP)
             log.warning("quota used up", extra={"endpoint": endpoint.id, "quota": why.quota.field})

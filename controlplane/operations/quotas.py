@@ -1,6 +1,7 @@
-"""What a project may use in a consumption period by its own settings, and whether it has.
+"""The limits that a project's own settings put on its use in a consumption period, and whether the
+project has reached them.
 
-`settings.quota` of the project: a number by field, 0 or absent for no limit.
+`settings.quota` of the project holds a number for each field; 0 or absent means no limit.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +14,7 @@ from controlplane.models.consumption import consumed_by_projects
 
 @dataclass(frozen=True)
 class Quota:
-    """`field` of the settings; `words` for it in a refusal."""
+    """`field` is its name in the settings, `words` its name in a refusal."""
 
     field: str
     words: str
@@ -26,20 +27,20 @@ class Quota:
 
 LOGICAL_SIZE = "logical_size_bytes"
 WRITTEN = "written_data_bytes"
-# Of all branches together, in the period.
+# Limits for all branches together, in the period.
 QUOTAS = (
     Quota("compute_time_seconds", "compute time", lambda used: used.compute_seconds),
     Quota("active_time_seconds", "active time", lambda used: used.active_seconds),
     Quota(WRITTEN, "written data", lambda used: used.written_bytes),
     Quota("data_transfer_bytes", "data transfer", lambda used: used.transferred_bytes),
 )
-# Of one branch, at any time.
+# A limit for each branch, at any time.
 SIZE_QUOTA = Quota(LOGICAL_SIZE, "logical size", lambda used: used.stored_bytes)
 
 
 @dataclass(frozen=True)
 class UsedUp:
-    """A quota with nothing left; `limit` and `used` are in seconds or bytes."""
+    """A quota that is used up; `limit` and `used` are in seconds or bytes."""
 
     quota: Quota
     limit: int
@@ -47,7 +48,7 @@ class UsedUp:
 
     @property
     def words(self) -> str:
-        """As clients of this API know them."""
+        """The message, as clients of Neon's API know it."""
         return (
             f"Your account or project has exceeded the {self.quota.words} quota. "
             "Upgrade your plan to increase limits."
@@ -55,17 +56,17 @@ class UsedUp:
 
 
 def quota_of(project: Project) -> Mapping[str, int]:
-    """The limits that are set, by field."""
+    """Return the limits that are set, by field."""
     stored = project.settings.get("quota")
     fields = [quota.field for quota in (*QUOTAS, SIZE_QUOTA)]
     limits = {name: stored.get(name) for name in fields} if isinstance(stored, dict) else {}
-    # What an earlier release has stored may be of any type.
+    # A value that an earlier release stored may be of any type.
     return {name: limit for name, limit in limits.items() if type(limit) is int and limit > 0}
 
 
 def used_up(project: Project, branch: Branch) -> UsedUp | None:
-    """What keeps an endpoint of the branch from running; None where nothing does. A project without
-    a quota costs no query, any other one."""
+    """Return the quota that keeps an endpoint of the branch from running; None if none does. For a
+    project without quotas this makes no query."""
     limits = quota_of(project)
     if not limits:
         return None
@@ -75,10 +76,10 @@ def used_up(project: Project, branch: Branch) -> UsedUp | None:
 
 
 def used_up_of(limits: Mapping[str, int], consumed: Consumed, branch: Branch) -> UsedUp | None:
-    """The same of what the project has consumed."""
+    """Do the same, given what the project has consumed."""
     size = branch.logical_size
     if size is None and branch.parent:
-        # It is still to be made, and will be as large as its parent.
+        # The branch is not made yet, and will be as large as its parent.
         size = branch.parent.logical_size
     of_branch = Consumed(stored_bytes=size or 0)
     for quota in (*QUOTAS, SIZE_QUOTA):

@@ -1,7 +1,7 @@
-"""Compares what the database says with what runs on this host, and mends the difference.
+"""Compares the rows with the processes of this host, and corrects the differences.
 
-A compute that died becomes `idle`; a Postgres that belongs to nothing is stopped; an
-operation whose job was lost is handed over again.
+A compute that died becomes `idle`, a Postgres that belongs to no endpoint is stopped, and an
+operation whose job was lost is enqueued again.
 """
 
 import logging
@@ -35,10 +35,10 @@ log = logging.getLogger(__name__)
 
 
 def reconcile_host(region: Region) -> None:
-    """Mend every difference between the region's rows and the processes of this host.
+    """Correct every difference between the region's rows and the processes of this host.
 
-    A compute that is gone counts as having run until the last look: not for as long as the host
-    was down.
+    A compute that is gone counts as having run until the last look, and not for the time that the
+    host was down.
     """
     looking_at, all_seen = clock.now(), True
     says_active = dict(
@@ -48,18 +48,18 @@ def reconcile_host(region: Region) -> None:
     )
     runs = compute.running_branches()
     for branch_id in says_active.keys() | runs.keys():
-        # Where nobody should run, what a dead Postgres left is a difference too.
+        # If nothing should run, what a dead Postgres left behind is a difference too.
         if branch_id not in says_active or says_active[branch_id] != runs.get(branch_id):
             try:
                 reconcile_branch(branch_id, timeout=0)
             except LockTimeout:
-                all_seen = False  # an operation works on it; it is looked at again soon
+                all_seen = False  # an operation works on it; the next round looks again
             except StopFailed as error:
                 log.error("leftovers not ended", extra={"branch": branch_id, "error": str(error)})
             except (OperationalError, InterfaceError):
                 raise
             except Exception:
-                # What a stranger has made of one branch must not keep this from all others.
+                # A branch's files are untrusted: an error in one must not affect all others.
                 log.exception("branch not reconciled", extra={"branch": branch_id})
     if all_seen:
         Region.objects.filter(id=region.id).update(computes_seen_at=looking_at)
@@ -67,15 +67,16 @@ def reconcile_host(region: Region) -> None:
 
 
 def reconcile_branch(branch_id: str, *, timeout: float = 60.0) -> None:
-    """Mend the difference on one branch, unless an operation is about to.
+    """Correct the difference on one branch, unless an unfinished operation holds the branch.
 
-    Raises LockTimeout where other work holds the branch for `timeout` seconds.
+    Raises LockTimeout if other work holds the branch for `timeout` seconds.
     """
     with lock_branches(branch_id, timeout=timeout):
         branch = Branch.objects.filter(id=branch_id).first()
         runs_for = compute.running_endpoint(branch_id)
         if branch is None:
-            # Not of this database: another Perch may share the host, never the directory.
+            # Not a branch of this database. Another Perch may share the host, but never the state
+            # directory.
             log.warning("stopping a compute of no branch", extra={"branch": branch_id})
             compute.stop(branch_id)
             forget_lock(branch_id)
@@ -92,7 +93,7 @@ def reconcile_branch(branch_id: str, *, timeout: float = 60.0) -> None:
                 if runs_for == endpoint.id:
                     return
                 log.warning("compute gone, endpoint idle", extra={"endpoint": endpoint.id})
-                # Whoever has come to look: nobody but the platform has found it.
+                # The actor is the platform, whoever caused this look.
                 enter(
                     project,
                     endpoint,
@@ -101,31 +102,32 @@ def reconcile_branch(branch_id: str, *, timeout: float = 60.0) -> None:
                     reason="its compute has ended by itself",
                     actor=PLATFORM,
                 )
-                # What SQL has set last is known once it is read: see `availability`.
+                # What SQL changed last is known only after a reading; see `availability`.
                 Branch.objects.filter(id=branch_id).update(catalog_mark=CATALOG_UNREAD)
         if runs_for:
             fields = {"branch": branch_id, "endpoint": runs_for}
             log.warning("stopping a compute that should not run", extra=fields)
-        # Of one that died its pooler is left, and would keep its clients waiting.
+        # The pooler of a compute that died still runs, and would keep its clients waiting.
         compute.stop(branch_id)
         if branch.deleted_at is not None:
             forget_lock(branch_id)
 
 
 def end_strays(region: Region) -> None:
-    """End what runs on this host under the accounts of branches that do not run, or are gone."""
+    """End the processes on this host that run under the account of a branch that does not run or
+    no longer exists."""
     end_stray_accounts()
 
 
 def _ended_at(endpoint: Endpoint, seen_at: datetime | None) -> datetime:
-    """When a compute that is gone has ended, as far as anybody knows: it was seen at `seen_at`,
-    unless it has started since."""
+    """Return the best estimate of when a compute that is gone ended: when it was last seen
+    (`seen_at`), or when it started if that is later, but not after the present time."""
     now = clock.now()
     return min(now, max(filter(None, (seen_at, endpoint.started_at)), default=now))
 
 
 def _forget_deleted(endpoint_ids: Set[str]) -> None:
-    """Remove what is left on this host of those of the endpoints that exist no more."""
+    """Remove what is left on this host of those of the endpoints that no longer exist."""
     if not endpoint_ids:
         return
     living = Endpoint.objects.filter(id__in=endpoint_ids, deleted_at=None)
@@ -141,7 +143,8 @@ def _forget_deleted(endpoint_ids: Set[str]) -> None:
 
 
 def _forget_reader(endpoint_id: str) -> None:
-    """It is no endpoint's: whoever works on its branch may be about to start it."""
+    """Remove what is left of a compute that the platform alone used. It belongs to no endpoint, and
+    the holder of the branch's lock may be about to start it."""
     branch_id = endpoint_id.removeprefix(compute.READER)
     with suppress(LockTimeout), lock_branches(branch_id, timeout=0):
         if compute.running_endpoint(branch_id) != endpoint_id:
@@ -151,16 +154,16 @@ def _forget_reader(endpoint_id: str) -> None:
 
 
 def redispatch_lost_operations(region: Region) -> None:
-    """Hand over again every operation of the region that was, and that no job stands for.
+    """Enqueue again every dispatched operation of the region that has no job.
 
-    Jobs and operations are written together, so this finds work only after someone has
-    emptied the queue by hand.
+    Jobs and operations are written in one transaction, so this finds something only after somebody
+    has emptied the queue by hand.
     """
     jobs = (
         "SELECT args->>'operation_id' FROM procrastinate_jobs"
         " WHERE status IN ('todo', 'doing') AND task_name = 'controlplane.run_operation'"
     )
-    # Operations first: one dispatched between the two queries must not look lost.
+    # Read the operations first: one dispatched between the two queries must not look lost.
     running = list(
         Operation.objects.filter(
             status__in=HANDED_OVER, dispatched_at__isnull=False, project__region=region

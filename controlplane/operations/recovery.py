@@ -1,8 +1,8 @@
-"""Removes the data of deleted projects once the time is over in which they could be recovered.
+"""Removes the data of deleted projects when they can no longer be recovered.
 
-Earlier where an account has deleted more than its plan keeps, and where the host's disk has come
-to its reserve: then the account that stores most in the region gives first. Of one account it is
-always the project that was deleted first.
+Data is removed earlier if an account has deleted more than its plan keeps, or if the host's free
+disk space falls below its reserve. In the latter case the account that stores most in the region
+loses a project first. Of one account, the project that was deleted first is removed first.
 """
 
 import logging
@@ -32,18 +32,18 @@ from controlplane.operations.scheduling import Step, schedule
 
 log = logging.getLogger(__name__)
 
-# Projects that one round looks after; the next one goes on.
+# The most projects that one round handles; the next round continues.
 AT_ONCE = 50
-# Bytes that a branch takes beside what is measured: an empty cluster, and its log.
+# Bytes that a branch takes in addition to what is measured: an empty cluster, and its log.
 OF_EACH = 48 << 20
-# Before a removal that has failed is tried once more.
+# The time before a failed removal is tried again.
 AGAIN_AFTER = timedelta(minutes=10)
-# Of branches: bytes, as last measured. Blocks that branches share count for each of them.
+# Bytes of branches, as last measured. Blocks that branches share count for each of them.
 STORED = Coalesce(Sum(Coalesce(F("logical_size"), 0) + F("auxiliary_size") + OF_EACH), 0)
 
 
 def remove_unrecovered(region: Region) -> None:
-    """Schedule the removal of what is due."""
+    """Schedule the removal of the data that is due."""
     kept = Project.objects.filter(region=region, recoverable_until__isnull=False)
     over = Q(recoverable_until__lte=clock.now())
     for project_id in kept.filter(over).values_list("id", flat=True)[:AT_ONCE]:
@@ -60,7 +60,7 @@ def remove_unrecovered(region: Region) -> None:
 
 def _remove(project_id: str, due: Q) -> None:
     with acting_as(EXPIRY), locked_project(project_id) as project:
-        # Somebody may have recovered it at this moment.
+        # Somebody may have recovered it meanwhile.
         still = Project.objects.filter(due, id=project_id, recoverable_until__isnull=False)
         if not still.update(recoverable_until=None):
             return
@@ -69,8 +69,8 @@ def _remove(project_id: str, due: Q) -> None:
 
 
 def _beyond_plans(kept: QuerySet[Project]) -> Iterator[str]:
-    """The projects that are more than their account's plan keeps, oldest first. The one that was
-    deleted last is none of them, however large it is."""
+    """Yield the ids of the projects that exceed what their account's plan keeps, oldest first. The
+    project that an account deleted last never counts as exceeding, however large it is."""
     several = kept.values("account_id", "account__plan").annotate(projects=Count("id"))
     for row in several.filter(projects__gt=1):
         limits = LIMITS[row["account__plan"]]
@@ -96,7 +96,8 @@ def _beyond_plans(kept: QuerySet[Project]) -> Iterator[str]:
 
 
 def _first_to_give(region: Region, kept: QuerySet[Project]) -> str | None:
-    """The oldest deleted project of the account that stores most, living or deleted."""
+    """Return the id of the oldest deleted project of the account that stores most; what it stores
+    in its living projects counts too. None if there is no such project."""
     on_disk = Q(project__deleted_at=None) | Q(project__recoverable_until__isnull=False)
     most = (
         Branch.objects.filter(on_disk, project__region=region, deleted_at=None)
@@ -113,14 +114,14 @@ def _first_to_give(region: Region, kept: QuerySet[Project]) -> str | None:
 
 
 def _makes_room(region: Region) -> bool:
-    """Whether the last one is still being removed: it may be enough."""
+    """Return whether a removal is still under way: the space that it frees may be enough."""
     return Operation.objects.filter(
         project__region=region, action=Action.DELETE_TENANT, status__in=UNFINISHED
     ).exists()
 
 
 def try_removals_again(region: Region) -> None:
-    """Schedule anew the removals that have failed: nobody else would ever remove the data."""
+    """Schedule failed removals again: no other code would ever remove the data."""
     removals = Operation.objects.filter(project=OuterRef("id"), action=Action.DELETE_TENANT)
     lately = Q(created_at__gt=clock.now() - AGAIN_AFTER)
     failed = Project.objects.filter(

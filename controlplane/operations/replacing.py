@@ -1,8 +1,8 @@
-"""What it means for the rows that a branch's data was replaced by another's: it has the other's
-roles and databases, and what it had until then, if anybody wants it, is a branch of its own.
+"""Changes the rows when a branch's data was replaced by another branch's: the branch gets the other
+branch's roles and databases, and its previous data belongs to another branch.
 
-Called by the effects and where operations are given up, in their transactions; the callers hold
-the project's lock. On disk see `compute.branch_data.replace`.
+Called by the effects and by code that gives up operations, in their transactions; callers hold the
+project's lock. `compute.branch_data.replace` does the work on disk.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,7 +26,7 @@ from controlplane.models import (
 from controlplane.operations.actions import details_of
 from controlplane.operations.details import CreateBranchDetails
 
-# Fields of a branch that go with its data.
+# The fields of a branch that describe its data.
 OF_THE_DATA = (
     *("catalog_revision", "applied_catalog_revision", "catalog_mark", "logical_size"),
     "auxiliary_size",
@@ -37,7 +37,8 @@ CatalogRow = TypeVar("CatalogRow", Role, Database)
 
 
 def replacement_of(operation: Operation) -> CreateBranchDetails | None:
-    """What the operation puts in the place of its branch's data; None where it is no restore."""
+    """Return the details of an operation that replaces its branch's data; None if the operation is
+    no restore."""
     if operation.action != Action.CREATE_BRANCH:
         return None
     details = details_of(operation.action, operation.details)
@@ -46,8 +47,9 @@ def replacement_of(operation: Operation) -> CreateBranchDetails | None:
 
 
 def is_replaced(branch: Branch, operations: Iterable[Operation]) -> bool:
-    """Whether one of the project's unfinished operations replaces the branch's data, or makes the
-    branch of what another had: neither is to be changed until it has ended."""
+    """Return whether one of the project's unfinished operations replaces the branch's data, or
+    gives it the data that another branch had. Neither branch may be changed until that has
+    ended."""
     return any(
         branch.id in (row.branch_id, details.kept_as)
         for row in operations
@@ -56,10 +58,10 @@ def is_replaced(branch: Branch, operations: Iterable[Operation]) -> bool:
 
 
 def enter_replaced(operation: Operation, details: CreateBranchDetails, now: datetime) -> None:
-    """The data lies where it is to lie: have the rows say so.
+    """Change the rows after the data was put in place.
 
-    The operation holds the source since before its copy was made: the API has changed none of its
-    rows since.
+    The operation has held the source since before the copy was made, so the API has changed none of
+    the source's rows since.
     """
     branch = Branch.objects.get(id=operation.branch_id)
     source = Branch.objects.get(id=details.source_branch_id)
@@ -75,18 +77,18 @@ def enter_replaced(operation: Operation, details: CreateBranchDetails, now: date
         branch.parent = source
     branch.init_source, branch.schema_of = InitSource.PARENT_DATA, None
     branch.catalog_revision = source.catalog_revision
-    # SQL may have changed the source, and so its rows, since its copy was made: the next start
-    # reads the copy, and applies all that it does not have.
+    # SQL may have changed the source, and so its rows, since the copy was made. The next start
+    # reads the copy and applies everything that it lacks.
     branch.applied_catalog_revision, branch.catalog_mark = 0, ""
-    # A copy comes without slots and temporary files.
+    # A copy has no replication slots and no temporary files.
     branch.logical_size, branch.auxiliary_size = source.logical_size, 0
     branch.last_reset_at = branch.state_changed_at = branch.updated_at = now
     if branch.ttl_interval_seconds:
         until = now.replace(microsecond=0) + timedelta(seconds=branch.ttl_interval_seconds)
         branch.expires_at = until
-    # Others are counted without the project's lock.
     branch.save(update_fields=[*OF_THE_DATA, "parent", "last_reset_at", "expires_at"])
-    # Has the proxy forget the old passwords, also where the source has no role to tell it by.
+    # This write makes the proxy forget the old passwords, even if the source has no role whose row
+    # would notify it.
     Endpoint.objects.filter(branch=branch, deleted_at=None).update(branch=branch)
     project = operation.project
     if not kept.hidden:
@@ -95,8 +97,8 @@ def enter_replaced(operation: Operation, details: CreateBranchDetails, now: date
 
 
 def give_up_replacing(operation: Operation) -> None:
-    """The branch stays what it was; that which was to keep its data never comes to be, nor does a
-    snapshot that was being taken."""
+    """Mark as deleted the branch that was to keep the replaced data, or delete the snapshot that
+    was being taken: neither will exist. The restore's own branch stays as it was."""
     if details := replacement_of(operation):
         now = clock.now()
         Branch.objects.filter(
@@ -109,7 +111,8 @@ def give_up_replacing(operation: Operation) -> None:
 
 
 def _keep(branch: Branch, kept: Branch, now: datetime) -> None:
-    """Have `kept` be what the branch was."""
+    """Give `kept` everything that the branch had: fields, roles, databases and, if `kept` is
+    visible, children."""
     kept.parent_id = branch.parent_id
     kept.init_source, kept.schema_of_id = branch.init_source, branch.schema_of_id
     kept.current_state = BranchState.READY
@@ -127,8 +130,8 @@ def _keep(branch: Branch, kept: Branch, now: datetime) -> None:
 
 
 def _give_other_passwords(roles: Iterable[Role], before: Mapping[str, Role]) -> None:
-    """Whoever gets a copy of what is protected is to get no way to the original with it: the roles
-    have the passwords that the branch's had, and those that it did not have get none."""
+    """Replace the passwords of a protected source, because a copy must not give access to the
+    original: each role gets the password that the branch's role of this name had, or none."""
     for role in roles:
         had = before.get(role.name)
         role.verifier = had.verifier if had else ""
@@ -137,7 +140,7 @@ def _give_other_passwords(roles: Iterable[Role], before: Mapping[str, Role]) -> 
 
 
 def _copies(rows: Iterable[CatalogRow], branch: Branch) -> list[CatalogRow]:
-    """The same as new rows of the branch, unsaved."""
+    """Return copies of the rows, as new unsaved rows of the branch."""
     copies = list(rows)
     for row in copies:
         row.pk, row.branch = None, branch

@@ -1,4 +1,4 @@
-"""Has an endpoint's compute run as the endpoint's rows say."""
+"""Runs an endpoint's compute as the endpoint's rows specify."""
 
 import logging
 from collections.abc import Callable
@@ -24,30 +24,31 @@ log = logging.getLogger(__name__)
 
 
 class Refused(Exception):
-    """The operation cannot succeed however often it is tried; the message says why."""
+    """The operation cannot succeed however often it is retried; the message says why."""
 
 
 def start(operation: Operation, endpoint: Endpoint) -> None:
     """Start the endpoint's compute for the operation, with the branch's roles and databases.
 
-    Raises Refused, process.StartFailed, and psycopg.Error or filesystem.LockTimeout where the
-    catalog could not be read or applied: the compute runs then, but the start is to be tried again.
+    Raises Refused and process.StartFailed. Raises psycopg.Error or filesystem.LockTimeout if the
+    catalog could not be read or applied: the compute then runs, but the start has to be retried.
     """
     bring_up(endpoint, compute.start)
     try:
         bring_to_catalog(operation, endpoint)
     except NotApplied as error:
         if not error.is_final and operation.failures_count == 0:
-            raise  # what was in the way may have passed by the next attempt
-        # One role that Postgres refuses must not keep everyone out. Its row holds the reason, and
-        # the branch stays behind its revision until `catalog_mending` has brought it there.
+            raise  # the obstacle may be gone at the next attempt
+        # A role that Postgres refuses must not keep all clients out. Its row holds the reason, and
+        # the branch stays behind its revision until `catalog_mending` has applied it.
         log.warning("catalog not whole", extra={"endpoint": endpoint.id, "error": str(error)})
     begin_counting(endpoint)
     _hold_to_limit(endpoint)
 
 
 def bring_up(endpoint: Endpoint, bring_up: Callable[[ComputeSpec], None]) -> None:
-    """By `compute.start` or `compute.reconfigure`. Raises Refused, process.StartFailed."""
+    """Run the compute, by calling `compute.start` or `compute.reconfigure`. Raises Refused,
+    process.StartFailed."""
     if endpoint.branch.current_state != BranchState.READY:
         raise Refused(
             f"the branch {endpoint.branch_id} was not created: retry the operation that was to "
@@ -77,8 +78,8 @@ def compute_spec(endpoint: Endpoint) -> ComputeSpec:
 
 
 def _allowed_settings(endpoint: Endpoint) -> dict[str, str]:
-    """The endpoint's settings, but for those that were stored before a rule that forbids them,
-    or before a Postgres that does not know them: they keep no endpoint from starting."""
+    """Return the endpoint's Postgres settings that are valid now. A stored setting may be older
+    than the rule that forbids it, or unknown to this Postgres; it must not prevent the start."""
     stored = endpoint.settings.get("pg_settings", {})
     known = from_json(PostgresSettings.known_in(endpoint.project.region_id) if stored else {})
     size = endpoint.autoscaling_limit_max_cu
@@ -94,7 +95,7 @@ def _allowed_settings(endpoint: Endpoint) -> dict[str, str]:
 
 
 def _allowed_pooler_settings(endpoint: Endpoint) -> dict[str, str]:
-    """Likewise of its pooler, which would not start with them."""
+    """Do the same for the settings of the pooler, which would not start with invalid ones."""
     stored = endpoint.settings.get("pgbouncer_settings", {})
     size = endpoint.autoscaling_limit_max_cu
     return {
@@ -105,15 +106,16 @@ def _allowed_pooler_settings(endpoint: Endpoint) -> dict[str, str]:
 
 
 def begin_counting(endpoint: Endpoint) -> None:
-    """Have what is written be counted from here on where the branch's data is new: not what the
-    platform wrote to it, nor what was written to its parent."""
+    """Start counting written bytes from now on, if the branch's data is new. What the platform
+    wrote to that data, or what was written to its parent, does not count."""
     branch = endpoint.branch
     if branch.meter.written_data != observation.data_of(branch.id):
         count_written(endpoint.id, branch.id)
 
 
 def _hold_to_limit(endpoint: Endpoint) -> None:
-    """Measure a branch whose size is limited; since it was last, it may have grown beyond."""
+    """Measure the branch, if its size is limited: it may have exceeded the limit since the last
+    measurement. If it is now on the other side of the limit, reconfigure its compute."""
     branch = endpoint.branch
     if branch.project.account.branch_size_limit is None:
         return

@@ -1,9 +1,9 @@
-"""Schedules operations and hands them over to the engine.
+"""Schedules operations and dispatches them to the queue.
 
-An operation is a row first and a job second. One transaction writes the resource's
-change, its operations and the queue's job. Every caller has locked the project's row
-(`locks`), so what one sees of a project's unfinished operations stays true until it
-commits; different projects never wait for each other.
+An operation is first a row, then a job. One transaction writes the change of the resource, its
+operations and the queue's job. Every caller has locked the project's row (`locks`), so what it
+reads of the project's unfinished operations stays true until it commits. Different projects never
+wait for each other.
 """
 
 import uuid
@@ -33,13 +33,14 @@ from controlplane.operations.details import Details
 from controlplane.operations.lanes import enter_lane, move_ahead
 from controlplane.operations.queue import enqueue_operation
 
-# How many of a project's operations are handed over at once, in each lane. The others stay
+# The most operations of a project that are dispatched at once in each lane. The others stay
 # `scheduling`, and follow in order as these end.
 MOST_OF_A_PROJECT = 8
 
 
 class RegionAway(Exception):
-    """Nobody is there who would run the operations. Nothing was written: to try again is safe."""
+    """No worker of the region is there to run the operations. Nothing was written, so it is safe to
+    try again."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +50,12 @@ class Step:
     action: Action
     branch: Branch | None = None
     endpoint: Endpoint | None = None
-    # Branches it works on beyond its own.
+    # The branches it works on besides its own.
     also_holds: Sequence[Branch] = ()
     holds_project: bool = False
-    # Of the class that the table of actions names; None is as good as its defaults.
+    # An object of the class that the table of actions names; None means its defaults.
     details: Details | None = None
-    # The operation whose work this does anew.
+    # The operation that this one is a retry of.
     retry_of: Operation | None = None
 
     def __post_init__(self) -> None:
@@ -70,14 +71,14 @@ class Step:
 def schedule(
     project: Project, steps: Sequence[Step], *, lane: Lane | None = None
 ) -> list[Operation]:
-    """Write the steps as a chain of operations and dispatch what can run.
+    """Write the steps as a chain of operations and dispatch those that can run.
 
-    All of a chain is of one lane: `lane`, else the least urgent that the table of actions has
-    for its steps.
+    All operations of a chain have one lane: `lane`, or by default the least urgent of the lanes
+    that the table of actions has for its steps.
 
-    The caller holds the project's lock. The first is `running` unless an earlier
-    unfinished operation holds what it needs; the rest are `scheduling` (specification,
-    section 4, rules 1, 2 and 7). Raises RegionAway.
+    The caller holds the project's lock. The first operation is `running` unless an earlier
+    unfinished operation holds what it needs; the rest are `scheduling` (specification, section 4,
+    rules 1, 2 and 7). Raises RegionAway.
     """
     if project.region.is_away:
         raise RegionAway(
@@ -115,11 +116,11 @@ def schedule(
 
 
 def dispatch(project: Project, *, new: Sequence[Operation] = ()) -> list[Operation]:
-    """Hand over every operation that no earlier unfinished one stands in the way of, as far as
-    the project's share of its lane allows, and note what each of the others waits for.
+    """Dispatch every operation that no earlier unfinished operation blocks, up to the project's
+    limit in its lane, and record what each of the others waits for.
 
-    The caller holds the project's lock. `new` are the newest, and are written here. Returns what
-    was handed over.
+    The caller holds the project's lock. `new` are the newest operations; this function writes them.
+    Returns the operations that were dispatched.
     """
     operations = [*unfinished(project.id), *new]
     move_ahead(project, operations)
@@ -128,7 +129,7 @@ def dispatch(project: Project, *, new: Sequence[Operation] = ()) -> list[Operati
         for row in operations
         if row.status in HANDED_OVER and not row.waits_to_be_handed_over
     )
-    # Of each resource, the last operation so far that holds it, by its place in the list.
+    # For each resource, the index of the last operation so far that holds it.
     held: dict[str, int] = {}
     changed, handed_over = [], []
     for place, operation in enumerate(operations):
@@ -166,8 +167,9 @@ def _hand_over(operation: Operation) -> None:
 
 
 def hurry(project: Project, operations: Sequence[Operation], lane: Lane) -> None:
-    """Have the unfinished operations, and what they stand behind, run in `lane` at least: they
-    are what somebody in it has come to wait for. The caller holds the project's lock."""
+    """Move the given unfinished operations, and those that they wait for, to `lane`, unless they
+    are in a more urgent one: an operation or client of that lane waits for them now. The caller
+    holds the project's lock."""
     behind = [operation for operation in operations if lane.is_ahead_of(operation.lane)]
     for operation in behind:
         enter_lane(project, operation, lane)
@@ -175,29 +177,30 @@ def hurry(project: Project, operations: Sequence[Operation], lane: Lane) -> None
         dispatch(project)
 
 
-# Each by its name, as the index has them.
+# The statuses are written out one by one, as in the index's condition.
 _IS_UNFINISHED = f"""status IN ('{"', '".join(UNFINISHED)}')"""
 UNFINISHED_OPERATIONS = Reading(
     Operation, f"WHERE t.project_id = %(project)s AND t.{_IS_UNFINISHED} ORDER BY t.created_at"
 )
-# For a `Reading` of a project's: whether `unfinished` would find any at that moment. Mostly there
-# are none, and who reads needs no second statement.
+# An extra column for a `Reading` of a project's rows: whether `unfinished` would find any operation
+# at that moment. Mostly it would not, and the reader needs no second statement.
 _BUSY_ROWS = f"FROM controlplane_operation WHERE project_id = %(project)s AND {_IS_UNFINISHED}"
 IS_BUSY = {"is_busy": f"EXISTS (SELECT {_BUSY_ROWS})"}
 
 
 def unfinished_if_busy(row: Endpoint | Branch) -> Sequence[Operation]:
-    """The project's unfinished operations, for a row that was read with IS_BUSY."""
+    """Return the project's unfinished operations, for a row that was read with IS_BUSY."""
     return unfinished(row.project_id) if row.__dict__["is_busy"] else []
 
 
 def unfinished(project_id: str) -> Sequence[Operation]:
-    """The project's unfinished operations, oldest first."""
+    """Return the project's unfinished operations, oldest first."""
     return UNFINISHED_OPERATIONS.rows(project=project_id)
 
 
 def _stands_behind(operation: Operation, held: Mapping[str, int]) -> int | None:
-    """The place of the last earlier operation that holds something of this one's."""
+    """Return the index of the last earlier operation that holds something this one needs; None if
+    there is none."""
     if operation.project_id in operation.resources:
         return max(held.values(), default=None)
     wanted = (operation.project_id, *operation.resources)
@@ -205,7 +208,8 @@ def _stands_behind(operation: Operation, held: Mapping[str, int]) -> int | None:
 
 
 def _next_created_at(project: Project) -> datetime:
-    """Now, or just after the project's newest operation: the list's cursor is the time alone."""
+    """Return the present time, or a time just after the project's newest operation: the cursor of
+    the operations' list is the time alone."""
     newest = (
         Operation.objects.filter(project=project)
         .order_by("-created_at")

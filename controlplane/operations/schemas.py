@@ -1,9 +1,10 @@
-"""Reads the schemas that requests ask for (`models.SchemaReading`): a job of the worker, as the
-computes are on its host.
+"""Reads the schemas that requests ask for (`models.SchemaReading`). This is a job of the worker,
+because the computes are on its host.
 
-A compute that runs is read beside its clients. One that sleeps is started for as long as it takes,
-under the branch's lock, and no client notices: it is no activity, changes no state and is counted
-nowhere. A branch without an endpoint is started the same way, where no proxy finds it.
+A running compute is read while it serves its clients. A branch whose compute does not run is
+started for the time of the reading, under the branch's lock, and clients do not notice: it is no
+activity, changes no state and counts as no usage. A branch without an endpoint is started under an
+id where no proxy finds it.
 """
 
 import logging
@@ -36,18 +37,20 @@ from controlplane.operations.words import without_paths, words_of
 
 log = logging.getLogger(__name__)
 
-# Where whoever waits is told that a reading has ended, by its id.
+# The channel that notifies the waiting request that a reading has ended; the payload is its id.
 READINGS = "perch_readings"
-# Seconds that a reading may wait for other work on the branch, and in all may stand still.
+# Seconds that a reading may wait for other work on the branch, and seconds without progress after
+# which the whole reading is given up.
 LOCK_BOUND, BOUND = 30.0, 45.0
-# What a Postgres says that comes or goes.
+# What Postgres says while it starts or stops.
 PASSING = re.compile("the database system is |terminating connection|closed the connection")
-# After this nobody waits for a reading any more.
+# After this time no request waits for a reading any more.
 FORGOTTEN_AFTER = timedelta(minutes=5)
 
 
 def read_schema(reading_id: uuid.UUID) -> None:
-    """Do what the reading asks for, and tell whoever waits; nothing where nobody does any more."""
+    """Do the reading and notify the request that waits for it. Does nothing if the reading has
+    ended or its request has given up."""
     reading = (
         SchemaReading.objects.select_related("branch__project__account", "branch__project__region")
         .filter(id=reading_id, finished_at=None)
@@ -62,7 +65,7 @@ def read_schema(reading_id: uuid.UUID) -> None:
     except (LockTimeout, OutOfPatience):
         error = "the branch is busy with other work; try again"
     except (OperationalError, InterfaceError):
-        raise  # our own database's: the job is run again
+        raise  # the metadata database failed: the queue runs the job again
     except Exception as failure:
         log.exception("schema not read", extra={"branch": reading.branch_id})
         words = str(failure) if isinstance(failure, Refused) else words_of(failure)
@@ -76,7 +79,7 @@ def read_schema(reading_id: uuid.UUID) -> None:
 
 
 def forget_readings(region: Region) -> None:
-    """Delete those whose request died before it had its answer; any region's worker may."""
+    """Delete readings whose request died before it got the answer; a worker of any region may."""
     before = clock.now() - FORGOTTEN_AFTER
     SchemaReading.objects.filter(created_at__lt=before).delete()
 
@@ -89,7 +92,7 @@ def _read(reading: SchemaReading) -> str:
         except (SchemaUnreadable, psycopg.Error) as error:
             if compute.running_endpoint(branch.id) == running and not PASSING.search(str(error)):
                 raise
-            # It was just being started or stopped, by somebody who holds the branch.
+            # The holder of the branch's lock was starting or stopping it.
     with lock_branches(branch.id, timeout=LOCK_BOUND), _running(branch) as endpoint_id:
         return _ask(reading, endpoint_id)
 
@@ -102,7 +105,8 @@ def _ask(reading: SchemaReading, endpoint_id: str) -> str:
 
 @contextmanager
 def _running(branch: Branch) -> Iterator[str]:
-    """The id that the branch's compute runs for meanwhile. The caller holds the branch's lock."""
+    """Keep the branch's compute running, and give the id that it runs for. The caller holds the
+    branch's lock."""
     if running := compute.running_endpoint(branch.id):
         yield running
         return
@@ -118,7 +122,8 @@ def _running(branch: Branch) -> Iterator[str]:
 
 
 def _is_awaited(endpoint: Endpoint) -> bool:
-    """Whether somebody has come to connect: the start that waits behind us finds it running."""
+    """Return whether a start of the endpoint waits for the branch, because a client wants to
+    connect: that start shall find the compute running."""
     return Operation.objects.filter(
         project_id=endpoint.project_id,
         endpoint=endpoint,

@@ -1,11 +1,11 @@
-"""Measures the branches of running computes: how large they are and how much is written to them;
-and holds them to what their account's plan allows.
+"""Measures the branches of running computes, their sizes and how much is written to them, and
+enforces the limits of their account's plan.
 
-Temporary files, and the log that replication slots hold, count as its databases do
-(`Branch.stored_size`). A branch that is larger becomes read-only for transactions that do not say
-otherwise: its owner can still delete. One of more than LENIENCY times the limit that goes on
-growing is suspended, each time that is seen; nobody is kept from starting it again, to look at the
-data or to free space.
+Temporary files, and the log that replication slots hold, count like databases
+(`Branch.stored_size`). A branch over its limit becomes read-only for transactions that do not
+request otherwise, so its owner can still delete data. A branch over LENIENCY times the limit is
+suspended each time it is seen to have grown further. It can be started again, to look at the data
+or to free space.
 """
 
 import logging
@@ -34,19 +34,19 @@ from controlplane.operations.written import note_written
 
 log = logging.getLogger(__name__)
 
-# Of a limit: from here on a branch is measured more often, and from here on it is suspended.
+# Parts of a limit: above NEAR a branch is measured more often, above LENIENCY it is suspended.
 NEAR, LENIENCY = 0.8, 1.2
-# Of a limit: growth that deleting and vacuuming may cause.
+# Part of a limit: growth that deleting and vacuuming may cause.
 SLACK = 0.01
 
 
 def measure_sizes(region: Region) -> None:
-    """Note how large the branches of the active endpoints are, and what was written to them."""
+    """Store the sizes of the active endpoints' branches, and how much was written to them."""
     measure(_active_endpoints(region))
 
 
 def measure_nearly_full(region: Region) -> None:
-    """The same for those that are near their limits or beyond."""
+    """Do the same for branches that are near their limits or over them."""
     for plan, limit in BRANCH_SIZE_LIMITS.items():
         measure(
             _active_endpoints(region)
@@ -62,7 +62,7 @@ def _active_endpoints(region: Region) -> QuerySet[Endpoint]:
 
 
 def measure(endpoints: Iterable[Endpoint]) -> None:
-    """Note the same of these, which come with their branches, their meters and accounts."""
+    """Do the same for these endpoints, which are read with their branches, meters and accounts."""
     looked_at = list(endpoints)
     branches = {endpoint.id: endpoint.branch_id for endpoint in looked_at}
 
@@ -71,7 +71,7 @@ def measure(endpoints: Iterable[Endpoint]) -> None:
 
     for endpoint, found in look_into(looked_at, look, at="size"):
         meter = endpoint.branch.meter
-        # Nothing is written to most of those that run, so most cost no query.
+        # Most running branches are not written to, so most cost no query.
         if (meter.written_data, meter.written_position) != (
             found.written.data,
             found.written.position,
@@ -87,10 +87,10 @@ def measure(endpoints: Iterable[Endpoint]) -> None:
 
 
 def _hold_to_limit(endpoint: Endpoint, sizes: Mapping[str, int]) -> None:
-    """Note the sizes and, in the same transaction, schedule what follows from them.
+    """Store the sizes and, in the same transaction, schedule what follows from them.
 
-    Not while the endpoint has unfinished operations: a configuration applied after a suspend
-    would start it again. It is measured again soon, against the size that was noted.
+    Does nothing while the endpoint has unfinished operations: a configuration applied after a
+    suspend would start it again. The next measurement compares with the sizes that are stored.
     """
     with locked_project(endpoint.project_id) as project:
         still = _active_endpoints(project.region).filter(id=endpoint.id).first()

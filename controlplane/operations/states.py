@@ -1,4 +1,4 @@
-"""How an endpoint enters another state: its row, and the event that says so."""
+"""Sets the state of an endpoint: its row, and the event that records it."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -19,8 +19,8 @@ def enter(
     reason: str = "",
     actor: Actor | None = None,
 ) -> None:
-    """Have the endpoint be in the state, and tell of it where it was not. The caller holds the
-    project's lock; `operations` are what has led there."""
+    """Set the endpoint's state, and record an event if the state changes. The caller holds the
+    project's lock; `operations` are those that caused the change."""
     if endpoint.current_state == state:
         return
     event = endpoint_entered(

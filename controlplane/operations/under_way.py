@@ -1,7 +1,7 @@
-"""The attempts at operations that this process has under way, and whether they get on.
+"""The attempts that this process has under way, and whether they make progress.
 
-Every wait of an attempt ends within its patience; one that is still there after that hangs in
-something that asks nobody, and holds its slot. That is for an operator to see.
+Every wait of an attempt ends within its patience. An attempt that is still there after that hangs
+in code that does not check it, and holds its slot. An operator has to know of that.
 """
 
 import threading
@@ -14,29 +14,30 @@ from controlplane.compute.filesystem import LockTimeout, lock_branches
 from controlplane.compute.patience import Patience
 from controlplane.models import Operation, OperationStatus, Region
 
-# Seconds that an attempt waits for its branches, and after which it looks up from that.
+# Seconds that an attempt waits for its branches, and between checks whether the worker is ending.
 LOCK_WAIT, LOOK_UP = 60.0, 0.5
-# Beyond its patience, in seconds: for what no attempt is bounded in, the writing of its end.
+# Seconds beyond its patience, for what is not bounded: writing the attempt's end.
 GRACE = 5.0
 
-# Seconds without progress after which an attempt stands still, long before it is given up.
+# Seconds without progress after which an attempt is reported as standing still, long before it is
+# given up.
 STILL_AFTER = 15.0
 
-# Set once the worker is to end.
+# Set once the worker is ending.
 ending = threading.Event()
 
 
 class HandedBack(Exception):
-    """The attempt has not begun, as the worker ends; the job is another worker's to do."""
+    """The worker is ending and the attempt has not begun; another worker will do the job."""
 
 
 @dataclass(eq=False)
 class UnderWay:
     operation: Operation
-    # Until when it waits for its branches, and from when on its patience counts instead.
+    # The time until which it waits for its branches, until its patience counts instead.
     waits_until: float
     patience: Patience | None = None
-    # Set once somebody has cancelled it; see `hear_of_cancels`.
+    # Set once the operation was cancelled; see `hear_of_cancels`.
     cancelled: threading.Event = field(default_factory=threading.Event)
     began: float = field(default_factory=time.monotonic)
 
@@ -47,20 +48,20 @@ class UnderWay:
 
     @property
     def stands_still(self) -> bool:
-        """Whether it has waited for its branches, or for its compute without progress, for long."""
+        """Whether it has waited too long for its branches, or for its compute without progress."""
         since = self.began
         if self.patience:
             since = self.patience.deadline - self.patience.bound
         return time.monotonic() > since + STILL_AFTER
 
 
-# A set's own operations are atomic; a copy of it may be taken at any time.
+# The set's own operations are atomic, so any thread may copy it at any time.
 _under_way: set[UnderWay] = set()
 
 
 @contextmanager
 def noted(operation: Operation) -> Iterator[UnderWay]:
-    """Know of the attempt for as long as it is under way."""
+    """Keep the attempt in the list of attempts for as long as it is under way."""
     attempt = UnderWay(operation, waits_until=time.monotonic() + LOCK_WAIT)
     _under_way.add(attempt)
     try:
@@ -78,8 +79,8 @@ def standing_still() -> list[UnderWay]:
 
 
 def hear_of_cancels(region: Region) -> None:
-    """Have the attempts end whose operations somebody has cancelled. Asked some times a second,
-    but only where an attempt lasts that long."""
+    """End the attempts of operations that were cancelled. This runs several times a second, and
+    queries the database only if an attempt is under way."""
     attempts = _under_way.copy()
     if not attempts:
         return
@@ -95,8 +96,8 @@ def hear_of_cancels(region: Region) -> None:
 def holding_branches(branches: Collection[str]) -> Iterator[None]:
     """Hold an operation's branches, as `lock_branches` does.
 
-    Raises LockTimeout after LOCK_WAIT, HandedBack once the worker is to end: what waits here has
-    not begun, and must not keep the worker from its end.
+    Raises LockTimeout after LOCK_WAIT seconds. Raises HandedBack once the worker is ending: an
+    attempt that waits here has not begun, and must not delay the worker's exit.
     """
     deadline = time.monotonic() + LOCK_WAIT
     with ExitStack() as held:

@@ -1,8 +1,8 @@
-"""Brings what an operation had begun, and somebody has cancelled, to a safe point: its branches'
-computes to what the rows say, and a copy out of the way.
+"""Brings what a cancelled operation had begun to a safe point: the computes of its branches run or
+are stopped as the rows say, and an unfinished copy is removed.
 
-Called by the engine, with the operation's branches locked on this host; again after a crash at
-any point. Where the rows had to go back, they did so when the cancel was asked for (`cancelling`).
+Called by the engine with the operation's branches locked on this host, and called again after a
+crash at any point. The rows were already changed back when the cancel was requested (`cancelling`).
 """
 
 import logging
@@ -20,15 +20,15 @@ from controlplane.operations.running import compute_spec
 
 log = logging.getLogger(__name__)
 
-# Seconds without progress for having a running compute take its old settings again; one that
-# does not is stopped, and starts with them.
+# Seconds without progress that a running compute gets to apply its old settings again. If it fails,
+# it is stopped, and its next start uses them.
 RECONFIGURE_BOUND = 10.0
 
 
 def undo(operation: Operation, branches: list[str]) -> None:
-    """Leave no half of the operation's work; `branches` are those that it holds.
+    """Leave nothing of the operation's work half-done; `branches` are the ids that it holds.
 
-    Raises OSError where a copy cannot be removed, StopFailed where what works on it cannot be
+    Raises OSError if a copy cannot be removed, StopFailed if a process that works on it cannot be
     ended.
     """
     for branch_id in branches:
@@ -38,19 +38,20 @@ def undo(operation: Operation, branches: list[str]) -> None:
 
 
 def undo_data(operation: Operation) -> None:
-    """Have the data of the operation's branch lie as before it. The caller holds its branches.
-    Raises OSError."""
+    """Give the operation's branch the data that it had before the operation. The caller holds its
+    branches. Raises OSError."""
     replacement = replacement_of(operation)
     if replacement and replacement.kept_as:
         branch_data.take_back(str(operation.branch_id), kept_as=replacement.kept_as)
-        # The branch that was to keep the data never comes to be.
+        # The branch that was to keep the previous data will never exist.
         forget_lock(replacement.kept_as)
     else:
         _remove_copy(operation)
 
 
 def _bring_to_rows(branch_id: str, operation: Operation) -> None:
-    """Stop what runs on the branch, unless it is an endpoint's that is active there."""
+    """Stop what runs on the branch, unless it is the compute of an endpoint that is active on it
+    and has the endpoint's settings."""
     endpoint = (
         Endpoint.objects.select_related("branch__project__account", "project__region")
         .filter(branch_id=branch_id, deleted_at=None, current_state=EndpointState.ACTIVE)
@@ -58,25 +59,25 @@ def _bring_to_rows(branch_id: str, operation: Operation) -> None:
     )
     if endpoint and compute.running_endpoint(branch_id) == endpoint.id:
         details = details_of(operation.action, operation.details)
-        # It may have other settings by now, or be on its way to its end.
+        # The operation may have given it other settings, or have begun to stop it.
         is_touched = isinstance(details, ApplyConfigDetails) and details.may_restart
         if not is_touched or _has_old_settings(endpoint):
             return
     try:
         compute.stop(branch_id)
     except StopFailed as error:
-        # The rows will say that it runs; the reconciler goes on.
+        # The rows will say what runs; the reconciler corrects any difference that remains.
         log.error("compute not stopped", extra={"branch": branch_id, "error": str(error)})
 
 
 def _has_old_settings(endpoint: Endpoint) -> bool:
-    """Have the running compute go back to the endpoint's settings; whether it did."""
+    """Make the running compute apply the endpoint's settings again; return whether it did."""
     spec = compute_spec(endpoint)
     try:
         with patience(RECONFIGURE_BOUND):
             compute.reconfigure(spec)
     except Exception as error:
-        # Whatever keeps it from that, it must not go on with settings that nobody wants.
+        # Whatever the reason is, it must not run on with the settings that were cancelled.
         fields = {"endpoint": endpoint.id, "error": repr(error)}
         log.warning("compute does not take its old settings, stopped", extra=fields)
         return False

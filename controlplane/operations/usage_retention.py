@@ -1,12 +1,12 @@
-"""Forgets what was used longer ago than the API tells of, and processes that report no more."""
+"""Deletes usage that is older than the API reports, and reporters that no longer report."""
 
 from django.db import connection
 
 from controlplane.models import Region
 
-# Rows that one round deletes; the next one goes on.
+# The most rows that one round deletes; the next round continues.
 AT_ONCE = 50_000
-# By account, as the index has them.
+# By account, because the index begins with it.
 OLD_USAGE = """
 DELETE FROM controlplane_usage WHERE id IN (
     SELECT u.id FROM controlplane_account a
@@ -16,14 +16,14 @@ DELETE FROM controlplane_usage WHERE id IN (
     LIMIT %s
 )
 """
-# A report is sent again for as long as its answer is missing: no database is silent for as long.
+# A reporter repeats a report until it is answered, and no database is down for as long as this.
 SILENT_REPORTERS = """
 DELETE FROM controlplane_trafficreporter WHERE reported_at < now() - interval '7 days'
 """
 
 
 def forget_usage(region: Region) -> None:
-    """Delete the rows of all regions: those of an account are of several."""
+    """Delete the rows of all regions, because an account's rows are of several regions."""
     with connection.cursor() as cursor:
         cursor.execute(OLD_USAGE, [AT_ONCE])
         cursor.execute(SILENT_REPORTERS)

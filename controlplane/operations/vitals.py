@@ -1,6 +1,6 @@
-"""How this host's worker fares: what does not go well, published with its every sign of life.
+"""The health of this host's worker: its problems, published with each of its signs of life.
 
-A new thing to watch is a new function in CHECKS.
+To watch something new, add a function to CHECKS.
 """
 
 import logging
@@ -17,14 +17,14 @@ from controlplane.operations.under_way import STILL_AFTER, hanging, standing_sti
 
 log = logging.getLogger(__name__)
 
-# A round is late once it has not ended for so many of its intervals, and so many seconds.
+# A round is late if it has not ended for this many of its intervals and for this many seconds.
 LATE_AFTER_INTERVALS, LATE_AFTER = 3, 5.0
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Something that an operator must know of. `name` is for programs; `detail` is words, with
-    nothing in them that is an account's own."""
+    """Something that an operator must know. `name` is for programs. `detail` is a text for people,
+    which contains nothing that belongs to an account."""
 
     name: str
     detail: str
@@ -32,7 +32,7 @@ class Problem:
 
 @dataclass
 class RoundRecord:
-    """How a round went, and when it last ended."""
+    """How a round went last, and when it last ended."""
 
     interval: float
     ended: float
@@ -40,7 +40,7 @@ class RoundRecord:
 
 
 class Rounds:
-    """What became of the worker's rounds, by their names. Each name has one writer."""
+    """The last results of the worker's rounds, by name. Each name has one writer."""
 
     def __init__(self) -> None:
         self._records: dict[str, RoundRecord] = {}
@@ -76,8 +76,9 @@ def hanging_operations() -> list[Problem]:
 
 
 def operations_standing_still() -> list[Problem]:
-    """Those that wait, one by one within their bounds, but together hold a quarter of a lane: their
-    accounts' other operations have to wait for a slot."""
+    """Report lanes of which at least a quarter of the slots is held by operations that make no
+    progress. Each may be within its bound, but their accounts' other operations have to wait for a
+    slot."""
     lanes = Counter(attempt.operation.lane for attempt in standing_still())
     return [
         Problem(
@@ -111,7 +112,7 @@ CHECKS: Sequence[Callable[[], list[Problem]]] = (
 
 
 def problems() -> list[Mapping[str, str]]:
-    """All that the checks find, as JSON. A check that fails is a problem itself."""
+    """Return all problems that the checks find, as JSON. A check that raises is a problem too."""
     found: list[Problem] = []
     for check in CHECKS:
         try:

@@ -1,5 +1,5 @@
-"""What an operation's `error` says: what has happened and what to do, in words for the user of the
-endpoint; no path of this host."""
+"""The text of an operation's `error`: what happened and what to do, for the user of the endpoint,
+without any path of this host."""
 
 import functools
 import os
@@ -25,13 +25,13 @@ from controlplane.compute.space import NotEnoughSpace
 from controlplane.compute.tree import TreeUntrusted
 from controlplane.operations.catalog import NotApplied
 
-# Where hosts keep what Postgres may speak of, beside the directories that are set.
+# Where hosts keep files that Postgres may mention, besides the directories in the settings.
 HOSTS_OWN = ("/dev/shm", "/etc", "/proc", "/usr/lib/postgresql", "/usr/share/postgresql")  # noqa: S108
 LONGEST = 4000
 UNSHOWABLE = re.compile("[^\t\n\x20-\x7e\xa0-\ud7ff\ue000-\U0010ffff]")
 OPERATOR = "if it stays so, tell this host's operator"
-# What to do about each exception whose own words mean something to the user of the endpoint; ""
-# where those say it already. Of two that fit, the first.
+# What to do about each exception whose own message is meaningful to the user of the endpoint; "" if
+# the message says it already. The first class that matches is used.
 ADVICE: Mapping[type[Exception], str] = {
     StartFailed: f"the next start tries again; {OPERATOR}",
     StopFailed: "tell this host's operator",
@@ -53,7 +53,8 @@ ADVICE: Mapping[type[Exception], str] = {
 
 
 def words_of(error: Exception) -> str:
-    """Why an attempt failed: what Postgres or the host said, not our own slips; and what to do."""
+    """Return why an attempt failed, and what to do. Messages of Postgres and of the host are shown;
+    Perch's own internal errors are only named."""
     for kind, advice in ADVICE.items():
         if isinstance(error, kind) and str(error):
             return "; ".join(filter(None, (str(error), advice)))
@@ -66,9 +67,10 @@ def words_of(error: Exception) -> str:
 
 
 def without_paths(text: str) -> str:
-    """The text with the last name alone of every path of this host's: where things lie is the
-    operator's business. What a compute's own programs have said may be a stranger's: it is cut to
-    LONGEST characters, without those that no row holds and that a terminal would obey."""
+    """Return the text with each path of this host shortened to its last name: where files are
+    concerns only the operator. The text may come from an untrusted program in a compute, so it is
+    cut to LONGEST characters, and characters that no row can hold or that a terminal would
+    interpret are replaced."""
     shown = UNSHOWABLE.sub("\ufffd", text[:LONGEST])
     return _host_paths().sub(lambda found: Path(found[0]).name or "a directory", shown)
 
@@ -79,7 +81,7 @@ def _host_paths() -> re.Pattern[str]:
     places |= {sys.prefix, *HOSTS_OWN}
     if settings.POSTGRES_BIN:
         places.add(str(settings.POSTGRES_BIN))
-    # Postgres follows links to its own files, and speaks of where they lead.
+    # Postgres follows symbolic links to its own files, and mentions the resolved paths.
     places |= {os.path.realpath(place) for place in places}
     either = "|".join(map(re.escape, sorted(places, key=len, reverse=True)))
     return re.compile(rf"(?:{either})(?:/[^\s\"'`,;:()]*)?")

@@ -1,9 +1,9 @@
 """The work of each action: one function per action, called by the engine (see `actions`).
 
-A function is called with its operation's branches locked on this host (`lock_branches`), never
-twice at once, and again after a crash at any point of an earlier call. It raises Refused where
-trying again would be in vain, anything else to be tried again. What its end means for the rows
-stands in `effects`.
+A function is called with its operation's branches locked on this host (`lock_branches`). It never
+runs twice at the same time, and it is called again after a crash at any point of an earlier call.
+It raises Refused if a retry would be useless; any other exception causes a retry. What the end of
+an operation means for the rows is in `effects`.
 """
 
 import logging
@@ -51,7 +51,7 @@ from controlplane.operations.written import count_written
 
 log = logging.getLogger(__name__)
 
-# How often in a row an idle endpoint goes on running for pooled clients that do not let go.
+# How many times in a row an idle endpoint is kept running for pooled clients that do not leave.
 MOST_HELD = 2
 _held: Counter[str] = Counter()
 
@@ -62,7 +62,7 @@ class Attempt:
 
     operation: Operation
     details: Details
-    # Whether a start stands behind this operation: somebody has come to connect.
+    # Returns whether a start waits behind this operation, because a client wants to connect.
     is_awaited: Callable[[], bool]
 
     @property
@@ -72,10 +72,10 @@ class Attempt:
 
     @property
     def endpoint(self) -> Endpoint:
-        """The operation's endpoint where it was when the operation was asked for, as that is
-        what the attempt holds: a reassignment that came later has an operation of its own.
+        """The operation's endpoint, on the branch that it had when the operation was requested:
+        that is the branch that the attempt holds. A later reassignment has an operation of its own.
 
-        Raises Refused where it was deleted.
+        Raises Refused if the endpoint was deleted.
         """
         endpoint = self.operation.endpoint
         assert endpoint is not None
@@ -107,15 +107,15 @@ def create_branch(attempt: Attempt) -> None:
         size = _make_from(attempt.operation, branch, source)
     except (NoSuchBranchData, NotEnoughSpace, SchemaUnreadable, OtherMajorVersion) as error:
         raise Refused(words_of(error)) from error
-    # The data came with the source's roles and databases as they were last applied there. Where
-    # an earlier creation came to nothing, both branches may have counted changes since: the numbers
-    # would compare what differs, and all is applied anew.
+    # The data contains the source's roles and databases as last applied there. If an earlier
+    # creation of this branch failed or was cancelled, both branches may have counted changes since,
+    # so their revisions cannot be compared: apply everything anew.
     revision = 0 if _was_given_up(branch) else source.applied_catalog_revision
     Branch.objects.filter(id=branch.id).update(applied_catalog_revision=revision, logical_size=size)
 
 
 def _make_from(operation: Operation, branch: Branch, source: Branch) -> int | None:
-    """Returns what is known of the new branch's logical size."""
+    """Create the branch's data. Returns the new branch's logical size in bytes, None if unknown."""
     if branch.init_source == InitSource.SCHEMA_ONLY:
         _take_in(source)
         create_schema_only(branch.id, source.id)
@@ -127,7 +127,8 @@ def _make_from(operation: Operation, branch: Branch, source: Branch) -> int | No
 
 
 def _replace_data(operation: Operation, branch: Branch, source_id: str, *, kept_as: str) -> None:
-    """Its endpoint was suspended before, and nobody starts it until the operation has ended."""
+    """Replace the branch's data by a copy of the source's, for a restore. The endpoint was
+    suspended before, and nothing starts it until the operation has ended."""
     source = Branch.objects.get(id=source_id)
     _wake_for_a_long_copy(operation, source)
     _take_in(source)
@@ -140,10 +141,11 @@ def _replace_data(operation: Operation, branch: Branch, source_id: str, *, kept_
 
 
 def _wake_for_a_long_copy(operation: Operation, parent: Branch) -> None:
-    """Have the parent's endpoint run while it is copied, where that takes long.
+    """Start the parent's endpoint before copying the parent, if the copy will take long.
 
-    Who comes to a sleeping parent would have to wait for the copy's end. One that runs is copied
-    as it runs, and serves its clients meanwhile; when nobody comes it sleeps again by itself.
+    While an idle parent is copied, clients that want to connect to it have to wait for the end of
+    the copy. A running one is copied while it serves its clients, and is suspended again once it is
+    idle.
     """
     endpoint = parent.endpoints.filter(deleted_at=None, disabled=False).first()
     if endpoint is None or endpoint.current_state == EndpointState.ACTIVE:
@@ -154,11 +156,11 @@ def _wake_for_a_long_copy(operation: Operation, parent: Branch) -> None:
     try:
         start(operation, endpoint)
     except (Refused, StartFailed) as error:
-        # Nobody else could use it either: it is copied as it lies.
+        # No client could start it either, so copy it while it is stopped.
         log.warning("parent not started", extra={**fields, "error": str(error)})
         return
     except (psycopg.Error, LockTimeout) as error:
-        # It runs, which is all that the copy needs; `catalog_mending` finds it.
+        # It runs, which is all that the copy needs; `catalog_mending` will apply the catalog.
         log.warning("parent's catalog not applied", extra={**fields, "error": str(error)})
     with locked_project(parent.project_id) as project:
         living = Endpoint.objects.filter(id=endpoint.id, deleted_at=None).first()
@@ -168,11 +170,11 @@ def _wake_for_a_long_copy(operation: Operation, parent: Branch) -> None:
 
 
 def _take_in(parent: Branch) -> None:
-    """Have the new branch's rows know what SQL did on the parent before the copy."""
+    """Copy what SQL did on the parent to the new branch's rows, before the data is copied."""
     try:
         take_in_branch(parent)
     except (psycopg.Error, LockTimeout) as error:
-        # The copy holds it too, and is read when it is started.
+        # The copy contains these changes too, and is read when it is started.
         log.warning("catalog unread", extra={"branch": parent.id, "error": str(error)})
 
 
@@ -181,16 +183,17 @@ def start_compute(attempt: Attempt) -> None:
 
 
 def suspend_compute(attempt: Attempt) -> None:
-    """Called also for a deleted endpoint: the chain's later operations need it stopped."""
+    """Stop the compute, unless `if_idle` is set and the endpoint is in use again. A deleted
+    endpoint's compute is always stopped: later operations of the chain need that."""
     endpoint, details = attempt.operation.endpoint, attempt.details
     assert endpoint is not None
     assert isinstance(details, SuspendComputeDetails)
     only_if_idle = details.if_idle and endpoint.deleted_at is None
     if only_if_idle and _is_wanted(attempt, endpoint):
-        # Also where an attempt that was broken off had shut them out.
+        # Also undo what an interrupted attempt did: it may have shut the door.
         compute.let_clients_in(endpoint.id)
         return
-    # First of all: the last look at the catalog ends every session in the compute.
+    # Do this first: the last reading of the catalog ends every session in the compute.
     compute.let_clients_go(endpoint.id)
     take_in_before_stop(attempt.branch)
     if compute.running_endpoint(attempt.branch.id) == endpoint.id:
@@ -199,14 +202,14 @@ def suspend_compute(attempt: Attempt) -> None:
 
 
 def apply_config(attempt: Attempt) -> None:
-    """New settings or size, changed roles and databases, or another branch."""
+    """Apply new settings or a new size, changed roles and databases, or another branch."""
     endpoint, details = attempt.endpoint, attempt.details
     assert isinstance(details, ApplyConfigDetails)
     left = details.from_branch_id
     if left and compute.running_endpoint(left) == endpoint.id:
         compute.let_clients_go(endpoint.id)
         take_in_before_stop(Branch.objects.get(id=left))
-        # Perhaps no compute runs on it ever again.
+        # Count now, as a compute may never run on that branch again.
         count_written(endpoint.id, left)
         compute.stop(left)
     bring_up(endpoint, compute.reconfigure)
@@ -220,7 +223,7 @@ def apply_config(attempt: Attempt) -> None:
 
 
 def check_availability(attempt: Attempt) -> None:
-    """Prove that the branch's data is sound and that the endpoint starts and answers."""
+    """Check that the branch's data is intact and that the endpoint starts and answers."""
     endpoint, details = attempt.endpoint, attempt.details
     assert isinstance(details, CheckAvailabilityDetails)
     if details.was_silent:
@@ -252,8 +255,8 @@ def _was_given_up(branch: Branch) -> bool:
 
 
 def _is_wanted(attempt: Attempt, endpoint: Endpoint) -> bool:
-    """Whether a client has come since the endpoint was found idle, or is about to. Where none has,
-    none comes in any more."""
+    """Return whether a client has used the endpoint since it was found idle, or wants to. If not,
+    the door is shut, so that no client can connect any more."""
     if attempt.is_awaited() or _was_used(attempt, endpoint) or _is_held(endpoint):
         return True
     compute.shut_door(endpoint.id)
@@ -262,7 +265,8 @@ def _is_wanted(attempt: Attempt, endpoint: Endpoint) -> bool:
 
 def _was_used(attempt: Attempt, endpoint: Endpoint) -> bool:
     noted = endpoint.last_active
-    # A proxy has noted who came since; what the compute knows of the others may be older.
+    # A note that is later than the operation is a use since then. What the compute reports may be
+    # earlier than the operation and yet later than the last note, so it is compared with the note.
     if noted is not None and noted > attempt.operation.created_at:
         return True
     try:
@@ -273,8 +277,9 @@ def _was_used(attempt: Attempt, endpoint: Endpoint) -> bool:
 
 
 def _is_held(endpoint: Endpoint) -> bool:
-    """Whether a pooled client is about to use the endpoint: what it sends is with the pooler, and
-    not in the compute yet. Proxies that hang do not keep a compute awake for ever by that."""
+    """Return whether a pooled client is about to use the endpoint: its statement may have reached
+    the pooler but not the compute yet. After MOST_HELD times in a row this returns False, so that
+    proxies that hang do not keep a compute running forever."""
     have_left = compute.let_pooled_clients_go(endpoint.id)
     _held[endpoint.id] += 1
     if have_left or _held[endpoint.id] > MOST_HELD:
@@ -284,7 +289,8 @@ def _is_held(endpoint: Endpoint) -> bool:
 
 
 def _end_if_silent(endpoint: Endpoint) -> None:
-    """Raises Refused where the compute had to be ended: its endpoint then is idle."""
+    """Stop the compute if it does not answer. Raises Refused if it was stopped: the endpoint is
+    then idle."""
     if compute.running_endpoint(endpoint.branch_id) != endpoint.id:
         return
     with step("asking"):

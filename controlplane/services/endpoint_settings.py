@@ -129,7 +129,7 @@ def check_pgbouncer_settings(endpoint: Endpoint) -> None:
 
 
 def check_settings_fit(endpoint: Endpoint) -> None:
-    """Whether the endpoint's settings fit another size that it is given. Raises Unprocessable."""
+    """Validate that the endpoint's stored settings fit its changed size. Raises Unprocessable."""
     _refuse_by(exceeds_size, endpoint)
     for name, value in endpoint.settings.get("pgbouncer_settings", {}).items():
         if words := pooler_exceeds_size(name, value, max_cu=endpoint.autoscaling_limit_max_cu):

@@ -259,7 +259,8 @@ def suspend_endpoint(account: Account, project_id: str, endpoint_id: str) -> End
 
 
 def restart_endpoint(account: Account, project_id: str, endpoint_id: str) -> EndpointChange:
-    """Suspend and start again. Raises NotFound, EndpointDisabled, Locked, QuotaExceeded."""
+    """Suspend the endpoint and start it again. Raises NotFound, EndpointDisabled, Locked,
+    QuotaExceeded."""
     with changing_project(account, project_id) as project:
         endpoint = find_endpoint(project, endpoint_id)
         if endpoint.disabled:

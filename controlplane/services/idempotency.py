@@ -6,9 +6,9 @@ locked by an advisory lock of the transaction: a second request with the same ke
 database until the first one's transaction ends. It holds no other lock while it waits, because
 every request with a key takes this lock before any other. So there can be no deadlock.
 
-A row that is inserted first would not do instead of the advisory lock: a transaction that has
-written has a number, and while it waits for the lock of a project, no later event can be shown to
-any reader (see `models.event`).
+The lock is not a row that is inserted first, for this reason: a transaction that has written has a
+number, and while it waits for the lock of a project, no later event can be shown to any reader (see
+`models.event`).
 
 The services' own transactions are savepoints within this one. Their notifications and jobs take
 effect when the outer transaction commits, just before the answer is sent.

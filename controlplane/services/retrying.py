@@ -1,6 +1,6 @@
 """Determines the steps that retry failed or cancelled operations, and whether that still makes
-sense. Changes since then are taken into account: the rows are changed to what the operations were
-to reach, if the present rules allow it.
+sense. Changes since then are taken into account: the rows get the values that the operations were
+to apply, if the present rules allow it.
 
 The callers hold the project's lock.
 """
