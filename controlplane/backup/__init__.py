@@ -1,8 +1,9 @@
-"""A copy of the whole service: taking it while the service runs, and making a state directory
-of it again. Called by the commands `backup` and `restore`.
+"""Backups: copying the whole service while it runs, and creating a state directory from a copy.
+Called by the commands `backup` and `restore`.
 
-What makes the copy true: a branch's data is copied before the rows that speak of it, and with
-each branch is noted which roles and databases its data holds at the moment of its copy. The rows
-come last, in one snapshot. So whatever they call ready has been there to be copied; what was
-made or dropped between the two moments is told by comparing, which `restored_rows` does.
+The copy is consistent for these reasons. A branch's data is copied before the rows that describe
+it, and with each branch the backup records which roles and databases its data holds at the moment
+of the copy. The rows are copied last, in one snapshot. So every branch that they call ready could
+be copied before. What was created or dropped between the two moments is found by comparison, which
+`restored_rows` does.
 """

@@ -1,10 +1,11 @@
 """Copies one branch into a backup, whatever its endpoint does meanwhile.
 
-Nobody waits for the copy. Of a running compute it is made by Postgres's own backup functions,
-beside its clients and without the branch's lock; of an idle one under the lock, which is given
-up as soon as an operation wants the branch. Then, and where a compute ends in the midst of it,
-the copy is begun anew, as from what the branch is by then. Only the last of `ATTEMPTS` lets
-operations wait: an owner who starts and suspends without end delays nobody else's backup.
+Operations do not wait for the copy, except for its last attempt. A running compute is copied by
+Postgres's own backup functions, while it serves its clients, without holding the branch's lock. A
+branch without a running compute is copied under the lock, and the copy is given up as soon as an
+operation needs the branch. In that case, and if a compute ends during the copy, the copy starts
+again from the branch as it then is. The last of `ATTEMPTS` holds the lock until it has ended, so
+that an owner who keeps starting and suspending an endpoint cannot hold up the backup.
 """
 
 import errno
@@ -37,14 +38,14 @@ log = logging.getLogger(__name__)
 ATTEMPTS = 5
 # Seconds that a copy waits for other work on the branch, which may itself be a long copy.
 LOCK_BOUND = 3600.0
-# Seconds between two looks whether somebody wants the branch that is being copied.
+# Seconds between two checks whether an operation waits for the branch that is being copied.
 BETWEEN_LOOKS = 0.05
-# Seconds between two notes that a running compute is in use: its copy must come to its end
-# before it is suspended for being idle.
+# Seconds between two updates that mark a running compute as in use: it must not be suspended for
+# idleness before its copy has ended.
 BETWEEN_NOTES = 2.0
-# Seconds that a wanted branch is left to who wants it.
+# The most seconds to wait for operations on the branch before the next attempt.
 GIVEN_UP_FOR = 60.0
-# What goes wrong with the backup's own place concerns every branch.
+# Errors of the directory that the backup is written to; these concern every branch.
 OF_THE_TARGET = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 
 
@@ -59,7 +60,7 @@ class CopyFailed(Exception):
 def copy_branch(branch_id: str, target: Path) -> BranchCopy:
     """Copy the branch's data to the new directory `target`.
 
-    Raises NoSuchBranchData, CopyFailed; OSError where the target cannot take it.
+    Raises NoSuchBranchData, CopyFailed; OSError if the target cannot be written.
     """
     for attempt in range(1, ATTEMPTS + 1):
         try:
@@ -72,7 +73,7 @@ def copy_branch(branch_id: str, target: Path) -> BranchCopy:
         except Exception as error:
             if isinstance(error, OSError) and error.errno in OF_THE_TARGET:
                 raise
-            # Whatever it is, it is this branch's: its compute belongs to strangers.
+            # The error concerns only this branch, whose compute is untrusted.
             log.warning("copy failed", extra={"branch": branch_id, "error": str(error)})
             remove_tree(target)
             if attempt == ATTEMPTS:
@@ -90,7 +91,7 @@ def _attempt(branch_id: str, target: Path, *, gives_way: bool) -> BranchCopy:
             raise NoSuchBranchData(f"the branch {branch_id} has no data")
         endpoint_id = compute.running_endpoint(branch_id)
         if endpoint_id is None:
-            # What a Postgres that was killed has left may write still.
+            # Processes of a Postgres that was killed may still write.
             if is_leased(branch_id):
                 compute.stop(branch_id)
             with looking(_GivingWay(branch_id)) if gives_way else nullcontext():
@@ -114,8 +115,9 @@ def _attempt(branch_id: str, target: Path, *, gives_way: bool) -> BranchCopy:
 
 
 class _AtEnd:
-    """Reads which catalog the data holds at the one moment that the copy of a running compute
-    is of. Under the branch's lock, so that no operation changes the one without the other."""
+    """Reads which roles and databases the data holds at the moment that the copy of a running
+    compute represents. It holds the branch's lock, so that no operation changes one of them
+    without the other."""
 
     def __init__(self, branch_id: str, *, locks: bool) -> None:
         self.branch_id = branch_id
@@ -132,7 +134,8 @@ class _AtEnd:
 
 
 class _GivingWay:
-    """Called while an idle branch is copied. Raises Wanted once an operation waits for it."""
+    """Called while a branch without a running compute is copied. Raises Wanted once an operation
+    waits for the branch."""
 
     def __init__(self, branch_id: str) -> None:
         self.branch_id = branch_id
@@ -148,7 +151,7 @@ class _GivingWay:
 
 
 class _KeepingAwake:
-    """Called while a running compute is copied: a long copy counts as activity."""
+    """Called while a running compute is copied: the copy counts as activity."""
 
     def __init__(self, branch_id: str) -> None:
         self.branch_id = branch_id
@@ -163,7 +166,8 @@ class _KeepingAwake:
 
 
 def _catalog_of(branch_id: str) -> tuple[dict[str, str], list[str]]:
-    """The databases that were applied to the branch's data, by row, and its roles."""
+    """Return the databases that were applied to the branch's data (names by row id), and the names
+    of its roles, sorted."""
     branch = Branch.objects.get(id=branch_id)
     databases = branch.databases.exclude(applied_name=None).values_list("id", "applied_name")
     names = {str(row): name for row, name in databases if name is not None}

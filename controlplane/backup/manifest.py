@@ -1,7 +1,6 @@
-"""What a backup says of itself, and the proof that it is all there.
+"""The manifest of a backup, and the checksums that prove it complete.
 
-`manifest.json` is for Perch, `SHA256SUMS` for whoever wants to know that the copy is whole:
-`sha256sum --check` reads it as well.
+Perch reads `manifest.json`. Anyone can check `SHA256SUMS` with `sha256sum --check`.
 """
 
 import hashlib
@@ -23,56 +22,56 @@ METADATA_DUMP = "metadata.dump"
 HASHED_AT_ONCE = 2
 
 
-# It names a directory, also where somebody else has written it.
+# The id is used as a directory's name, and the manifest may be untrusted.
 BranchId = Annotated[str, Field(pattern=r"^br-[a-z0-9-]+$")]
 
 
 class NoBackup(Exception):
-    """What was named is no whole backup; the message says why."""
+    """The named directory is not a complete backup; the message says why."""
 
 
 @dataclass(frozen=True)
 class BranchCopy:
-    """A branch's data in the backup, and which catalog it holds."""
+    """A branch's data in the backup, and the roles and databases that it holds."""
 
-    taken_at: datetime  # when its copy began: what was committed before is in it
+    taken_at: datetime  # when the copy began: it contains everything committed before
     was_running: bool
     size: int  # bytes
-    # By the id of its row, the name that each database has in the data.
+    # The name that each database has in the data, by the id of its row.
     databases: dict[str, str]
-    # Roles that may be in the data, those about to be dropped among them.
+    # Roles that may be in the data, including those that are about to be dropped.
     roles: list[str]
 
 
 @dataclass(frozen=True)
 class Manifest:
     perch: str
-    postgres: str  # the major version that the branches' data is of, as "18"
+    postgres: str  # the major version of the branches' data, as "18"
     region: str
     began_at: datetime
-    # The moment of the rows: what the API said then is what it says after the restore.
+    # The moment of the rows: what the API returned then is what it returns after the restore.
     rows_at: datetime
-    # Applied to the database, as "controlplane.0001_initial".
+    # The migrations that the database has applied, as "controlplane.0001_initial".
     migrations: list[str]
     branches: dict[BranchId, BranchCopy]
-    # Branches that the rows call ready and that could not be copied, and why.
+    # Branches that the rows call ready but that could not be copied, with the reason.
     not_copied: dict[str, str] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
-        """Bytes of all branches."""
+        """The bytes of all branches."""
         return sum(copy.size for copy in self.branches.values())
 
 
 def perch_version() -> str:
     try:
         return metadata.version("perch")
-    except metadata.PackageNotFoundError:  # a bare checkout
+    except metadata.PackageNotFoundError:  # Perch runs from its source, without being installed
         return "unknown"
 
 
 def branch_copy(backup: Path, branch_id: str) -> Path:
-    """Where a backup holds the branch's data."""
+    """Return the directory in which a backup holds the branch's data."""
     return backup / "branches" / branch_id
 
 
@@ -82,7 +81,7 @@ def write_manifest(backup: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(backup: Path) -> Manifest:
-    """Raises NoBackup."""
+    """Read the backup's manifest. Raises NoBackup."""
     path = backup / MANIFEST
     try:
         text = path.read_text()
@@ -105,7 +104,7 @@ def read_manifest(backup: Path) -> Manifest:
 
 
 def write_sums(backup: Path) -> None:
-    """List every file with its SHA-256, as `sha256sum` does."""
+    """Write the SHA-256 of every file, in the format of `sha256sum`."""
     with ThreadPoolExecutor(HASHED_AT_ONCE) as threads:
         names = sorted(_files_of(backup))
         sums = threads.map(lambda name: _sum_of(backup / name), names)
@@ -114,7 +113,7 @@ def write_sums(backup: Path) -> None:
 
 
 def verify(backup: Path) -> list[str]:
-    """Read the whole backup; returns what is wrong with it. Raises NoBackup."""
+    """Read the whole backup; return a list of what is wrong with it. Raises NoBackup."""
     read_manifest(backup)
     try:
         lines = (backup / SUMS).read_text().splitlines()
@@ -132,13 +131,13 @@ def verify(backup: Path) -> list[str]:
 
 
 def size_of(directory: Path) -> int:
-    """Bytes of the files below it."""
+    """Return the bytes of all files below the directory."""
     return sum((directory / name).lstat().st_size for name in _files_of(directory))
 
 
 @dataclass(frozen=True)
 class _Stored:
-    """What every version's manifest holds."""
+    """The fields that the manifest of every version has."""
 
     format: int
     perch: str
@@ -148,7 +147,7 @@ _STORED, _MANIFEST = TypeAdapter(_Stored), TypeAdapter(Manifest)
 
 
 def _complaint(error: ValidationError) -> str:
-    """Where the first thing is that cannot be, and what is wrong with it."""
+    """Return where the first invalid value is, and what is wrong with it."""
     first = error.errors(include_url=False)[0]
     if first["type"] == "json_invalid":
         return "it is no JSON"

@@ -1,4 +1,4 @@
-"""The rows of a backup: one dump, of one snapshot, by Postgres's own programs."""
+"""Dumps and loads the rows of a backup, in one snapshot, with Postgres's own programs."""
 
 import os
 import signal
@@ -19,7 +19,8 @@ from controlplane.compute.progress import Watch, wait_while_it_gets_on
 from controlplane.compute.state_directory import hold_state_directory
 from controlplane.database.version import conninfo
 
-# Seconds in which a Postgres that starts does nothing; it may have a long log to redo.
+# Seconds without progress after which a Postgres that starts is given up. It may have a long log to
+# replay.
 STILL_BOUND = 60.0
 WHAT_TO_DO = (
     "name in PERCH_POSTGRES_BIN, for this command alone, the programs of a Postgres as new as the "
@@ -28,14 +29,15 @@ WHAT_TO_DO = (
 
 
 class DumpFailed(Exception):
-    """The metadata could not be copied; the message says why, and what to do."""
+    """The metadata could not be copied; the message says why and what to do."""
 
 
 @contextmanager
 def metadata_database(*, mark: str) -> Iterator[None]:
-    """Have the service's database answer: the running service's, else started for as long as
-    this lasts, with `up` kept out. `mark`, NAME=value, tells `up` what to end should we be
-    killed. Raises DumpFailed, StateDirectoryUnusable, PostgresUnusable."""
+    """Make the service's database available: the running service's, or otherwise one that runs only
+    inside this context, while `up` is kept from starting. `mark`, as NAME=value, tells `up` which
+    process to end if this one was killed. Raises DumpFailed, StateDirectoryUnusable,
+    PostgresUnusable."""
     if "DATABASE_URL" in os.environ:
         if complaint := metadata.why_unreachable(os.environ["DATABASE_URL"]):
             raise DumpFailed(f"the database of DATABASE_URL does not answer: {complaint}")
@@ -50,7 +52,7 @@ def metadata_database(*, mark: str) -> Iterator[None]:
 
 @contextmanager
 def metadata_cluster(*, mark: str) -> Iterator[None]:
-    """Run the private cluster. The caller holds the state directory. Raises DumpFailed."""
+    """Run Perch's own metadata cluster. The caller holds the state directory. Raises DumpFailed."""
     metadata.create_metadata_cluster()
     with tempfile.TemporaryDirectory() as place:
         log_file = Path(place) / "postgres.log"
@@ -80,7 +82,7 @@ def metadata_cluster(*, mark: str) -> Iterator[None]:
 
 @contextmanager
 def snapshot() -> Iterator[str]:
-    """A transaction that sees one moment of the rows, and what pg_dump calls it by."""
+    """Open a transaction that sees the rows of one moment; give the snapshot's name for pg_dump."""
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         cursor.execute("SELECT pg_export_snapshot()")
@@ -88,7 +90,7 @@ def snapshot() -> Iterator[str]:
 
 
 def dump(target: Path, *, snapshot: str) -> None:
-    """Raises DumpFailed."""
+    """Dump the rows that the snapshot sees to the file `target`. Raises DumpFailed."""
     _run(
         "pg_dump",
         "--format=custom",
@@ -100,7 +102,7 @@ def dump(target: Path, *, snapshot: str) -> None:
 
 
 def check_empty() -> None:
-    """Raises DumpFailed where the database has tables."""
+    """Raise DumpFailed if the database has tables."""
     with connection.cursor() as cursor:
         if connection.introspection.table_names(cursor):
             raise DumpFailed("the database of DATABASE_URL is not empty: name an empty one")
@@ -108,7 +110,7 @@ def check_empty() -> None:
 
 
 def load(source: Path) -> None:
-    """Fill the empty database. Raises DumpFailed."""
+    """Load the dump into the empty database. Raises DumpFailed."""
     _run(
         "pg_restore",
         "--no-owner",
@@ -121,7 +123,7 @@ def load(source: Path) -> None:
 
 def _run(program: str, *arguments: str) -> None:
     parameters = {name: str(value) for name, value in conninfo_to_dict(conninfo()).items()}
-    # Not on the command line, where everybody can read it.
+    # Do not pass it on the command line, which other users of the host can read.
     password = parameters.pop("password", None)
     try:
         done = subprocess.run(

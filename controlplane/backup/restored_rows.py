@@ -1,7 +1,8 @@
-"""Makes the rows of a restored service say what is true of its data.
+"""Makes the rows of a restored service match its data.
 
-The rows are younger than the data of any branch: a role or a database may have been made, renamed
-or dropped between the two moments, or a whole branch made. And nothing runs on the new host yet.
+The rows are younger than the data of every branch. Between the two moments a role or a database may
+have been created, renamed or dropped, or a whole branch created. Also, nothing runs on the new host
+yet.
 """
 
 from collections.abc import Collection, Mapping
@@ -35,9 +36,9 @@ from controlplane.services.event_tail import renumber_events
 
 @transaction.atomic
 def settle_rows(manifest: Manifest) -> None:
-    """Bring all rows to what was restored. Nothing else uses the database meanwhile."""
+    """Make all rows match what was restored. Nothing else uses the database meanwhile."""
     renumber_events()
-    # The data of deleted projects is in no backup.
+    # A backup does not contain the data of deleted projects.
     Project.objects.filter(region_id=settings.REGION).exclude(recoverable_until=None).update(
         recoverable_until=None
     )
@@ -45,10 +46,10 @@ def settle_rows(manifest: Manifest) -> None:
     for endpoint in Endpoint.objects.select_related("project").filter(
         project__region_id=settings.REGION, current_state=EndpointState.ACTIVE
     ):
-        # It ran until then: what it ran is counted, what it lay in the backup is not.
+        # It ran until the moment of the rows. Its use until then counts; the time after does not.
         reason, now = "it was restored from a backup", manifest.rows_at
         enter(endpoint.project, endpoint, EndpointState.IDLE, now=now, reason=reason)
-    # First those that are still to be made of another: that one's rows are as they were.
+    # First the branches still to be made from another one, whose rows are unchanged so far.
     of_another = Q(parent__in=manifest.branches) | Q(schema_of__in=manifest.branches)
     for branch in Branch.objects.filter(of_another, current_state=BranchState.INIT):
         if branch.source:
@@ -59,12 +60,12 @@ def settle_rows(manifest: Manifest) -> None:
         Branch.objects.filter(id=branch_id).update(applied_catalog_revision=0, catalog_mark="")
     Branch.objects.filter(id__in=manifest.not_copied).update(current_state=BranchState.INIT)
     _forget_younger({*manifest.branches, *manifest.not_copied})
-    # The rows remember the state directory that they were copied from.
+    # The rows still name the state directory that they were copied from.
     adopt_region(Region.objects.get(id=settings.REGION))
 
 
 def _stop_meters(rows_at: datetime) -> None:
-    """Count what the branches stored until then, and not what they lay in the backup."""
+    """Count what the branches stored until the moment of the rows, but not for the time since."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT perch_add_interval(branch_id, stored_since, %s, 0, stored_bytes)"
@@ -75,10 +76,10 @@ def _stop_meters(rows_at: datetime) -> None:
 
 
 def _expect_catalog(branch_id: str, databases: Mapping[str, str], copy: BranchCopy) -> None:
-    """Have the first start bring every role and database of the data to the rows.
+    """Change the rows so that the first start applies every role and database.
 
-    `databases` says by row what each is called in the data. What is there and has no row any
-    more gets one, to be dropped.
+    `databases` holds the name that each database has in the data, by the id of its row. What the
+    data holds without a row gets a row that is marked as deleted, so that it is dropped.
     """
     rows = Database.objects.filter(branch_id=branch_id)
     for row in rows:
@@ -92,7 +93,7 @@ def _expect_catalog(branch_id: str, databases: Mapping[str, str], copy: BranchCo
         for name in copy.databases.values()
         if name not in expected
     )
-    # Nor is what they have in the data the last that was known of them.
+    # The roles' oids and passwords in the data may be older than the rows, too.
     Role.objects.filter(branch_id=branch_id).update(compute_oid=None, password_is_newer=True)
     roles = set(Role.objects.filter(branch_id=branch_id).values_list("name", flat=True))
     Role.objects.bulk_create(
@@ -103,7 +104,8 @@ def _expect_catalog(branch_id: str, databases: Mapping[str, str], copy: BranchCo
 
 
 def _expect_catalog_of_source(branch: Branch, source: Branch, copy: BranchCopy) -> None:
-    """Its data will be the source's, as that was copied; its rows are of the source's later."""
+    """Do the same for a branch that is still to be made from `source`. Its data will be the
+    source's as it was copied, but its rows follow later rows of the source."""
     of_source = Database.objects.filter(branch=source).exclude(applied_name=None)
     in_data = {row.applied_name: copy.databases.get(str(row.id)) for row in of_source}
     databases = {
@@ -115,8 +117,8 @@ def _expect_catalog_of_source(branch: Branch, source: Branch, copy: BranchCopy) 
 
 
 def _forget_younger(kept: Collection[str]) -> None:
-    """Branches that were made ready in the last moment, between the last copy and the rows, are
-    not in the backup: they count as deleted, and a project that has no other with them."""
+    """Mark branches as deleted that became ready between the last copy and the copy of the rows,
+    and so are not in the backup. A project that has no other branch is marked too."""
     doomed = Operation.objects.filter(action=Action.DELETE_TIMELINE, status__in=UNFINISHED)
     younger = (
         Branch.objects.filter(

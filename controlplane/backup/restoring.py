@@ -1,4 +1,4 @@
-"""Makes a state directory of a backup, for `manage.py restore`."""
+"""Creates a state directory from a backup, for `manage.py restore`."""
 
 import os
 import shutil
@@ -31,7 +31,7 @@ from controlplane.compute.state_directory import (
 )
 from controlplane.database.version import known_migrations
 
-# Releases up to 0.1 made it wherever a command was run.
+# Releases up to 0.1 created this file wherever a command was run.
 HARMLESS = {"secret-key"}
 
 
@@ -40,10 +40,11 @@ class RestoreRefused(Exception):
 
 
 def restore(backup: Path, say: Callable[[str], object], *, mark: str) -> Manifest:
-    """Make the state directory of the settings from the backup; `up` then runs it.
+    """Create the state directory of the settings from the backup; `up` can then run it.
 
-    Broken off, it leaves a directory that only another restore will use. Raises RestoreRefused,
-    NoBackup, NoRoom, DumpFailed, StateDirectoryUnusable, AccountUnusable, TreeUntrusted, OSError.
+    If this is interrupted, it leaves a directory that only another restore accepts. Raises
+    RestoreRefused, NoBackup, NoRoom, DumpFailed, StateDirectoryUnusable, AccountUnusable,
+    TreeUntrusted, OSError.
     """
     manifest = read_manifest(backup)
     _check_fits(manifest)
@@ -69,7 +70,7 @@ def restore(backup: Path, say: Callable[[str], object], *, mark: str) -> Manifes
 
 
 def _check_fits(manifest: Manifest) -> None:
-    """Raises RestoreRefused, DumpFailed where this Perch could not run what would be restored."""
+    """Raise RestoreRefused or DumpFailed if this Perch could not run what would be restored."""
     if newer := set(manifest.migrations) - known_migrations():
         raise RestoreRefused(
             f"the backup is of a newer Perch, {manifest.perch} (it knows {min(newer)}): restore "
@@ -93,7 +94,8 @@ def _check_fits(manifest: Manifest) -> None:
 
 
 def _check_place() -> None:
-    """Raises RestoreRefused where there is anything but what an earlier restore has left."""
+    """Raise RestoreRefused if the state directory holds anything, unless an interrupted restore has
+    left it there."""
     place = settings.STATE_DIR
     found = {path.name for path in place.iterdir()} if place.exists() else set()
     if found - HARMLESS and UNFINISHED_RESTORE not in found:
@@ -101,13 +103,13 @@ def _check_place() -> None:
 
 
 def _clear_place() -> None:
-    """Remove what an earlier restore, broken off, has brought."""
+    """Remove what an earlier, interrupted restore has left."""
     place = settings.STATE_DIR
     if not (place / UNFINISHED_RESTORE).exists():
         return
     with hold_state_directory():
         for path in place.iterdir():
-            # In `locks` is what we hold.
+            # `locks` holds the lock of the state directory, which this function holds.
             if path.name in (UNFINISHED_RESTORE, "locks"):
                 continue
             if path.is_dir() and not path.is_symlink():
@@ -138,6 +140,6 @@ def _restore_rows(backup: Path, manifest: Manifest, *, mark: str) -> None:
 
 def _fill(backup: Path, manifest: Manifest) -> None:
     load(backup / METADATA_DUMP)
-    # An older Perch's rows become ours, before we touch any.
+    # Migrate the rows of an older Perch before changing any.
     call_command("migrate", verbosity=0)
     settle_rows(manifest)

@@ -1,4 +1,4 @@
-"""Whether a copy will fit, asked before it is begun."""
+"""Checks whether a copy will fit before it is begun."""
 
 import shutil
 from collections.abc import Iterable
@@ -11,11 +11,12 @@ BESIDE = 256 << 20
 
 
 class NoRoom(Exception):
-    """The copy does not fit; the message says how much is needed and left."""
+    """The copy does not fit; the message says how much space is needed and how much is left."""
 
 
 def require_room(trees: Iterable[Path], *, at: Path) -> None:
-    """See that copies of the trees fit into the directory `at`, ours alone. Raises NoRoom."""
+    """Raise NoRoom if copies of the trees do not fit into the directory `at`, which only Perch
+    uses."""
     trees = list(trees)
     needed = BESIDE
     if not (all(tree.stat().st_dev == at.stat().st_dev for tree in trees) and shares_blocks(at)):

@@ -32,9 +32,10 @@ from controlplane.database.version import applied_migrations
 from controlplane.models import UNFINISHED, Action, Branch, BranchState, Operation, Role
 from controlplane.services.passwords import decrypt
 
-# Rounds over the branches that were made since the last one; each is far shorter.
+# The most passes over the branches created since the previous pass; each is far shorter than the
+# one before.
 MOST_ROUNDS = 10
-# Beside the database, what a restored service cannot do without; each is a secret.
+# What a restored service needs besides the database and the secret key. Each of these is secret.
 KEPT = ("tls", "api-key")
 
 
@@ -43,10 +44,10 @@ class BackupRefused(Exception):
 
 
 def take_backup(target: Path, say: Callable[[str], object]) -> Manifest:
-    """Make a backup in the directory `target`, which is absent or empty; it is there as a whole
-    or not at all. `say` is told how far it is.
+    """Make a backup in the directory `target`, which must be absent or empty. It appears there
+    complete or not at all. `say` is called with each message about the progress.
 
-    The service's database answers. Raises BackupRefused, DumpFailed, OSError.
+    The service's database must be available. Raises BackupRefused, NoRoom, DumpFailed, OSError.
     """
     _check_target(target)
     _check_secret()
@@ -62,7 +63,7 @@ def take_backup(target: Path, say: Callable[[str], object]) -> Manifest:
                 break
         else:
             raise BackupRefused("branches were restored again and again meanwhile; try again")
-        # Deleted since they were copied.
+        # Branches that were deleted after they were copied.
         for branch_id in copies.keys() - manifest.branches.keys():
             remove_tree(branch_copy(staging, branch_id))
         _copy_secrets(staging)
@@ -80,8 +81,9 @@ def _copy_branches(
     failed: dict[str, str],
     say: Callable[[str], object],
 ) -> None:
-    """Copy every branch that is ready and not among the copies, what becomes ready meanwhile, and
-    anew what has got other data since; notes the copies, and why others have none."""
+    """Copy every ready branch that is not among the copies, those that become ready meanwhile, and
+    again those whose data was replaced since. Adds the copies to `copies`, and to `failed` the
+    branches that could not be copied, with the reason."""
     (staging / "branches").mkdir(mode=0o700, exist_ok=True)
     for _ in range(MOST_ROUNDS):
         for branch_id in _replaced_since(copies):
@@ -105,8 +107,8 @@ def _copy_branches(
 
 
 def _replaced_since(copies: Mapping[str, BranchCopy]) -> list[str]:
-    """The branches whose data was replaced after their copy had begun: its roles and databases are
-    not those that their rows have by now."""
+    """Return the branches whose data was replaced after their copy had begun: the copy's roles and
+    databases are not those of the present rows."""
     resets = Branch.objects.filter(id__in=copies).exclude(last_reset_at=None)
     return [
         branch_id
@@ -118,8 +120,9 @@ def _replaced_since(copies: Mapping[str, BranchCopy]) -> list[str]:
 def _copy_rows(
     staging: Path, began: datetime, copies: dict[str, BranchCopy], failed: dict[str, str]
 ) -> Manifest | None:
-    """Dump the rows as they are now, after every branch: what they call ready could be copied.
-    None where they are not of the data that was."""
+    """Dump the rows as they are now, after all branches were copied, so that every branch that they
+    call ready could be copied. Returns None, without a dump, if the data of a copied branch was
+    replaced since."""
     with snapshot() as seen:
         if _replaced_since(copies):
             return None
@@ -142,14 +145,15 @@ def _copy_rows(
 
 
 def _major_of(staging: Path, copies: Collection[str]) -> str:
-    """Of the data: the programs that this command uses may be others, for the database's sake."""
+    """Return the major version of the copied data. The programs that this command uses may be of
+    another version, for the database's sake."""
     for branch_id in copies:
         return (branch_copy(staging, branch_id) / "PG_VERSION").read_text().strip()
     return postgres_version().split(".")[0]
 
 
 def _ready_branches() -> list[str]:
-    """The branches of this host that have data, oldest first."""
+    """Return the ids of this region's branches that have data, oldest first."""
     found: QuerySet[Branch] = Branch.objects.filter(
         project__region_id=settings.REGION,
         project__deleted_at=None,
@@ -160,7 +164,8 @@ def _ready_branches() -> list[str]:
 
 
 def _being_deleted() -> set[str]:
-    """Branches whose data an operation is removing: their rows say ready to the end."""
+    """Return the ids of branches whose data an operation will remove or is removing. Their rows say
+    ready until the operation has ended."""
     deletions = Operation.objects.filter(action=Action.DELETE_TIMELINE, status__in=UNFINISHED)
     return {found for found in deletions.values_list("branch_id", flat=True) if found}
 
@@ -178,7 +183,8 @@ def _copy_secrets(staging: Path) -> None:
 
 
 def _check_secret() -> None:
-    """See that the key we have is the one that the running service encrypts with."""
+    """Raise BackupRefused if the secret key here is not the one that the running service encrypts
+    with."""
     stored = Role.objects.exclude(encrypted_password="").values_list(
         "encrypted_password", flat=True
     )
@@ -207,8 +213,8 @@ def _check_target(target: Path) -> None:
 
 @contextmanager
 def _staging(target: Path) -> Iterator[Path]:
-    """Where the backup is made, beside its place; gone at the end, if it was not put in place.
-    What a killed one has left there is removed."""
+    """Create the directory, beside the target, in which the backup is made. Removes what a killed
+    backup left there. At the end the directory is removed, unless it was renamed to the target."""
     staging = target.with_name(f".{target.name}.partial")
     remove_tree(staging)
     staging.mkdir(mode=0o700)

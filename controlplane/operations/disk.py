@@ -1,10 +1,10 @@
-"""Keeps this host's disk from filling up. It asks nothing of the database, which may be the first
-to stop on a full disk.
+"""Keeps this host's disk from filling up. It does not query the database, which may be the first to
+stop on a full disk.
 
-Below half of the reserve the compute that has written most since the last look is stopped, one
-with each look, and does not start again until the whole reserve is there. Which ones these are
-only this worker's memory knows: after its restart they may start, and are stopped again if they
-go on.
+While the free space is below half of the reserve, each round stops the compute that has written
+most since the last one. A stopped compute does not start again until the whole reserve is free.
+Only this worker's memory holds which computes these are: after the worker has restarted they may
+start, and are stopped again if they continue.
 """
 
 import logging
@@ -26,13 +26,13 @@ REFUSAL = (
 
 # The running branches' sizes in bytes at the last look, while the disk is short of space.
 _sizes: dict[str, int] = {}
-# The branches whose computes were stopped for what they wrote.
+# The ids of the branches whose computes were stopped because of what they wrote.
 _stopped: set[str] = set()
 
 
 def guard_disk(region: Region) -> None:
-    """Stop who fills the disk, then see that the metadata can write. In this order: the ballast
-    would go the way of all that was there before it."""
+    """Stop a compute that fills the disk, then make sure that the metadata can be written. The
+    order matters: space freed by giving back the ballast would be filled like all space before."""
     space = host_space()
     if space.is_short:
         growth = _growth()
@@ -45,12 +45,12 @@ def guard_disk(region: Region) -> None:
 
 
 def why_stopped(branch_id: str) -> str | None:
-    """Why the branch's compute must not start now; None where it may."""
+    """Return why the branch's compute must not start now; None if it may."""
     return REFUSAL if branch_id in _stopped else None
 
 
 def _growth() -> dict[str, int]:
-    """Bytes by which the running branches have grown since the last look."""
+    """Return by how many bytes each running branch has grown since the last look."""
     found = {}
     for branch_id in compute.running_branches():
         try:
@@ -64,7 +64,7 @@ def _growth() -> dict[str, int]:
 
 
 def _stop_worst(growth: dict[str, int], free: str) -> None:
-    """Stop the compute that has grown most, where any has."""
+    """Stop the compute of the branch that has grown most, if any has grown."""
     for branch_id in sorted(growth, key=lambda name: growth[name], reverse=True):
         if growth[branch_id] <= 0:
             return
@@ -75,7 +75,7 @@ def _stop_worst(growth: dict[str, int], free: str) -> None:
                 _stopped.add(branch_id)
                 compute.stop(branch_id)
         except LockTimeout:
-            continue  # an operation works on it: the next in line, and this one with the next look
+            continue  # an operation works on it: stop the next one, and this one in a later round
         except StopFailed as error:
             log.error("compute not stopped", extra={"branch": branch_id, "error": str(error)})
         return

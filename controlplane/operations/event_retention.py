@@ -1,7 +1,8 @@
-"""Forgets old events: after the days that the operator has set, and beyond so many of one account.
+"""Deletes events that are older than the operator's setting, and the oldest of an account that has
+too many.
 
-In batches, each a short transaction of its own: streams wait for the oldest transaction that is
-under way.
+Deletes in batches, each in a short transaction of its own, because event streams wait for the
+oldest transaction under way.
 """
 
 import logging
@@ -16,14 +17,14 @@ from controlplane.models import Account, Event, Region
 
 log = logging.getLogger(__name__)
 
-# Rows of one batch, and batches of one round; the next one goes on.
+# Rows in a batch, and batches in a round; the next round continues.
 AT_ONCE, MOST_BATCHES = 2_000, 100
 
 ROUGHLY = "SELECT reltuples::bigint FROM pg_class WHERE relname = 'controlplane_event'"
 
 
 def forget_events(region: Region) -> None:
-    """Delete what is due; every region's worker may, and one does no harm to the other."""
+    """Delete the events that are due. The workers of all regions may do this at the same time."""
     forgotten = 0
     for batch in _due():
         forgotten += Event.objects.filter(id__in=batch).delete()[0]
@@ -34,7 +35,8 @@ def forget_events(region: Region) -> None:
 
 
 def _due() -> Iterator[list[int]]:
-    """The ids of what is to be deleted, in batches; each is read once the one before is gone."""
+    """Yield the ids of the events to delete, in batches. Each batch is read after the previous one
+    was deleted."""
     before = clock.now() - timedelta(days=settings.EVENT_RETENTION)
     old = Event.objects.filter(at__lt=before).order_by("at")
     while batch := list(old.values_list("id", flat=True)[:AT_ONCE]):
@@ -49,7 +51,8 @@ def _due() -> Iterator[list[int]]:
 
 
 def _roughly_all() -> int:
-    """About how many events there are, as Postgres last counted; -1 where it has not yet."""
+    """Return about how many events there are, by Postgres's last count; -1 if it has not counted
+    yet."""
     with connection.cursor() as cursor:
         cursor.execute(ROUGHLY)
         return int(cursor.fetchone()[0])

@@ -1,16 +1,17 @@
-"""Forgets what was kept of requests to the API, once it is of no more use.
+"""Deletes what was stored about requests to the API, when it is no longer needed.
 
-The rows are every region's: any worker forgets them, and two that do it at once take different
-ones.
+The rows belong to all regions. Any worker deletes them, and two workers that do so at the same time
+delete different rows.
 """
 
 from django.db import connection
 
 from controlplane.models import Region
 
-# Answers of one account; of more, the oldest go before their day is over.
+# The most stored answers of one account. Beyond that the oldest are deleted before a day is over.
 MOST_OF_ACCOUNT = 10_000
-# Rows that one round forgets of each kind, so that no statement takes long; the next one goes on.
+# The most rows of each kind that one round deletes, so that no statement takes long; the next round
+# continues.
 AT_ONCE = 20_000
 
 EXPIRED = """
@@ -20,7 +21,7 @@ DELETE FROM controlplane_idempotentrequest WHERE id IN (
     ORDER BY created_at LIMIT %(most)s FOR UPDATE SKIP LOCKED
 )
 """
-# Only who has added rows lately can have come to have too many.
+# Only accounts that have added rows lately can have too many.
 SURPLUS = """
 WITH busy AS (
     SELECT DISTINCT k.account_id FROM controlplane_idempotentrequest r
@@ -43,7 +44,7 @@ DELETE FROM controlplane_idempotentrequest WHERE id IN (
     WHERE place > %(allowed)s LIMIT %(most)s
 )
 """
-# Who is not ahead of a rate is where one is who never asked.
+# A name that is not ahead of its rate is in the same position as one without a row.
 SLACK = """
 DELETE FROM controlplane_requestrate WHERE name IN (
     SELECT name FROM controlplane_requestrate
@@ -54,7 +55,7 @@ DELETE FROM controlplane_requestrate WHERE name IN (
 
 
 def forget_requests(region: Region) -> None:
-    """Delete answers that nobody may ask for again, and rates that say nothing."""
+    """Delete answers that no client may ask for again, and rate rows that have no effect."""
     with connection.cursor() as cursor:
         for statement in (EXPIRED, SURPLUS, SLACK):
             cursor.execute(statement, {"allowed": MOST_OF_ACCOUNT, "most": AT_ONCE})

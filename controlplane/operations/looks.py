@@ -1,5 +1,5 @@
-"""Looks into running computes, for the rounds that ask many of them: how one is answered, or
-fails, concerns that endpoint alone.
+"""Polls running computes, for the rounds that poll many of them. The answer or failure of one
+affects only its own endpoint.
 """
 
 import logging
@@ -19,11 +19,12 @@ Seen = TypeVar("Seen")
 def look_into(
     endpoints: Iterable[Endpoint], look: Callable[[str], Seen], *, at: str
 ) -> Iterator[tuple[Endpoint, Seen]]:
-    """What `look`, called with each endpoint's id, has found, as it comes in.
+    """Call `look` with the id of each endpoint; yield the endpoint with the result, as results come
+    in.
 
-    Side by side: a compute that hangs must not hold up the look at all the others. A compute
-    is a stranger's, so a look may fail in any way whatever; then what there is `at` the
-    endpoint is unknown, which is logged, and it is left out.
+    The calls run in parallel, so that a compute that hangs does not delay the others. A compute is
+    untrusted, so `look` may raise any exception. The endpoint is then left out, and the log says
+    that what the caller looked `at` is unknown.
     """
     with ThreadPoolExecutor(LOOKS_AT_ONCE, thread_name_prefix="look") as threads:
         looks = {threads.submit(look, endpoint.id): endpoint for endpoint in endpoints}

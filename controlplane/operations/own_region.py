@@ -1,4 +1,4 @@
-"""The region that this host serves, and that no other host may."""
+"""The region that this host serves and that no other host may serve."""
 
 from django.conf import settings
 
@@ -11,10 +11,10 @@ class RegionTaken(Exception):
 
 
 def own_region() -> Region:
-    """This host's region, made on the first call; the first region is the default.
+    """Return this host's region. The first call creates it; the first region of all is the default.
 
-    Raises RegionTaken: a second host would find none of the region's branches on its disk, and
-    take every compute of the first for dead.
+    Raises RegionTaken if another state directory serves it: a second host would find none of the
+    region's branches on its disk, and would take all computes of the first host for dead.
     """
     region, _ = Region.objects.get_or_create(
         id=settings.REGION,
@@ -40,6 +40,6 @@ def own_region() -> Region:
 
 
 def adopt_region(region: Region) -> None:
-    """Have this state directory serve the region from now on."""
+    """Make this state directory the one that serves the region."""
     region.state_id = identity()
     region.save(update_fields=["state_id"])

@@ -1,5 +1,5 @@
-"""Ends the poolers that have no client: the next pooled client has one started again, beside a
-compute that runs on meanwhile."""
+"""Ends the poolers that have no client. The next pooled client starts the pooler again; the compute
+keeps running meanwhile."""
 
 import logging
 import time
@@ -12,17 +12,17 @@ from controlplane.models import Endpoint, EndpointState, Region
 
 log = logging.getLogger(__name__)
 
-# Seconds that a pooler runs on without a client: one that comes again and again, each time with a
-# new connection, does not wait for a start each time.
+# Seconds that a pooler keeps running without a client, so that a client that makes many short
+# connections does not wait for a pooler's start each time.
 KEPT_UNUSED = 10.0
 
-# Since when, by this process's clock, the pooler of each endpoint has been seen without a client.
+# For each endpoint, since when its pooler has been seen without a client (monotonic clock).
 _unused_since: dict[str, float] = {}
 
 
 def end_unused_poolers(region: Region) -> None:
-    """Stop those that no client has used for a while. Of clients that a proxy has parked they know
-    nothing."""
+    """Stop the poolers that no client has used for a while. Clients that a proxy has parked are not
+    connected to their pooler, so they do not count."""
     now, clients = time.monotonic(), poolers_clients()
     unused = {
         endpoint_id
@@ -44,8 +44,8 @@ def end_unused_poolers(region: Region) -> None:
             with lock_branches(branch_id, timeout=0):
                 stop_unused(branch_id, socket_dir(endpoint_id))
         except LockTimeout:
-            continue  # an operation works on it; it is looked at again soon
+            continue  # an operation works on the branch; the next round looks again
         except OSError as error:
-            # What a stranger has made of its directories must not keep this from the others.
+            # The compute's directories are untrusted: an error in one must not affect the others.
             log.error("pooler not ended", extra={"endpoint": endpoint_id, "error": str(error)})
         del _unused_since[endpoint_id]

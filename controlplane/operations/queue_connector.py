@@ -1,8 +1,8 @@
-"""How the worker's lanes reach the queue: one round trip for each of their statements, which the
+"""Connects the worker's lanes to the queue, with one round trip for each statement, which the
 server has prepared.
 
-Procrastinate's own way asks before each statement whether the connection is good, and puts a
-transaction around it: four round trips, of which a client that waits for its compute feels each.
+By default Procrastinate checks the connection before each statement and wraps the statement in a
+transaction. That is four round trips, and a client that waits for its compute waits for each.
 """
 
 import select
@@ -15,7 +15,7 @@ from psycopg_pool import AsyncConnectionPool
 
 
 def queue_connector() -> PsycopgConnector:
-    """To Django's database. Its statements are few, and each is whole by itself."""
+    """Return a connector to Django's database. Its few statements each need no transaction."""
     return PsycopgConnector(
         pool_factory=_pool,
         kwargs={**connector_params(), "prepare_threshold": 0},
@@ -24,7 +24,7 @@ def queue_connector() -> PsycopgConnector:
 
 
 def _pool(**arguments: Any) -> AsyncConnectionPool[AsyncConnection[Any]]:
-    # Procrastinate passes the check that asks.
+    # Procrastinate passes its own check, which queries the server; replace it.
     return AsyncConnectionPool(**{**arguments, "check": _check})
 
 
@@ -33,8 +33,8 @@ async def _configure(connection: AsyncConnection[Any]) -> None:
 
 
 async def _check(connection: AsyncConnection[Any]) -> None:
-    """Asks the server only where there is something to read: of a connection whose other end is
-    gone, that would be its end. Raises psycopg.Error."""
+    """Check the connection without a round trip in most cases: query the server only if the
+    connection has something to read, as it has when the other end is gone. Raises psycopg.Error."""
     look = select.poll()
     look.register(connection.fileno(), select.POLLIN)
     if look.poll(0):

@@ -1,7 +1,7 @@
-"""Forgets what was deleted long ago: its rows, its passwords and its operations.
+"""Deletes the rows of what was deleted long ago, with its passwords and operations.
 
-A deleted project, branch or endpoint stays as a row for a while, as the operations' history
-refers to it and a second DELETE is answered. After the retention nobody asks any more.
+The row of a deleted project, branch or endpoint is kept for a while, because the history of
+operations refers to it and a second DELETE is answered. After the retention it is not needed.
 """
 
 import logging
@@ -16,12 +16,12 @@ from controlplane.operations.locks import locked_project
 
 log = logging.getLogger(__name__)
 
-# Projects that one round looks after; the next one goes on.
+# The most projects that one round handles; the next round continues.
 AT_ONCE = 200
 
 
 def forget_deleted(region: Region) -> None:
-    """Delete the rows of what was deleted before the retention, project by project."""
+    """Delete the rows of what was deleted longer ago than the retention, project by project."""
     before = clock.now() - timedelta(days=settings.DELETED_RETENTION)
     unfinished = Operation.objects.filter(project=OuterRef("id"), status__in=UNFINISHED)
     old = Q(deleted_at__lt=before)
@@ -49,12 +49,12 @@ def _forget_in(project_id: str, before: datetime) -> None:
             return
         endpoints = Endpoint.objects.filter(project=project, deleted_at__lt=before)
         branches = Branch.objects.filter(project=project, deleted_at__lt=before)
-        # An endpoint that lives on has operations on branches that do not; they go as well.
+        # A living endpoint may have operations on deleted branches; delete those operations too.
         Operation.objects.filter(Q(endpoint__in=endpoints) | Q(branch__in=branches)).delete()
         endpoints.delete()
-        # A branch with a living child is never deleted; deleted children may outlast it here.
+        # A branch with a living child is never deleted, but a deleted child's row may outlast it.
         Branch.objects.filter(project=project, parent__in=branches).update(parent=None)
-        # Endpoints that were deleted later than their branch keep its row a little longer.
+        # A branch's row stays while an endpoint of it, deleted later, still has its row.
         branches.exclude(Exists(Endpoint.objects.filter(branch=OuterRef("id")))).delete()
 
 

@@ -1,5 +1,5 @@
-"""Notices computes that run and answer nobody, and has each checked by an operation that ends it
-if it still hangs: so the endpoint, which would go on saying `active`, is idle and says why.
+"""Finds computes that run but do not answer. An operation checks each one and ends it if it still
+hangs. The endpoint, which would otherwise stay `active`, is then idle and says why.
 """
 
 import logging
@@ -18,19 +18,20 @@ from controlplane.operations.scheduling import Step, schedule
 
 log = logging.getLogger(__name__)
 
-# So many looks in a row that nobody answers, the later ones right after each other, and a compute
-# is taken for hung: within 30 seconds, with the time between looks and that which each waits.
+# After this many unanswered polls in a row a compute is considered hung. Polls after the first
+# unanswered one follow immediately, so this takes at most 30 seconds, including the time between
+# polls and the wait for each answer.
 SILENT_LOOKS = 3
 
 Seen = TypeVar("Seen")
 
-# How many of the last looks at an endpoint's compute nobody answered; those at one endpoint
-# never run side by side.
+# How many of the last polls of each endpoint's compute were unanswered. Polls of one endpoint never
+# run at the same time.
 _silent_looks: Counter[str] = Counter()
 
 
 def listening(look: Callable[[str], Seen]) -> Callable[[str], Seen]:
-    """The same look into the compute of an endpoint, by its id, counting those in vain."""
+    """Wrap `look`, which takes an endpoint's id, so that unanswered calls are counted."""
 
     def listen(endpoint_id: str) -> Seen:
         try:
@@ -48,14 +49,15 @@ def listening(look: Callable[[str], Seen]) -> Callable[[str], Seen]:
 
 
 def is_silent(endpoint_id: str) -> bool:
-    """Whether the last look at the endpoint's compute was in vain: the next is due at once."""
+    """Return whether the last poll of the endpoint's compute was unanswered; if so, the next is due
+    immediately."""
     return endpoint_id in _silent_looks
 
 
 def check_silent(endpoints: Iterable[Endpoint]) -> None:
-    """Schedule a check of each of the active endpoints whose compute has been silent too long.
+    """Schedule a check for each of the active endpoints whose compute has been silent too long.
 
-    The silence of all others is forgotten: they are active no more.
+    The counts of all other endpoints are dropped, because those are no longer active.
     """
     present = {endpoint.id: endpoint for endpoint in endpoints}
     for endpoint_id, count in list(_silent_looks.items()):
@@ -69,7 +71,7 @@ def check_silent(endpoints: Iterable[Endpoint]) -> None:
 
 def _check(endpoint: Endpoint) -> None:
     with acting_as(CHECK), locked_project(endpoint.project_id) as project:
-        # An operation may have come meanwhile; whatever it is, it has to do with the compute.
+        # An operation may have been scheduled meanwhile. Any operation deals with the compute.
         if Operation.objects.filter(endpoint=endpoint, status__in=UNFINISHED).exists():
             return
         still = Endpoint.objects.select_related("branch").filter(

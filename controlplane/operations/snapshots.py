@@ -1,4 +1,4 @@
-"""Deletes snapshots whose time is over."""
+"""Deletes snapshots whose `expires_at` has passed."""
 
 from controlplane import clock
 from controlplane.actors import EXPIRY, acting_as
@@ -8,18 +8,18 @@ from controlplane.models import Action, Region, Snapshot
 from controlplane.operations.locks import locked_project
 from controlplane.operations.scheduling import Step, schedule
 
-# Snapshots that one round looks after; the next one goes on.
+# The most snapshots that one round handles; the next round continues.
 AT_ONCE = 50
 
 
 def expire_snapshots(region: Region) -> None:
-    """Delete those that are due, each with an operation that removes its data."""
+    """Delete the snapshots that are due, each with an operation that removes its data."""
     due = Snapshot.objects.filter(
         expires_at__lte=clock.now(), project__region=region, project__deleted_at=None
     )
     for snapshot_id, project_id in due.values_list("id", "project_id")[:AT_ONCE]:
         with acting_as(EXPIRY), locked_project(project_id) as project:
-            # It may have been deleted or given more time, or its project be gone by now.
+            # It may have been deleted or given more time meanwhile, or its project deleted.
             found = due.select_related("data_branch").filter(id=snapshot_id).first()
             if found is not None:
                 step = Step(Action.DELETE_TIMELINE, branch=found.data_branch)

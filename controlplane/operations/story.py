@@ -1,12 +1,12 @@
-"""What becomes of an operation, in steps: nobody else reads or writes `Operation.steps`.
+"""The history of an operation, in steps. No other module reads or writes `Operation.steps`.
 
-Its row holds them as {name, started_at, finished_at, detail}, the oldest first: what it waited
-for, then, of each attempt, its time in the queue, when it was picked up, and its parts
-(`compute.steps`). The parts of an attempt under way are in memory. The statement that ends the
-attempt writes them, so that they cost none of their own; those of one that lasts, `write_lasting`
-does as well, again and again.
+The row holds the steps as {name, started_at, finished_at, detail}, oldest first: what the operation
+waited for, then for each attempt its time in the queue, when a worker picked it up, and the parts
+of its work (`compute.steps`). The parts of an attempt under way are in memory. The statement that
+ends the attempt writes them, so they cost no statement of their own. While an attempt lasts,
+`write_lasting` also writes them repeatedly.
 
-Each attempt tells also of those that were cut off before it and could not tell of themselves.
+Each attempt also writes the steps of earlier runs that were cut off and could not write their own.
 """
 
 import time
@@ -23,13 +23,14 @@ from controlplane.models import UNFINISHED, Operation, Region
 from controlplane.operations.queue import Run, picked_up_at
 from controlplane.operations.words import without_paths, words_of
 
-# The steps that are no part of the work; a wait for the branch's data is told if it was one.
+# The steps that are not part of the work. A wait for the branches' locks is left out if it was
+# short.
 WAITING, QUEUED, PICKED_UP, PAUSING = "waiting", "queued", "picked_up", "pausing"
 LOCKING, SHORT_WAIT = "locking", timedelta(milliseconds=50)
 CUT_OFF = "cut off: its worker ended, or the service's database did not answer"
-# Seconds after which an attempt is one that lasts.
+# Seconds after which an attempt counts as lasting.
 LASTING = 1.0
-# By how much the clocks of this host and of the database may differ.
+# The most that the clocks of this host and of the database may differ by.
 CLOCKS = timedelta(seconds=1)
 
 Stored = dict[str, Any]
@@ -39,8 +40,8 @@ Stored = dict[str, Any]
 
 
 def wait(operation: Operation, **reason: Any) -> bool:
-    """Note what the operation waits for, from now on; whether that is news. The caller writes
-    the row."""
+    """Record what the operation waits for from now on. Returns False if that was recorded already.
+    The caller writes the row."""
     steps: list[Stored] = operation.steps
     if steps and steps[-1]["finished_at"] is None:
         if steps[-1]["detail"] == reason:
@@ -54,42 +55,42 @@ def wait(operation: Operation, **reason: Any) -> bool:
 
 
 def end_wait(operation: Operation, at: datetime) -> None:
-    """The operation is handed over. The caller writes the row."""
+    """End the present wait, because the operation is dispatched. The caller writes the row."""
     _close(operation.steps, at)
 
 
-# During it
+# During the work
 
 
 @dataclass(eq=False)
 class _Attempt:
-    """What there is to tell of an attempt under way."""
+    """The steps of an attempt under way."""
 
     operation_id: uuid.UUID
     failures_before: int
     runs: Sequence[Run]
-    # What was there before it.
+    # The steps that the row had before the attempt.
     before: list[Stored] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     began: float = field(default_factory=time.monotonic)
     written: list[Stored] = field(default_factory=list)
 
     def so_far(self) -> list[Stored]:
-        # Copied: the thread that works may add to it at any time.
+        # Copy the list: the thread that does the work may append to it at any time.
         steps = self.steps.copy()
         return [*self.before, *(_stored(step) for step in steps if not _was_no_wait(step))]
 
 
 _attempt: ContextVar[_Attempt | None] = ContextVar("attempt", default=None)
-# Those of this process; a set's own operations are atomic.
+# The attempts of this process. The set's own operations are atomic.
 _under_way: set[_Attempt] = set()
 
 
 @contextmanager
 def telling(operation: Operation, runs: Sequence[Run] = ()) -> Iterator[None]:
-    """Tell what runs inside as an attempt at the operation, which was picked up just now.
+    """Record what runs inside as an attempt at the operation, which a worker has just picked up.
 
-    `runs` are those of the same attempt that were cut off.
+    `runs` are the earlier runs of the same attempt, which were cut off.
     """
     attempt = _Attempt(operation.id, operation.failures_count, runs)
     number = operation.failures_count + 1
@@ -106,13 +107,13 @@ def telling(operation: Operation, runs: Sequence[Run] = ()) -> Iterator[None]:
 
 
 def go_on_from(operation: Operation) -> None:
-    """The attempt follows on what the row, read just now, tells."""
+    """Make the attempt's steps follow the steps of the row, which was just read."""
     attempt = _attempt.get()
     assert attempt is not None
     before = [dict(step) for step in operation.steps]
     picked_up = attempt.steps[0]
     if any(step["started_at"] == picked_up.started_at.isoformat() for step in before):
-        return  # what this attempt itself has written meanwhile
+        return  # this attempt itself wrote the row's steps meanwhile
     queued_at = operation.retry_at or operation.dispatched_at or operation.created_at
     for run in attempt.runs:
         if not _is_told(run, before):
@@ -123,7 +124,7 @@ def go_on_from(operation: Operation) -> None:
         queued_at = run.put_back_at
         _cut_off(before, queued_at)
     _cut_off(before, picked_up.started_at)
-    # Steps follow each other, whatever has put the job into the queue.
+    # Steps follow one another in time, whatever put the job into the queue.
     ends = [datetime.fromisoformat(step["finished_at"]) for step in before]
     queued_at = min(max([queued_at, *ends]), picked_up.started_at)
     before.append(_stored(Step(QUEUED, queued_at, picked_up.started_at)))
@@ -131,7 +132,7 @@ def go_on_from(operation: Operation) -> None:
 
 
 def failed(operation: Operation, reason: str) -> None:
-    """The attempt has failed: say so of the part that it broke off in."""
+    """Store the reason with the step that the failed attempt was interrupted in."""
     attempt = _attempt_at(operation)
     if attempt is not None:
         last = attempt.steps[-1]
@@ -140,12 +141,13 @@ def failed(operation: Operation, reason: str) -> None:
 
 
 def write_lasting(region: Region) -> None:
-    """Write what there is to tell of the attempts that last."""
+    """Write the steps of the attempts that last."""
     for attempt in _under_way.copy():
         steps = attempt.so_far()
         if time.monotonic() - attempt.began < LASTING or steps == attempt.written:
             continue
-        # An attempt that has ended meanwhile has written all; then the row is not such a one.
+        # An attempt that has ended meanwhile has written all its steps; this filter then excludes
+        # its row.
         Operation.objects.filter(
             id=attempt.operation_id,
             status__in=UNFINISHED,
@@ -154,11 +156,11 @@ def write_lasting(region: Region) -> None:
         attempt.written = steps
 
 
-# At its end
+# At the end
 
 
 def ended(operation: Operation, at: datetime) -> list[Stored]:
-    """What the row of an operation that has ended is to tell."""
+    """Return the steps to write to the row of an operation that ends."""
     attempt = _attempt_at(operation)
     steps = attempt.so_far() if attempt else [dict(step) for step in operation.steps]
     _close(steps, at)
@@ -166,16 +168,16 @@ def ended(operation: Operation, at: datetime) -> list[Stored]:
 
 
 def paused(operation: Operation, at: datetime, *, until: datetime) -> list[Stored]:
-    """What the row is to tell of an operation that is tried again after a pause."""
+    """Return the steps to write to the row of an operation that will be retried after a pause."""
     return [*ended(operation, at), _stored(Step(PAUSING, at, until))]
 
 
-# For whoever asks
+# For readers
 
 
 def steps_of(operation: Operation) -> list[Step]:
-    """The steps of an operation that was read just now, the oldest first; what is under way has
-    no end. An attempt tells at its end, and after a second if it lasts."""
+    """Return the steps of an operation that was just read, oldest first; a step under way has no
+    end. An attempt writes its steps at its end, and from one second on repeatedly if it lasts."""
     at = now()
     steps = [_read(stored) for stored in operation.steps]
     last = steps[-1] if steps else None
@@ -186,7 +188,7 @@ def steps_of(operation: Operation) -> list[Step]:
         return steps
     queued_at = last.finished_at if last and last.name == PAUSING else operation.dispatched_at
     if queued_at is not None and (last is None or last.name in (WAITING, PAUSING)):
-        # Nothing is written yet of an attempt that has just begun.
+        # An attempt has just begun and has written nothing yet.
         picked_up = picked_up_at(operation.id)
         steps.append(Step(QUEUED, queued_at, picked_up and max(picked_up, queued_at)))
         if picked_up:
@@ -196,7 +198,7 @@ def steps_of(operation: Operation) -> list[Step]:
 
 
 def _attempt_at(operation: Operation) -> _Attempt | None:
-    """The attempt under way in this thread, where it is one at the operation."""
+    """Return the attempt under way in this thread, if it is one at the operation."""
     attempt = _attempt.get()
     return attempt if attempt and attempt.operation_id == operation.id else None
 
@@ -210,7 +212,7 @@ def _was_no_wait(step: Step) -> bool:
 
 
 def _is_told(run: Run, steps: Sequence[Stored]) -> bool:
-    """Whether a run that was cut off has come to write that it had begun."""
+    """Return whether a run that was cut off managed to write that it had begun."""
     return any(
         step["name"] == PICKED_UP
         and run.picked_up_at - CLOCKS <= datetime.fromisoformat(step["started_at"])
@@ -220,7 +222,8 @@ def _is_told(run: Run, steps: Sequence[Stored]) -> bool:
 
 
 def _cut_off(steps: list[Stored], at: datetime) -> None:
-    """End what was under way in a run that was cut off, at the time that this was found."""
+    """End the steps that were under way in a run that was cut off, at the time when this was
+    found out."""
     for step in steps:
         began = datetime.fromisoformat(step["started_at"])
         if step["finished_at"] is None and began <= at:
@@ -229,7 +232,7 @@ def _cut_off(steps: list[Stored], at: datetime) -> None:
 
 
 def _close(steps: list[Stored], at: datetime) -> None:
-    """End what is under way, and pauses that need not be waited out."""
+    """End steps that are under way, and pauses whose end is still to come."""
     for step in steps:
         end = step["finished_at"]
         if end is None or datetime.fromisoformat(end) > at:

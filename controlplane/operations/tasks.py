@@ -1,7 +1,8 @@
-"""The queue's jobs. A job that raises is tried again: its own work never gives up here,
-as an operation that cannot be done ends as `failed` in its row.
+"""The queue's jobs. A job that raises is retried without a limit: an operation that cannot be done
+ends as `failed` in its row, and not here.
 
-`account` says whose slots a job takes (`lane_jobs`); jobs of an earlier version have none.
+`account` is the account whose slots a job takes (`lane_jobs`); jobs of an earlier version have
+none.
 """
 
 import uuid

@@ -1,4 +1,4 @@
-"""Work that nobody asks for, repeated by the worker: see `ROUNDS` for what and how often."""
+"""The worker's rounds: `ROUNDS` lists what they do and how often."""
 
 import logging
 import subprocess
@@ -46,19 +46,20 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Round:
-    """Something to do again and again; `interval` is in seconds."""
+    """A periodic task; `interval` is in seconds."""
 
     interval: float
     do: Callable[[Region], None]
 
 
 def publish_settings(region: Region) -> None:
-    """Have the services know what may be set, where another Postgres is in use than before.
+    """Publish the settings that this host's Postgres has, if that is another Postgres than before.
 
-    Where it does not tell, they judge by names alone, and Postgres by itself.
+    Without this list the services judge settings by their names alone, and Postgres judges them
+    itself.
     """
     version = postgres_version()
-    # What an older release has asked lacks the words about each.
+    # Settings published by an older release lack the descriptions.
     is_complete = {"version": version, "known__work_mem__about__isnull": False}
     if PostgresSettings.objects.filter(region=region, **is_complete).exists():
         return
@@ -73,7 +74,7 @@ def publish_settings(region: Region) -> None:
 
 
 def publish(region: Region) -> None:
-    """Say that the worker is alive, how it fares, and what its host can do."""
+    """Publish the worker's sign of life, its problems, and what its host can do."""
     space = host_space()
     program = pgbouncer()
     Region.objects.filter(id=region.id).update(
@@ -81,7 +82,7 @@ def publish(region: Region) -> None:
         pooling_available=program is not None,
         pooler_version=_pooler_version(program) if program else "",
         pg_version=int(postgres_version().split(".")[0]),
-        # A host that was renamed says so in every connection string from now on.
+        # If the host was renamed, all connection strings have its new name from now on.
         host=settings.REGION_HOST,
         port=settings.PROXY_PORT,
         problems=vitals.problems(),
@@ -92,7 +93,7 @@ def publish(region: Region) -> None:
 
 
 def _pooler_version(program: str) -> str:
-    """As "1.25"; "" where it does not tell."""
+    """Return the version as "1.25"; "" if the program does not report it."""
     try:
         major, minor = pooler_version(program)
     except (OSError, subprocess.SubprocessError) as error:
@@ -102,12 +103,12 @@ def _pooler_version(program: str) -> str:
 
 
 def follow_compute_logs(region: Region) -> None:
-    """Read what the computes of this host log, whoever has started them."""
+    """Read the logs of this host's computes, whichever process started them."""
     follow_logs()
 
 
 def hold_outbound(region: Region) -> None:
-    """Have the computes of this host connect to nothing that is not theirs to reach."""
+    """Restrict the outgoing connections of this host's computes to what they may reach."""
     projects = Project.objects.filter(
         region=region, deleted_at=None, settings__block_outbound_connections=True
     )

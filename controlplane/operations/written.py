@@ -1,4 +1,4 @@
-"""Counts what is written to branches: by how far their write-ahead logs come."""
+"""Counts the bytes written to branches, by the positions of their write-ahead logs."""
 
 import logging
 
@@ -11,8 +11,8 @@ log = logging.getLogger(__name__)
 
 
 def count_written(endpoint_id: str, branch_id: str) -> None:
-    """Note what was written to the branch that the endpoint's compute runs on. Where that does not
-    answer, the next look, after its next start perhaps, finds it."""
+    """Count what was written to the branch that the endpoint's compute runs on. If the compute does
+    not answer, a later count includes it, perhaps after the compute's next start."""
     try:
         note_written(branch_id, observation.written(endpoint_id, branch_id))
     except (psycopg.Error, observation.OtherBranch) as error:
@@ -20,7 +20,7 @@ def count_written(endpoint_id: str, branch_id: str) -> None:
 
 
 def note_written(branch_id: str, written: observation.Written) -> None:
-    """In one statement: whoever dies before it has counted nothing, and nobody counts it again."""
+    """Count in one statement, so that a crash neither loses bytes nor counts them twice."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT perch_note_written(%s, %s, %s)", [branch_id, written.data, written.position]
