@@ -18,6 +18,8 @@ from controlplane.compute.tree import open_directory
 # How often a directory is gone through until it is empty. Some filesystems skip entries while
 # others are removed, and a process that still works there may add some.
 MOST_PASSES = 5
+# What the names of catalogs' locks begin with.
+CATALOG = "catalog-"
 
 
 class LockTimeout(Exception):
@@ -110,7 +112,8 @@ def lock_branches(*branch_ids: str, timeout: float = 60.0) -> Iterator[None]:
     """Hold the branches' locks against every other thread and process on this host.
 
     The kernel releases a lock when its holder dies. So a lock never outlives its work, and work
-    that was wrongly taken for dead is not done twice at once. `timeout` is in seconds.
+    that was wrongly taken for dead is not done twice at once. `timeout` is in seconds. If a branch
+    has no directory at the end, its lock file is removed.
 
     Raises LockTimeout, patience.OutOfPatience.
     """
@@ -125,7 +128,7 @@ def lock_branches(*branch_ids: str, timeout: float = 60.0) -> Iterator[None]:
 
 def catalog_lock(branch_id: str) -> str:
     """The name of the lock on what Perch knows of a branch's catalog; see `operations.by_sql`."""
-    return f"catalog-{branch_id}"
+    return CATALOG + branch_id
 
 
 def forget_lock(branch_id: str) -> None:
@@ -147,10 +150,22 @@ def _lock_file(path: Path, deadline: float) -> Iterator[None]:
             _wait_for_lock(descriptor, path.name, deadline)
             # The last holder may have removed the file; later callers then lock a new one.
             if _is_at(path, descriptor):
-                yield
+                try:
+                    yield
+                finally:
+                    # The file would stay forever where a process acquires the lock just after the
+                    # branch was removed. If it is removed already, the file here is another's.
+                    if _is_of_gone_branch(path) and _is_at(path, descriptor):
+                        path.unlink(missing_ok=True)
                 return
         finally:
             os.close(descriptor)
+
+
+def _is_of_gone_branch(lock: Path) -> bool:
+    branch_id = lock.name.removeprefix(CATALOG)
+    place = settings.STATE_DIR / "branches" / branch_id
+    return branch_id.startswith("br-") and not place.exists()
 
 
 def _wait_for_lock(descriptor: int, name: str, deadline: float) -> None:
