@@ -134,7 +134,10 @@ def test_the_running_service_tells_of_them(project: Project, stack: Stack) -> No
     uri = project.created["connection_uris"][0]["connection_uri"]
     for role in ("neondb_owner", "neondb_owner", "hunter2"):
         with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
-            psycopg.connect(uri, hostaddr="127.0.0.1", user=role, password="wrong-password")
+            # By default libpq tries again in clear what was refused by TLS.
+            psycopg.connect(
+                uri, hostaddr="127.0.0.1", user=role, password="wrong", sslmode="require"
+            )
     # Each of the proxy's processes tells of its own.
     wait_for(lambda: count(refused(alice, "connection.refused")) == 3, "the connections")
     wait_for(lambda: count(refused(alice, "api_key.refused")) == 2, "the keys")
