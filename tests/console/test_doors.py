@@ -15,6 +15,7 @@ from console.api_errors import BrokenOff, NonsenseAnswer, Unprocessable
 from console.api_results import Page as Listed
 from console.api_results import Project, moment, number, own_id, text
 from console.api_transport import LONGEST_MESSAGE, Transport
+from console.bounded_http import read_json
 from console.connection_strings import Target
 from console.forms import ConfirmForm
 from console.servers import Server
@@ -31,7 +32,7 @@ def test_no_more_is_read_of_a_form_than_one_may_hold() -> None:
 
 
 def test_text_holds_whole_characters() -> None:
-    assert text({"name": "a\ud800b"}, "name") == "a\ufffdb"
+    assert text(read_json(rb'{"name": "a\ud800b"}'), "name") == "a\ufffdb"
     assert text({"name": 5}, "name") == ""
 
 
