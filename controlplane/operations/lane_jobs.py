@@ -12,14 +12,20 @@ operations of some accounts hang, slots are left for the next account. Among the
 taken, the oldest goes first, and an account without a job under way may always take one. So no job
 waits forever.
 
+A job that runs for longer than a start usually takes probably hangs. So that an account's other
+projects do not wait for its hanging jobs, it may hold two quick jobs of projects in which nothing
+hangs beside them, as long as a quarter of the lane stays free for other accounts.
+
 The worker keeps trying to write a job's end and its own heartbeat, however often the database
 fails. Procrastinate by itself gives up both at the first failure.
 """
 
 import asyncio
 import logging
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import asdict, dataclass
 from datetime import datetime
 
 import psycopg
@@ -33,13 +39,17 @@ from controlplane import clock
 log = logging.getLogger(__name__)
 
 LEAST_SHARE = 2  # slots
+# Seconds after which a job probably hangs; and the part of the lane that stays free when an account
+# takes another slot beside such jobs.
+HANGS_AFTER, LEFT_FREE = 5.0, 0.25
 # Seconds before a failed write is tried again.
 WRITE_PAUSE = 1.0
 # Stands for the account of a job that has none.
 NOBODY = 0
 
-# Like procrastinate_fetch_job_v2, but without the accounts that have their share. The lock keeps
-# two jobs of one operation from running at the same time.
+# Like procrastinate_fetch_job_v2, but without the accounts that have their share, and without the
+# projects in which something hangs of the accounts that have it because of that. The lock keeps two
+# jobs of one operation from running at the same time.
 TAKE = """
 UPDATE procrastinate_jobs SET status = 'doing', worker_id = %(worker)s
 WHERE id = (
@@ -48,6 +58,12 @@ WHERE id = (
         AND (scheduled_at IS NULL OR scheduled_at <= now())
         AND NOT coalesce((args->>'account')::bigint, 0) = ANY(%(full)s::bigint[])
         AND NOT EXISTS (
+            SELECT FROM controlplane_operation AS operation
+            WHERE (waiting.args->>'account')::bigint = ANY(%(hindered)s::bigint[])
+                AND operation.id = (waiting.args->>'operation_id')::uuid
+                AND operation.project_id = ANY(%(hanging)s::text[])
+        )
+        AND NOT EXISTS (
             SELECT FROM procrastinate_jobs AS taken
             WHERE taken.status = 'doing' AND taken.lock = waiting.lock
         )
@@ -55,12 +71,34 @@ WHERE id = (
     LIMIT 1 FOR UPDATE SKIP LOCKED
 )
 RETURNING id, status, task_name, priority, lock, queueing_lock, args, scheduled_at, queue_name,
-    attempts, worker_id
+    attempts, worker_id,
+    (SELECT project_id FROM controlplane_operation WHERE id = (args->>'operation_id')::uuid)
+        AS project_id
 """
 # What Procrastinate's own triggers send when a job is inserted into a queue.
 LOOK_AGAIN = """
 SELECT pg_notify('procrastinate_queue_v1#' || %(queue)s, '{"type": "job_inserted", "job_id": 0}')
 """
+
+
+@dataclass(frozen=True)
+class _Taken:
+    account: int
+    # None for jobs that run no operation.
+    project: str | None
+    # By the monotonic clock.
+    at: float
+
+
+@dataclass(frozen=True)
+class _Excluded:
+    """What may not be taken now."""
+
+    # Accounts that have their share.
+    full: list[int]
+    # Accounts that have it too, but may take jobs of projects that are not in `hanging`.
+    hindered: list[int]
+    hanging: list[str]
 
 
 class LaneJobs(JobManager):
@@ -69,27 +107,29 @@ class LaneJobs(JobManager):
     def __init__(self, connector: BaseConnector, *, slots: int) -> None:
         super().__init__(connector)
         self._slots = slots
-        # The account of each job under way, by the job's id.
-        self._under_way: dict[int, int] = {}
+        # By the job's id.
+        self._under_way: dict[int, _Taken] = {}
         # True if jobs may be waiting only because their account has its share.
         self._passed_over = False
 
     async def fetch_job(self, queues: Iterable[str] | None, worker_id: int) -> Job | None:
-        full = self._accounts_with_their_share()
+        excluded = self._excluded()
         try:
             rows = await self.connector.execute_query_all_async(
-                TAKE, queues=list(queues or ()), worker=worker_id, full=full
+                TAKE, queues=list(queues or ()), worker=worker_id, **asdict(excluded)
             )
         except UniqueViolation:
             # Another worker of this queue took a job with the same lock at the same moment.
             return None
-        self._passed_over = bool(full) and not rows
+        self._passed_over = bool(excluded.full or excluded.hindered) and not rows
         if not rows:
             return None
+        project = rows[0].pop("project_id")
         job = Job.from_row(rows[0])
         assert job.id is not None
         account = job.task_kwargs.get("account")
-        self._under_way[job.id] = account if isinstance(account, int) else NOBODY
+        who = account if isinstance(account, int) else NOBODY
+        self._under_way[job.id] = _Taken(who, project, time.monotonic())
         return job
 
     async def finish_job(self, job: Job, status: Status, delete_job: bool) -> None:
@@ -122,10 +162,20 @@ class LaneJobs(JobManager):
         except ConnectorException as error:
             log.warning("heartbeat not written", extra={"error": str(error.__cause__)})
 
-    def _accounts_with_their_share(self) -> list[int]:
-        share = max(LEAST_SHARE, self._slots - len(self._under_way))
-        held = Counter(self._under_way.values())
-        return [who for who, slots in held.items() if who != NOBODY and slots >= share]
+    def _excluded(self) -> _Excluded:
+        under_way = self._under_way.values()
+        free = self._slots - len(under_way)
+        held = Counter(job.account for job in under_way if job.account != NOBODY)
+        have_share = [who for who, slots in held.items() if slots >= max(LEAST_SHARE, free)]
+        hangs_since = time.monotonic() - HANGS_AFTER
+        quick = Counter(job.account for job in under_way if job.at > hangs_since)
+        leaves_enough = free > self._slots * LEFT_FREE
+        hindered = [who for who in have_share if leaves_enough and quick[who] < LEAST_SHARE]
+        return _Excluded(
+            full=[who for who in have_share if who not in hindered],
+            hindered=hindered,
+            hanging=[job.project for job in under_way if job.project and job.at <= hangs_since],
+        )
 
     def _end(self, job: Job) -> None:
         assert job.id is not None

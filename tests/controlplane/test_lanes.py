@@ -23,6 +23,7 @@ from controlplane.models import (
 from controlplane.models import Project as ProjectRow
 from controlplane.operations import scheduling
 from controlplane.operations.details import SuspendComputeDetails
+from controlplane.operations.lane_jobs import HANGS_AFTER
 from controlplane.operations.locks import locked_project
 from controlplane.operations.scheduling import Step
 from controlplane.services.waking import start_for_client
@@ -71,7 +72,19 @@ class TestStrangers:
             began = time.monotonic()
             project.suspend()
             assert time.monotonic() - began < UNNOTICED
-            assert under_way(project) == 16
+
+    def test_its_own_other_project_waits_for_none_of_them_either(self, project: Project) -> None:
+        project.suspend()
+        with crowd(project, 40) as hanging:
+            hanging.start()
+            wait_for(lambda: under_way(project) == 16, "the crowd to be at work")
+            began = time.monotonic()
+            hanging.client.new_project()
+            # The crowd's three other projects, which are older, hang first.
+            assert time.monotonic() - began < HANGS_AFTER * 6
+            # However many hang, a quarter of the lane is left to others.
+            assert under_way(project) <= 24
+            assert wake(project) < UNNOTICED
 
     def test_what_waited_for_its_accounts_share_follows_at_once(self, project: Project) -> None:
         """By word of the one before it, not because the worker looks again by itself."""
