@@ -17,12 +17,14 @@ from django.middleware.gzip import GZipMiddleware
 from django.urls import reverse
 from django.utils import timezone
 
-from console import changes, logs, service_words, sessions
-from console.api_errors import AnotherSignIn, APIError, Unauthorized
-from console.management_api import ManagementAPI
-from console.request import ConsoleRequest
-from console.responses import show_problem
-from console.views.problems import too_large, wrong_method
+from console import logs
+from console.api.errors import AnotherSignIn, APIError, Unauthorized
+from console.api.management_api import ManagementAPI
+from console.live import watches
+from console.pages import service_notice
+from console.pages.problems import show_problem, too_large, wrong_method
+from console.request import ConsoleRequest, View
+from console.sign_in import sessions
 
 log = logging.getLogger(__name__)
 
@@ -37,13 +39,6 @@ FOR_DOCUMENTS = ("Content-Security-Policy", "Cross-Origin-Opener-Policy", "Refer
 AT_ONCE = 2.0
 
 GetResponse = Callable[[ConsoleRequest], HttpResponseBase]
-View = Callable[..., HttpResponseBase]
-
-
-def public(view: View) -> View:
-    """Mark a view that does not require a sign-in."""
-    view.public = True  # type: ignore[attr-defined]
-    return view
 
 
 class RequestLogMiddleware:
@@ -217,7 +212,7 @@ class SignInMiddleware:
             request.api.refuse_changes()
         request.channel = _channel(request, kwargs.get("project_id", ""))
         if sign_in.account.is_perch:
-            service_words.ask(sign_in.shown_server, sign_in.key)
+            service_notice.ask(sign_in.shown_server, sign_in.key)
         return None
 
 
@@ -227,7 +222,7 @@ def _channel(request: ConsoleRequest, project_id: str) -> str:
     It must be called before anything is read for the page.
     """
     url = reverse("project_changes", args=[project_id]) if project_id else reverse("changes")
-    seen = changes.mark(request.api.changes, project_id)
+    seen = watches.mark(request.api.changes, project_id)
     return f"{url}?seen={seen}" if seen else url
 
 

@@ -1,9 +1,12 @@
 """The request as the console's views receive it."""
 
+from collections.abc import Callable
+
 from django.http import HttpRequest
+from django.http.response import HttpResponseBase
 from django_htmx.middleware import HtmxDetails
 
-from console.management_api import ManagementAPI
+from console.api.management_api import ManagementAPI
 
 
 class ConsoleRequest(HttpRequest):
@@ -17,3 +20,12 @@ class ConsoleRequest(HttpRequest):
     keeps_awake: bool
     # The form was made before a sign-in or sign-out, so it must not change anything.
     is_out_of_date: bool
+
+
+View = Callable[..., HttpResponseBase]
+
+
+def public(view: View) -> View:
+    """Mark a view that does not require a sign-in."""
+    view.public = True  # type: ignore[attr-defined]
+    return view

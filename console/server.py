@@ -16,6 +16,6 @@ class StreamingWorker(GeventWorker):  # type: ignore[misc] # gunicorn has no typ
         while self.alive:
             gevent.sleep(LOOK_EVERY)
         # Imported here because gunicorn imports this module before gevent has patched threads.
-        from console import changes
+        from console.live import watches
 
-        changes.stop()
+        watches.stop()

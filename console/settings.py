@@ -110,15 +110,15 @@ TEMPLATES = [
             "context_processors": [
                 "django.template.context_processors.request",
                 "django.contrib.messages.context_processors.messages",
-                "console.sessions.account",
-                "console.preferences.preferences",
-                "console.service_words.service",
+                "console.sign_in.sessions.account",
+                "console.account.preferences.preferences",
+                "console.pages.service_notice.service",
             ],
         },
     },
 ]
 
-SESSION_ENGINE = "console.sessions"
+SESSION_ENGINE = "console.sign_in.sessions"
 SESSION_COOKIE_NAME = "perch_session"
 # Seconds without a request after which a session ends.
 SESSION_COOKIE_AGE = int(envfloat("PERCH_SESSION_IDLE_HOURS", 24) * 3600)
@@ -127,8 +127,8 @@ SESSION_COOKIE_SAMESITE = "Lax"
 CSRF_COOKIE_NAME = "perch_csrf"
 CSRF_COOKIE_HTTPONLY = True
 CSRF_COOKIE_SAMESITE = "Lax"
-CSRF_FAILURE_VIEW = "console.views.problems.csrf_failure"
-MESSAGE_STORAGE = "console.notices.NoticeStorage"
+CSRF_FAILURE_VIEW = "console.pages.problems.csrf_failure"
+MESSAGE_STORAGE = "console.pages.notices.NoticeStorage"
 MESSAGE_TAGS = {message_levels.ERROR: "failure"}
 
 SECURE_REFERRER_POLICY = "same-origin"

@@ -3,33 +3,29 @@
 from django.urls import path
 from django.views.generic import RedirectView
 
-from console.views import (
-    activity,
+from console import bundles
+from console.account import (
     api_keys,
-    branch,
-    branch_changes,
-    branches,
-    bundles,
-    changes,
-    connecting,
-    databases,
-    endpoint_changes,
-    endpoints,
-    operations,
     palette,
     preferences,
-    project_changes,
-    projects,
-    query,
-    roles,
-    runs,
-    schemas,
+    service_status,
     sign_in,
-    snapshots,
-    status,
-    steering,
     webhooks,
 )
+from console.branches import changes as branch_changes
+from console.branches import databases, roles, schema, snapshots
+from console.branches import detail as branch
+from console.branches import index as branches
+from console.endpoints import changes as endpoint_changes
+from console.endpoints import connecting
+from console.endpoints import views as endpoints
+from console.events import views as events
+from console.live import channel
+from console.operations import cancel_retry, run_views
+from console.operations import views as operations
+from console.projects import changes as project_changes
+from console.projects import views as projects
+from console.query import views as query
 
 PROJECT = "projects/<slug:project_id>"
 ENDPOINT = f"{PROJECT}/endpoints/<slug:endpoint_id>"
@@ -45,15 +41,15 @@ urlpatterns = [
     path("static/perch.svg", bundles.show, {"name": "svg"}),
     path("static/perch.js", bundles.show, {"name": "js"}),
     path("", projects.dashboard, name="dashboard"),
-    path("changes", changes.of_account, name="changes"),
+    path("changes", channel.of_account, name="changes"),
     path("live", projects.dashboard_live, name="dashboard_live"),
     path("sign-in", sign_in.sign_in, name="sign_in"),
     path("sign-in/link", sign_in.by_link, name="sign_in_link"),
     path("switch", sign_in.switch, name="switch"),
     path("sign-out", sign_in.sign_out, name="sign_out"),
     path("sign-out-everywhere", sign_in.sign_out_everywhere, name="sign_out_everywhere"),
-    path("status", status.show, name="status"),
-    path("status/live", status.live, name="status_live"),
+    path("status", service_status.show, name="status"),
+    path("status/live", service_status.live, name="status_live"),
     path("go", palette.go, name="go"),
     path("shortcuts", palette.shortcuts, name="shortcuts"),
     path("preferences", preferences.choose, name="preferences"),
@@ -62,7 +58,7 @@ urlpatterns = [
     path("api-keys/<int:key_id>/revoke", api_keys.revoke, name="api_key_revoke"),
     path("new-project", project_changes.create, name="project_create"),
     path(PROJECT, projects.show, name="project"),
-    path(f"{PROJECT}/changes", changes.of_project, name="project_changes"),
+    path(f"{PROJECT}/changes", channel.of_project, name="project_changes"),
     path(f"{PROJECT}/switch", projects.switcher, name="project_switcher"),
     path(f"{PROJECT}/live", projects.live, name="project_live"),
     path(f"{PROJECT}/settings", project_changes.settings, name="project_settings"),
@@ -106,7 +102,7 @@ urlpatterns = [
     path(f"{BRANCH}/reset", branch_changes.reset, name="branch_reset"),
     path(f"{BRANCH}/restore", branch_changes.restore, name="branch_restore"),
     path(f"{BRANCH}/delete", branch_changes.delete, name="branch_delete"),
-    path(f"{BRANCH}/schema", schemas.compare, name="branch_schema"),
+    path(f"{BRANCH}/schema", schema.compare, name="branch_schema"),
     path(f"{BRANCH}/new-role", roles.create, name="role_create"),
     path(f"{BRANCH}/role/password", roles.password, name="role_password"),
     path(f"{BRANCH}/role/new-password", roles.reset, name="role_reset"),
@@ -122,14 +118,14 @@ urlpatterns = [
     path(f"{PROJECT}/operations-live", operations.index_live, name="operations_live"),
     path(f"{PROJECT}/timeline", operations.show_timeline, name="timeline"),
     path(f"{PROJECT}/timeline-live", operations.timeline_live, name="timeline_live"),
-    path(RUN, runs.show, name="run"),
-    path(f"{RUN}/live", runs.live, name="run_live"),
-    path(OPERATION, runs.show_operation, name="operation"),
-    path(f"{OPERATION}/live", runs.operation_live, name="operation_live"),
-    path(f"{OPERATION}/cancel", steering.cancel, name="operation_cancel"),
-    path(f"{OPERATION}/retry", steering.retry, name="operation_retry"),
-    path(f"{CHAIN}/cancel", steering.cancel_chain, name="chain_cancel"),
-    path(f"{CHAIN}/retry", steering.retry_chain, name="chain_retry"),
+    path(RUN, run_views.show, name="run"),
+    path(f"{RUN}/live", run_views.live, name="run_live"),
+    path(OPERATION, run_views.show_operation, name="operation"),
+    path(f"{OPERATION}/live", run_views.operation_live, name="operation_live"),
+    path(f"{OPERATION}/cancel", cancel_retry.cancel, name="operation_cancel"),
+    path(f"{OPERATION}/retry", cancel_retry.retry, name="operation_retry"),
+    path(f"{CHAIN}/cancel", cancel_retry.cancel_chain, name="chain_cancel"),
+    path(f"{CHAIN}/retry", cancel_retry.retry_chain, name="chain_retry"),
     path(f"{PROJECT}/query", query.show, name="query"),
     path("webhooks", webhooks.index, name="webhooks"),
     path("webhooks-live", webhooks.index_live, name="webhooks_live"),
@@ -141,10 +137,10 @@ urlpatterns = [
     path(f"{WEBHOOK}/enable", webhooks.enable, name="webhook_enable"),
     path(f"{WEBHOOK}/test", webhooks.test, name="webhook_test"),
     path(f"{WEBHOOK}/resend/<slug:delivery_id>", webhooks.resend, name="webhook_resend"),
-    path("activity", activity.of_account, name="account_activity"),
-    path("activity-live", activity.of_account_live, name="account_activity_live"),
-    path(f"{PROJECT}/events", activity.of_project, name="project_activity"),
-    path(f"{PROJECT}/events-live", activity.of_project_live, name="project_activity_live"),
+    path("activity", events.of_account, name="account_activity"),
+    path("activity-live", events.of_account_live, name="account_activity_live"),
+    path(f"{PROJECT}/events", events.of_project, name="project_activity"),
+    path(f"{PROJECT}/events-live", events.of_project_live, name="project_activity_live"),
     # The previous address of that page.
     path(
         f"{PROJECT}/activity",
@@ -152,6 +148,6 @@ urlpatterns = [
     ),
 ]
 
-handler400 = "console.views.problems.bad_request"
-handler404 = "console.views.problems.not_found"
-handler500 = "console.views.problems.server_error"
+handler400 = "console.pages.problems.bad_request"
+handler404 = "console.pages.problems.not_found"
+handler500 = "console.pages.problems.server_error"

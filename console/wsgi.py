@@ -5,7 +5,8 @@ import os
 from django.core.exceptions import ImproperlyConfigured
 from django.core.wsgi import get_wsgi_application
 
-from console import ended_sessions, settings
+from console import settings
+from console.sign_in import ended_sessions
 
 if not settings.SECRET_KEY:
     raise ImproperlyConfigured(

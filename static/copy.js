@@ -9,7 +9,7 @@
     setTimeout(() => button.classList.remove("copied"), 1500);
   }
 
-  // `text` is a promise. Browsers let a page write to the clipboard only while it handles a click,
+  // The text is a promise. Browsers let a page write to the clipboard only while it handles a click,
   // so the writing has to begin before the text is there.
   async function copy(text, button) {
     try {
@@ -25,7 +25,7 @@
     if (!clipboard) return Promise.reject(new Error("Without https there is no clipboard."));
     if (typeof ClipboardItem !== "function") return text.then((words) => clipboard.writeText(words));
     const blob = text.then((words) => new Blob([words], { type: "text/plain" }));
-    // `copy` handles the rejection, as it waits for `text` too.
+    // copy() handles the rejection, as it waits for the text too.
     blob.catch(() => {});
     return clipboard.write([new ClipboardItem({ "text/plain": blob })]);
   }

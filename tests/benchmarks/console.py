@@ -130,7 +130,7 @@ def calls_of(client: Client, path: str) -> list[Call]:
     assert browser.post("/sign-in", {"key": client.key}).status_code == 302
     calls: list[Call] = []
     # By its name: the settings that its types want are not those of the other benchmarks.
-    transport = import_module("console.api_transport").Transport
+    transport = import_module("console.api.transport").Transport
     usual = transport._call
 
     def noted(self: Any, session: Any, method: str, parts: Sequence[str], **named: Any) -> object:

@@ -8,18 +8,12 @@ from typing import Any
 import pytest
 from django.test import RequestFactory
 
-from console.api_results import Branch, Endpoint
-from console.branch_list import ROWS_A_PAGE, BranchList, branch_list
-from console.branch_picture import (
-    MOST_NAMED,
-    NARROW,
-    WIDE,
-    Picture,
-    describe,
-    draw,
-)
-from console.branch_rows import DEEPEST_DRAWN, TREE_WIDTH, BranchRow, branch_rows, with_limbs
-from console.rows import endpoint_row
+from console.api.resources.branches import Branch
+from console.api.resources.endpoints import Endpoint
+from console.branches.index import ROWS_A_PAGE, BranchList, branch_list
+from console.branches.picture import MOST_NAMED, NARROW, WIDE, Picture, describe, draw
+from console.branches.rows import DEEPEST_DRAWN, TREE_WIDTH, BranchRow, branch_rows, with_limbs
+from console.endpoints.rows import endpoint_row
 from tests.console.conftest import Misbehaving, Person
 from tests.console.pages import Page
 

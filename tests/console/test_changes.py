@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from django.test import Client as Browser
 
-from console import changes
-from console.api_changes import ChangeCalls, _tells_of_change
-from console.api_transport import Transport
-from console.servers import default_server
-from console.views import changes as stream
+from console.api.changes import ChangeCalls, _tells_of_change
+from console.api.servers import default_server
+from console.api.transport import Transport
+from console.live import channel as stream
+from console.live import watches
 from tests.console.conftest import Misbehaving, Person, Shop
 from tests.support.relay import Relay, relay
 from tests.support.waiting import wait_for
@@ -36,7 +36,7 @@ def listening(person: Person, url: str) -> Iterator[list[str]]:
     thread = threading.Thread(target=hear, daemon=True)
     thread.start()
     yield said
-    for watch in changes._watches.values():
+    for watch in watches._watches.values():
         watch.end()
     thread.join(10)
     assert not thread.is_alive()
@@ -148,7 +148,7 @@ def plain_api(settings: Any, alice: Person) -> Iterator[Relay]:
 def test_a_server_without_events_is_looked_at(
     plain_api: Relay, alice: Person, shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(changes, "LOOK_EVERY", 0.2)
+    monkeypatch.setattr(watches, "LOOK_EVERY", 0.2)
     endpoint = f"/projects/{shop.id}/endpoints/{shop.endpoint_id}"
     with listening(alice, f"{shop.url}/changes") as said:
         wait_for(lambda: changed(said) == 1, "the beginning")
@@ -178,7 +178,7 @@ def test_what_is_looked_for_is_told_in_time_for_the_page_to_be_read(
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hundred times as fast."""
     for name in ("LOOK_EVERY", "AFTER_A_BREAK", "AFTER_TOO_MANY", "AFTER_NONE", "MOST_AFTER_ONE"):
-        monkeypatch.setattr(changes, name, getattr(changes, name) / 100)
+        monkeypatch.setattr(watches, name, getattr(watches, name) / 100)
 
 
 @pytest.mark.usefixtures("hurried")
@@ -244,7 +244,7 @@ def test_an_api_that_goes_and_comes_back_is_told_of(
     plain_api: Relay, alice: Person, shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that the page asks for itself, and says what it finds."""
-    monkeypatch.setattr(changes, "LOOK_EVERY", 0.1)
+    monkeypatch.setattr(watches, "LOOK_EVERY", 0.1)
     with listening(alice, f"{shop.url}/changes") as said:
         wait_for(lambda: changed(said) == 1, "the beginning")
         plain_api.is_away = True
@@ -262,8 +262,8 @@ def test_whatever_the_api_answers_is_told_once(
     status: int,
     body: bytes,
 ) -> None:
-    monkeypatch.setattr(changes, "LOOK_EVERY", 0.02)
-    monkeypatch.setattr(changes, "AFTER_A_BREAK", 0.02)
+    monkeypatch.setattr(watches, "LOOK_EVERY", 0.02)
+    monkeypatch.setattr(watches, "AFTER_A_BREAK", 0.02)
     misbehaving.status, misbehaving.body = status, body
     for url in ("/changes", "/projects/p/changes"):
         if status == 404 and "/p/" in url and body.startswith(b'{"'):
@@ -278,7 +278,7 @@ def test_whatever_the_api_answers_is_told_once(
 def test_a_stream_without_end_of_line_is_no_stream(
     dave: Person, misbehaving: Misbehaving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("console.api_changes.LONGEST_LINE", 1000)
+    monkeypatch.setattr("console.api.changes.LONGEST_LINE", 1000)
     misbehaving.headers = {"Content-Type": "text/event-stream"}
     misbehaving.body = b"x" * 100_000
     with listening(dave, "/projects/p/changes") as said:
@@ -297,9 +297,9 @@ def test_signing_out_ends_it(alice: Person, shop: Shop, monkeypatch: pytest.Monk
 def test_without_readers_the_watch_ends(
     dave: Person, misbehaving: Misbehaving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(changes, "LOOK_EVERY", 0.02)
-    monkeypatch.setattr(changes, "LINGERS", 0.1)
-    with changes.watching(ChangeCalls(Transport("daves-key", default_server())), "p") as watch:
+    monkeypatch.setattr(watches, "LOOK_EVERY", 0.02)
+    monkeypatch.setattr(watches, "LINGERS", 0.1)
+    with watches.watching(ChangeCalls(Transport("daves-key", default_server())), "p") as watch:
         assert watch
         wait_for(lambda: watch.mark, "the beginning")
     wait_for(lambda: watch.has_ended, "the end")
@@ -307,23 +307,23 @@ def test_without_readers_the_watch_ends(
     time.sleep(0.1)
     assert len(misbehaving.asked) == asked
     # The next reader finds another.
-    with changes.watching(ChangeCalls(Transport("daves-key", default_server())), "p") as another:
+    with watches.watching(ChangeCalls(Transport("daves-key", default_server())), "p") as another:
         assert another is not watch
 
 
 def test_too_many_readers_get_along_without(
     dave: Person, misbehaving: Misbehaving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(changes, "MOST_READERS", 1)
+    monkeypatch.setattr(watches, "MOST_READERS", 1)
     calls = ChangeCalls(Transport("daves-key", default_server()))
-    with changes.watching(calls, "p") as one, changes.watching(calls, "q") as two:
+    with watches.watching(calls, "p") as one, watches.watching(calls, "q") as two:
         assert one
         assert two is None
         # Their pages look for themselves, which they do when there is no stream.
         for path in ("/changes", "/projects/p/changes", "/projects/q/changes"):
             assert dave.get(path).status_code == 429
         other = ChangeCalls(Transport("another-key", default_server()))
-        with changes.watching(other, "p") as three:
+        with watches.watching(other, "p") as three:
             assert three
     answer = dave.get("/projects/p/changes")
     assert list(itertools.islice(answer.streaming_content, 1))
@@ -333,16 +333,16 @@ def test_too_many_readers_get_along_without(
 def test_a_key_has_but_so_many_watches(
     dave: Person, misbehaving: Misbehaving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(changes, "MOST_WATCHES", 2)
+    monkeypatch.setattr(watches, "MOST_WATCHES", 2)
     calls = ChangeCalls(Transport("a-key", default_server()))
-    with changes.watching(calls, "p") as p, changes.watching(calls, "q") as q:
+    with watches.watching(calls, "p") as p, watches.watching(calls, "q") as q:
         assert p
         assert q
-        with changes.watching(calls, "r") as r, changes.watching(calls, "p") as again:
+        with watches.watching(calls, "r") as r, watches.watching(calls, "p") as again:
             assert r is None
             assert again is p
         p.end()
-        with changes.watching(calls, "r") as r:
+        with watches.watching(calls, "r") as r:
             assert r
 
 
@@ -365,7 +365,7 @@ def test_nobody_hears_what_another_key_sees(alice: Person, bob: Person, shop: Sh
         with listening(bob, f"{shop.url}/changes") as bobs:
             # That there is nothing for him.
             wait_for(lambda: changed(bobs) == 1, "the beginning")
-            assert len(changes._watches) >= 2
+            assert len(watches._watches) >= 2
 
 
 def test_who_is_not_signed_in_hears_nothing(visitor: Browser) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from console.connection_strings import Target, in_style
+from console.endpoints.connection_strings import Target, in_style
 from tests.console.conftest import Misbehaving, Person, Shop
 from tests.console.pages import Page
 from tests.support.stack import Stack

@@ -14,7 +14,7 @@ from django.db.backends.postgresql.base import DatabaseWrapper
 from django.db.utils import ConnectionHandler
 from django.test import Client as Browser
 
-from console.connection_strings import LABELS, Target, in_style
+from console.endpoints.connection_strings import LABELS, Target, in_style
 from tests.clients import nodejs
 from tests.console.conftest import Person, Shop
 from tests.console.test_connecting import password_of

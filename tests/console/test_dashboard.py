@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from console import listing
-from console.views import projects
+from console.pages import listing
+from console.projects import views as projects
 from tests.console.conftest import Misbehaving, Person, Shop
 from tests.console.pages import Page
 from tests.support.waiting import wait_for

@@ -10,15 +10,16 @@ import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client as Browser
 
-from console.api_branches import BranchCalls
-from console.api_errors import BrokenOff, NonsenseAnswer, Unprocessable
-from console.api_results import Page as Listed
-from console.api_results import Project, moment, number, own_id, text
-from console.api_transport import LONGEST_MESSAGE, Transport
-from console.bounded_http import read_json
-from console.connection_strings import Target
-from console.forms import ConfirmForm
-from console.servers import Server
+from console.api.bounded_http import read_json
+from console.api.errors import BrokenOff, NonsenseAnswer, Unprocessable
+from console.api.fields import Page as Listed
+from console.api.fields import moment, number, own_id, text
+from console.api.resources.branches import BranchCalls
+from console.api.resources.projects import Project
+from console.api.servers import Server
+from console.api.transport import LONGEST_MESSAGE, Transport
+from console.endpoints.connection_strings import Target
+from console.forms.fields import ConfirmForm
 from tests.console.conftest import Misbehaving
 from tests.console.pages import Page
 

@@ -7,8 +7,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from console.activity_band import FAILED, SLEPT, WOKE, History, Turn, activity
-from console.api_results import Endpoint
+from console.api.resources.endpoints import Endpoint
+from console.endpoints.activity import FAILED, SLEPT, WOKE, History, Turn, activity
 from tests.console.conftest import Misbehaving, Person, Shop
 from tests.console.pages import Page
 from tests.console.test_connecting import string_in

@@ -6,7 +6,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from console import endpoint_operations
+from console.endpoints import views as endpoint_operations
 from tests.console.conftest import Misbehaving, Person, Shop
 from tests.console.pages import Page
 from tests.support.waiting import wait_for

@@ -204,7 +204,7 @@ def test_an_api_that_drips_its_answer(dave: Person, bad_api: Misbehaving, settin
 def test_an_api_that_talks_without_end(
     dave: Person, bad_api: Misbehaving, monkeypatch: pytest.MonkeyPatch, packed: bool
 ) -> None:
-    monkeypatch.setattr("console.bounded_http.LONGEST_ANSWER", 1 << 20)
+    monkeypatch.setattr("console.api.bounded_http.LONGEST_ANSWER", 1 << 20)
     bad_api.body = b"[" + b" " * (1 << 20) + b"]"
     if packed:
         bad_api.body = gzip.compress(bad_api.body)

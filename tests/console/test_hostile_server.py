@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from django.test import Client as Browser
 
-from console import changes
-from console.api_changes import LONGEST_LINE, ChangeCalls
-from console.api_errors import NonsenseAnswer
-from console.api_transport import Transport
-from console.bounded_http import MOST_VALUES, read_json
-from console.servers import Server
+from console.api.bounded_http import MOST_VALUES, read_json
+from console.api.changes import LONGEST_LINE, ChangeCalls
+from console.api.errors import NonsenseAnswer
+from console.api.servers import Server
+from console.api.transport import Transport
+from console.live import watches
 from tests.console.test_moods import IDS, addresses
 from tests.support.hostile_answers import VALUES, HostileAnswers
 from tests.support.neon_document import serving
@@ -140,9 +140,9 @@ def test_a_line_without_end_is_broken_off(calls: ChangeCalls, monkeypatch: Any) 
 
 def test_a_flood_of_events_is_read_in_turns(calls: ChangeCalls, monkeypatch: Any) -> None:
     rests: list[float] = []
-    watch = changes.Watch(calls, "")
+    watch = watches.Watch(calls, "")
     watch.join()
     monkeypatch.setattr(watch, "_rest", rests.append)
     monkeypatch.setattr(Transport, "stream", lambda *path: iter([b"data: {}\n"] * 50))
     watch._follow()
-    assert rests == [changes.BETWEEN_PIECES] * 50
+    assert rests == [watches.BETWEEN_PIECES] * 50

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from console import outcomes, polling
-from console.api_transport import Transport
+from console.api.transport import Transport
+from console.pages import live_regions as polling
+from console.pages import outcomes
 from tests.console.conftest import Misbehaving, Person, Shop
 from tests.console.pages import Page
 from tests.support.waiting import wait_for

@@ -5,7 +5,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from console.views import operations
+from console.operations import views as operations
 from tests.console.conftest import Misbehaving, Person, Shop
 from tests.console.pages import Page
 from tests.console.test_stories import answer_with, told

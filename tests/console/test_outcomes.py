@@ -3,8 +3,8 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from console.api_operations import Operation
-from console.outcomes import There, outcome
+from console.api.resources.operations import Operation
+from console.pages.outcomes import There, outcome
 
 
 def told(number: int, status: str, action: str = "start_compute", **fields: Any) -> Operation:

@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 import pytest
 from django.test import Client as Browser
 
-from console import sql_over_http
-from console.api_errors import ServerError
-from console.query_form import QueryForm
-from console.query_rows import (
+from console.api.errors import ServerError
+from console.api.servers import Server
+from console.query import sql_over_http
+from console.query.results import (
     LEAST_CELL,
     MOST_CHARACTERS,
     MOST_ROWS,
@@ -18,9 +18,9 @@ from console.query_rows import (
     mark_of,
     read_table,
 )
-from console.servers import Server
-from console.sql_over_http import Column, Result, SqlFailed
-from console.sql_statements import MOST_STATEMENTS, Statement, split
+from console.query.sql_over_http import Column, Result, SqlFailed
+from console.query.statements import MOST_STATEMENTS, Statement, split
+from console.query.views import QueryForm
 from tests.console.conftest import Misbehaving, Person, Shop
 from tests.console.pages import Page
 
@@ -414,7 +414,7 @@ def test_an_answer_is_not_lost_for_want_of_the_lists(
     def fail(*_: Any) -> None:
         raise ServerError("out of order")
 
-    monkeypatch.setattr("console.management_api.ManagementAPI.branches", fail)
+    monkeypatch.setattr("console.api.management_api.ManagementAPI.branches", fail)
     data = {"branch": still_shop.main_id, "database": "neondb", "role": "neondb_owner"}
     page = Page(carol.post(f"{still_shop.url}/query", {**data, "sql": "SELECT 'here'"}))
     assert page.rows()[-1] == "here"

@@ -7,12 +7,12 @@ from zoneinfo import ZoneInfo
 import pytest
 from django.utils import timezone
 
-from console.api_operations import Operation
-from console.api_results import Branch
-from console.outcomes import There
-from console.runs import Names, Run, asked, runs_of
-from console.timeline import timeline
-from console.timescale import Scale
+from console.api.resources.branches import Branch
+from console.api.resources.operations import Operation
+from console.operations.runs import Names, Run, asked, runs_of
+from console.operations.timeline import timeline
+from console.operations.timescale import Scale
+from console.pages.outcomes import There
 
 AT = datetime(2026, 11, 21, 10, tzinfo=UTC)
 BORN = {"br-a": AT, "br-old": AT - timedelta(days=1)}

@@ -123,7 +123,7 @@ def test_a_bug_is_a_page_without_a_trace(alice: Person, monkeypatch: pytest.Monk
     def broken(*args: Any, **named: Any) -> None:
         raise RuntimeError("a secret detail")
 
-    monkeypatch.setattr("console.management_api.ManagementAPI.api_keys", broken)
+    monkeypatch.setattr("console.api.management_api.ManagementAPI.api_keys", broken)
     alice.browser.raise_request_exception = False
     answer = alice.get("/api-keys")
     assert answer.status_code == 500

@@ -2,7 +2,7 @@
 
 import pytest
 
-from console.schema_diff import MOST_LINES, read_diff
+from console.branches.schema import MOST_LINES, read_diff
 from tests.console.conftest import Misbehaving, Person, Shop
 from tests.console.pages import Page
 

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from console.api_errors import Unreachable
-from console.side_by_side import each_or_none, side_by_side
+from console.api.errors import Unreachable
+from console.api.parallel import each_or_none, side_by_side
 
 
 def test_it_works() -> None:

@@ -12,7 +12,7 @@ import requests
 from django.core.exceptions import ImproperlyConfigured
 from django.test import Client as Browser
 
-from console import ended_sessions
+from console.sign_in import ended_sessions
 from tests.console.conftest import Misbehaving, Person
 from tests.console.pages import Page
 from tests.support.stack import Stack

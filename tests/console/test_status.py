@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from django.test import Client as Browser
 
-from console import service_words
+from console.pages import service_notice
 from tests.console.conftest import Misbehaving, Person, Shop, _signed_in
 from tests.console.pages import Page
 from tests.support.client import Client
@@ -19,7 +19,7 @@ DOWN = {"regions": [{"id": "local", "name": "local", "missing": ["worker"], "pro
 
 @pytest.fixture(autouse=True)
 def nothing_was_heard(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service_words, "_heard", {})
+    monkeypatch.setattr(service_notice, "_heard", {})
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ class TestTheWord:
     def test_it_comes_with_what_is_renewed(
         self, alice: Person, shop: Shop, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(service_words, "_words", lambda server: ["Down."])
+        monkeypatch.setattr(service_notice, "_words", lambda server: ["Down."])
         html = alice.htmx_get(f"{shop.url}/live").content.decode()
         assert 'id="service"' in html
         assert "Down." in html
@@ -106,7 +106,7 @@ class TestTheWord:
     def test_no_page_waits_for_it(self, pat: Person, monkeypatch: pytest.MonkeyPatch) -> None:
         """What asks may take as long as it likes."""
         asked: list[Any] = []
-        monkeypatch.setattr(service_words._threads, "submit", lambda *given: asked.append(given))
+        monkeypatch.setattr(service_notice._threads, "submit", lambda *given: asked.append(given))
         for _ in range(3):
             assert pat.get("/").status_code == 200
         assert len(asked) == 1
@@ -125,5 +125,5 @@ class TestTheWord:
 
     def test_all_is_well(self, alice: Person, stack: Stack) -> None:
         alice.get("/")
-        wait_for(lambda: service_words._heard[stack.api_url].heard_at > 0, "the answer")
+        wait_for(lambda: service_notice._heard[stack.api_url].heard_at > 0, "the answer")
         assert "does not answer" not in Page(alice.get("/")).text

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from console.api_operations import Operation
-from console.story import story
+from console.api.resources.operations import Operation
+from console.operations.steps import story
 from tests.console.test_stories import STEPS, told
 
 

@@ -12,8 +12,8 @@ from cryptography.fernet import Fernet
 from django.core.exceptions import ImproperlyConfigured
 from django.test import Client as Browser
 
-from console import sessions
 from console.settings import envnamed
+from console.sign_in import sessions
 from tests.console.conftest import Misbehaving, Person, Shop
 from tests.console.pages import Page
 from tests.support.stack import Stack

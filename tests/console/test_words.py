@@ -4,9 +4,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from console.api_operations import Operation
-from console.api_results import Endpoint, moment
-from console.statuses import (
+from console.api.fields import moment
+from console.api.resources.endpoints import Endpoint
+from console.api.resources.operations import Operation
+from console.pages.statuses import (
     ACTIVE,
     ENDPOINT_STATES,
     IDLE,

@@ -1,0 +1,134 @@
+"""The pages of API keys. A new key is shown once."""
+
+from collections.abc import Iterable
+from datetime import UTC, date, datetime, time, timedelta
+
+from django import forms
+from django.http import HttpResponse
+from django.shortcuts import render
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods, require_safe
+
+from console.api.parallel import side_by_side
+from console.api.resources.api_keys import Reach
+from console.api.resources.projects import Project
+from console.forms.fields import PLAIN, PROJECTS_OFFERED, OpenChoiceField, offer, project_in_list
+from console.pages.form_errors import problems_beside
+from console.pages.responses import (
+    FormPage,
+    choices,
+    done,
+    show_confirmation,
+    show_form,
+    show_secret,
+)
+from console.request import ConsoleRequest
+
+# In a later year, the date of the following day might not exist.
+LAST_YEAR = 9998
+
+
+class ApiKeyForm(forms.Form):
+    name = forms.CharField(
+        help_text="What will use it, so that you know which to revoke.",
+        widget=forms.TextInput(attrs={**PLAIN, "autofocus": True}),
+    )
+    project_id = OpenChoiceField(
+        label="Project", required=False, help_text="The only one it will see, or all."
+    )
+    read_only = forms.BooleanField(
+        label="Read only", required=False, help_text="It sees everything there and changes nothing."
+    )
+    expires_at = forms.DateField(
+        label="Expires after",
+        required=False,
+        widget=forms.DateInput(attrs={"type": "date"}, format="%Y-%m-%d"),
+        help_text="It works until the end of that day, in UTC. Left empty, until it is revoked.",
+    )
+
+    def clean_expires_at(self) -> date | None:
+        last_day: date | None = self.cleaned_data["expires_at"]
+        if last_day and last_day.year > LAST_YEAR:
+            raise forms.ValidationError("That is too far away.")
+        if last_day and last_day < datetime.now(UTC).date():
+            raise forms.ValidationError("That day is over.")
+        return last_day
+
+    def offer_projects(self, projects: Iterable[Project]) -> None:
+        every = [("", "All projects")]
+        offer(self, "project_id", [*every, *((one.id, project_in_list(one)) for one in projects)])
+
+    def without_limits(self) -> None:
+        """Leave out the limits, for a server whose keys have none."""
+        for name in ("project_id", "read_only", "expires_at"):
+            del self.fields[name]
+
+    @property
+    def reach(self) -> Reach:
+        """The limits that were chosen, once the form is validated."""
+        last_day = self.cleaned_data.get("expires_at")
+        end = datetime.combine(last_day + timedelta(days=1), time(), UTC) if last_day else None
+        return Reach(
+            project_id=self.cleaned_data.get("project_id", ""),
+            read_only=self.cleaned_data.get("read_only", False),
+            expires_at=end,
+        )
+
+
+@require_safe
+def index(request: ConsoleRequest) -> HttpResponse:
+    keys = request.api.api_keys()
+    context = {"keys": keys, "knows_limits": any(key.reach for key in keys)}
+    return render(request, "api_keys.html", context)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def create(request: ConsoleRequest) -> HttpResponse:
+    form = ApiKeyForm(request.POST or None)
+    if request.method == "POST" and form.is_valid():
+        with problems_beside(form):
+            key = request.api.create_api_key(form.cleaned_data["name"], form.reach)
+            context = {
+                "title": "Your new API key",
+                "key": key,
+                "is_wider": form.reach.limits and key.reach != form.reach,
+            }
+            return show_secret(request, "_new_key.html", context)
+    _offer_limits(request, form)
+    page = FormPage(title="Create an API key", submit="Create key", back=reverse("api_keys"))
+    return show_form(request, form, page)
+
+
+def _offer_limits(request: ConsoleRequest, form: ApiKeyForm) -> None:
+    """Offer limits only if the server has them: then the keys in its list have their limits too."""
+    keys, projects = side_by_side(
+        lambda: choices(request, request.api.api_keys),
+        lambda: choices(request, lambda: list(request.api.projects(limit=PROJECTS_OFFERED).items)),
+    )
+    if form.is_bound or any(key.reach for key in keys):
+        form.offer_projects(projects)
+    else:
+        form.without_limits()
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def revoke(request: ConsoleRequest, key_id: int) -> HttpResponse:
+    url = reverse("api_keys")
+
+    def remove() -> HttpResponse:
+        request.api.revoke_api_key(key_id)
+        return done(request, url, "The key is revoked.", is_live=False)
+
+    def page() -> FormPage:
+        keys = {key.id: key for key in choices(request, request.api.api_keys)}
+        name = f"“{keys[key_id].name}”" if key_id in keys else f"number {key_id}"
+        return FormPage(
+            title="Revoke the API key",
+            intro=f"Whatever uses the key {name} stops working at once. If you are signed in with "
+            "it, you will be asked for another.",
+            submit="Revoke key",
+            danger=True,
+            back=url,
+        )
+
+    return show_confirmation(request, page, remove)

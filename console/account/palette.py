@@ -1,0 +1,173 @@
+"""The palette, a searchable list of pages, projects, endpoints, branches and actions; and the list
+of shortcuts. Each is a page of its own, and a dialog if scripts run."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from django.http import HttpResponse
+from django.shortcuts import render
+from django.urls import reverse
+from django.views.decorators.http import require_safe
+
+from console.api.errors import APIError
+from console.api.parallel import side_by_side
+from console.api.resources.branches import Branch
+from console.api.resources.endpoints import Endpoint
+from console.api.resources.projects import Project
+from console.forms.fields import PROJECTS_OFFERED
+from console.request import ConsoleRequest, public
+from console.sign_in.sessions import Account, present
+
+ANYWHERE = [
+    (("Ctrl", "K"), "Go to a page, a project, an endpoint, a branch, or do something"),
+    (("?",), "This list"),
+    (("/",), "To the filter of the page"),
+    (("Esc",), "Close what is open"),
+    (("g", "p"), "Projects"),
+    (("g", "a"), "Activity of the account"),
+    (("g", "w"), "Webhooks"),
+    (("g", "k"), "API keys"),
+    (("g", "h"), "Status of the service, for who runs it"),
+    (("g", "l"), "Look and shortcuts"),
+]
+IN_A_PROJECT = [
+    (("g", "e"), "Endpoints"),
+    (("g", "b"), "Branches"),
+    (("g", "o"), "Operations"),
+    (("g", "v"), "Events"),
+    (("g", "q"), "Query"),
+    (("g", "s"), "Settings"),
+]
+ON_THE_QUERY_PAGE = [(("Ctrl", "Enter"), "Run what is written")]
+GROUPS = [
+    ("Anywhere", ANYWHERE),
+    ("In a project", IN_A_PROJECT),
+    ("On the query page", ON_THE_QUERY_PAGE),
+]
+
+OF_A_PROJECT = re.compile(r"/projects/([a-z0-9-]+)(?:/|$)")
+
+
+@dataclass(frozen=True)
+class Goal:
+    label: str
+    url: str
+    kind: str
+    # Other words by which it is found.
+    detail: str = ""
+
+    def answers(self, words: list[str]) -> bool:
+        text = f"{self.label} {self.kind} {self.detail}".lower()
+        return all(word in text for word in words)
+
+
+@require_safe
+def go(request: ConsoleRequest) -> HttpResponse:
+    sign_in = present(request)
+    assert sign_in is not None, "only the signed in come here"
+    asked = request.GET.get("q", "")
+    here = request.GET.get("project") or _project_of(_shown(request))
+    account = sign_in.account
+    goals = [*_here(request, here), *_pages(account), *_projects(request), *_of_console(account)]
+    words = asked.lower().split()
+    context = {
+        "goals": [goal for goal in goals if goal.answers(words)],
+        "asked": asked,
+        "project_id": here,
+    }
+    return render(request, "_palette.html" if request.htmx else "palette.html", context)
+
+
+@public
+@require_safe
+def shortcuts(request: ConsoleRequest) -> HttpResponse:
+    template = "_shortcuts.html" if request.htmx else "shortcuts.html"
+    return render(request, template, {"groups": GROUPS})
+
+
+def _pages(account: Account) -> Iterator[Goal]:
+    yield Goal("Projects", reverse("dashboard"), "page")
+    if not account.project_id:
+        if account.has_activity:
+            yield Goal("Activity", reverse("account_activity"), "page", "events log")
+        if account.has_webhooks:
+            yield Goal("Webhooks", reverse("webhooks"), "page")
+        yield Goal("API keys", reverse("api_keys"), "page")
+        if not account.read_only:
+            yield Goal("Create a project", reverse("project_create"), "action", "new")
+            yield Goal("Create an API key", reverse("api_key_create"), "action", "new")
+
+
+def _of_console(account: Account) -> Iterator[Goal]:
+    if account.is_operator:
+        yield Goal("Status of the service", reverse("status"), "page", "hosts worker proxy disk")
+    yield Goal("Look and shortcuts", reverse("preferences"), "action", "dark light theme")
+    yield Goal("Keyboard shortcuts", reverse("shortcuts"), "page", "keys help")
+    yield Goal("Sign in with another key", reverse("sign_in"), "action", "account server")
+
+
+def _projects(request: ConsoleRequest) -> Iterator[Goal]:
+    for project in request.api.projects(limit=PROJECTS_OFFERED).items:
+        yield Goal(project.name, reverse("project", args=[project.id]), "project", project.id)
+
+
+def _here(request: ConsoleRequest, project_id: str) -> Iterator[Goal]:
+    """Yield what is in the open project; nothing if no project is open, or if it cannot be read."""
+    if not project_id:
+        return
+    api = request.api
+    try:
+        project, endpoints, branches = side_by_side(
+            lambda: api.project(project_id),
+            lambda: api.endpoints(project_id),
+            lambda: api.branches(project_id),
+        )
+    except APIError:
+        return
+    yield from _of_project(project, present(request).account)  # type: ignore[union-attr]
+    names = {branch.id: branch.name for branch in branches}
+    for endpoint in endpoints:
+        yield _endpoint(project, endpoint, names.get(endpoint.branch_id, endpoint.branch_id))
+    for branch in branches:
+        yield _branch(project, branch)
+
+
+def _of_project(project: Project, account: Account) -> Iterator[Goal]:
+    tabs = {
+        "Endpoints": "project",
+        "Branches": "branches",
+        "Operations": "operations",
+        "Settings": "project_settings",
+    }
+    if account.has_activity:
+        tabs["Events"] = "project_activity"
+    if account.is_perch:
+        tabs["Query"] = "query"
+    for label, name in tabs.items():
+        yield Goal(f"{label} of {project.name}", reverse(name, args=[project.id]), "page")
+    if not account.read_only:
+        for label, name in {
+            "Create an endpoint": "endpoint_create",
+            "Create a branch": "branch_create",
+            "Rename the project": "project_rename",
+        }.items():
+            yield Goal(label, reverse(name, args=[project.id]), "action", project.name)
+
+
+def _endpoint(project: Project, endpoint: Endpoint, branch_name: str) -> Goal:
+    url = reverse("endpoint", args=[project.id, endpoint.id])
+    return Goal(endpoint.id, url, "endpoint", f"on {branch_name}")
+
+
+def _branch(project: Project, branch: Branch) -> Goal:
+    return Goal(branch.name, reverse("branch", args=[project.id, branch.id]), "branch", branch.id)
+
+
+def _shown(request: ConsoleRequest) -> str:
+    return (request.htmx.current_url_abs_path or "") if request.htmx else ""
+
+
+def _project_of(path: str) -> str:
+    found = OF_A_PROJECT.match(path)
+    return found[1] if found else ""

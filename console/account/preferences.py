@@ -1,0 +1,85 @@
+"""The preferences of a reader in this browser: the theme, and whether single keys are shortcuts.
+
+Each is in a cookie of its own. The server reads them, so that no page is drawn twice.
+"""
+
+from django import forms
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+from django.utils.encoding import iri_to_uri
+from django.views.decorators.http import require_http_methods
+
+from console.pages.addresses import back, is_own_url
+from console.pages.responses import FormPage, show_form
+from console.request import ConsoleRequest, public
+
+THEME, SHORTCUTS = "perch_theme", "perch_shortcuts"
+THEMES = {"": "As the system does", "light": "Light", "dark": "Dark"}
+A_YEAR = 365 * 24 * 3600
+
+
+class PreferencesForm(forms.Form):
+    theme = forms.ChoiceField(
+        label="Colours",
+        required=False,
+        choices=list(THEMES.items()),
+    )
+    shortcuts = forms.BooleanField(
+        label="Shortcuts by plain keys",
+        required=False,
+        help_text="As “g”, then “p”, for projects. Ctrl-K works either way.",
+    )
+
+
+def theme(request: HttpRequest) -> str:
+    """Return "light", "dark", or "" for the system's preference."""
+    chosen = request.COOKIES.get(THEME, "")
+    return chosen if chosen in THEMES else ""
+
+
+def has_shortcuts(request: HttpRequest) -> bool:
+    return request.COOKIES.get(SHORTCUTS) != "off"
+
+
+def keep(answer: HttpResponse, form: PreferencesForm) -> None:
+    """Store the choices, once the form is validated. A default is stored by deleting the cookie."""
+    _keep(answer, THEME, form.cleaned_data["theme"])
+    _keep(answer, SHORTCUTS, "" if form.cleaned_data["shortcuts"] else "off")
+
+
+def preferences(request: HttpRequest) -> dict[str, object]:
+    """Template context."""
+    return {"theme": theme(request), "has_shortcuts": has_shortcuts(request)}
+
+
+def _keep(answer: HttpResponse, name: str, value: str) -> None:
+    if value:
+        answer.set_cookie(name, value, max_age=A_YEAR, httponly=True, samesite="Lax")
+    else:
+        answer.delete_cookie(name, samesite="Lax")
+
+
+@public
+@require_http_methods(["GET", "HEAD", "POST"])
+def choose(request: ConsoleRequest) -> HttpResponse:
+    form = PreferencesForm(request.POST or None)
+    url = back(request, _shown(request))
+    if request.method == "POST" and form.is_valid():
+        answer: HttpResponse = HttpResponseRedirect(url)
+        if request.htmx:
+            # Reload the whole page, so that it changes its look.
+            answer = HttpResponse(headers={"HX-Redirect": iri_to_uri(url)})
+        keep(answer, form)
+        return answer
+    form.initial = {
+        "theme": theme(request),
+        "shortcuts": has_shortcuts(request),
+    }
+    page = FormPage(title="Look and shortcuts", submit="Save", back=url, is_reading=True)
+    return show_form(request, form, page)
+
+
+def _shown(request: ConsoleRequest) -> str:
+    """Return the page that is open, if htmx names it; by default the dashboard."""
+    at = request.htmx.current_url_abs_path if request.htmx else None
+    return at if at and is_own_url(request, at) else reverse("dashboard")

@@ -1,0 +1,66 @@
+"""The status of the service, for the accounts that run it."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from django.urls import reverse
+
+from console.api.resources.service_status import Host
+from console.pages.live_regions import Polling, page_and_region
+from console.pages.statuses import Status
+from console.request import ConsoleRequest
+
+# The page polls, because the live channel does not report that signs of life are missing.
+LOOKED_AT = "5s"
+# Seconds to which the time of a sign of life is rounded. Otherwise it would differ at each poll.
+SEEN_WITHIN = 10
+RUNNING = Status("running", "Up", "awake", "good")
+SILENT = Status("silent", "Silent", "cross", "bad")
+LANES = {
+    "wakes": "Wakes of clients",
+    "requests": "Requests",
+    "upkeep": "Upkeep",
+}
+
+
+@dataclass(frozen=True)
+class HostRow:
+    host: Host
+
+    @property
+    def processes(self) -> list[tuple[str, Status, datetime | None]]:
+        """Each process with its state, and when it last gave a sign of life."""
+        seen = {"worker": self.host.worker_seen, "proxy": self.host.proxy_seen}
+        return [
+            (name.capitalize(), SILENT if name in self.host.missing else RUNNING, _moment(ago))
+            for name, ago in seen.items()
+        ]
+
+    @property
+    def queues(self) -> list[tuple[str, Any]]:
+        return [(LANES.get(lane.name, lane.name), lane) for lane in self.host.lanes]
+
+    @property
+    def is_short_of_disk(self) -> bool:
+        free, reserve = self.host.disk_free, self.host.disk_reserve
+        return free is not None and reserve is not None and free < reserve
+
+
+def _moment(seconds_ago: float | None) -> datetime | None:
+    if seconds_ago is None:
+        return None
+    at = datetime.now(UTC).timestamp() - seconds_ago
+    return datetime.fromtimestamp(at // SEEN_WITHIN * SEEN_WITHIN, UTC)
+
+
+def _contents(request: ConsoleRequest) -> tuple[dict[str, Any], Polling]:
+    details = request.api.status.details()
+    rows = [HostRow(host) for host in details.hosts]
+    is_well = not any(host.missing or host.problems for host in details.hosts)
+    context = {"details": details, "hosts": rows, "is_well": is_well}
+    url = reverse("status_live")
+    return context, Polling(url, url, LOOKED_AT)
+
+
+show, live = page_and_region(_contents, "status.html", "_status_of_service.html")

@@ -1,0 +1,252 @@
+"""Signing in with an API key or by a one-time link, switching between sign-ins, signing out."""
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+
+from django import forms
+from django.contrib import messages
+from django.http import HttpResponse, HttpResponseRedirect
+from django.shortcuts import render
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods, require_POST
+
+from console.api.errors import APIError, Forbidden, NonsenseAnswer, Refused, Unauthorized
+from console.api.management_api import ManagementAPI
+from console.api.parallel import side_by_side
+from console.api.resources.api_keys import OwnKey, User
+from console.api.servers import Server, default_server, find_server, servers
+from console.forms.fields import EmptyForm, offer
+from console.pages.addresses import back
+from console.pages.form_errors import problems_beside
+from console.pages.problems import spell_out
+from console.pages.responses import FormPage, done, show_form
+from console.request import ConsoleRequest, public
+from console.sign_in import one_time_links, sessions
+from console.sign_in.sessions import Account
+
+
+class SignInForm(forms.Form):
+    key = forms.CharField(
+        label="API key",
+        strip=True,
+        # A rejected key stays in the field, so that it can be corrected. Only its sender gets it.
+        widget=forms.PasswordInput(
+            render_value=True, attrs={"autocomplete": "current-password", "autofocus": True}
+        ),
+    )
+
+    server = forms.ChoiceField(required=False)
+    field_order = ("server", "key")
+
+    def offer_servers(self, found: Sequence[Server]) -> None:
+        """Offer the servers. If there is only one, the field is removed."""
+        offer(self, "server", ((server.name, server.shown_name) for server in found))
+        if len(found) == 1:
+            del self.fields["server"]
+
+    def clean_key(self) -> str:
+        key = str(self.cleaned_data["key"])
+        if not (key.isascii() and key.isprintable() and " " not in key):
+            raise forms.ValidationError("An API key is one word of plain letters and digits.")
+        return key
+
+
+@public
+@require_http_methods(["GET", "HEAD", "POST"])
+def sign_in(request: ConsoleRequest) -> HttpResponse:
+    form = SignInForm(request.POST or None)
+    form.offer_servers(servers())
+    came_from = back(request, reverse("dashboard"))
+    if request.method == "POST" and form.is_valid():
+        key = form.cleaned_data["key"]
+        server = find_server(form.cleaned_data.get("server", "")) or default_server()
+        try:
+            account = _account(ManagementAPI(key, server))
+        except Unauthorized:
+            form.add_error("key", "The management API does not accept this key.")
+        except APIError as problem:
+            form.add_error(None, spell_out(problem))
+        else:
+            sessions.sign_in(request, key=key, account=account, server=server.name)
+            return HttpResponseRedirect(_first_page(came_from, account))
+    status = 422 if form.errors else 200
+    context = {"form": form, "next": came_from}
+    return render(request, "sign_in.html", context, status=status)
+
+
+@public
+@require_http_methods(["GET", "HEAD", "POST"])
+def by_link(request: ConsoleRequest) -> HttpResponse:
+    """Sign in by a one-time link. A GET does not use the link up: programs preview links."""
+    code = request.POST.get("code") or request.GET.get("code") or ""
+    key, account, problem = one_time_links.key_of(code), None, None
+    if request.method != "POST":
+        return _show_link(request, code if key else "")
+    if key:
+        try:
+            account = _account(ManagementAPI(key))
+        except Unauthorized as refusal:
+            problem = refusal
+        except APIError as failure:
+            # The failure says nothing about the key, so the link can still be used.
+            return _show_link(request, code, failure)
+    if one_time_links.use_up(code) and account:
+        sessions.sign_in(request, key=key, account=account)
+        return HttpResponseRedirect(_first_page(reverse("dashboard"), account))
+    return _show_link(request, "", problem)
+
+
+def _show_link(
+    request: ConsoleRequest, good_code: str, problem: APIError | None = None
+) -> HttpResponse:
+    """Show the button that uses the link, if `good_code` is not ""."""
+    status = 410 if not good_code else problem.page_status if problem else 200
+    context = {
+        "code": good_code,
+        "is_good": bool(good_code),
+        "problem": spell_out(problem) if problem else "",
+    }
+    return render(request, "sign_in_link.html", context, status=status)
+
+
+@public
+@require_POST
+def switch(request: ConsoleRequest) -> HttpResponse:
+    chosen = sessions.switch(request, request.POST.get("sign_in", ""))
+    if chosen is None:
+        messages.error(request, "That sign-in has ended. Sign in again.")
+        return HttpResponseRedirect(reverse("sign_in"))
+    messages.success(request, f"You are {chosen.account.name or 'signed in'} now.")
+    return HttpResponseRedirect(_first_page(reverse("dashboard"), chosen.account))
+
+
+@public
+@require_POST
+def sign_out(request: ConsoleRequest) -> HttpResponse:
+    of_all, now = request.POST.get("which") == "all", sessions.present(request)
+    if request.is_out_of_date and now and not of_all:
+        words = f"You have signed in anew since, as {now.account.name}: you still are."
+        messages.error(request, words)
+        return HttpResponseRedirect(reverse("dashboard"))
+    sessions.sign_out(request, of_all=of_all)
+    messages.success(request, "You are signed out.")
+    return HttpResponseRedirect(reverse("sign_in"))
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def sign_out_everywhere(request: ConsoleRequest) -> HttpResponse:
+    form = EmptyForm(request.POST if request.method == "POST" else None)
+    if request.method == "POST" and form.is_valid():
+        with problems_beside(form):
+            return _signed_out_everywhere(request)
+    page = FormPage(
+        title="Sign out everywhere",
+        intro="Whoever is signed in at this console with the same key, in whatever browser, is "
+        "signed out. The key itself stays good: to end that too, revoke it.",
+        submit="Sign out everywhere",
+        back=back(request, reverse("dashboard")),
+        is_reading=True,
+    )
+    return show_form(request, form, page)
+
+
+def _signed_out_everywhere(request: ConsoleRequest) -> HttpResponse:
+    """Sign out every sign-in with the present key.
+
+    Raises Unauthorized if nobody is signed in any more, and OutOfDate if the page was made before
+    the last sign-in, as the key may be another's now.
+    """
+    if sessions.present(request) is None:
+        raise Unauthorized("You are not signed in.")
+    request.api.require_current()
+    if sessions.sign_out(request, everywhere=True):
+        messages.success(request, "Whoever was signed in with this key is signed out.")
+    else:
+        words = (
+            "You are signed out here. Elsewhere the key is still signed in, as this console could "
+            "not write down that it is not. Whoever runs it finds the cause in its log."
+        )
+        messages.error(request, words)
+    return done(request, reverse("sign_in"), is_live=False)
+
+
+def _account(api: ManagementAPI) -> Account:
+    """Read who is signed in, and what the pages may offer. Raises an `APIError` for a bad key."""
+    user, own, keys, activity, webhooks = side_by_side(
+        lambda: _whose(api),
+        lambda: _own_key(api),
+        lambda: _access(api.api_keys),
+        lambda: _access(lambda: api.events(limit=1)),
+        lambda: _access(api.webhooks.list),
+    )
+    reach = own.reach
+    if reach is None:
+        project_id = _only_project(api) if keys is Access.REFUSED else ""
+    else:
+        project_id = reach.project_id
+    return Account(
+        name=user.shown_name,
+        plan=user.plan,
+        project_id=project_id,
+        read_only=reach is not None and reach.read_only,
+        ends=reach.expires_at.isoformat() if reach and reach.expires_at else "",
+        has_activity=activity is not Access.MISSING,
+        has_webhooks=webhooks is not Access.MISSING,
+        is_perch=reach is not None,
+        is_operator=own.is_operator,
+    )
+
+
+def _own_key(api: ManagementAPI) -> OwnKey:
+    """Read what the key may do; unknown on a server that does not report it."""
+    try:
+        return api.own_key()
+    except Unauthorized:
+        raise
+    except APIError:
+        return OwnKey(reach=None, is_operator=False)
+
+
+class Access(Enum):
+    GIVEN = "given"
+    REFUSED = "refused"
+    MISSING = "missing"
+
+
+def _access(call: Callable[[], object]) -> Access:
+    """Try a part of the API that not every server has, and that not every key may use."""
+    try:
+        call()
+    except Forbidden:
+        return Access.REFUSED
+    except (Refused, NonsenseAnswer):
+        return Access.MISSING
+    except APIError:
+        # A temporary failure is no reason to hide the part for as long as the session lasts.
+        return Access.GIVEN
+    return Access.GIVEN
+
+
+def _only_project(api: ManagementAPI) -> str:
+    """Return the only project of a key that may not see what belongs to the whole account.
+
+    It is "" if the key sees several projects, or none.
+    """
+    projects = api.projects(limit=2).items
+    return projects[0].id if len(projects) == 1 else ""
+
+
+def _first_page(came_from: str, account: Account) -> str:
+    """Return the page to go to. With a key for one project, that is the project, not the list."""
+    if account.project_id and came_from == reverse("dashboard"):
+        return reverse("project", args=[account.project_id])
+    return came_from
+
+
+def _whose(api: ManagementAPI) -> User:
+    try:
+        return api.me()
+    except Forbidden:
+        # The key is valid, but it is an organization's: the API has no user for it.
+        api.projects(limit=1)
+        return User(login="organization key", email="", plan="")

@@ -1,0 +1,211 @@
+"""Webhooks: where the account's events are sent, and whether the deliveries succeed."""
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+from django import forms
+from django.http import HttpResponse
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods, require_POST
+
+from console.api.parallel import side_by_side
+from console.api.resources.projects import Project
+from console.api.resources.webhooks import ALL_EVENTS, Delivery, Webhook
+from console.events.types import GROUPS, event_type
+from console.forms.fields import PLAIN, PROJECTS_OFFERED, OpenChoiceField, offer, project_in_list
+from console.forms.losses import Loss
+from console.pages.form_errors import problems_beside
+from console.pages.live_regions import Polling, page_and_region
+from console.pages.responses import (
+    FormPage,
+    act,
+    choices,
+    done,
+    show_confirmation,
+    show_form,
+    show_secret,
+)
+from console.pages.statuses import delivery_status
+from console.request import ConsoleRequest
+
+
+class WebhookForm(forms.Form):
+    url = forms.CharField(
+        label="URL",
+        help_text="Of your program: each event is posted there as JSON, signed.",
+        widget=forms.TextInput(attrs={**PLAIN, "autofocus": True, "inputmode": "url"}),
+    )
+    description = forms.CharField(required=False, widget=forms.TextInput(attrs=PLAIN))
+    project_id = OpenChoiceField(label="Project", required=False)
+    event_types = forms.MultipleChoiceField(
+        label="Events",
+        required=False,
+        widget=forms.CheckboxSelectMultiple,
+        help_text="None chosen means all of them, also those that are yet to come.",
+    )
+
+    def __init__(self, data: Any = None) -> None:
+        super().__init__(data)
+        cast(forms.MultipleChoiceField, self.fields["event_types"]).choices = [
+            (group, [(kind.value, kind.label) for kind in kinds]) for group, kinds in GROUPS.items()
+        ]
+
+    def offer_projects(self, projects: Iterable[Project]) -> None:
+        every = ("", "All projects")
+        offer(self, "project_id", [every, *((one.id, project_in_list(one)) for one in projects)])
+
+    def attributes(self) -> dict[str, Any]:
+        """Return the attributes for the API, once the form is validated."""
+        asked = {name: value for name, value in self.cleaned_data.items() if value}
+        return {"event_types": [ALL_EVENTS], **asked}
+
+
+# The latest deliveries.
+DELIVERIES_SHOWN = 30
+# For this time after a delivery was created, the page polls for whether it has succeeded.
+WATCHED_FOR = timedelta(seconds=30)
+WATCHED_EVERY = "1s"
+
+
+def _list(request: ConsoleRequest) -> tuple[dict[str, Any], Polling]:
+    rows = [(one, _what_it_tells(one)) for one in request.api.webhooks.list()]
+    return {"rows": rows}, Polling(reverse("webhooks_live"))
+
+
+def _what_it_tells(webhook: Webhook) -> list[str]:
+    if list(webhook.event_types) == [ALL_EVENTS]:
+        return ["All events"]
+    return [event_type(value).label for value in webhook.event_types]
+
+
+index, index_live = page_and_region(_list, "webhooks.html", "_webhooks.html")
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def create(request: ConsoleRequest) -> HttpResponse:
+    form = WebhookForm(request.POST or None)
+    if request.method == "POST" and form.is_valid():
+        with problems_beside(form, "url"):
+            return _show_secret(request, request.api.webhooks.create(form.attributes()))
+    form.offer_projects(
+        choices(request, lambda: list(request.api.projects(limit=PROJECTS_OFFERED).items))
+    )
+    page = FormPage(
+        title="Create a webhook",
+        intro="Tells a program of yours of what happens here, as it happens.",
+        submit="Create webhook",
+        back=reverse("webhooks"),
+    )
+    return show_form(request, form, page)
+
+
+def _show_secret(request: ConsoleRequest, webhook: Webhook) -> HttpResponse:
+    context = {
+        "title": "The webhook's secret",
+        "words": "This is the only time it is shown. Your program needs it to tell our messages "
+        "from others': they are signed as Standard Webhooks has it.",
+        "what": "secret",
+        "secret": webhook.secret,
+        "is_shown_once": True,
+        "back": reverse("webhook", args=[webhook.id]),
+    }
+    return show_secret(request, "_secret.html", context)
+
+
+def _one(request: ConsoleRequest, webhook_id: str) -> tuple[dict[str, Any], Polling]:
+    webhook, deliveries = side_by_side(
+        lambda: request.api.webhooks.get(webhook_id),
+        lambda: request.api.webhooks.deliveries(webhook_id, limit=DELIVERIES_SHOWN),
+    )
+    context = {
+        "webhook": webhook,
+        "most": DELIVERIES_SHOWN,
+        "types": _what_it_tells(webhook),
+        "here": reverse("webhook", args=[webhook_id]),
+        "rows": [(one, event_type(one.event_type), delivery_status(one)) for one in deliveries],
+    }
+    url = reverse("webhook_live", args=[webhook_id])
+    # The page polls, because a delivery causes no event.
+    return context, Polling(url, url, WATCHED_EVERY if _is_on_its_way(deliveries) else "")
+
+
+show, show_live = page_and_region(_one, "webhook.html", "_webhook.html")
+
+
+def _is_on_its_way(found: Sequence[Delivery]) -> bool:
+    since = datetime.now(UTC) - WATCHED_FOR
+    return any(
+        one.status == "pending" and one.created_at and one.created_at > since for one in found
+    )
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def rotate(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
+    page = FormPage(
+        title="Make a new secret",
+        intro="A new secret is made and shown once. For a day messages are signed with the one "
+        "before as well, so that nothing is lost while you change it.",
+        submit="Make a new secret",
+        back=reverse("webhook", args=[webhook_id]),
+    )
+    return show_confirmation(
+        request,
+        lambda: page,
+        lambda: _show_secret(request, request.api.webhooks.rotate_secret(webhook_id)),
+    )
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def delete(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
+    def remove() -> HttpResponse:
+        request.api.webhooks.delete(webhook_id)
+        return done(request, reverse("webhooks"), "The webhook is deleted.", is_live=False)
+
+    def page() -> FormPage:
+        # A page must not ask to confirm the deletion of a webhook that does not exist.
+        found = choices(request, lambda: [request.api.webhooks.get(webhook_id)])
+        return FormPage(
+            title="Delete the webhook",
+            intro=f"To {found[0].url if found else webhook_id}. It goes for good, and with it:",
+            submit="Delete webhook",
+            danger=True,
+            back=reverse("webhook", args=[webhook_id]),
+            losses=(
+                Loss("Its secret", "your program can check no message by it any more"),
+                Loss("Its deliveries", "the record of them, and what still waits to be sent"),
+            ),
+        )
+
+    return show_confirmation(request, page, remove)
+
+
+@require_POST
+def enable(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
+    on = request.POST.get("to") == "on"
+    return act(
+        request,
+        lambda: request.api.webhooks.enable(webhook_id, enabled=on),
+        otherwise=reverse("webhook", args=[webhook_id]),
+        message="The webhook is switched on." if on else "The webhook is switched off.",
+    )
+
+
+@require_POST
+def test(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
+    return act(
+        request,
+        lambda: request.api.webhooks.test(webhook_id),
+        otherwise=reverse("webhook", args=[webhook_id]),
+        message="A test is on its way; see below what becomes of it.",
+    )
+
+
+@require_POST
+def resend(request: ConsoleRequest, webhook_id: str, delivery_id: str) -> HttpResponse:
+    return act(
+        request,
+        lambda: request.api.webhooks.resend(webhook_id, delivery_id),
+        otherwise=reverse("webhook", args=[webhook_id]),
+        message="It is sent again.",
+    )

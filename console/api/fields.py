@@ -1,0 +1,136 @@
+"""Reads the fields of what the management API returns.
+
+Reading is tolerant, so that the console also works with other servers of this API: unknown fields
+are ignored, absent ones get a harmless value, and enum values stay strings. An answer is refused
+only if a resource in it lacks its id, or another field that the console cannot do without.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Generic, TypeVar
+
+from console.api.errors import NonsenseAnswer
+
+T = TypeVar("T")
+JSONObject = Mapping[str, Any]
+
+# An id that may be part of an address of the console.
+IDENTIFIER = re.compile(r"[-a-zA-Z0-9_]+")
+# Numbers of this size and above are ignored. No size in bytes comes near it.
+LARGEST = 2**63
+# No server returns shorter pages than this, however many items are requested.
+SHORTEST_PAGE = 100
+# Timestamps of this year are ignored: in another time zone they could be beyond Python's last year.
+LAST_YEAR = 9999
+
+
+def text(data: JSONObject, name: str) -> str:
+    """Return the text of a field; "" if it is absent or is no text."""
+    value = data.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def required(data: JSONObject, name: str) -> str:
+    value = text(data, name)
+    if not value:
+        raise NonsenseAnswer(f"The answer lacks “{name}”.")
+    return value
+
+
+def identifier(data: JSONObject, name: str) -> str:
+    """Return the id of something; "" if there is none, or if it cannot be part of an address."""
+    value = text(data, name)
+    return value if IDENTIFIER.fullmatch(value) else ""
+
+
+def own_id(data: JSONObject, name: str = "id") -> str:
+    value = identifier(data, name)
+    if not value:
+        raise NonsenseAnswer(f"The answer has no good “{name}”.")
+    return value
+
+
+def number(data: JSONObject, name: str, default: float = 0) -> float:
+    value = data.get(name)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    # Python's JSON parser accepts infinity, NaN and integers of any length.
+    return value if is_number and value is not None and abs(value) < LARGEST else default
+
+
+def whole(data: JSONObject, name: str) -> int | None:
+    """Return a count or a measure; None if it is absent or negative."""
+    found = number(data, name, -1)
+    return int(found) if found >= 0 else None
+
+
+def limiting_id(data: JSONObject, name: str) -> str:
+    """Return the id of what something is limited to; "" if the field is absent: no limit.
+
+    Raises NonsenseAnswer if it holds no valid id."""
+    return own_id(data, name) if data.get(name) else ""
+
+
+def inner(data: JSONObject, name: str) -> JSONObject:
+    """Return an object within the object; an empty one if it is absent."""
+    value = data.get(name)
+    return value if isinstance(value, Mapping) else {}
+
+
+def texts(data: JSONObject, name: str) -> list[str]:
+    """Return the texts in a list; an empty list if it is absent."""
+    value = data.get(name)
+    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
+
+
+def moment(data: JSONObject, name: str) -> datetime | None:
+    """Return a timestamp; None if it is absent, unreadable, or one of the API's zero timestamps."""
+    try:
+        read = datetime.fromisoformat(text(data, name))
+    except ValueError:
+        return None
+    if read.tzinfo is None:
+        read = read.replace(tzinfo=UTC)
+    return read if LAST_YEAR > read.year > 2000 else None
+
+
+def stamp(when: datetime) -> str:
+    """Format a timestamp as the API accepts it, to the second."""
+    return when.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def objects(data: object, name: str = "") -> list[JSONObject]:
+    """Return the list of objects under a name or, without a name, the answer itself.
+
+    Raises NonsenseAnswer if that is no list of objects.
+    """
+    value = data.get(name) if name and isinstance(data, Mapping) else data
+    if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
+        raise NonsenseAnswer(f"The answer has no list “{name}”." if name else "Not a list.")
+    return value
+
+
+def one(data: object, name: str) -> JSONObject:
+    value = data.get(name) if isinstance(data, Mapping) else None
+    if not isinstance(value, Mapping):
+        raise NonsenseAnswer(f"The answer has no “{name}”.")
+    return value
+
+
+@dataclass(frozen=True)
+class Page(Generic[T]):
+    items: Sequence[T]
+    # Requests the next page; "" on the last one.
+    cursor: str
+
+    @classmethod
+    def read(
+        cls, data: object, name: str, read_item: Callable[[JSONObject], T], *, limit: int
+    ) -> "Page[T]":
+        items = [read_item(item) for item in objects(data, name)]
+        pagination = data.get("pagination") if isinstance(data, Mapping) else None
+        cursor = text(pagination, "cursor") if isinstance(pagination, Mapping) else ""
+        # The API returns a cursor with the last page too. A page shorter than the limit, and
+        # shorter than any server's limit, is the last one.
+        return cls(items, cursor if len(items) >= min(limit, SHORTEST_PAGE) else "")

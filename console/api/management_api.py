@@ -1,0 +1,248 @@
+"""The management API, one method per call. Only SQL takes another way."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from console.api.changes import ChangeCalls
+from console.api.errors import NonsenseAnswer, NotFound
+from console.api.fields import Page, objects, one, required, text
+from console.api.resources.api_keys import ApiKey, NewApiKey, OwnKey, Reach, User
+from console.api.resources.branches import Branch, BranchCalls
+from console.api.resources.endpoints import Endpoint, PgSetting
+from console.api.resources.events import Event
+from console.api.resources.operations import Operation
+from console.api.resources.projects import Project, ProjectState, Region
+from console.api.resources.roles import CatalogCalls, Database
+from console.api.resources.service_status import StatusCalls
+from console.api.resources.snapshots import SnapshotCalls
+from console.api.resources.webhooks import WebhookCalls
+from console.api.servers import Server, default_server
+from console.api.transport import Transport, may_be_missing
+
+# What is cancelled or retried: ("operations", its id), or ("chains", a chain's id).
+Target = tuple[Literal["operations", "chains"], str]
+Verb = Literal["cancel", "retry"]
+
+
+class ManagementAPI:
+    """The API as one user sees it.
+
+    Every method raises an `APIError` if the API refuses (the subclass says how), fails, is too
+    slow, cannot be reached, or returns an invalid answer. Ids are the API's own strings.
+    """
+
+    def __init__(self, key: str, server: Server | None = None) -> None:
+        """`server` is by default the one of MANAGEMENT_API_URL. Without a key nothing is sent:
+        every call then raises Unauthorized."""
+        self.server = server or default_server()
+        self._transport = Transport(key, self.server)
+        self.branching = BranchCalls(self._transport)
+        self.catalog = CatalogCalls(self._transport)
+        self.snapshots = SnapshotCalls(self._transport)
+        self.webhooks = WebhookCalls(self._transport)
+        self.changes = ChangeCalls(self._transport)
+        self.status = StatusCalls(self._transport)
+
+    def refuse_changes(self) -> None:
+        """Make every call that would change something raise OutOfDate."""
+        self._transport.is_out_of_date = True
+
+    def require_current(self) -> None:
+        """Raise OutOfDate if changes are refused; for changes made by other ways than this API."""
+        self._transport.require_current()
+
+    # Account
+
+    def me(self) -> User:
+        return User.read(_mapping(self._transport.get("users", "me")))
+
+    def own_key(self) -> OwnKey:
+        return OwnKey.read(_mapping(self._transport.get("auth")))
+
+    def regions(self) -> list[Region]:
+        """Return the regions; none if the server does not list them."""
+        try:
+            data = self._transport.get("regions")
+        except NotFound:
+            return []
+        return [Region.read(item) for item in objects(data, "regions")]
+
+    def api_keys(self) -> list[ApiKey]:
+        return [ApiKey.read(item) for item in objects(self._transport.get("api_keys"))]
+
+    def create_api_key(self, name: str, reach: Reach) -> NewApiKey:
+        """Create a key. A server whose keys cannot be limited makes one without these limits."""
+        body = {"key_name": name, **reach.limits}
+        data = _mapping(self._transport.send("POST", "api_keys", body=body))
+        key_id = data.get("id")
+        return NewApiKey(
+            id=key_id if isinstance(key_id, int) else 0,
+            name=text(data, "name") or name,
+            key=required(data, "key"),
+            reach=Reach.read(data),
+        )
+
+    def revoke_api_key(self, key_id: int) -> None:
+        self._transport.send("DELETE", "api_keys", str(key_id))
+
+    # Projects
+
+    def projects(self, *, limit: int, cursor: str = "") -> Page[Project]:
+        data = self._transport.get("projects", query=_page_query(limit, cursor))
+        return Page.read(data, "projects", Project.read, limit=limit)
+
+    def project_states(self) -> list[ProjectState]:
+        """Return the state of the account's projects, except those without anything in them."""
+        with may_be_missing("It tells of each project alone."):
+            data = self._transport.get("projects", "states")
+        return [ProjectState.read(item) for item in objects(data, "projects")]
+
+    def project(self, project_id: str) -> Project:
+        return Project.read(one(self._transport.get("projects", project_id), "project"))
+
+    def create_project(self, *, name: str, region_id: str) -> Project:
+        asked = {"name": name, "region_id": region_id}
+        body = {"project": {field: value for field, value in asked.items() if value}}
+        return Project.read(one(self._transport.send("POST", "projects", body=body), "project"))
+
+    def rename_project(self, project_id: str, name: str) -> None:
+        self._transport.send("PATCH", "projects", project_id, body={"project": {"name": name}})
+
+    def delete_project(self, project_id: str) -> None:
+        self._transport.send("DELETE", "projects", project_id)
+
+    # Branches
+
+    def branches(self, project_id: str) -> list[Branch]:
+        data = self._transport.get("projects", project_id, "branches")
+        return [Branch.read(item) for item in objects(data, "branches")]
+
+    def branch(self, project_id: str, branch_id: str) -> Branch:
+        return Branch.read(
+            one(self._transport.get("projects", project_id, "branches", branch_id), "branch")
+        )
+
+    # Endpoints
+
+    def endpoints(self, project_id: str) -> list[Endpoint]:
+        data = self._transport.get("projects", project_id, "endpoints")
+        return [Endpoint.read(item) for item in objects(data, "endpoints")]
+
+    def endpoint(self, project_id: str, endpoint_id: str) -> Endpoint:
+        data = self._transport.get("projects", project_id, "endpoints", endpoint_id)
+        return Endpoint.read(one(data, "endpoint"))
+
+    def create_endpoint(self, project_id: str, attributes: Mapping[str, Any]) -> Endpoint:
+        body = {"endpoint": {"type": "read_write", **attributes}}
+        data = self._transport.send("POST", "projects", project_id, "endpoints", body=body)
+        return Endpoint.read(one(data, "endpoint"))
+
+    def update_endpoint(
+        self, project_id: str, endpoint_id: str, attributes: Mapping[str, Any]
+    ) -> Endpoint:
+        body = {"endpoint": dict(attributes)}
+        data = self._transport.send(
+            "PATCH", "projects", project_id, "endpoints", endpoint_id, body=body
+        )
+        return Endpoint.read(one(data, "endpoint"))
+
+    def start_endpoint(self, project_id: str, endpoint_id: str) -> None:
+        self._transport.send("POST", "projects", project_id, "endpoints", endpoint_id, "start")
+
+    def suspend_endpoint(self, project_id: str, endpoint_id: str) -> None:
+        self._transport.send("POST", "projects", project_id, "endpoints", endpoint_id, "suspend")
+
+    def delete_endpoint(self, project_id: str, endpoint_id: str) -> None:
+        self._transport.send("DELETE", "projects", project_id, "endpoints", endpoint_id)
+
+    def pg_settings(self, project_id: str, endpoint_id: str) -> list[PgSetting]:
+        """Return the Postgres settings that the endpoint may have."""
+        path = ("projects", project_id, "endpoints", endpoint_id, "pg_settings")
+        with may_be_missing("It does not tell which Postgres settings there are."):
+            data = self._transport.get(*path)
+        return [PgSetting.read(item) for item in objects(data, "pg_settings")]
+
+    def restart_endpoint(self, project_id: str, endpoint_id: str) -> None:
+        self._transport.send("POST", "projects", project_id, "endpoints", endpoint_id, "restart")
+
+    # Connecting
+
+    def roles(self, project_id: str, branch_id: str) -> list[str]:
+        """The names of the branch's roles."""
+        return [role.name for role in self.catalog.roles(project_id, branch_id)]
+
+    def databases(self, project_id: str, branch_id: str) -> list[Database]:
+        return self.catalog.databases(project_id, branch_id)
+
+    def connection_uri(
+        self,
+        project_id: str,
+        *,
+        branch_id: str,
+        endpoint_id: str,
+        role: str,
+        database: str,
+        pooled: bool,
+        password: bool = True,
+    ) -> str:
+        """Return the URI with the role's password or, which only Perch can do, without it."""
+        query = {
+            "branch_id": branch_id,
+            "endpoint_id": endpoint_id,
+            "role_name": role,
+            "database_name": database,
+            "pooled": json.dumps(pooled),
+        }
+        if not password:
+            query["password"] = json.dumps(password)
+        data = self._transport.get("projects", project_id, "connection_uri", query=query)
+        return required(_mapping(data), "uri")
+
+    # Operations
+
+    def operations(
+        self, project_id: str, *, limit: int, cursor: str = "", **filters: str
+    ) -> Page[Operation]:
+        """`filters` are the API's: names of fields and the values wanted, separated by commas.
+        Other servers of this API ignore them."""
+        data = self._transport.get(
+            "projects", project_id, "operations", query=_page_query(limit, cursor) | filters
+        )
+        return Page.read(data, "operations", Operation.read, limit=limit)
+
+    def operation(self, project_id: str, operation_id: str) -> Operation:
+        data = self._transport.get("projects", project_id, "operations", operation_id)
+        return Operation.read(one(data, "operation"))
+
+    def steer(self, project_id: str, target: Target, verb: Verb, *, once: str) -> list[Operation]:
+        """Cancel or retry. Returns the operations concerned; for a retry, the new ones.
+
+        `once` is an idempotency key, for one press of a button.
+        """
+        key = f"{verb}-{target[0]}-{once}" if once else ""
+        data = self._transport.send(
+            "POST", "projects", project_id, *target, verb, body={}, once=key
+        )
+        return [Operation.read(item) for item in objects(data, "operations")]
+
+    # Activity
+
+    def events(
+        self, project_id: str = "", *, limit: int, cursor: str = "", **filters: str
+    ) -> Page[Event]:
+        """Return the events of a project or, without one, of the account; the newest first."""
+        path = ("projects", project_id, "events") if project_id else ("events",)
+        with may_be_missing("It keeps no record of who did what."):
+            data = self._transport.get(*path, query=_page_query(limit, cursor) | filters)
+        return Page.read(data, "events", Event.read, limit=limit)
+
+
+def _page_query(limit: int, cursor: str) -> dict[str, str | int]:
+    return {"limit": limit, "cursor": cursor} if cursor else {"limit": limit}
+
+
+def _mapping(data: object) -> Mapping[str, Any]:
+    if not isinstance(data, Mapping):
+        raise NonsenseAnswer("The answer is not an object.")
+    return data

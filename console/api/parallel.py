@@ -1,0 +1,121 @@
+"""Makes the API calls of a page at the same time, and tolerates the failure of some of them."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, TypeVar, overload
+
+from console.api.errors import APIError, Forbidden, NotOffered, Unauthorized
+from console.api.fields import Page
+
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+D = TypeVar("D")
+E = TypeVar("E")
+# Of a container that is only read.
+Item = TypeVar("Item", covariant=True)
+
+# The most parallel calls of one page. Under gevent, each thread is a greenlet.
+MOST_AT_ONCE = 32
+
+
+@overload
+def side_by_side(a: Callable[[], A], b: Callable[[], B], /) -> tuple[A, B]: ...
+@overload
+def side_by_side(
+    a: Callable[[], A], b: Callable[[], B], c: Callable[[], C], /
+) -> tuple[A, B, C]: ...
+@overload
+def side_by_side(
+    a: Callable[[], A], b: Callable[[], B], c: Callable[[], C], d: Callable[[], D], /
+) -> tuple[A, B, C, D]: ...
+@overload
+def side_by_side(
+    a: Callable[[], A],
+    b: Callable[[], B],
+    c: Callable[[], C],
+    d: Callable[[], D],
+    e: Callable[[], E],
+    /,
+) -> tuple[A, B, C, D, E]: ...
+def side_by_side(*calls: Callable[[], Any]) -> tuple[Any, ...]:
+    """Make the calls at the same time. Raises the error of the first call that fails, in order."""
+    return tuple(future.result() for future in _begun(calls))
+
+
+def _begun(calls: Sequence[Callable[[], A]]) -> list[Future[A]]:
+    """Start the calls in threads of their own. With threads shared by all pages, one server that
+    does not answer would delay the pages of all others."""
+    threads = ThreadPoolExecutor(min(len(calls), MOST_AT_ONCE) or 1, "management-api")
+    try:
+        # The calls run in the page's context, so that the API gets the page's request id.
+        return [threads.submit(copy_context().run, call) for call in calls]
+    finally:
+        # The threads end with their calls; this does not wait for them.
+        threads.shutdown(wait=False)
+
+
+def or_none(call: Callable[[], A]) -> Callable[[], A | None]:
+    """Return the call as one that returns None if the API refuses or fails."""
+
+    def quietly() -> A | None:
+        try:
+            return call()
+        except APIError:
+            return None
+
+    return quietly
+
+
+def each_or_none(call: Callable[[A], B], items: Sequence[A]) -> list[B | None]:
+    """Call for each item at the same time. The result is None where the API refused or failed."""
+    calls = [or_none(partial(call, item)) for item in items]
+    return [future.result() for future in _begun(calls)]
+
+
+@dataclass(frozen=True)
+class Part(Generic[Item]):
+    """The items to show, or the problem that kept them from being read."""
+
+    items: Sequence[Item]
+    problem: APIError | None = None
+    # Whether there are more items than were requested.
+    is_cut: bool = False
+
+    @property
+    def is_offered(self) -> bool:
+        return not isinstance(self.problem, NotOffered)
+
+
+def first_problem(*parts: Part[Any]) -> APIError | None:
+    """Return the problem of the first part that has one worth showing.
+
+    A part that the server lacks, or that the key may not see, is not worth showing.
+    """
+    problems = (one.problem for one in parts)
+    return next(
+        (one for one in problems if not isinstance(one, NotOffered | Forbidden | None)), None
+    )
+
+
+def part(call: Callable[[], Sequence[A] | Page[A]]) -> Callable[[], Part[A]]:
+    """Return the call, for `side_by_side`, as one that returns its failure instead of raising it.
+
+    Unauthorized is still raised, because it concerns the whole page.
+    """
+
+    def tried() -> Part[A]:
+        try:
+            found = call()
+        except Unauthorized:
+            raise
+        except APIError as problem:
+            return Part((), problem)
+        if isinstance(found, Page):
+            return Part(found.items, is_cut=bool(found.cursor))
+        return Part(found)
+
+    return tried

@@ -1,0 +1,107 @@
+"""API keys as the management API returns them."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from console.api.errors import NonsenseAnswer
+from console.api.fields import JSONObject, limiting_id, moment, text
+
+
+@dataclass(frozen=True)
+class User:
+    login: str
+    email: str
+    plan: str
+
+    @classmethod
+    def read(cls, data: JSONObject) -> "User":
+        return cls(login=text(data, "login"), email=text(data, "email"), plan=text(data, "plan"))
+
+    @property
+    def shown_name(self) -> str:
+        return self.login or self.email or "signed in"
+
+
+@dataclass(frozen=True)
+class Reach:
+    """What a key may do, and until when."""
+
+    # The only project that the key may see; "" for every project of the account.
+    project_id: str = ""
+    read_only: bool = False
+    expires_at: datetime | None = None
+
+    @classmethod
+    def read(cls, data: JSONObject) -> "Reach | None":
+        if not isinstance(data.get("read_only"), bool):
+            return None
+        return cls(
+            project_id=limiting_id(data, "project_id"),
+            read_only=data["read_only"],
+            expires_at=moment(data, "expires_at"),
+        )
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        """The fields of the API's request that ask for these limits."""
+        limits: dict[str, Any] = {}
+        if self.project_id:
+            limits["project_id"] = self.project_id
+        if self.read_only:
+            limits["read_only"] = True
+        if self.expires_at:
+            limits["expires_at"] = self.expires_at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return limits
+
+    @property
+    def has_expired(self) -> bool:
+        return self.expires_at is not None and self.expires_at <= datetime.now(UTC)
+
+
+@dataclass(frozen=True)
+class OwnKey:
+    """What the key that sends the request may do, as the server says."""
+
+    # None if the server does not report it; only Perch does.
+    reach: "Reach | None"
+    is_operator: bool
+
+    @classmethod
+    def read(cls, data: JSONObject) -> "OwnKey":
+        return cls(Reach.read(data), data.get("operator") is True)
+
+
+@dataclass(frozen=True)
+class ApiKey:
+    id: int
+    name: str
+    created_at: datetime | None
+    last_used_at: datetime | None
+    last_used_from: str
+    # None if the server does not report it; its keys have no limits.
+    reach: "Reach | None"
+
+    @classmethod
+    def read(cls, data: JSONObject) -> "ApiKey":
+        key_id = data.get("id")
+        if not isinstance(key_id, int) or isinstance(key_id, bool) or key_id < 0:
+            raise NonsenseAnswer("The answer has an API key without an id.")
+        return cls(
+            id=key_id,
+            name=text(data, "name"),
+            created_at=moment(data, "created_at"),
+            last_used_at=moment(data, "last_used_at"),
+            last_used_from=text(data, "last_used_from_addr"),
+            reach=Reach.read(data),
+        )
+
+
+@dataclass(frozen=True)
+class NewApiKey:
+    id: int
+    name: str
+    # The secret itself, which the API returns only this once.
+    key: str
+    # As the server understood the limits.
+    reach: Reach | None

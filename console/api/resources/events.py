@@ -1,0 +1,51 @@
+"""Events as the management API returns them: who did what, and when."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from console.api.fields import (
+    IDENTIFIER,
+    JSONObject,
+    identifier,
+    inner,
+    moment,
+    own_id,
+    text,
+    texts,
+)
+from console.api.resources.actors import Actor
+
+
+@dataclass(frozen=True)
+class Event:
+    id: str
+    type: str
+    # One sentence, for people.
+    summary: str
+    actor: Actor | None
+    at: datetime | None
+    project_id: str
+    branch_id: str
+    endpoint_id: str
+    operation_ids: Sequence[str]
+    # By field, {"from": …, "to": …}.
+    changes: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, data: JSONObject) -> "Event":
+        return cls(
+            id=own_id(data),
+            type=text(data, "type"),
+            summary=text(data, "summary"),
+            actor=Actor.read(data.get("actor")),
+            at=moment(data, "at"),
+            project_id=identifier(data, "project_id"),
+            branch_id=identifier(data, "branch_id"),
+            endpoint_id=identifier(data, "endpoint_id"),
+            operation_ids=[
+                one for one in texts(data, "operation_ids") if IDENTIFIER.fullmatch(one)
+            ],
+            changes=inner(data, "changes"),
+        )

@@ -1,0 +1,63 @@
+"""The state of all projects of an account, which the management API returns in one answer."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from console.api.fields import JSONObject, inner, moment, number, own_id, required, text
+
+
+@dataclass(frozen=True)
+class Region:
+    id: str
+    name: str
+    default: bool
+
+    @classmethod
+    def read(cls, data: JSONObject) -> "Region":
+        region_id = required(data, "region_id")
+        return cls(region_id, text(data, "name") or region_id, data.get("default") is True)
+
+
+@dataclass(frozen=True)
+class Project:
+    id: str
+    name: str
+    region_id: str
+    pg_version: int
+    created_at: datetime | None
+    # As the server returned them. Servers differ in which settings they have.
+    settings: JSONObject
+    default_endpoint_settings: JSONObject
+
+    @classmethod
+    def read(cls, data: JSONObject) -> "Project":
+        project_id = own_id(data)
+        return cls(
+            id=project_id,
+            name=text(data, "name") or project_id,
+            region_id=text(data, "region_id"),
+            pg_version=int(number(data, "pg_version")),
+            created_at=moment(data, "created_at"),
+            settings=inner(data, "settings"),
+            default_endpoint_settings=inner(data, "default_endpoint_settings"),
+        )
+
+
+@dataclass(frozen=True)
+class ProjectState:
+    project_id: str
+    active: int
+    idle: int
+    disabled: int
+    unfinished_operations: int
+
+    @classmethod
+    def read(cls, data: JSONObject) -> "ProjectState":
+        endpoints = inner(data, "endpoints")
+        return cls(
+            project_id=own_id(data, "project_id"),
+            active=int(number(endpoints, "active")),
+            idle=int(number(endpoints, "idle")),
+            disabled=int(number(endpoints, "disabled")),
+            unfinished_operations=int(number(data, "unfinished_operations")),
+        )

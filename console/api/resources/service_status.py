@@ -1,0 +1,108 @@
+"""The state of the service itself: the management API's calls for it, which only Perch has."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from console.api.errors import NonsenseAnswer
+from console.api.fields import JSONObject, inner, number, objects, required, text, texts, whole
+from console.api.transport import Transport, may_be_missing
+
+
+@dataclass(frozen=True)
+class RegionStatus:
+    id: str
+    # Its processes whose sign of life is missing.
+    missing: Sequence[str]
+
+    @classmethod
+    def read(cls, data: JSONObject) -> "RegionStatus":
+        return cls(required(data, "id"), texts(data, "missing"))
+
+
+@dataclass(frozen=True)
+class Queue:
+    name: str
+    waiting: int
+    under_way: int
+    oldest_seconds: float
+
+    @classmethod
+    def read(cls, data: JSONObject, name: str = "") -> "Queue":
+        return cls(
+            name or text(data, "lane"),
+            waiting=int(number(data, "waiting")),
+            under_way=int(number(data, "under_way")),
+            oldest_seconds=number(data, "oldest_seconds"),
+        )
+
+
+@dataclass(frozen=True)
+class Host:
+    """A region's host. Sizes are in bytes and times in seconds; None if not known."""
+
+    id: str
+    host: str
+    port: int
+    draining: bool
+    missing: Sequence[str]
+    # As sentences.
+    problems: Sequence[str]
+    worker_seen: int | None
+    proxy_seen: int | None
+    pg_version: int
+    pooler_version: str
+    disk_free: int | None
+    disk_reserve: int | None
+    lanes: Sequence[Queue]
+    # The number of endpoints by state: active, idle, disabled.
+    computes: Mapping[str, int]
+
+    @classmethod
+    def read(cls, data: JSONObject) -> "Host":
+        computes = inner(data, "computes")
+        return cls(
+            id=required(data, "id"),
+            host=text(data, "host"),
+            port=int(number(data, "port")),
+            draining=data.get("draining") is True,
+            missing=texts(data, "missing"),
+            problems=[text(one, "detail") for one in objects(data.get("problems") or [])],
+            worker_seen=whole(data, "worker_seen_seconds_ago"),
+            proxy_seen=whole(data, "proxy_seen_seconds_ago"),
+            pg_version=int(number(data, "pg_version")),
+            pooler_version=text(data, "pooler_version"),
+            disk_free=whole(data, "disk_free_bytes"),
+            disk_reserve=whole(data, "disk_reserve_bytes"),
+            lanes=[Queue.read(one) for one in objects(data.get("lanes") or [])],
+            computes={name: int(number(computes, name)) for name in ("active", "idle", "disabled")},
+        )
+
+
+@dataclass(frozen=True)
+class ServiceDetails:
+    version: str
+    hosts: Sequence[Host]
+    webhooks: Queue
+
+
+class StatusCalls:
+    """One method per call. Every method raises an `APIError` if its call fails."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def regions(self) -> list[RegionStatus]:
+        data = self._transport.get("status")
+        return [RegionStatus.read(item) for item in objects(data, "regions")]
+
+    def details(self) -> ServiceDetails:
+        """Return the details that only the accounts that run the service may read."""
+        with may_be_missing("It does not tell how it fares."):
+            data = self._transport.get("status", "hosts")
+        if not isinstance(data, Mapping):
+            raise NonsenseAnswer("The answer is not an object.")
+        return ServiceDetails(
+            version=text(data, "version"),
+            hosts=[Host.read(item) for item in objects(data, "hosts")],
+            webhooks=Queue.read(inner(data, "webhooks"), "webhooks"),
+        )

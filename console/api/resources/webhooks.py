@@ -1,0 +1,140 @@
+"""Webhooks: the management API's calls for them, and what they return."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from console.api.fields import (
+    JSONObject,
+    inner,
+    limiting_id,
+    moment,
+    number,
+    objects,
+    one,
+    own_id,
+    text,
+    texts,
+    whole,
+)
+from console.api.transport import Transport, may_be_missing
+
+ALL_EVENTS = "*"
+
+
+@dataclass(frozen=True)
+class Webhook:
+    id: str
+    url: str
+    description: str
+    # The only project whose events are sent; "" for every project of the account.
+    project_id: str
+    # ALL_EVENTS alone stands for every type, including types added later.
+    event_types: Sequence[str]
+    enabled: bool
+    # Why the service has disabled the webhook, in words; "" if it has not.
+    disabled_reason: str
+    # None while deliveries succeed.
+    failing_since: datetime | None
+    # Why the last attempt failed, in words; "" if it did not, or if the server does not say.
+    last_error: str
+    created_at: datetime | None
+    # Signs what is sent. Present only in the answers that create or rotate it.
+    secret: str
+
+    @property
+    def is_failing(self) -> bool:
+        return self.enabled and self.failing_since is not None
+
+    @classmethod
+    def read(cls, data: JSONObject) -> "Webhook":
+        return cls(
+            id=own_id(data),
+            url=text(data, "url"),
+            description=text(data, "description"),
+            project_id=limiting_id(data, "project_id"),
+            event_types=texts(data, "event_types"),
+            enabled=data.get("enabled") is True,
+            disabled_reason=text(data, "disabled_reason"),
+            failing_since=moment(data, "failing_since"),
+            last_error=text(data, "last_error"),
+            created_at=moment(data, "created_at"),
+            secret=text(data, "secret"),
+        )
+
+
+@dataclass(frozen=True)
+class Delivery:
+    id: str
+    event_type: str
+    status: str
+    attempts: int
+    created_at: datetime | None
+    next_attempt_at: datetime | None
+    # About the last attempt: when it was, the receiver's status, and why it failed.
+    attempted_at: datetime | None
+    response_status: int | None
+    error: str
+
+    @classmethod
+    def read(cls, data: JSONObject) -> "Delivery":
+        attempt = inner(data, "last_attempt")
+        return cls(
+            id=own_id(data),
+            event_type=text(data, "event_type"),
+            status=text(data, "status"),
+            attempts=int(number(data, "attempts")),
+            created_at=moment(data, "created_at"),
+            next_attempt_at=moment(data, "next_attempt_at"),
+            attempted_at=moment(attempt, "at"),
+            response_status=whole(attempt, "status_code"),
+            error=text(attempt, "error"),
+        )
+
+
+class WebhookCalls:
+    """One method per call. Every method raises an `APIError` if its call fails."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def list(self) -> "list[Webhook]":
+        with may_be_missing("It tells no other programs of what happens."):
+            data = self._transport.get("webhooks")
+        return [Webhook.read(item) for item in objects(data, "webhooks")]
+
+    def get(self, webhook_id: str) -> Webhook:
+        return Webhook.read(one(self._transport.get("webhooks", webhook_id), "webhook"))
+
+    def create(self, attributes: Mapping[str, Any]) -> Webhook:
+        """Create a webhook. The one returned has its secret."""
+        data = self._transport.send("POST", "webhooks", body={"webhook": dict(attributes)})
+        return Webhook.read(one(data, "webhook"))
+
+    def enable(self, webhook_id: str, *, enabled: bool) -> None:
+        body = {"webhook": {"enabled": enabled}}
+        self._transport.send("PATCH", "webhooks", webhook_id, body=body)
+
+    def rotate_secret(self, webhook_id: str) -> Webhook:
+        """Give the webhook a new secret, which is in the one returned.
+
+        The previous secret stays valid for a while.
+        """
+        data = self._transport.send("POST", "webhooks", webhook_id, "rotate_secret")
+        return Webhook.read(one(data, "webhook"))
+
+    def delete(self, webhook_id: str) -> None:
+        self._transport.send("DELETE", "webhooks", webhook_id)
+
+    def test(self, webhook_id: str) -> None:
+        self._transport.send("POST", "webhooks", webhook_id, "test")
+
+    def deliveries(self, webhook_id: str, *, limit: int) -> "Sequence[Delivery]":
+        """Return the latest deliveries, the newest first."""
+        query = {"limit": limit}
+        data = self._transport.get("webhooks", webhook_id, "deliveries", query=query)
+        return [Delivery.read(item) for item in objects(data, "deliveries")]
+
+    def resend(self, webhook_id: str, delivery_id: str) -> None:
+        self._transport.send("POST", "webhooks", webhook_id, "deliveries", delivery_id, "resend")

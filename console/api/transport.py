@@ -1,0 +1,273 @@
+"""Sends the management API's calls over HTTP, and turns each failure into its own exception."""
+
+import logging
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from http.cookiejar import DefaultCookiePolicy
+from typing import Any
+from urllib.parse import quote
+
+import requests
+from django.conf import settings
+from requests.auth import AuthBase
+from urllib3.exceptions import HTTPError
+
+from console import logs
+from console.api.bounded_http import (
+    READ_AT_ONCE,
+    BoundedAdapter,
+    TooLong,
+    never_sent,
+    proxies_for,
+    read_json,
+    read_whole,
+)
+from console.api.errors import (
+    APIError,
+    BrokenOff,
+    NonsenseAnswer,
+    NotFound,
+    NotOffered,
+    OutOfDate,
+    Refused,
+    TooSlow,
+    Unauthorized,
+    Unreachable,
+    error_class,
+)
+from console.api.fields import text
+from console.api.servers import Server
+
+log = logging.getLogger(__name__)
+
+# What read_json raises; RecursionError if the JSON is nested too deeply.
+NOT_JSON = (ValueError, RecursionError)
+
+EVENT_STREAM = "text/event-stream"
+# Seconds. A server sends something more often than this, even if only a keep-alive.
+LONGEST_SILENCE = 40.0
+# Characters of an error message. Messages are searched, shown, and kept in a cookie meanwhile.
+LONGEST_MESSAGE = 1000
+LONGEST_REQUEST_ID = 200
+# HTTP clients treat these path segments as relative steps. SQL can give a role such a name.
+STEPS = frozenset((".", "..", ""))
+
+
+class Transport:
+    """Sends one user's requests to one server, with the user's key. Raises an `APIError` for every
+    failure."""
+
+    def __init__(self, key: str, server: Server) -> None:
+        """Without a key nothing is sent: every call then raises Unauthorized."""
+        self._key = key
+        self._auth = _Bearer(key)
+        self._server = server
+        self._too_slow: TooSlow | None = None
+        # True if the page that sends the request was made before the last sign-in or sign-out.
+        # Such a page may read, but not change anything.
+        self.is_out_of_date = False
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """The server and the key. Transports with the same identity see the same data."""
+        return (self._server.url, self._key)
+
+    def again(self) -> "Transport":
+        """Return a transport with the same key and server that does not remember a timeout."""
+        return Transport(self._key, self._server)
+
+    def get(self, *path: str, query: Mapping[str, str | int] | None = None) -> object:
+        """Return the decoded answer; None if it has no content."""
+        try:
+            return self._call(_pooled, "GET", path, query=query)
+        except TooSlow:
+            raise
+        except Unreachable:
+            # The server may have closed a kept connection at this moment. Reading twice is safe.
+            return self._call(_pooled, "GET", path, query=query)
+
+    def send(
+        self,
+        method: str,
+        *path: str,
+        query: Mapping[str, str | int] | None = None,
+        body: Mapping[str, Any] | None = None,
+        once: str = "",
+    ) -> object:
+        """Send a change. Returns the decoded answer; None if it has no content.
+
+        `once` is an idempotency key: a server that knows such keys answers a repeated request as
+        it did the first, and does nothing more. Raises OutOfDate for a page that is out of date.
+        """
+        self.require_current()
+        # Use a fresh connection: if a kept one turned out to be closed, it would be unknown
+        # whether the change took effect, and sending it again would not be safe.
+        with _session() as fresh:
+            return self._call(fresh, method, path, query=query, body=body, once=once)
+
+    def require_current(self) -> None:
+        """Raise OutOfDate if the page that sends the request was made for an earlier sign-in."""
+        if self.is_out_of_date and self._key:
+            raise OutOfDate("You have signed in anew since this page was made.")
+
+    def stream(self, *path: str) -> Iterator[bytes]:
+        """Yield the pieces of an endless answer (server-sent events) as they arrive.
+
+        Raises NotOffered if the answer is no such stream, Unreachable if the connection fails or
+        is silent for LONGEST_SILENCE.
+        """
+        if not self._key:
+            raise Unauthorized("You are not signed in.")
+        url = self._url(path)
+        try:
+            with requests.Session() as session:
+                answer = session.get(
+                    url,
+                    auth=self._auth,
+                    headers={"Accept": EVENT_STREAM, "Accept-Encoding": "identity"},
+                    timeout=(min(5, settings.MANAGEMENT_API_TIMEOUT), LONGEST_SILENCE),
+                    allow_redirects=False,
+                    proxies=proxies_for(url),
+                    stream=True,
+                )
+                with answer:
+                    if answer.status_code != 200:
+                        refused = error_class(answer.status_code)
+                        is_missing = answer.status_code in (404, 405, 406)
+                        raise (NotOffered if is_missing else refused)("There is no stream.")
+                    if not answer.headers.get("Content-Type", "").startswith(EVENT_STREAM):
+                        raise NotOffered("The answer is no stream.")
+                    while piece := answer.raw.read1(READ_AT_ONCE):
+                        yield piece
+        except (requests.RequestException, HTTPError, OSError) as error:
+            raise Unreachable(f"No stream from {self._server.url}.") from error
+
+    def _url(self, path: Sequence[str]) -> str:
+        return "/".join([self._server.url, *(quote(part, safe="") for part in path)])
+
+    def _call(
+        self,
+        session: requests.Session,
+        method: str,
+        path: Sequence[str],
+        *,
+        query: Mapping[str, str | int] | None = None,
+        body: Mapping[str, Any] | None = None,
+        once: str = "",
+    ) -> object:
+        if not self._key:
+            raise Unauthorized("You are not signed in.")
+        if self._too_slow:
+            # One timeout is enough: the other calls of the same page do not wait for it again.
+            raise self._too_slow
+        if not STEPS.isdisjoint(path):
+            raise NotFound("Nothing of that name can be asked for.", status=404)
+        url = self._url(path)
+        # The id of the console's own request, so that one id can be searched for in both logs. For
+        # a call outside of any request, the API chooses an id.
+        request_id = logs.current("request") or None
+        try:
+            answer = session.request(
+                method,
+                url,
+                params=query,
+                json=body,
+                auth=self._auth,
+                headers={
+                    "Accept": "application/json",
+                    "X-Request-ID": request_id,
+                    "Idempotency-Key": once or None,
+                },
+                timeout=(min(5, settings.MANAGEMENT_API_TIMEOUT), settings.MANAGEMENT_API_TIMEOUT),
+                allow_redirects=False,
+                proxies=proxies_for(url),
+                stream=True,
+            )
+            with answer:
+                content = read_whole(answer)
+        except TooLong as error:
+            log.warning("API talks too much", extra={"method": method, "url": url})
+            raise NonsenseAnswer(f"The answer is {error}.", status=answer.status_code) from error
+        except requests.Timeout as error:
+            log.warning("API too slow", extra={"method": method, "url": url})
+            seconds = settings.MANAGEMENT_API_TIMEOUT
+            self._too_slow = TooSlow(f"No answer within {seconds:g} seconds.")
+            raise self._too_slow from error
+        except requests.RequestException as error:
+            # Log the text of connection errors only. Other errors may quote a header with the key.
+            words = str(error) if isinstance(error, requests.ConnectionError) else ""
+            fields = {"method": method, "url": url, "kind": type(error).__name__, "error": words}
+            log.warning("API unreachable", extra=fields)
+            if never_sent(error):
+                raise Unreachable(f"No connection to {self._server.url}.") from error
+            raise BrokenOff(f"{self._server.url} closed it before its answer was whole.") from error
+        if answer.ok and answer.status_code < 300:
+            return _json(answer, content)
+        raise _refusal(answer, content)
+
+
+class _Bearer(AuthBase):
+    """Sets the header as an auth object: `requests` would let a .netrc file replace a header."""
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        request.headers["Authorization"] = f"Bearer {self._key}"
+        return request
+
+
+def _session() -> requests.Session:
+    session = requests.Session()
+    # All users share the sessions: no cookie of one user may be sent for another.
+    session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
+    adapter = BoundedAdapter(pool_connections=4, pool_maxsize=32)
+    session.mount("http://", adapter)
+    session.mount("https://", adapter)
+    return session
+
+
+_pooled = _session()
+
+
+def _json(answer: requests.Response, content: bytes) -> object:
+    if answer.status_code == 204:
+        # Newer servers answer so to the deletion of something that is already deleted.
+        return None
+    try:
+        data: object = read_json(content)
+    except NOT_JSON as error:
+        url = answer.url.partition("?")[0]
+        log.warning("API talks nonsense", extra={"url": url, "status": answer.status_code})
+        raise NonsenseAnswer("The answer is not JSON.", status=answer.status_code) from error
+    return data
+
+
+def _refusal(answer: requests.Response, content: bytes) -> APIError:
+    try:
+        body = read_json(content)
+    except NOT_JSON:
+        body = None
+    data: Mapping[str, Any] = body if isinstance(body, Mapping) else {}
+    message = text(data, "message") or f"The answer was {answer.status_code} {answer.reason}."
+    refusal = error_class(answer.status_code)(
+        message[:LONGEST_MESSAGE],
+        status=answer.status_code,
+        request_id=text(data, "request_id")[:LONGEST_REQUEST_ID],
+    )
+    refusal.is_told = isinstance(body, Mapping)
+    return refusal
+
+
+@contextmanager
+def may_be_missing(words: str) -> Generator[None]:
+    """Raise NotOffered, with these words, if the call inside fails with 404 or 405.
+
+    For a part of the API that not every server has.
+    """
+    try:
+        yield
+    except Refused as problem:
+        if problem.status in (404, 405):
+            raise NotOffered(words, status=problem.status) from problem
+        raise

@@ -1,0 +1,260 @@
+"""The forms that change a branch: its name, expiry, protection and data; and its deletion."""
+
+from collections.abc import Sequence
+
+from django.http import HttpResponse
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods, require_POST
+
+from console.api.errors import APIError, NotFound
+from console.api.fields import stamp
+from console.api.parallel import part, side_by_side
+from console.api.resources.branches import Branch
+from console.branches.forms import ResetForm, RestoreForm, named
+from console.forms import losses
+from console.forms.fields import ConfirmForm, LifetimeFields, RenameForm
+from console.pages.addresses import back
+from console.pages.form_errors import problems_beside
+from console.pages.responses import FormPage, act, choices, done, show_form
+from console.request import ConsoleRequest
+
+WHAT_A_RESTORE_DOES = (
+    "It keeps its id, name, endpoint and host. Open connections are dropped, and its roles and "
+    "passwords become the other branch's."
+)
+
+NO_PARENT = "It has no parent to be reset from. Restore it from another branch instead."
+NO_OTHER = "There is no other branch to restore it from."
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def rename(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
+    url = _page(request, project_id, branch_id)
+    form = RenameForm(request.POST or None)
+    if request.method == "POST" and form.is_valid():
+        with problems_beside(form, "name"):
+            name = form.cleaned_data["name"]
+            request.api.branching.update(project_id, branch_id, {"name": name})
+            return done(request, url, f"The branch is now called {name}.")
+    if request.method != "POST":
+        form.initial["name"] = request.api.branch(project_id, branch_id).name
+    page = FormPage(title="Rename the branch", submit="Rename", back=url)
+    return show_form(request, form, page)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def expiry(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
+    url = _page(request, project_id, branch_id)
+    form = LifetimeFields(request.POST if request.method == "POST" else None)
+    if request.method == "POST" and form.is_valid():
+        with problems_beside(form, "lifetime"):
+            end = form.expires_at
+            sent = {"expires_at": stamp(end) if end else None}
+            request.api.branching.update(project_id, branch_id, sent)
+            words = f"The branch goes at {end:%Y-%m-%d %H:%M} UTC." if end else "The branch stays."
+            return done(request, url, words)
+    name = "it"
+    if request.method != "POST":
+        branch = request.api.branch(project_id, branch_id)
+        form.initial.update(form.initial_of(branch.expires_at))
+        name = branch.name
+    page = FormPage(
+        title="When the branch expires",
+        intro=f"At its time {name} is deleted by itself, with its endpoint, databases and data.",
+        submit="Save",
+        back=url,
+    )
+    return show_form(request, form, page)
+
+
+@require_POST
+def protection(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
+    on = request.POST.get("to") == "on"
+    return act(
+        request,
+        lambda: request.api.branching.update(project_id, branch_id, {"protected": on}),
+        otherwise=reverse("branch", args=[project_id, branch_id]),
+        message="The branch is protected." if on else "The branch is protected no more.",
+    )
+
+
+@require_POST
+def set_default(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
+    return act(
+        request,
+        lambda: request.api.branching.set_default(project_id, branch_id),
+        otherwise=reverse("branch", args=[project_id, branch_id]),
+        message="It is the default branch now.",
+    )
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def reset(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
+    """Replace the branch's data with its parent's."""
+    url = _page(request, project_id, branch_id)
+    form = ResetForm(request.POST if request.method == "POST" else None)
+    branches = choices(request, lambda: request.api.branches(project_id))
+    branch, children = _with_children(request, branches, branch_id)
+    if request.method == "POST" and form.is_valid():
+        with problems_beside(form, "preserve_under_name"):
+            # If the list of branches could not be read, read the branch alone.
+            source_id = (branch or request.api.branch(project_id, branch_id)).parent_id
+            return _replace(request, project_id, branch_id, source_id, form, url)
+    names = {one.id: one.name for one in branches}
+    if children:
+        form.require_name(children)
+    parent_name = names.get(branch.parent_id, "") if branch else ""
+    page = FormPage(
+        title="Reset from the parent",
+        intro=f"What {branch.name if branch else 'the branch'} holds is replaced by what "
+        f"{parent_name or 'its parent'} holds now. {WHAT_A_RESTORE_DOES}",
+        submit="Reset branch",
+        danger=True,
+        back=url,
+        blocked="" if form.is_bound else _why_not_replaced(branch, NO_PARENT, parent_name),
+        sent_too={"source_branch_id": branch.parent_id if branch else ""},
+    )
+    return show_form(request, form, page)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def restore(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
+    """Replace the branch's data with another branch's."""
+    url = _page(request, project_id, branch_id)
+    form = RestoreForm(request.POST if request.method == "POST" else None)
+    if request.method == "POST" and form.is_valid():
+        with problems_beside(form, "preserve_under_name"):
+            source_id = form.cleaned_data["source_id"]
+            return _replace(request, project_id, branch_id, source_id, form, url)
+    branches = choices(request, lambda: request.api.branches(project_id))
+    branch, children = _with_children(request, branches, branch_id)
+    form.offer_sources(branches, branch_id)
+    if children:
+        form.require_name(children)
+    page = FormPage(
+        title="Restore from another branch",
+        intro=f"What {branch.name if branch else 'the branch'} holds is replaced by what the other "
+        f"branch holds now, which becomes its parent. {WHAT_A_RESTORE_DOES}",
+        submit="Restore branch",
+        danger=True,
+        back=url,
+        blocked="" if form.is_bound else _why_not_replaced(branch, NO_OTHER, len(branches) > 1),
+    )
+    return show_form(request, form, page)
+
+
+def _why_not_replaced(branch: Branch | None, without_source: str, has_source: object) -> str:
+    """Return why its data cannot be replaced, "" if it can; `without_source` if none could be its
+    source."""
+    if branch and branch.protected:
+        return "It is protected. End its protection first."
+    return "" if has_source else without_source
+
+
+def _replace(
+    request: ConsoleRequest,
+    project_id: str,
+    branch_id: str,
+    source_id: str,
+    form: ResetForm,
+    url: str,
+) -> HttpResponse:
+    name = form.cleaned_data["preserve_under_name"]
+    request.api.branching.restore(
+        project_id, branch_id, source_id=source_id, preserve_under_name=name
+    )
+    kept = f" What it was stays as {name}." if name else ""
+    return done(request, url, f"The branch is being replaced.{kept}")
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def delete(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
+    form = ConfirmForm(request.POST or None, expected=branch_id)
+    if request.method == "POST" and form.is_valid():
+        with problems_beside(form):
+            request.api.branching.delete(project_id, branch_id)
+            url = reverse("branches", args=[project_id])
+            return done(request, url, f"Branch {branch_id} is being deleted.")
+    try:
+        page = _deletion(request, project_id, branch_id)
+    except APIError:
+        # A page must not ask to confirm the deletion of a branch that does not exist.
+        if request.method != "POST":
+            raise
+        page = _deletion_page(_page(request, project_id, branch_id))
+    return show_form(request, form, page)
+
+
+def _deletion(request: ConsoleRequest, project_id: str, branch_id: str) -> FormPage:
+    api = request.api
+    branches, endpoints, databases, roles, snapshots = side_by_side(
+        lambda: api.branches(project_id),
+        part(lambda: api.endpoints(project_id)),
+        part(lambda: api.catalog.databases(project_id, branch_id)),
+        part(lambda: api.catalog.roles(project_id, branch_id)),
+        part(lambda: api.snapshots.list(project_id)),
+    )
+    branch, children = _found(branches, branch_id)
+    return _deletion_page(
+        _page(request, project_id, branch_id),
+        title=f"Delete the branch {branch.name}",
+        # For a form that was sent, the API's refusal is shown in the form.
+        blocked="" if request.method == "POST" else _why_it_stays(branch, children),
+        lost=losses.of_branch(branch, endpoints, databases, roles, snapshots),
+    )
+
+
+def _why_it_stays(branch: Branch, children: Sequence[Branch]) -> str:
+    """Return why the branch cannot be deleted; "" if it can."""
+    if branch.default:
+        return f"{branch.name} is the default branch. Make another one the default first."
+    if branch.protected:
+        return f"{branch.name} is protected. End its protection first."
+    return f"{branch.name} has children, which go first: {named(children)}." if children else ""
+
+
+def _deletion_page(
+    url: str,
+    *,
+    title: str = "Delete the branch",
+    blocked: str = "",
+    lost: Sequence[losses.Loss] = (),
+) -> FormPage:
+    return FormPage(
+        title=title,
+        intro="" if blocked else "It goes for good, and with it:",
+        submit="Delete branch",
+        danger=True,
+        back=url,
+        blocked=blocked,
+        losses=() if blocked else lost,
+    )
+
+
+def _with_children(
+    request: ConsoleRequest, branches: list[Branch], branch_id: str
+) -> tuple[Branch | None, list[Branch]]:
+    """Return the branch and its children. Raises NotFound.
+
+    For a form that was sent, return None and no children instead of raising.
+    """
+    try:
+        return _found(branches, branch_id)
+    except NotFound:
+        if request.method != "POST":
+            raise
+        return None, []
+
+
+def _found(branches: list[Branch], branch_id: str) -> tuple[Branch, list[Branch]]:
+    """Return the branch and its children. Raises NotFound."""
+    branch = next((one for one in branches if one.id == branch_id), None)
+    if branch is None:
+        raise NotFound("branch not found", status=404)
+    children = [one for one in branches if one.parent_id == branch_id]
+    return branch, sorted(children, key=lambda child: child.name)
+
+
+def _page(request: ConsoleRequest, project_id: str, branch_id: str) -> str:
+    """Return the page that the form came from; by default the branch's own page."""
+    return back(request, reverse("branch", args=[project_id, branch_id]))

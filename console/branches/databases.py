@@ -1,0 +1,105 @@
+"""The forms for a branch's databases: create, rename, change the owner, delete.
+
+The database's name is in the query, because it may hold characters that no path can.
+"""
+
+from django.http import HttpResponse
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods
+
+from console.api.errors import NotFound
+from console.api.parallel import side_by_side
+from console.api.resources.roles import Database
+from console.branches.forms import DatabaseForm
+from console.forms.fields import ConfirmForm
+from console.forms.losses import Loss
+from console.pages.form_errors import problems_beside
+from console.pages.responses import FormPage, choices, done, show_form
+from console.request import ConsoleRequest
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def create(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
+    url = reverse("branch", args=[project_id, branch_id])
+    form = DatabaseForm(request.POST or None)
+    if request.method == "POST" and form.is_valid():
+        with problems_beside(form, "name"):
+            request.api.catalog.create_database(project_id, branch_id, **form.cleaned_data)
+            return done(request, url, f"Database {form.cleaned_data['name']} is being created.")
+    owners = choices(request, lambda: request.api.roles(project_id, branch_id))
+    form.offer_owners(owners)
+    page = FormPage(
+        title="Create a database",
+        submit="Create database",
+        back=url,
+        blocked="" if owners or form.is_bound else "There is no role to own it. Create one first.",
+    )
+    return show_form(request, form, page)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def edit(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
+    name = request.GET.get("name", "")
+    url = reverse("branch", args=[project_id, branch_id])
+    form = DatabaseForm(request.POST or None)
+    if request.method == "POST" and form.is_valid():
+        with problems_beside(form, "name"):
+            database = _database(request, project_id, branch_id, name)
+            changes = form.changes(database)
+            if changes:
+                request.api.catalog.update_database(project_id, branch_id, name, changes)
+            words = f"Database {name} is being changed." if changes else "Nothing was changed."
+            return done(request, url, words)
+    owners, found = side_by_side(
+        lambda: choices(request, lambda: request.api.roles(project_id, branch_id)),
+        lambda: choices(request, lambda: [_database(request, project_id, branch_id, name)]),
+    )
+    form.initial["name"] = name
+    form.offer_owners(owners, found[0].owner_name if found else "")
+    page = FormPage(
+        title=f"Change {name}",
+        intro="A new name drops the database's connections.",
+        submit="Save",
+        back=url,
+    )
+    return show_form(request, form, page)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def delete(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
+    name = request.GET.get("name", "")
+    url = reverse("branch", args=[project_id, branch_id])
+    form = ConfirmForm(request.POST or None, expected=name, what="name")
+    if request.method == "POST" and form.is_valid():
+        with problems_beside(form):
+            request.api.catalog.delete_database(project_id, branch_id, name)
+            return done(request, url, f"Database {name} is deleted.")
+    branch_name = "the branch"
+    if request.method != "POST":
+        # A page must not ask to confirm the deletion of a database that does not exist.
+        branch, _ = side_by_side(
+            lambda: request.api.branch(project_id, branch_id),
+            lambda: _database(request, project_id, branch_id, name),
+        )
+        branch_name = branch.name
+    page = FormPage(
+        title=f"Delete the database {name}",
+        intro=f"It goes from {branch_name} for good, and with it:",
+        submit="Delete database",
+        danger=True,
+        back=url,
+        losses=(
+            Loss("Its tables", "with all that is in them"),
+            Loss("Its connections", "drop at once"),
+            Loss("Its owner", "and all other roles and databases", stays=True),
+        ),
+    )
+    return show_form(request, form, page)
+
+
+def _database(request: ConsoleRequest, project_id: str, branch_id: str, name: str) -> Database:
+    """Return the database of that name. Raises NotFound."""
+    for database in request.api.databases(project_id, branch_id):
+        if database.name == name:
+            return database
+    raise NotFound("database not found", status=404)

@@ -1,0 +1,146 @@
+"""Reads what the page of one branch shows, in two rounds of parallel calls."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.urls import reverse
+
+from console.api.errors import NotFound
+from console.api.fields import stamp
+from console.api.management_api import ManagementAPI
+from console.api.parallel import Part, part, side_by_side
+from console.api.resources.branches import Branch
+from console.api.resources.events import Event
+from console.api.resources.operations import Operation
+from console.api.resources.projects import Project
+from console.api.resources.roles import Database, Role
+from console.api.resources.snapshots import Snapshot
+from console.branches.rows import BranchRow, branch_rows
+from console.endpoints.rows import endpoint_row
+from console.pages.live_regions import Polling, page_and_region, polling
+from console.request import ConsoleRequest
+
+# How many operations are searched. A server that ignores the filter returns the project's.
+OPERATIONS_READ = 50
+EVENTS_READ = 200
+# How long a snapshot without a timestamp counts as being taken. Some servers never return one.
+SNAPSHOT_WITHIN = timedelta(minutes=10)
+CREATIONS = {"role.created": "role", "database.created": "database"}
+
+
+@dataclass(frozen=True)
+class BranchContents:
+    project: Project
+    row: BranchRow
+    children: Sequence[Branch]
+    roles: Part[Role]
+    databases: Part[Database]
+    snapshots: Part[Snapshot]
+    # The branch's own, the newest first; before them, those that are taking a snapshot of it.
+    operations: Sequence[Operation]
+    # The roles and databases that were created by SQL, by name, if the server reports that.
+    roles_by_sql: frozenset[str]
+    databases_by_sql: frozenset[str]
+
+    @property
+    def can_be_steered(self) -> bool:
+        """Whether the server filters operations by branch: those that can cancel and retry do."""
+        return any(operation.can_be_steered for operation in self.operations)
+
+
+def read_branch(api: ManagementAPI, project_id: str, branch_id: str) -> BranchContents:
+    """Read the branch. Raises NotFound if the list of branches is without it."""
+    # Operations are read before what they change, as on the project's page.
+    page, project, made = side_by_side(
+        lambda: api.operations(project_id, limit=OPERATIONS_READ, branch_id=branch_id),
+        lambda: api.project(project_id),
+        part(lambda: _creations(api, project_id, branch_id)),
+    )
+    branches, endpoints, roles, databases, snapshots = side_by_side(
+        lambda: api.branches(project_id),
+        lambda: api.endpoints(project_id),
+        part(lambda: api.catalog.roles(project_id, branch_id)),
+        part(lambda: api.catalog.databases(project_id, branch_id)),
+        part(lambda: api.snapshots.list(project_id)),
+    )
+    own = [one for one in snapshots.items if one.source_branch_id == branch_id]
+    taking = [found for one in own if (found := _taking(one))]
+    operations = [*taking, *(one for one in page.items if one.branch_id == branch_id)]
+    perched = [endpoint_row(each, branches, page.items) for each in endpoints]
+    rows = {row.branch.id: row for row in branch_rows(branches, perched)}
+    if branch_id not in rows:
+        raise NotFound("branch not found", status=404)
+    return BranchContents(
+        project=project,
+        row=rows[branch_id],
+        children=[row.branch for row in rows.values() if row.branch.parent_id == branch_id],
+        roles=roles,
+        databases=databases,
+        snapshots=Part(own, snapshots.problem),
+        operations=operations,
+        roles_by_sql=_made_by_sql(made.items, "role"),
+        databases_by_sql=_made_by_sql(made.items, "database"),
+    )
+
+
+def _taking(snapshot: Snapshot) -> Operation | None:
+    """Return the operation that is taking the snapshot, if it is being taken.
+
+    It is constructed here: the API returns the real one only with the id of a hidden branch.
+    """
+    since = datetime.now(UTC) - SNAPSHOT_WITHIN
+    if snapshot.timestamp or not snapshot.created_at or snapshot.created_at < since:
+        return None
+    return Operation.read(
+        {
+            "id": snapshot.id,
+            "action": "create_branch",
+            "status": "running",
+            "created_at": stamp(snapshot.created_at),
+        }
+    )
+
+
+def _creations(api: ManagementAPI, project_id: str, branch_id: str) -> Sequence[Event]:
+    types = ",".join(CREATIONS)
+    page = api.events(project_id, limit=EVENTS_READ, branch_id=branch_id, type=types)
+    return page.items
+
+
+def _made_by_sql(events: Sequence[Event], kind: str) -> frozenset[str]:
+    """Return the names whose newest creation was by SQL: a name may have been used before."""
+    newest: dict[str, Event] = {}
+    for event in events:
+        change = event.changes.get("name")
+        name = change.get("to") if isinstance(change, dict) else None
+        if CREATIONS.get(event.type) == kind and isinstance(name, str):
+            newest.setdefault(name, event)
+    return frozenset(
+        name for name, event in newest.items() if event.actor and event.actor.type == "sql"
+    )
+
+
+CHILDREN_SHOWN = 12
+
+
+def _contents(
+    request: ConsoleRequest, project_id: str, branch_id: str
+) -> tuple[dict[str, Any], Polling]:
+    found = read_branch(request.api, project_id, branch_id)
+    context = {
+        "project": found.project,
+        "here": reverse("branch", args=[project_id, branch_id]),
+        "found": found,
+        "branch_row": found.row,
+        "branch": found.row.branch,
+        "children": found.children[:CHILDREN_SHOWN],
+        "children_more": max(0, len(found.children) - CHILDREN_SHOWN),
+        "operations_query": f"?branch_id={branch_id}" if found.can_be_steered else "",
+    }
+    url = reverse("branch_live", args=[project_id, branch_id])
+    return context, polling(request, url, found.operations)
+
+
+show, live = page_and_region(_contents, "branch.html", "_branch.html")

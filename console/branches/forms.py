@@ -1,0 +1,177 @@
+"""The forms about branches and what is on them: roles, databases, snapshots."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from django import forms
+
+from console.api.resources.branches import Branch, NewBranch
+from console.api.resources.roles import Database
+from console.forms.fields import (
+    PLAIN,
+    LifetimeFields,
+    OpenChoiceField,
+    branch_in_list,
+    offer,
+    offer_branches,
+)
+
+NAMED = forms.TextInput(attrs={**PLAIN, "autofocus": True})
+
+
+class BranchForm(LifetimeFields):
+    name = forms.CharField(
+        required=False, help_text="Left empty, the branch gets a name of its own.", widget=NAMED
+    )
+    parent_id = OpenChoiceField(label="Parent", required=False)
+    with_endpoint = forms.BooleanField(
+        label="Create an endpoint on it",
+        required=False,
+        initial=True,
+        help_text="Without one, nobody can connect to the branch.",
+    )
+    schema_only = forms.BooleanField(
+        label="Schema only",
+        required=False,
+        help_text="Roles, databases and tables, and no rows. It has no parent then.",
+    )
+    protected = forms.BooleanField(
+        label="Protected",
+        required=False,
+        help_text="It cannot be deleted, reset or expire, and copies of it get passwords of "
+        "their own.",
+    )
+    field_order = ("name", "parent_id", "lifetime", "until", "with_endpoint", "schema_only")
+
+    def offer_parents(self, branches: Iterable[Branch]) -> None:
+        found = list(branches)
+        offer_branches(self, "parent_id", found)
+        if not self.initial.get("parent_id"):
+            self.initial["parent_id"] = next((b.id for b in found if b.default), "")
+
+    @property
+    def wanted(self) -> NewBranch:
+        """The branch that was asked for, once the form is validated."""
+        asked = self.cleaned_data
+        return NewBranch(
+            name=asked["name"],
+            parent_id=asked["parent_id"],
+            expires_at=self.expires_at,
+            protected=asked["protected"],
+            schema_only=asked["schema_only"],
+            with_endpoint=asked["with_endpoint"],
+        )
+
+
+class ResetForm(forms.Form):
+    preserve_under_name = forms.CharField(
+        label="Keep what it is now as a branch called",
+        required=False,
+        widget=forms.TextInput(attrs=PLAIN),
+        help_text="Left empty, its present data is gone for good.",
+    )
+
+    def require_name(self, children: Sequence[Branch]) -> None:
+        """Ask for the name if the branch has children: the branch of that name becomes their
+        parent."""
+        field = self.fields["preserve_under_name"]
+        field.help_text = (
+            f"It has children ({named(children)}): they go on as children of the branch that "
+            "keeps its data."
+        )
+        field.required = not self.is_bound
+
+
+class RestoreForm(ResetForm):
+    source_id = OpenChoiceField(label="From branch")
+    field_order = ("source_id", "preserve_under_name")
+
+    def offer_sources(self, branches: Iterable[Branch], branch_id: str) -> None:
+        others = [branch for branch in branches if branch.id != branch_id]
+        offer_branches(self, "source_id", others)
+
+
+class RoleForm(forms.Form):
+    name = forms.CharField(widget=NAMED)
+
+
+class DatabaseForm(forms.Form):
+    # Not stripped: a name made by SQL may begin or end with blanks.
+    name = forms.CharField(strip=False, widget=NAMED)
+    owner_name = OpenChoiceField(label="Owner", help_text="The role that may do everything in it.")
+
+    def offer_owners(self, roles: Iterable[str], chosen: str = "") -> None:
+        names = list(roles)
+        offer(self, "owner_name", ((name, name) for name in names))
+        self.initial.setdefault("owner_name", chosen or next(iter(names), ""))
+
+    def changes(self, database: Database) -> dict[str, str]:
+        """Return what differs from the database as it was shown."""
+        was = {"name": database.name, "owner_name": database.owner_name}
+        return {name: value for name, value in self.cleaned_data.items() if value != was[name]}
+
+
+class SnapshotForm(LifetimeFields):
+    name = forms.CharField(
+        required=False, help_text="Left empty, it is named after its id.", widget=NAMED
+    )
+    field_order = ("name", "lifetime", "until")
+
+
+class SnapshotEditForm(LifetimeFields):
+    name = forms.CharField(widget=NAMED)
+    field_order = ("name", "lifetime", "until")
+
+
+class SnapshotRestoreForm(forms.Form):
+    target_id = OpenChoiceField(label="As", required=False)
+    name = forms.CharField(
+        required=False,
+        label="Name of the new branch",
+        widget=forms.TextInput(attrs=PLAIN),
+        help_text="Left empty, it gets a name of its own.",
+    )
+
+    def offer_targets(self, branches: Iterable[Branch]) -> None:
+        places = [
+            (branch.id, f"The data of {branch_in_list(branch)}")
+            for branch in branches
+            if not branch.protected
+        ]
+        offer(self, "target_id", [("", "A new branch"), *places])
+
+    def clean(self) -> dict[str, Any]:
+        cleaned: dict[str, Any] = super().clean() or self.cleaned_data
+        if cleaned.get("target_id") and cleaned.get("name"):
+            self.add_error("name", "Only a new branch takes a name.")
+        return cleaned
+
+
+class ComparisonForm(forms.Form):
+    """Which branches' schemas are compared. It is always usable: omitted fields have defaults."""
+
+    database = OpenChoiceField(label="Database", required=False)
+    base = OpenChoiceField(label="Compared with", required=False)
+
+    def __init__(
+        self, data: Any, *, branches: Sequence[Branch], databases: Sequence[str], base_id: str
+    ) -> None:
+        chosen = {
+            "database": data.get("database") or next(iter(databases), ""),
+            "base": data.get("base") or base_id,
+        }
+        super().__init__(chosen)
+        offer(self, "database", ((name, name) for name in databases))
+        # Labelled by name alone: names are unique in a project, and ids would not fit.
+        offer(self, "base", ((branch.id, branch.name) for branch in branches))
+
+
+# The most names listed in a sentence.
+MOST_NAMES = 5
+
+
+def named(branches: Sequence[Branch]) -> str:
+    """Return the branches' names, as words of a sentence."""
+    shown = ", ".join(branch.name for branch in branches[:MOST_NAMES])
+    more = len(branches) - MOST_NAMES
+    return f"{shown} and {more} more" if more > 0 else shown

@@ -1,0 +1,154 @@
+"""The branches of a project: their tree as a picture and as a list, and the form for a new one."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods
+
+from console.api.parallel import part, side_by_side
+from console.branches.forms import BranchForm
+from console.branches.picture import describe, pictures
+from console.branches.rows import BranchRow, branch_rows, with_limbs
+from console.endpoints.rows import endpoint_row
+from console.pages.addresses import back
+from console.pages.form_errors import problems_beside
+from console.pages.listing import Listing, Order, listing
+from console.pages.live_regions import Polling, page_and_region, polling
+from console.pages.outcomes import There
+from console.pages.responses import FormPage, choices, done, show_form
+from console.pages.statuses import ENDPOINT_STATES
+from console.request import ConsoleRequest
+
+ROWS_A_PAGE = 20
+DESCENT = "descent"
+
+
+def _by_endpoint(row: BranchRow) -> tuple[int, str]:
+    states = [*ENDPOINT_STATES, None]
+    return (states.index(row.endpoint.state if row.endpoint else None), row.branch.name)
+
+
+ORDERS: Mapping[str, Order[BranchRow]] = {
+    # The rows already come in this order.
+    DESCENT: Order("By descent", lambda row: 0),
+    "name": Order("By name", lambda row: row.branch.name.casefold()),
+    "newest": Order(
+        "Newest first",
+        lambda row: row.branch.created_at.timestamp() if row.branch.created_at else 0.0,
+        reverse=True,
+    ),
+    "size": Order(
+        "Largest first",
+        lambda row: -1 if row.branch.logical_size is None else row.branch.logical_size,
+        reverse=True,
+    ),
+    "endpoint": Order("By endpoint", _by_endpoint),
+}
+
+
+@dataclass(frozen=True)
+class BranchList:
+    listing: Listing[BranchRow]
+    # The rows of the page; with the lines of the tree if it is one.
+    rows: Sequence[BranchRow]
+    is_tree: bool
+    # The ancestors of the first row, if the page begins inside the tree; the root first.
+    above: Sequence[BranchRow]
+
+    @property
+    def begins_with_all(self) -> bool:
+        """Whether the page begins with the first of all branches, in whatever order."""
+        return self.listing.page == 1 and not self.listing.search
+
+
+def branch_list(request: HttpRequest, rows: Sequence[BranchRow]) -> BranchList:
+    """Return the page that the request asks for. `rows` are all branches, in order of descent."""
+    found = listing(request, rows, words=_words, orders=ORDERS, size=ROWS_A_PAGE)
+    is_tree = found.sort == DESCENT and not found.search
+    begins_below = is_tree and found.page > 1 and found.rows
+    return BranchList(
+        listing=found,
+        rows=with_limbs(found.rows) if is_tree else found.rows,
+        is_tree=is_tree,
+        above=_ancestors(found.rows[0], rows) if begins_below else (),
+    )
+
+
+def _words(row: BranchRow) -> Iterable[str]:
+    endpoint_id = row.endpoint.endpoint.id if row.endpoint else ""
+    return (row.branch.name, row.branch.id, endpoint_id)
+
+
+def _ancestors(row: BranchRow, rows: Sequence[BranchRow]) -> list[BranchRow]:
+    known = {one.branch.id: one for one in rows}
+    found: list[BranchRow] = []
+    parent = row.parent
+    while parent:
+        found.insert(0, known[parent.id])
+        parent = known[parent.id].parent
+    return found
+
+
+# More than the branches need: an endpoint's pending word may come from an older operation.
+OPERATIONS_READ = 50
+
+
+def _contents(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any], Polling]:
+    api = request.api
+    # Operations are read before what they change, as on the project's page.
+    operations, project = side_by_side(
+        lambda: api.operations(project_id, limit=OPERATIONS_READ),
+        lambda: api.project(project_id),
+    )
+    branches, endpoints, snapshots = side_by_side(
+        lambda: api.branches(project_id),
+        lambda: api.endpoints(project_id),
+        part(lambda: api.snapshots.list(project_id)),
+    )
+    perched = [endpoint_row(each, branches, operations.items) for each in endpoints]
+    rows = branch_rows(branches, perched)
+    known = {branch.id for branch in branches}
+    found = branch_list(request, rows)
+    query = f"?{found.listing.query}" if found.listing.query else ""
+    here = reverse("branches", args=[project_id])
+    context = {
+        "project": project,
+        "here": here,
+        # The page of the list to which forms return.
+        "origin": here + query,
+        "listing": found.listing,
+        "count": len(rows),
+        "list": found,
+        "branches": found.rows,
+        "pictures": pictures(rows, project_id),
+        "picture_words": describe(rows),
+        # Snapshots of branches that are deleted. All others are on the page of their branch.
+        "orphans": [one for one in snapshots.items if one.source_branch_id not in known],
+    }
+    url = reverse("branches_live", args=[project_id]) + query
+    return context, polling(request, url, operations.items, There.of(endpoints, branches))
+
+
+index, index_live = page_and_region(_contents, "branches.html", "_branches.html")
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def create(request: ConsoleRequest, project_id: str) -> HttpResponse:
+    url = back(request, reverse("branches", args=[project_id]))
+    form = BranchForm(request.POST or None, initial={"parent_id": request.GET.get("parent", "")})
+    if request.method == "POST" and form.is_valid():
+        with problems_beside(form, "name"):
+            branch = request.api.branching.create(project_id, form.wanted)
+            page_url = reverse("branch", args=[project_id, branch.id])
+            return done(request, page_url, f"Branch {branch.name} is being created.")
+    form.offer_parents(choices(request, lambda: request.api.branches(project_id)))
+    page = FormPage(
+        title="Create a branch",
+        intro="A copy of its parent's databases, roles and data as they are now.",
+        submit="Create branch",
+        back=url,
+    )
+    return show_form(request, form, page)

@@ -1,0 +1,142 @@
+"""The forms for a branch's roles: create, delete, and show or reset the password.
+
+The role's name is in the query, because it may hold characters that no path can.
+"""
+
+from collections.abc import Sequence
+
+from django.http import HttpResponse
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods
+
+from console.api.parallel import part, side_by_side
+from console.branches.forms import RoleForm
+from console.forms.losses import Loss
+from console.pages.form_errors import problems_beside
+from console.pages.responses import FormPage, done, show_confirmation, show_form, show_secret
+from console.request import ConsoleRequest
+
+KEEP_IT = (
+    "Copy it now, and keep it where you keep passwords: it can be shown again only where the "
+    "project stores them."
+)
+SAME_ON_COPIES = "The branch's copies have the same, unless the branch is protected."
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def create(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
+    form = RoleForm(request.POST or None)
+    if request.method == "POST" and form.is_valid():
+        with problems_beside(form, "name"):
+            name = form.cleaned_data["name"]
+            password = request.api.catalog.create_role(project_id, branch_id, name)
+            return _show(request, project_id, branch_id, name, password, is_new=True)
+    page = FormPage(
+        title="Create a role",
+        intro="It gets a password, which is shown to you then.",
+        submit="Create role",
+        back=reverse("branch", args=[project_id, branch_id]),
+    )
+    return show_form(request, form, page)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def password(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
+    """Show the password after a press of a button, so that only the answer to a POST holds it."""
+    name = request.GET.get("name", "")
+    page = FormPage(
+        title=f"The password of {name}",
+        intro="Whoever knows it can do in the branch's databases what the role may.",
+        submit="Show the password",
+        back=reverse("branch", args=[project_id, branch_id]),
+    )
+
+    def reveal() -> HttpResponse:
+        shown = request.api.catalog.reveal_password(project_id, branch_id, name)
+        return _show(request, project_id, branch_id, name, shown, is_new=False)
+
+    return show_confirmation(request, lambda: page, reveal)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def reset(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
+    name = request.GET.get("name", "")
+    page = FormPage(
+        title=f"New password for {name}",
+        intro=f"The present one stops working within moments, and connections of {name} are "
+        "dropped. The new one is shown to you then.",
+        submit="Make a new password",
+        danger=True,
+        back=reverse("branch", args=[project_id, branch_id]),
+    )
+
+    def renew() -> HttpResponse:
+        new = request.api.catalog.reset_password(project_id, branch_id, name)
+        return _show(request, project_id, branch_id, name, new, is_new=True)
+
+    return show_confirmation(request, lambda: page, renew)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def delete(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
+    name = request.GET.get("name", "")
+    url = reverse("branch", args=[project_id, branch_id])
+
+    def remove() -> HttpResponse:
+        request.api.catalog.delete_role(project_id, branch_id, name)
+        return done(request, url, f"The role {name} is deleted.")
+
+    def page() -> FormPage:
+        if request.method == "POST":
+            return _deletion_page(name, "the branch", url)
+        branch, databases = side_by_side(
+            lambda: request.api.branch(project_id, branch_id),
+            part(lambda: request.api.catalog.databases(project_id, branch_id)),
+        )
+        owned = [one.name for one in databases.items if one.owner_name == name]
+        return _deletion_page(name, branch.name, url, owned)
+
+    return show_confirmation(request, page, remove)
+
+
+def _deletion_page(name: str, branch_name: str, url: str, owned: Sequence[str] = ()) -> FormPage:
+    if owned:
+        are_many = len(owned) > 1
+        return FormPage(
+            title=f"Delete the role {name}",
+            submit="Delete role",
+            back=url,
+            blocked=f"{name} owns the database{'s' * are_many} {', '.join(owned)}. "
+            f"Give {'them' if are_many else 'it'} another owner first.",
+        )
+    return FormPage(
+        title=f"Delete the role {name}",
+        intro=f"It goes from {branch_name} for good, and with it:",
+        submit="Delete role",
+        danger=True,
+        back=url,
+        losses=(
+            Loss("Its password", f"nobody connects as {name} any more"),
+            Loss("Its connections", "drop at once"),
+        ),
+    )
+
+
+def _show(
+    request: ConsoleRequest,
+    project_id: str,
+    branch_id: str,
+    name: str,
+    shown: str,
+    *,
+    is_new: bool,
+) -> HttpResponse:
+    context = {
+        "title": f"The {'new ' if is_new else ''}password of {name}",
+        "words": KEEP_IT if is_new else SAME_ON_COPIES,
+        "what": "password",
+        "secret": shown,
+        "is_shown_once": is_new,
+        "back": reverse("branch", args=[project_id, branch_id]),
+    }
+    return show_secret(request, "_secret.html", context)

@@ -1,0 +1,121 @@
+"""The branches of a project as rows of a tree: each with its endpoint and its place in the tree."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+from console.api.resources.branches import Branch
+from console.endpoints.rows import EndpointRow
+from console.pages.statuses import branch_word
+
+# Pixels: the width of one level, and the most for all levels. A phone has no more room, as the name
+# needs some too.
+LIMB_WIDTH = 20
+TREE_WIDTH = 120
+# Levels that are drawn. The level of a branch further down is shown as text.
+DEEPEST_DRAWN = 30
+
+
+@dataclass(frozen=True)
+class Limb:
+    """One level of the lines that the tree draws before a branch."""
+
+    x: float
+    # Whether the line goes on down to a later sibling.
+    goes_on: bool
+    # The length of the line to the branch itself; 0 at all levels but its own.
+    reach: float = 0
+
+
+@dataclass(frozen=True)
+class BranchRow:
+    branch: Branch
+    pending: str
+    endpoint: EndpointRow | None
+    # None for a root, or if the parent is not in the list.
+    parent: Branch | None
+    children: int
+    # The number of its ancestors.
+    level: int
+    # For each level drawn, the branch's own last: whether a later sibling follows there.
+    goes_on: Sequence[bool] = field(default=())
+    limbs: Sequence[Limb] = field(default=())
+
+    @property
+    def stays_because(self) -> str:
+        """Why it cannot be deleted now; "" if it can."""
+        if self.branch.default:
+            return "The default branch stays"
+        if self.branch.protected:
+            return "A protected branch stays"
+        return "A branch with children stays" if self.children else ""
+
+    @property
+    def tree_width(self) -> float:
+        return self.limbs[-1].x + self.limbs[-1].reach + 2 if self.limbs else 0
+
+    @property
+    def is_too_deep_to_draw(self) -> bool:
+        return self.level > DEEPEST_DRAWN
+
+
+def branch_rows(branches: Sequence[Branch], endpoints: Iterable[EndpointRow]) -> list[BranchRow]:
+    """Return all branches, parents before their children, older children first; without limbs."""
+    known = {branch.id: branch for branch in branches}
+    perched = {row.endpoint.branch_id: row for row in endpoints}
+    children: dict[str, list[Branch]] = defaultdict(list)
+    for branch in sorted(known.values(), key=_age):
+        # A branch whose parent is not in the list is drawn as a root.
+        children[branch.parent_id if branch.parent_id in known else ""].append(branch)
+
+    rows: dict[str, BranchRow] = {}
+
+    def grow(root: Branch) -> None:
+        pending: list[tuple[Branch, int, tuple[bool, ...]]] = [(root, 0, ())]
+        while pending:
+            branch, level, goes_on = pending.pop()
+            if branch.id in rows:
+                continue
+            below = children[branch.id]
+            rows[branch.id] = BranchRow(
+                branch=branch,
+                pending=branch_word(branch),
+                endpoint=perched.get(branch.id),
+                parent=known.get(branch.parent_id) if level else None,
+                children=len(below),
+                level=level,
+                goes_on=goes_on,
+            )
+            for place, child in enumerate(reversed(below)):
+                pending.append((child, level + 1, (*goes_on, place > 0)[-DEEPEST_DRAWN:]))
+
+    for branch in children[""]:
+        grow(branch)
+    # Branches that are each other's ancestors. Only a faulty server returns such.
+    for branch in known.values():
+        grow(branch)
+    return list(rows.values())
+
+
+def with_limbs(rows: Sequence[BranchRow]) -> list[BranchRow]:
+    """Return the rows of one page with their limbs, as narrow as the deepest row requires."""
+    deepest = max((len(row.goes_on) for row in rows), default=0)
+    step = min(LIMB_WIDTH, TREE_WIDTH / deepest) if deepest else LIMB_WIDTH
+    return [replace(row, limbs=_limbs(row.goes_on, step)) for row in rows]
+
+
+def _limbs(goes_on: Sequence[bool], step: float) -> list[Limb]:
+    last = len(goes_on) - 1
+    return [
+        Limb(
+            x=round(place * step + step * 0.4, 1),
+            goes_on=on,
+            reach=round(step / 2, 1) if place == last else 0,
+        )
+        for place, on in enumerate(goes_on)
+    ]
+
+
+def _age(branch: Branch) -> tuple[datetime, str]:
+    return (branch.created_at or datetime.min.replace(tzinfo=UTC), branch.name)

@@ -1,0 +1,152 @@
+"""The forms to take, change, restore and delete snapshots of branches."""
+
+from datetime import UTC
+
+from django.http import HttpResponse
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods
+
+from console.api.errors import NotFound
+from console.api.fields import stamp
+from console.api.parallel import side_by_side
+from console.api.resources.branches import Branch
+from console.api.resources.snapshots import Snapshot
+from console.branches.forms import SnapshotEditForm, SnapshotForm, SnapshotRestoreForm
+from console.forms.losses import Loss
+from console.pages.addresses import back
+from console.pages.form_errors import problems_beside
+from console.pages.responses import FormPage, choices, done, show_confirmation, show_form
+from console.request import ConsoleRequest
+from console.templatetags.console_tags import size
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def create(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
+    url = reverse("branch", args=[project_id, branch_id])
+    form = SnapshotForm(request.POST if request.method == "POST" else None)
+    if request.method == "POST" and form.is_valid():
+        with problems_beside(form, "name"):
+            taken = request.api.snapshots.create(
+                project_id,
+                branch_id,
+                name=form.cleaned_data["name"],
+                expires_at=form.expires_at,
+            )
+            return done(request, url, f"Snapshot {taken.name} is being taken.")
+    page = FormPage(
+        title="Take a snapshot",
+        intro="It keeps what is committed on the branch now, with its roles, databases and "
+        "passwords, and outlives the branch.",
+        submit="Take snapshot",
+        back=url,
+    )
+    return show_form(request, form, page)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def edit(request: ConsoleRequest, project_id: str, snapshot_id: str) -> HttpResponse:
+    """Change the snapshot's name and expiry."""
+    url = back(request, reverse("branches", args=[project_id]))
+    form = SnapshotEditForm(request.POST if request.method == "POST" else None)
+    if request.method == "POST" and form.is_valid():
+        with problems_beside(form, "name"):
+            end = form.expires_at
+            changes = {
+                "name": form.cleaned_data["name"],
+                "expires_at": stamp(end) if end else None,
+            }
+            request.api.snapshots.update(project_id, snapshot_id, changes)
+            words = f"goes at {end:%Y-%m-%d %H:%M} UTC" if end else "stays until it is deleted"
+            return done(request, url, f"Snapshot {changes['name']} {words}.")
+    if request.method != "POST":
+        (snapshot,) = _snapshots(request, project_id, snapshot_id)
+        form.initial.update({"name": snapshot.name, **form.initial_of(snapshot.expires_at)})
+    page = FormPage(title="Change the snapshot", submit="Save", back=url)
+    return show_form(request, form, page)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def restore(request: ConsoleRequest, project_id: str, snapshot_id: str) -> HttpResponse:
+    url = back(request, reverse("branches", args=[project_id]))
+    form = SnapshotRestoreForm(request.POST if request.method == "POST" else None)
+    if request.method == "POST" and form.is_valid():
+        with problems_beside(form, "name"):
+            return _restored(request, project_id, snapshot_id, form)
+    snapshots, branches = side_by_side(
+        lambda: choices(request, lambda: _snapshots(request, project_id, snapshot_id)),
+        lambda: choices(request, lambda: request.api.branches(project_id)),
+    )
+    form.offer_targets(_source_first(branches, snapshots))
+    name = f"the snapshot {snapshots[0].name}" if snapshots else "the snapshot"
+    page = FormPage(
+        title=f"Restore {name}",
+        intro="As a new branch, without a parent and without an endpoint; or in the place of a "
+        "branch's data: that branch keeps its id, name and endpoint, its connections are dropped, "
+        "and what it held stays as a branch of its own.",
+        submit="Restore snapshot",
+        back=url,
+    )
+    return show_form(request, form, page)
+
+
+def _restored(
+    request: ConsoleRequest, project_id: str, snapshot_id: str, form: SnapshotRestoreForm
+) -> HttpResponse:
+    calls, asked = request.api.snapshots, form.cleaned_data
+    if asked["target_id"]:
+        target_id = asked["target_id"]
+        branch_id = calls.restore_in_place(project_id, snapshot_id, target_id=target_id)
+        words = "The branch is being replaced by the snapshot."
+    else:
+        branch_id = calls.restore_as_branch(project_id, snapshot_id, name=asked["name"])
+        words = "A branch is being made of the snapshot."
+    return done(request, reverse("branch", args=[project_id, branch_id]), words)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def delete(request: ConsoleRequest, project_id: str, snapshot_id: str) -> HttpResponse:
+    url = back(request, reverse("branches", args=[project_id]))
+
+    def remove() -> HttpResponse:
+        request.api.snapshots.delete(project_id, snapshot_id)
+        return done(request, url, "The snapshot is deleted.")
+
+    def page() -> FormPage:
+        found = choices(request, lambda: _snapshots(request, project_id, snapshot_id))
+        return FormPage(
+            title=f"Delete the snapshot {found[0].name}" if found else "Delete the snapshot",
+            intro="It goes for good, and with it:",
+            submit="Delete snapshot",
+            danger=True,
+            back=url,
+            losses=_losses(found[0]) if found else (),
+        )
+
+    return show_confirmation(request, page, remove)
+
+
+def _losses(snapshot: Snapshot) -> list[Loss]:
+    taken = snapshot.timestamp or snapshot.created_at
+    when = (
+        f"as of {taken.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+        if taken
+        else "of the time when it was taken"
+    )
+    much = f"{size(snapshot.full_size)}, " if snapshot.full_size is not None else ""
+    return [
+        Loss("Its copy of the branch", f"{much}{when}"),
+        Loss("The branch", "stays, and so does what was restored from it", stays=True),
+    ]
+
+
+def _snapshots(request: ConsoleRequest, project_id: str, snapshot_id: str) -> list[Snapshot]:
+    """Return a list of that snapshot alone. Raises NotFound. The API has no call for just one."""
+    found = [one for one in request.api.snapshots.list(project_id) if one.id == snapshot_id]
+    if not found:
+        raise NotFound("snapshot not found", status=404)
+    return found
+
+
+def _source_first(branches: list[Branch], snapshots: list[Snapshot]) -> list[Branch]:
+    source_id = snapshots[0].source_branch_id if snapshots else ""
+    return sorted(branches, key=lambda branch: branch.id != source_id)

@@ -1,0 +1,134 @@
+"""The buttons that change an endpoint, at once or after a confirmation; and its deletion."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from django.http import HttpResponse
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods, require_POST
+
+from console.api.management_api import ManagementAPI
+from console.api.parallel import part, side_by_side
+from console.forms import losses
+from console.forms.fields import ConfirmForm
+from console.pages.addresses import back
+from console.pages.form_errors import problems_beside
+from console.pages.responses import FormPage, act, choices, done, show_confirmation, show_form
+from console.request import ConsoleRequest
+
+Call = Callable[[ManagementAPI, str, str, bool], object]
+
+# The API's call by the end of a button's URL. `on` is the new position of a switch.
+CHANGES: Mapping[str, Call] = {
+    "start": lambda api, project, endpoint, on: api.start_endpoint(project, endpoint),
+    "enable": lambda api, project, endpoint, on: api.update_endpoint(
+        project, endpoint, {"disabled": False}
+    ),
+    "pooling": lambda api, project, endpoint, on: api.update_endpoint(
+        project, endpoint, {"pooler_enabled": on}
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Confirmed:
+    """A change that drops open connections."""
+
+    title: str
+    # The words that follow the endpoint's id.
+    does: str
+    submit: str
+    call: Call
+
+
+CONFIRMED: Mapping[str, Confirmed] = {
+    "suspend": Confirmed(
+        "Suspend the endpoint",
+        "goes to sleep. Its open connections drop; the next one wakes it.",
+        "Suspend",
+        lambda api, project, endpoint, on: api.suspend_endpoint(project, endpoint),
+    ),
+    "restart": Confirmed(
+        "Restart the endpoint",
+        "is suspended and started again. Its open connections drop, and clients wait until it is "
+        "back.",
+        "Restart",
+        lambda api, project, endpoint, on: api.restart_endpoint(project, endpoint),
+    ),
+    "disable": Confirmed(
+        "Disable the endpoint",
+        "goes to sleep, and no connection wakes it until it is enabled again. Its open "
+        "connections drop.",
+        "Disable",
+        lambda api, project, endpoint, on: api.update_endpoint(
+            project, endpoint, {"disabled": True}
+        ),
+    ),
+}
+
+
+@require_POST
+def change(request: ConsoleRequest, project_id: str, endpoint_id: str, what: str) -> HttpResponse:
+    """Make a change at once; `what` is a key of CHANGES."""
+    on = request.POST.get("to") == "on"
+    return act(
+        request,
+        lambda: CHANGES[what](request.api, project_id, endpoint_id, on),
+        otherwise=reverse("endpoint", args=[project_id, endpoint_id]),
+    )
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def confirm(request: ConsoleRequest, project_id: str, endpoint_id: str, what: str) -> HttpResponse:
+    """Make a change after a confirmation; `what` is a key of CONFIRMED."""
+    asked = CONFIRMED[what]
+    url = back(request, reverse("endpoint", args=[project_id, endpoint_id]))
+
+    def go_ahead() -> HttpResponse:
+        asked.call(request.api, project_id, endpoint_id, True)
+        return done(request, url)
+
+    def page() -> FormPage:
+        if request.method != "POST":
+            # A page must not ask to confirm a change of an endpoint that does not exist.
+            request.api.endpoint(project_id, endpoint_id)
+        return FormPage(
+            title=asked.title,
+            intro=f"{endpoint_id} {asked.does}",
+            submit=asked.submit,
+            danger=True,
+            back=url,
+        )
+
+    return show_confirmation(request, page, go_ahead)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def delete(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResponse:
+    form = ConfirmForm(request.POST or None, expected=endpoint_id)
+    project_url = reverse("project", args=[project_id])
+    if request.method == "POST" and form.is_valid():
+        with problems_beside(form):
+            request.api.delete_endpoint(project_id, endpoint_id)
+            return done(request, project_url, f"Endpoint {endpoint_id} is deleted.")
+    # A page must not ask to confirm the deletion of an endpoint that does not exist.
+    lost = choices(request, lambda: _losses(request, project_id, endpoint_id))
+    page = FormPage(
+        title=f"Delete the endpoint {endpoint_id}",
+        intro="It goes for good, and with it:",
+        submit="Delete endpoint",
+        danger=True,
+        back=back(request, project_url),
+        losses=lost,
+    )
+    return show_form(request, form, page)
+
+
+def _losses(request: ConsoleRequest, project_id: str, endpoint_id: str) -> list[losses.Loss]:
+    """Return what is lost with the endpoint. Raises NotFound."""
+    endpoint, branches = side_by_side(
+        lambda: request.api.endpoint(project_id, endpoint_id),
+        part(lambda: request.api.branches(project_id)),
+    )
+    names = {branch.id: branch.name for branch in branches.items}
+    return losses.of_endpoint(endpoint, names.get(endpoint.branch_id, endpoint.branch_id))

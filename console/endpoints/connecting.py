@@ -1,0 +1,168 @@
+"""The pages that say how to connect through an endpoint."""
+
+from typing import Any
+
+from django.http import HttpResponse, HttpResponseRedirect
+from django.shortcuts import render
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
+
+from console.api.errors import APIError, Forbidden, NonsenseAnswer, OutOfDate, Unauthorized
+from console.api.parallel import or_none, side_by_side
+from console.api.resources.endpoints import Endpoint
+from console.api.resources.projects import Project
+from console.endpoints.connection_form import ConnectionForm
+from console.endpoints.connection_strings import in_style
+from console.pages.problems import spell_out
+from console.request import ConsoleRequest
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def show(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResponse:
+    """Show the connection in the form asked for. Only the answer to a POST holds the password."""
+    try:
+        return _connection(request, project_id, endpoint_id)
+    except Unauthorized:
+        raise
+    except APIError as problem:
+        if request.htmx.target != "connect":
+            raise
+        # A page includes this part without a request of the user. The problem is shown in its
+        # place.
+        return render(request, "_connection.html", {"problem": problem})
+
+
+def _connection(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResponse:
+    project, endpoint, form = _read(request, project_id, endpoint_id)
+    context: dict[str, Any] = {
+        "project": project,
+        "project_id": project_id,
+        "endpoint": endpoint,
+    }
+    if form is None:
+        return render(request, _template(request), context)
+    chosen = form.chosen()
+    reveal = request.method == "POST"
+    try:
+        uri = _uri(request, project_id, endpoint, form, password=reveal)
+    except Forbidden as problem:
+        # A read-only key may see the rest of the page, but no password.
+        return render(request, _template(request), {**context, "refused": problem})
+    context |= {
+        "form": form,
+        "chosen": chosen,
+        "reveal": reveal,
+        "string": in_style(chosen.style, chosen.target(uri, endpoint), reveal=reveal),
+    }
+    return render(request, _template(request), context)
+
+
+@require_POST
+def string(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResponse:
+    """Answer with the connection alone, with its password, for the copy button."""
+    try:
+        request.api.require_current()
+        _, endpoint, form = _read(request, project_id, endpoint_id)
+        if form is None:
+            return _words("The branch has no role or no database to connect to.", status=409)
+        uri = _uri(request, project_id, endpoint, form, password=True)
+        target = form.chosen().target(uri, endpoint)
+    except Unauthorized:
+        words = "Nothing was copied: you are signed out. Reload the page to sign in."
+        return _words(words, status=401)
+    except OutOfDate:
+        words = "Nothing was copied: you have signed in anew since. Reload the page, and try again."
+        return _words(words, status=409)
+    except APIError as problem:
+        return _words(spell_out(problem), status=problem.page_status)
+    return _words(in_style(form.chosen().style, target, reveal=True))
+
+
+@require_safe
+def of_branch(request: ConsoleRequest, project_id: str, branch_id: str = "") -> HttpResponse:
+    """Redirect to the connection through a branch's endpoint.
+
+    Without `branch_id`, that is the project's default branch or, if that has no endpoint, any.
+    """
+    project, endpoints, branches = side_by_side(
+        lambda: request.api.project(project_id),
+        lambda: request.api.endpoints(project_id),
+        lambda: request.api.branches(project_id),
+    )
+    wanted = branch_id or next((branch.id for branch in branches if branch.default), "")
+    found = [one for one in endpoints if one.branch_id == wanted]
+    if not branch_id:
+        found += endpoints
+    if not found:
+        context = {"project": project, "project_id": project_id, "branch_id": wanted}
+        return render(request, _template(request), context)
+    url = reverse("endpoint_connect", args=[project_id, found[0].id])
+    return HttpResponseRedirect(f"{url}?branch={found[0].branch_id}")
+
+
+def _template(request: ConsoleRequest) -> str:
+    if not request.htmx:
+        return "connect.html"
+    return "_connect_dialog.html" if request.htmx.target == "dialog" else "_connection.html"
+
+
+def _read(
+    request: ConsoleRequest, project_id: str, endpoint_id: str
+) -> tuple[Project | None, Endpoint, ConnectionForm | None]:
+    """Read the endpoint and fill in the form. The form is None if there is nothing to choose; the
+    project is None unless the whole page is requested, which names it."""
+    api = request.api
+    data = request.POST or request.GET
+    # Every link to this page names the branch, so that the branch's roles and databases can be read
+    # at the same time as the endpoint. If that is not its branch, they are read again.
+    branch_id = data.get("branch", "")
+
+    endpoint, project, roles, databases = side_by_side(
+        lambda: api.endpoint(project_id, endpoint_id),
+        lambda: None if request.htmx else api.project(project_id),
+        or_none(lambda: api.roles(project_id, branch_id) if branch_id else None),
+        or_none(lambda: api.databases(project_id, branch_id) if branch_id else None),
+    )
+    if roles is None or databases is None or endpoint.branch_id != branch_id:
+        roles, databases = side_by_side(
+            lambda: api.roles(project_id, endpoint.branch_id),
+            lambda: api.databases(project_id, endpoint.branch_id),
+        )
+    if not (roles and databases):
+        return project, endpoint, None
+    form = ConnectionForm(data, endpoint=endpoint, roles=roles, databases=databases)
+    form.is_valid()
+    return project, endpoint, form
+
+
+def _uri(
+    request: ConsoleRequest,
+    project_id: str,
+    endpoint: Endpoint,
+    form: ConnectionForm,
+    *,
+    password: bool,
+) -> str:
+    """Read the connection URI, and offer its addresses in the form.
+
+    Perch can leave the password out; it then records no event that the password was revealed.
+    """
+    chosen = form.chosen()
+    uri = request.api.connection_uri(
+        project_id,
+        branch_id=endpoint.branch_id,
+        endpoint_id=endpoint.id,
+        role=chosen.role,
+        database=chosen.database,
+        pooled=chosen.pooled,
+        password=password,
+    )
+    try:
+        form.offer_addresses(uri)
+    except ValueError as error:
+        raise NonsenseAnswer("The answer is no connection URI.") from error
+    return uri
+
+
+def _words(words: str, *, status: int = 200) -> HttpResponse:
+    return HttpResponse(words, status=status, content_type="text/plain; charset=utf-8")

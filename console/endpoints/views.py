@@ -1,0 +1,261 @@
+"""The page of an endpoint, and the forms to create one, reassign it, and change its settings."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import urlencode
+
+from django.http import HttpResponse
+from django.urls import reverse
+from django.utils.html import format_html
+from django.views.decorators.http import require_http_methods
+
+from console.api.fields import Page, stamp
+from console.api.management_api import ManagementAPI
+from console.api.parallel import first_problem, part, side_by_side
+from console.api.resources.branches import Branch
+from console.api.resources.events import Event
+from console.api.resources.operations import Operation
+from console.endpoints.activity import KINDS, LONGEST_BACK, activity, from_events, from_operations
+from console.endpoints.forms import EndpointForm, EndpointSettingsForm, ReassignForm
+from console.endpoints.rows import PG_SETTING_ORDERS, PgSettingRow, endpoint_row
+from console.forms.fields import offer_branches
+from console.operations.runs import operation_rows
+from console.pages.addresses import back
+from console.pages.form_errors import problems_beside
+from console.pages.listing import listing
+from console.pages.live_regions import Polling, is_poll, page_and_region, polling
+from console.pages.outcomes import NOT_READ, There
+from console.pages.responses import FormPage, choices, done, show_form
+from console.pages.statuses import is_unfinished
+from console.request import ConsoleRequest
+
+A_PAGE = 200
+# A server that ignores the filter lists all of the project's operations. So many pages of them are
+# searched at once; the user may continue from there.
+MOST_PAGES = 5
+ENOUGH = 20
+
+
+@dataclass(frozen=True)
+class OwnOperations:
+    # The newest first.
+    items: Sequence[Operation]
+    # Requests the next, older ones; "" if there are none.
+    cursor: str
+    # How many of the project's operations were searched; 0 if the server knows the filter.
+    looked_through: int
+
+
+def own_operations(
+    api: ManagementAPI, project_id: str, endpoint_id: str, *, cursor: str = ""
+) -> OwnOperations:
+    """Return the endpoint's newest operations, from `cursor` on.
+
+    This takes one call if the server knows the filter.
+    """
+    found: list[Operation] = []
+    looked_through = 0
+    for _ in range(MOST_PAGES):
+        page = api.operations(project_id, limit=A_PAGE, cursor=cursor, endpoint_id=endpoint_id)
+        own = [operation for operation in page.items if operation.endpoint_id == endpoint_id]
+        found += own
+        cursor = page.cursor
+        if len(own) == len(page.items) and not looked_through:
+            return OwnOperations(found, cursor, 0)
+        looked_through += len(page.items)
+        if not cursor or len(found) >= ENOUGH:
+            break
+    return OwnOperations(found, cursor, looked_through)
+
+
+OPERATIONS_SHOWN = 10
+# Of a week. For a busier endpoint, the band says since when it is complete.
+TURNS_READ = 1000
+TURNS_SHOWN = 25
+
+ALL_TAKEN = "Every branch has its endpoint already. Create a branch first."
+
+
+def _contents(
+    request: ConsoleRequest, project_id: str, endpoint_id: str
+) -> tuple[dict[str, Any], Polling]:
+    api = request.api
+    older = request.GET.get("older", "")
+    # Operations are read before what they change, as on the project's page.
+    own, project = side_by_side(
+        lambda: own_operations(api, project_id, endpoint_id, cursor=older),
+        lambda: api.project(project_id),
+    )
+    is_busy = any(map(is_unfinished, own.items))
+    # While an operation is under way, the page polls often and then leaves out the history, which
+    # takes long to read.
+    is_with_history = not (older or (is_busy and is_poll(request)))
+    endpoint, branches, events, starts = side_by_side(
+        lambda: api.endpoint(project_id, endpoint_id),
+        lambda: api.branches(project_id),
+        part(lambda: _turns(api, project_id, endpoint_id) if is_with_history else ()),
+        part(lambda: _starts(api, project_id, endpoint_id) if is_with_history else ()),
+    )
+    history = None
+    if is_with_history and events.problem:
+        history = from_operations(own.items, is_cut=bool(own.cursor))
+    elif is_with_history:
+        history = from_events(events.items, starts.items, is_cut=events.is_cut)
+    band = activity(endpoint, history, now=datetime.now(UTC)) if history else None
+    context = {
+        "project": project,
+        "here": reverse("endpoint", args=[project_id, endpoint_id]),
+        "row": endpoint_row(endpoint, branches, own.items),
+        "endpoint": endpoint,
+        "own": own.items,
+        "operations": operation_rows(own.items[:OPERATIONS_SHOWN], branches),
+        "looked_through": own.looked_through if own.cursor else 0,
+        "further_back": own.cursor if own.looked_through else "",
+        "is_older": bool(older),
+        "more_query": "" if own.looked_through else f"?endpoint_id={endpoint_id}",
+        "activity_problem": first_problem(events, starts),
+        "activity": band,
+        "turns": band.turns[:TURNS_SHOWN] if band else (),
+    }
+    url = reverse("endpoint_live", args=[project_id, endpoint_id])
+    url = f"{url}?{urlencode({'older': older})}" if older else url
+    there = NOT_READ if older else There.of([endpoint], branches)
+    return context, polling(request, url, own.items, there)
+
+
+show, live = page_and_region(_contents, "endpoint.html", "_endpoint.html")
+
+
+def _turns(api: ManagementAPI, project_id: str, endpoint_id: str) -> Page[Event]:
+    """Read the recent events of its wakes, suspends and failures."""
+    asked = {"endpoint_id": endpoint_id, "type": ",".join(KINDS), "since": _long_ago()}
+    return api.events(project_id, limit=TURNS_READ, **asked)
+
+
+def _starts(api: ManagementAPI, project_id: str, endpoint_id: str) -> Page[Operation]:
+    """Read the operations that started it, for how long each took."""
+    asked = {"endpoint_id": endpoint_id, "action": "start_compute", "since": _long_ago()}
+    return api.operations(project_id, limit=TURNS_READ, **asked)
+
+
+def _long_ago() -> str:
+    return stamp(datetime.now(UTC) - LONGEST_BACK)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def create(request: ConsoleRequest, project_id: str) -> HttpResponse:
+    url = back(request, reverse("project", args=[project_id]))
+    form = EndpointForm(request.POST or None)
+    if request.method == "POST" and form.is_valid():
+        with problems_beside(form, "branch_id"):
+            endpoint = request.api.create_endpoint(project_id, form.attributes())
+            # Go to the endpoint's page, which shows how it starts and how to connect.
+            url = back(request, reverse("endpoint", args=[project_id, endpoint.id]))
+            return done(request, url, f"Endpoint {endpoint.id} is being created.")
+    free = choices(request, lambda: _free_branches(request, project_id))
+    form.initial["branch_id"] = request.GET.get("branch", "")
+    offer_branches(form, "branch_id", free)
+    page = FormPage(
+        title="Create an endpoint",
+        intro="Clients reach a branch through the one endpoint on it. 1 CU is 1 vCPU and 4 GB.",
+        submit="Create endpoint",
+        back=url,
+        blocked="" if free or form.is_bound else ALL_TAKEN,
+    )
+    return show_form(request, form, page)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def reassign(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResponse:
+    url = back(request, reverse("endpoint", args=[project_id, endpoint_id]))
+    form = ReassignForm(request.POST or None)
+    if request.method == "POST" and form.is_valid():
+        with problems_beside(form, "branch_id"):
+            branch_id = form.cleaned_data["branch_id"]
+            request.api.update_endpoint(project_id, endpoint_id, {"branch_id": branch_id})
+            return done(request, url, f"Endpoint {endpoint_id} is moving to {branch_id}.")
+    free = choices(request, lambda: _free_branches(request, project_id))
+    offer_branches(form, "branch_id", free)
+    page = FormPage(
+        title="Reassign the endpoint",
+        intro=f"{endpoint_id} keeps its host and serves another branch. Its open connections "
+        "drop; the next one wakes it there.",
+        submit="Reassign",
+        danger=True,
+        back=url,
+        blocked="" if free or form.is_bound else ALL_TAKEN,
+    )
+    return show_form(request, form, page)
+
+
+def _free_branches(request: ConsoleRequest, project_id: str) -> list[Branch]:
+    branches, endpoints = side_by_side(
+        lambda: request.api.branches(project_id),
+        lambda: request.api.endpoints(project_id),
+    )
+    taken = {endpoint.branch_id for endpoint in endpoints}
+    return [branch for branch in branches if branch.id not in taken]
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def settings(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResponse:
+    url = back(request, reverse("endpoint", args=[project_id, endpoint_id]))
+    form = EndpointSettingsForm(request.POST or None)
+    # Set this before the field is used first, which fixes how it is shown.
+    form.fields["pg_settings"].help_text = format_html(
+        'One per line: name = value. <a href="{}" target="_blank">What may be set</a>, with units, '
+        "ranges and defaults.",
+        reverse("endpoint_pg_settings", args=[project_id, endpoint_id]),
+    )
+    if request.method == "POST" and form.is_valid():
+        with problems_beside(form):
+            attributes = form.changed_attributes()
+            if "pg_settings" in form.changed_data:
+                present = request.api.endpoint(project_id, endpoint_id).pg_settings
+                attributes["settings"] = {"pg_settings": form.changed_pg_settings(present)}
+            if attributes:
+                request.api.update_endpoint(project_id, endpoint_id, attributes)
+            return done(request, url, "" if attributes else "Nothing was changed.")
+    if request.method != "POST":
+        endpoint = request.api.endpoint(project_id, endpoint_id)
+        form.initial.update(EndpointSettingsForm.initial_of(endpoint))
+    page = FormPage(
+        title="Compute settings",
+        intro=f"A change restarts the compute of {endpoint_id} if it is active. "
+        "1\N{NO-BREAK SPACE}CU is 1 vCPU and 4 GB.",
+        submit="Save",
+        back=url,
+    )
+    return show_form(request, form, page)
+
+
+def _pg_settings(
+    request: ConsoleRequest, project_id: str, endpoint_id: str
+) -> tuple[dict[str, Any], Polling]:
+    offered, endpoint, project = side_by_side(
+        lambda: request.api.pg_settings(project_id, endpoint_id),
+        lambda: request.api.endpoint(project_id, endpoint_id),
+        lambda: request.api.project(project_id),
+    )
+    found = listing(
+        request,
+        [PgSettingRow(one, endpoint.pg_settings.get(one.name, "")) for one in offered],
+        words=lambda row: (row.setting.name, row.setting.description),
+        orders=PG_SETTING_ORDERS,
+    )
+    context = {
+        "project": project,
+        "endpoint": endpoint,
+        "here": reverse("endpoint_pg_settings", args=[project_id, endpoint_id]),
+        "listing": found,
+    }
+    url = reverse("endpoint_pg_settings_live", args=[project_id, endpoint_id])
+    return context, Polling(f"{url}?{found.query}" if found.query else url)
+
+
+# The Postgres settings that the endpoint may have, and those that it has.
+pg_settings, pg_settings_live = page_and_region(
+    _pg_settings, "pg_settings.html", "_pg_settings.html"
+)

@@ -1,0 +1,225 @@
+"""What the activity pages show: events by day, each with its actor, its changes and its links."""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from itertools import groupby
+from typing import Any
+
+from django.utils.timezone import localtime
+
+from console.api.resources.events import Event
+from console.events.types import EventType, event_type
+from console.forms.fields import WORDS_OF_ATTRIBUTES
+from console.pages.addresses import url_or_none
+from console.pages.outcomes import NOT_READ, There
+from console.pages.statuses import ACTIONS, action_name
+
+# Characters of a changed value. A whole list of settings would hide the other changes.
+LONGEST_VALUE = 160
+
+
+@dataclass(frozen=True)
+class Change:
+    field: str
+    # "" if the value was, or is, empty.
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
+class Link:
+    label: str
+    # "" if it is deleted, or if its id cannot be part of an address.
+    url: str
+    is_id: bool = False
+    is_gone: bool = False
+
+
+@dataclass(frozen=True)
+class EventRow:
+    event: Event
+    type: EventType
+    changes: Sequence[Change]
+    links: Sequence[Link]
+
+    @property
+    def sentence(self) -> str:
+        """What happened; for an operation that failed, without the reason."""
+        return self._told[0]
+
+    @property
+    def reason(self) -> str:
+        return self._told[1]
+
+    @property
+    def _told(self) -> tuple[str, str]:
+        told = self.event.summary or self.type.label
+        if not self.event.type.startswith("operation."):
+            # The sentence ends with the names of the changed fields, as the event has them.
+            sentence, colon, rest = told.rpartition(": ")
+            names = (_field(one) if one in self.event.changes else one for one in rest.split(", "))
+            return _quoted(f"{sentence}{colon}{', '.join(names)}"), ""
+        # The API's sentences have the internal names of actions.
+        for action in ACTIONS:
+            told = told.replace(f"operation {action} ", f"operation “{action_name(action)}” ")
+        sentence, _, reason = told.partition(": ")
+        return _quoted(sentence), reason
+
+
+def _quoted(sentence: str) -> str:
+    """Return the sentence with the console's quotation marks around the names of things."""
+    return re.sub(r'"([^"]*)"', r"“\1”", sentence)
+
+
+@dataclass(frozen=True)
+class Day:
+    name: str
+    rows: Sequence[EventRow]
+
+
+# What exists in each project, by project id: None if the project is deleted, NOT_READ if that has
+# not been read.
+Known = Mapping[str, There | None]
+
+
+def days(
+    events: Iterable[Event],
+    known: Known,
+    names: Mapping[str, str],
+    *,
+    with_project: bool,
+) -> list[Day]:
+    """Group events by day in the reader's time zone, keeping their order.
+
+    `names` are the names of projects and branches, by id.
+    """
+    rows = [
+        event_row(
+            event,
+            known.get(event.project_id, NOT_READ),
+            names,
+            with_project=with_project,
+        )
+        for event in events
+    ]
+    return [Day(_day_name(day), list(found)) for day, found in groupby(rows, key=_day)]
+
+
+def _day(row: EventRow) -> date | None:
+    return localtime(row.event.at).date() if row.event.at else None
+
+
+def _day_name(day: date | None) -> str:
+    if day is None:
+        return "At some time"
+    today = localtime().date()
+    if day == today:
+        return "Today"
+    if day == today - timedelta(days=1):
+        return "Yesterday"
+    return f"{day:%A}, {day.day} {day:%B %Y}"
+
+
+def event_row(
+    event: Event,
+    there: There | None,
+    names: Mapping[str, str],
+    *,
+    with_project: bool = False,
+) -> EventRow:
+    """Make a row. `there` is what exists in the event's project; None if the project is deleted."""
+    return EventRow(
+        event=event,
+        type=event_type(event.type),
+        changes=_changes(event),
+        links=_links(event, there, names, with_project=with_project),
+    )
+
+
+def _changes(event: Event) -> list[Change]:
+    return [
+        change
+        for name, value in event.changes.items()
+        if isinstance(value, Mapping) and not _is_said_already(event, name)
+        for change in _by_key(_field(name), value.get("from"), value.get("to"))
+        if change.before != change.after
+    ]
+
+
+def _is_said_already(event: Event, name: str) -> bool:
+    """Whether the event's sentence already states this change, as it does for an outcome."""
+    return (name == "status" and event.type.startswith("operation.")) or name == "current_state"
+
+
+def _field(name: str) -> str:
+    """Return the name of a field in words. Postgres's settings keep their own names."""
+    _, of_postgres, setting = name.rpartition("pg_settings.")
+    return setting if of_postgres else WORDS_OF_ATTRIBUTES.get(name, name.replace("_", " "))
+
+
+def _by_key(name: str, before: Any, after: Any) -> list[Change]:
+    """Return the change or, if both values are objects, one change per key that differs."""
+    if not (_has_parts(before) and _has_parts(after)) or not (before or after):
+        return [Change(name, _words(before), _words(after))]
+    old, new = before or {}, after or {}
+    keys = [*old, *(key for key in new if key not in old)]
+    return [
+        Change(str(key), _words(old.get(key)), _words(new.get(key)))
+        for key in keys
+        if old.get(key) != new.get(key)
+    ]
+
+
+def _has_parts(value: Any) -> bool:
+    return value is None or isinstance(value, Mapping)
+
+
+def _words(value: Any) -> str:
+    if value is None or value == "":
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"
+
+
+def _links(
+    event: Event, there: There | None, names: Mapping[str, str], *, with_project: bool
+) -> list[Link]:
+    """Return links to what the event is about, if that still exists."""
+    project_id = event.project_id
+    if not project_id:
+        return []
+    is_over = event.type.endswith((".deleted", ".expired"))
+    about, _, _ = event.type.partition(".")
+    gone = there is None
+    there = there or NOT_READ
+    found = []
+    if with_project:
+        is_gone = gone or (is_over and about == "project")
+        label = names.get(project_id, project_id)
+        found.append(_link(label, "project", project_id, is_gone=is_gone))
+    for kind, thing_id, ids in (
+        ("endpoint", event.endpoint_id, there.endpoints),
+        ("branch", event.branch_id, there.branches),
+    ):
+        if thing_id:
+            is_gone = gone or (is_over and about == kind) or not _is_among(thing_id, ids)
+            label = names.get(thing_id, thing_id)
+            found.append(_link(label, kind, project_id, thing_id, is_gone=is_gone))
+    # The operations of one request are shown on one page, to which the first one leads.
+    if event.operation_ids and not gone:
+        operation_id = event.operation_ids[0]
+        found.append(Link("Its run", url_or_none("operation", project_id, operation_id)))
+    return [link for link in found if link.is_id or link.url]
+
+
+def _is_among(thing_id: str, ids: frozenset[str] | None) -> bool:
+    return ids is None or thing_id in ids
+
+
+def _link(label: str, name: str, *ids: str, is_gone: bool) -> Link:
+    return Link(label, "" if is_gone else url_or_none(name, *ids), is_id=True, is_gone=is_gone)

@@ -1,0 +1,154 @@
+"""The pages of events: who did what, in one project or in the whole account."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
+from urllib.parse import urlencode
+
+from django import forms
+from django.urls import reverse
+
+from console.api.errors import APIError, NotFound
+from console.api.fields import Page
+from console.api.management_api import ManagementAPI
+from console.api.parallel import each_or_none, or_none, side_by_side
+from console.api.resources.actors import actor_choices
+from console.api.resources.branches import Branch
+from console.api.resources.endpoints import Endpoint
+from console.api.resources.events import Event
+from console.events.rows import Known, days
+from console.events.types import type_choices
+from console.forms.fields import ANY, FilterForm, OpenChoiceField
+from console.pages.live_regions import Polling, page_and_region
+from console.pages.outcomes import NOT_READ, There
+from console.request import ConsoleRequest
+
+
+class EventFilters(FilterForm):
+    type = OpenChoiceField(required=False)
+    actor = OpenChoiceField(label="By", required=False)
+    endpoint_id = OpenChoiceField(label="Endpoint", required=False)
+    branch_id = OpenChoiceField(label="Branch", required=False)
+    field_order = ("type", "actor", "endpoint_id", "branch_id", "since", "until")
+
+    def offer_all(
+        self, branches: Iterable[Branch] | None = None, endpoints: Iterable[Endpoint] | None = None
+    ) -> None:
+        """Offer the choices. For a whole account, branches and endpoints are too many to offer."""
+        self._offer_or_drop("endpoint_id", [(one.id, one.id) for one in endpoints or ()])
+        self._offer_or_drop("branch_id", [(one.id, one.name) for one in branches or ()])
+        self.offer("actor", actor_choices())
+        groups = type_choices()
+        known = [value for _, choices in groups for value, _ in choices]
+        chosen = self.data.get("type", "")
+        kept = [(chosen, chosen)] if chosen and chosen not in known else []
+        cast(forms.ChoiceField, self.fields["type"]).choices = [ANY, *kept, *groups]
+
+    def _offer_or_drop(self, name: str, choices: Sequence[tuple[str, str]]) -> None:
+        if choices or self.data.get(name):
+            self.offer(name, choices)
+        else:
+            del self.fields[name]
+
+
+EVENTS_A_PAGE = 30
+# On an account's page, the most projects for which the console reads what still exists in them.
+PROJECTS_ASKED = 8
+# The most projects that are read for their names.
+PROJECTS_NAMED = 100
+
+
+def _of_account(request: ConsoleRequest) -> tuple[dict[str, Any], Polling]:
+    filters = EventFilters(request.GET)
+    filters.full_clean()
+    page, projects = side_by_side(
+        lambda: _page(request, filters),
+        or_none(lambda: request.api.projects(limit=PROJECTS_NAMED).items),
+    )
+    filters.offer_all()
+    known = _known(request.api, page.items)
+    names = {project.id: project.name for project in projects or ()}
+    context = _context(request, filters, page, known, names, with_project=True)
+    context["page_url"] = reverse("account_activity")
+    return context, _state(request, filters, reverse("account_activity_live"))
+
+
+def _of_project(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any], Polling]:
+    api = request.api
+    filters = EventFilters(request.GET)
+    filters.full_clean()
+    # The project is the first call, so that its error is the one raised if it does not exist.
+    project, page, endpoints, branches = side_by_side(
+        lambda: api.project(project_id),
+        lambda: _page(request, filters, project_id),
+        # Only for links and filters, so that the page can do without.
+        or_none(lambda: api.endpoints(project_id)),
+        or_none(lambda: api.branches(project_id)),
+    )
+    filters.offer_all(branches, endpoints)
+    known = {project_id: There.of(endpoints, branches)}
+    names = {branch.id: branch.name for branch in branches or ()}
+    context = _context(request, filters, page, known, names, with_project=False)
+    context |= {"project": project, "page_url": reverse("project_activity", args=[project_id])}
+    url = reverse("project_activity_live", args=[project_id])
+    return context, _state(request, filters, url)
+
+
+def _page(request: ConsoleRequest, filters: EventFilters, project_id: str = "") -> Page[Event]:
+    return request.api.events(
+        project_id,
+        limit=EVENTS_A_PAGE,
+        cursor=request.GET.get("cursor", ""),
+        **filters.chosen,
+    )
+
+
+def _known(api: ManagementAPI, events: Iterable[Event]) -> Known:
+    """Read what still exists in the events' projects, so that no link leads to a deleted thing."""
+    projects = list(dict.fromkeys(event.project_id for event in events if event.project_id))
+    read = each_or_none(lambda project_id: _there(api, project_id), projects[:PROJECTS_ASKED])
+    return {
+        project_id: found[0]
+        for project_id, found in zip(projects, read, strict=False)
+        if found is not None
+    }
+
+
+def _there(api: ManagementAPI, project_id: str) -> Sequence[There | None]:
+    """Return what exists in the project, in a list of one; [None] if the project is deleted."""
+    try:
+        return [There.of(api.endpoints(project_id), None)]
+    except NotFound:
+        return [None]
+    except APIError:
+        return [NOT_READ]
+
+
+def _context(
+    request: ConsoleRequest,
+    filters: EventFilters,
+    page: Page[Event],
+    known: Known,
+    names: Mapping[str, str],
+    *,
+    with_project: bool,
+) -> dict[str, Any]:
+    older = filters.chosen | {"cursor": page.cursor}
+    return {
+        "filters": filters,
+        "days": days(page.items, known, names, with_project=with_project),
+        "older_query": urlencode(older) if page.cursor else "",
+        "is_first_page": not request.GET.get("cursor"),
+        "is_filtered": bool(filters.chosen),
+        "filter_query": filters.query,
+    }
+
+
+def _state(request: ConsoleRequest, filters: EventFilters, url: str) -> Polling:
+    """Return the region's address. The region does not poll, as it shows no operations."""
+    cursor = request.GET.get("cursor", "")
+    query = filters.chosen | ({"cursor": cursor} if cursor else {})
+    return Polling(f"{url}?{urlencode(query)}" if query else url)
+
+
+of_account, of_account_live = page_and_region(_of_account, "activity.html", "_activity.html")
+of_project, of_project_live = page_and_region(_of_project, "activity.html", "_activity.html")

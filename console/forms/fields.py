@@ -1,0 +1,261 @@
+"""The console's forms. They check only what a user can mistype; the API checks what is allowed."""
+
+import secrets
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+from urllib.parse import urlencode
+
+from django import forms
+from django.utils import timezone
+
+from console.api.errors import Refused
+from console.api.fields import stamp
+from console.api.resources.branches import Branch
+from console.api.resources.projects import Project
+
+PLAIN = {"autocomplete": "off", "spellcheck": "false", "autocapitalize": "off"}
+DEFAULTED = {"autocomplete": "off", "placeholder": "default"}
+
+# The most projects offered in a list of choices. Further ones cannot be chosen.
+PROJECTS_OFFERED = 100
+
+# The form's fields whose names differ from the API's, by the API's name.
+FIELDS_OF_ATTRIBUTES = {
+    "autoscaling_limit_min_cu": "min_cu",
+    "autoscaling_limit_max_cu": "max_cu",
+    "suspend_timeout_seconds": "suspend_timeout",
+    "key_name": "name",
+    "expires_at": "lifetime",
+    "role_name": "name",
+    "database_name": "name",
+    "source_branch_id": "source_id",
+    "target_branch_id": "target_id",
+}
+
+
+class OpenChoiceField(forms.ChoiceField):
+    """A choice that only the API checks: what is on offer may change after the page was made."""
+
+    def valid_value(self, value: Any) -> bool:
+        return True
+
+
+def offer(form: forms.Form, name: str, choices: Iterable[tuple[str, str]]) -> None:
+    """Fill a field's choices. The present choice is kept even if it is no longer on offer."""
+    offered = list(choices)
+    chosen = form.data.get(name, "")
+    if chosen and chosen not in dict(offered):
+        offered.append((chosen, chosen))
+    cast(forms.ChoiceField, form.fields[name]).choices = offered
+
+
+def offer_branches(form: forms.Form, name: str, branches: Iterable[Branch]) -> None:
+    offer(form, name, ((branch.id, branch_in_list(branch)) for branch in branches))
+
+
+def project_in_list(project: Project) -> str:
+    return project.id if project.name == project.id else f"{project.name} · {project.id}"
+
+
+def branch_in_list(branch: Branch) -> str:
+    """Return a branch's name for a list. With its id it would be cut off on a phone, and the name
+    is unique in the project."""
+    return f"{branch.name} (default)" if branch.default else branch.name
+
+
+class RenameForm(forms.Form):
+    name = forms.CharField(widget=forms.TextInput(attrs={**PLAIN, "autofocus": True}))
+
+
+class ConfirmForm(forms.Form):
+    """Confirms a deletion: the thing's id, or what else identifies it, must be typed."""
+
+    # Not stripped: a name made by SQL may begin or end with blanks, and so may pasted text. The
+    # comparison below accepts both.
+    typed = forms.CharField(required=False, strip=False, widget=forms.TextInput)
+
+    def __init__(self, *args: Any, expected: str, what: str = "id", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.expected = expected
+        field = self.fields["typed"]
+        field.label = f"Type its {what} to confirm"
+        field.widget.attrs = {**PLAIN, "autofocus": True, "data-expected": expected}
+
+    def clean_typed(self) -> str:
+        typed = str(self.cleaned_data["typed"])
+        if self.expected not in (typed, typed.strip()):
+            raise forms.ValidationError(f"That is not {self.expected}.")
+        return typed
+
+
+class EmptyForm(forms.Form):
+    """Has no fields: it only confirms an action."""
+
+
+class OnceForm(forms.Form):
+    """Confirms an action that is to happen once, however often the form is sent."""
+
+    once = forms.RegexField(r"\A[A-Za-z0-9_-]{1,64}\Z", required=False, widget=forms.HiddenInput)
+
+    def __init__(self, data: Any = None) -> None:
+        super().__init__(data, initial={"once": new_once()})
+
+    @contextmanager
+    def renewed_when_refused(self) -> Generator[None]:
+        """Make a new idempotency key if the server refuses, as it would repeat its refusal for the
+        old one. If no answer arrived, the key stays: the request may have taken effect."""
+        try:
+            yield
+        except Refused:
+            self.data = {"once": new_once()}
+            raise
+
+
+def new_once() -> str:
+    """Return a new idempotency key, for one press of a button."""
+    return secrets.token_urlsafe(16)
+
+
+def split_lines(text: str) -> list[tuple[str, str, str]]:
+    """Return the name, the equals sign and the value of each line that is not blank."""
+    split = (line.partition("=") for line in text.splitlines() if line.strip())
+    return [(name.strip(), equals, value.strip()) for name, equals, value in split]
+
+
+WORDS_OF_ATTRIBUTES = {
+    "autoscaling_limit_max_cu": "largest size",
+    "autoscaling_limit_min_cu": "smallest size",
+    "branch_id": "branch",
+    "expires_at": "time of expiry",
+    "owner_name": "owner",
+    "parent_id": "parent",
+    "pg_version": "Postgres version",
+    "pooler_enabled": "pooling",
+    "region_id": "region",
+    "suspend_timeout_seconds": "suspend timeout",
+}
+
+ANY = ("", "Any")
+
+
+class MomentField(forms.DateTimeField):
+    """A time in UTC, to the minute as browsers ask for it, or as exact as it was given.
+
+    The time typed is in UTC, whatever zone the pages use for times; the label says so.
+    """
+
+    def __init__(self, **named: Any) -> None:
+        widget = forms.DateTimeInput(attrs={"type": "datetime-local"})
+        super().__init__(required=False, widget=widget, **named)
+
+    def to_python(self, value: Any) -> datetime | None:
+        with timezone.override(UTC):
+            moment = super().to_python(value)
+        try:
+            return moment and moment.astimezone(UTC)
+        except OverflowError as error:
+            raise forms.ValidationError(self.error_messages["invalid"], code="invalid") from error
+
+    def prepare_value(self, value: Any) -> Any:
+        """Format a time for the browser's field, which accepts no time zone.
+
+        A text that is no time stays as it was typed.
+        """
+        try:
+            moment = self.to_python(value)
+        except forms.ValidationError:
+            return value
+        return moment and moment.strftime("%Y-%m-%dT%H:%M:%S").removesuffix(":00")
+
+
+class FilterForm(forms.Form):
+    """The fields have the API's names for the filters. The form is always usable: a field that
+    cannot be read shows an error and is left out."""
+
+    since = MomentField(label="Since (UTC)")
+    until = MomentField(label="Until (UTC)")
+
+    @property
+    def chosen(self) -> dict[str, str]:
+        """The filters for the API, once the form is validated."""
+        return {name: _words(value) for name, value in self.cleaned_data.items() if value}
+
+    def offer(self, name: str, choices: Iterable[tuple[str, str]]) -> None:
+        offer(self, name, [ANY, *choices])
+
+    @property
+    def is_in_use(self) -> bool:
+        return any(self.data.get(name) for name in self.fields)
+
+    @property
+    def query(self) -> str:
+        """The query that leads to the same list again; "" if nothing is chosen."""
+        return urlencode(self.chosen)
+
+
+def _words(value: str | datetime) -> str:
+    if isinstance(value, datetime):
+        return stamp(value)
+    return value
+
+
+AT = "at"
+# Seconds, and the words for them.
+LIFETIMES = {
+    "3600": "In 1 hour",
+    "86400": "In 1 day",
+    "604800": "In 7 days",
+    "2592000": "In 30 days",
+}
+
+
+class LifetimeFields(forms.Form):
+    """When something expires. The time field is shown if “At a time…” is chosen."""
+
+    lifetime = OpenChoiceField(label="Expires", required=False)
+    until = MomentField(label="Time (UTC)")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        choices = [("", "Never"), *LIFETIMES.items(), (AT, "At a time…")]
+        offer(self, "lifetime", choices)
+
+    def clean(self) -> dict[str, Any]:
+        cleaned: dict[str, Any] = super().clean() or self.cleaned_data
+        lifetime = cleaned.get("lifetime", "")
+        if lifetime == AT and not cleaned.get("until") and "until" not in self.errors:
+            self.add_error("until", "Say when.")
+        if lifetime not in ("", AT, *LIFETIMES):
+            self.add_error("lifetime", "There is no such time.")
+        if lifetime != AT:
+            # The time was typed, but another choice made: it is not used, so its errors are not
+            # shown.
+            self.errors.pop("until", None)
+        return cleaned
+
+    @property
+    def expires_at(self) -> datetime | None:
+        """When it will expire, once the form is validated; None for never."""
+        return _end(self.cleaned_data["lifetime"], self.cleaned_data.get("until"))
+
+    @staticmethod
+    def initial_of(expires_at: datetime | None) -> dict[str, Any]:
+        if not expires_at:
+            return {}
+        return {"lifetime": AT, "until": expires_at.replace(second=0, microsecond=0)}
+
+    def filled_in_end(self) -> datetime | None:
+        """Return the same for what is filled in now, validated or not; None if it is invalid."""
+        try:
+            until = self.fields["until"].clean(self["until"].value())
+            return _end(self["lifetime"].value() or "", until)
+        except (forms.ValidationError, ValueError, OverflowError):
+            return None
+
+
+def _end(lifetime: str, until: datetime | None) -> datetime | None:
+    if lifetime == AT:
+        return until
+    return datetime.now(UTC) + timedelta(seconds=int(lifetime)) if lifetime else None

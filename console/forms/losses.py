@@ -1,0 +1,92 @@
+"""What is lost when something is deleted or replaced, for the page that asks to confirm it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from console.api.parallel import Part
+from console.api.resources.branches import Branch
+from console.api.resources.endpoints import Endpoint
+from console.api.resources.roles import Database, Role
+from console.api.resources.snapshots import Snapshot
+from console.templatetags.console_tags import size
+
+# The most names of one kind. If there are more, the rest is counted.
+MOST_NAMED = 8
+NOT_KNOWN = "could not be read just now"
+
+
+@dataclass(frozen=True)
+class Loss:
+    """One line of what is lost or, with `stays`, of what is not."""
+
+    what: str
+    which: str
+    stays: bool = False
+
+
+def of_branch(
+    branch: Branch,
+    endpoints: Part[Endpoint],
+    databases: Part[Database],
+    roles: Part[Role],
+    snapshots: Part[Snapshot],
+) -> list[Loss]:
+    """Return what is lost if the branch is deleted, with everything on it."""
+    own = [endpoint for endpoint in endpoints.items if endpoint.branch_id == branch.id]
+    kept = [snapshot.name for snapshot in snapshots.items if snapshot.source_branch_id == branch.id]
+    losses = [
+        _endpoints(own, endpoints),
+        _counted("database", databases, [database.name for database in databases.items]),
+        _counted("role", roles, [role.name for role in roles.items]),
+        Loss("Data", size(branch.logical_size)) if branch.logical_size is not None else None,
+        Loss("Its snapshots", f"stay: {_listed(kept)}", stays=True) if kept else None,
+    ]
+    return [loss for loss in losses if loss]
+
+
+def of_endpoint(endpoint: Endpoint, branch_name: str) -> list[Loss]:
+    return [
+        Loss("Host", endpoint.host),
+        Loss("Its connections", "drop at once; no client finds that host again"),
+        Loss(f"The branch {branch_name}", "stays, with its databases and data", stays=True),
+    ]
+
+
+def of_project(
+    branches: Part[Branch], endpoints: Part[Endpoint], snapshots: Part[Snapshot]
+) -> list[Loss]:
+    found = [branch.logical_size for branch in branches.items if branch.logical_size is not None]
+    losses = [
+        _counted("branch", branches, [branch.name for branch in branches.items], "branches"),
+        _endpoints(endpoints.items, endpoints),
+        _counted("snapshot", snapshots, [snapshot.name for snapshot in snapshots.items])
+        if snapshots.is_offered
+        else None,
+        Loss("Data", size(sum(found))) if found else None,
+    ]
+    return [loss for loss in losses if loss]
+
+
+def _endpoints(own: Sequence[Endpoint], read: Part[Endpoint]) -> Loss | None:
+    if read.problem:
+        return Loss("Endpoint", NOT_KNOWN)
+    hosts = [endpoint.host or endpoint.id for endpoint in own]
+    if not hosts:
+        return None
+    what = "Endpoint" if len(hosts) == 1 else f"{len(hosts)} endpoints"
+    return Loss(what, f"{_listed(hosts)}; connections drop at once")
+
+
+def _counted(what: str, read: Part[object], names: Sequence[str], plural: str = "") -> Loss | None:
+    many = plural or f"{what}s"
+    if read.problem:
+        return Loss(many.capitalize(), NOT_KNOWN)
+    if not names:
+        return None
+    return Loss(what.capitalize() if len(names) == 1 else f"{len(names)} {many}", _listed(names))
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - MOST_NAMED
+    shown = ", ".join(names[:MOST_NAMED])
+    return f"{shown} and {more} more" if more > 0 else shown

@@ -1,0 +1,111 @@
+"""Cancelling and retrying: a single operation, or all operations of a chain."""
+
+from collections.abc import Sequence
+
+from django.contrib import messages
+from django.http import HttpResponse
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods, require_POST
+
+from console.api.errors import APIError, Unauthorized
+from console.api.management_api import Target
+from console.api.resources.operations import Operation
+from console.forms.fields import OnceForm
+from console.operations.run_rows import run_url
+from console.operations.runs import Run
+from console.pages.addresses import back
+from console.pages.form_errors import problems_beside
+from console.pages.problems import spell_out
+from console.pages.responses import FormPage, done, show_form
+from console.pages.statuses import action_name, is_unfinished, operation_status
+from console.request import ConsoleRequest
+
+WHAT_CANCELLING_DOES = (
+    "What has not begun never will. What runs is stopped at the next safe point, and what it had "
+    "half made is removed; the endpoint and the branch stay usable."
+)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def cancel(request: ConsoleRequest, project_id: str, operation_id: str) -> HttpResponse:
+    blocked = ""
+    name = "the operation"
+    if request.method != "POST":
+        operation = request.api.operation(project_id, operation_id)
+        name = f"“{action_name(operation.action)}”"
+        if not is_unfinished(operation):
+            blocked = f"It has ended already: {operation_status(operation).label}."
+    page = FormPage(
+        title="Cancel the operation",
+        intro=""
+        if blocked
+        else f"{WHAT_CANCELLING_DOES} What waits for {name} in the same run is cancelled with it.",
+        submit="Cancel operation",
+        dismiss="Go back",
+        danger=True,
+        back=back(request, reverse("operation", args=[project_id, operation_id])),
+        blocked=blocked,
+    )
+    return _confirm_cancel(request, project_id, ("operations", operation_id), page)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def cancel_chain(request: ConsoleRequest, project_id: str, chain_id: str) -> HttpResponse:
+    page = FormPage(
+        title="Cancel the whole run",
+        intro=f"All operations of this run are cancelled. {WHAT_CANCELLING_DOES}",
+        submit="Cancel all",
+        dismiss="Go back",
+        danger=True,
+        back=back(request, reverse("run", args=[project_id, chain_id])),
+    )
+    return _confirm_cancel(request, project_id, ("chains", chain_id), page)
+
+
+def _confirm_cancel(
+    request: ConsoleRequest, project_id: str, target: Target, page: FormPage
+) -> HttpResponse:
+    form = OnceForm(request.POST if request.method == "POST" else None)
+    if request.method == "POST" and form.is_valid():
+        once = form.cleaned_data["once"]
+        with problems_beside(form), form.renewed_when_refused():
+            concerned = request.api.steer(project_id, target, "cancel", once=once)
+            return done(request, page.back, _what_was_cancelled(concerned))
+    return show_form(request, form, page)
+
+
+def _what_was_cancelled(concerned: Sequence[Operation]) -> str:
+    stopping = [operation for operation in concerned if is_unfinished(operation)]
+    count = len(concerned)
+    if stopping:
+        return f"{action_name(stopping[0].action)} is being stopped."
+    return "The operation is cancelled." if count == 1 else f"{count} operations are cancelled."
+
+
+@require_POST
+def retry(request: ConsoleRequest, project_id: str, operation_id: str) -> HttpResponse:
+    url = reverse("operation", args=[project_id, operation_id])
+    return _retry(request, project_id, ("operations", operation_id), otherwise=url)
+
+
+@require_POST
+def retry_chain(request: ConsoleRequest, project_id: str, chain_id: str) -> HttpResponse:
+    url = reverse("run", args=[project_id, chain_id])
+    return _retry(request, project_id, ("chains", chain_id), otherwise=url)
+
+
+def _retry(
+    request: ConsoleRequest, project_id: str, target: Target, *, otherwise: str
+) -> HttpResponse:
+    """Retry, and go to the new run. A refusal is shown on the page of the button."""
+    form = OnceForm(request.POST)
+    once = form.cleaned_data["once"] if form.is_valid() else ""
+    try:
+        anew = request.api.steer(project_id, target, "retry", once=once)
+    except Unauthorized:
+        raise
+    except APIError as problem:
+        messages.error(request, spell_out(problem))
+        return done(request, back(request, otherwise))
+    url = run_url(project_id, Run(anew)) if anew else otherwise
+    return done(request, url or otherwise, "It is tried again, as a run of its own.")

@@ -1,0 +1,204 @@
+"""What the pages of runs show: the rows of the list, why a run failed, and the log of a run."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from console.api.resources.operations import Operation
+from console.operations.runs import Names, OperationRow, Run, asked, operation_rows
+from console.operations.steps import broken_off_in, story
+from console.operations.waterfall import span_of
+from console.pages.addresses import url_or_none
+from console.pages.outcomes import There, lasting_words, not_run_for
+from console.pages.statuses import Status, action_name, is_unfinished
+
+
+@dataclass(frozen=True)
+class RunRow:
+    run: Run
+    # What was requested, in words.
+    title: str
+    # "" if its id cannot be part of an address.
+    url: str
+    status: Status
+    branch_name: str
+    operations: Sequence[OperationRow]
+    # What is wrong with it, although nothing has failed.
+    warning: str = ""
+
+    @property
+    def error(self) -> str:
+        """The first error; of a cancelled run, who requested the cancel."""
+        culprit = self.run.culprit
+        if culprit:
+            return culprit.error
+        return next((each.error for each in self.run.operations if each.error), "")
+
+    @property
+    def went_wrong(self) -> bool:
+        """Whether its error is that of a failure, even if of one attempt, and not of a cancel."""
+        return self.status.tone in ("bad", "pending") and self.status.value != "cancelling"
+
+    @property
+    def failures_count(self) -> int:
+        return max(operation.failures_count for operation in self.run.operations)
+
+    @property
+    def lasting(self) -> str:
+        """“for 40 s”, if it has gone on for unusually long; "" otherwise."""
+        return lasting_words(self.run.under_way[0]) if self.run.under_way else ""
+
+
+def run_url(project_id: str, run: Run) -> str:
+    name, run_id = ("run", run.chain_id) if run.chain_id else ("operation", run.first.id)
+    return url_or_none(name, project_id, run_id)
+
+
+def run_row(project_id: str, run: Run, names: Names, warning: str = "") -> RunRow:
+    return RunRow(
+        run=run,
+        title=asked(run, names),
+        url=run_url(project_id, run),
+        status=run.status,
+        branch_name=names.branch(run.branch_id),
+        operations=operation_rows(run.operations, names.branches.values()),
+        warning=warning,
+    )
+
+
+# What is known about a failure besides its error
+
+# The state after a failed operation and how to go on, by its action. This is how Perch behaves.
+AFTER_A_FAILURE = {
+    "start_compute": "The endpoint is idle. The next connection starts it again, and so does Try "
+    "again.",
+    "apply_config": "The endpoint goes on with what it had before.",
+    "create_branch": "The branch holds no data yet. Try again makes it, and so does a start of its "
+    "endpoint; or delete it.",
+    # The branch has been created since, or this cannot be distinguished from a restore.
+    "create_branch_since": "The branch goes on with the data that it has.",
+    "restore": "The branch keeps the data that it had.",
+    "create_timeline": "The branch holds no data yet. Try again makes it.",
+    "suspend_compute": "The endpoint may still be running. Try again, or look at its state.",
+    "delete_timeline": "Its data may still take room. Try again removes it.",
+    "check_availability": "Nothing was changed. The next check, or a start, shows if it lasts.",
+}
+
+
+@dataclass(frozen=True)
+class Why:
+    """Why a run failed, in the order in which users ask."""
+
+    operation_name: str
+    operation_id: str
+    error: str
+    # The step that failed and the number of the attempt; "" if not known.
+    where: str
+    after: str
+    # The operations that were not run because of it.
+    victims: Sequence[str]
+
+
+def why_failed(run: Run, names: Names) -> Why | None:
+    culprit = run.culprit
+    if culprit is None:
+        return None
+    part = broken_off_in(culprit)
+    attempt = f"attempt {culprit.failures_count}" if culprit.failures_count > 1 else ""
+    return Why(
+        operation_name=action_name(culprit.action),
+        operation_id=not_run_for(culprit) or culprit.id,
+        error=culprit.error,
+        where=", ".join(filter(None, (f"in “{part}”" if part else "", attempt))),
+        after=_after(run, culprit, names) if culprit.can_be_steered else "",
+        victims=[
+            action_name(each.action)
+            for each in run.operations
+            if each is not culprit and not_run_for(each)
+        ],
+    )
+
+
+def _after(run: Run, culprit: Operation, names: Names) -> str:
+    if culprit.action != "create_branch":
+        return AFTER_A_FAILURE.get(culprit.action, "")
+    if culprit.branch_id not in names.branches:
+        # The branch is deleted, or it is the hidden branch of a snapshot.
+        return ""
+    if names.is_restore(run):
+        return AFTER_A_FAILURE["restore"]
+    is_made = names.branches[culprit.branch_id].current_state == "ready"
+    return AFTER_A_FAILURE["create_branch_since" if is_made else "create_branch"]
+
+
+# The log
+
+
+def log_lines(run: Run) -> list[str]:
+    """Return the steps as lines to copy into a message; the oldest first."""
+    lines = []
+    for operation in run.operations:
+        head = f"{operation.action or 'operation'} {operation.id}"
+        whole = span_of(operation)
+        begin, end = whole or (operation.created_at, operation.updated_at)
+        lines.append(f"{_stamp(begin)}  {head}  asked for")
+        for step in story(operation, ()):
+            notes = [*step.notes, *([f"error: {step.error}"] if step.error else [])]
+            waits = [step.operation_id] if step.operation_id else []
+            took = "" if step.duration_ms is None else f"  {step.duration_ms} ms"
+            words = " ".join([step.label, *waits, *(f"· {note}" for note in notes)])
+            lines.append(f"{_stamp(step.started_at)}    {' '.join(words.split())}{took}")
+        status = operation.status or "unknown"
+        ended = None if is_unfinished(operation) else end
+        error = f": {' '.join(operation.error.split())}" if operation.error else ""
+        lines.append(f"{_stamp(ended)}  {head}  {status}{error}")
+    return lines
+
+
+def _stamp(at: datetime | None) -> str:
+    if at is None:
+        return " " * 24
+    return f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03d}Z"
+
+
+# What a run's page links to
+
+
+@dataclass(frozen=True)
+class Thing:
+    """Something that the run is about: a link while it exists."""
+
+    label: str
+    words: str
+    id: str
+    url: str
+    is_gone: bool
+
+
+def things(project_id: str, run: Run, names: Names, there: There) -> list[Thing]:
+    """Return the endpoints and branches that the run is about."""
+    found: dict[tuple[str, str], Thing] = {}
+    for operation in run.operations:
+        if endpoint_id := operation.endpoint_id:
+            is_gone = there.endpoints is not None and endpoint_id not in there.endpoints
+            url = "" if is_gone else url_or_none("endpoint", project_id, endpoint_id)
+            found["endpoint", endpoint_id] = Thing("Endpoint", "", endpoint_id, url, is_gone)
+        if branch_id := operation.branch_id:
+            is_gone = there.branches is not None and branch_id not in there.branches
+            url = "" if is_gone else url_or_none("branch", project_id, branch_id)
+            name = names.branch(branch_id)
+            words = name if name != branch_id else ""
+            found["branch", branch_id] = Thing("Branch", words, branch_id, url, is_gone)
+    return list(found.values())
+
+
+def retries_by_run(project_id: str, run: Run, retries: Iterable[Operation]) -> Mapping[str, str]:
+    """Return the ids of the runs that repeated its work, by their addresses; the latest first."""
+    ids = {operation.id for operation in run.operations}
+    anew = [other for other in retries if other.retry_of in ids]
+    found: dict[str, str] = {}
+    for other in anew:
+        again = Run([other])
+        if url := run_url(project_id, again):
+            found.setdefault(url, again.id)
+    return found

@@ -1,0 +1,199 @@
+"""A run's page: the operations of one chain with their steps, why they failed, and their log."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from django.http import HttpResponse, HttpResponseRedirect
+from django.shortcuts import render
+from django.urls import reverse
+from django.views.decorators.http import require_safe
+
+from console.api.errors import NotFound
+from console.api.fields import stamp
+from console.api.management_api import ManagementAPI
+from console.api.parallel import each_or_none, side_by_side
+from console.api.resources.actors import Actor
+from console.api.resources.branches import Branch
+from console.api.resources.endpoints import Endpoint
+from console.api.resources.events import Event
+from console.api.resources.operations import Operation
+from console.api.resources.projects import Project
+from console.events.rows import EventRow, event_row
+from console.forms.fields import new_once
+from console.operations.run_rows import (
+    log_lines,
+    retries_by_run,
+    run_row,
+    run_url,
+    things,
+    why_failed,
+)
+from console.operations.runs import Names, Run
+from console.operations.waterfall import waterfall
+from console.pages.live_regions import Polling, page_and_region, polling, render_live
+from console.pages.outcomes import There
+from console.request import ConsoleRequest
+
+# More operations than one chain has, and more than there are retries of one run.
+CHAIN_READ = 100
+RETRIES_READ = 100
+# The steps of each operation take one call. In a longer chain, only the most useful are read.
+STORIES_READ = 12
+EVENTS_READ = 20
+# The events of a request are written within this time of its first one. Later ones are results.
+AT_ONCE = timedelta(milliseconds=100)
+
+
+@require_safe
+def show_operation(request: ConsoleRequest, project_id: str, operation_id: str) -> HttpResponse:
+    """Redirect to the operation's run. On a server without chains, show it as a run of its own."""
+    operation = _operation(request.api, project_id, operation_id)
+    if operation.chain_id and (url := run_url(project_id, Run([operation]))):
+        return HttpResponseRedirect(f"{url}#operation-{operation_id}")
+    live_url = reverse("operation_live", args=[project_id, operation_id])
+    context, state = _alone(request, project_id, operation, live_url)
+    return render(request, "run.html", {**context, "polling": state})
+
+
+@require_safe
+def operation_live(request: ConsoleRequest, project_id: str, operation_id: str) -> HttpResponse:
+    operation = _operation(request.api, project_id, operation_id)
+    context, state = _alone(request, project_id, operation, request.path)
+    return render_live(request, "_run.html", context, state)
+
+
+def _operation(api: ManagementAPI, project_id: str, operation_id: str) -> Operation:
+    operation = api.operation(project_id, operation_id)
+    if operation.project_id not in ("", project_id):
+        raise NotFound("operation not found")
+    return operation
+
+
+def _alone(
+    request: ConsoleRequest, project_id: str, operation: Operation, live_url: str
+) -> tuple[dict[str, Any], Polling]:
+    api = request.api
+    branches, project, endpoints = side_by_side(
+        lambda: api.branches(project_id),
+        lambda: api.project(project_id),
+        lambda: api.endpoints(project_id),
+    )
+    return _page(request, live_url, Run([operation]), (project, branches, endpoints))
+
+
+def _of_chain(
+    request: ConsoleRequest, project_id: str, chain_id: str
+) -> tuple[dict[str, Any], Polling]:
+    api = request.api
+    # Operations are read before what they change, as on the project's page.
+    page, project, branches, endpoints = side_by_side(
+        lambda: api.operations(project_id, limit=CHAIN_READ, chain_id=chain_id),
+        lambda: api.project(project_id),
+        lambda: api.branches(project_id),
+        lambda: api.endpoints(project_id),
+    )
+    # A server that ignores the filter lists all operations.
+    members = [operation for operation in page.items if operation.chain_id == chain_id]
+    if not members:
+        raise NotFound("There is no such run")
+    run = Run(members[::-1])
+    told = _TellingMore(api, project_id, run)
+    url = reverse("run_live", args=[project_id, chain_id])
+    return _page(request, url, told.run, (project, branches, endpoints), told)
+
+
+show, live = page_and_region(_of_chain, "run.html", "_run.html")
+
+
+class _TellingMore:
+    """Further facts about a run, all read at the same time once its operations are known. What
+    cannot be read is left out, because the page is worth more than an error page."""
+
+    def __init__(self, api: ManagementAPI, project_id: str, run: Run) -> None:
+        stories = [
+            partial(api.operation, project_id, operation.id) for operation in _telling_most(run)
+        ]
+        calls: list[Callable[[], Any]] = [
+            partial(_events, api, project_id, run),
+            partial(_retries, api, project_id, run),
+            *stories,
+        ]
+        events, retries, *told = each_or_none(lambda call: call(), calls)
+        self.events: Sequence[Event] = events or ()
+        self.retries: Sequence[Operation] = retries or ()
+        self.run = _with_stories(run, [each for each in told if each])
+
+
+def _telling_most(run: Run) -> Sequence[Operation]:
+    if len(run.operations) <= STORIES_READ:
+        return run.operations
+    # The operation that failed, and then the latest ones.
+    worst = [run.culprit] if run.culprit else []
+    return [*worst, *(each for each in run.operations[::-1] if each not in worst)][:STORIES_READ]
+
+
+def _with_stories(run: Run, told: Sequence[Operation]) -> Run:
+    """Return the operations as they were listed together, with the steps that were read later."""
+    steps = {operation.id: operation.steps for operation in told}
+    return Run([replace(each, steps=steps.get(each.id, ())) for each in run.operations])
+
+
+def _events(api: ManagementAPI, project_id: str, run: Run) -> Sequence[Event]:
+    """Read the events that record what was requested, the oldest first."""
+    page = api.events(project_id, limit=EVENTS_READ, operation_id=run.first.id)
+    # A server may ignore the filter.
+    of_run = [event for event in page.items if run.first.id in event.operation_ids][::-1]
+    asked = of_run[0].at if of_run else None
+    return [event for event in of_run if asked and event.at and abs(event.at - asked) <= AT_ONCE]
+
+
+def _retries(api: ManagementAPI, project_id: str, run: Run) -> Sequence[Operation]:
+    if not run.can_be_retried or run.ended_at is None:
+        return ()
+    since = stamp(run.ended_at)
+    return api.operations(project_id, limit=RETRIES_READ, initiator="retry", since=since).items
+
+
+def _page(
+    request: ConsoleRequest,
+    live_url: str,
+    run: Run,
+    read: tuple[Project, Sequence[Branch], Sequence[Endpoint]],
+    told: _TellingMore | None = None,
+) -> tuple[dict[str, Any], Polling]:
+    project, branches, endpoints = read
+    names, there = Names.of(branches), There.of(endpoints, branches)
+    retries = told.retries if told else ()
+    called = {branch.id: branch.name for branch in branches}
+    asked = [event_row(event, there, called) for event in (told.events if told else ())]
+    row = run_row(project.id, run, names)
+    if is_snapshot := any(one.event.type == "snapshot.created" for one in asked):
+        row = replace(row, title="Take a snapshot")
+    context = {
+        "project": project,
+        "row": row,
+        "run": run,
+        "here": run_url(project.id, run),
+        "waterfall": waterfall(run, names),
+        "why": why_failed(run, names),
+        "log": "\n".join(log_lines(run)),
+        # The hidden branch that holds a snapshot's data has no page.
+        "things": () if is_snapshot else things(project.id, run, names, there),
+        "asked": asked,
+        "actor": _actor(run, asked),
+        "retries": retries_by_run(project.id, run, retries),
+        "is_several": len(run.operations) > 1,
+        # The idempotency key of a button, so that a double click acts only once.
+        "once": new_once(),
+    }
+    return context, polling(request, live_url, run.operations[::-1], there)
+
+
+def _actor(run: Run, asked: Sequence[EventRow]) -> Actor | None:
+    """Return who began the run; from the event if possible, as that may have the address too."""
+    told = asked[0].event.actor if asked else None
+    is_same = told and run.initiator and told.type == run.initiator.type
+    return told if is_same else run.initiator

@@ -1,0 +1,260 @@
+"""Runs: all operations of one chain, which one request or one round of the platform scheduled. On a
+server that knows no chains, each operation is a run of its own."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import groupby
+
+from console.api.resources.actors import Actor
+from console.api.resources.branches import Branch
+from console.api.resources.operations import Operation
+from console.pages.outcomes import not_run_for, shown_status
+from console.pages.statuses import (
+    OPERATION_STATUSES,
+    Status,
+    action_name,
+    can_be_cancelled,
+    can_be_retried,
+    is_unfinished,
+    operation_status,
+)
+
+
+@dataclass(frozen=True)
+class OperationRow:
+    operation: Operation
+    name: str
+    status: Status
+    branch_name: str
+    # Milliseconds; so far, if it is unfinished. None if not known.
+    duration_ms: int | None
+
+    @property
+    def is_unfinished(self) -> bool:
+        return not self.status.terminal
+
+    @property
+    def went_wrong(self) -> bool:
+        """Whether its error is that of a failure, even if of one attempt, and not of a cancel."""
+        return self.status.tone == "bad" or self.status.value in ("scheduling", "running")
+
+
+def operation_rows(
+    operations: Iterable[Operation], branches: Iterable[Branch] = ()
+) -> list[OperationRow]:
+    names = {branch.id: branch.name for branch in branches}
+    return [
+        OperationRow(
+            operation=operation,
+            name=action_name(operation.action),
+            status=shown_status(operation),
+            branch_name=names.get(operation.branch_id, operation.branch_id),
+            duration_ms=_duration_ms(operation),
+        )
+        for operation in operations
+    ]
+
+
+def _duration_ms(operation: Operation) -> int | None:
+    if is_unfinished(operation):
+        # The clocks of console and server may differ: a negative duration is never shown.
+        end: datetime | None = datetime.now(UTC)
+    elif operation.total_duration_ms is not None:
+        return operation.total_duration_ms
+    else:
+        end = operation.updated_at
+    if operation.created_at is None or end is None:
+        return None
+    return max(0, int((end - operation.created_at).total_seconds() * 1000))
+
+
+@dataclass(frozen=True)
+class Run:
+    # In the order in which they run; at least one.
+    operations: Sequence[Operation]
+
+    @property
+    def first(self) -> Operation:
+        return self.operations[0]
+
+    @property
+    def chain_id(self) -> str:
+        """The chain's id; "" if the server knows no chains."""
+        return self.first.chain_id
+
+    @property
+    def id(self) -> str:
+        return self.chain_id or self.first.id
+
+    @property
+    def initiator(self) -> Actor | None:
+        return self.first.initiator
+
+    @property
+    def status(self) -> Status:
+        return _status([operation_status(operation) for operation in self.operations])
+
+    @property
+    def is_unfinished(self) -> bool:
+        return bool(self.under_way)
+
+    @property
+    def under_way(self) -> Sequence[Operation]:
+        return [operation for operation in self.operations if is_unfinished(operation)]
+
+    @property
+    def culprit(self) -> Operation | None:
+        """The operation that failed itself, unlike those that were not run because of it."""
+        failed = [each for each in self.operations if operation_status(each).tone == "bad"]
+        return next((each for each in failed if not not_run_for(each)), next(iter(failed), None))
+
+    @property
+    def began_at(self) -> datetime | None:
+        begun = [each.created_at for each in self.operations if each.created_at]
+        return min(begun, default=None)
+
+    @property
+    def ended_at(self) -> datetime | None:
+        """When the last operation ended; None while it goes on, or if the server does not say."""
+        ended = [each.updated_at for each in self.operations if each.updated_at]
+        return None if self.is_unfinished else max(ended, default=None)
+
+    @property
+    def duration_ms(self) -> int | None:
+        """Milliseconds from the request to the last end, or so far; None if not known."""
+        end = datetime.now(UTC) if self.is_unfinished else self.ended_at
+        if self.began_at is None or end is None:
+            # The operations run one after the other, so that their durations can be added.
+            told = [each.total_duration_ms for each in self.operations]
+            return sum(each for each in told if each is not None) if any(told) else None
+        # The clocks of console and server may differ: a negative duration is never shown.
+        lasted = max(0, round((end - self.began_at).total_seconds() * 1000))
+        if self.is_unfinished:
+            return lasted
+        # Times may be exact only to the second, while durations are exact to the millisecond. As
+        # the operations run one after the other, both then differ by at most a second.
+        durations = [each.total_duration_ms or 0 for each in self.operations]
+        whole = sum(durations)
+        is_told = all(durations) and abs(lasted - whole) <= 1000
+        return whole if is_told else max(lasted, *durations)
+
+    @property
+    def endpoint_id(self) -> str:
+        return next((each.endpoint_id for each in self.operations if each.endpoint_id), "")
+
+    @property
+    def branch_id(self) -> str:
+        return next((each.branch_id for each in self.operations if each.branch_id), "")
+
+    @property
+    def can_be_cancelled(self) -> bool:
+        return any(map(can_be_cancelled, self.operations))
+
+    @property
+    def can_be_retried(self) -> bool:
+        return not self.is_unfinished and any(map(can_be_retried, self.operations))
+
+
+def _status(statuses: Sequence[Status]) -> Status:
+    """Return the status of the whole: what is under way, else the worst that has happened."""
+    values = [status.value for status in statuses]
+    if "scheduling" in values and any(status.terminal for status in statuses):
+        return OPERATION_STATUSES["running"]
+    for value in ("cancelling", "running", "scheduling", "failed", "error", "cancelled"):
+        if value in values:
+            return OPERATION_STATUSES[value]
+    return statuses[-1]
+
+
+def runs_of(newest_first: Iterable[Operation]) -> list[Run]:
+    """Group operations into runs, the newest run first.
+
+    In the list of one project, the operations of a chain are always next to each other.
+    """
+    groups = groupby(newest_first, key=lambda operation: operation.chain_id or operation.id)
+    return [Run(list(found)[::-1]) for _, found in groups]
+
+
+# What was requested
+
+
+@dataclass(frozen=True)
+class Names:
+    """The names for what operations are about."""
+
+    branches: Mapping[str, Branch]
+
+    @classmethod
+    def of(cls, branches: Iterable[Branch]) -> "Names":
+        return cls({branch.id: branch for branch in branches})
+
+    def branch(self, branch_id: str) -> str:
+        found = self.branches.get(branch_id)
+        return found.name if found else branch_id
+
+    def is_older(self, branch_id: str, operation: Operation) -> bool:
+        """Whether the branch existed before the operation was created."""
+        found = self.branches.get(branch_id)
+        if found is None or found.created_at is None or operation.created_at is None:
+            return False
+        return (operation.created_at - found.created_at).total_seconds() > 1
+
+    def is_restore(self, run: Run) -> bool | None:
+        """Whether the run replaces a branch's data.
+
+        None if it may as well have created the branch, which is ready now.
+        """
+        actions = [operation.action for operation in run.operations]
+        if actions[:2] == ["suspend_compute", "create_branch"]:
+            return True
+        if actions != ["create_branch"] or not self.is_older(run.branch_id, run.first):
+            return False
+        if self.branches[run.branch_id].current_state == "init":
+            # The branch has never had data, so this is another attempt to create it.
+            return False
+        return None if run.first.retry_of else True
+
+
+# What was requested, by the actions of a run. {branch} and {endpoint} are what it is about.
+WHOLE_REQUESTS = {
+    ("create_timeline", "start_compute"): "Create the project with branch {branch}",
+    ("create_timeline",): "Create the first branch, {branch}",
+    ("create_branch", "start_compute"): "Create branch {branch} with its endpoint",
+    ("create_branch",): "Create branch {branch}",
+    ("suspend_compute", "create_branch", "start_compute"): "Restore branch {branch}",
+    ("suspend_compute", "start_compute"): "Restart endpoint {endpoint}",
+    ("suspend_compute", "delete_timeline"): "Delete branch {branch} and its endpoint",
+    ("delete_timeline",): "Delete branch {branch}",
+    ("delete_tenant",): "Delete the project",
+    ("start_compute",): "Start endpoint {endpoint}",
+    ("suspend_compute",): "Suspend endpoint {endpoint}",
+    ("apply_config",): "Change endpoint {endpoint}",
+    ("apply_config", "suspend_compute"): "Change endpoint {endpoint}",
+    ("check_availability",): "Check endpoint {endpoint}",
+}
+# The same by the kind of initiator, if it is worded differently.
+SAID_OTHERWISE = {
+    ("client", ("start_compute",)): "Wake endpoint {endpoint}",
+    ("client", ("create_branch", "start_compute")): "Wake endpoint {endpoint}",
+}
+RESTORE = "Restore branch {branch}"
+RESTORE_OR_CREATE = "Copy the data of branch {branch} again"
+# Its branch is not among the project's: it is deleted, or it is the hidden branch of a snapshot.
+SNAPSHOT_OR_CREATE = "Take a snapshot, or create branch {branch}"
+
+
+def asked(run: Run, names: Names) -> str:
+    """Return what was requested, in words: “Create branch dev with its endpoint”."""
+    actions = tuple(operation.action for operation in run.operations)
+    begun_by = run.initiator.type if run.initiator else ""
+    words = SAID_OTHERWISE.get((begun_by, actions)) or WHOLE_REQUESTS.get(actions)
+    if actions == ("create_branch",) and names.branches and run.branch_id not in names.branches:
+        words = SNAPSHOT_OR_CREATE
+    elif actions == ("create_branch",):
+        is_restore = names.is_restore(run)
+        words = RESTORE_OR_CREATE if is_restore is None else RESTORE if is_restore else words
+    about = {"branch": names.branch(run.branch_id), "endpoint": run.endpoint_id}
+    if words is None or any(f"{{{name}}}" in words and not about[name] for name in about):
+        return ", then ".join(action_name(action) or "An operation" for action in actions)
+    return words.format(**about)

@@ -1,0 +1,191 @@
+"""The steps of an operation for its page, in words and as bars to scale."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from math import isfinite
+from typing import Any, TypeGuard
+
+from console.api.resources.operations import Operation, Step
+from console.operations.timescale import Bar, Scale, Span
+from console.pages.statuses import action_name, is_unfinished
+from console.templatetags.console_tags import duration, size
+
+# Labels by the API's name of a step. A name without a label is shown as it is.
+STEPS = {
+    "waiting": "Waiting for an earlier operation",
+    "queued": "Queued for a worker",
+    "picked_up": "Picked up",
+    "pausing": "Pausing before the next attempt",
+    "locking": "Waiting for the branch's data",
+    "copying": "Copying the data",
+    "copying_log": "Copying the log",
+    "reading_schema": "Reading the schema",
+    "writing_schema": "Writing the schema",
+    "writing_checkpoint": "Writing a checkpoint",
+    "syncing": "Making sure that it is on disk",
+    "removing": "Removing the data",
+    "checking_data": "Checking the data",
+    "measuring": "Measuring its size",
+    "asking": "Asking whether it answers",
+    "configuring": "Writing the configuration",
+    "starting": "Starting Postgres",
+    "recovering": "Recovering",
+    "ready": "Postgres is ready",
+    "stopping": "Stopping Postgres",
+    "applying_catalog": "Applying roles and databases",
+    "publishing": "Telling the proxy",
+    "undoing": "Putting back what was begun",
+}
+# Steps in which no work is done.
+WAITS = frozenset({"waiting", "queued", "pausing", "locking"})
+SIZES = {"bytes": "{}", "of_bytes": "of {}", "bytes_left": "{} to go"}
+
+# Milliseconds in the queue after which a worker seems to be missing: a worker that runs takes
+# urgent operations at once, and the others in their turn.
+UNTAKEN = 15_000
+
+
+@dataclass(frozen=True)
+class StepRow:
+    label: str
+    shape: str
+    tone: str
+    # Further facts about it, as phrases.
+    notes: Sequence[str]
+    # The error in this step, in words.
+    error: str
+    # The operation that this step waited for; "" if it waited for none.
+    operation_id: str
+    operation_name: str
+    started_at: datetime | None
+    # Milliseconds; so far, if the step is under way.
+    duration_ms: int | None
+    bar: Bar | None
+    # What is wrong with it, although nothing has failed.
+    warning: str = ""
+
+
+def story(
+    operation: Operation, relatives: Iterable[Operation], scale: Scale | None = None
+) -> list[StepRow]:
+    """Return the steps, oldest first; none if the server does not report them.
+
+    An operation that is waited for is called by its name if it is one of `relatives`. Without a
+    `scale`, the bars are relative to this operation.
+    """
+    names = {other.id: f"“{action_name(other.action)}”" for other in relatives}
+    goes_on = is_unfinished(operation)
+    steps = operation.steps
+    spans = step_spans(operation)
+    scale = scale or Scale.over(spans)
+    return [
+        _row(
+            step, span, scale, names, goes_on=goes_on and step is steps[-1] and not step.finished_at
+        )
+        for step, span in zip(steps, spans, strict=True)
+    ]
+
+
+def step_spans(operation: Operation) -> list[Span | None]:
+    """Return when each step began and ended, as far as that is known."""
+    end = datetime.now(UTC) if is_unfinished(operation) else operation.updated_at
+    steps = operation.steps
+    # A step that was cut off has no end; then the start of the next step counts as its end.
+    ends = [*(step.started_at for step in steps[1:]), end]
+    return [_span(step, end) for step, end in zip(steps, ends, strict=True)] if steps else []
+
+
+def broken_off_in(operation: Operation) -> str:
+    """Return the label of the step that failed; "" if none is known."""
+    failed = [step for step in operation.steps if step.detail.get("error")]
+    return step_label(failed[-1].name) if failed else ""
+
+
+def warning_of(operation: Operation) -> str:
+    """Return what is wrong with an unfinished operation, although nothing has failed."""
+    return next((row.warning for row in story(operation, ()) if row.warning), "")
+
+
+def _span(step: Step, end: datetime | None) -> Span | None:
+    """Return when the step began and ended; a step without an end lasts until `end`."""
+    finished = step.finished_at or end
+    if step.started_at is None or finished is None:
+        return None
+    return step.started_at, max(step.started_at, finished)
+
+
+def _row(
+    step: Step,
+    span: Span | None,
+    scale: Scale | None,
+    names: Mapping[str, str],
+    *,
+    goes_on: bool,
+) -> StepRow:
+    error = str(step.detail.get("error") or "")
+    shape, tone = "done", "waits" if step.name in WAITS else "quiet"
+    if goes_on:
+        shape, tone = "running", "pending"
+    elif error:
+        shape, tone = "cross", "bad"
+    duration = step.duration_ms
+    if duration is None and span:
+        duration = round((span[1] - span[0]).total_seconds() * 1000)
+    waited_for = step.detail.get("operation_id")
+    operation_id = waited_for if isinstance(waited_for, str) else ""
+    return StepRow(
+        label="Waiting for" if operation_id and step.name == "waiting" else step_label(step.name),
+        shape=shape,
+        tone=tone,
+        notes=_notes(step.detail),
+        error=error,
+        operation_id=operation_id,
+        operation_name=names.get(operation_id, f"operation {operation_id[:8]}"),
+        started_at=step.started_at,
+        duration_ms=duration,
+        bar=scale.bar(span) if span and scale else None,
+        warning=_warning(step, duration) if goes_on else "",
+    )
+
+
+def _warning(step: Step, lasting_ms: int | None) -> str:
+    if step.name != "queued" or lasting_ms is None or lasting_ms < UNTAKEN:
+        return ""
+    return (
+        f"No worker has taken it for {duration(lasting_ms)}. Is the worker of its region running?"
+    )
+
+
+def step_label(name: str) -> str:
+    return STEPS.get(name) or name.replace("_", " ").capitalize() or "A step"
+
+
+def _notes(detail: Mapping[str, Any]) -> list[str]:
+    told = dict(detail)
+    # Left out as evident: that everything was copied, and that it was the first attempt.
+    done, whole = told.get("bytes"), told.get("of_bytes")
+    if _is_number(done) and _is_number(whole) and done >= whole:
+        del told["of_bytes"]
+    if told.get("attempt") == 1:
+        del told["attempt"]
+    return [
+        words
+        for name, value in told.items()
+        if name not in ("operation_id", "error") and (words := _note(name, value))
+    ]
+
+
+def _note(name: str, value: Any) -> str:
+    """Return a phrase for one fact about a step; "" if there is no phrase for it."""
+    if value is True:
+        return name.replace("_", " ")
+    if not value or not isinstance(value, str | int | float):
+        return ""
+    if name in SIZES and _is_number(value):
+        return SIZES[name].format(size(int(value)))
+    return f"{name.replace('_', ' ')} {value}"
+
+
+def _is_number(value: Any) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)

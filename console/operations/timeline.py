@@ -1,0 +1,165 @@
+"""The timeline of a project's last hours: its runs, in one lane per endpoint or branch."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from console.api.resources.operations import Operation
+from console.operations.run_rows import RunRow, run_row
+from console.operations.runs import Names, Run, runs_of
+from console.operations.timescale import Bar, Mark, Scale
+from console.pages.addresses import url_or_none
+from console.pages.outcomes import There
+
+HOURS = (1, 6, 24)
+USUAL_HOURS = 6
+# If a project is younger than the period shown, the picture begins with the project. This is the
+# shortest picture.
+SHORTEST = timedelta(minutes=5)
+# The most operations that are read, and the most lanes that are drawn, to keep it readable.
+OPERATIONS_READ = 200
+MOST_LANES = 10
+
+
+@dataclass(frozen=True)
+class TimelineRun:
+    row: RunRow
+    bar: Bar
+    # The middle of its bar, in percent. Failed runs are marked there, so that colour is not needed.
+    at: str
+
+
+@dataclass(frozen=True)
+class TimelineLane:
+    label: str
+    is_id: bool
+    # "" if the endpoint or branch is deleted.
+    url: str
+    runs: Sequence[TimelineRun]
+
+    @property
+    def drawn(self) -> Sequence[TimelineRun]:
+        """The runs, failed ones last, so that no other is drawn over their marks."""
+        return sorted(self.runs, key=lambda run: run.row.status.tone == "bad")
+
+    @property
+    def failed(self) -> int:
+        return sum(run.row.status.tone == "bad" for run in self.runs)
+
+
+@dataclass(frozen=True)
+class Timeline:
+    hours: int
+    lanes: Sequence[TimelineLane]
+    marks: Sequence[Mark]
+    # The number of runs, of failed runs, and of lanes that are not drawn.
+    runs: int
+    failed: int
+    left_out: int
+    # Whether older operations of this period were not read.
+    is_cut: bool
+
+    @property
+    def most_operations(self) -> int:
+        """How many operations are read at most."""
+        return OPERATIONS_READ
+
+    @property
+    def choices(self) -> list[tuple[int, bool]]:
+        return [(hours, hours == self.hours) for hours in HOURS]
+
+
+def hours_asked(value: str) -> int | None:
+    return int(value) if value in map(str, HOURS) else None
+
+
+def hours_of(created_at: datetime | None) -> int:
+    """Return the default period: that of a new project is shorter, as six hours would be mostly
+    empty."""
+    is_new = created_at is not None and datetime.now(UTC) - created_at < timedelta(hours=HOURS[0])
+    return HOURS[0] if is_new else USUAL_HOURS
+
+
+def begin_of(hours: int) -> datetime:
+    return datetime.now(UTC) - timedelta(hours=hours)
+
+
+def timeline(
+    project_id: str,
+    newest_first: Sequence[Operation],
+    hours: int,
+    names: Names,
+    there: There,
+    *,
+    since: datetime | None = None,
+) -> Timeline:
+    """Make the timeline of the last `hours`. The project did not exist before `since`."""
+    scale = _scale(hours, since)
+    drawn = [
+        run
+        for run in runs_of(newest_first)
+        # Other servers ignore the start that was requested.
+        if run.began_at and scale.begin <= run.began_at
+    ]
+    rows = [run_row(project_id, run, names) for run in drawn]
+    lanes = _lanes(project_id, rows, scale, names, there)
+    return Timeline(
+        hours=hours,
+        lanes=lanes[:MOST_LANES],
+        marks=scale.marks_of_day(),
+        runs=len(rows),
+        failed=sum(row.status.tone == "bad" for row in rows),
+        left_out=max(0, len(lanes) - MOST_LANES),
+        is_cut=len(newest_first) >= OPERATIONS_READ,
+    )
+
+
+def _scale(hours: int, since: datetime | None) -> Scale:
+    """Return the scale of so many hours until now, rounded up a little.
+
+    Without rounding, the picture would differ each time that it is requested.
+    """
+    tick = hours * 10
+    end = datetime.fromtimestamp((datetime.now(UTC).timestamp() // tick + 1) * tick, UTC)
+    begin = end - timedelta(hours=hours)
+    return Scale(max(begin, min(since, end - SHORTEST)) if since else begin, end)
+
+
+def _lanes(
+    project_id: str, rows: Iterable[RunRow], scale: Scale, names: Names, there: There
+) -> list[TimelineLane]:
+    by_target: dict[tuple[str, str], list[RunRow]] = defaultdict(list)
+    for row in rows:
+        endpoint_id = row.run.endpoint_id
+        kind = "endpoint" if endpoint_id else "branch"
+        by_target[kind, endpoint_id or row.run.branch_id].append(row)
+    return [
+        TimelineLane(
+            label=(target if kind == "endpoint" else names.branch(target)) or "The project",
+            is_id=kind == "endpoint",
+            url=_url(project_id, kind, target, there),
+            runs=[_drawn(row, scale) for row in found],
+        )
+        for (kind, target), found in by_target.items()
+    ]
+
+
+def _url(project_id: str, kind: str, target: str, there: There) -> str:
+    known = there.endpoints if kind == "endpoint" else there.branches
+    if not target or (known is not None and target not in known):
+        return ""
+    return url_or_none(kind, project_id, target)
+
+
+def _drawn(row: RunRow, scale: Scale) -> TimelineRun:
+    begin = _began(row.run)
+    end = row.run.ended_at or datetime.now(UTC)
+    bar = scale.bar((begin, max(begin, end)))
+    middle = float(bar.left.rstrip("%")) + float(bar.width.rstrip("%")) / 2
+    return TimelineRun(row, bar, f"{middle:.2f}%")
+
+
+def _began(run: Run) -> datetime:
+    assert run.began_at is not None
+    return run.began_at

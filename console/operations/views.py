@@ -1,0 +1,244 @@
+"""A project's runs: the list of all, and the timeline of the last hours."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from urllib.parse import urlencode
+
+from django.urls import reverse
+
+from console.api.fields import Page, stamp
+from console.api.management_api import ManagementAPI
+from console.api.parallel import each_or_none, or_none, side_by_side
+from console.api.resources.actors import actor_choices
+from console.api.resources.branches import Branch
+from console.api.resources.endpoints import Endpoint
+from console.api.resources.operations import Operation
+from console.api.resources.projects import Project
+from console.forms.fields import FilterForm, OpenChoiceField
+from console.operations.run_rows import run_row
+from console.operations.runs import Names, Run, runs_of
+from console.operations.steps import warning_of
+from console.operations.timeline import (
+    OPERATIONS_READ,
+    USUAL_HOURS,
+    Timeline,
+    begin_of,
+    hours_asked,
+    hours_of,
+    timeline,
+)
+from console.pages.live_regions import Polling, page_and_region, polling
+from console.pages.outcomes import There, lasting_words
+from console.pages.statuses import ACTIONS, OPERATION_STATUSES
+from console.request import ConsoleRequest
+
+
+class OperationFilters(FilterForm):
+    action = OpenChoiceField(required=False)
+    status = OpenChoiceField(required=False)
+    endpoint_id = OpenChoiceField(label="Endpoint", required=False)
+    branch_id = OpenChoiceField(label="Branch", required=False)
+    initiator = OpenChoiceField(label="Begun by", required=False)
+    field_order = ("action", "status", "endpoint_id", "branch_id", "initiator", "since", "until")
+
+    def offer_all(self, branches: Iterable[Branch], endpoints: Iterable[Endpoint]) -> None:
+        self.offer("action", ((value, name) for value, (name, _) in ACTIONS.items()))
+        self.offer("status", _statuses())
+        self.offer("endpoint_id", ((one.id, one.id) for one in endpoints))
+        self.offer("branch_id", ((one.id, one.name) for one in branches))
+        self.offer("initiator", actor_choices())
+
+
+def _statuses() -> list[tuple[str, str]]:
+    """Return the choices: two that combine statuses by commas, and then each status."""
+    own = [status for status in OPERATION_STATUSES.values() if not status.is_foreign]
+    unfinished = ",".join(status.value for status in own if not status.terminal)
+    return [
+        (unfinished, "Unfinished"),
+        ("failed,cancelled", "Error or cancelled"),
+        *((status.value, status.label) for status in own),
+    ]
+
+
+OPERATIONS_A_PAGE = 25
+# The most ids that the API accepts in one filter, and the most operations that it lists at once.
+CHAINS_ASKED_FOR = 20
+MEMBERS_READ = 200
+STORIES_READ = 3
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Which part of the list is requested."""
+
+    cursor: str
+    # The last chain of the previous page, which shows all of its operations.
+    shown: str
+
+    @classmethod
+    def of(cls, request: ConsoleRequest) -> "_Place":
+        return cls(request.GET.get("cursor", ""), request.GET.get("shown", ""))
+
+    @property
+    def query(self) -> dict[str, str]:
+        named = {"cursor": self.cursor, "shown": self.shown}
+        return {name: value for name, value in named.items() if value}
+
+
+def _list(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any], Polling]:
+    api = request.api
+    place = _Place.of(request)
+    filters = OperationFilters(request.GET)
+    filters.full_clean()
+    hours = hours_asked(request.GET.get("hours", ""))
+    has_timeline = not (place.cursor or filters.chosen)
+    page, branches, project, endpoints, latest = side_by_side(
+        lambda: api.operations(
+            project_id, limit=OPERATIONS_A_PAGE, cursor=place.cursor, **filters.chosen
+        ),
+        lambda: api.branches(project_id),
+        lambda: api.project(project_id),
+        # The list can do without these.
+        or_none(lambda: api.endpoints(project_id)),
+        or_none(lambda: _operations_since(api, project_id, hours) if has_timeline else ()),
+    )
+    filters.offer_all(branches, endpoints or ())
+    can_filter = _can_filter(page, filters)
+    names, there = Names.of(branches), There.of(endpoints, branches)
+    listed = [run for run in runs_of(page.items) if not run.chain_id or run.chain_id != place.shown]
+    # The last run may continue on the next page, and of filtered runs some operations are missing.
+    in_doubt = listed if filters.chosen else listed[-1:] if page.cursor else []
+    told = _tell_more(api, project_id, listed, in_doubt)
+    runs = told.runs
+    is_filtered = can_filter and bool(filters.chosen)
+    operations = [operation for run in runs for operation in run.operations[::-1]]
+    older = _Place(page.cursor, runs[-1].chain_id if runs else place.shown)
+    context = {
+        "project": project,
+        "runs": [run_row(project_id, run, names, told.warnings.get(run.id, "")) for run in runs],
+        "older_query": urlencode(filters.chosen | older.query) if page.cursor else "",
+        "is_first_page": not place.cursor,
+        "filters": filters,
+        "can_filter": can_filter,
+        "is_filtered": is_filtered,
+        "filter_query": filters.query,
+        "timeline": latest and _timeline(project, latest, hours, branches, endpoints),
+        "timeline_url": reverse("operations", args=[project_id]),
+    }
+    query = filters.chosen | place.query | ({"hours": str(hours)} if "hours" in request.GET else {})
+    url = reverse("operations_live", args=[project_id])
+    url = f"{url}?{urlencode(query)}" if query else url
+    # With a filter, or on a later page, it is not known which failures have been corrected since.
+    is_all = not (place.cursor or filters.chosen)
+    return context, polling(request, url, operations, there if is_all else None)
+
+
+index, index_live = page_and_region(_list, "operations.html", "_runs_list.html")
+
+
+def _can_filter(page: Page[Operation], filters: OperationFilters) -> bool:
+    """Whether the server filters operations: if it ignores filters, none may seem to be in use."""
+    if page.items:
+        return page.items[0].can_be_steered
+    return filters.is_in_use
+
+
+@dataclass(frozen=True)
+class _Told:
+    """Further facts about the listed runs, all read at the same time. What cannot be read is left
+    out, because the list is worth more than an error page."""
+
+    runs: Sequence[Run]
+    # What is wrong with a run although nothing has failed, by the run's id.
+    warnings: Mapping[str, str]
+
+
+def _tell_more(
+    api: ManagementAPI, project_id: str, listed: Sequence[Run], in_doubt: Sequence[Run]
+) -> _Told:
+    """Read all operations of the runs `in_doubt`, of which the list may show only some, and the
+    present steps of runs that last long."""
+    chains = [run.chain_id for run in in_doubt if run.chain_id]
+    parts = [
+        chains[start : start + CHAINS_ASKED_FOR]
+        for start in range(0, len(chains), CHAINS_ASKED_FOR)
+    ]
+    lasting = [
+        (run.id, operation.id)
+        for run in listed
+        for operation in run.under_way[:1]
+        if run.chain_id and lasting_words(operation)
+    ]
+    slow = dict(lasting[:STORIES_READ])
+    calls: list[Callable[[], Any]] = [
+        *(partial(_members, api, project_id, part) for part in parts),
+        *(partial(api.operation, project_id, operation_id) for operation_id in slow.values()),
+    ]
+    answers = each_or_none(lambda call: call(), calls)
+    members = {k: v for found in answers[: len(parts)] for k, v in (found or {}).items()}
+    stories = zip(slow, answers[len(parts) :], strict=True)
+    return _Told(
+        runs=[Run(members.get(run.chain_id) or run.operations) for run in listed],
+        warnings={run_id: warning_of(operation) for run_id, operation in stories if operation},
+    )
+
+
+def _members(
+    api: ManagementAPI, project_id: str, chains: Sequence[str]
+) -> dict[str, Sequence[Operation]]:
+    page = api.operations(project_id, limit=MEMBERS_READ, chain_id=",".join(chains))
+    found = {run.chain_id: run.operations for run in runs_of(page.items)}
+    if page.cursor and page.items:
+        # The oldest chain may continue beyond what was read.
+        found.pop(page.items[-1].chain_id, None)
+    return {chain: operations for chain, operations in found.items() if chain in chains}
+
+
+# The timeline
+
+
+def _timeline_page(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any], Polling]:
+    api = request.api
+    hours = hours_asked(request.GET.get("hours", ""))
+    latest, branches, project, endpoints = side_by_side(
+        lambda: _operations_since(api, project_id, hours),
+        lambda: api.branches(project_id),
+        lambda: api.project(project_id),
+        or_none(lambda: api.endpoints(project_id)),
+    )
+    context = {
+        "project": project,
+        "timeline": _timeline(project, latest, hours, branches, endpoints),
+        "timeline_url": reverse("timeline", args=[project_id]),
+    }
+    url = reverse("timeline_live", args=[project_id])
+    url = f"{url}?hours={hours}" if hours else url
+    return context, polling(request, url, latest, There.of(endpoints, branches))
+
+
+# The timeline as a picture, and as a table that says the same.
+show_timeline, timeline_live = page_and_region(
+    _timeline_page, "timeline.html", "_timeline_page.html"
+)
+
+
+def _operations_since(
+    api: ManagementAPI, project_id: str, hours: int | None
+) -> Sequence[Operation]:
+    since = stamp(begin_of(hours or USUAL_HOURS))
+    return api.operations(project_id, limit=OPERATIONS_READ, since=since).items
+
+
+def _timeline(
+    project: Project,
+    operations: Sequence[Operation],
+    hours: int | None,
+    branches: Sequence[Branch],
+    endpoints: Sequence[Endpoint] | None,
+) -> Timeline:
+    there = There.of(endpoints, branches)
+    shown = hours or hours_of(project.created_at)
+    since = None if hours else project.created_at
+    return timeline(project.id, operations, shown, Names.of(branches), there, since=since)

@@ -1,0 +1,37 @@
+"""Addresses within the console: of things, and of the page that a request came from."""
+
+from urllib.parse import urlsplit
+
+from django.urls import NoReverseMatch, reverse
+from django.utils.http import url_has_allowed_host_and_scheme
+
+from console.request import ConsoleRequest
+
+
+def url_or_none(name: str, *ids: str) -> str:
+    """Return the page's address; "" if an id, of a server that makes other ids, cannot be in it."""
+    try:
+        return reverse(name, args=ids)
+    except NoReverseMatch:
+        return ""
+
+
+def back(request: ConsoleRequest, otherwise: str) -> str:
+    """Return the address that the form names as its origin, if it is within this site."""
+    came_from = request.POST.get("next") or request.GET.get("next") or ""
+    return came_from if is_own_url(request, came_from) else otherwise
+
+
+def is_own_url(request: ConsoleRequest, url: str) -> bool:
+    return url.startswith("/") and url_has_allowed_host_and_scheme(url, allowed_hosts=None)
+
+
+def page_shown(request: ConsoleRequest) -> str:
+    """Return the page that the browser shows: neither a fragment nor a button's address."""
+    if request.htmx:
+        return request.htmx.current_url_abs_path or "/"
+    if request.method == "GET":
+        return request.get_full_path()
+    referer = urlsplit(request.headers.get("Referer", ""))
+    is_own = referer.netloc == request.get_host()
+    return referer._replace(scheme="", netloc="").geturl() if is_own else "/"

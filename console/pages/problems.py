@@ -1,0 +1,133 @@
+"""Answers to failures that Django detects: unknown addresses, stale forms, bugs. They show no
+stack trace."""
+
+from http import HTTPStatus
+from urllib.parse import urlencode
+
+from django.conf import settings
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import render
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from console.api.errors import APIError, Forbidden, NotFound, NotOffered, Unauthorized
+from console.pages import live_regions
+from console.pages.addresses import page_shown
+from console.pages.notices import show_notices
+from console.request import ConsoleRequest
+
+
+def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
+    # Plain text, because no page can be rendered for a host name that is not allowed.
+    return HttpResponse(
+        "Bad request. If you came by a host name of your own, name it in PERCH_ALLOWED_HOSTS.\n",
+        content_type="text/plain; charset=utf-8",
+        status=HTTPStatus.BAD_REQUEST,
+    )
+
+
+def not_found(request: ConsoleRequest, exception: Exception) -> HttpResponse:
+    return _page(request, 404, "There is no such page", "The address may be mistyped.")
+
+
+def server_error(request: ConsoleRequest) -> HttpResponse:
+    advice = "This is a fault of the console itself. Nothing more than the page is lost."
+    return _page(request, 500, "The console failed", advice)
+
+
+def wrong_method(request: ConsoleRequest) -> HttpResponse:
+    advice = "This address answers to a button. Go back and use the button there."
+    return _page(request, 405, "There is no page here", advice)
+
+
+def too_large(request: ConsoleRequest) -> HttpResponse:
+    most = settings.DATA_UPLOAD_MAX_MEMORY_SIZE >> 20
+    advice = f"At most {most} MiB can be sent at once. Nothing of it was done."
+    return _page(request, 413, "That is too much", advice)
+
+
+def csrf_failure(request: ConsoleRequest, reason: str = "") -> HttpResponse:
+    advice = (
+        "The form was open too long, or cookies are switched off. Go back, reload the page, and "
+        "send it again."
+    )
+    return _page(request, 403, "This form is out of date", advice)
+
+
+def _page(request: ConsoleRequest, status: int, title: str, advice: str) -> HttpResponse:
+    if getattr(request, "htmx", None) and hasattr(request, "_messages"):
+        messages.error(request, f"{title}. {advice}")
+        answer = render(request, "_notices.html", status=status)
+        answer["HX-Reswap"] = "none"
+        return answer
+    return render(request, "lost.html", {"title": title, "advice": advice}, status=status)
+
+
+def show_problem(request: ConsoleRequest, problem: APIError) -> HttpResponse:
+    """Show a problem and how to go on: as a page, as a notice, or in a region's status line."""
+    if live_regions.is_poll(request):
+        where = sign_in_url(request) if isinstance(problem, Unauthorized) else ""
+        return live_regions.render_problem(request, problem, sign_in_url=where)
+    if isinstance(problem, Unauthorized):
+        return ask_to_sign_in(request)
+    if request.htmx:
+        messages.error(request, spell_out(problem))
+        return show_notices(request, status=problem.page_status)
+    context = {
+        "problem": problem,
+        "advice": (request.method == "GET" and problem.advice_to_readers) or problem.advice,
+        "retry_url": request.get_full_path() if request.method == "GET" else page_shown(request),
+        "is_gone": isinstance(problem, NotFound | NotOffered) and problem.is_told,
+        "sign_in_url": sign_in_url(request) if isinstance(problem, Forbidden) else "",
+    }
+    return render(request, "problem.html", context, status=problem.page_status)
+
+
+def ask_to_sign_in(request: ConsoleRequest) -> HttpResponse:
+    """Ask the user to sign in. For htmx, the open page stays, with everything on it."""
+    if request.headers.get("Accept") == "text/event-stream":
+        return HttpResponse(status=401)
+    if not request.htmx:
+        return HttpResponseRedirect(sign_in_url(request))
+    messages.error(request, _sign_in_again("You are not signed in", "try again"))
+    return show_notices(request, status=401)
+
+
+def _sign_in_again(why: str, then: str) -> SafeString:
+    """Link to the sign-in page in another tab, so that what was typed stays in this one."""
+    return format_html(
+        '{}. <a href="{}" target="_blank" rel="noopener">Sign in again</a>, then come back here '
+        "and {}.",
+        why,
+        reverse("sign_in"),
+        then,
+    )
+
+
+def sign_in_url(request: ConsoleRequest) -> str:
+    """Return the address of the sign-in page that leads back to the present page."""
+    query = urlencode({"next": page_shown(request)})
+    return f"{reverse('sign_in')}?{query}"
+
+
+def words_beside(problem: APIError) -> str:
+    """Like `spell_out`, but for a form: what was typed stays while the user signs in again."""
+    if isinstance(problem, Unauthorized):
+        return _sign_in_again(sentence(problem.message), "send the form once more")
+    return spell_out(problem)
+
+
+def spell_out(problem: APIError) -> str:
+    """Return the whole problem as one paragraph."""
+    if problem.speaks_for_itself:
+        return f"{sentence(problem.message)}."
+    parts = [problem.title, problem.message, problem.advice]
+    if problem.request_id and problem.page_status >= 500:
+        parts.append(f"Request {problem.request_id}")
+    return ". ".join(sentence(part) for part in parts if part) + "."
+
+
+def sentence(words: str) -> str:
+    return words[:1].upper() + words[1:].rstrip(".")

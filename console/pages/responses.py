@@ -1,0 +1,147 @@
+"""How views answer: with a form, with a change made, or with a problem."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from django import forms
+from django.contrib import messages
+from django.http import HttpResponse, HttpResponseRedirect
+from django.shortcuts import render
+from django.utils.encoding import iri_to_uri
+
+from console.api.errors import APIError, Unauthorized
+from console.forms.fields import EmptyForm
+from console.forms.losses import Loss
+from console.forms.request_examples import same_request
+from console.pages.addresses import back
+from console.pages.form_errors import in_plain_words, problems_beside
+from console.pages.problems import spell_out
+from console.request import ConsoleRequest
+from console.sign_in import sessions
+
+READ_ONLY = "You are signed in with a read-only key: it changes nothing, and sees no password."
+# The pages whose forms concern the whole account, by the beginning of the names of their URLs.
+OF_THE_ACCOUNT = ("project_create", "project_delete", "api_key_", "webhook_")
+
+
+def out_of_reach(request: ConsoleRequest) -> str:
+    """Return why the key cannot use the form at this address; "" if it may be able to."""
+    sign_in = sessions.present(request)
+    if sign_in is None or request.resolver_match is None:
+        return ""
+    if sign_in.account.read_only:
+        return READ_ONLY
+    only = sign_in.account.project_id
+    if only and (request.resolver_match.url_name or "").startswith(OF_THE_ACCOUNT):
+        return f"You are signed in with a key of the project {only} alone: this is beyond it."
+    return ""
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class FormPage:
+    """What is shown around a form, on a page of its own or in a dialog."""
+
+    title: str
+    submit: str
+    back: str
+    intro: str = ""
+    # The label of the button that leaves the form without sending it.
+    dismiss: str = "Cancel"
+    # The button looks dangerous, because the change cannot be undone.
+    danger: bool = False
+    # Why the form cannot be used, and what to do first; "" if it can be used.
+    blocked: str = ""
+    # What is lost, if something is deleted or replaced.
+    losses: Sequence[Loss] = ()
+    # The form changes nothing in the account, so that a read-only key may use it.
+    is_reading: bool = False
+    # What the API's request has in its body besides the fields, by name; "" if not known.
+    sent_too: Mapping[str, Any] = field(default_factory=dict)
+
+
+def show_form(request: ConsoleRequest, form: forms.Form, page: FormPage) -> HttpResponse:
+    """Show the form: on a page of its own or, for htmx, as the content of the dialog."""
+    template = "_form.html" if request.htmx else "form.html"
+    if not (page.blocked or page.is_reading or form.is_bound):
+        page = replace(page, blocked=out_of_reach(request))
+    status = 422 if form.errors else 200
+    same = same_request(request, form, page.sent_too)
+    context = {"form": form, "page": page, "same": same, "heading": _heading(request)}
+    return render(request, template, context, status=status)
+
+
+def show_confirmation(
+    request: ConsoleRequest, page: Callable[[], FormPage], do: Callable[[], HttpResponse]
+) -> HttpResponse:
+    """Ask for confirmation. `page` makes what is around the form, and `do` makes the change."""
+    form = EmptyForm(request.POST if request.method == "POST" else None)
+    if request.method == "POST" and form.is_valid():
+        with problems_beside(form):
+            return do()
+    return show_form(request, form, page())
+
+
+def _heading(request: ConsoleRequest) -> str:
+    """Return the element for a form's title: h2 in a dialog, as the page behind it has the h1.
+
+    htmx also sends forms that are on a page of their own; those keep h1.
+    """
+    at = urlsplit(request.htmx.current_url_abs_path or "").path if request.htmx else ""
+    return "h1" if not request.htmx or at == request.path else "h2"
+
+
+def show_secret(
+    request: ConsoleRequest, template: str, context: Mapping[str, object]
+) -> HttpResponse:
+    """Answer a POST without a redirect, as no other answer may hold the secret. `template` is the
+    content of the dialog; on a page of its own, `secret.html` includes it."""
+    name = template if request.htmx else "secret.html"
+    shown = {**context, "secret_template": template, "heading": _heading(request)}
+    return render(request, name, shown)
+
+
+def choices(request: ConsoleRequest, call: Callable[[], list[T]]) -> list[T]:
+    """Return the choices that a form offers. If they cannot be read, a form that was sent does
+    without them, so that what was typed is not lost. Otherwise the failure is raised."""
+    try:
+        return call()
+    except APIError:
+        if request.method == "POST":
+            return []
+        raise
+
+
+def done(
+    request: ConsoleRequest, url: str, message: str = "", *, is_live: bool = True
+) -> HttpResponse:
+    """Answer after a change: go to `url` or, if the browser is there, renew its live region."""
+    if message:
+        messages.success(request, message)
+    if not request.htmx:
+        return HttpResponseRedirect(url)
+    is_there = urlsplit(request.htmx.current_url_abs_path or "").path == urlsplit(url).path
+    if not (is_there and is_live):
+        return HttpResponse(headers={"HX-Redirect": iri_to_uri(url)})
+    answer = render(request, "_notices.html")
+    answer["HX-Reswap"] = "none"
+    answer["HX-Trigger"] = "perch:changed"
+    return answer
+
+
+def act(
+    request: ConsoleRequest, call: Callable[[], object], *, otherwise: str, message: str = ""
+) -> HttpResponse:
+    """Do what a button asks for, and go back to its page. A refusal is shown there."""
+    try:
+        call()
+    except Unauthorized:
+        raise
+    except APIError as problem:
+        messages.error(request, in_plain_words(spell_out(problem)))
+        return done(request, back(request, otherwise))
+    return done(request, back(request, otherwise), message)

@@ -1,0 +1,143 @@
+"""The table of all statuses and states: the label, icon and tone of each, and if it is final."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from console.api.resources.branches import Branch
+from console.api.resources.endpoints import Endpoint
+from console.api.resources.operations import Operation
+from console.api.resources.webhooks import Delivery
+
+
+@dataclass(frozen=True)
+class Status:
+    value: str
+    label: str
+    # The icon. Its shape differs too, so that nothing depends on colour alone.
+    shape: str
+    tone: str
+    terminal: bool = True
+    # Only other servers of this API return it.
+    is_foreign: bool = False
+
+
+def _by_value(*statuses: Status) -> dict[str, Status]:
+    return {status.value: status for status in statuses}
+
+
+OPERATION_STATUSES = _by_value(
+    Status("scheduling", "Waiting", "waiting", "pending", terminal=False),
+    Status("running", "In progress", "running", "pending", terminal=False),
+    Status("finished", "OK", "check", "good"),
+    Status("failed", "Error", "cross", "bad"),
+    Status("cancelling", "Cancelling", "running", "pending", terminal=False),
+    Status("cancelled", "Cancelled", "cancelled", "quiet"),
+    Status("error", "Error", "cross", "bad", is_foreign=True),
+    Status("skipped", "Skipped", "skip", "quiet", is_foreign=True),
+)
+
+# For an operation that the API calls failed because another one of its chain has failed.
+NOT_RUN = Status("not_run", "Not run", "skip", "quiet")
+
+DELIVERY_STATUSES = _by_value(
+    Status("pending", "To be sent", "waiting", "pending", terminal=False),
+    Status("delivered", "Delivered", "check", "good"),
+    Status("failed", "Given up", "cross", "bad"),
+)
+
+ACTIVE = Status("active", "Active", "awake", "good")
+IDLE = Status("idle", "Idle", "asleep", "calm")
+STOPPED = Status("stopped", "Stopped", "stopped", "quiet")
+ENDPOINT_STATES = (ACTIVE, IDLE, STOPPED)
+
+# By action: its name, and the word beside an endpoint's state while it is under way.
+ACTIONS = {
+    "apply_config": ("Apply configuration", "applying…"),
+    "check_availability": ("Check availability", "checking…"),
+    "create_branch": ("Create branch", "creating branch…"),
+    "create_timeline": ("Create timeline", "creating branch…"),
+    "delete_tenant": ("Delete tenant", "deleting…"),
+    "delete_timeline": ("Delete timeline", "deleting…"),
+    "start_compute": ("Start compute", "starting…"),
+    "suspend_compute": ("Suspend compute", "suspending…"),
+}
+
+
+def operation_status(operation: Operation) -> Status:
+    return OPERATION_STATUSES.get(operation.status) or _unknown(operation.status)
+
+
+def delivery_status(delivery: Delivery) -> Status:
+    return DELIVERY_STATUSES.get(delivery.status) or _unknown(delivery.status)
+
+
+def _unknown(value: str) -> Status:
+    return Status(value, value.replace("_", " ").capitalize() or "Unknown", "skip", "quiet")
+
+
+def is_unfinished(operation: Operation) -> bool:
+    return not operation_status(operation).terminal
+
+
+def can_be_cancelled(operation: Operation) -> bool:
+    """Whether to offer it; the API decides in the end."""
+    is_on_its_way = operation.status == "cancelling"
+    return operation.can_be_steered and is_unfinished(operation) and not is_on_its_way
+
+
+def can_be_retried(operation: Operation) -> bool:
+    """Whether to offer it; the API decides in the end."""
+    return operation.can_be_steered and operation.status in ("failed", "cancelled")
+
+
+def action_name(action: str) -> str:
+    known = ACTIONS.get(action)
+    return known[0] if known else action.replace("_", " ").capitalize()
+
+
+def endpoint_state(endpoint: Endpoint) -> Status:
+    if endpoint.disabled:
+        return STOPPED
+    return ACTIVE if endpoint.current_state == "active" else IDLE
+
+
+def pending_word(endpoint: Endpoint, operations: Iterable[Operation]) -> str:
+    """Return what is being done to the endpoint now; "" if nothing is.
+
+    `operations` are in the API's order, the newest first. The oldest unfinished one counts.
+    """
+    unfinished = [
+        operation
+        for operation in operations
+        if operation.endpoint_id == endpoint.id and is_unfinished(operation)
+    ]
+    if unfinished and unfinished[-1].status == "cancelling":
+        return "cancelling…"
+    if unfinished:
+        return ACTIONS.get(unfinished[-1].action, ("", "working…"))[1]
+    return {"active": "starting…", "idle": "suspending…"}.get(endpoint.pending_state, "")
+
+
+# The state of the endpoint after these actions.
+HEADING = {"start_compute": ACTIVE, "suspend_compute": IDLE}
+
+
+def heading_for(endpoint: Endpoint, operations: Iterable[Operation]) -> Status:
+    """Return the endpoint's state after all unfinished `operations`, which are newest first."""
+    unfinished = (
+        HEADING[operation.action]
+        for operation in operations
+        if operation.endpoint_id == endpoint.id
+        and operation.action in HEADING
+        and is_unfinished(operation)
+    )
+    pending = {"active": ACTIVE, "idle": IDLE}.get(endpoint.pending_state)
+    state = endpoint_state(endpoint)
+    return state if state is STOPPED else next(unfinished, pending or state)
+
+
+def branch_word(branch: Branch) -> str:
+    """Return a word for the state of a branch; "" if the branch is ready."""
+    if branch.current_state in ("ready", ""):
+        return ""
+    return "creating…" if branch.current_state == "init" else f"{branch.current_state}…"

@@ -1,0 +1,128 @@
+"""A project's settings, and the forms to create, rename and delete one."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from django import forms
+from django.http import HttpResponse
+from django.shortcuts import render
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods, require_safe
+
+from console.api.parallel import part, side_by_side
+from console.api.resources.projects import Region
+from console.forms import losses
+from console.forms.fields import PLAIN, ConfirmForm, OpenChoiceField, RenameForm, offer
+from console.pages.form_errors import problems_beside
+from console.pages.responses import FormPage, choices, done, show_form
+from console.request import ConsoleRequest
+
+
+class ProjectForm(forms.Form):
+    name = forms.CharField(
+        required=False,
+        help_text="Left empty, the project is named after its id.",
+        widget=forms.TextInput(attrs={**PLAIN, "autofocus": True}),
+    )
+    region_id = OpenChoiceField(label="Region", required=False)
+
+    def offer_regions(self, regions: Iterable[Region]) -> None:
+        found = list(regions)
+        offer(self, "region_id", ((region.id, region.name) for region in found))
+        if not found and not self.is_bound:
+            del self.fields["region_id"]
+        self.initial.setdefault(
+            "region_id", next((region.id for region in found if region.default), "")
+        )
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def create(request: ConsoleRequest) -> HttpResponse:
+    form = ProjectForm(request.POST or None)
+    if request.method == "POST" and form.is_valid():
+        with problems_beside(form, "name"):
+            project = request.api.create_project(
+                name=form.cleaned_data["name"], region_id=form.cleaned_data["region_id"]
+            )
+            url = reverse("project", args=[project.id])
+            return done(request, url, f"Project {project.name} is being created.")
+    form.offer_regions(choices(request, request.api.regions))
+    page = FormPage(
+        title="Create a project",
+        intro="It begins with one branch and a read-write endpoint on it.",
+        submit="Create project",
+        back=reverse("dashboard"),
+    )
+    return show_form(request, form, page)
+
+
+@require_safe
+def settings(request: ConsoleRequest, project_id: str) -> HttpResponse:
+    project = request.api.project(project_id)
+    context = {
+        "project": project,
+        "settings": list(_told(project.settings)),
+        "defaults": list(_told(project.default_endpoint_settings)),
+    }
+    return render(request, "project_settings.html", context)
+
+
+def _told(settings: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, str]]:
+    """Yield each setting's name with its value in words."""
+    for name, value in settings.items():
+        label = f"{within} {name}".strip().replace("_", " ")
+        if isinstance(value, Mapping):
+            yield from _told(value, label)
+        elif isinstance(value, bool):
+            yield label, "yes" if value else "no"
+        elif isinstance(value, list):
+            yield label, ", ".join(map(str, value)) or "none"
+        elif value is not None:
+            yield label, str(value)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def rename(request: ConsoleRequest, project_id: str) -> HttpResponse:
+    url = reverse("project_settings", args=[project_id])
+    form = RenameForm(request.POST or None)
+    if request.method == "POST" and form.is_valid():
+        with problems_beside(form, "name"):
+            request.api.rename_project(project_id, form.cleaned_data["name"])
+            return done(request, url, "The project is renamed.", is_live=False)
+    if request.method != "POST":
+        form.initial["name"] = request.api.project(project_id).name
+    page = FormPage(title="Rename the project", submit="Rename", back=url)
+    return show_form(request, form, page)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def delete(request: ConsoleRequest, project_id: str) -> HttpResponse:
+    form = ConfirmForm(request.POST or None, expected=project_id)
+    if request.method == "POST" and form.is_valid():
+        with problems_beside(form):
+            request.api.delete_project(project_id)
+            return done(request, reverse("dashboard"), f"Project {project_id} is deleted.")
+    # A page must not ask to confirm the deletion of a project that does not exist.
+    found = choices(request, lambda: [_with_losses(request, project_id)])
+    name, lost = found[0] if found else (project_id, [])
+    page = FormPage(
+        title=f"Delete the project {name}",
+        intro="It goes for good, and with it:",
+        submit="Delete project",
+        danger=True,
+        back=reverse("project_settings", args=[project_id]),
+        losses=lost,
+    )
+    return show_form(request, form, page)
+
+
+def _with_losses(request: ConsoleRequest, project_id: str) -> tuple[str, list[losses.Loss]]:
+    """Return the project's name, and what is lost with it. Raises NotFound."""
+    api = request.api
+    project, branches, endpoints, snapshots = side_by_side(
+        lambda: api.project(project_id),
+        part(lambda: api.branches(project_id)),
+        part(lambda: api.endpoints(project_id)),
+        part(lambda: api.snapshots.list(project_id)),
+    )
+    return project.name, losses.of_project(branches, endpoints, snapshots)

@@ -1,0 +1,144 @@
+"""What the dashboard shows: each project with its endpoints by state, its unfinished operations and
+its events of the last day, and the latest events of all projects."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from console.api.resources.endpoints import Endpoint
+from console.api.resources.events import Event
+from console.api.resources.projects import Project, ProjectState
+from console.events.rows import EventRow, event_row
+from console.pages.listing import Order
+from console.pages.outcomes import NOT_READ
+from console.pages.statuses import ACTIVE, IDLE, STOPPED, Status, endpoint_state
+
+# The types of the events that are counted over the last day.
+FAILED, WOKE, SLEPT = "operation.failed", "endpoint.active", "endpoint.idle"
+
+
+@dataclass(frozen=True)
+class ProjectRow:
+    project: Project
+    # The number of endpoints by state; None if they could not be read.
+    states: Sequence[tuple[Status, int]] | None
+    # Unfinished operations; None if not known.
+    unfinished: int | None
+    # The counts of the last day.
+    failed: int = 0
+    woke: int = 0
+    slept: int = 0
+
+    @property
+    def active(self) -> int:
+        return sum(count for state, count in self.states or () if state is ACTIVE)
+
+
+@dataclass(frozen=True)
+class Lately:
+    """A recent event, with the name of its project."""
+
+    row: EventRow
+    project_name: str
+
+
+@dataclass(frozen=True)
+class Totals:
+    states: Sequence[tuple[Status, int]]
+    unfinished: int
+    failed: int
+    woke: int
+    slept: int
+
+
+def _counted(counts: Sequence[tuple[Status, int]]) -> list[tuple[Status, int]]:
+    return [(state, count) for state, count in counts if count]
+
+
+def states_of(state: ProjectState | None) -> list[tuple[Status, int]]:
+    """Return the counts by state; none if the API does not know the project."""
+    if state is None:
+        return []
+    return _counted([(ACTIVE, state.active), (IDLE, state.idle), (STOPPED, state.disabled)])
+
+
+def states_among(endpoints: Sequence[Endpoint]) -> list[tuple[Status, int]]:
+    found = Counter(endpoint_state(endpoint) for endpoint in endpoints)
+    return _counted([(state, found[state]) for state in (ACTIVE, IDLE, STOPPED)])
+
+
+def project_rows(
+    projects: Sequence[Project],
+    states: Sequence[ProjectState] | None,
+    endpoints: Mapping[str, Sequence[Endpoint] | None],
+    events: Sequence[Event],
+) -> list[ProjectRow]:
+    """Make the rows. `endpoints` are by project id: they are read one by one for some projects if
+    the server has no `states`."""
+    known = {state.project_id: state for state in states or ()}
+    lately: dict[str, Counter[str]] = defaultdict(Counter)
+    for event in events:
+        lately[event.project_id][event.type] += 1
+    rows = []
+    for project in projects:
+        found: Sequence[tuple[Status, int]] | None = states_of(known.get(project.id))
+        if states is None:
+            own = endpoints.get(project.id)
+            found = None if own is None else states_among(own)
+        happened = lately[project.id]
+        own_state = known.get(project.id)
+        unfinished = own_state.unfinished_operations if own_state else 0
+        rows.append(
+            ProjectRow(
+                project,
+                found,
+                None if states is None else unfinished,
+                failed=happened[FAILED],
+                woke=happened[WOKE],
+                slept=happened[SLEPT],
+            )
+        )
+    return rows
+
+
+def totals(rows: Sequence[ProjectRow]) -> Totals:
+    states: Counter[Status] = Counter()
+    for row in rows:
+        states.update(dict(row.states or ()))
+    return Totals(
+        states=_counted([(state, states[state]) for state in (ACTIVE, IDLE, STOPPED)]),
+        unfinished=sum(row.unfinished or 0 for row in rows),
+        failed=sum(row.failed for row in rows),
+        woke=sum(row.woke for row in rows),
+        slept=sum(row.slept for row in rows),
+    )
+
+
+def latest(events: Sequence[Event], projects: Sequence[Project], *, most: int) -> list[Lately]:
+    """Return the `most` newest events. Failures are kept before all others."""
+    names = {project.id: project.name for project in projects}
+    known = [event for event in events if event.project_id in names]
+    failed = [event for event in known if event.type == FAILED][:most]
+    others = [event for event in known if event.type != FAILED][: most - len(failed)]
+    chosen = sorted([*failed, *others], key=_at, reverse=True)
+    return [Lately(event_row(event, NOT_READ, names), names[event.project_id]) for event in chosen]
+
+
+def _at(event: Event) -> datetime:
+    return event.at or datetime.min.replace(tzinfo=UTC)
+
+
+def _age(row: ProjectRow) -> float:
+    moment = row.project.created_at
+    return moment.timestamp() if isinstance(moment, datetime) else 0.0
+
+
+ORDERS: Mapping[str, Order[ProjectRow]] = {
+    "newest": Order("Newest first", _age, reverse=True),
+    "name": Order("Name", lambda row: row.project.name.lower()),
+    "active": Order("Most active", lambda row: (row.active, row.woke, _age(row)), reverse=True),
+    "trouble": Order(
+        "Trouble first", lambda row: (row.failed, row.unfinished or 0, _age(row)), reverse=True
+    ),
+}

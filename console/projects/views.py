@@ -1,0 +1,158 @@
+"""The dashboard that lists projects, the switcher between them, and a project's page."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.http import HttpResponse
+from django.shortcuts import render
+from django.urls import reverse
+from django.views.decorators.http import require_safe
+
+from console.api.fields import Page, stamp
+from console.api.management_api import ManagementAPI
+from console.api.parallel import each_or_none, first_problem, part, side_by_side
+from console.api.resources.endpoints import Endpoint
+from console.api.resources.events import Event
+from console.endpoints.rows import ENDPOINT_ORDERS, endpoint_row
+from console.pages.listing import Listing, Order, listing
+from console.pages.live_regions import Polling, page_and_region, polling
+from console.pages.outcomes import Outcome, There
+from console.projects.dashboard import (
+    FAILED,
+    ORDERS,
+    SLEPT,
+    WOKE,
+    ProjectRow,
+    latest,
+    project_rows,
+    totals,
+)
+from console.request import ConsoleRequest
+
+# The most that the API returns at once.
+PROJECTS_READ = 400
+EVENTS_READ = 300
+LATELY_SHOWN = 8
+SWITCHED_TO = 12
+# An endpoint's pending word may come from an operation that is far down in the list.
+OPERATIONS_READ = 50
+
+
+def _dashboard(request: ConsoleRequest) -> tuple[dict[str, Any], Polling]:
+    api = request.api
+    cursor = request.GET.get("cursor", "")
+    page, told, failures, turns = side_by_side(
+        lambda: api.projects(limit=PROJECTS_READ, cursor=cursor),
+        part(api.project_states),
+        # Failures are read separately: among many wakes, none might be in the newest events.
+        part(lambda: _lately(api, FAILED)),
+        part(lambda: _lately(api, WOKE, SLEPT)),
+    )
+    states = None if told.problem else told.items
+    happened = [*failures.items, *turns.items]
+
+    def listed(endpoints: Mapping[str, Sequence[Endpoint] | None]) -> Listing[ProjectRow]:
+        return listing(
+            request,
+            project_rows(page.items, states, endpoints, happened),
+            words=lambda row: (row.project.name, row.project.id, row.project.region_id),
+            orders=ORDERS,
+        )
+
+    projects = listed({})
+    if states is None:
+        # Read only for the rows that are shown, as it takes one call each.
+        shown = [row.project.id for row in projects.rows]
+        projects = listed(dict(zip(shown, each_or_none(api.endpoints, shown), strict=True)))
+    rows = project_rows(page.items, states, {}, happened)
+    url = reverse("dashboard_live")
+    query = request.GET.urlencode()
+    unfinished = sum(row.unfinished or 0 for row in rows)
+    outcome = Outcome(unfinished=unfinished, failures=None)
+    state = Polling(f"{url}?{query}" if query else url, outcome=outcome)
+    context = {
+        "listing": projects,
+        "here": reverse("dashboard"),
+        "totals": totals(rows) if states is not None else None,
+        "problem": first_problem(told, failures, turns),
+        "knows_events": not (failures.problem or turns.problem),
+        "more_failed": failures.is_cut,
+        "more_turned": turns.is_cut,
+        "lately": latest(happened, page.items, most=LATELY_SHOWN),
+        "next_cursor": page.cursor,
+        "is_first_page": not cursor,
+    }
+    return context, state
+
+
+dashboard, dashboard_live = page_and_region(_dashboard, "dashboard.html", "_dashboard.html")
+
+
+def _lately(api: ManagementAPI, *types: str) -> Page[Event]:
+    """Read the events of the last day, of these types only, even if the server ignores filters."""
+    page = api.events(limit=EVENTS_READ, type=",".join(types), since=_day())
+    return Page([event for event in page.items if event.type in types], page.cursor)
+
+
+def _day() -> str:
+    return stamp(datetime.now(UTC) - timedelta(days=1))
+
+
+@require_safe
+def switcher(request: ConsoleRequest, project_id: str) -> HttpResponse:
+    """Show the other projects to switch to."""
+    page = request.api.projects(limit=PROJECTS_READ)
+    context = {
+        "project_id": project_id,
+        "here": reverse("project_switcher", args=[project_id]),
+        "listing": listing(
+            request,
+            page.items,
+            words=lambda project: (project.name, project.id),
+            orders={"name": Order("Name", lambda project: project.name.lower())},
+            size=SWITCHED_TO,
+        ),
+        "has_more": bool(page.cursor),
+    }
+    template = "_switcher.html" if request.htmx else "switcher.html"
+    return render(request, template, context)
+
+
+def _contents(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any], Polling]:
+    api = request.api
+    # Operations are read before what they change. The other way round, the last poll could show a
+    # finished operation beside the state from before it.
+    operations, project = side_by_side(
+        lambda: api.operations(project_id, limit=OPERATIONS_READ),
+        lambda: api.project(project_id),
+    )
+    endpoints, branches = side_by_side(
+        lambda: api.endpoints(project_id),
+        lambda: api.branches(project_id),
+    )
+    rows = [endpoint_row(each, branches, operations.items) for each in endpoints]
+    taken = {endpoint.branch_id for endpoint in endpoints}
+    found = listing(
+        request,
+        rows,
+        words=lambda row: (row.endpoint.id, row.branch_name, row.state.label, row.size),
+        orders=ENDPOINT_ORDERS,
+    )
+    here = reverse("project", args=[project_id])
+    context = {
+        "project": project,
+        "here": here,
+        "back_here": f"{here}?{found.query}" if found.query else here,
+        "listing": found,
+        "endpoints": found.rows,
+        # A new project has one endpoint, and its user wants to connect.
+        "only_endpoint": endpoints[0] if len(endpoints) == 1 else None,
+        "has_free_branch": any(branch.id not in taken for branch in branches),
+    }
+    url = reverse("project_live", args=[project_id])
+    url = f"{url}?{found.query}" if found.query else url
+    return context, polling(request, url, operations.items, There.of(endpoints, branches))
+
+
+show, live = page_and_region(_contents, "project.html", "_project.html")
