@@ -12,7 +12,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 from console.api.parallel import side_by_side
 from console.api.resources.api_keys import Reach
 from console.api.resources.projects import Project
-from console.forms.fields import PLAIN, PROJECTS_OFFERED, OpenChoiceField, offer, project_in_list
+from console.forms.fields import PLAIN, OpenChoiceField, offer, project_in_list
 from console.pages.form_errors import problems_beside
 from console.pages.responses import (
     FormPage,
@@ -103,7 +103,7 @@ def _offer_limits(request: ConsoleRequest, form: ApiKeyForm) -> None:
     """Offer limits only if the server has them: then the keys in its list have their limits too."""
     keys, projects = side_by_side(
         lambda: choices(request, request.api.api_keys),
-        lambda: choices(request, lambda: list(request.api.projects(limit=PROJECTS_OFFERED).items)),
+        lambda: choices(request, request.api.all_projects),
     )
     if form.is_bound or any(key.reach for key in keys):
         form.offer_projects(projects)

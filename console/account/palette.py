@@ -15,7 +15,6 @@ from console.api.parallel import side_by_side
 from console.api.resources.branches import Branch
 from console.api.resources.endpoints import Endpoint
 from console.api.resources.projects import Project
-from console.forms.fields import PROJECTS_OFFERED
 from console.request import ConsoleRequest, public
 from console.sign_in.sessions import Account, present
 
@@ -108,7 +107,7 @@ def _of_console(account: Account) -> Iterator[Goal]:
 
 
 def _projects(request: ConsoleRequest) -> Iterator[Goal]:
-    for project in request.api.projects(limit=PROJECTS_OFFERED).items:
+    for project in request.api.all_projects():
         yield Goal(project.name, reverse("project", args=[project.id]), "project", project.id)
 
 

@@ -13,7 +13,7 @@ from console.api.parallel import side_by_side
 from console.api.resources.projects import Project
 from console.api.resources.webhooks import ALL_EVENTS, Delivery, Webhook
 from console.events.types import GROUPS, event_type
-from console.forms.fields import PLAIN, PROJECTS_OFFERED, OpenChoiceField, offer, project_in_list
+from console.forms.fields import PLAIN, OpenChoiceField, offer, project_in_list
 from console.forms.losses import Loss
 from console.pages.form_errors import problems_beside
 from console.pages.live_regions import Polling, page_and_region
@@ -88,9 +88,7 @@ def create(request: ConsoleRequest) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         with problems_beside(form, "url"):
             return _show_secret(request, request.api.webhooks.create(form.attributes()))
-    form.offer_projects(
-        choices(request, lambda: list(request.api.projects(limit=PROJECTS_OFFERED).items))
-    )
+    form.offer_projects(choices(request, request.api.all_projects))
     page = FormPage(
         title="Create a webhook",
         intro="Tells a program of yours of what happens here, as it happens.",

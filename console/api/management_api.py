@@ -24,6 +24,10 @@ from console.api.transport import Transport, may_be_missing
 Target = tuple[Literal["operations", "chains"], str]
 Verb = Literal["cancel", "retry"]
 
+# The most projects that the API returns at once, and the most pages of them that are read.
+LONGEST_PAGE = 400
+MOST_PAGES = 25
+
 
 class ManagementAPI:
     """The API as one user sees it.
@@ -91,6 +95,22 @@ class ManagementAPI:
     def projects(self, *, limit: int, cursor: str = "") -> Page[Project]:
         data = self._transport.get("projects", query=_page_query(limit, cursor))
         return Page.read(data, "projects", Project.read, limit=limit)
+
+    def all_projects(self) -> list[Project]:
+        """Return the account's projects, however many pages they take.
+
+        At most MOST_PAGES are read, as a server may return pages without end.
+        """
+        found: dict[str, Project] = {}
+        cursor = ""
+        for _ in range(MOST_PAGES):
+            known = len(found)
+            page = self.projects(limit=LONGEST_PAGE, cursor=cursor)
+            found |= {project.id: project for project in page.items}
+            cursor = page.cursor
+            if not cursor or len(found) == known:
+                break
+        return list(found.values())
 
     def project_states(self) -> list[ProjectState]:
         """Return the state of the account's projects, except those without anything in them."""

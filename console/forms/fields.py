@@ -18,9 +18,6 @@ from console.api.resources.projects import Project
 PLAIN = {"autocomplete": "off", "spellcheck": "false", "autocapitalize": "off"}
 DEFAULTED = {"autocomplete": "off", "placeholder": "default"}
 
-# The most projects offered in a list of choices. Further ones cannot be chosen.
-PROJECTS_OFFERED = 100
-
 # The form's fields whose names differ from the API's, by the API's name.
 FIELDS_OF_ATTRIBUTES = {
     "autoscaling_limit_min_cu": "min_cu",

@@ -10,7 +10,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_safe
 
 from console.api.fields import Page, stamp
-from console.api.management_api import ManagementAPI
+from console.api.management_api import LONGEST_PAGE, ManagementAPI
 from console.api.parallel import each_or_none, first_problem, part, side_by_side
 from console.api.resources.endpoints import Endpoint
 from console.api.resources.events import Event
@@ -30,8 +30,6 @@ from console.projects.dashboard import (
 )
 from console.request import ConsoleRequest
 
-# The most that the API returns at once.
-PROJECTS_READ = 400
 EVENTS_READ = 300
 LATELY_SHOWN = 8
 SWITCHED_TO = 12
@@ -43,7 +41,7 @@ def _dashboard(request: ConsoleRequest) -> tuple[dict[str, Any], Polling]:
     api = request.api
     cursor = request.GET.get("cursor", "")
     page, told, failures, turns = side_by_side(
-        lambda: api.projects(limit=PROJECTS_READ, cursor=cursor),
+        lambda: api.projects(limit=LONGEST_PAGE, cursor=cursor),
         part(api.project_states),
         # Failures are read separately: among many wakes, none might be in the newest events.
         part(lambda: _lately(api, FAILED)),
@@ -102,7 +100,7 @@ def _day() -> str:
 @require_safe
 def switcher(request: ConsoleRequest, project_id: str) -> HttpResponse:
     """Show the other projects to switch to."""
-    page = request.api.projects(limit=PROJECTS_READ)
+    page = request.api.projects(limit=LONGEST_PAGE)
     context = {
         "project_id": project_id,
         "here": reverse("project_switcher", args=[project_id]),

@@ -1,6 +1,8 @@
 """The dashboard: an account's projects."""
 
+import itertools
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -205,3 +207,41 @@ def test_names_with_markup_are_text(alice: Person) -> None:
     answer: Any = alice.get("/")
     assert b"<script>alert" not in answer.content
     assert "<script>alert(1)</script>" in Page(answer).row("alert")
+
+
+@pytest.mark.parametrize("path", ["/go", "/webhooks/new", "/api-keys/new"])
+def test_projects_of_all_pages_can_be_chosen(
+    dave: Person, misbehaving: Misbehaving, path: str
+) -> None:
+    def page_of_100(asked: str) -> bytes:
+        first = int(re.search(r"cursor=(\d+)|$", asked)[1] or 0)  # type: ignore[index]
+        if asked.partition("?")[0].endswith("/api_keys"):
+            return b'[{"id": 1, "name": "tests", "read_only": false}]'
+        projects = [{"id": f"p-{number}", "name": "shop"} for number in range(250)][first:][:100]
+        body = {"projects": projects, "pagination": {"cursor": str(first + 100)}}
+        return json.dumps(body).encode()
+
+    misbehaving.respond = page_of_100
+    html = dave.get(path).content.decode()
+    assert "p-0" in html
+    assert "p-249" in html
+
+
+def test_a_list_of_projects_without_end_is_read_in_part(
+    dave: Person, misbehaving: Misbehaving
+) -> None:
+    numbers = itertools.count()
+
+    def endless(asked: str) -> bytes:
+        projects = [{"id": f"p-{next(numbers)}", "name": "shop"} for _ in range(100)]
+        return json.dumps({"projects": projects, "pagination": {"cursor": "more"}}).encode()
+
+    misbehaving.respond = endless
+    assert dave.get("/go").status_code == 200
+    misbehaving.body = json.dumps(
+        {"projects": [{"id": f"p-{n}"} for n in range(100)], "pagination": {"cursor": "more"}}
+    ).encode()
+    misbehaving.respond = None
+    misbehaving.asked.clear()
+    assert dave.get("/go").status_code == 200
+    assert misbehaving.asked_for("/projects") == 2, "a page that is sent again ends the list"
