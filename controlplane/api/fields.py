@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import (
     AfterValidator,
@@ -26,7 +26,7 @@ LAYOUT = str.maketrans("\t\n\r", "   ")
 MOST_NOTED = 16384
 
 
-# The characters that `_storable` refuses, as the inside of a regular expression's `[…]`.
+# The characters that `storable` refuses, as the inside of a regular expression's `[…]`.
 _REFUSED = r"\u0000-\u001f\u007f\u202a-\u202e\u2066-\u2069"
 
 
@@ -67,7 +67,7 @@ def ids_like(id_pattern: str, *, most: int) -> Stated:
     return Stated(pattern=f"^(?:{id_pattern}(?:,{id_pattern}){{0,{most - 1}}})?$")
 
 
-def _storable(text: str) -> str:
+def storable(text: str) -> str:
     """Check that Postgres can store the text and a page can show it: it is valid UTF-8 and has no
     control characters. Returns it unchanged; raises ValueError."""
     try:
@@ -82,8 +82,8 @@ def _storable(text: str) -> str:
 
 
 def _storable_lines(text: str) -> str:
-    """Like `_storable`, but allows tabs and line ends, as the text may have several lines."""
-    _storable(text.translate(LAYOUT))
+    """Like `storable`, but allows tabs and line ends, as the text may have several lines."""
+    storable(text.translate(LAYOUT))
     return text
 
 
@@ -95,13 +95,13 @@ def _not_too_much(notes: dict[str, str]) -> dict[str, str]:
 
 def _storable_json(value: dict[str, Any]) -> dict[str, Any]:
     """Check that Postgres can store the JSON object on every level: no NaN or infinity, and only
-    texts that `_storable` accepts. Returns it unchanged; raises ValueError."""
+    texts that `storable` accepts. Returns it unchanged; raises ValueError."""
     level: list[Any] = [value]
     for _ in range(DEEPEST):
         inner: list[Any] = []
         for part in level:
             if isinstance(part, str):
-                _storable(part)
+                storable(part)
             elif isinstance(part, float) and not math.isfinite(part):
                 raise ValueError("NaN and infinity are not JSON")
             elif isinstance(part, dict):
@@ -120,7 +120,7 @@ def _postgres_identifier(text: str) -> str:
     return text
 
 
-def _no_flag(value: Any) -> Any:
+def no_flag(value: Any) -> Any:
     """Refuse true and false. Python and pydantic would accept them as the numbers 1 and 0, but a
     caller that sends one has made a mistake. Raises ValueError."""
     if isinstance(value, bool):
@@ -130,7 +130,7 @@ def _no_flag(value: Any) -> Any:
 
 def _whole(value: Any) -> Any:
     """Convert a whole number such as 300.0 to an integer, as JSON has only one kind of number."""
-    value = _no_flag(value)
+    value = no_flag(value)
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -161,21 +161,21 @@ def _in_microseconds(time: datetime) -> str:
 
 _PLAIN = Stated(pattern=f"^[^{_REFUSED}]*$")
 # Surrounding white space is removed, so the text must contain some other character.
-_WITH_LETTERS = Stated(pattern=rf"^[^{_REFUSED}]*[^{_REFUSED}\s\u0085][^{_REFUSED}]*$")
-Text = Annotated[str, AfterValidator(_storable), _PLAIN]
+WITH_LETTERS = Stated(pattern=rf"^[^{_REFUSED}]*[^{_REFUSED}\s\u0085][^{_REFUSED}]*$")
+Text = Annotated[str, AfterValidator(storable), _PLAIN]
 TextMap = Annotated[dict[Text, Text], Stated()]
 JsonObject = Annotated[dict[str, Any], AfterValidator(_storable_json)]
 Name = Annotated[
     str,
     StringConstraints(strip_whitespace=True, min_length=1, max_length=256),
-    AfterValidator(_storable),
-    _WITH_LETTERS,
+    AfterValidator(storable),
+    WITH_LETTERS,
 ]
 ShortName = Annotated[
     str,
     StringConstraints(strip_whitespace=True, min_length=1, max_length=64),
-    AfterValidator(_storable),
-    _WITH_LETTERS,
+    AfterValidator(storable),
+    WITH_LETTERS,
 ]
 # A note about a resource, such as the message of a commit, and the name of a note.
 Note = Annotated[
@@ -185,7 +185,7 @@ Note = Annotated[
     Stated(pattern=rf"^(?:[^{_REFUSED}]|[\t\n\r])*$"),
 ]
 NoteName = Annotated[
-    str, StringConstraints(min_length=1, max_length=128), AfterValidator(_storable), _PLAIN
+    str, StringConstraints(min_length=1, max_length=128), AfterValidator(storable), _PLAIN
 ]
 Notes = Annotated[
     dict[NoteName, Note], Field(max_length=50), AfterValidator(_not_too_much), Stated()
@@ -194,22 +194,13 @@ Notes = Annotated[
 Identifier = Annotated[
     str,
     StringConstraints(min_length=1),
-    AfterValidator(_storable),
+    AfterValidator(storable),
     AfterValidator(_postgres_identifier),
     # The limit is 63 bytes, which JSON Schema cannot express. For ASCII, 63 characters is the same.
     Stated(**_PLAIN.said, maxLength=63),
 ]
-Provisioner = Annotated[
-    Literal["k8s-pod", "k8s-neonvm"],
-    Field(description="Kept and answered; computes are processes of the server's host either way."),
-]
 # In `Annotated`, write the bounds of a number before this; otherwise the document lacks them.
 WHOLE = BeforeValidator(_whole)
-ComputeUnits = Annotated[
-    float, Field(ge=0.25, le=56, allow_inf_nan=False), BeforeValidator(_no_flag)
-]
-# Seconds, at most a week. 0 stands for the server's default, -1 for never.
-SuspendTimeout = Annotated[int, Field(ge=-1, le=604800), WHOLE]
 HistoryRetention = Annotated[
     int,
     Field(

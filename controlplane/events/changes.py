@@ -10,6 +10,7 @@ from controlplane.events.differences import Changes, made_with
 from controlplane.events.recording import happened
 from controlplane.events.types import EventType
 from controlplane.models import (
+    ATTRIBUTES,
     ApiKey,
     Branch,
     Endpoint,
@@ -171,10 +172,12 @@ def endpoint_created(
     project: Project, endpoint: Endpoint, operations: Iterable[Operation]
 ) -> Event:
     made = made_with(
-        name=endpoint.name,
         branch_id=endpoint.branch_id,
-        autoscaling_limit_min_cu=endpoint.autoscaling_limit_min_cu,
-        autoscaling_limit_max_cu=endpoint.autoscaling_limit_max_cu,
+        **{
+            name: getattr(endpoint, name)
+            for name, attribute in ATTRIBUTES.items()
+            if attribute.in_creation_event
+        },
     )
     summary = f"The endpoint {endpoint.id} was created"
     return _of_endpoint(EventType.ENDPOINT_CREATED, project, endpoint, summary, operations, made)

@@ -4,6 +4,9 @@ from controlplane.models.account import Account, ApiKey
 from controlplane.models.branch import CATALOG_UNREAD, Branch, BranchState, InitSource
 from controlplane.models.consumed import Consumed
 from controlplane.models.endpoint import (
+    APPLIED,
+    ATTRIBUTES,
+    Attribute,
     Configuration,
     Endpoint,
     EndpointState,
@@ -33,6 +36,8 @@ from controlplane.models.usage import Meter, Span, TrafficReporter, Usage
 from controlplane.models.webhook import DeliveryStatus, Webhook, WebhookDelivery
 
 __all__ = [
+    "APPLIED",
+    "ATTRIBUTES",
     "BRANCH_SIZE_LIMITS",
     "CATALOG_UNREAD",
     "DEFAULT_PROVISIONER",
@@ -44,6 +49,7 @@ __all__ = [
     "Account",
     "Action",
     "ApiKey",
+    "Attribute",
     "Branch",
     "BranchState",
     "Configuration",

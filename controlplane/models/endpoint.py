@@ -1,5 +1,10 @@
-"""A compute endpoint: what clients connect to (specification, sections 2.1 and 3.1)."""
+"""A compute endpoint: what clients connect to (specification, sections 2.1 and 3.1).
 
+`ATTRIBUTES` declares the attributes that callers choose. Requests, responses, the document of the
+API, events and operations derive from it which attributes there are.
+"""
+
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -9,7 +14,7 @@ from django.db import models
 from controlplane import clock
 from controlplane.models.branch import Branch
 from controlplane.models.names import new_endpoint_id
-from controlplane.models.project import DEFAULT_PROVISIONER, Project
+from controlplane.models.project import DEFAULT_PROVISIONER, PROVISIONERS, Project
 
 
 class EndpointState(models.TextChoices):
@@ -26,16 +31,118 @@ class PoolerMode(models.TextChoices):
     TRANSACTION = "transaction", "A server connection for each transaction"
 
 
-@dataclass(frozen=True)
-class Configuration:
-    """The attributes of an endpoint that its compute must apply. A change of any of them takes an
-    operation."""
+@dataclass(frozen=True, kw_only=True)
+class Attribute:
+    """An attribute that callers choose. The field of `Endpoint` with its name stores it, and has
+    its default."""
 
+    name: str
+    kind: type[bool] | type[int] | type[float] | type[str] | type[dict[str, Any]]
+    # For the API's document. A description that begins with "Kept" says that it has no effect.
+    description: str
+    example: Any
+    # The bounds of a number. Of a text, `most` is the number of characters.
+    least: float | None = None
+    most: float | None = None
+    # The only values that a text may have; any if empty.
+    values: tuple[str, ...] = ()
+    # Responses leave it out while it is not set.
+    is_optional: bool = False
+    # The compute must apply it: a change of it takes an operation.
+    is_applied: bool = False
+    # A project's `default_endpoint_settings` may have it.
+    in_defaults: bool = False
+    # The event of an endpoint's creation has it. Events of changes have every attribute.
+    in_creation_event: bool = False
+
+
+_DECLARED = (
+    Attribute(
+        name="autoscaling_limit_min_cu",
+        kind=float,
+        least=0.25,
+        most=56,
+        description="The fewest compute units; one is a CPU and 4 GB of memory",
+        example=0.25,
+        is_applied=True,
+        in_defaults=True,
+        in_creation_event=True,
+    ),
+    Attribute(
+        name="autoscaling_limit_max_cu",
+        kind=float,
+        least=0.25,
+        most=56,
+        description="The most compute units; one is a CPU and 4 GB of memory",
+        example=1.0,
+        is_applied=True,
+        in_defaults=True,
+        in_creation_event=True,
+    ),
     # {pg_settings: {name: value}, pgbouncer_settings: {name: value}}
-    settings: dict[str, Any]
-    autoscaling_limit_min_cu: float
-    autoscaling_limit_max_cu: float
-    pooler_enabled: bool
+    Attribute(
+        name="settings",
+        kind=dict,
+        description="`pg_settings`: settings of Postgres",
+        example={"pg_settings": {}},
+        is_applied=True,
+    ),
+    Attribute(
+        name="pooler_enabled",
+        kind=bool,
+        description="Whether all its connections are pooled; `-pooler` in the host does it for one",
+        example=False,
+        is_applied=True,
+    ),
+    Attribute(
+        name="pooler_mode",
+        kind=str,
+        values=tuple(PoolerMode.values),
+        description="Always `transaction`",
+        example="transaction",
+    ),
+    Attribute(
+        name="disabled",
+        kind=bool,
+        description="Whether nobody may connect to it, nor start it",
+        example=False,
+    ),
+    Attribute(
+        name="passwordless_access",
+        kind=bool,
+        description="Kept and answered; nobody gets in without a password either way",
+        example=True,
+    ),
+    Attribute(
+        name="suspend_timeout_seconds",
+        kind=int,
+        least=-1,
+        most=604800,
+        description="Idle for so long it is suspended; 0: the service's default, -1: never",
+        example=300,
+        in_defaults=True,
+    ),
+    Attribute(
+        name="provisioner",
+        kind=str,
+        values=PROVISIONERS,
+        description="Kept and answered; computes are processes of the server's host either way",
+        example=DEFAULT_PROVISIONER,
+    ),
+    Attribute(
+        name="name",
+        kind=str,
+        most=64,
+        description="A name of the caller's choice",
+        example=None,
+        is_optional=True,
+        in_creation_event=True,
+    ),
+)
+ATTRIBUTES: Mapping[str, Attribute] = {one.name: one for one in _DECLARED}
+# The attributes that the compute must apply, by name.
+Configuration = Mapping[str, Any]
+APPLIED = tuple(one.name for one in _DECLARED if one.is_applied)
 
 
 class Endpoint(models.Model):
@@ -46,10 +153,8 @@ class Endpoint(models.Model):
     type = models.CharField(
         max_length=16, choices=EndpointType.choices, default=EndpointType.READ_WRITE
     )
-    # Compute units: 1 is 1 vCPU and 4 GB of memory.
     autoscaling_limit_min_cu = models.FloatField(default=0.25)
     autoscaling_limit_max_cu = models.FloatField(default=1)
-    # {pg_settings: {name: value}, pgbouncer_settings: {name: value}}
     settings = models.JSONField(default=dict)
     pooler_enabled = models.BooleanField(default=False)
     pooler_mode = models.CharField(
@@ -58,7 +163,6 @@ class Endpoint(models.Model):
     disabled = models.BooleanField(default=False)
     passwordless_access = models.BooleanField(default=True)
     provisioner = models.CharField(max_length=32, default=DEFAULT_PROVISIONER)
-    # Idle seconds before the endpoint is suspended; 0: the server's default; -1: never.
     suspend_timeout_seconds = models.IntegerField(default=0)
     current_state = models.CharField(
         max_length=8, choices=EndpointState.choices, default=EndpointState.INIT
@@ -120,27 +224,13 @@ class Endpoint(models.Model):
 
     @property
     def configuration(self) -> Configuration:
-        return Configuration(
-            settings=self.settings,
-            autoscaling_limit_min_cu=self.autoscaling_limit_min_cu,
-            autoscaling_limit_max_cu=self.autoscaling_limit_max_cu,
-            pooler_enabled=self.pooler_enabled,
-        )
+        return {name: getattr(self, name) for name in APPLIED}
 
     def go_back_to(self, configuration: Configuration) -> None:
         """Restore an earlier configuration, and save it."""
-        self.settings = configuration.settings
-        self.autoscaling_limit_min_cu = configuration.autoscaling_limit_min_cu
-        self.autoscaling_limit_max_cu = configuration.autoscaling_limit_max_cu
-        self.pooler_enabled = configuration.pooler_enabled
-        self.save(
-            update_fields=[
-                "settings",
-                "autoscaling_limit_min_cu",
-                "autoscaling_limit_max_cu",
-                "pooler_enabled",
-            ]
-        )
+        for name, value in configuration.items():
+            setattr(self, name, value)
+        self.save(update_fields=list(configuration))
 
     def enter(self, state: EndpointState, *, now: datetime) -> None:
         """Change `current_state` and the times that depend on it, and save them.

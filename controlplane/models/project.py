@@ -8,9 +8,10 @@ from controlplane.models.consumed import NOTHING, Consumed
 from controlplane.models.names import new_project_id
 from controlplane.models.region import Region
 
-# One of the values that clients know. Perch only stores it for them: every compute is a process of
-# the host.
+# The values that clients know. Perch only stores one for them: every compute is a process of the
+# host.
 DEFAULT_PROVISIONER = "k8s-pod"
+PROVISIONERS = (DEFAULT_PROVISIONER, "k8s-neonvm")
 
 
 class Project(models.Model):
@@ -23,8 +24,7 @@ class Project(models.Model):
     provisioner = models.CharField(
         max_length=32, default=DEFAULT_PROVISIONER, db_default=DEFAULT_PROVISIONER
     )
-    # {autoscaling_limit_min_cu, autoscaling_limit_max_cu, suspend_timeout_seconds, pg_settings,
-    # pgbouncer_settings}
+    # {pg_settings, pgbouncer_settings} and the attributes of endpoints that are `in_defaults`.
     default_endpoint_settings = models.JSONField(default=dict)
     # {quota, allowed_ips, block_public_connections, block_outbound_connections,
     # enable_logical_replication}; see `services.project_settings`.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
-from controlplane.models import Configuration
+from controlplane.models import APPLIED, Configuration
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ def _known(kind: type[Any], stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _configuration(stored: Mapping[str, Any] | None) -> Configuration | None:
-    return Configuration(**_known(Configuration, stored)) if stored else None
+    return {name: stored[name] for name in APPLIED if name in stored} if stored else None
 
 
 @dataclass(frozen=True)

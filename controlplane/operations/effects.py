@@ -5,7 +5,7 @@ Called by the engine, in the transaction that ends the operation unless a docstr
 
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import datetime
 
 from controlplane import clock
@@ -108,7 +108,9 @@ def go_back(operation: Operation, endpoint: Endpoint) -> None:
         return
     operation.details = replace(details, wanted=endpoint.configuration).as_json()
     operation.save(update_fields=["details"])
-    changes = differences(asdict(endpoint.configuration), asdict(details.before))
+    configuration = endpoint.configuration
+    # An earlier release may have stored fewer attributes; the others stay.
+    changes = differences(configuration, {**configuration, **details.before})
     if changes:
         record(endpoint_went_back(operation, endpoint, changes))
         endpoint.go_back_to(details.before)

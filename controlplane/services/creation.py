@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from controlplane.compute.space import in_words
 from controlplane.models import (
+    ATTRIBUTES,
     HOPEFUL,
     Action,
     Branch,
@@ -33,7 +34,6 @@ from controlplane.services.branch_expiry import (
     set_expiry,
 )
 from controlplane.services.endpoint_attributes import (
-    ATTRIBUTES,
     EndpointAttributes,
     assign_attributes,
     check_endpoint,

@@ -11,7 +11,7 @@ from controlplane.models import Account, Operation, Project
 from controlplane.models.consumption import with_consumed_projects
 from controlplane.services import plan_limits
 from controlplane.services.endpoint_attributes import (
-    EndpointDefaults,
+    EndpointAttributes,
     check_defaults,
     merged_defaults,
 )
@@ -27,7 +27,7 @@ class ProjectChanges:
     """What a request changes of a project; None for what was not sent."""
 
     name: str | None = None
-    endpoint_defaults: EndpointDefaults | None = None
+    endpoint_defaults: EndpointAttributes | None = None
     settings: ProjectSettings | None = None
     history_retention_seconds: int | None = None
     # These cannot be changed: any other value than the present one is refused.

@@ -40,7 +40,6 @@ from controlplane.services import plan_limits
 from controlplane.services.creation import make_branch, make_endpoint
 from controlplane.services.endpoint_attributes import (
     EndpointAttributes,
-    EndpointDefaults,
     check_defaults,
     merged_defaults,
 )
@@ -71,7 +70,7 @@ class ProjectSpec:
     branch_name: str = "main"
     role_name: str | None = None
     database_name: str = "neondb"
-    endpoint_defaults: EndpointDefaults = field(default_factory=EndpointDefaults)
+    endpoint_defaults: EndpointAttributes = field(default_factory=EndpointAttributes)
     settings: ProjectSettings = field(default_factory=ProjectSettings)
     history_retention_seconds: int = 86400
     store_passwords: bool = True

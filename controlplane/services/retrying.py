@@ -6,13 +6,14 @@ The callers hold the project's lock.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 from controlplane import clock
 from controlplane.events.recording import happened, record
 from controlplane.events.types import EventType
 from controlplane.models import (
+    APPLIED,
     Action,
     Branch,
     BranchState,
@@ -36,8 +37,7 @@ from controlplane.services.given_up import GivenUp
 from controlplane.services.quotas import refuse_used_up
 from controlplane.services.restoring import replace_again
 
-CONFIGURED = [field.name for field in fields(Configuration)]
-CHANGED = ["branch_id", *CONFIGURED]
+CHANGED = ["branch_id", *APPLIED]
 
 
 def retries_of(operation: Operation) -> list[Operation]:
@@ -141,7 +141,7 @@ def _apply(given_up: GivenUp) -> list[Step]:
     if before is None and not details.from_branch_id:
         raise Conflict("the endpoint has these settings already")
     endpoint.updated_at = clock.now()
-    endpoint.save(update_fields=["branch", *CONFIGURED, "updated_at"])
+    endpoint.save(update_fields=["branch", *APPLIED, "updated_at"])
     _tell(endpoint, had)
     step = Step(
         Action.APPLY_CONFIG,
@@ -210,11 +210,11 @@ def _configure(
     before, wanted = endpoint.configuration, details.wanted
     if wanted is None:
         raise Conflict("what was to be applied is not known any more; send the change again")
-    if wanted == before:
+    changed = [name for name, value in wanted.items() if value != before[name]]
+    if not changed:
         return None
-    changed = [name for name in CONFIGURED if getattr(wanted, name) != getattr(before, name)]
     for name in changed:
-        setattr(endpoint, name, getattr(wanted, name))
+        setattr(endpoint, name, wanted[name])
     check_endpoint(endpoint, changed)
     return before
 

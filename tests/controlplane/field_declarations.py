@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from controlplane.models import ATTRIBUTES, Attribute, Endpoint
+
 # A value, or what gives it from the ids of the walk's own project: `project`, `branch`, `bare` (a
 # branch without an endpoint), `organization`.
 Value = Any | Callable[[Mapping[str, str]], Any]
@@ -51,6 +53,32 @@ def within(prefix: str, fields: Mapping[str, Declaration]) -> Fields:
     return {f"{prefix}{name}": declaration for name, declaration in fields.items()}
 
 
+def default_of(attribute: Attribute) -> Any:
+    column: Any = Endpoint._meta.get_field(attribute.name)
+    return column.get_default()
+
+
+def another_value(attribute: Attribute) -> Any:
+    """A valid value that is not the default, unless only the default is valid."""
+    default = default_of(attribute)
+    least, most = attribute.least or 0, attribute.most
+    offered: dict[Any, list[Any]] = {
+        bool: [False, True],
+        int: [least, least + 1, most],
+        float: [least, least + 0.25, most],
+        str: list(attribute.values) or ["named"],
+        dict: [{"pg_settings": {"jit": "off"}}],
+    }
+    return next((value for value in offered[attribute.kind] if value != default), default)
+
+
+def of_attribute(attribute: Attribute, *, at: str | None = None) -> Declaration:
+    """An endpoint's response has the value. What the value does is for a test of its own, which a
+    line below may name instead."""
+    kept_only = attribute.description.startswith("Kept")
+    return (Mirrors if kept_only else Answers)(another_value(attribute), at=at)
+
+
 SETTINGS = "test_project_settings.py"
 POOLER = "test_pooler_settings.py"
 LOGICAL = "test_logical_replication.py"
@@ -85,16 +113,10 @@ PROJECT_SETTINGS: Fields = {
     "preload_libraries": Refused({"enabled_libraries": ["x"]}),
 }
 ENDPOINT: Fields = {
-    "autoscaling_limit_max_cu": Answers(4),
-    "autoscaling_limit_min_cu": Answers(0.5),
-    "disabled": Answers(True),
-    "name": Answers("named"),
-    "passwordless_access": Mirrors(False),
+    **{name: of_attribute(one) for name, one in ATTRIBUTES.items() if one.kind is not dict},
     "pooler_enabled": Shown(
         "test_pooling.py::test_pooler_enabled_sends_the_plain_host_through_the_pooler"
     ),
-    "pooler_mode": Answers("transaction"),
-    "provisioner": Mirrors("k8s-neonvm"),
     "region_id": Answers("local"),
     "settings.pg_settings": Shown("test_configure_endpoint.py::test_it_works"),
     "settings.pgbouncer_settings": Shown(
@@ -235,9 +257,11 @@ DECLARED: dict[str, Fields] = {
         **within(
             "project.default_endpoint_settings.",
             {
-                "autoscaling_limit_max_cu": Answers(4, at="endpoints[].autoscaling_limit_max_cu"),
-                "autoscaling_limit_min_cu": Answers(0.5, at="endpoints[].autoscaling_limit_min_cu"),
-                "suspend_timeout_seconds": Answers(61, at="endpoints[].suspend_timeout_seconds"),
+                **{
+                    name: of_attribute(one, at=f"endpoints[].{name}")
+                    for name, one in ATTRIBUTES.items()
+                    if one.in_defaults
+                },
                 "pg_settings": Answers({"jit": "off"}, at="endpoints[].settings.pg_settings"),
                 "pgbouncer_settings": Answers(
                     {"query_timeout": "9"}, at="endpoints[].settings.pgbouncer_settings"
@@ -257,14 +281,13 @@ DECLARED: dict[str, Fields] = {
             "project.default_endpoint_settings.",
             {
                 "pgbouncer_settings": Shown(f"{POOLER}::test_it_holds_after_a_suspend_and_for_new"),
+                "pg_settings": Shown(
+                    "test_endpoint_rules.py::test_a_new_endpoint_has_its_projects"
+                ),
                 **{
-                    name: Shown("test_endpoint_rules.py::test_a_new_endpoint_has_its_projects")
-                    for name in (
-                        "autoscaling_limit_max_cu",
-                        "autoscaling_limit_min_cu",
-                        "suspend_timeout_seconds",
-                        "pg_settings",
-                    )
+                    name: Shown("test_endpoint_attributes.py::test_a_new_endpoint_has_its_projects")
+                    for name, one in ATTRIBUTES.items()
+                    if one.in_defaults
                 },
             },
         ),

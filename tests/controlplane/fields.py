@@ -5,6 +5,8 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from controlplane.models import ATTRIBUTES, Attribute
+
 Check = Callable[[Any], bool]
 
 
@@ -53,32 +55,31 @@ def pg_settings(value: Any) -> bool:
     return all(text(name) and text(inner) for name, inner in value["pg_settings"].items())
 
 
+def kind_of(attribute: Attribute) -> Check:
+    if attribute.kind is dict:
+        return pg_settings
+    of_text = one_of(*attribute.values) if attribute.values else text
+    return {bool: flag, int: integer, float: number, str: of_text}[attribute.kind]
+
+
 ENDPOINT: Mapping[str, Check] = {
+    **{one.name: kind_of(one) for one in ATTRIBUTES.values() if not one.is_optional},
     "host": like(r"ep-[a-z]+-[a-z]+-\d{6}\.localhost"),
     "id": endpoint_id,
     "project_id": project_id,
     "branch_id": branch_id,
-    "autoscaling_limit_min_cu": number,
-    "autoscaling_limit_max_cu": number,
     "region_id": text,
     "type": one_of("read_write"),
     "current_state": one_of("init", "active", "idle"),
-    "settings": pg_settings,
-    "pooler_enabled": flag,
-    "pooler_mode": one_of("transaction"),
-    "disabled": flag,
-    "passwordless_access": flag,
     "creation_source": text,
     "created_at": timestamp,
     "updated_at": timestamp,
     "proxy_host": text,
-    "suspend_timeout_seconds": integer,
-    "provisioner": text,
 }
 ENDPOINT_AT_TIMES: Mapping[str, Check] = {
+    **{one.name: kind_of(one) for one in ATTRIBUTES.values() if one.is_optional},
     "pending_state": one_of("active", "idle"),
     "last_active": timestamp,
-    "name": text,
     "started_at": timestamp,
     "suspended_at": timestamp,
 }

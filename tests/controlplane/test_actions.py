@@ -18,12 +18,12 @@ from controlplane.operations.details import ApplyConfigDetails, Details, Suspend
 from controlplane.operations.scheduling import Step
 from controlplane.operations.words import without_paths, words_of
 
-BEFORE = Configuration(
-    settings={"pg_settings": {"work_mem": "9MB"}},
-    autoscaling_limit_min_cu=0.25,
-    autoscaling_limit_max_cu=2.0,
-    pooler_enabled=True,
-)
+BEFORE: Configuration = {
+    "settings": {"pg_settings": {"work_mem": "9MB"}},
+    "autoscaling_limit_min_cu": 0.25,
+    "autoscaling_limit_max_cu": 2.0,
+    "pooler_enabled": True,
+}
 EXAMPLES = [
     (Action.APPLY_CONFIG, ApplyConfigDetails()),
     (Action.APPLY_CONFIG, ApplyConfigDetails(before=BEFORE)),

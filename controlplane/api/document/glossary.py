@@ -7,6 +7,8 @@ different schemas.
 
 from typing import Any
 
+from controlplane.models import ATTRIBUTES
+
 PROJECT_ID = "quiet-cell-12345678"
 BRANCH_ID = "br-aged-rain-12345678"
 PARENT_ID = "br-calm-sky-87654321"
@@ -26,7 +28,15 @@ URI = f"postgresql://neondb_owner:AbC123dEf456@{ENDPOINT_ID}.{HOST}/neondb?sslmo
 Entry = tuple[str, Any]
 # In place of an example: the field is usually absent.
 NOT_THERE = object()
+# Of the attributes of endpoints. An entry of GLOSSARY for the same name goes before it in other
+# schemas than that of endpoints.
+_OF_ENDPOINTS: dict[str, Entry] = {
+    one.name: (one.description, NOT_THERE if one.is_optional else one.example)
+    for one in ATTRIBUTES.values()
+}
 GLOSSARY: dict[str, Entry] = {
+    **_OF_ENDPOINTS,
+    **{f"EndpointOut.{name}": entry for name, entry in _OF_ENDPOINTS.items()},
     "allowed_ips": ("From where clients may come; an empty list lets in everybody", {}),
     "ips": ("Addresses, CIDR ranges, or two addresses with a hyphen", ["192.0.2.0/24"]),
     "protected_branches_only": ("Whether the list is for protected branches alone", False),
@@ -148,8 +158,6 @@ GLOSSARY: dict[str, Entry] = {
     "operator": ("Whether the account runs the service: it may ask for `/status/hosts`", False),
     "AuthDetails.project_id": ("The only project that the key reaches", NOT_THERE),
     "AuthDetails.expires_at": ("From then on the key is as good as revoked", NOT_THERE),
-    "autoscaling_limit_max_cu": ("The most compute units; one is a CPU and 4 GB of memory", 1.0),
-    "autoscaling_limit_min_cu": ("The fewest compute units; one is a CPU and 4 GB of memory", 0.25),
     "before": ("What it was", None),
     "billing_account": ("Who pays; here nobody", {}),
     "body": ("The beginning of the receiver's answer", "ok"),
@@ -202,7 +210,6 @@ GLOSSARY: dict[str, Entry] = {
     "delivery_id": ("The delivery's id", DELIVERY_ID),
     "description": ("What the caller wants to remember of it", "deployments"),
     "detail": ("What there is to say of it", {}),
-    "disabled": ("Whether nobody may connect to it, nor start it", False),
     "disabled_reason": ("Why it was switched off", NOT_THERE),
     "duration_ms": ("Milliseconds that it took", 12),
     "email": ("An address", "acme@localhost"),
@@ -261,7 +268,6 @@ GLOSSARY: dict[str, Entry] = {
     "ProjectListItemOut.name": ("The project's name", "shop"),
     "RoleOut.name": ("The role's name", "neondb_owner"),
     "DatabaseOut.name": ("The database's name", "neondb"),
-    "EndpointOut.name": ("A name of the caller's choice", NOT_THERE),
     "ApiKeyOut.name": ("What the key is for", "deploy"),
     "next_attempt_at": ("When it is tried next", NOT_THERE),
     "no_login": ("Whether nobody can connect as this role", False),
@@ -280,7 +286,6 @@ GLOSSARY: dict[str, Entry] = {
     "parent_timestamp": ("When it was copied", TIME),
     "password": ("The role's password, only in the answers that made it", "AbC123dEf456"),
     "RoleOut.password": ("The role's password, only in the answers that made it", NOT_THERE),
-    "passwordless_access": ("Kept, and of no effect here", True),
     "payment_method": ("Always `none`", "none"),
     "payment_source": ("What is paid with; nothing", {}),
     "pending_state": ("The state that its operations lead to, while there are some", NOT_THERE),
@@ -290,12 +295,7 @@ GLOSSARY: dict[str, Entry] = {
     "plan": ("As `free`, `standard`, `unlimited`", "unlimited"),
     "platform_id": ("Always `local`", "local"),
     "pooled": ("Whether by way of the pooler", True),
-    "pooler_enabled": (
-        "Whether all its connections are pooled; `-pooler` in the host does it for one",
-        False,
-    ),
     "pooler_host": ("The name to connect to by way of the pooler", f"{ENDPOINT_ID}-pooler.{HOST}"),
-    "pooler_mode": ("Always `transaction`", "transaction"),
     "previous_secret_expires_at": ("Until when the one before signs as well", NOT_THERE),
     "primary": ("The older name of `default`", True),
     "project": ("The project", {}),
@@ -310,7 +310,6 @@ GLOSSARY: dict[str, Entry] = {
     "protected": ("Whether it is kept from being deleted", False),
     "RoleOut.protected": ("Whether it is the platform's own", False),
     "provider": ("By whose name", "none"),
-    "provisioner": ("Kept as it was sent, and of no effect here", "k8s-pod"),
     "proxy_host": ("The name of the region's proxy", HOST),
     "quota_reset_at_last": ("When the present period began", "2026-01-01T00:00:00Z"),
     "read_only": ("Whether it changes nothing and reads no password", False),
@@ -326,7 +325,6 @@ GLOSSARY: dict[str, Entry] = {
     "search": ("A part of its name, or its whole id", "shop"),
     "secret": ("whsec_ and the base64 of 24 to 64 random bytes", "whsec_" + "A" * 32),
     "settings": ("What is set; a key that is absent is not", {}),
-    "EndpointOut.settings": ("`pg_settings`: settings of Postgres", {"pg_settings": {}}),
     "started_at": ("When it began", MICROSECONDS),
     "EndpointOut.started_at": ("When its compute last started", TIME),
     "state": ("Always `active`", "active"),
@@ -340,10 +338,6 @@ GLOSSARY: dict[str, Entry] = {
     "store_passwords": ("Whether passwords are kept, to be shown again", True),
     "subscription_type": ("The plan, as clients of this API know it", "launch"),
     "summary": ("One sentence, for people", 'The endpoint "ep-aged-rain-12345678" is active.'),
-    "suspend_timeout_seconds": (
-        "Idle for so long it is suspended; 0: the service's default, -1: never",
-        300,
-    ),
     "suspended_at": ("When its compute last stopped", TIME),
     "to": ("What it is now", None),
     "total_duration_ms": ("Milliseconds from the hand-over to the worker on", 840),

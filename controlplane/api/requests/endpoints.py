@@ -4,18 +4,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, model_validator
 
-from controlplane.api.fields import (
-    ComputeUnits,
-    JsonObject,
-    Provisioner,
-    ShortName,
-    Stated,
-    SuspendTimeout,
-    Text,
-    TextMap,
-)
+from controlplane.api.endpoint_fields import asks_for, chosen_in
+from controlplane.api.fields import JsonObject, Stated, Text, TextMap
 from controlplane.api.requests.attributes import Attributes
 from controlplane.api.requests.unsupported import NotOffered
+from controlplane.models import ATTRIBUTES
 from controlplane.services import endpoint_attributes, endpoint_settings
 from controlplane.services.endpoint_settings import POOLER_SETTINGS
 
@@ -56,34 +49,15 @@ class EndpointSettings(Attributes):
         )
 
 
+@asks_for(ATTRIBUTES.values())
 class EndpointAttributes(Attributes):
     settings: EndpointSettings | None = None
-    autoscaling_limit_min_cu: ComputeUnits | None = None
-    autoscaling_limit_max_cu: ComputeUnits | None = None
-    provisioner: Provisioner | None = None
-    pooler_enabled: bool | None = None
-    pooler_mode: Literal["transaction"] | None = None
-    disabled: bool | None = None
-    passwordless_access: bool | None = Field(
-        default=None,
-        description="Kept and answered; nobody gets in without a password either way.",
-    )
-    suspend_timeout_seconds: SuspendTimeout | None = None
-    name: ShortName | None = None
     region_id: Text | None = None
 
     def asked(self) -> endpoint_attributes.EndpointAttributes:
         return endpoint_attributes.EndpointAttributes(
-            name=self.name,
-            autoscaling_limit_min_cu=self.autoscaling_limit_min_cu,
-            autoscaling_limit_max_cu=self.autoscaling_limit_max_cu,
+            chosen=chosen_in(self),
             settings=self.settings.sent() if self.settings else None,
-            pooler_enabled=self.pooler_enabled,
-            pooler_mode=self.pooler_mode,
-            disabled=self.disabled,
-            passwordless_access=self.passwordless_access,
-            provisioner=self.provisioner,
-            suspend_timeout_seconds=self.suspend_timeout_seconds,
             region_id=self.region_id,
         )
 

@@ -1,18 +1,18 @@
 """The request fields of projects."""
 
-from typing import Annotated
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
+from controlplane.api.endpoint_fields import asks_for, chosen_in
 from controlplane.api.fields import (
-    ComputeUnits,
     HistoryRetention,
     Identifier,
     JsonObject,
     Name,
     PgVersion,
-    Provisioner,
-    SuspendTimeout,
     Text,
     TextMap,
 )
@@ -21,29 +21,31 @@ from controlplane.api.requests.attributes import Attributes
 from controlplane.api.requests.endpoints import PoolerSettings
 from controlplane.api.requests.project_settings import ProjectSettings
 from controlplane.api.requests.unsupported import NotOffered
-from controlplane.services.endpoint_attributes import EndpointDefaults
+from controlplane.models import ATTRIBUTES
+from controlplane.services.endpoint_attributes import EndpointAttributes
+from controlplane.services.endpoint_settings import EndpointSettings
 from controlplane.services.project_changes import ProjectChanges
 from controlplane.services.projects import ProjectSpec
 
+# A request for a project may have these also outside of `default_endpoint_settings`.
+LIMITS = ("autoscaling_limit_min_cu", "autoscaling_limit_max_cu")
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 AS_IT_IS = "Only as it is: another one is refused, as it is chosen when the project is created"
 
 
+@asks_for(one for one in ATTRIBUTES.values() if one.in_defaults)
 class DefaultEndpointSettings(Attributes):
     pg_settings: TextMap | None = None
     pgbouncer_settings: PoolerSettings | None = None
-    autoscaling_limit_min_cu: ComputeUnits | None = None
-    autoscaling_limit_max_cu: ComputeUnits | None = None
-    suspend_timeout_seconds: SuspendTimeout | None = None
 
-    def sent(self, *, min_cu: float | None = None, max_cu: float | None = None) -> EndpointDefaults:
-        """The defaults. `min_cu` and `max_cu` are the limits that the request has outside of this
-        object; they take precedence if they are not None."""
-        return EndpointDefaults(
-            autoscaling_limit_min_cu=self.autoscaling_limit_min_cu if min_cu is None else min_cu,
-            autoscaling_limit_max_cu=self.autoscaling_limit_max_cu if max_cu is None else max_cu,
-            suspend_timeout_seconds=self.suspend_timeout_seconds,
-            pg_settings=self.pg_settings,
-            pgbouncer_settings=self.pgbouncer_settings,
+    def sent(self, beside: Mapping[str, Any] = NOTHING) -> EndpointAttributes:
+        """The defaults. `beside` are attributes that the request has outside of this object; they
+        take precedence."""
+        return EndpointAttributes(
+            chosen={**chosen_in(self), **beside},
+            settings=EndpointSettings(
+                pg_settings=self.pg_settings, pgbouncer_settings=self.pgbouncer_settings
+            ),
         )
 
 
@@ -57,13 +59,11 @@ class FirstBranch(Attributes):
     ] = None
 
 
+@asks_for(ATTRIBUTES[name] for name in (*LIMITS, "provisioner"))
 class NewProject(Attributes):
     name: Name | None = None
     region_id: Text | None = None
     pg_version: PgVersion | None = None
-    provisioner: Provisioner | None = None
-    autoscaling_limit_min_cu: ComputeUnits | None = None
-    autoscaling_limit_max_cu: ComputeUnits | None = None
     default_endpoint_settings: DefaultEndpointSettings = Field(
         default_factory=DefaultEndpointSettings
     )
@@ -74,17 +74,18 @@ class NewProject(Attributes):
     org_id: Text | None = Field(None, description=ORG_ID)
 
     def spec(self) -> ProjectSpec:
+        chosen = chosen_in(self)
         return ProjectSpec(
             name=self.name,
             region_id=self.region_id,
             pg_version=self.pg_version,
             org_id=self.org_id,
-            provisioner=self.provisioner,
+            provisioner=chosen.get("provisioner"),
             branch_name=self.branch.name,
             role_name=self.branch.role_name,
             database_name=self.branch.database_name,
             endpoint_defaults=self.default_endpoint_settings.sent(
-                min_cu=self.autoscaling_limit_min_cu, max_cu=self.autoscaling_limit_max_cu
+                {name: chosen[name] for name in LIMITS if name in chosen}
             ),
             settings=self.settings.sent(),
             history_retention_seconds=self.history_retention_seconds,

@@ -2,9 +2,10 @@
 
 from ninja import Field, Schema
 
+from controlplane.api.endpoint_fields import answers_with
 from controlplane.api.fields import Timestamp
 from controlplane.api.responses.operations import OperationsOut
-from controlplane.models import Endpoint
+from controlplane.models import ATTRIBUTES, Endpoint
 
 
 class EndpointSettingsOut(Schema):
@@ -12,23 +13,17 @@ class EndpointSettingsOut(Schema):
     pgbouncer_settings: dict[str, str] | None = None
 
 
+@answers_with(ATTRIBUTES.values())
 class EndpointOut(Schema):
     host: str
     id: str
-    name: str | None = None
     project_id: str
     branch_id: str
-    autoscaling_limit_min_cu: float
-    autoscaling_limit_max_cu: float
     region_id: str
     type: str
     current_state: str
     pending_state: str | None = None
     settings: EndpointSettingsOut
-    pooler_enabled: bool
-    pooler_mode: str
-    disabled: bool
-    passwordless_access: bool
     last_active: Timestamp | None = None
     creation_source: str = "console"
     created_at: Timestamp
@@ -36,8 +31,6 @@ class EndpointOut(Schema):
     started_at: Timestamp | None = None
     suspended_at: Timestamp | None = None
     proxy_host: str
-    suspend_timeout_seconds: int
-    provisioner: str
 
     @staticmethod
     def resolve_host(endpoint: Endpoint) -> str:

@@ -5,6 +5,9 @@ from typing import Any
 
 from ninja import Schema
 
+from controlplane.api.endpoint_fields import answers_with
+from controlplane.models import ATTRIBUTES
+
 
 class QuotaOut(Schema):
     active_time_seconds: int | None = None
@@ -31,10 +34,8 @@ class ProjectSettingsOut(Schema):
     enable_logical_replication: bool | None = None
 
 
+@answers_with((one for one in ATTRIBUTES.values() if one.in_defaults), always=False)
 class DefaultEndpointSettingsOut(Schema):
-    autoscaling_limit_min_cu: float | None = None
-    autoscaling_limit_max_cu: float | None = None
-    suspend_timeout_seconds: int | None = None
     pg_settings: dict[str, str] | None = None
     pgbouncer_settings: dict[str, str] | None = None
 

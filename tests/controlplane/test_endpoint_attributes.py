@@ -1,0 +1,188 @@
+"""Each attribute of endpoints is declared once (`models.ATTRIBUTES`); everything else knows it."""
+
+import functools
+import json
+from typing import Any, Literal
+
+import pytest
+from django.db import models
+from django.test import Client as DjangoClient
+from pydantic import BaseModel, ValidationError
+
+from controlplane.api.endpoint_fields import answers_with, asks_for, chosen_in
+from controlplane.api.router import api as described
+from controlplane.models import (
+    ATTRIBUTES,
+    Account,
+    Action,
+    Attribute,
+    Branch,
+    Endpoint,
+    Event,
+    Operation,
+    Project,
+    Region,
+)
+from tests.controlplane.field_declarations import another_value, default_of
+from tests.controlplane.rows import make_project
+from tests.support.stack import ROOT
+
+DECLARED = pytest.mark.parametrize("one", ATTRIBUTES.values(), ids=list(ATTRIBUTES))
+COLUMNS: dict[Any, Any] = {
+    bool: models.BooleanField,
+    int: models.IntegerField,
+    float: models.FloatField,
+    str: models.CharField,
+    dict: models.JSONField,
+}
+REQUESTS = ("NewEndpoint", "NewBranchEndpoint", "EndpointChanges")
+OF_DEFAULTS = ("DefaultEndpointSettings", "DefaultEndpointSettingsOut")
+
+
+@functools.cache
+def schemas() -> Any:
+    return json.loads(json.dumps(described.get_openapi_schema()))["components"]["schemas"]
+
+
+@pytest.fixture
+def project(account: Account, region: Region) -> Project:
+    region.pooling_available, region.pooler_version = True, "1.25"
+    region.save()
+    return make_project(account, region)
+
+
+@DECLARED
+def test_it_is_stored(one: Attribute) -> None:
+    column: Any = Endpoint._meta.get_field(one.name)
+    default = default_of(one)
+    assert isinstance(column, COLUMNS[one.kind])
+    assert column.null == one.is_optional
+    assert not one.values or default in one.values
+    assert one.least is None or default >= one.least
+    assert one.most is None or one.kind is str or default <= one.most
+    if one.kind is str:
+        longest = max(map(len, one.values), default=one.most)
+        assert longest is not None
+        assert longest <= column.max_length
+
+
+@DECLARED
+@pytest.mark.parametrize("name", REQUESTS)
+def test_requests_take_it_within_its_bounds(one: Attribute, name: str) -> None:
+    assert name in schemas()
+    assert one.name not in schemas()[name].get("required", ())
+    _assert_bounds(schemas()[name]["properties"][one.name], one)
+
+
+@DECLARED
+def test_responses_have_it(one: Attribute) -> None:
+    known = schemas()["EndpointOut"]
+    assert known["properties"][one.name]["description"] == one.description
+    assert (one.name in known["required"]) == (not one.is_optional)
+
+
+@DECLARED
+@pytest.mark.parametrize("name", OF_DEFAULTS)
+def test_defaults_of_projects_have_it_if_declared(one: Attribute, name: str) -> None:
+    assert (one.name in schemas()[name]["properties"]) == one.in_defaults
+
+
+def _assert_bounds(schema: Any, one: Attribute) -> None:
+    taken = next(shape for shape in schema["anyOf"] if shape.get("type") != "null")
+    if one.kind is str:
+        values = taken.get("enum") or [taken["const"]] if one.values else []
+        assert tuple(values) == one.values
+        assert taken.get("maxLength") == one.most
+    else:
+        assert (taken.get("minimum"), taken.get("maximum")) == (one.least, one.most)
+
+
+@pytest.mark.parametrize(
+    "one",
+    [one for one in ATTRIBUTES.values() if another_value(one) != default_of(one)],
+    ids=lambda one: one.name,
+)
+def test_a_change_is_answered_told_and_applied(
+    api: DjangoClient, project: Project, one: Attribute
+) -> None:
+    endpoint = Endpoint.objects.get(project=project)
+    value = another_value(one)
+    path = f"/api/v2/projects/{project.id}/endpoints/{endpoint.id}"
+    response = api.patch(path, {"endpoint": {one.name: value}}, content_type="application/json")
+    assert response.status_code == 200, response.content
+    assert response.json()["endpoint"][one.name] == value
+    event = Event.objects.get(type="endpoint.updated")
+    assert [name.partition(".")[0] for name in event.changes] == [one.name]
+    made = Operation.objects.filter(endpoint=endpoint, action=Action.APPLY_CONFIG)
+    assert made.exists() == one.is_applied
+
+
+@pytest.mark.parametrize(
+    "one", [one for one in ATTRIBUTES.values() if one.in_defaults], ids=lambda one: one.name
+)
+def test_a_new_endpoint_has_its_projects_default(
+    api: DjangoClient, project: Project, one: Attribute
+) -> None:
+    value = another_value(one)
+    path = f"/api/v2/projects/{project.id}"
+    body = {"project": {"default_endpoint_settings": {one.name: value}}}
+    response = api.patch(path, body, content_type="application/json")
+    assert response.json()["project"]["default_endpoint_settings"] == {one.name: value}
+    branch = Branch.objects.create(project=project, name="bare", current_state="ready")
+    asked = {"endpoint": {"branch_id": branch.id}}
+    response = api.post(f"{path}/endpoints", asked, content_type="application/json")
+    assert response.json()["endpoint"][one.name] == value
+
+
+@DECLARED
+def test_the_event_of_a_creation_has_it_if_declared(
+    api: DjangoClient, project: Project, one: Attribute
+) -> None:
+    branch = Branch.objects.create(project=project, name="bare", current_state="ready")
+    asked = {"endpoint": {"branch_id": branch.id, one.name: another_value(one)}}
+    path = f"/api/v2/projects/{project.id}/endpoints"
+    response = api.post(path, asked, content_type="application/json")
+    assert response.status_code == 201, response.content
+    event = Event.objects.get(type="endpoint.created")
+    assert (one.name in event.changes) == one.in_creation_event
+
+
+@DECLARED
+def test_the_specification_names_it(one: Attribute) -> None:
+    text = (ROOT / "docs" / "specification.md").read_text()
+    endpoint = text.partition("### 2.1 Endpoint")[2].partition("### 2.2")[0]
+    assert f"`{one.name}`" in endpoint
+
+
+def test_a_declaration_is_all_that_requests_and_responses_need() -> None:
+    declared = [
+        Attribute(name="seats", kind=int, least=1, most=9, description="", example=1),
+        Attribute(name="share", kind=float, least=0, most=1, description="", example=0.5),
+        Attribute(name="mood", kind=str, values=("calm", "keen"), description="", example="calm"),
+        Attribute(name="note", kind=str, most=5, is_optional=True, description="", example=None),
+        Attribute(name="awake", kind=bool, description="", example=True),
+    ]
+
+    @asks_for(declared)
+    class Asked(BaseModel):
+        """What is asked."""
+
+        mood: Literal["glum"] | None = None
+
+    @answers_with(declared)
+    class Answer(BaseModel):
+        pass
+
+    assert Asked.__doc__ == "What is asked."
+    assert set(Asked.model_fields) == set(Answer.model_fields) == {one.name for one in declared}
+    # The class's own field stays as it is.
+    assert Asked.model_validate({"mood": "glum", "seats": 9.0}).model_dump(exclude_none=True) == {
+        "mood": "glum",
+        "seats": 9,
+    }
+    for refused in ({"seats": 10}, {"seats": True}, {"share": 1.5}, {"note": "longer"}):
+        with pytest.raises(ValidationError):
+            Asked.model_validate(refused)
+    assert chosen_in(Asked(mood="glum")) == {}
+    required = {name for name, field in Answer.model_fields.items() if field.is_required()}
+    assert required == {"seats", "share", "mood", "awake"}
