@@ -11,22 +11,22 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
-from controlplane.proxy.access_rules import AccessRules
-from controlplane.proxy.compute import CancelKey
-from controlplane.proxy.directory import Client, Directory
-from controlplane.proxy.errors import AdministratorShutdown
+from controlplane.proxy.authentication.access_rules import AccessRules
+from controlplane.proxy.authentication.passwords import PasswordChecks
+from controlplane.proxy.directory.interface import Client, Directory
+from controlplane.proxy.limits.fair_shares import LOGIN_COUNTS_FOR, FairShares
+from controlplane.proxy.limits.pacing import FailurePace
 from controlplane.proxy.over_http.queries import Queries
-from controlplane.proxy.pacing import FailurePace
-from controlplane.proxy.password_checks import PasswordChecks
-from controlplane.proxy.peers import Peers
-from controlplane.proxy.readiness import Readiness
-from controlplane.proxy.registry import Registry
-from controlplane.proxy.session import Session
+from controlplane.proxy.relaying.compute import CancelKey
+from controlplane.proxy.sessions.cancel_forwarding import CancelForwarder
+from controlplane.proxy.sessions.connected_sessions import ConnectedSessions
+from controlplane.proxy.sessions.context import ProxyContext
+from controlplane.proxy.sessions.session import Session
+from controlplane.proxy.sessions.shared_wakes import SharedWakes
 from controlplane.proxy.settings import ProxySettings
-from controlplane.proxy.shared_wakes import SharedWakes
-from controlplane.proxy.shares import LOGIN_COUNTS_FOR, Shares
-from controlplane.proxy.surroundings import Surroundings
-from controlplane.proxy.tls import TlsIdentity
+from controlplane.proxy.wire.errors import AdministratorShutdown
+from controlplane.proxy.wire.readiness import Readiness
+from controlplane.proxy.wire.tls import TlsIdentity
 
 log = logging.getLogger(__name__)
 
@@ -49,24 +49,24 @@ class Proxy:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._settings = settings
-        self.registry = Registry(
-            max_pending=settings.max_pending, limits=settings.limits, peers=settings.peers
+        self.sessions = ConnectedSessions(
+            max_pending=settings.max_pending, limits=settings.limits, siblings=settings.siblings
         )
         self._readiness = Readiness(self._loop)
         self._wakes = SharedWakes(directory)
         self._passwords = PasswordChecks()
         self.queries = Queries(self._readiness, self._passwords, settings)
-        self._surroundings = Surroundings(
+        self._context = ProxyContext(
             settings=settings,
             identity=identity,
             readiness=self._readiness,
-            registry=self.registry,
+            sessions=self.sessions,
             directory=directory,
             wakes=self._wakes,
-            shares=Shares(self._loop, self.registry.shared),
-            logins=Shares(
+            shares=FairShares(self._loop, self.sessions.shared),
+            logins=FairShares(
                 self._loop,
-                self.registry.shared,
+                self.sessions.shared,
                 kind="login",
                 counts_for=LOGIN_COUNTS_FOR,
             ),
@@ -76,8 +76,10 @@ class Proxy:
             cancel=self._cancel,
         )
         self._listeners: list[socket.socket] = []
-        self._peers = (
-            Peers(settings.peers, self._cancel_here, self._readiness) if settings.peers else None
+        self._cancel_forwarder = (
+            CancelForwarder(settings.siblings, self._cancel_here, self._readiness)
+            if settings.siblings
+            else None
         )
         self._has_stopped = False
 
@@ -91,8 +93,8 @@ class Proxy:
         """Begins to accept connections, on `listeners` or else on new ones. Raises OSError if the
         address is in use."""
         raise_descriptor_limit()
-        if self._peers is not None:
-            await self._peers.start()
+        if self._cancel_forwarder is not None:
+            await self._cancel_forwarder.start()
         self._listeners = list(listeners or open_listeners(self._settings))
         for listener in self._listeners:
             self._loop.add_reader(listener.fileno(), self._accept_or_yield, listener)
@@ -103,7 +105,7 @@ class Proxy:
         reassigned. Returns how many there were."""
         self._wakes.forget(endpoint_id)
         self.queries.pool.drop(endpoint_id)
-        sessions = self.registry.of_endpoint(endpoint_id)
+        sessions = self.sessions.of_endpoint(endpoint_id)
         for session in sessions:
             session.interrupt(AdministratorShutdown())
         return len(sessions)
@@ -113,7 +115,7 @@ class Proxy:
         and the reason. Returns how many there were."""
         sessions = [
             session
-            for session in self.registry.of_endpoint(endpoint_id)
+            for session in self.sessions.of_endpoint(endpoint_id)
             if rules is not None and not rules.allows(session.client_address)
         ]
         for session in sessions:
@@ -127,23 +129,23 @@ class Proxy:
     def park(self, endpoint_id: str) -> None:
         """See `directory.Clients`."""
         # Clients that come from now on must not be led to the compute that is to stop.
-        self._surroundings.wakes.forget(endpoint_id)
-        for session in self.registry.of_endpoint(endpoint_id):
+        self._context.wakes.forget(endpoint_id)
+        for session in self.sessions.of_endpoint(endpoint_id):
             session.park()
 
     def of_endpoint(self, endpoint_id: str) -> Sequence[Client]:
         """Returns the endpoint's clients that have authenticated."""
-        return self.registry.of_endpoint(endpoint_id)
+        return self.sessions.of_endpoint(endpoint_id)
 
     async def _cancel(self, key: CancelKey) -> None:
         """Cancels the query that runs under the key. An unknown key is ignored, as in Postgres."""
-        if self._peers is not None and not self._peers.is_ours(key):
-            await self._peers.send_on(key)
+        if self._cancel_forwarder is not None and not self._cancel_forwarder.is_ours(key):
+            await self._cancel_forwarder.forward(key)
         else:
             await self._cancel_here(key)
 
     async def _cancel_here(self, key: CancelKey) -> None:
-        session = self.registry.find_by_key(key)
+        session = self.sessions.find_by_key(key)
         if session is not None:
             await session.cancel_query()
 
@@ -156,10 +158,10 @@ class Proxy:
             self._loop.remove_reader(listener.fileno())
             listener.close()
         self._listeners.clear()
-        if self._peers is not None:
-            await self._peers.stop()
-        tasks = [session.task for session in self.registry.all()]
-        for session in self.registry.all():
+        if self._cancel_forwarder is not None:
+            await self._cancel_forwarder.stop()
+        tasks = [session.task for session in self.sessions.all()]
+        for session in self.sessions.all():
             session.interrupt(AdministratorShutdown())
         if tasks:
             _, unfinished = await asyncio.wait(tasks, timeout=_FAREWELL_SECONDS)
@@ -186,14 +188,16 @@ class Proxy:
                     await asyncio.shield(stopping)
 
     def _accept_or_yield(self, listener: socket.socket) -> None:
-        if self.registry.is_fullest:
+        if self.sessions.is_fullest:
             self._loop.remove_reader(listener.fileno())
             self._loop.call_later(_YIELD_SECONDS, self._accept_after_all, listener)
         else:
-            self._accept(listener, most=1 if self._peers is not None else _ACCEPTS_AT_ONCE)
+            self._accept(
+                listener, most=1 if self._cancel_forwarder is not None else _ACCEPTS_AT_ONCE
+            )
 
     def _accept_after_all(self, listener: socket.socket) -> None:
-        """Accepts connections that no peer has accepted: a peer may hang or have died."""
+        """Accepts connections that no sibling has accepted: a sibling may hang or have died."""
         if listener in self._listeners:
             self._resume_accepting(listener)
             self._accept(listener, most=_ACCEPTS_AT_ONCE)
@@ -210,8 +214,8 @@ class Proxy:
                     return
                 # The client closed the connection before it was accepted.
                 continue
-            session = Session(self._surroundings, connection, client_address=address[0])
-            self.registry.add(session)
+            session = Session(self._context, connection, client_address=address[0])
+            self.sessions.add(session)
 
     def _pause_accepting(self, listener: socket.socket, error: OSError) -> None:
         log.warning("cannot accept connections", extra={"error": str(error)})

@@ -1,12 +1,39 @@
 """The proxy's settings for operators, with defaults that are safe in production."""
 
+import contextlib
+import os
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from ipaddress import IPv4Network, IPv6Network
+from pathlib import Path
 
-from controlplane.proxy.limits import ConnectionLimits
-from controlplane.proxy.peers import PeerGroup
+from controlplane.proxy.limits.connection_limits import ConnectionLimits
+from controlplane.proxy.limits.shared_counts import SharedCounts
+
+
+@dataclass(frozen=True, slots=True)
+class Siblings:
+    """This process's place among the proxy processes behind one port."""
+
+    # From 0 to `size` - 1.
+    number: int
+    size: int
+    # See `own_directory`. A process that can reach a socket in it could guess cancel keys.
+    directory: Path
+    counts: SharedCounts
+
+    def owner_of(self, pid: int) -> int:
+        """Returns the number of the process that issued a cancel key with this process id."""
+        return pid % self.size
+
+    def own_pid(self, pid: int) -> int:
+        """Returns a process id near this one whose owner is this process."""
+        return pid - pid % self.size + self.number
+
+    def socket(self, number: int) -> Path:
+        return self.directory / f"proxy-{number}.sock"
 
 
 class PlainConnections(Enum):
@@ -48,7 +75,7 @@ class ProxySettings:
     # Networks of load balancers, whose connections begin with the client's address: `forwarding`.
     load_balancers: Sequence[IPv4Network | IPv6Network] = ()
     # Set if several processes share the port.
-    peers: PeerGroup | None = None
+    siblings: Siblings | None = None
 
     @property
     def limits(self) -> ConnectionLimits:
@@ -58,3 +85,15 @@ class ProxySettings:
             per_endpoint=self.max_connections_per_endpoint,
             per_role=self.max_connections_per_role,
         )
+
+
+def own_directory(path: Path) -> Path:
+    """Creates a directory that only this account may enter. If the directory exists, checks that
+    this account owns it, and sets its permissions. Raises OSError."""
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise OSError(f"{path} is not a directory of this account")
+    path.chmod(0o700)
+    return path

@@ -24,12 +24,11 @@ import psycopg
 import uvloop
 from websockets.sync.client import connect
 
-from controlplane.proxy import messages
-from controlplane.proxy.authority import load_or_create_authority
-from controlplane.proxy.directory import ComputeAddress
-from controlplane.proxy.issuing import IssuingIdentity
+from controlplane.proxy.directory.interface import ComputeAddress
 from controlplane.proxy.server import Proxy
 from controlplane.proxy.settings import ProxySettings
+from controlplane.proxy.wire import messages
+from controlplane.proxy.wire.certificates import IssuingIdentity, load_or_create_authority
 from tests.benchmarks.proxy import (
     ENDPOINT,
     IDLE_CONNECTIONS,

@@ -20,8 +20,8 @@ import psutil
 import uvloop
 from psycopg import pq
 
-from controlplane.proxy import messages
 from controlplane.proxy.server import raise_descriptor_limit
+from controlplane.proxy.wire import messages
 from tests.support.waiting import wait_for
 
 # What one process opens; it has descriptors for twice as many.

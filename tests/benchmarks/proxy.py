@@ -27,15 +27,13 @@ import psutil
 import psycopg
 import uvloop
 
-from controlplane.proxy.authority import load_or_create_authority
-from controlplane.proxy.directory import ComputeAddress, RoleIdentity, Route
-from controlplane.proxy.issuing import IssuingIdentity
-from controlplane.proxy.peers import PeerGroup
+from controlplane.proxy.directory.interface import ComputeAddress, RoleIdentity, Route
+from controlplane.proxy.directory.traffic import Tally, Traffic
+from controlplane.proxy.limits.shared_counts import SharedCounts
 from controlplane.proxy.processes import run_processes
 from controlplane.proxy.server import Proxy, open_listeners
-from controlplane.proxy.settings import ProxySettings
-from controlplane.proxy.shared_counts import SharedCounts
-from controlplane.proxy.traffic import Tally, Traffic
+from controlplane.proxy.settings import ProxySettings, Siblings
+from controlplane.proxy.wire.certificates import IssuingIdentity, load_or_create_authority
 from tests.benchmarks import idle
 from tests.support.bare_postgres import (
     SUPERUSER,
@@ -317,8 +315,8 @@ def serve_proxy(*, port: int, processes: int, identity: str, verifier: str, comp
     counts = SharedCounts(processes)
 
     def run(number: int) -> None:
-        peers = PeerGroup(number, processes, Path(identity), counts) if processes > 1 else None
-        chosen = replace(settings, peers=peers)
+        siblings = Siblings(number, processes, Path(identity), counts) if processes > 1 else None
+        chosen = replace(settings, siblings=siblings)
         uvloop.run(serve(chosen))
 
     async def serve(chosen: ProxySettings) -> None:

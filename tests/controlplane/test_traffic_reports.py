@@ -8,10 +8,10 @@ import pytest
 
 from controlplane.database.version import conninfo
 from controlplane.models import Account, Plan, Region, Usage
-from controlplane.proxy.control_database import ControlDatabase
-from controlplane.proxy.errors import ControlPlaneSilent
-from controlplane.proxy.traffic import Traffic
-from controlplane.proxy.traffic_reports import TrafficReports
+from controlplane.proxy.directory.control_database import ControlDatabase
+from controlplane.proxy.directory.traffic import Traffic
+from controlplane.proxy.directory.usage_reports import TrafficReports
+from controlplane.proxy.wire.errors import ControlPlaneSilent
 from tests.controlplane.rows import make_project
 
 

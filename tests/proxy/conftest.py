@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 from psycopg import sql
 
-from controlplane.proxy.authority import load_or_create_authority
-from controlplane.proxy.directory import ComputeAddress
-from controlplane.proxy.issuing import IssuingIdentity
+from controlplane.proxy.directory.interface import ComputeAddress
+from controlplane.proxy.wire.certificates import IssuingIdentity, load_or_create_authority
 from tests.proxy.running_proxy import (
     REGION_HOST,
     Endpoint,

@@ -12,12 +12,12 @@ from typing import Any, TypeVar
 import psycopg
 import uvloop
 
-from controlplane.proxy.access_rules import AccessRules
-from controlplane.proxy.directory import ComputeAddress, RoleIdentity, Route
+from controlplane.proxy.authentication.access_rules import AccessRules
+from controlplane.proxy.directory.interface import ComputeAddress, RoleIdentity, Route
+from controlplane.proxy.directory.traffic import Tally, Traffic
 from controlplane.proxy.server import Proxy
 from controlplane.proxy.settings import ProxySettings
-from controlplane.proxy.tls import TlsIdentity
-from controlplane.proxy.traffic import Tally, Traffic
+from controlplane.proxy.wire.tls import TlsIdentity
 from tests.support.waiting import wait_for
 
 REGION_HOST = "localhost"
@@ -158,7 +158,7 @@ class RunningProxy:
         self.loop.call_soon_threadsafe(endpoint.woken.set)
 
     def sessions(self) -> int:
-        return len(self.proxy.registry)
+        return len(self.proxy.sessions)
 
     def tasks(self) -> int:
         """How many run in the proxy's loop beside the one that keeps it up."""
@@ -178,7 +178,7 @@ class RunningProxy:
 
     def secret_of(self, pid: int) -> bytes:
         """The secret half of a cancel key that the proxy gave out."""
-        keys = [session.key for session in self.proxy.registry.all() if session.key is not None]
+        keys = [session.key for session in self.proxy.sessions.all() if session.key is not None]
         return next(key.secret for key in keys if key.pid == pid)
 
     def parameters(self, endpoint_id: str, **parameters: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.address_ranges import is_within, parse_address, parse_range
-from controlplane.proxy.access_rules import AccessRules, AddressSet, parse_rules
+from controlplane.proxy.authentication.access_rules import AccessRules, AddressSet, parse_rules
 from tests.proxy.conftest import ENDPOINT, PASSWORDS
 from tests.proxy.running_proxy import RunningProxy, plain
 from tests.proxy.test_refusals import refusal
@@ -171,7 +171,7 @@ def test_a_public_address_where_they_are_blocked(
     proxy: RunningProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "controlplane.proxy.access_rules._PRIVATE_ADDRESSES",
+        "controlplane.proxy.authentication.access_rules._PRIVATE_ADDRESSES",
         AddressSet.of([parse_range("10.0.0.0/8")]),
     )
     proxy.directory.endpoints[ENDPOINT].rules = rules(block_public_connections=True)

@@ -13,8 +13,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from controlplane.proxy import messages
-from controlplane.proxy.tls import TlsIdentity
+from controlplane.proxy.wire import messages
+from controlplane.proxy.wire.tls import TlsIdentity
 from tests.proxy.conftest import ENDPOINT, PASSWORDS
 from tests.proxy.running_proxy import MemoryDirectory, RunningProxy, running_proxy
 from tests.proxy.wire import RawClient

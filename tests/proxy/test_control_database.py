@@ -9,9 +9,9 @@ import psycopg
 import pytest
 import uvloop
 
-from controlplane.proxy import control_database
-from controlplane.proxy.control_database import ControlDatabase
-from controlplane.proxy.errors import ControlPlaneSilent
+from controlplane.proxy.directory import control_database
+from controlplane.proxy.directory.control_database import ControlDatabase
+from controlplane.proxy.wire.errors import ControlPlaneSilent
 from tests.support.bare_postgres import BarePostgres
 
 

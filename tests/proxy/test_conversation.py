@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.proxy.conversation import Conversation
-from controlplane.proxy.messages import message
+from controlplane.proxy.pooling.conversation import Conversation
+from controlplane.proxy.wire.messages import message
 from tests.proxy.test_message_stream import CUTS, cut_up
 
 SYNC, FLUSH, TERMINATE = (message(kind, b"") for kind in (b"S", b"H", b"X"))

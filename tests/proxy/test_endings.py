@@ -14,9 +14,9 @@ import psutil
 import psycopg
 import pytest
 
-from controlplane.proxy import messages
-from controlplane.proxy.directory import ComputeAddress
-from controlplane.proxy.tls import TlsIdentity
+from controlplane.proxy.directory.interface import ComputeAddress
+from controlplane.proxy.wire import messages
+from controlplane.proxy.wire.tls import TlsIdentity
 from tests.proxy.conftest import ENDPOINT, PASSWORDS
 from tests.proxy.running_proxy import MemoryDirectory, RunningProxy, plain, running_proxy
 from tests.proxy.wire import RawClient

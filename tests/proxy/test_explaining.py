@@ -2,7 +2,7 @@
 
 import pytest
 
-from controlplane.proxy.over_http.explaining import without_neons_options
+from controlplane.proxy.over_http.statements import without_neons_options
 from tests.proxy.http_client import SqlClient
 from tests.proxy.running_proxy import RunningProxy
 

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from controlplane.proxy.tls import TlsIdentity
+from controlplane.proxy.wire.tls import TlsIdentity
 from tests.proxy.conftest import ENDPOINT, PASSWORDS
 from tests.proxy.http_client import RawHttp, SqlClient, headers, request
 from tests.proxy.running_proxy import MemoryDirectory, RunningProxy, running_proxy
@@ -200,7 +200,7 @@ def test_stopping_tells_who_waits_and_closes_the_rest(
         idle.post(ONE)
         assert is_one(idle.answer())
         waiting.post(b'{"query": "SELECT pg_sleep(600)"}')
-        wait_for(lambda: len(proxy.proxy.registry.of_endpoint(ENDPOINT)) == 1, "the query")
+        wait_for(lambda: len(proxy.proxy.sessions.of_endpoint(ENDPOINT)) == 1, "the query")
         proxy.call(proxy.proxy.stop())
         status, named, body = waiting.answer()
         assert (status, named["connection"], body["code"]) == (503, "close", "57P01")

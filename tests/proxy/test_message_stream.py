@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.proxy.message_stream import LONGEST, Message, MessageStream
-from controlplane.proxy.messages import MalformedMessage, message
+from controlplane.proxy.wire.message_stream import LONGEST, Message, MessageStream
+from controlplane.proxy.wire.messages import MalformedMessage, message
 
 MESSAGES = st.lists(
     st.tuples(st.sampled_from([b"Q", b"D", b"Z", b"E"]), st.binary(max_size=40)), max_size=12

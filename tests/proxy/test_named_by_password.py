@@ -13,10 +13,9 @@ from typing import Any
 import asyncpg
 import pytest
 
-from controlplane.proxy import passwords
-from controlplane.proxy.errors import PasswordFailed
-from controlplane.proxy.password_checks import PasswordChecks
-from controlplane.proxy.scram import mock_verifier, parse_verifier
+from controlplane.proxy.authentication.passwords import PasswordChecks, check_password
+from controlplane.proxy.authentication.scram import mock_verifier, parse_verifier
+from controlplane.proxy.wire.errors import PasswordFailed
 from tests.proxy.conftest import ENDPOINT, PASSWORDS, create_role, verifiers_of
 from tests.proxy.running_proxy import RunningProxy
 from tests.proxy.test_access_rules import NOT_ALLOWED, rules
@@ -177,9 +176,9 @@ def test_a_right_one_is_hashed_once_while_its_verifier_stays(
 
     def check(verifier: Any, password: bytes) -> bool:
         hashed.append(password)
-        return passwords.check_password(verifier, password)
+        return check_password(verifier, password)
 
-    monkeypatch.setattr("controlplane.proxy.password_checks.check_password", check)
+    monkeypatch.setattr("controlplane.proxy.authentication.passwords.check_password", check)
 
     def verifier_of(password: bytes) -> Any:
         with postgres.connect() as connection:
@@ -219,7 +218,7 @@ def test_one_address_has_one_checked_at_a_time_and_keeps_nobody_from_it(
         order.append(password)
         return going_on.acquire(timeout=10) and False
 
-    monkeypatch.setattr("controlplane.proxy.password_checks.check_password", check)
+    monkeypatch.setattr("controlplane.proxy.authentication.passwords.check_password", check)
 
     async def tell() -> None:
         checks = PasswordChecks()

@@ -8,10 +8,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from controlplane.proxy.access_rules import parse_rules
-from controlplane.proxy.directory import ComputeAddress
-from controlplane.proxy.errors import WakeFailed
-from controlplane.proxy.issuing import IssuingIdentity
+from controlplane.proxy.authentication.access_rules import parse_rules
+from controlplane.proxy.directory.interface import ComputeAddress
+from controlplane.proxy.wire.certificates import IssuingIdentity
+from controlplane.proxy.wire.errors import WakeFailed
 from tests.proxy.conftest import ENDPOINT, PASSWORDS
 from tests.proxy.running_proxy import MemoryDirectory, RunningProxy, plain, running_proxy
 from tests.proxy.test_conversation import TERMINATE, query

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from controlplane.proxy.passwords import MOST_ITERATIONS, check_password
-from controlplane.proxy.scram import mock_verifier, parse_verifier
+from controlplane.proxy.authentication.passwords import MOST_ITERATIONS, check_password
+from controlplane.proxy.authentication.scram import mock_verifier, parse_verifier
 from tests.support.bare_postgres import BarePostgres
 
 ODD = [

@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable
 import pytest
 import uvloop
 
-from controlplane.proxy import messages
-from controlplane.proxy.channel import Channel
-from controlplane.proxy.conversation import Conversation
-from controlplane.proxy.pooled_relay import PooledRelay
-from controlplane.proxy.readiness import Readiness
-from controlplane.proxy.traffic import Tally
+from controlplane.proxy.directory.traffic import Tally
+from controlplane.proxy.pooling.conversation import Conversation
+from controlplane.proxy.pooling.pooled_relay import PooledRelay
+from controlplane.proxy.wire import messages
+from controlplane.proxy.wire.channel import Channel
+from controlplane.proxy.wire.readiness import Readiness
 from tests.proxy.test_conversation import (
     EXECUTE,
     SYNC,
@@ -51,7 +51,7 @@ class Stage:
             self.channel,
             Channel(pooler, readiness),
             conversation,
-            life=None,
+            compute_run=None,
             refusal=None,
             readiness=readiness,
             sent=Tally(),

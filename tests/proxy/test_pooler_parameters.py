@@ -2,9 +2,8 @@
 
 import pytest
 
-from controlplane.proxy.errors import ReplicationThroughPooler, UnreadableParameter
-from controlplane.proxy.pooler_parameters import for_the_pooler
-from controlplane.proxy.routing import Destination
+from controlplane.proxy.wire.destination import Destination, for_the_pooler
+from controlplane.proxy.wire.errors import ReplicationThroughPooler, UnreadableParameter
 
 
 def asked(name: bytes, value: bytes, *, pooled: bool = True) -> Destination:

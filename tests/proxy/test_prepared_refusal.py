@@ -6,10 +6,10 @@ import psycopg
 import pytest
 from hypothesis import given
 
-from controlplane.proxy.directory import ComputeAddress
-from controlplane.proxy.issuing import IssuingIdentity
-from controlplane.proxy.messages import error_fields, message
-from controlplane.proxy.prepared_refusal import PreparedRefusal
+from controlplane.proxy.directory.interface import ComputeAddress
+from controlplane.proxy.pooling.prepared_refusal import PreparedRefusal
+from controlplane.proxy.wire.certificates import IssuingIdentity
+from controlplane.proxy.wire.messages import error_fields, message
 from tests.proxy.conftest import ENDPOINT, PASSWORDS
 from tests.proxy.running_proxy import MemoryDirectory, RunningProxy, running_proxy
 from tests.proxy.test_conversation import BIND, EXECUTE, FLUSH, SYNC, parse, query

@@ -10,10 +10,10 @@ import psutil
 import psycopg
 import pytest
 
-from controlplane.proxy import messages
-from controlplane.proxy.peers import PeerGroup
-from controlplane.proxy.shared_counts import SharedCounts
-from controlplane.proxy.tls import TlsIdentity
+from controlplane.proxy.limits.shared_counts import SharedCounts
+from controlplane.proxy.settings import Siblings
+from controlplane.proxy.wire import messages
+from controlplane.proxy.wire.tls import TlsIdentity
 from tests.proxy.conftest import ENDPOINT, PASSWORDS
 from tests.proxy.running_proxy import MemoryDirectory, running_proxy
 from tests.proxy.wire import RawClient
@@ -41,10 +41,10 @@ def test_a_cancel_request_reaches_the_process_that_has_the_query(
     asked: int,
 ) -> None:
     counts = SharedCounts(2)
-    groups = [PeerGroup(number, 2, tmp_path, counts) for number in range(2)]
+    groups = [Siblings(number, 2, tmp_path, counts) for number in range(2)]
     with (
-        running_proxy(identity, directory, peers=groups[0]) as first,
-        running_proxy(identity, directory, peers=groups[1]) as second,
+        running_proxy(identity, directory, siblings=groups[0]) as first,
+        running_proxy(identity, directory, siblings=groups[1]) as second,
         second.connect(ENDPOINT, **ALICE, max_protocol_version="3.0") as connection,
         ThreadPoolExecutor() as pool,
     ):
@@ -62,7 +62,7 @@ def test_a_cancel_request_reaches_the_process_that_has_the_query(
 def test_every_key_names_its_process() -> None:
     for size in (2, 3, 4):
         for number in range(size):
-            group = PeerGroup(number, size, Path("/"), SharedCounts(size))
+            group = Siblings(number, size, Path("/"), SharedCounts(size))
             for pid in (0, 1, 12345, 2**30 - 1):
                 own = group.own_pid(pid)
                 assert 0 <= own < 2**31

@@ -6,7 +6,7 @@ from functools import partial
 
 import uvloop
 
-from controlplane.proxy.readiness import Readiness
+from controlplane.proxy.wire.readiness import Readiness
 
 
 async def first_word_of_a_broken_socket() -> bytes | OSError:

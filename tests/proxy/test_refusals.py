@@ -10,10 +10,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from controlplane.proxy.peers import PeerGroup
-from controlplane.proxy.settings import PlainConnections
-from controlplane.proxy.shared_counts import SharedCounts
-from controlplane.proxy.tls import TlsIdentity
+from controlplane.proxy.limits.shared_counts import SharedCounts
+from controlplane.proxy.settings import PlainConnections, Siblings
+from controlplane.proxy.wire.tls import TlsIdentity
 from tests.proxy.conftest import ENDPOINT, PASSWORDS
 from tests.proxy.running_proxy import MemoryDirectory, RunningProxy, plain, running_proxy
 from tests.proxy.wire import RawClient
@@ -172,7 +171,7 @@ def test_limits_hold_for_several_processes_together(
 ) -> None:
     counts = SharedCounts(2)
     one, other = (
-        {"peers": PeerGroup(number, 2, tmp_path, counts), "max_connections_per_role": 3}
+        {"siblings": Siblings(number, 2, tmp_path, counts), "max_connections_per_role": 3}
         for number in range(2)
     )
     with running_proxy(identity, directory, **one) as first, ExitStack() as opened:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scramp import ScramClient, ScramException, ScramMechanism
 
-from controlplane.proxy import scram
+from controlplane.proxy.authentication import scram
 
 BINDING = b"the hash of a certificate"
 

@@ -10,7 +10,7 @@ import pytest
 import requests
 
 from controlplane.proxy.over_http.values import encoder
-from controlplane.proxy.tls import TlsIdentity
+from controlplane.proxy.wire.tls import TlsIdentity
 from tests.proxy.conftest import ENDPOINT, PASSWORDS
 from tests.proxy.http_client import SqlClient, connection_string, headers
 from tests.proxy.running_proxy import MemoryDirectory, RunningProxy, running_proxy
@@ -389,7 +389,7 @@ def test_clients_over_http_count_while_they_ask(
         # The connection stays open, and another one may ask meanwhile.
         with SqlClient(proxy) as other, concurrent.futures.ThreadPoolExecutor() as threads:
             slow = threads.submit(other.rows, "SELECT 2 FROM pg_sleep(1)")
-            wait_for(lambda: len(proxy.proxy.registry.of_endpoint(ENDPOINT)) == 1, "the slow one")
+            wait_for(lambda: len(proxy.proxy.sessions.of_endpoint(ENDPOINT)) == 1, "the slow one")
             error = one.refusal("SELECT 1", status=503)
             assert (error["code"], error["neon:retryable"]) == ("53300", True)
             assert slow.result() == [["2"]]

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.proxy import messages, startup
-from controlplane.proxy.errors import ProtocolViolation, ProxyError, UnsupportedProtocol
-from controlplane.proxy.startup import CancelRequest, EncryptionRequest, StartupMessage
+from controlplane.proxy.wire import messages, startup
+from controlplane.proxy.wire.errors import ProtocolViolation, ProxyError, UnsupportedProtocol
+from controlplane.proxy.wire.startup import CancelRequest, EncryptionRequest, StartupMessage
 
 NAMES = st.binary(min_size=1, max_size=20).filter(lambda name: b"\0" not in name)
 

@@ -15,10 +15,9 @@ import asyncpg
 import pytest
 from cryptography import x509
 
-from controlplane.proxy import issuing
-from controlplane.proxy.authority import load_or_create_authority
-from controlplane.proxy.issuing import IssuingIdentity
-from controlplane.proxy.tls import OperatorIdentity, end_point_hash
+from controlplane.proxy.wire import certificates
+from controlplane.proxy.wire.certificates import IssuingIdentity, load_or_create_authority
+from controlplane.proxy.wire.tls import OperatorIdentity, end_point_hash
 from tests.proxy.conftest import ENDPOINT, PASSWORDS
 from tests.proxy.running_proxy import MemoryDirectory, RunningProxy, running_proxy
 from tests.support.certificates import certificate
@@ -186,9 +185,9 @@ def test_a_host_of_a_region_elsewhere_shows_its_own_address(
 def test_strangers_names_are_bounded_and_push_out_no_endpoints_name(
     authority: Path, directory: MemoryDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(issuing, "_MOST_UNPROVEN", 5)
-    monkeypatch.setattr(issuing, "_BURST", 20.0)
-    monkeypatch.setattr(issuing, "_PACE", 0.0)
+    monkeypatch.setattr(certificates, "_MOST_UNPROVEN", 5)
+    monkeypatch.setattr(certificates, "_BURST", 20.0)
+    monkeypatch.setattr(certificates, "_PACE", 0.0)
     identity = IssuingIdentity(load_or_create_authority(authority.parent), "localhost")
     with running_proxy(identity, directory) as proxy:
         proxy.connect(ENDPOINT, **ALICE).close()
@@ -238,7 +237,9 @@ def test_the_next_start_keeps_the_authority(tmp_path: Path) -> None:
 def test_an_authority_that_has_expired_gives_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("controlplane.proxy.authority._AUTHORITY_LIFETIME", timedelta(seconds=-1))
+    monkeypatch.setattr(
+        "controlplane.proxy.wire.certificates._AUTHORITY_LIFETIME", timedelta(seconds=-1)
+    )
     expired = load_or_create_authority(tmp_path)
     monkeypatch.undo()
     assert load_or_create_authority(tmp_path).pem != expired.pem

@@ -9,9 +9,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from controlplane.proxy.directory import ComputeAddress
-from controlplane.proxy.errors import DisabledEndpointRefused, WakeFailed
-from controlplane.proxy.tls import TlsIdentity
+from controlplane.proxy.directory.interface import ComputeAddress
+from controlplane.proxy.wire.errors import DisabledEndpointRefused, WakeFailed
+from controlplane.proxy.wire.tls import TlsIdentity
 from tests.proxy.conftest import ENDPOINT, PASSWORDS
 from tests.proxy.running_proxy import Endpoint, MemoryDirectory, RunningProxy, plain, running_proxy
 from tests.proxy.wire import RawClient
@@ -44,7 +44,7 @@ def test_one_wake_serves_all_who_wait(proxy: RunningProxy, endpoint: Endpoint) -
     endpoint.asleep = True
     with ThreadPoolExecutor(30) as pool:
         waiting = [pool.submit(proxy.connect, ENDPOINT, **ALICE) for _ in range(30)]
-        wait_for(lambda: len(proxy.proxy.registry.of_endpoint(ENDPOINT)) == 30, "30 sessions")
+        wait_for(lambda: len(proxy.proxy.sessions.of_endpoint(ENDPOINT)) == 30, "30 sessions")
         proxy.wake_up(ENDPOINT)
         for connection in waiting:
             connection.result(20).close()

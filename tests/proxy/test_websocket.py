@@ -16,9 +16,9 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-from controlplane.proxy import messages
 from controlplane.proxy.settings import PlainConnections
-from controlplane.proxy.tls import TlsIdentity
+from controlplane.proxy.wire import messages
+from controlplane.proxy.wire.tls import TlsIdentity
 from tests.proxy.conftest import ENDPOINT, PASSWORDS
 from tests.proxy.http_client import RawHttp, request
 from tests.proxy.running_proxy import MemoryDirectory, RunningProxy, running_proxy

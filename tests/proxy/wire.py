@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from scramp import ScramClient
 
-from controlplane.proxy import messages
+from controlplane.proxy.wire import messages
 
 
 @dataclass

@@ -18,22 +18,20 @@ from django.db import close_old_connections
 
 from controlplane.database.version import OtherVersion, conninfo, refuse_other_version
 from controlplane.operations.own_region import RegionTaken, own_region
-from controlplane.proxy.authority import load_or_create_authority
-from controlplane.proxy.database_directory import DatabaseDirectory
-from controlplane.proxy.issuing import IssuingIdentity
-from controlplane.proxy.peers import PeerGroup, own_directory
+from controlplane.proxy.directory.database_directory import DatabaseDirectory
+from controlplane.proxy.limits.shared_counts import SharedCounts
 from controlplane.proxy.processes import REFUSED, run_processes
 from controlplane.proxy.server import Proxy, open_listeners
-from controlplane.proxy.settings import PlainConnections, ProxySettings
-from controlplane.proxy.shared_counts import SharedCounts
-from controlplane.proxy.tls import OperatorIdentity, TlsIdentity
+from controlplane.proxy.settings import PlainConnections, ProxySettings, Siblings, own_directory
+from controlplane.proxy.wire.certificates import IssuingIdentity, load_or_create_authority
+from controlplane.proxy.wire.tls import OperatorIdentity, TlsIdentity
 from controlplane.services.regions import publish_certificate_authority
 
 log = logging.getLogger(__name__)
 
 
 class Command(BaseCommand):
-    help = "Routes Postgres clients to the endpoints of this host's region, and wakes them."
+    help = "RouteLookup Postgres clients to the endpoints of this host's region, and wakes them."
 
     def handle(self, *args: Any, **options: Any) -> None:
         count = settings.PROXY_PROCESSES
@@ -46,7 +44,7 @@ class Command(BaseCommand):
         except OSError as error:
             log.critical("cannot serve", extra={"error": str(error)})
             raise SystemExit(1) from error
-        children = [replace(chosen, peers=group) for group in groups]
+        children = [replace(chosen, siblings=group) for group in groups]
         run_processes(count, lambda number: serve(children[number], identity, listeners))
 
 
@@ -105,14 +103,14 @@ def proxy_settings() -> ProxySettings:
     )
 
 
-def peer_groups(count: int) -> list[PeerGroup | None]:
-    """Each process's place among its peers; None for a single process. Raises OSError."""
+def peer_groups(count: int) -> list[Siblings | None]:
+    """Each process's place among its siblings; None for a single process. Raises OSError."""
     if count == 1:
         return [None]
     # Named by port, as another proxy may serve the same state directory.
     directory = own_directory(settings.PROXY_SOCKET_DIR) / str(settings.PROXY_PORT)
     counts = SharedCounts(count)
-    return [PeerGroup(number, count, own_directory(directory), counts) for number in range(count)]
+    return [Siblings(number, count, own_directory(directory), counts) for number in range(count)]
 
 
 def tls_identity() -> TlsIdentity:

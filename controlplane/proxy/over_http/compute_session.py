@@ -6,11 +6,7 @@ import contextlib
 import struct
 from collections.abc import Callable
 
-from controlplane.proxy import compute, messages
-from controlplane.proxy.channel import WOULD_BLOCK
-from controlplane.proxy.compute import ComputeConnection
-from controlplane.proxy.errors import AdministratorShutdown, ConnectionLost
-from controlplane.proxy.over_http.refusals import (
+from controlplane.proxy.over_http.errors import (
     RequestRefused,
     ResponseTooLarge,
     StatementFailed,
@@ -18,7 +14,12 @@ from controlplane.proxy.over_http.refusals import (
 )
 from controlplane.proxy.over_http.results import Results
 from controlplane.proxy.over_http.statements import Batch, Statement
-from controlplane.proxy.readiness import Readiness
+from controlplane.proxy.relaying import compute
+from controlplane.proxy.relaying.compute import ComputeConnection
+from controlplane.proxy.wire import messages
+from controlplane.proxy.wire.channel import WOULD_BLOCK
+from controlplane.proxy.wire.errors import AdministratorShutdown, ConnectionLost
+from controlplane.proxy.wire.readiness import Readiness
 
 # The same as Neon's.
 MOST_RESPONSE_BYTES = 64 * 1024 * 1024

@@ -1,21 +1,24 @@
 """One connection that speaks HTTP/1.1. It reads requests one after the other and writes their
-answers, until it ends or becomes a WebSocket. A handler gives the requests their meaning."""
+answers, until it ends or becomes a WebSocket. A handler gives the requests their meaning.
+
+Requests whose end is ambiguous are refused. A reverse proxy that saw the end elsewhere could
+mistake part of one client's request for another's. The API's server refuses the same; h11 alone
+accepts some of it."""
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from email.utils import formatdate
 from typing import Protocol
 
 import h11
 
-from controlplane.proxy.channel import Channel
-from controlplane.proxy.errors import ConnectionLost, ProxyError
 from controlplane.proxy.over_http import websocket
-from controlplane.proxy.over_http.answer import Answer
-from controlplane.proxy.over_http.held_memory import Hold
-from controlplane.proxy.over_http.refusals import RequestRefused, RequestTooLarge, refusal
-from controlplane.proxy.over_http.request import Request
-from controlplane.proxy.over_http.request_framing import END, check_end_of_chunks, check_head
+from controlplane.proxy.over_http.errors import RequestRefused, RequestTooLarge, refusal
+from controlplane.proxy.over_http.memory_budget import MemoryReservation
+from controlplane.proxy.over_http.request import Answer, Request
+from controlplane.proxy.wire.channel import Channel
+from controlplane.proxy.wire.errors import ConnectionLost, ProxyError
 
 # The same as Neon's.
 MOST_REQUEST_BYTES = 64 * 1024 * 1024
@@ -30,12 +33,21 @@ _SLOWEST = 16_384
 # A body up to this size is sent in one write with its head.
 _SMALL_BODY = 65_536
 
+# The end of every head, and of every chunked body.
+END = b"\r\n\r\n"
+
+_BARE_LINE_FEED = re.compile(rb"(?<!\r)\n")
+_FOLDED = re.compile(rb"\n[ \t]")
+_LENGTH = re.compile(rb"\ncontent-length:[ \t]*([^\r]*?)[ \t]*\r", re.IGNORECASE)
+_CODING = re.compile(rb"\ntransfer-encoding:", re.IGNORECASE)
+_VERSIONS = (b"1.0", b"1.1")
+
 
 class Body(Protocol):
-    """Reads a request's body. Raises RequestTooLarge, RequestRefused, TooMuchHeld,
+    """Reads a request's body. Raises RequestTooLarge, RequestRefused, MemoryExhausted,
     ConnectionLost."""
 
-    def __call__(self, hold: Hold) -> Awaitable[bytes]: ...
+    def __call__(self, hold: MemoryReservation) -> Awaitable[bytes]: ...
 
 
 Handler = Callable[[Request, Body], Awaitable[Answer]]
@@ -113,7 +125,7 @@ class HttpConnection:
                     has_begun = True
                     patience.reschedule(self._loop.time() + _HEAD_WITHIN)
 
-    async def _read_body(self, hold: Hold) -> bytes:
+    async def _read_body(self, hold: MemoryReservation) -> bytes:
         if self._declared is not None and self._declared > MOST_REQUEST_BYTES:
             raise RequestTooLarge(MOST_REQUEST_BYTES)
         if self._http.they_are_waiting_for_100_continue:
@@ -227,3 +239,32 @@ def _request(event: h11.Request) -> Request:
         headers=headers,
         version=event.http_version.decode("ascii"),
     )
+
+
+def check_head(head: bytes, version: bytes) -> None:
+    """Checks the head, given as it was sent, with its end. Raises RequestRefused."""
+    if version not in _VERSIONS:
+        raise RequestRefused("malformed HTTP request: HTTP/1.1 is spoken here", status=505)
+    lengths, has_coding = _LENGTH.findall(head), _CODING.search(head) is not None
+    if _BARE_LINE_FEED.search(head):
+        problem = "a line ends without a carriage return"
+    elif _FOLDED.search(head):
+        problem = "a header is folded"
+    elif len(lengths) > 1 or not all(length.isdigit() for length in lengths):
+        problem = "one Content-Length must say the body's length"
+    elif has_coding and lengths:
+        problem = "it has both Content-Length and Transfer-Encoding"
+    elif has_coding and version == b"1.0":
+        problem = "HTTP/1.0 has no Transfer-Encoding"
+    else:
+        return
+    raise RequestRefused(f"malformed HTTP request: {problem}")
+
+
+def check_end_of_chunks(body: bytes, event: h11.EndOfMessage) -> None:
+    """Checks the end of a chunked body: its last bytes as they were sent, and the event that h11
+    made of them. Raises RequestRefused."""
+    if list(event.headers):
+        raise RequestRefused("malformed HTTP request: headers behind the body are not read")
+    if not body.endswith(END):
+        raise RequestRefused("malformed HTTP request: a line ends without a carriage return")

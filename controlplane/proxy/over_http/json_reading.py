@@ -10,7 +10,7 @@ import json.scanner
 from collections.abc import Callable
 from typing import Any
 
-from controlplane.proxy.over_http.refusals import RequestRefused
+from controlplane.proxy.over_http.errors import RequestRefused
 
 # In bytes. Takes some milliseconds, whatever the body contains.
 SMALL_BODY = 65_536

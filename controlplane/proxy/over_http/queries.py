@@ -9,17 +9,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from controlplane.proxy import compute
-from controlplane.proxy.client import Reaching
-from controlplane.proxy.directory import ComputeAddress
-from controlplane.proxy.errors import ForeignServerName
-from controlplane.proxy.over_http.answer import Answer
+from controlplane.proxy.authentication.passwords import PasswordChecks
+from controlplane.proxy.authentication.scram import Verifier
+from controlplane.proxy.directory.interface import ComputeAddress
 from controlplane.proxy.over_http.compute_session import ComputeSession, batch_messages
 from controlplane.proxy.over_http.connection import Body
-from controlplane.proxy.over_http.held_memory import HeldMemory
+from controlplane.proxy.over_http.errors import ConnectionStringRefused, RequestRefused
 from controlplane.proxy.over_http.json_reading import SMALL_BODY
-from controlplane.proxy.over_http.refusals import ConnectionStringRefused, RequestRefused
-from controlplane.proxy.over_http.request import Request
+from controlplane.proxy.over_http.memory_budget import MemoryBudget
+from controlplane.proxy.over_http.request import Answer, Request
 from controlplane.proxy.over_http.results import Results
 from controlplane.proxy.over_http.session_pool import SessionKey, SessionPool
 from controlplane.proxy.over_http.statements import (
@@ -35,11 +33,12 @@ from controlplane.proxy.over_http.statements import (
     read_batch,
     read_connection_string,
 )
-from controlplane.proxy.password_checks import PasswordChecks
-from controlplane.proxy.readiness import Readiness
-from controlplane.proxy.routing import Destination, find_destination
-from controlplane.proxy.scram import Verifier
+from controlplane.proxy.relaying import compute
+from controlplane.proxy.relaying.client import AdmittedClient
 from controlplane.proxy.settings import ProxySettings
+from controlplane.proxy.wire.destination import Destination, find_destination
+from controlplane.proxy.wire.errors import ForeignServerName
+from controlplane.proxy.wire.readiness import Readiness
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +64,7 @@ _ALLOWED = Answer(
 )
 
 
-class Caller(Reaching, Protocol):
+class Caller(AdmittedClient, Protocol):
     """The connection that a request came by; see `session.Session`."""
 
     client_address: str
@@ -110,7 +109,7 @@ class Queries:
         self._readiness = readiness
         self._passwords = passwords
         self._settings = settings
-        self.memory = HeldMemory()
+        self.memory = MemoryBudget()
         # One thread, because it shares a core with all relays of this process.
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="reading")
         self.pool = SessionPool(readiness.loop)

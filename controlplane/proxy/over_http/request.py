@@ -1,6 +1,6 @@
-"""The head of one HTTP request."""
+"""One HTTP request, without its body, and its response."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -17,3 +17,11 @@ class Request:
     def tokens(self, header: str) -> list[str]:
         """Returns the header's comma-separated values in lower case."""
         return [token.strip().lower() for token in self.headers.get(header, "").split(",")]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    # JSON, or empty.
+    body: bytes = b""
+    headers: Sequence[tuple[str, str]] = ()

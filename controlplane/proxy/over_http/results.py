@@ -5,9 +5,9 @@ import json
 import struct
 from collections.abc import Callable
 
-from controlplane.proxy.messages import MalformedMessage
 from controlplane.proxy.over_http.statements import Batch, Statement
 from controlplane.proxy.over_http.values import UnreadableArray, encoder
+from controlplane.proxy.wire.messages import MalformedMessage
 
 _COUNT = struct.Struct("!H")
 _LENGTH = struct.Struct("!i")

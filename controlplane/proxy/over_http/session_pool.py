@@ -6,10 +6,10 @@ from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from controlplane.proxy.directory import ComputeAddress
-from controlplane.proxy.errors import ProxyError
+from controlplane.proxy.authentication.scram import Verifier
+from controlplane.proxy.directory.interface import ComputeAddress
 from controlplane.proxy.over_http.compute_session import ComputeSession
-from controlplane.proxy.scram import Verifier
+from controlplane.proxy.wire.errors import ProxyError
 
 # For one key; PgBouncer's limit for one role in one database. Further requests wait.
 MOST_SESSIONS = 20

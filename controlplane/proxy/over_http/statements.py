@@ -1,14 +1,14 @@
 """Parses a `POST /sql`: the endpoint, the role, the statements, and the format of the answer. Pure
 functions on headers and bytes."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from controlplane.proxy.over_http.explaining import without_neons_options
+from controlplane.proxy.over_http.errors import ConnectionStringRefused, RequestRefused
 from controlplane.proxy.over_http.json_reading import read_json, unparsable
-from controlplane.proxy.over_http.refusals import ConnectionStringRefused, RequestRefused
 from controlplane.proxy.over_http.values import parameter
 
 CONNECTION_STRING = "neon-connection-string"
@@ -28,6 +28,12 @@ _ISOLATION_LEVELS = {
 # The most parameters that a Bind message can have.
 _MOST_PARAMETERS = 65_535
 _PASSED_ON = ("application_name", "options")
+
+# A list of EXPLAIN's options: names, each with one word or number or none. A list that contains
+# anything else, such as a query in parentheses, is left unchanged.
+_OPTION = r"\s*(?!SELECT\b)\w++(?:\s+\w++)?\s*"
+_EXPLAIN = re.compile(rf"\s*EXPLAIN\s*\(({_OPTION}(?:,{_OPTION})*)\)", re.ASCII | re.IGNORECASE)
+_NEONS = re.compile(r"\s*(?:FILECACHE|PREFETCH)\b.*", re.ASCII | re.IGNORECASE | re.DOTALL)
 
 Headers = Mapping[str, str]
 
@@ -195,3 +201,23 @@ def _unfit(character: int) -> RequestRefused:
 
 def _is_on(headers: Headers, name: str) -> bool:
     return headers.get(name) == "true"
+
+
+def without_neons_options(query: str) -> str:
+    """Returns the statement with `FILECACHE` and `PREFETCH` blanked out in the list of EXPLAIN's
+    options that it begins with. Only Neon's own Postgres has these options, which Neon's MCP server
+    sends; any other Postgres refuses the whole statement because of them. The statement's length
+    stays the same, so that positions in errors are those of the original.
+    """
+    found = _EXPLAIN.match(query)
+    if found is None:
+        return query
+    options = found[1].split(",")
+    kept = [one for one in options if not _NEONS.fullmatch(one)]
+    if len(kept) == len(options):
+        return query
+    start, end = found.span(1)
+    if not kept:
+        # Postgres does not accept an empty list.
+        start, end = start - 1, end + 1
+    return query[:start] + ",".join(kept).ljust(end - start) + query[end:]

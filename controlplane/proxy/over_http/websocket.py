@@ -12,9 +12,9 @@ from wsproto.events import BytesMessage, CloseConnection, Ping, TextMessage
 from wsproto.frame_protocol import CloseReason
 from wsproto.utilities import LocalProtocolError, generate_accept_token
 
-from controlplane.proxy.channel import WOULD_BLOCK, Channel
-from controlplane.proxy.over_http.refusals import RequestRefused
+from controlplane.proxy.over_http.errors import RequestRefused
 from controlplane.proxy.over_http.request import Request
+from controlplane.proxy.wire.channel import WOULD_BLOCK, Channel
 
 _VERSION = "13"
 _KEY_SIZE = 16

@@ -1,0 +1,1 @@
+"""Whether a client may connect: its password and its address."""

@@ -1,0 +1,172 @@
+"""Checks clear-text passwords against roles' verifiers, for clients that cannot use SCRAM with the
+proxy: they name their endpoint in the password, or they speak HTTP.
+
+The checks run outside the event loop. Each check takes a core for milliseconds, and
+anybody can cause any number of checks.
+
+One thread checks them, at a lower priority than the host's other work. One password at a time is
+checked for each address and for each endpoint. A correct password is remembered as long as its
+verifier stays the same, so checking it again costs nothing.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import hmac
+import os
+import secrets
+import stringprep
+import threading
+import unicodedata
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from ipaddress import IPv6Address, ip_network
+
+from controlplane.address_ranges import parse_address
+from controlplane.proxy.authentication.scram import Verifier, parse_verifier
+from controlplane.proxy.wire.errors import PasswordFailed
+
+_MOST_KNOWN = 10_000
+_NICENESS = 5
+# A check costs as many hashes as the verifier's iteration count, which a role's owner can choose.
+# This many take half a second, and are more than anybody recommends.
+MOST_ITERATIONS = 1_000_000
+
+_PROHIBITED = (
+    stringprep.in_table_a1,
+    stringprep.in_table_c12,
+    stringprep.in_table_c21_c22,
+    stringprep.in_table_c3,
+    stringprep.in_table_c4,
+    stringprep.in_table_c5,
+    stringprep.in_table_c6,
+    stringprep.in_table_c7,
+    stringprep.in_table_c8,
+    stringprep.in_table_c9,
+)
+
+
+@dataclass(slots=True)
+class _Turn:
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    wanted_by: int = 0
+
+
+class PasswordChecks:
+    """For one process; must be used within its event loop."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="password", initializer=_give_way)
+        self._turns: dict[str, _Turn] = {}
+        # Digests of the correct passwords, the last used at the end. They reveal nothing without
+        # the key, which exists only in this process.
+        self._key = secrets.token_bytes(32)
+        self._known: OrderedDict[bytes, None] = OrderedDict()
+
+    async def check(
+        self, verifier: Verifier, password: bytes, *, role: str, endpoint_id: str, address: str
+    ) -> None:
+        """Raises PasswordFailed unless the password fits the verifier, which is that of the
+        endpoint's role. The password came from `address`."""
+        known_by = self._known_by(verifier, password)
+        if known_by in self._known:
+            self._known.move_to_end(known_by)
+            return
+        loop = asyncio.get_running_loop()
+        # Always in this order, so that two checks cannot deadlock.
+        async with self._turn(f"from {_neighbourhood(address)}"), self._turn(f"to {endpoint_id}"):
+            fits = await loop.run_in_executor(self._thread, check_password, verifier, password)
+        if not fits:
+            raise PasswordFailed(role)
+        self._known[known_by] = None
+        if len(self._known) > _MOST_KNOWN:
+            self._known.popitem(last=False)
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _known_by(self, verifier: Verifier, password: bytes) -> bytes:
+        made = f"{verifier.is_mock} {verifier.iterations} {len(verifier.salt)} ".encode()
+        keys = verifier.stored_key + verifier.server_key
+        return hmac.digest(self._key, made + keys + verifier.salt + password, "sha256")
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, whose: str) -> AsyncIterator[None]:
+        turn = self._turns.setdefault(whose, _Turn())
+        turn.wanted_by += 1
+        try:
+            async with turn.lock:
+                yield
+        finally:
+            turn.wanted_by -= 1
+            if not turn.wanted_by:
+                del self._turns[whose]
+
+
+def _neighbourhood(address: str) -> str:
+    """Returns the address, or for IPv6 the network that one customer usually has."""
+    found = parse_address(address)
+    return str(ip_network((found, 64), strict=False) if isinstance(found, IPv6Address) else found)
+
+
+def _give_way() -> None:
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+
+
+def check_password(verifier: Verifier | str | None, password: str | bytes) -> bool:
+    """Returns whether the verifier was made from this password.
+
+    The verifier is a `scram.Verifier` or text as in `pg_authid.rolpassword`. For any other text, or
+    None, the result is False. For a mock (`scram.mock_verifier`) it is False too, but the check
+    takes as long as for a real verifier.
+
+    Computes as many hashes as the verifier has iterations, which usually takes milliseconds. The
+    hashing lets other threads run, but this must not be called on the event loop.
+    """
+    if isinstance(verifier, str):
+        verifier = parse_verifier(verifier)
+    if verifier is None or verifier.iterations > MOST_ITERATIONS:
+        return False
+    prepared = _prepared(password)
+    salted = hashlib.pbkdf2_hmac("sha256", prepared, verifier.salt, verifier.iterations)
+    client_key = hmac.digest(salted, b"Client Key", "sha256")
+    server_key = hmac.digest(salted, b"Server Key", "sha256")
+    fits = hmac.compare_digest(hashlib.sha256(client_key).digest(), verifier.stored_key)
+    fits &= hmac.compare_digest(server_key, verifier.server_key)
+    return fits and not verifier.is_mock
+
+
+def _prepared(password: str | bytes) -> bytes:
+    """Prepares the password as Postgres clients do before hashing: by SASLprep (RFC 4013), or
+    unchanged if SASLprep prohibits what the password contains."""
+    raw = password if isinstance(password, bytes) else password.encode(errors="surrogateescape")
+    if raw.isascii():
+        return raw
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        return raw
+    mapped = "".join(
+        " " if stringprep.in_table_c12(character) else character
+        for character in text
+        if not stringprep.in_table_b1(character)
+    )
+    prepared = unicodedata.normalize("NFKC", mapped)
+    return prepared.encode() if prepared and _is_allowed(prepared) else raw
+
+
+def _is_allowed(prepared: str) -> bool:
+    if any(is_in(character) for character in prepared for is_in in _PROHIBITED):
+        return False
+    if not any(stringprep.in_table_d1(character) for character in prepared):
+        return True
+    # A string with right-to-left characters must start and end with one, and contain no
+    # left-to-right ones (RFC 3454, section 6).
+    return (
+        stringprep.in_table_d1(prepared[0])
+        and stringprep.in_table_d1(prepared[-1])
+        and not any(stringprep.in_table_d2(character) for character in prepared)
+    )

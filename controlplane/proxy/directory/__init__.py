@@ -1,0 +1,2 @@
+"""The control plane as the proxy sees it. The proxy's other packages import only `interface`,
+`compute_runs` and `traffic`."""

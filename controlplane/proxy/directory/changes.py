@@ -1,0 +1,181 @@
+"""Receives every change of an endpoint by the database's notifications (see the migration
+`0003_notify_of_changes`). Passes it on to the caches and to those that wait for the endpoint, and
+ends clients' sessions that the change no longer permits."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import psycopg
+
+from controlplane.models.connecting import CHANGES, RoleState, find_roles, find_state
+from controlplane.proxy.authentication.access_rules import AccessRules, parse_rules
+from controlplane.proxy.directory.cache import EndpointCache
+from controlplane.proxy.directory.compute_states import is_left_for
+from controlplane.proxy.directory.control_database import ControlDatabase, bounded
+from controlplane.proxy.directory.interface import Client, Clients
+from controlplane.proxy.wire.errors import ControlPlaneSilent
+
+log = logging.getLogger(__name__)
+
+# Seconds after which a silent connection is tested. A server that hangs closes no connection.
+_HEARTBEAT = 2.0
+_CONNECT_AGAIN = 1.0
+
+
+class ChangeListener:
+    def __init__(self, database: ControlDatabase, caches: Sequence[EndpointCache[Any]]) -> None:
+        self._database = database
+        self._caches = caches
+        self._awaited: dict[str, asyncio.Event] = {}
+        # The branch that each endpoint's clients were last connected to. Kept even while changes
+        # are not received, because clients from before a change may still be connected.
+        self._served: dict[str, str] = {}
+        # The rules that each endpoint's clients were last checked by. Later clients were checked
+        # when they connected.
+        self._checked_by: dict[str, AccessRules | None] = {}
+        # Set once changes have been received for the first time.
+        self.are_received = asyncio.Event()
+
+    def next_change(self, endpoint_id: str) -> asyncio.Event:
+        """Returns an event that is set with the endpoint's next change, or once changes may have
+        been missed.
+
+        The caller must get it before it reads the state, so that it misses no change right after.
+        """
+        return self._awaited.setdefault(endpoint_id, asyncio.Event())
+
+    def note_branch(self, endpoint_id: str, branch_id: str) -> None:
+        """Notes that clients of the endpoint are connected to this branch: see `run`."""
+        self._served[endpoint_id] = branch_id
+
+    def branch_of(self, endpoint_id: str) -> str:
+        """Returns the branch that the endpoint's clients were last connected to; "" if they were
+        dropped."""
+        return self._served.get(endpoint_id, "")
+
+    async def run(self, clients: Clients) -> None:
+        """Receives changes until cancelled. If the database does not answer, tries again.
+
+        Ends the clients whose endpoint was deleted, disabled or reassigned since they connected,
+        whose role may not be there any more, or whose address is no longer allowed.
+        """
+        while True:
+            try:
+                await self._listen(clients)
+            except (psycopg.Error, ControlPlaneSilent, TimeoutError, OSError) as error:
+                reason = str(error) or type(error).__name__
+                log.warning("cannot receive changes from the database", extra={"error": reason})
+            await asyncio.sleep(_CONNECT_AGAIN)
+
+    async def _listen(self, clients: Clients) -> None:
+        connection = await self._database.connect()
+        try:
+            await bounded(connection, connection.execute(f"LISTEN {CHANGES}".encode()))
+            self._notifications_began()
+            # Changes may have been missed until now.
+            self._checked_by.clear()
+            for endpoint_id in list(self._served):
+                await self._check(endpoint_id, clients)
+            while True:
+                async for notification in connection.notifies(timeout=_HEARTBEAT):
+                    await self._on_change(notification.payload, clients)
+                await bounded(connection, connection.execute("SELECT 1"))
+        finally:
+            self._notifications_ended()
+            await connection.close()
+
+    def _notifications_began(self) -> None:
+        for cache in self._caches:
+            cache.begin()
+        self.are_received.set()
+
+    def _notifications_ended(self) -> None:
+        for cache in self._caches:
+            cache.end()
+        awaited, self._awaited = self._awaited, {}
+        for event in awaited.values():
+            event.set()
+
+    async def _on_change(self, endpoint_id: str, clients: Clients) -> None:
+        for cache in self._caches:
+            cache.forget(endpoint_id)
+        if event := self._awaited.pop(endpoint_id, None):
+            event.set()
+        if endpoint_id in self._served:
+            await self._check(endpoint_id, clients)
+
+    async def _check(self, endpoint_id: str, clients: Clients) -> None:
+        """Drops the endpoint's clients if they are connected to another branch, or the endpoint is
+        deleted or disabled. Otherwise drops or parks those that may not stay."""
+        served = self._served[endpoint_id]
+        row = await self._database.ask(partial(find_state, endpoint_id=endpoint_id))
+        if row is None or row.disabled or row.branch_id != served:
+            # Clients may have connected to another branch during the query. `drop` ends them too,
+            # and they connect again.
+            self._served.pop(endpoint_id, None)
+            self._checked_by.pop(endpoint_id, None)
+            log.info("connections dropped", extra={"endpoint": endpoint_id})
+            clients.drop(endpoint_id)
+            return
+        if any(map(is_left_for, row.unfinished)):
+            # Before the compute stops: the worker waits a short time for its clients to be parked.
+            clients.park(endpoint_id)
+        rules = parse_rules(row.access, is_protected=row.protected)
+        if rules != self._checked_by.get(endpoint_id):
+            self._checked_by[endpoint_id] = rules
+            clients.hold_to(endpoint_id, rules)
+        await _end_outdated_sessions(self._database, endpoint_id, clients)
+
+
+async def _end_outdated_sessions(
+    database: ControlDatabase, endpoint_id: str, clients: Clients
+) -> None:
+    """Ends sessions of the endpoint whose role was deleted, may not log in any more or got another
+    password by the API. Raises ControlPlaneSilent."""
+    names = {client.role for client in clients.of_endpoint(endpoint_id)}
+    if not names:
+        return
+    roles = await database.ask(partial(find_roles, endpoint_id=endpoint_id, names=sorted(names)))
+    # Clients that came during the query, with a role that it did not ask for, are skipped: the rows
+    # by which they were admitted are at least as new as its answer.
+    for client in clients.of_endpoint(endpoint_id):
+        role = roles.get(client.role)
+        if client.role in names and (reason := _why_ended(client, role)):
+            # After a branch's reset its roles are others of the same names. A client that is being
+            # connected goes on, if its password is also the new role's.
+            if role and _is_another(client, role) and client.confirm_again():
+                continue
+            fields = {"endpoint": endpoint_id, "role": client.role, "reason": reason}
+            log.info("session ended", extra=fields)
+            client.end_login(reason)
+
+
+def _why_ended(client: Client, role: RoleState | None) -> str:
+    """Returns why the session must end; "" if it may go on."""
+    if client.identity.row is None:
+        # SQL has created the role, and the rows did not have it when the client came.
+        if role is None or role.compute_oid != client.identity.oid:
+            return ""
+        client.identity = replace(client.identity, row=role.id)
+    identity = client.identity
+    if role is None or _is_another(client, role):
+        return "the role was deleted"
+    if role.no_login:
+        return "the role may not log in any more"
+    if role.sessions_end_at is not None and (
+        identity.sessions_end_at is None or role.sessions_end_at > identity.sessions_end_at
+    ):
+        return "the role's password was reset"
+    return ""
+
+
+def _is_another(client: Client, role: RoleState) -> bool:
+    """True if the role is another one with the same name as the session's."""
+    identity = client.identity
+    if identity.row != role.id:
+        return True
+    return None not in (identity.oid, role.compute_oid) and identity.oid != role.compute_oid

@@ -1,0 +1,200 @@
+"""The proxy's access to the metadata database. No call waits longer than a bound, however the
+server hangs. Used by the parts of `database_directory`."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import psycopg
+
+from controlplane.proxy.wire.errors import ControlPlaneSilent
+
+log = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
+Connection = psycopg.AsyncConnection[Any]
+
+# Seconds from the question to the answer, including a new connection.
+ANSWER_WITHIN = 3.0
+# Extra seconds before the caller goes on, in case shutting down the socket has had no effect.
+_GRACE = 0.2
+# How many times a question is asked again if this process itself stood still.
+_MOST_STANDSTILLS = 3
+_CONNECT_WITHIN = 2  # seconds; libpq's minimum
+_MOST_CONNECTIONS = 8
+# Seconds between two timers, and their total lateness that counts as a standstill. The timers of a
+# busy loop are less late.
+_EVERY = 0.25
+_LATE = 0.5
+
+
+class StallDetector:
+    """Detects that this process itself did not run while it waited, because it was stopped or had
+    no core. Then the answer it waited for may have arrived unread, and a passed deadline does not
+    show that anybody else was slow. Watches the running loop while the context is entered."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._lost = 0.0
+
+    def __enter__(self) -> Self:
+        self._expect()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._next.cancel()
+
+    def has_stalled(self) -> bool:
+        return self._lost + self._lateness() > _LATE
+
+    def _expect(self) -> None:
+        self._due = self._loop.time() + _EVERY
+        self._next = self._loop.call_at(self._due, self._note)
+
+    def _note(self) -> None:
+        self._lost += self._lateness()
+        self._expect()
+
+    def _lateness(self) -> float:
+        return max(0.0, self._loop.time() - self._due)
+
+
+class ControlDatabase:
+    """Must be used within one event loop. `is_silent` is True if the database failed to answer the
+    last time."""
+
+    def __init__(self, conninfo: str) -> None:
+        self._conninfo = conninfo
+        self._idle: list[Connection] = []
+        self._slots = asyncio.Semaphore(_MOST_CONNECTIONS)
+        self._asking: set[asyncio.Task[object]] = set()
+        self.is_silent = False
+
+    async def ask(self, question: Callable[[Connection], Awaitable[Answer]]) -> Answer:
+        """Returns what `question` returns. `question` may be called again, so it must be
+        idempotent.
+
+        If the caller is cancelled, the question still runs to its end, which its bound limits.
+        Cancelling a query takes another connection, and longer than the query itself. Raises
+        ControlPlaneSilent.
+        """
+        for _ in range(_MOST_STANDSTILLS):
+            with StallDetector() as standstill:
+                try:
+                    return await self._ask(question)
+                except ControlPlaneSilent:
+                    if not standstill.has_stalled():
+                        raise
+        return await self._ask(question)
+
+    async def _ask(self, question: Callable[[Connection], Awaitable[Answer]]) -> Answer:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + ANSWER_WITHIN
+        asking = loop.create_task(self._answer(question, deadline))
+        self._asking.add(asking)
+        asking.add_done_callback(self._settle)
+        try:
+            async with asyncio.timeout_at(deadline + 2 * _GRACE):
+                answer = await asyncio.shield(asking)
+        except (TimeoutError, psycopg.Error) as error:
+            log.error("database silent", extra={"error": str(error) or type(error).__name__})
+            self.is_silent = True
+            raise ControlPlaneSilent from error
+        self.is_silent = False
+        return answer
+
+    async def connect(self, *, deadline: float | None = None) -> Connection:
+        """Opens a connection for the caller alone. Raises TimeoutError, psycopg.Error."""
+        if deadline is None:
+            deadline = asyncio.get_running_loop().time() + ANSWER_WITHIN
+        try:
+            async with asyncio.timeout_at(deadline):
+                connection = await psycopg.AsyncConnection.connect(
+                    self._conninfo, autocommit=True, connect_timeout=_CONNECT_WITHIN
+                )
+        except (TimeoutError, psycopg.Error):
+            self.is_silent = True
+            raise
+        self.is_silent = False
+        return connection
+
+    async def close(self) -> None:
+        """Waits for the questions under way. The caller must not ask any more."""
+        await asyncio.gather(*self._asking, return_exceptions=True)
+        await self._close_idle()
+
+    async def _answer(
+        self, question: Callable[[Connection], Awaitable[Answer]], deadline: float
+    ) -> Answer:
+        async with asyncio.timeout_at(deadline):
+            await self._slots.acquire()
+        try:
+            try:
+                return await self._put(question, deadline)
+            except psycopg.OperationalError:
+                # The server may have been restarted, which breaks every older connection. If it
+                # hangs instead, the deadline has passed by now.
+                if asyncio.get_running_loop().time() >= deadline:
+                    raise
+                await self._close_idle()
+                return await self._put(question, deadline)
+        finally:
+            self._slots.release()
+
+    async def _put(
+        self, question: Callable[[Connection], Awaitable[Answer]], deadline: float
+    ) -> Answer:
+        connection = self._idle.pop() if self._idle else await self.connect(deadline=deadline)
+        try:
+            answer = await bounded(connection, question(connection), deadline=deadline)
+        except BaseException:
+            await connection.close()
+            raise
+        self._idle.append(connection)
+        return answer
+
+    async def _close_idle(self) -> None:
+        while self._idle:
+            await self._idle.pop().close()
+
+    def _settle(self, asking: "asyncio.Task[object]") -> None:
+        self._asking.discard(asking)
+        if not asking.cancelled():
+            asking.exception()  # marks it as retrieved: every caller may have been cancelled
+
+
+async def bounded(
+    connection: Connection, answer: Awaitable[Answer], *, deadline: float | None = None
+) -> Answer:
+    """Returns the connection's answer. At the deadline the connection's socket is shut down, as if
+    the server had closed it: psycopg, when only cancelled, would go on waiting for the server.
+
+    Raises psycopg.OperationalError, or TimeoutError if psycopg does not notice the shutdown.
+    """
+    loop = asyncio.get_running_loop()
+    if deadline is None:
+        deadline = loop.time() + ANSWER_WITHIN
+    alarm = loop.call_at(deadline, _hang_up, connection)
+    try:
+        async with asyncio.timeout_at(deadline + _GRACE):
+            return await answer
+    finally:
+        alarm.cancel()
+
+
+def _hang_up(connection: Connection) -> None:
+    with (
+        contextlib.suppress(OSError, psycopg.Error),
+        socket.socket(fileno=os.dup(connection.fileno())) as line,
+    ):
+        line.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,125 @@
+"""The directory of a real region. It reads the metadata and has computes started."""
+
+import asyncio
+import contextlib
+from contextlib import AbstractContextManager
+from typing import Any
+
+from controlplane.events.refusals import Refusal, refusals
+from controlplane.events.types import EventType
+from controlplane.proxy.authentication.access_rules import AccessRules
+from controlplane.proxy.directory.cache import EndpointCache
+from controlplane.proxy.directory.changes import ChangeListener
+from controlplane.proxy.directory.compute_logins import ComputeLogins
+from controlplane.proxy.directory.compute_runs import ComputeRunWatcher
+from controlplane.proxy.directory.compute_states import ComputeStates
+from controlplane.proxy.directory.control_database import ControlDatabase
+from controlplane.proxy.directory.interface import Clients, ComputeAddress, RoleIdentity, Route
+from controlplane.proxy.directory.route_lookup import RouteLookup
+from controlplane.proxy.directory.service_calls import ServiceCalls
+from controlplane.proxy.directory.traffic import Tally, Traffic
+from controlplane.proxy.directory.usage_reports import ActivityReports, TrafficReports
+from controlplane.proxy.directory.waking import Waker
+from controlplane.proxy.wire.errors import ControlPlaneSilent
+
+# Seconds that writing the last refusals may take when the proxy exits.
+_LAST_WRITE_WITHIN = 2.0
+
+
+class DatabaseDirectory:
+    """See `directory.Directory`. `run` must be running for as long as the directory is used."""
+
+    def __init__(self, conninfo: str, region: str) -> None:
+        self._database = ControlDatabase(conninfo)
+        states = ComputeStates(self._database)
+        self._logins = ComputeLogins(self._database)
+        self._routes = RouteLookup(self._database, region, states, self._logins)
+        caches: list[EndpointCache[Any]] = [self._routes.cache, states.cache]
+        self._changes = ChangeListener(self._database, caches)
+        self._compute_runs = ComputeRunWatcher(self._park)
+        self._waker = Waker(self._database, states, self._changes, self._compute_runs)
+        self._clients: Clients | None = None
+        self._activity_reports = ActivityReports(self._database, region)
+        self._traffic = Traffic()
+        self._traffic_reports = TrafficReports(self._database, self._traffic)
+        self._calls = ServiceCalls()
+
+    async def run(self, clients: Clients) -> None:
+        """Listens for changes and sends reports until cancelled.
+
+        Ends the connections among `clients` that a change no longer permits.
+        """
+        self._clients = clients
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._changes.run(clients))
+                await self.ready()
+                tasks.create_task(self._logins.run(clients))
+                refusals.begin()
+                tasks.create_task(self._activity_reports.run())
+                tasks.create_task(self._traffic_reports.run())
+        finally:
+            with contextlib.suppress(ControlPlaneSilent):
+                await self._traffic_reports.report()
+            with contextlib.suppress(ControlPlaneSilent):
+                await self._calls.call(_write_refusals, "", within=_LAST_WRITE_WITHIN)
+            self._calls.close()
+            self._waker.close()
+            self._compute_runs.close()
+            await self._database.close()
+
+    def _park(self, endpoint_id: str) -> None:
+        """Parks the endpoint's clients: its compute has died."""
+        if self._clients is not None:
+            self._clients.park(endpoint_id)
+
+    async def ready(self) -> None:
+        """Returns once the database has answered and its change notifications are received."""
+        await self._changes.are_received.wait()
+
+    def counting(self, endpoint_id: str) -> AbstractContextManager[Tally]:
+        """See `Directory.counting`."""
+        return self._traffic.counting(endpoint_id, self._changes.branch_of(endpoint_id))
+
+    def note_refusal(
+        self, route: Route | None, role: str, *, address: str, is_outside: bool = False
+    ) -> None:
+        """See `Directory.note_refusal`."""
+        kind = EventType.CONNECTION_NOT_ALLOWED if is_outside else EventType.CONNECTION_REFUSED
+        if route is None:
+            refusals.note(Refusal(kind, address=address))
+            return
+        # A name that is not a role's may be anything, even a password, so it is not recorded.
+        name = role if route.verifier else ""
+        refusals.note(
+            Refusal(kind, route.account_id, name, address=address, endpoint_id=route.endpoint_id)
+        )
+
+    async def route(self, endpoint_id: str, role: str) -> Route | None:
+        """See `Directory.route`. Raises ControlPlaneSilent."""
+        return await self._routes.find(endpoint_id, role)
+
+    def lookup_time(self) -> float:
+        """See `Directory.lookup_time`."""
+        return self._routes.lookups.usual
+
+    async def rules(self, endpoint_id: str, role: str) -> AccessRules | None:
+        """See `Directory.rules`. Raises ControlPlaneSilent."""
+        return await self._routes.rules(endpoint_id, role)
+
+    async def confirm(
+        self, route: Route, role: str, address: ComputeAddress, *, pooled: bool
+    ) -> RoleIdentity:
+        """See `Directory.confirm`. Raises ControlPlaneSilent as well."""
+        return await self._routes.confirm(route, role, address, pooled=pooled)
+
+    async def wake(
+        self, endpoint_id: str, *, pooled: bool, refused: ComputeAddress | None = None
+    ) -> ComputeAddress:
+        """See `Directory.wake`. Raises DisabledEndpointRefused, QuotaUsedUp, WakeFailed."""
+        self._activity_reports.note_use(endpoint_id)
+        return await self._waker.wake(endpoint_id, pooled=pooled, refused=refused)
+
+
+def _write_refusals(_: str) -> None:
+    refusals.close()

@@ -1,0 +1,156 @@
+"""The proxy's interface to the control plane: who may connect to an endpoint, and at which address
+its compute answers. The proxy knows nothing else of the control plane."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Protocol
+
+from controlplane.proxy.authentication.access_rules import AccessRules
+from controlplane.proxy.directory.compute_runs import ComputeRun
+from controlplane.proxy.directory.traffic import Tally
+
+
+@dataclass(frozen=True, slots=True)
+class RoleIdentity:
+    """Identifies a session's role, since a role may be replaced by another of the same name."""
+
+    # The id of the role's row; None if SQL has created the role and the rows do not have it yet.
+    row: int | None = None
+    # The role's OID in the compute; None if the compute was not asked.
+    oid: int | None = None
+    # The row's `sessions_end_at` when the session started. The session ends once the row has a
+    # later one.
+    sessions_end_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """An endpoint as one role sees it."""
+
+    endpoint_id: str
+    # The account that owns the endpoint, and that its connections are counted for.
+    account_id: int
+    # `SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>`; None if the role does not exist
+    # or may not log in.
+    verifier: str | None
+    identity: RoleIdentity = RoleIdentity()
+    # True if the rows agree with what the compute's catalog says of the role.
+    is_in_rows: bool = True
+    # The run of the compute that has confirmed the role; None if only the rows were asked.
+    confirmed_by: str | None = None
+    disabled: bool = False
+    # How many connections the account's plan allows; None for as many as the proxy allows.
+    account_connections: int | None = None
+    # True if the endpoint's plain host name leads to its pooler too (`pooler_enabled`).
+    always_pooled: bool = False
+    # The addresses that clients may connect from; None for any.
+    rules: AccessRules | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeAddress:
+    """Where a running compute, or the pooler beside it, accepts sessions without a password."""
+
+    socket: Path
+    # Tells one run of the compute from the next at the same path; made from its start time.
+    run: str = ""
+    # For a pooler's address: PgBouncer's version, and the run of the compute, which the pooler
+    # may outlive.
+    pooler_version: tuple[int, int] | None = None
+    compute_run: ComputeRun | None = field(default=None, compare=False)
+
+
+class Directory(Protocol):
+    """Implementations are called from the proxy's event loop, by many clients at once."""
+
+    def note_refusal(
+        self, route: Route | None, role: str, *, address: str, is_outside: bool = False
+    ) -> None:
+        """Notes that a client from the address has sent a wrong password for the role, or named an
+        endpoint or role that does not exist; or that its address is not allowed (`is_outside`)."""
+        ...
+
+    def counting(self, endpoint_id: str) -> AbstractContextManager[Tally]:
+        """Gives the tally to which to add the number of bytes sent to a client of the endpoint,
+        while it is connected to the compute that `wake` returned."""
+        ...
+
+    async def route(self, endpoint_id: str, role: str) -> Route | None:
+        """Returns the route of the role to the endpoint; None if no endpoint has this id. Called
+        before the client has authenticated.
+
+        Raises WakeFailed if the route cannot be known now.
+        """
+        ...
+
+    def lookup_time(self) -> float:
+        """Returns the seconds in which most lookups of names that `route` does not know yet end."""
+        ...
+
+    async def rules(self, endpoint_id: str, role: str) -> AccessRules | None:
+        """Returns the addresses that the endpoint's clients may connect from now, for an endpoint
+        that `route` has found. None for any address."""
+        ...
+
+    async def confirm(
+        self, route: Route, role: str, address: ComputeAddress, *, pooled: bool
+    ) -> RoleIdentity:
+        """Confirms that a session may begin at the address. Returns the identity of its role.
+
+        Called once the client has authenticated against `route`: SQL may have changed the role in
+        the compute since the rows were last synchronized with it. Raises PasswordFailed if that
+        password is no longer valid, LoginUnknown if that cannot be known now.
+        """
+        ...
+
+    async def wake(
+        self, endpoint_id: str, *, pooled: bool, refused: ComputeAddress | None = None
+    ) -> ComputeAddress:
+        """Wakes the endpoint's compute. Returns the compute's address, once it answers.
+
+        Called only for a client that has authenticated, and at most once at a time for an endpoint
+        and kind of connection. May be cancelled when no client waits any more. `refused` is an
+        address that an earlier call returned and that did not answer: the compute may have died.
+
+        Raises DisabledEndpointRefused, QuotaUsedUp, or WakeFailed with a reason for the client.
+        """
+        ...
+
+
+class Clients(Protocol):
+    """The proxy's clients, with the calls by which the directory ends or parks them."""
+
+    def drop(self, endpoint_id: str) -> int:
+        """Ends the endpoint's clients; returns how many."""
+        ...
+
+    def hold_to(self, endpoint_id: str, rules: AccessRules | None) -> int:
+        """Ends the endpoint's clients from addresses that are not allowed; returns how many."""
+        ...
+
+    def park(self, endpoint_id: str) -> None:
+        """Makes the endpoint's pooled clients let go of its pooler, each as soon as it can."""
+        ...
+
+    def of_endpoint(self, endpoint_id: str) -> "Sequence[Client]":
+        """Returns the endpoint's clients that have authenticated."""
+        ...
+
+
+class Client(Protocol):
+    role: str
+    identity: RoleIdentity
+    # True if nothing of the client is in any compute or on its way to one.
+    is_parked: bool
+
+    def confirm_again(self) -> bool:
+        """Makes a client that is on its way to the compute confirm its role there again, because
+        the role was replaced. Returns False if the client is not on its way."""
+        ...
+
+    def end_login(self, reason: str) -> None:
+        """Ends the connection, telling the client why if it can still be told."""
+        ...

@@ -1,0 +1,154 @@
+"""Finds the endpoint that a client names, and the verifier that its password is checked against:
+from the rows, and from the endpoint's compute if it runs."""
+
+import time
+from dataclasses import dataclass, replace
+from functools import partial
+
+from controlplane.models.connecting import RouteRow, find_route
+from controlplane.proxy.authentication.access_rules import AccessRules, parse_rules
+from controlplane.proxy.directory.cache import EndpointCache
+from controlplane.proxy.directory.compute_logins import ComputeLogins
+from controlplane.proxy.directory.compute_states import ComputeStates
+from controlplane.proxy.directory.control_database import ControlDatabase
+from controlplane.proxy.directory.interface import ComputeAddress, RoleIdentity, Route
+from controlplane.proxy.directory.role_logins import (
+    RoleLogin,
+    is_in_rows,
+    is_older,
+    is_reserved,
+    verifier_by_compute,
+    verifier_by_row,
+)
+from controlplane.proxy.limits.pacing import LookupTimes
+from controlplane.proxy.wire.errors import LoginUnknown, PasswordFailed, WakeFailed
+
+# Seconds within which a compute must answer whether a role may log in. Before the client has
+# authenticated, the rows are used if the compute does not answer. Afterwards, the proxy retries.
+_BEFORE_PASSWORD = 1.0
+_AFTER_PASSWORD = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """What the rows say of a name. That they say nothing is remembered too."""
+
+    row: RouteRow | None
+
+
+class RouteLookup:
+    def __init__(
+        self, database: ControlDatabase, region: str, states: ComputeStates, logins: ComputeLogins
+    ) -> None:
+        self._database = database
+        self._region = region
+        self._states = states
+        self._logins = logins
+        self.cache: EndpointCache[_Looked] = EndpointCache(
+            is_silent=lambda: database.is_silent, keeps_passing=True
+        )
+        self.lookups = LookupTimes(time.monotonic)
+
+    async def find(self, endpoint_id: str, role: str) -> Route | None:
+        """See `Directory.route`."""
+        row = await self._read(endpoint_id, role)
+        if row is None:
+            return None
+        by_row = _route_of(row, verifier_by_row(row), row.compute_oid)
+        if not row.is_active or is_reserved(role):
+            return by_row
+        try:
+            state = await self._states.find(endpoint_id)
+            if state.run is None:
+                return by_row
+            row, login = await self._ask_compute(row, role, within=_BEFORE_PASSWORD)
+        except (LoginUnknown, WakeFailed):
+            return by_row  # `confirm` asks the compute again after the password
+        known = is_in_rows(row, login)
+        if not known:
+            self._logins.take_in_soon(endpoint_id)
+        route = _route_of(row, verifier_by_compute(row, login), login.oid if login else None)
+        return replace(route, is_in_rows=known, confirmed_by=state.run)
+
+    async def rules(self, endpoint_id: str, role: str) -> AccessRules | None:
+        """See `Directory.rules`."""
+        row = await self._read(endpoint_id, role)
+        return parse_rules(row.access, is_protected=row.protected) if row else None
+
+    async def confirm(
+        self, route: Route, role: str, address: ComputeAddress, *, pooled: bool
+    ) -> RoleIdentity:
+        """See `Directory.confirm`."""
+        # The pooler gets its roles from the rows, and may have sessions of an older role.
+        if pooled and not route.is_in_rows:
+            if not await self._logins.take_in(route.endpoint_id):
+                raise LoginUnknown
+            # The notification of this change may not have arrived yet.
+            self.cache.forget(route.endpoint_id)
+        row = await self._read(route.endpoint_id, role)
+        if row is None:
+            raise PasswordFailed(role)
+        oid = route.identity.oid
+        was_confirmed = route.confirmed_by is not None and route.confirmed_by == address.run
+        is_same = _identity_of(row, oid) == route.identity and oid not in row.doomed
+        if was_confirmed and is_same:
+            return route.identity
+        row, login = await self._ask_compute(row, role, within=_AFTER_PASSWORD)
+        if not is_in_rows(row, login):
+            if pooled:
+                await self._logins.take_in(route.endpoint_id)
+            else:
+                self._logins.take_in_soon(route.endpoint_id)
+        if verifier_by_compute(row, login) != route.verifier:
+            raise PasswordFailed(role)
+        if login is not None and login.oid in row.doomed:
+            raise LoginUnknown  # the older role of this name is about to be dropped
+        return _identity_of(row, login.oid if login else None)
+
+    async def _ask_compute(
+        self, row: RouteRow, role: str, *, within: float
+    ) -> tuple[RouteRow, RoleLogin | None]:
+        """Returns the compute's answer, and a row that is no older. Raises LoginUnknown."""
+        ask = partial(self._logins.ask, row.endpoint_id, row.branch_id, role, within=within)
+        login = await ask()
+        if is_older(row, login):
+            self.cache.forget(row.endpoint_id)
+            read = await self._read(row.endpoint_id, role)
+            if read is None:
+                raise LoginUnknown
+            row = read
+        return row, login
+
+    async def _read(self, endpoint_id: str, role: str) -> RouteRow | None:
+        looked = await self.cache.read(
+            endpoint_id, role, partial(self._ask, endpoint_id, role), lasts=_is_somebodys
+        )
+        return looked.row
+
+    async def _ask(self, endpoint_id: str, role: str) -> _Looked:
+        ask = partial(find_route, endpoint_id=endpoint_id, role=role, region=self._region)
+        with self.lookups.timing():
+            return _Looked(await self._database.ask(ask))
+
+
+def _is_somebodys(looked: _Looked) -> bool:
+    return looked.row is not None and bool(looked.row.verifier)
+
+
+def _route_of(row: RouteRow, verifier: str | None, oid: int | None) -> Route:
+    return Route(
+        endpoint_id=row.endpoint_id,
+        account_id=row.account_id,
+        account_connections=row.connections,
+        verifier=verifier,
+        disabled=row.disabled,
+        always_pooled=row.pooler_enabled,
+        identity=_identity_of(row, oid),
+        rules=parse_rules(row.access, is_protected=row.protected),
+    )
+
+
+def _identity_of(row: RouteRow, oid: int | None) -> RoleIdentity:
+    if oid is not None and row.compute_oid not in (None, oid):
+        return RoleIdentity(None, oid)  # SQL has created another role of that name
+    return RoleIdentity(row.role_id, oid, row.sessions_end_at)

@@ -1,0 +1,183 @@
+"""Has computes started, and poolers beside them, for waiting clients."""
+
+import asyncio
+import contextlib
+import logging
+import uuid
+from collections.abc import Sequence
+from functools import partial
+
+from controlplane.compute import compute
+from controlplane.compute.filesystem import LockTimeout, lock_branches
+from controlplane.compute.pooler import PoolerUnavailable, ensure_pooler, pooler_socket
+from controlplane.compute.pooler_settings import Version
+from controlplane.compute.session import socket_dir
+from controlplane.models import Action, Role
+from controlplane.models.connecting import find_failure
+from controlplane.operations.by_sql import holding_catalog
+from controlplane.proxy.directory.changes import ChangeListener
+from controlplane.proxy.directory.compute_runs import ComputeRunWatcher
+from controlplane.proxy.directory.compute_states import ComputeState, ComputeStates
+from controlplane.proxy.directory.control_database import ControlDatabase
+from controlplane.proxy.directory.interface import ComputeAddress
+from controlplane.proxy.directory.service_calls import ServiceCalls
+from controlplane.proxy.wire.errors import DisabledEndpointRefused, QuotaUsedUp, WakeFailed
+from controlplane.services import waking
+from controlplane.services.errors import EndpointDisabled, ServiceError
+from controlplane.services.quotas import QuotaExceeded
+
+log = logging.getLogger(__name__)
+
+# Seconds. A notification may be lost with its connection, so a waiting call looks again by itself.
+_LOOK_AGAIN = 1.0
+# Time limits of the calls below, in seconds. A start is requested in its call, not awaited.
+_ASK_WITHIN = 4.0
+_POOLER_LOCK_WITHIN = 10.0
+_POOLER_WITHIN = 16.0
+_DEATH_WITHIN = 10.0
+
+
+class Waker:
+    def __init__(
+        self,
+        database: ControlDatabase,
+        states: ComputeStates,
+        changes: ChangeListener,
+        compute_runs: ComputeRunWatcher,
+    ) -> None:
+        self._database = database
+        self._states = states
+        self._changes = changes
+        self._compute_runs = compute_runs
+        self._calls = ServiceCalls()
+        # By endpoint: the run of its compute that has a pooler, and the pooler's version.
+        self._pooled: dict[str, tuple[str, Version]] = {}
+
+    def close(self) -> None:
+        self._calls.close()
+
+    async def wake(
+        self, endpoint_id: str, *, pooled: bool, refused: ComputeAddress | None = None
+    ) -> ComputeAddress:
+        """See `Directory.wake`."""
+        while True:
+            with contextlib.suppress(_ComputeLeft):
+                return await self._wake(endpoint_id, pooled=pooled, refused=refused)
+            # A suspend or a restart happened between the wake and the pooler's start.
+            self._states.cache.forget(endpoint_id)
+
+    async def _wake(
+        self, endpoint_id: str, *, pooled: bool, refused: ComputeAddress | None
+    ) -> ComputeAddress:
+        """Raises _ComputeLeft as well."""
+        state = await self._states.find(endpoint_id)
+        if state.run is not None and refused is not None and refused.run == state.run:
+            # The compute may be about to stop, which this process has not been notified of yet.
+            state = await self._states.look(endpoint_id)
+            if state.run == refused.run:
+                state = await self._after_death(endpoint_id)
+        if pooled:
+            state = await self._with_living_compute(endpoint_id, state)
+        if state.run is None:
+            state = await self._start(endpoint_id)
+        if state.disabled:
+            raise DisabledEndpointRefused
+        # Before the address is returned: a change received after this drops these clients.
+        self._changes.note_branch(endpoint_id, state.branch_id)
+        return await self._address(endpoint_id, state, pooled=pooled)
+
+    async def _start(self, endpoint_id: str) -> ComputeState:
+        """Has the endpoint started, and waits until it runs.
+
+        The operations waited for may succeed and still be of no use, if a suspend or a reassignment
+        was requested after them. So this waits only for operations that lead to an active endpoint.
+        Otherwise it requests a start again, to come after whatever was requested meanwhile.
+        """
+        asked: Sequence[uuid.UUID] | None = None
+        while True:
+            changed = self._changes.next_change(endpoint_id)
+            state = await self._states.look(endpoint_id)
+            if state.run is not None:
+                return state
+            if state.disabled:
+                raise DisabledEndpointRefused
+            # Requested once even if a start is under way: that may be queued behind others, and
+            # this moves it to the front.
+            if state.is_coming and asked is not None:
+                await self._wait_for(changed)
+                continue
+            if asked:
+                failure = partial(find_failure, operations=asked, action=Action.START_COMPUTE)
+                if reason := await self._database.ask(failure):
+                    raise WakeFailed(f"endpoint could not start: {reason}")
+            asked = await self._ask_for_start(endpoint_id)
+
+    async def _ask_for_start(self, endpoint_id: str) -> Sequence[uuid.UUID]:
+        """Requests a start. Returns the operations that lead to it. Raises DisabledEndpointRefused,
+        QuotaUsedUp, WakeFailed."""
+        try:
+            return await self._calls.call(waking.start_for_client, endpoint_id, within=_ASK_WITHIN)
+        except EndpointDisabled as error:
+            raise DisabledEndpointRefused from error
+        except QuotaExceeded as error:
+            raise QuotaUsedUp(error.words) from error
+        except ServiceError as error:
+            raise WakeFailed(error.message) from error
+
+    async def _with_living_compute(self, endpoint_id: str, state: ComputeState) -> ComputeState:
+        """Returns the state once it does not report a dead compute as running.
+
+        A pooler outlives its compute until the death is noticed, and accepts clients meanwhile;
+        their first query would end their connection. So this looks for the compute itself.
+        """
+        while state.run and compute.running_endpoint(state.branch_id) != endpoint_id:
+            changed = self._changes.next_change(endpoint_id)
+            seen, state = state, await self._after_death(endpoint_id)
+            if state == seen:
+                # An operation holds the branch, and will record the outcome.
+                await self._wait_for(changed)
+        return state
+
+    async def _after_death(self, endpoint_id: str) -> ComputeState:
+        """Returns the endpoint's state after its compute, which did not answer, was checked."""
+        self._pooled.pop(endpoint_id, None)
+        try:
+            await self._calls.call(waking.notice_death, endpoint_id, within=_DEATH_WITHIN)
+        except LockTimeout:
+            log.info("compute silent, branch busy", extra={"endpoint": endpoint_id})
+        return await self._states.look(endpoint_id)
+
+    async def _wait_for(self, changed: asyncio.Event) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(changed.wait(), _LOOK_AGAIN)
+
+    async def _address(
+        self, endpoint_id: str, state: ComputeState, *, pooled: bool
+    ) -> ComputeAddress:
+        run = state.run or ""
+        directory = socket_dir(endpoint_id)
+        if not pooled:
+            return ComputeAddress(directory / ".s.PGSQL.5432", run)
+        found, version = self._pooled.get(endpoint_id, ("", (0, 0)))
+        if found != run:
+            start = partial(_start_pooler, endpoint_id)
+            try:
+                version = await self._calls.call(start, state.branch_id, within=_POOLER_WITHIN)
+            except (PoolerUnavailable, LockTimeout) as error:
+                raise WakeFailed(str(error)) from error
+            self._pooled[endpoint_id] = run, version
+        compute_run = self._compute_runs.watch(endpoint_id, state.branch_id, run)
+        return ComputeAddress(pooler_socket(directory), run, version, compute_run)
+
+
+class _ComputeLeft(Exception):
+    """The compute was stopped before its pooler was started."""
+
+
+def _start_pooler(endpoint_id: str, branch_id: str) -> Version:
+    # The roles are read under the locks, so that an older list never replaces a newer one.
+    with lock_branches(branch_id, timeout=_POOLER_LOCK_WITHIN), holding_catalog(branch_id):
+        if compute.running_endpoint(branch_id) != endpoint_id:
+            raise _ComputeLeft
+        directory, roles = socket_dir(endpoint_id), Role.that_may_connect(branch_id)
+        return ensure_pooler(branch_id, directory, roles=roles)

@@ -1,0 +1,1 @@
+"""Clients of poolers, which stay connected while their compute does not run."""

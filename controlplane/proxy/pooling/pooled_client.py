@@ -1,0 +1,192 @@
+"""A client of a pooler, from its greeting to its end. It is joined to a pooler's connection, or
+parked while nothing of it is left there. A parked client costs no compute anything. When it sends
+something, it is led to its compute like a new client, and its session's state is restored there."""
+
+import logging
+from collections.abc import Callable
+
+from controlplane.compute.pooler_settings import KEEPS_PREPARED_STATEMENTS
+from controlplane.proxy.directory.interface import ComputeAddress
+from controlplane.proxy.pooling.conversation import Conversation
+from controlplane.proxy.pooling.pooled_relay import PooledRelay
+from controlplane.proxy.pooling.prepared_refusal import PreparedRefusal
+from controlplane.proxy.relaying import compute
+from controlplane.proxy.relaying.client import Client, speaks_again
+from controlplane.proxy.relaying.compute import CancelKey, ComputeConnection, ComputeGone
+from controlplane.proxy.wire import messages
+from controlplane.proxy.wire.channel import Channel
+from controlplane.proxy.wire.destination import Destination
+from controlplane.proxy.wire.errors import ComputeUnreachable, ConnectionLost, ProtocolViolation
+from controlplane.proxy.wire.message_stream import MessageStream
+from controlplane.proxy.wire.readiness import Readiness
+
+log = logging.getLogger(__name__)
+
+# The parameters that PgBouncer applies for its client to each server connection.
+_FOLLOWED = (
+    b"DateStyle",
+    b"IntervalStyle",
+    b"TimeZone",
+    b"application_name",
+    b"client_encoding",
+    b"standard_conforming_strings",
+)
+# The first version of PgBouncer that applies a parameter, if not all versions do.
+_FOLLOWED_SINCE = {b"IntervalStyle": (1, 20)}
+_SYNC = messages.message(b"S", b"")
+_ERROR, _READY, _STATUS = b"EZS"
+
+
+class PooledClient:
+    def __init__(
+        self, client: Client[PooledRelay], destination: Destination, readiness: Readiness
+    ) -> None:
+        self._client = client
+        self._destination = destination
+        self._readiness = readiness
+        self._conversation = Conversation()
+        # Set if the client's first pooler does not keep prepared statements.
+        self._refusal: PreparedRefusal | None = None
+        # The values of these parameters in poolers' greetings, before the client changed them.
+        self._defaults: dict[bytes, bytes] = {}
+
+    async def serve(self, first_words: Callable[[], tuple[bytes, CancelKey]]) -> None:
+        """Serves the client; returns when the connection has ended.
+
+        `first_words` is called once the pooler is reached. It returns the bytes for the client
+        before the first greeting, and the cancel key for that. Raises ProxyError, ConnectionLost.
+        """
+        connection = await self._reach()
+        version = connection.address.pooler_version
+        if version is not None and version < KEEPS_PREPARED_STATEMENTS:
+            self._refusal = PreparedRefusal()
+        said, key = first_words()
+        self._take_in(connection)
+        to_client = said + connection.greeting(key)
+        again = b""
+        while True:
+            remains = await self._relay(connection, to_client, again)
+            if remains is None:
+                return
+            asks = self._conversation.asks
+            self._conversation.begin()
+            is_within = self._is_within(remains)
+            if not asks and not await speaks_again(self._client.channel, is_within=is_within):
+                return
+            connection = await self._reach()
+            to_client, again = self._take_in(connection), remains
+
+    def _is_within(self, remains: bytes) -> bool:
+        """True if the client's next bytes continue something that it has begun to send."""
+        return bool(remains) or (self._refusal is not None and self._refusal.is_within)
+
+    def _take_ahead(self) -> bytes:
+        """Returns what the client has sent already. Raises ProtocolViolation."""
+        ahead = self._client.channel.take_ahead()
+        try:
+            return self._refusal.sent(ahead) if self._refusal is not None else ahead
+        except messages.MalformedMessage as error:
+            raise ProtocolViolation(f"invalid message format: {error}") from error
+
+    async def _relay(
+        self, connection: ComputeConnection, to_client: bytes, again: bytes
+    ) -> bytes | None:
+        """Relays until client and pooler are no longer joined; see `PooledRelay.done`. The pooler
+        is sent `again` first, then what the client sends."""
+        with self._client.counting() as sent:
+            relay = PooledRelay(
+                self._client.channel,
+                connection.channel,
+                self._conversation,
+                compute_run=connection.address.compute_run,
+                refusal=self._refusal,
+                readiness=self._readiness,
+                sent=sent,
+                parked=self._client.part,
+            )
+            self._client.join(connection, relay)
+            try:
+                relay.start(to_client=to_client, to_pooler=again + self._take_ahead())
+                return await relay.done
+            except BaseException:
+                relay.close()
+                raise
+
+    async def _reach(self) -> ComputeConnection:
+        return await self._client.reach(
+            self._destination,
+            self._connect,
+            discard=lambda unwanted: unwanted.channel.close(),
+        )
+
+    async def _connect(self, address: ComputeAddress) -> ComputeConnection:
+        """Connects to a pooler, and restores the client's prepared statements there. Raises as
+        `compute.connect` does."""
+        connection = await compute.connect(
+            address, self._parameters(address), readiness=self._readiness
+        )
+        try:
+            await self._prepare(connection.channel)
+            return connection
+        except ConnectionLost as error:
+            connection.channel.close()
+            raise ComputeGone("the pooler closed the connection") from error
+        except messages.MalformedMessage as error:
+            connection.channel.close()
+            raise ComputeUnreachable from error
+        except BaseException:
+            connection.channel.close()
+            raise
+
+    def _parameters(self, address: ComputeAddress) -> dict[bytes, bytes]:
+        """Returns the client's start-up parameters, with those that it has changed since."""
+        changed = {
+            name: value
+            for name, value in self._conversation.parameters.items()
+            if _is_followed(name, address) and self._defaults.get(name) != value
+        }
+        names = {name.lower() for name in changed}
+        given = self._destination.parameters.items()
+        return {**{name: value for name, value in given if name.lower() not in names}, **changed}
+
+    def _take_in(self, connection: ComputeConnection) -> bytes:
+        """Remembers the parameters in the greeting. Returns the ParameterStatus messages that are
+        new to the client."""
+        greeting = connection.greeting_before_key + connection.greeting_after_key
+        news = b""
+        sent = self._parameters(connection.address)
+        for kind, start, end in messages.complete_messages(greeting, limit=len(greeting)):
+            if kind == b"S":
+                status = greeting[start:end]
+                if self._conversation.take_in(status):
+                    news += messages.message(kind, status)
+        ours = {name.lower() for name in sent}
+        for name in _FOLLOWED:
+            if name.lower() not in ours and name in self._conversation.parameters:
+                self._defaults[name] = self._conversation.parameters[name]
+        return news
+
+    async def _prepare(self, channel: Channel) -> None:
+        """Restores the client's prepared statements in the pooler. A statement that fails, because
+        the objects in it are gone, is forgotten. Raises ConnectionLost."""
+        statements = self._conversation.statements
+        if not statements:
+            return
+        asked = (messages.message(b"P", payload) + _SYNC for payload in statements.values())
+        await channel.write(b"".join(asked))
+        answers = MessageStream({_ERROR: 0, _READY: 0})
+        answered, failed = 0, set()
+        while answered < len(statements):
+            for message in answers.feed(await channel.read_some()):
+                if message.kind == _ERROR:
+                    failed.add(answered)
+                else:
+                    answered += 1
+        self._conversation.forget(
+            [name for number, name in enumerate(statements) if number in failed]
+        )
+
+
+def _is_followed(name: bytes, address: ComputeAddress) -> bool:
+    version, since = address.pooler_version, _FOLLOWED_SINCE.get(name)
+    return name in _FOLLOWED and (version is None or since is None or version >= since)

@@ -1,0 +1,303 @@
+"""Joins a client and a pooler, as `relay` does, but follows where messages begin. So the pooler may
+stop and the client stay connected whenever nothing of the client is left in the pooler."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from controlplane.proxy.directory.compute_runs import ComputeRun
+from controlplane.proxy.directory.traffic import Tally
+from controlplane.proxy.pooling.conversation import Conversation
+from controlplane.proxy.pooling.prepared_refusal import PreparedRefusal
+from controlplane.proxy.relaying.compute import POOLERS_STATE
+from controlplane.proxy.relaying.relay import Pump
+from controlplane.proxy.wire import messages
+from controlplane.proxy.wire.channel import WOULD_BLOCK, Channel
+from controlplane.proxy.wire.errors import AdministratorShutdown, ProtocolViolation
+from controlplane.proxy.wire.messages import MalformedMessage
+from controlplane.proxy.wire.readiness import Readiness
+
+_ERROR = b"E"
+_LONGEST_LAST_WORDS = 8192
+# PgBouncer's errors for clients that it has no server connection for. It then ends the connection.
+# Nothing that such a client sent since its last transaction went anywhere.
+_HAS_NO_SERVER = (
+    "server login has been failing",
+    "server login failed",
+    "server shutting down",
+    "pooler is shutting down",
+)
+# The SQLSTATE and the routine in the error of a backend that ends with its postmaster.
+_DIED_WAITING = ("57P01", "secure_read")
+
+
+class PooledRelay:
+    """`done` is resolved when client and pooler are no longer joined. The result is None if the
+    connection has ended; then both channels are closed. If the client may stay, its channel is
+    open, `parked` was called, and the result is what another pooler must be sent."""
+
+    def __init__(
+        self,
+        client: Channel,
+        pooler: Channel,
+        conversation: Conversation,
+        *,
+        compute_run: ComputeRun | None,
+        refusal: PreparedRefusal | None,
+        readiness: Readiness,
+        sent: Tally,
+        parked: Callable[[], None],
+    ) -> None:
+        self.done: asyncio.Future[bytes | None] = readiness.loop.create_future()
+        self._closed = False
+        self._client = client
+        self._pooler = pooler
+        self._conversation = conversation
+        self._compute_run = compute_run
+        self._refusal = refusal
+        self._parked = parked
+        self._has_started = self._must_park = self._client_ended = False
+        # What another pooler must be sent if this one does not take the bytes that it is sent.
+        self._undelivered: bytes | None = None
+        self._takes_no_more = False
+        # The incomplete beginning of an error that may be the pooler's last message.
+        self._last_words = b""
+        self._upward = _HeardPump(
+            readiness,
+            source=client,
+            sink=pooler,
+            source_ended=self._client_has_ended,
+            source_broke=self.close,
+            sink_broke=self._stop_upward,
+            tally=Tally(),
+            pass_on=self._from_client,
+            passed=lambda: None,
+        )
+        self._downward = _HeardPump(
+            readiness,
+            source=pooler,
+            sink=client,
+            source_ended=self._pooler_has_ended,
+            source_broke=self._pooler_has_ended,
+            sink_broke=self.close,
+            tally=sent,
+            pass_on=self._from_pooler,
+            passed=self._park_if_asked,
+        )
+
+    def start(self, *, to_client: bytes, to_pooler: bytes) -> None:
+        """Sends the bytes that are due, then relays. The refusal has already filtered
+        `to_pooler`."""
+        self._downward.start(to_client)
+        if not self._closed:
+            self._upward.start(b"")
+        if to_pooler and not self._closed:
+            self._to_pooler(to_pooler)
+        self._has_started = True
+        self._park_if_asked()
+
+    def interrupt(self, last_words: bytes) -> None:
+        """Ends the connection from the outside. The client gets `last_words` only if they do not
+        appear in the middle of a message."""
+        if self._closed:
+            return
+        if self._downward.is_idle and self._conversation.can_be_told:
+            self._downward.push(last_words)
+        self._end()
+
+    def park(self) -> None:
+        """Lets go of the pooler as soon as nothing of the client is left there."""
+        self._must_park = True
+        self._park_if_asked()
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._stop()
+        self._client.close()
+        self.done.set_result(None)
+
+    def _from_client(self, data: bytes) -> None:
+        try:
+            if self._refusal is not None:
+                data = self._refusal.sent(data)
+        except MalformedMessage as error:
+            self._refuse(error)
+            return
+        if data:
+            self._to_pooler(data)
+
+    def _from_pooler(self, data: bytes) -> None:
+        try:
+            if self._refusal is not None:
+                data = self._refusal.answered(data)
+            if data:
+                self._to_client(data)
+        except MalformedMessage:
+            self._end()
+
+    def _to_pooler(self, data: bytes) -> None:
+        before = self._conversation.remains
+        try:
+            self._conversation.sent(data)
+        except MalformedMessage as error:
+            self._refuse(error)
+            return
+        if before == b"" and self._compute_run is not None and self._compute_run.has_ended():
+            # The pooler would accept the bytes, and wait for another compute at the same address.
+            if self._conversation.has_left:
+                self._end()
+            else:
+                self._park(data)
+            return
+        self._undelivered = None if before is None else before + data
+        self._upward.push(data)
+        if not self._takes_no_more:
+            self._undelivered = None
+
+    def _refuse(self, error: MalformedMessage) -> None:
+        self.interrupt(ProtocolViolation(f"invalid message format: {error}").packet())
+
+    def _to_client(self, data: bytes) -> None:
+        heard = self._conversation
+        if self._last_words or (
+            data.startswith(_ERROR) and heard.can_be_told and heard.unanswered is not None
+        ):
+            self._last_words += data
+            if not _is_complete(self._last_words):
+                return
+            data, self._last_words = self._last_words, b""
+            again = heard.unanswered
+            if again is not None and not heard.given_up and _was_not_begun(again, error=data):
+                heard.given_up += 1
+                self._park(again)
+                return
+        self._pass_on(data)
+
+    def _pass_on(self, data: bytes) -> None:
+        self._conversation.answered(data)
+        self._downward.push(data)
+        self._park_if_asked()
+
+    def _park_if_asked(self) -> None:
+        if not self._must_park or not self._has_started or self._closed:
+            return
+        if self._client_ended or self._last_words:
+            return
+        remains = self._conversation.remains
+        if remains is not None and not self._conversation.asks and self._downward.is_idle:
+            self._park(remains)
+
+    def _park(self, remains: bytes) -> None:
+        self._stop()
+        self._parked()
+        self.done.set_result(remains)
+
+    def _client_has_ended(self) -> None:
+        self._client_ended = True
+        self._pooler.end_output()
+
+    def _pooler_has_ended(self) -> None:
+        """Ends or parks the client. Postgres reports why it ends a connection, but a pooler does
+        not. So if the client must end, it is told here."""
+        if self._last_words:
+            last_words, self._last_words = self._last_words, b""
+            self._pass_on(last_words)
+        if self._closed:
+            return
+        heard = self._conversation
+        remains = heard.remains if self._undelivered is None else self._undelivered
+        if self._client_ended or heard.has_left or heard.was_told_fatal:
+            self._end()
+        elif remains is None:
+            self.interrupt(AdministratorShutdown().packet())
+        else:
+            self._park(remains)
+
+    def _stop_upward(self) -> None:
+        """Sends nothing more to the pooler, but still reads what it sends until it ends."""
+        self._takes_no_more = True
+        self._upward.stop()
+
+    def _end(self) -> None:
+        if not self._closed:
+            self._client.end_output()
+            self.close()
+
+    def _stop(self) -> None:
+        self._closed = True
+        self._upward.stop()
+        self._downward.stop()
+        self._pooler.close()
+
+
+class _HeardPump(Pump):
+    """Gives received bytes to `pass_on`, which may `push` them. Calls `passed` once held bytes have
+    been sent."""
+
+    __slots__ = ("_give", "_passed")
+
+    def __init__(
+        self,
+        readiness: Readiness,
+        *,
+        pass_on: Callable[[bytes], None],
+        passed: Callable[[], None],
+        **directions: Any,
+    ) -> None:
+        super().__init__(readiness, **directions)
+        self._give = pass_on
+        self._passed = passed
+
+    def _pass_on(self) -> None:
+        try:
+            data = self._receive(self._receive_size)
+        except WOULD_BLOCK:
+            return
+        except OSError:
+            self._source_broke()
+            return
+        if not data:
+            self._readiness.remove_reader(self._source)
+            self._source_ended()
+            return
+        self._give(data)
+
+    def _flush(self) -> None:
+        super()._flush()
+        if self._held is None:
+            self._passed()
+
+
+def _is_complete(error: bytes) -> bool:
+    """True if the whole message has come, or it is longer than any last words of a pooler."""
+    try:
+        return _first_message(error) is not None
+    except MalformedMessage:
+        return True
+
+
+def _first_message(data: bytes) -> bytes | None:
+    """Returns the payload of the first message, None while it is not complete. Raises
+    MalformedMessage if it is longer than _LONGEST_LAST_WORDS."""
+    for _, start, end in messages.complete_messages(data, limit=_LONGEST_LAST_WORDS):
+        return data[start:end]
+    return None
+
+
+def _was_not_begun(sent: bytes, *, error: bytes) -> bool:
+    """True if this response, the first to `sent`, proves that the backend never began to execute
+    `sent`."""
+    try:
+        payload = _first_message(error)
+    except MalformedMessage:
+        return False  # from a backend: it is longer than a pooler's errors
+    if payload is not None:
+        fields = messages.error_fields(payload)
+        if fields.get("S") == "FATAL" and fields.get("C") == POOLERS_STATE:
+            return fields.get("M", "").startswith(_HAS_NO_SERVER)
+        # The compute was killed while its backend waited for input, so the backend had not read a
+        # whole query. If the client sent several messages, the backend may have begun on the first.
+        is_one_query = sent.startswith(b"Q") and len(sent) == 1 + int.from_bytes(sent[1:5], "big")
+        return is_one_query and (fields.get("C"), fields.get("R")) == _DIED_WAITING
+    return False

@@ -1,0 +1,122 @@
+"""Refuses named prepared statements, for a PgBouncer that loses them with the transaction. There a
+client would wait for ever, or get another client's statement. PgBouncer keeps them since 1.21.
+
+The statement is replaced by one that Postgres rejects, so that everything else follows the
+protocol: what was sent before is answered before, what follows is skipped up to the Sync, and an
+open transaction has failed. Postgres's error is replaced by one that explains what to do.
+"""
+
+from collections.abc import Iterator
+
+from controlplane.proxy.wire import messages
+from controlplane.proxy.wire.message_stream import LONGEST
+from controlplane.proxy.wire.messages import HEADER_SIZE, MalformedMessage
+
+_WORDS = b"perch_refuses_prepared_statements"
+# Unnamed, with these words as the statement, and no parameters: a syntax error.
+_REFUSED = messages.message(b"P", b"\0" + _WORDS + b"\0\0\0")
+_ERROR, _PARSE = b"EP"
+_LONGEST_ERROR = 8192
+_ANSWER = messages.error_response(
+    severity="ERROR",
+    sqlstate="0A000",
+    text="prepared statements are not supported by this host's pooler, a PgBouncer before 1.21",
+    hint=(
+        "Switch them off in the driver (psycopg: prepare_threshold=None; JDBC: prepareThreshold=0; "
+        "postgres.js: prepare: false), connect without -pooler, or have the operator install "
+        "PgBouncer 1.21 or newer."
+    ),
+)
+
+
+class PreparedRefusal:
+    """Filters everything that a client sends to its pooler, and all of the pooler's answers."""
+
+    def __init__(self) -> None:
+        self._sent = _Cutter(_PARSE, HEADER_SIZE + 1)
+        self._answered = _Cutter(_ERROR, _LONGEST_ERROR)
+        self._has_refused = False
+
+    @property
+    def is_within(self) -> bool:
+        """True if the client is in the middle of a message."""
+        return self._sent.is_within
+
+    def sent(self, data: bytes) -> bytes:
+        """Returns what to send to the pooler for these bytes. Raises MalformedMessage."""
+        return b"".join(
+            self._refuse(part) if is_begun else part for is_begun, part in self._sent.cut(data)
+        )
+
+    def _refuse(self, parse: bytes) -> bytes:
+        if len(parse) == HEADER_SIZE or parse[HEADER_SIZE] == 0:
+            return parse
+        self._sent.drop()
+        self._has_refused = True
+        return _REFUSED
+
+    def answered(self, data: bytes) -> bytes:
+        """Returns what to send to the client for these bytes. Raises MalformedMessage."""
+        return b"".join(
+            _ANSWER if is_begun and self._has_refused and _WORDS in part else part
+            for is_begun, part in self._answered.cut(data)
+        )
+
+
+class _Cutter:
+    """Splits a stream where messages of one kind begin. Keeps the first `most` bytes of each such
+    message, or all of a shorter one, together."""
+
+    def __init__(self, kind: int, most: int) -> None:
+        self._kind = kind
+        self._most = most
+        # The incomplete beginning of a message of that kind, or of a header.
+        self._held = b""
+        # How much of the current message is still to come, and whether it is left out.
+        self._rest = 0
+        self._drops = False
+
+    @property
+    def is_within(self) -> bool:
+        return bool(self._held or self._rest)
+
+    def drop(self) -> None:
+        """Leaves out the rest of the message whose beginning `cut` has just yielded."""
+        self._drops = bool(self._rest)
+
+    def cut(self, data: bytes) -> Iterator[tuple[bool, bytes]]:
+        """Yields the parts, each with whether it begins a message of that kind. Raises
+        MalformedMessage."""
+        if self._held:
+            data, self._held = self._held + data, b""
+        position, size = 0, len(data)
+        # Where the bytes that are passed on unchanged begin.
+        start = 0
+        while position < size:
+            if self._rest:
+                step = min(self._rest, size - position)
+                self._rest -= step
+                position += step
+                if self._drops:
+                    start = position
+                    self._drops = bool(self._rest)
+                continue
+            if size - position < HEADER_SIZE:
+                break
+            length = int.from_bytes(data[position + 1 : position + HEADER_SIZE], "big")
+            if not 4 <= length <= LONGEST:
+                raise MalformedMessage(f"a message of {length} bytes")
+            if data[position] != self._kind:
+                self._rest = length + 1
+                continue
+            needed = min(length + 1, self._most)
+            if size - position < needed:
+                break
+            if start < position:
+                yield False, data[start:position]
+            self._rest = length + 1 - needed
+            start = position = position + needed
+            yield True, data[start - needed : start]
+        self._held = data[position:]
+        if start < position:
+            yield False, data[start:position]

@@ -1,0 +1,1 @@
+"""The connection to a client's compute, and passing bytes between them."""

@@ -1,0 +1,171 @@
+"""The proxy as a client of a compute. It connects to the compute's unix socket, sends the start-up
+message of a client that has authenticated, and reads the greeting."""
+
+import asyncio
+import socket
+from dataclasses import dataclass
+
+from controlplane.compute.accounts import is_served_by
+from controlplane.proxy.directory.interface import ComputeAddress
+from controlplane.proxy.wire import messages
+from controlplane.proxy.wire.channel import Channel
+from controlplane.proxy.wire.errors import (
+    AdministratorShutdown,
+    ComputeRefused,
+    ComputeUnreachable,
+    ConnectionLost,
+)
+from controlplane.proxy.wire.readiness import Readiness
+
+_LONGEST_GREETING = 65536
+_AUTHENTICATION_OK = b"\0\0\0\0"
+# A unix socket whose listen queue is full refuses at once. Postgres empties it as fast as it forks.
+_QUEUE_PAUSE_SECONDS = 0.01
+# SQLSTATEs of a compute that is starting or stopping: the proxy wakes it and tries again.
+PASSING_STATES = {ComputeUnreachable.sqlstate, AdministratorShutdown.sqlstate, "57P02"}
+
+# The SQLSTATE of every PgBouncer error, for a client's mistake as well as for a dead compute.
+POOLERS_STATE = "08P01"
+
+
+class ComputeGone(Exception):
+    """Nothing answers at the address, or the compute there is starting or stopping."""
+
+    def __init__(self, reason: str, *, packet: bytes | None = None, final: bool = False) -> None:
+        super().__init__(reason)
+        # The compute's own ErrorResponse, for a client that cannot wait any longer.
+        self.packet = packet
+        # True if the same compute, if it turns out to run, will refuse again in the same way.
+        self.final = final
+
+
+@dataclass(frozen=True, slots=True)
+class CancelKey:
+    """A key that cancels the running query of one connection; it is sent on another connection."""
+
+    pid: int
+    secret: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeConnection:
+    channel: Channel
+    address: ComputeAddress
+    cancel_key: CancelKey
+    # The compute's messages from AuthenticationOk to ReadyForQuery, before and after its
+    # BackendKeyData. A client gets the proxy's own BackendKeyData in place of that.
+    greeting_before_key: bytes
+    greeting_after_key: bytes
+
+    def greeting(self, key: CancelKey) -> bytes:
+        key_message = messages.backend_key_data(key.pid, key.secret)
+        return self.greeting_before_key + key_message + self.greeting_after_key
+
+
+async def connect(
+    address: ComputeAddress,
+    parameters: dict[bytes, bytes],
+    *,
+    readiness: Readiness,
+) -> ComputeConnection:
+    """Starts a session with these start-up parameters.
+
+    Raises ComputeGone if waking the compute may help, ComputeRefused with the compute's own error
+    if it refused the session, ComputeUnreachable if its answer violates the protocol.
+    """
+    channel = await _open(address, readiness)
+    try:
+        await channel.write(messages.startup_message(parameters))
+        return await _read_greeting(channel, address)
+    except ConnectionLost as error:
+        channel.close()
+        raise ComputeGone("the compute closed the connection") from error
+    except messages.MalformedMessage as error:
+        channel.close()
+        raise ComputeUnreachable from error
+    except BaseException:
+        channel.close()
+        raise
+
+
+async def cancel(address: ComputeAddress, key: CancelKey, *, readiness: Readiness) -> None:
+    """Asks the compute to cancel the query that runs under the key, and waits until the compute has
+    received that. Does nothing if the compute is gone."""
+    try:
+        channel = await _open(address, readiness)
+    except ComputeGone:
+        return
+    try:
+        await channel.write(messages.cancel_request(key.pid, key.secret))
+        await channel.read(1)
+    except ConnectionLost:
+        return
+    finally:
+        channel.close()
+
+
+async def _open(address: ComputeAddress, readiness: Readiness) -> Channel:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.setblocking(False)
+    try:
+        while True:
+            try:
+                connection.connect(str(address.socket))
+            except BlockingIOError:
+                await asyncio.sleep(_QUEUE_PAUSE_SECONDS)
+            except OSError as error:
+                raise ComputeGone(f"{address.socket}: {error.strerror}") from error
+            else:
+                break
+        # Before anything is sent: the socket's server must belong to this endpoint.
+        if not is_served_by(connection, address.socket.parent):
+            raise ComputeGone(f"{address.socket} leads elsewhere")
+        return Channel(connection, readiness)
+    except BaseException:
+        connection.close()
+        raise
+
+
+async def _read_greeting(channel: Channel, address: ComputeAddress) -> ComputeConnection:
+    """Reads the whole greeting. A client that has not received all of it, because the compute was
+    stopped, can still be led to another compute."""
+    greeting = b""
+    while len(greeting) < _LONGEST_GREETING:
+        greeting += await channel.read_some()
+        key: tuple[int, int] | None = None
+        for kind, start, end in messages.complete_messages(greeting, limit=_LONGEST_GREETING):
+            payload = greeting[start:end]
+            if kind == b"K":
+                key = start, end
+            elif kind == b"Z" and key is not None:
+                return _greeted(channel, address, greeting, key)
+            elif kind == b"E":
+                _raise_refusal(messages.message(kind, payload), payload)
+            elif kind == b"R" and payload != _AUTHENTICATION_OK:
+                # The compute must trust its socket, because only the platform can reach that.
+                raise messages.MalformedMessage("the compute asks for a password")
+    raise messages.MalformedMessage("the compute does not come to an end of its greeting")
+
+
+def _greeted(
+    channel: Channel, address: ComputeAddress, greeting: bytes, key: tuple[int, int]
+) -> ComputeConnection:
+    start, end = key
+    return ComputeConnection(
+        channel=channel,
+        address=address,
+        cancel_key=CancelKey(
+            int.from_bytes(greeting[start : start + 4], "big"), greeting[start + 4 : end]
+        ),
+        greeting_before_key=greeting[: start - messages.HEADER_SIZE],
+        greeting_after_key=greeting[end:],
+    )
+
+
+def _raise_refusal(packet: bytes, payload: bytes) -> None:
+    sqlstate = messages.error_sqlstate(payload)
+    if sqlstate in PASSING_STATES:
+        raise ComputeGone("the compute is starting or stopping", packet=packet)
+    if sqlstate == POOLERS_STATE:
+        raise ComputeGone("the pooler refuses the client", packet=packet, final=True)
+    raise ComputeRefused(packet)

@@ -1,0 +1,170 @@
+"""Joins a new client and its compute until the compute has answered for the first time. From then
+on a relay passes their bytes on. A compute that ends without having read what the client asked has
+done nothing for it, so the next compute can be asked instead."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+from controlplane.proxy.directory.traffic import Tally
+from controlplane.proxy.relaying.compute import PASSING_STATES
+from controlplane.proxy.relaying.relay import Relay
+from controlplane.proxy.wire import messages
+from controlplane.proxy.wire.channel import WOULD_BLOCK, Channel
+from controlplane.proxy.wire.errors import AdministratorShutdown
+from controlplane.proxy.wire.readiness import Readiness
+
+# Postgres may read a longer request in parts, and answer some of it before it has read the rest.
+_MOST_KEPT = 8192
+_LONGEST_LAST_WORDS = 8192
+_ERROR = b"E"
+
+
+class FirstExchange:
+    """`done` is resolved when client and compute are no longer joined. The result is None if the
+    connection has ended; then both channels are closed. If the client may go on to another compute,
+    its channel is open, `parked` was called, and the result is what that compute must be sent."""
+
+    def __init__(
+        self,
+        client: Channel,
+        compute: Channel,
+        *,
+        readiness: Readiness,
+        sent: Tally,
+        parked: Callable[[], None],
+    ) -> None:
+        self.done: asyncio.Future[bytes | None] = readiness.loop.create_future()
+        self._client = client
+        self._compute = compute
+        self._readiness = readiness
+        self._sent = sent
+        self._parked = parked
+        self._is_over = False
+        # What the client has asked, and whether the compute's socket has taken it.
+        self._asked = b""
+        self._is_taken = False
+        # What the compute has sent, as long as that may be an error before it ends.
+        self._last_words = b""
+        # Set once the compute has answered.
+        self._relay: Relay | None = None
+
+    def start(self, to_compute: bytes) -> None:
+        """Begins to pass bytes on. The client has got the greeting and has sent `to_compute` so
+        far."""
+        self._readiness.add_reader(self._compute.fileno, self._from_compute)
+        self._readiness.add_reader(self._client.fileno, self._from_client)
+        if to_compute:
+            self._ask(to_compute)
+
+    def interrupt(self, last_words: bytes) -> None:
+        """Ends the connection from the outside; see `Relay.interrupt`."""
+        if self._relay is not None:
+            self._relay.interrupt(last_words)
+        elif not self._is_over:
+            self._tell(last_words)
+
+    def close(self) -> None:
+        if self._relay is not None:
+            self._relay.close()
+        elif not self._is_over:
+            self._stop()
+            self._client.close()
+            self._compute.close()
+        if not self.done.done():
+            self.done.set_result(None)
+
+    def _from_client(self) -> None:
+        try:
+            data = self._client.receive(self._client.chunk_size)
+        except WOULD_BLOCK:
+            return
+        except OSError:
+            self.close()
+            return
+        if data:
+            self._ask(data)
+        elif self._asked:
+            # The client sends no more and waits for the answer. The relay meets the same end again.
+            self._go_on()
+        else:
+            self.close()
+
+    def _ask(self, data: bytes) -> None:
+        if self._asked or len(data) > _MOST_KEPT or data.startswith(messages.TERMINATE):
+            self._go_on(to_compute=data)
+            return
+        self._asked = data
+        try:
+            taken = self._compute.send(data)
+        except WOULD_BLOCK:
+            taken = 0
+        except OSError:
+            # The compute has ended, which its socket is about to report. Until then nothing more is
+            # read from the client.
+            self._readiness.remove_reader(self._client.fileno)
+            return
+        self._is_taken = True
+        if taken < len(data):
+            self._go_on(to_compute=data[taken:])
+
+    def _from_compute(self) -> None:
+        # Reads until nothing is left, because epoll reports a broken socket only once.
+        while not self._is_over:
+            try:
+                data = self._compute.receive(self._compute.chunk_size)
+            except WOULD_BLOCK:
+                return
+            except OSError:
+                # The kernel resets a connection whose peer closed it before reading everything.
+                self._compute_has_ended(has_read=False)
+                return
+            if not data:
+                self._compute_has_ended(has_read=True)
+                return
+            self._last_words += data
+            if not _may_be_last(self._last_words):
+                self._go_on(to_client=self._last_words)
+
+    def _compute_has_ended(self, *, has_read: bool) -> None:
+        if self._is_taken and has_read:
+            # The compute may have begun to execute the request.
+            self._tell(self._last_words or AdministratorShutdown().packet())
+            return
+        self._stop()
+        self._compute.close()
+        self._parked()
+        self.done.set_result(self._asked)
+
+    def _go_on(self, *, to_client: bytes = b"", to_compute: bytes = b"") -> None:
+        """Hands client and compute over to a relay."""
+        self._stop()
+        self._relay = Relay(self._client, self._compute, readiness=self._readiness, sent=self._sent)
+        self._relay.done.add_done_callback(lambda _: self.close())
+        self._relay.start(
+            to_client=to_client, to_compute=to_compute, told=messages.READY_FOR_QUERY_PREFIX
+        )
+
+    def _tell(self, last_words: bytes) -> None:
+        with contextlib.suppress(OSError):  # the client then notices that the connection ends
+            self._sent.bytes += self._client.send(last_words)
+        self._client.end_output()
+        self.close()
+
+    def _stop(self) -> None:
+        self._is_over = True
+        self._readiness.remove_reader(self._client.fileno)
+        self._readiness.remove_reader(self._compute.fileno)
+
+
+def _may_be_last(answer: bytes) -> bool:
+    """True if the answer so far is nothing but an error of a compute that stops."""
+    if not answer.startswith(_ERROR) or len(answer) >= _LONGEST_LAST_WORDS:
+        return False
+    try:
+        for _, start, end in messages.complete_messages(answer, limit=_LONGEST_LAST_WORDS):
+            sqlstate = messages.error_sqlstate(answer[start:end])
+            return end == len(answer) and sqlstate in PASSING_STATES
+    except messages.MalformedMessage:
+        return False
+    return True

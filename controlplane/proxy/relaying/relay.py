@@ -1,0 +1,215 @@
+"""Joins a client and its compute: passes bytes both ways unread until one side ends.
+
+Each readiness event costs one read and one write, and no copy. If the receiving side is full,
+reading from the other side stops until the held bytes are sent, so memory stays bounded.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from controlplane.proxy.directory.traffic import Tally
+from controlplane.proxy.wire import messages
+from controlplane.proxy.wire.channel import WOULD_BLOCK, Channel
+from controlplane.proxy.wire.errors import AdministratorShutdown
+from controlplane.proxy.wire.readiness import Readiness
+
+_TAIL_SIZE = messages.READY_FOR_QUERY_SIZE
+
+
+class Relay:
+    """`done` is resolved, and both channels are closed, when the joint connection has ended. Bytes
+    sent to the client are counted in `sent` at once, however long the connection lasts."""
+
+    def __init__(
+        self, client: Channel, compute: Channel, *, readiness: Readiness, sent: Tally
+    ) -> None:
+        self.done: asyncio.Future[None] = readiness.loop.create_future()
+        self._closed = False
+        self._client = client
+        self._compute = compute
+        # If the client's connection breaks, everything ends at once. If the compute's does, the
+        # compute may have sent last words, which are read to their end.
+        self._upward = Pump(
+            readiness,
+            source=client,
+            sink=compute,
+            source_ended=compute.end_output,
+            source_broke=self.close,
+            sink_broke=self._stop_upward,
+            tally=Tally(),
+        )
+        self._downward = Pump(
+            readiness,
+            source=compute,
+            sink=client,
+            source_ended=self._compute_ended,
+            source_broke=self._compute_ended,
+            sink_broke=self.close,
+            tally=sent,
+        )
+
+    def start(self, *, to_client: bytes, to_compute: bytes, told: bytes = b"") -> None:
+        """Sends the bytes that the start-up left over, then relays. `told` is the end of what the
+        client has been sent before."""
+        self._downward.tail = told
+        self._downward.start(to_client)
+        if not self._closed:
+            self._upward.start(to_compute)
+
+    def interrupt(self, last_words: bytes) -> None:
+        """Ends the connection from the outside. The client gets `last_words` only if the compute's
+        answer was complete, so that they do not appear in the middle of a message."""
+        if self._closed:
+            return
+        if self._downward.is_idle and self._downward.tail.startswith(
+            messages.READY_FOR_QUERY_PREFIX
+        ):
+            self._downward.push(last_words)
+        self._end()
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._upward.stop()
+        self._downward.stop()
+        self._client.close()
+        self._compute.close()
+        if not self.done.done():
+            self.done.set_result(None)
+
+    def _compute_ended(self) -> None:
+        """Ends the connection. Postgres tells the client why, unless it was killed; then this
+        does."""
+        if self._upward.tail.endswith(messages.TERMINATE):
+            self._end()
+        else:
+            self.interrupt(AdministratorShutdown().packet())
+
+    def _end(self) -> None:
+        if not self._closed:
+            self._client.end_output()
+            self.close()
+
+    def _stop_upward(self) -> None:
+        self._upward.stop()
+
+
+class Pump:
+    """One direction of a relay. It watches its source for reading. While it holds bytes, it watches
+    its sink for writing instead."""
+
+    __slots__ = (
+        "_held",
+        "_readiness",
+        "_receive",
+        "_receive_size",
+        "_send",
+        "_sink",
+        "_sink_broke",
+        "_source",
+        "_source_broke",
+        "_source_ended",
+        "_tally",
+        "tail",
+    )
+
+    def __init__(
+        self,
+        readiness: Readiness,
+        *,
+        source: Channel,
+        sink: Channel,
+        source_ended: Callable[[], None],
+        source_broke: Callable[[], None],
+        sink_broke: Callable[[], None],
+        tally: Tally,
+    ) -> None:
+        self._readiness = readiness
+        self._source = source.fileno
+        self._sink = sink.fileno
+        self._receive = source.receive
+        self._receive_size = source.chunk_size
+        self._send = sink.send
+        self._source_ended = source_ended
+        self._source_broke = source_broke
+        self._sink_broke = sink_broke
+        self._tally = tally
+        self._held: memoryview | None = None
+        self.tail = b""
+
+    @property
+    def is_idle(self) -> bool:
+        return self._held is None
+
+    def start(self, data: bytes) -> None:
+        self._readiness.add_reader(self._source, self._pass_on)
+        if data:
+            self.push(data)
+
+    def stop(self) -> None:
+        self._readiness.remove_reader(self._source)
+        self._readiness.remove_writer(self._sink)
+
+    def push(self, data: bytes) -> None:
+        try:
+            sent = self._send(data)
+        except WOULD_BLOCK:
+            sent = 0
+        except OSError:
+            self._sink_broke()
+            return
+        self._tally.bytes += sent
+        if sent == len(data):
+            self.tail = data[-_TAIL_SIZE:]
+        else:
+            self._hold(memoryview(data)[sent:])
+
+    def _pass_on(self) -> None:
+        # `push` inlined, which saves a call for every message.
+        try:
+            data = self._receive(self._receive_size)
+        except WOULD_BLOCK:
+            return
+        except OSError:
+            self._source_broke()
+            return
+        if not data:
+            self._readiness.remove_reader(self._source)
+            self._source_ended()
+            return
+        try:
+            sent = self._send(data)
+        except WOULD_BLOCK:
+            sent = 0
+        except OSError:
+            self._sink_broke()
+            return
+        self._tally.bytes += sent
+        if sent == len(data):
+            self.tail = data[-_TAIL_SIZE:]
+        else:
+            self._hold(memoryview(data)[sent:])
+
+    def _hold(self, rest: memoryview) -> None:
+        self._held = rest
+        self._readiness.remove_reader(self._source)
+        self._readiness.add_writer(self._sink, self._flush)
+
+    def _flush(self) -> None:
+        assert self._held is not None
+        try:
+            sent = self._send(self._held)
+        except WOULD_BLOCK:
+            return
+        except OSError:
+            self._sink_broke()
+            return
+        self._tally.bytes += sent
+        if sent < len(self._held):
+            self._held = self._held[sent:]
+            return
+        self.tail = bytes(self._held[-_TAIL_SIZE:])
+        self._held = None
+        self._readiness.remove_writer(self._sink)
+        self._readiness.add_reader(self._source, self._pass_on)

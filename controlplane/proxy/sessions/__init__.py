@@ -1,0 +1,1 @@
+"""Clients' connections, from their first byte to their last."""

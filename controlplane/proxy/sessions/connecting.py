@@ -1,0 +1,157 @@
+"""Leads an admitted client to its compute. It wakes the compute, and then checks once more that the
+client may connect: only from the wake on do changes of the endpoint reach the client."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Protocol, TypeVar
+
+from controlplane.actors import Actor, ActorType, acting_as
+from controlplane.proxy.directory.interface import ComputeAddress, RoleIdentity, Route
+from controlplane.proxy.relaying.compute import ComputeGone
+from controlplane.proxy.sessions.context import ProxyContext
+from controlplane.proxy.wire.channel import Channel
+from controlplane.proxy.wire.destination import Destination
+from controlplane.proxy.wire.errors import (
+    ComputeRefused,
+    ComputeUnreachable,
+    LoginUnknown,
+    WakeTimeout,
+)
+
+Connection = TypeVar("Connection")
+Connect = Callable[[ComputeAddress], Awaitable[Connection]]
+Discard = Callable[[Connection], None]
+
+_FIRST_RETRY_PAUSE = 0.02
+_LONGEST_RETRY_PAUSE = 0.5
+
+
+class Admitted(Protocol):
+    """See `session.Session`."""
+
+    client_address: str
+    role: str
+    identity: RoleIdentity
+    route: Route | None
+    # True while the client is being led to its compute; true if its role was replaced by another of
+    # the same name in that time.
+    is_on_its_way: bool
+    is_doubted: bool
+
+    @property
+    def channel(self) -> Channel: ...
+
+    def abandon(self) -> None: ...
+
+    def check_address(self, route: Route | None, role: str) -> None: ...
+
+
+async def reach(
+    proxy: ProxyContext,
+    client: Admitted,
+    destination: Destination,
+    connect: Connect[Connection],
+    discard: Discard[Connection],
+) -> Connection:
+    """Wakes the compute and connects to it by `connect`, as long as the client stays connected. A
+    connection that the client may not have after all is passed to `discard`.
+
+    Raises ProxyError.
+    """
+    with acting_as(Actor(ActorType.CLIENT, name=client.role, address=client.client_address)):
+        return await _reach(proxy, client, destination, connect, discard)
+
+
+async def _reach(
+    proxy: ProxyContext,
+    client: Admitted,
+    destination: Destination,
+    connect: Connect[Connection],
+    discard: Discard[Connection],
+) -> Connection:
+    refused: ComputeGone | None = None
+    refused_address = None
+    pause = _FIRST_RETRY_PAUSE
+    client.is_on_its_way = True
+    client.channel.watch(client.abandon)
+    try:
+        async with asyncio.timeout(proxy.settings.wake_timeout):
+            while True:
+                address = await proxy.wakes.wake(
+                    destination.endpoint_id,
+                    pooled=destination.pooled,
+                    refused=refused_address,
+                )
+                await _look_again(proxy, client)
+                client.is_doubted = False
+                if refused_address is not None and refused_address.run != address.run:
+                    # The compute was restarted, so the refusal says nothing about this run.
+                    pause = _FIRST_RETRY_PAUSE
+                try:
+                    reached = await _join(proxy, client, address, destination, connect, discard)
+                    if not client.is_doubted:
+                        return reached
+                    discard(reached)
+                    raise LoginUnknown
+                except LoginUnknown:
+                    refused, refused_address = ComputeGone("it names no role"), address
+                except ComputeGone as gone:
+                    if gone.final and gone.packet and address == refused_address:
+                        raise ComputeRefused(gone.packet) from gone
+                    refused, refused_address = gone, address
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, _LONGEST_RETRY_PAUSE)
+    except TimeoutError:
+        if refused is None:
+            raise WakeTimeout(proxy.settings.wake_timeout) from None
+        if refused.packet is not None:
+            raise ComputeRefused(refused.packet) from None
+        raise ComputeUnreachable from None
+    finally:
+        client.is_on_its_way = False
+        client.channel.unwatch()
+
+
+async def _look_again(proxy: ProxyContext, client: Admitted) -> None:
+    """Checks the client's address again. The rules may have changed after the client was admitted,
+    and before changes of its endpoint reached it. Asks the database only if they have changed."""
+    route = client.route
+    assert route is not None
+    rules = await proxy.directory.rules(route.endpoint_id, client.role)
+    if rules is not None:
+        client.check_address(replace(route, rules=rules), client.role)
+
+
+async def _join(
+    proxy: ProxyContext,
+    client: Admitted,
+    address: ComputeAddress,
+    destination: Destination,
+    connect: Connect[Connection],
+    discard: Discard[Connection],
+) -> Connection:
+    """Starts the session, if its role may log in to the compute now.
+
+    Raises PasswordFailed, LoginUnknown, and what `connect` raises.
+    """
+    assert client.route is not None
+    confirm = proxy.directory.confirm(client.route, client.role, address, pooled=destination.pooled)
+    if destination.pooled:
+        # The pooler may learn of the role only by `confirm`.
+        client.identity = await confirm
+        return await connect(address)
+    # Both start a session in the compute. At once, they take only as long as the slower one.
+    confirming = asyncio.ensure_future(confirm)
+    try:
+        reached = await connect(address)
+    except BaseException:
+        confirming.cancel()
+        await asyncio.gather(confirming, return_exceptions=True)
+        raise
+    try:
+        client.identity = await confirming
+    except BaseException:
+        discard(reached)
+        raise
+    return reached

@@ -1,0 +1,34 @@
+"""The objects that all sessions of a proxy share."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from controlplane.proxy.authentication.passwords import PasswordChecks
+from controlplane.proxy.directory.interface import Directory
+from controlplane.proxy.limits.fair_shares import FairShares
+from controlplane.proxy.limits.pacing import FailurePace
+from controlplane.proxy.over_http.queries import Queries
+from controlplane.proxy.relaying.compute import CancelKey
+from controlplane.proxy.sessions.connected_sessions import ConnectedSessions
+from controlplane.proxy.sessions.shared_wakes import SharedWakes
+from controlplane.proxy.settings import ProxySettings
+from controlplane.proxy.wire.readiness import Readiness
+from controlplane.proxy.wire.tls import TlsIdentity
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyContext:
+    settings: ProxySettings
+    identity: TlsIdentity
+    readiness: Readiness
+    sessions: ConnectedSessions
+    directory: Directory
+    wakes: SharedWakes
+    # `shares` counts for accounts, `logins` for pairs of a client's address and an endpoint.
+    shares: FairShares
+    logins: FairShares
+    failure_pace: FailurePace
+    passwords: PasswordChecks
+    queries: Queries
+    # Cancels the query that runs under the key, in this process or in a peer.
+    cancel: Callable[[CancelKey], Awaitable[None]]

@@ -1,0 +1,1 @@
+"""What a connection consists of: its socket, TLS, and the messages of the Postgres protocol."""

@@ -1,0 +1,274 @@
+"""One connection's non-blocking socket, plain or TLS. Reads and writes are awaited while the
+connection starts up, and are bare system calls for the relay afterwards.
+
+asyncio's own streams and transports are not used on purpose: for every message they cost a copy, a
+callback and, with TLS, a second step of the event loop.
+"""
+
+import asyncio
+import contextlib
+import os
+import socket
+import ssl
+from collections.abc import Callable
+from functools import partial
+from typing import NoReturn, Protocol
+
+from controlplane.proxy.wire.errors import ConnectionLost
+from controlplane.proxy.wire.readiness import Readiness
+from controlplane.proxy.wire.tls import ClientTlsSocket
+
+WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+# The most bytes that one read of a plain socket takes.
+_PLAIN_CHUNK = 65536
+# The same for TLS. It is a whole record, so that a read leaves nothing in the TLS layer: no
+# readiness event would report data there.
+_TLS_CHUNK = 16384
+# How many bytes a client may send ahead while it waits for its compute.
+_READ_AHEAD = 16384
+# How many more bytes are read from a client that has been refused, and discarded.
+_DRAIN = 262144
+
+
+class Framing(Protocol):
+    """A layer around every byte that passes, such as a WebSocket's frames. `receive` and `send`
+    behave like a Channel's own, and use the ones that the Channel had before."""
+
+    def receive(self, size: int) -> bytes: ...
+    def send(self, data: bytes | memoryview) -> int: ...
+
+    def take_ahead(self) -> bytes:
+        """Returns what has been received and not been asked for."""
+        ...
+
+    def end(self) -> None:
+        """Tells the peer that nothing more will come, as far as that can be sent at once."""
+        ...
+
+
+class Channel:
+    """Owns its socket. `receive` and `send` make one attempt each. They may raise one of
+    WOULD_BLOCK, or another OSError if the connection broke. `receive` returns b"" at the end."""
+
+    __slots__ = (
+        "_ahead",
+        "_framing",
+        "_readiness",
+        "_socket",
+        "chunk_size",
+        "fileno",
+        "receive",
+        "send",
+    )
+
+    receive: Callable[[int], bytes]
+    send: Callable[[bytes | memoryview], int]
+
+    def __init__(self, connection: socket.socket, readiness: Readiness) -> None:
+        self._readiness = readiness
+        self._ahead = b""
+        self._framing: Framing | None = None
+        self._adopt(connection)
+        readiness.adopt(self.fileno)
+
+    @property
+    def tls(self) -> ClientTlsSocket | None:
+        return self._socket if isinstance(self._socket, ClientTlsSocket) else None
+
+    def _adopt(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        self._socket = connection
+        self.fileno = connection.fileno()
+        if isinstance(connection, ssl.SSLSocket):
+            self.chunk_size = _TLS_CHUNK
+            self.receive, self.send = connection.read, connection.write
+        else:
+            self.chunk_size = _PLAIN_CHUNK
+            self.receive = partial(os.read, self.fileno)
+            self.send = partial(os.write, self.fileno)
+
+    def put_on(self, framing: Framing) -> None:
+        """Passes all bytes through the framing from now on. Must be called before anything is read
+        ahead."""
+        self._framing = framing
+        self.receive, self.send = framing.receive, framing.send
+
+    async def peek(self) -> bytes:
+        """Returns the first byte, which `read` and `take_ahead` return again. On a plain connection
+        it is left in the kernel. Raises ConnectionLost at the end."""
+        if self.tls is not None:
+            self._ahead = self._ahead or await self.read_some()
+            return self._ahead[:1]
+        while True:
+            try:
+                byte = self._socket.recv(1, socket.MSG_PEEK)
+            except BlockingIOError:
+                await self._readable()
+                continue
+            except OSError as error:
+                raise ConnectionLost from error
+            if not byte:
+                raise ConnectionLost
+            return byte
+
+    async def read(self, size: int) -> bytes:
+        """Returns exactly `size` bytes, and never takes more from the kernel: what follows may
+        belong to TLS or to the relay. Raises ConnectionLost if the connection ends before."""
+        data, self._ahead = self._ahead[:size], self._ahead[size:]
+        while len(data) < size:
+            chunk = await self._receive(size - len(data))
+            if not chunk:
+                raise ConnectionLost
+            data += chunk
+        return data
+
+    async def read_some(self) -> bytes:
+        """Returns what has arrived, at least one byte. Raises ConnectionLost at the end."""
+        chunk = await self._receive(self.chunk_size)
+        if not chunk:
+            raise ConnectionLost
+        return chunk
+
+    async def write(self, data: bytes) -> None:
+        """Writes all of `data`. Raises ConnectionLost if the connection breaks."""
+        rest = memoryview(data)
+        while rest:
+            try:
+                rest = rest[self.send(rest) :]
+            except ssl.SSLWantReadError:
+                # The TLS handshake is not finished yet.
+                await self._readable()
+            except WOULD_BLOCK:
+                await self._writable()
+            except OSError as error:
+                raise ConnectionLost from error
+
+    async def start_tls(self, context: ssl.SSLContext) -> ssl.SSLSocket:
+        """Performs the TLS handshake as the server, with the context of a `tls.TlsIdentity`. Raises
+        ConnectionLost if that fails."""
+        tls = context.wrap_socket(self._socket, server_side=True, do_handshake_on_connect=False)
+        self._adopt(tls)
+        while True:
+            try:
+                tls.do_handshake()
+            except ssl.SSLWantReadError:
+                await self._readable()
+            except ssl.SSLWantWriteError:
+                await self._writable()
+            except OSError as error:
+                raise ConnectionLost(str(error)) from error
+            else:
+                return tls
+
+    def watch(self, lost: Callable[[], None]) -> None:
+        """Calls `lost` once when the peer disconnects, until `unwatch`. Nothing else may read in
+        that time.
+
+        What the peer sends is kept for `take_ahead`. Beyond a limit the rest is left in the kernel,
+        and a disconnect is noticed only later.
+        """
+        self._readiness.add_reader(self.fileno, partial(self._read_ahead, lost))
+
+    def unwatch(self) -> None:
+        self._readiness.remove_reader(self.fileno)
+
+    def _read_ahead(self, lost: Callable[[], None]) -> None:
+        try:
+            chunk = self.receive(self.chunk_size)
+        except WOULD_BLOCK:
+            return
+        except OSError:
+            chunk = b""
+        self._ahead += chunk
+        if not chunk or len(self._ahead) >= _READ_AHEAD:
+            self.unwatch()
+        if not chunk:
+            lost()
+
+    def take_ahead(self) -> bytes:
+        """Returns what has been read already and not been asked for."""
+        ahead, self._ahead = self._ahead, b""
+        if self._framing is not None:
+            return ahead + self._framing.take_ahead()
+        while self.tls is not None and self.tls.pending():
+            ahead += self.receive(self.chunk_size)
+        return ahead
+
+    async def look_ahead(self) -> bytes:
+        """Waits until there is something to read. Returns what `take_ahead` will return. Raises
+        ConnectionLost at the end."""
+        self._ahead = self.take_ahead()
+        if not self._ahead:
+            await self.read_ahead()
+        return self._ahead
+
+    async def read_ahead(self) -> None:
+        """Waits for more bytes, and keeps them for `take_ahead`. Raises ConnectionLost at the
+        end."""
+        self._ahead += await self.read_some()
+
+    async def finish(self, last_words: bytes, *, patience: float) -> None:
+        """Sends `last_words` and closes. Waits up to `patience` seconds for the peer to close
+        first, because unread input would make the kernel reset the connection and lose them."""
+        with contextlib.suppress(ConnectionLost, TimeoutError, ValueError):
+            async with asyncio.timeout(patience):
+                await self.write(last_words)
+                self.end_output()
+                drained = 0
+                while drained < _DRAIN:
+                    drained += len(await self.read_some())
+        self.close()
+
+    def end_output(self) -> None:
+        """Tells the peer that nothing more will come."""
+        if self._framing is not None:
+            self._framing.end()
+        with contextlib.suppress(OSError, ValueError):
+            if self.tls is not None:
+                # Sends close_notify, then raises because the peer has not sent its own yet.
+                self.tls.unwrap()
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        """Closes the socket. May be called twice. No callback may be registered for it any more."""
+        self.receive = self.send = _refuse
+        if self._socket.fileno() >= 0:
+            self._readiness.forget(self.fileno)
+        self._socket.close()
+
+    async def _receive(self, size: int) -> bytes:
+        while True:
+            try:
+                return self.receive(size)
+            except (BlockingIOError, ssl.SSLWantReadError):
+                await self._readable()
+            except ssl.SSLWantWriteError:
+                await self._writable()
+            except OSError as error:
+                raise ConnectionLost from error
+
+    async def _readable(self) -> None:
+        ready = self._readiness.loop.create_future()
+        self._readiness.add_reader(self.fileno, partial(_resolve, ready))
+        try:
+            await ready
+        finally:
+            self._readiness.remove_reader(self.fileno)
+
+    async def _writable(self) -> None:
+        ready = self._readiness.loop.create_future()
+        self._readiness.add_writer(self.fileno, partial(_resolve, ready))
+        try:
+            await ready
+        finally:
+            self._readiness.remove_writer(self.fileno)
+
+
+def _resolve(ready: "asyncio.Future[None]") -> None:
+    if not ready.done():
+        ready.set_result(None)
+
+
+def _refuse(_: object) -> NoReturn:
+    raise ConnectionLost

@@ -1,0 +1,157 @@
+"""Finds the endpoint that a client asks for: in the first label of the host name in TLS's SNI, in
+`endpoint=` in its `options`, or in front of its password (specification, section 10). Converts the
+start-up parameters for the endpoint's compute or pooler."""
+
+import re
+from dataclasses import dataclass, replace
+
+from controlplane.proxy.wire.errors import (
+    ForeignServerName,
+    HistoryNotKept,
+    InconsistentEndpoint,
+    MalformedEndpoint,
+    MissingEndpoint,
+    ReplicationThroughPooler,
+    UnreadableParameter,
+)
+
+_POOLER_SUFFIX = "-pooler"
+# Postgres splits `options` likewise: at whitespace that no backslash escapes.
+_OPTION = re.compile(rb"(?:\\.|[^\s\\])+", re.DOTALL)
+_ENDPOINT_OPTION = re.compile(rb"(?:endpoint|project)=(.*)", re.DOTALL)
+# The options that neonctl sends for `connection-string branch@timestamp` and `branch@lsn`.
+_MOMENT_OPTION = re.compile(rb"(neon_(?:timestamp|lsn)):.*", re.DOTALL)
+_ENDPOINT_IN_PASSWORD = re.compile(
+    rb"(?:endpoint|project)=(?P<name>[A-Za-z0-9-]{1,63})[;$](?P<password>.*)", re.DOTALL
+)
+_ENDPOINT_ID = re.compile(r"[A-Za-z0-9-]{1,63}")
+
+# The values that Postgres reads as false; any other asks for a replication connection or is wrong.
+_NO = (b"false", b"off", b"no", b"0", b"f", b"n")
+# The bytes that Postgres replaces in an application name.
+_NOT_PRINTABLE = re.compile(rb"[^ -~]")
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    endpoint_id: str
+    pooled: bool
+    # The start-up parameters for the compute, with the endpoint removed from `options`.
+    parameters: dict[bytes, bytes]
+
+    def with_pooler(self, always: bool) -> "Destination":
+        return replace(self, pooled=True) if always and not self.pooled else self
+
+
+def find_destination(
+    parameters: dict[bytes, bytes], *, server_name: str | None, region_host: str
+) -> Destination:
+    """Reads the endpoint from the host name in TLS's SNI (`server_name`) or from `options`.
+
+    A host name outside the region names no endpoint. It is accepted beside an option that names
+    one, so a client can connect through a tunnel or an alias. Raises HistoryNotKept,
+    MissingEndpoint, ForeignServerName, InconsistentEndpoint or MalformedEndpoint.
+    """
+    _refuse_moments(parameters)
+    named_by_option, parameters = _take_endpoint_option(parameters)
+    named_by_sni = _first_label(server_name, region_host) if server_name else None
+    if named_by_option is None and named_by_sni is None:
+        if server_name and not _is_within(server_name, region_host):
+            raise ForeignServerName(server_name)
+        raise MissingEndpoint
+    for name in (named_by_option, named_by_sni):
+        if name is not None and not _ENDPOINT_ID.fullmatch(name):
+            raise MalformedEndpoint(name)
+
+    given = [name.lower() for name in (named_by_sni, named_by_option) if name is not None]
+    endpoint_ids = {name.removesuffix(_POOLER_SUFFIX) for name in given}
+    if len(endpoint_ids) > 1:
+        raise InconsistentEndpoint(sni=given[0], option=given[1])
+    return Destination(
+        endpoint_id=endpoint_ids.pop(),
+        pooled=any(name.endswith(_POOLER_SUFFIX) for name in given),
+        parameters=parameters,
+    )
+
+
+def find_in_password(
+    password: bytes, parameters: dict[bytes, bytes]
+) -> tuple[Destination, bytes] | None:
+    """Parses `endpoint=<id>;<password>` or `endpoint=<id>$<password>`. Returns the destination and
+    the password, or None for any other form. The caller must not log or report any of it, because
+    all of it may be a password."""
+    match = _ENDPOINT_IN_PASSWORD.fullmatch(password)
+    if match is None:
+        return None
+    name = match["name"].decode().lower()
+    _, parameters = _take_endpoint_option(parameters)
+    destination = Destination(
+        endpoint_id=name.removesuffix(_POOLER_SUFFIX),
+        pooled=name.endswith(_POOLER_SUFFIX),
+        parameters=parameters,
+    )
+    return destination, match["password"]
+
+
+def _refuse_moments(parameters: dict[bytes, bytes]) -> None:
+    for option in _OPTION.findall(parameters.get(b"options", b"")):
+        if match := _MOMENT_OPTION.fullmatch(option):
+            raise HistoryNotKept(match[1].decode())
+
+
+def _take_endpoint_option(
+    parameters: dict[bytes, bytes],
+) -> tuple[str | None, dict[bytes, bytes]]:
+    """Returns the endpoint that `options` names, and the parameters without it. If `options` names
+    more than one endpoint, the result is None."""
+    options = _OPTION.findall(parameters.get(b"options", b""))
+    named = [match[1] for option in options if (match := _ENDPOINT_OPTION.fullmatch(option))]
+    if not named:
+        return None, parameters
+    rest = [option for option in options if not _ENDPOINT_OPTION.fullmatch(option)]
+    parameters = {name: value for name, value in parameters.items() if name != b"options"}
+    if rest:
+        parameters[b"options"] = b" ".join(rest)
+    return named[0].decode(errors="replace") if len(named) == 1 else None, parameters
+
+
+def _first_label(server_name: str, region_host: str) -> str | None:
+    name = server_name.rstrip(".").lower()
+    return name.removesuffix(f".{region_host}") if name.endswith(f".{region_host}") else None
+
+
+def _is_within(server_name: str, region_host: str) -> bool:
+    return f".{server_name.rstrip('.').lower()}".endswith(f".{region_host}")
+
+
+def for_the_pooler(destination: Destination) -> Destination:
+    """Returns the destination, with its parameters converted if it leads to a pooler.
+
+    Raises ReplicationThroughPooler, because the pooler's server connections are for transactions,
+    and UnreadableParameter.
+    """
+    # PgBouncer passes parameters on by SQL statements. If Postgres refuses those, PgBouncer ends
+    # the connection later, with a meaningless error or none.
+    if not destination.pooled:
+        return destination
+    parameters = dict(destination.parameters)
+    if parameters.pop(b"replication", b"no").lower() not in _NO:
+        raise ReplicationThroughPooler
+    if (name := parameters.get(b"application_name")) is not None:
+        parameters[b"application_name"] = _NOT_PRINTABLE.sub(_written_out, name)
+    for key, value in parameters.items():
+        _check_readable(key, value)
+    return replace(destination, parameters=parameters)
+
+
+def _written_out(byte: re.Match[bytes]) -> bytes:
+    r"""Returns the byte as Postgres writes it: `\xff`."""
+    return rb"\x%02x" % ord(byte[0])
+
+
+def _check_readable(name: bytes, value: bytes) -> None:
+    try:
+        name.decode()
+        value.decode()
+    except UnicodeDecodeError:
+        raise UnreadableParameter(name.decode(errors="backslashreplace")) from None

@@ -1,0 +1,244 @@
+"""The errors that the proxy reports to clients, with their messages and SQLSTATEs. The messages are
+the ones that Neon's clients know (specification, section 10), so programs that parse those
+understand Perch's too."""
+
+from controlplane.proxy.wire import messages
+
+
+class ConnectionLost(Exception):
+    """The peer closed the connection, or it broke."""
+
+
+class ProxyError(Exception):
+    """A refusal that the client reads as a FATAL error before its connection ends."""
+
+    sqlstate = "XX000"
+    hint: str | None = None
+
+    def packet(self) -> bytes:
+        return messages.error_response(
+            severity="FATAL", sqlstate=self.sqlstate, text=str(self), hint=self.hint
+        )
+
+
+class ProtocolViolation(ProxyError):
+    sqlstate = "08P01"
+
+
+class ForwardingRefused(ProtocolViolation):
+    """A PROXY protocol header came from an address that the operator has not named."""
+
+    hint = "The proxy's operator names the load balancers in PERCH_PROXY_PROTOCOL_FROM."
+
+    def __init__(self) -> None:
+        super().__init__("no header of the PROXY protocol is taken from this address")
+
+
+class UnsupportedProtocol(ProxyError):
+    sqlstate = "0A000"
+
+    def __init__(self, major: int, minor: int) -> None:
+        super().__init__(
+            f"unsupported frontend protocol {major}.{minor}: server supports 3.0 to 3.2"
+        )
+        self.major = major
+
+    def packet(self) -> bytes:
+        return super().packet() if self.major >= 3 else messages.error_response_v2(str(self))
+
+
+class InsecureConnection(ProxyError):
+    sqlstate = "28000"
+
+    def __init__(self) -> None:
+        super().__init__("connection is insecure (try using `sslmode=require`)")
+
+
+class MissingEndpoint(ProxyError):
+    sqlstate = "28000"
+    hint = (
+        "Connect to <endpoint-id>.<region host> with TLS, or add options=endpoint%3D<endpoint-id> "
+        "to the connection string."
+    )
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Endpoint ID is not specified. Either please upgrade the postgres client library "
+            "(libpq) for SNI support or pass the endpoint ID (first part of the domain name) as a "
+            "parameter: '?options=endpoint%3D<endpoint-id>'."
+        )
+
+
+class InconsistentEndpoint(ProxyError):
+    sqlstate = "28000"
+
+    def __init__(self, *, sni: str, option: str) -> None:
+        super().__init__(
+            f"Inconsistent project name inferred from SNI ('{sni}') "
+            f"and project option ('{option}')."
+        )
+
+
+class MalformedEndpoint(ProxyError):
+    sqlstate = "28000"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"Project name ('{name}') must contain only alphanumeric characters and hyphen."
+        )
+
+
+class ForeignServerName(ProxyError):
+    sqlstate = "28000"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"Common name inferred from SNI ('{name}') is not known")
+
+
+class HistoryNotKept(ProxyError):
+    """The client asked for a branch as it was at a moment in the past."""
+
+    sqlstate = "0A000"
+    hint = "Connect to the branch's endpoint; a snapshot keeps what a branch holds now."
+
+    def __init__(self, option: str) -> None:
+        super().__init__(
+            f"connecting to a moment in the past ({option}) is not offered by this server: "
+            "no history of a branch is kept"
+        )
+
+
+class PasswordFailed(ProxyError):
+    """The same answer to a wrong password, an unknown role and an unknown endpoint."""
+
+    sqlstate = "28P01"
+
+    def __init__(self, role: str) -> None:
+        super().__init__(f'password authentication failed for user "{role}"')
+
+
+class AddressNotAllowed(ProxyError):
+    """The client's address is in none of the ranges of `allowed_ips`."""
+
+    sqlstate = "28000"
+
+    def __init__(self, address: str) -> None:
+        super().__init__(
+            f"This IP address {address} is not allowed to connect to this endpoint. "
+            "Please add it to the allowed list in the console. "
+            "Make sure to check for IPv4 or IPv6 addresses."
+        )
+
+
+class PublicAddressRefused(ProxyError):
+    """The project has `block_public_connections`, and the client comes from the Internet."""
+
+    sqlstate = "28000"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This connection is trying to access this endpoint from a blocked network."
+        )
+
+
+class LoginUnknown(Exception):
+    """The compute did not answer whether a role may log in, or its catalog and the rows are not
+    synchronized yet."""
+
+
+class LoginEnded(ProxyError):
+    """The role, login right or password that a session was started with is no longer valid."""
+
+    sqlstate = "57P01"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"terminating connection due to administrator command: {reason}")
+
+
+class DisabledEndpointRefused(ProxyError):
+    sqlstate = "55000"
+
+    def __init__(self) -> None:
+        super().__init__("Control plane request failed: endpoint is disabled")
+
+
+class UnreadableParameter(ProxyError):
+    sqlstate = "22021"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f'invalid byte sequence for encoding "UTF8" in the parameter "{name}"')
+
+
+class ReplicationThroughPooler(ProxyError):
+    sqlstate = "0A000"
+    hint = "Connect to the endpoint's own host, without -pooler, and with its pooler_enabled off."
+
+    def __init__(self) -> None:
+        super().__init__("replication connections are not supported through the pooler")
+
+
+class QuotaUsedUp(ProxyError):
+    """The project has used up a quota in its settings; the message says which."""
+
+    sqlstate = "53400"
+    hint = (
+        "Raise the quota in the project's settings, or wait for the end of the consumption period."
+    )
+
+
+class WakeFailed(ProxyError):
+    """The compute did not start; `reason` tells the user why."""
+
+    sqlstate = "57P03"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"Control plane request failed: {reason}")
+
+
+class ControlPlaneSilent(WakeFailed):
+    """The control plane's database did not answer in time."""
+
+    def __init__(self) -> None:
+        super().__init__("the control plane does not answer; try again")
+
+
+class WakeTimeout(WakeFailed):
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"the compute did not start within {seconds:g} seconds")
+
+
+class ComputeUnreachable(ProxyError):
+    sqlstate = "57P03"
+
+    def __init__(self) -> None:
+        super().__init__("Couldn't connect to compute node")
+
+
+class ComputeRefused(ProxyError):
+    """The compute itself refused the client. The client gets the compute's own packet."""
+
+    def __init__(self, packet: bytes) -> None:
+        super().__init__("the compute refused the connection")
+        self._packet = packet
+
+    def packet(self) -> bytes:
+        return self._packet
+
+
+class TooManyConnections(ProxyError):
+    sqlstate = "53300"
+
+    def __init__(self, whose: str, limit: int) -> None:
+        super().__init__(
+            f"sorry, too many clients already: {whose} may have {limit} connections here"
+        )
+
+
+class AdministratorShutdown(ProxyError):
+    """The endpoint was deleted, disabled or reassigned, or the proxy stops."""
+
+    sqlstate = "57P01"
+
+    def __init__(self, because: str = "") -> None:
+        text = "terminating connection due to administrator command"
+        super().__init__(f"{text}: {because}" if because else text)

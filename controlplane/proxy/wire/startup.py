@@ -1,0 +1,185 @@
+"""Reads the first packets of a connection, with TLS if the client wants it: encryption requests,
+and then a cancel request or a start-up message."""
+
+import struct
+from dataclasses import dataclass, field
+
+from controlplane.proxy.wire import messages, proxy_protocol
+from controlplane.proxy.wire.channel import Channel
+from controlplane.proxy.wire.errors import ForwardingRefused, ProtocolViolation, UnsupportedProtocol
+from controlplane.proxy.wire.tls import ALPN_HTTP, TlsIdentity
+
+# Postgres's own limit on a start-up packet, in bytes.
+MAX_PACKET_SIZE = 10_000
+# The size of a packet's length and code, which are the whole of an SSLRequest.
+HEAD_SIZE = 8
+# The type of a TLS handshake record. As the first byte of a start-up packet it would make the
+# packet's length far larger than MAX_PACKET_SIZE.
+TLS_HANDSHAKE_BYTE = b"\x16"
+
+_SSL_REQUEST_CODE = 80877103
+_GSS_REQUEST_CODE = 80877104
+_LONGEST_CANCEL_KEY = 256
+
+
+@dataclass(frozen=True, slots=True)
+class EncryptionRequest:
+    """The client asks whether the connection can be encrypted, by TLS or by GSSAPI."""
+
+    tls: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRequest:
+    pid: int
+    secret: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StartupMessage:
+    role: str
+    # As sent, without protocol options (`_pq_.`).
+    parameters: dict[bytes, bytes]
+    # The newest protocol version that both sides speak.
+    protocol: int
+    # The NegotiateProtocolVersion for a client that asked for more than is supported, or b"".
+    negotiation: bytes = field(default=b"")
+
+
+StartupPacket = EncryptionRequest | CancelRequest | StartupMessage
+
+
+def begins_http(first: bytes) -> bool:
+    """True if the byte begins an HTTP request's method. As the first byte of a start-up packet, a
+    capital letter would make the packet's length far larger than MAX_PACKET_SIZE."""
+    return b"A" <= first <= b"Z"
+
+
+def packet_size(head: bytes) -> int:
+    """Returns the size in bytes that the packet's first eight bytes announce.
+
+    Raises ProtocolViolation if it is smaller or larger than any start-up packet, ForwardingRefused
+    if the bytes begin a PROXY protocol header.
+    """
+    if proxy_protocol.SIGNATURE.startswith(head[:HEAD_SIZE]):
+        raise ForwardingRefused
+    size = int.from_bytes(head[:4], "big")
+    if not HEAD_SIZE <= size <= MAX_PACKET_SIZE:
+        raise ProtocolViolation("invalid length of startup packet")
+    return size
+
+
+def parse(packet: bytes) -> StartupPacket:
+    """Parses one whole packet, whose first four bytes are its length.
+
+    Raises ProtocolViolation if it is malformed, UnsupportedProtocol for another major version.
+    """
+    code = int.from_bytes(packet[4:8], "big")
+    if code in (_SSL_REQUEST_CODE, _GSS_REQUEST_CODE):
+        if len(packet) != HEAD_SIZE:
+            raise ProtocolViolation("invalid length of startup packet")
+        return EncryptionRequest(tls=code == _SSL_REQUEST_CODE)
+    if code == messages.CANCEL_REQUEST_CODE:
+        return _parse_cancel_request(packet)
+    major, minor = struct.unpack_from("!HH", packet, 4)
+    if major != 3:
+        raise UnsupportedProtocol(major, minor)
+    return _parse_startup_message(packet, code)
+
+
+def _parse_cancel_request(packet: bytes) -> CancelRequest:
+    if not 13 <= len(packet) <= 12 + _LONGEST_CANCEL_KEY:
+        raise ProtocolViolation("invalid length of cancel request")
+    return CancelRequest(pid=int.from_bytes(packet[8:12], "big"), secret=packet[12:])
+
+
+def _parse_startup_message(packet: bytes, version: int) -> StartupMessage:
+    # The body is "name\0value\0…\0", so its last two parts are empty.
+    parts = packet[HEAD_SIZE:].split(b"\0")
+    if len(parts) < 2 or parts[-1] or parts[-2] or len(parts) % 2:
+        raise ProtocolViolation("invalid startup packet layout: expected terminator as last byte")
+    names, values = parts[:-2:2], parts[1:-2:2]
+    if not all(names):
+        raise ProtocolViolation("invalid startup packet layout: expected terminator as last byte")
+
+    parameters = dict(zip(names, values, strict=True))
+    unknown = [name for name in parameters if name.startswith(b"_pq_.")]
+    for name in unknown:
+        del parameters[name]
+    try:
+        role = parameters.get(b"user", b"").decode()
+    except UnicodeDecodeError:
+        raise ProtocolViolation("the user name in the startup packet is not UTF-8") from None
+    if not role:
+        raise ProtocolViolation("no PostgreSQL user name specified in startup packet")
+
+    protocol = min(version, messages.PROTOCOL_3_2)
+    must_negotiate = protocol != version or unknown
+    return StartupMessage(
+        role=role,
+        parameters=parameters,
+        protocol=protocol,
+        negotiation=messages.negotiate_protocol_version(protocol, unknown)
+        if must_negotiate
+        else b"",
+    )
+
+
+async def speaks_http(channel: Channel, identity: TlsIdentity) -> bool:
+    """Returns True if the client speaks HTTP. Performs the TLS handshake first if the client begins
+    with one.
+
+    Raises ProtocolViolation, ConnectionLost.
+    """
+    first = await channel.peek()
+    if first != TLS_HANDSHAKE_BYTE:
+        if first == proxy_protocol.VERSION_1_PREFIX[:1]:
+            await _refuse_proxy_line(channel)
+        return begins_http(first)
+    tls = await channel.start_tls(identity.context)
+    agreed = tls.selected_alpn_protocol()
+    if agreed is not None:
+        return agreed == ALPN_HTTP
+    if not begins_http(await channel.peek()):
+        raise ProtocolViolation(
+            "received direct SSL connection request without ALPN protocol negotiation extension"
+        )
+    return True
+
+
+async def _refuse_proxy_line(channel: Channel) -> None:
+    """Raises ForwardingRefused if the client begins with a PROXY protocol header of version 1. The
+    Postgres client behind it expects an answer that it can read, which HTTP's would not be."""
+    ahead = await channel.look_ahead()
+    while len(ahead) < len(
+        proxy_protocol.VERSION_1_PREFIX
+    ) and proxy_protocol.VERSION_1_PREFIX.startswith(ahead):
+        await channel.read_ahead()
+        ahead = await channel.look_ahead()
+    if ahead.startswith(proxy_protocol.VERSION_1_PREFIX):
+        raise ForwardingRefused
+
+
+async def read_request(
+    channel: Channel, identity: TlsIdentity, *, offers_tls: bool
+) -> CancelRequest | StartupMessage:
+    """Reads up to the start-up message or cancel request, and agrees on TLS before it if the client
+    asks for that.
+
+    Raises ProtocolViolation, ConnectionLost.
+    """
+    gss_refused = False
+    while True:
+        head = await channel.read(HEAD_SIZE)
+        rest = await channel.read(packet_size(head) - HEAD_SIZE)
+        packet = parse(head + rest)
+        if not isinstance(packet, EncryptionRequest):
+            return packet
+        if channel.tls is not None or (gss_refused and not packet.tls):
+            raise ProtocolViolation("received unexpected encryption request")
+        if packet.tls and offers_tls:
+            await channel.write(b"S")
+            await channel.start_tls(identity.context)
+        else:
+            gss_refused = True
+            await channel.write(b"N")
