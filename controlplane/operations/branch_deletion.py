@@ -23,9 +23,7 @@ def why_it_stays(branch: Branch) -> str | None:
 
 def children_of(branch: Branch) -> list[str]:
     """Return the ids of the branch's first MOST_NAMED visible children, oldest first."""
-    children = Branch.objects.filter(parent=branch, deleted_at=None, hidden=False).order_by(
-        "created_at"
-    )
+    children = Branch.objects.filter(parent=branch, deleted_at=None, hidden=False)
     return list(children.order_by("created_at").values_list("id", flat=True)[:MOST_NAMED])
 
 

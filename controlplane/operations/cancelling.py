@@ -44,7 +44,7 @@ def why_not(operation: Operation) -> str | None:
     if operation.status not in HOPEFUL:
         return f"the operation is {operation.status} already"
     if operation.initiator_type == ActorType.PLATFORM:
-        return "the platform has begun the operation by itself, to hold the branch to its plan"
+        return "the platform scheduled this operation itself, so it cannot be cancelled by request"
     endpoint = Endpoint.objects.filter(id=operation.endpoint_id, deleted_at=None).first()
     if operation.action == Action.SUSPEND_COMPUTE and endpoint and endpoint.disabled:
         return "the endpoint is disabled, so it must not run; enable it instead"

@@ -51,7 +51,8 @@ from controlplane.operations.written import count_written
 
 log = logging.getLogger(__name__)
 
-# How many times in a row an idle endpoint is kept running for pooled clients that do not leave.
+# How many times in a row an idle endpoint is kept running for pooled clients that do not leave. A
+# use in between, and every stop of the compute, begins the count anew.
 MOST_HELD = 2
 _held: Counter[str] = Counter()
 
@@ -193,6 +194,7 @@ def suspend_compute(attempt: Attempt) -> None:
         # Also undo what an interrupted attempt did: it may have shut the door.
         compute.let_clients_in(endpoint.id)
         return
+    _held.pop(endpoint.id, None)
     # Do this first: the last reading of the catalog ends every session in the compute.
     compute.let_clients_go(endpoint.id)
     take_in_before_stop(attempt.branch)
@@ -257,7 +259,10 @@ def _was_given_up(branch: Branch) -> bool:
 def _is_wanted(attempt: Attempt, endpoint: Endpoint) -> bool:
     """Return whether a client has used the endpoint since it was found idle, or wants to. If not,
     the door is shut, so that no client can connect any more."""
-    if attempt.is_awaited() or _was_used(attempt, endpoint) or _is_held(endpoint):
+    if attempt.is_awaited() or _was_used(attempt, endpoint):
+        _held.pop(endpoint.id, None)
+        return True
+    if _is_held(endpoint):
         return True
     compute.shut_door(endpoint.id)
     return _was_used(attempt, endpoint)
@@ -280,12 +285,12 @@ def _is_held(endpoint: Endpoint) -> bool:
     """Return whether a pooled client is about to use the endpoint: its statement may have reached
     the pooler but not the compute yet. After MOST_HELD times in a row this returns False, so that
     proxies that hang do not keep a compute running forever."""
-    have_left = compute.let_pooled_clients_go(endpoint.id)
-    _held[endpoint.id] += 1
-    if have_left or _held[endpoint.id] > MOST_HELD:
-        del _held[endpoint.id]
-        return False
-    return True
+    if not compute.let_pooled_clients_go(endpoint.id):
+        _held[endpoint.id] += 1
+        if _held[endpoint.id] <= MOST_HELD:
+            return True
+    _held.pop(endpoint.id, None)
+    return False
 
 
 def _end_if_silent(endpoint: Endpoint) -> None:

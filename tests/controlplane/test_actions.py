@@ -8,12 +8,14 @@ import psycopg
 import pytest
 from django.conf import settings
 
+from controlplane.actors import ActorType
 from controlplane.compute.branch_data import NoSuchBranchData
 from controlplane.compute.process import StartFailed, _complaints
 from controlplane.compute.space import NotEnoughSpace
-from controlplane.models import Action, Branch, Configuration, Endpoint, EndpointState
+from controlplane.models import Action, Branch, Configuration, Endpoint, EndpointState, Operation
 from controlplane.operations import words as of_operations
 from controlplane.operations.actions import ACTIONS, MAKES_BRANCH, STARTS, details_of
+from controlplane.operations.cancelling import why_not
 from controlplane.operations.details import ApplyConfigDetails, Details, SuspendComputeDetails
 from controlplane.operations.scheduling import Step
 from controlplane.operations.words import without_paths, words_of
@@ -88,6 +90,15 @@ def test_which_operations_keep_clients_out(
     action: Action, details: Details, kept_out: bool
 ) -> None:
     assert ACTIONS[action].keeps_clients_out(details) is kept_out
+
+
+@pytest.mark.parametrize("action", Action)
+def test_an_operation_of_the_platform_cannot_be_cancelled(action: Action) -> None:
+    """Not only quotas have such operations, but also the removal of projects, for example."""
+    operation = Operation(action=action, status="running", initiator_type=ActorType.PLATFORM)
+    assert why_not(operation) == (
+        "the platform scheduled this operation itself, so it cannot be cancelled by request"
+    )
 
 
 @pytest.mark.parametrize(

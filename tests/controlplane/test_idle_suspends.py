@@ -1,0 +1,71 @@
+"""What idle suspends remember of an endpoint, without a compute."""
+
+from datetime import timedelta
+
+import pytest
+
+from controlplane import clock
+from controlplane.compute import compute
+from controlplane.models import Action, Branch, Endpoint, Operation
+from controlplane.operations import work
+from controlplane.operations.details import SuspendComputeDetails
+from controlplane.operations.work import MOST_HELD, Attempt, suspend_compute
+
+
+@pytest.fixture
+def stopped(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The branches whose compute was stopped. Its pooled clients never leave."""
+    branches: list[str] = []
+    for name in ("shut_door", "let_clients_in", "let_clients_go"):
+        monkeypatch.setattr(compute, name, lambda endpoint_id: None)
+    monkeypatch.setattr(compute, "let_pooled_clients_go", lambda endpoint_id: False)
+    monkeypatch.setattr(compute, "running_endpoint", lambda branch_id: None)
+    monkeypatch.setattr(compute, "stop", branches.append)
+    monkeypatch.setattr(work, "take_in_before_stop", lambda branch: None)
+    monkeypatch.setattr(work.observation, "last_activity", lambda endpoint_id: None)
+    monkeypatch.setattr(work, "_held", type(work._held)())
+    return branches
+
+
+def suspend(*, if_idle: bool = True, used_since: bool = False) -> None:
+    """Suspend the endpoint ep-1 once."""
+    now = clock.now()
+    noted = now + timedelta(seconds=1) if used_since else now - timedelta(hours=1)
+    branch = Branch(id="br-1")
+    operation = Operation(
+        action=Action.SUSPEND_COMPUTE,
+        branch=branch,
+        endpoint=Endpoint(id="ep-1", branch=branch, last_active=noted),
+        created_at=now,
+    )
+    details = SuspendComputeDetails(if_idle=if_idle)
+    suspend_compute(Attempt(operation, details, is_awaited=lambda: False))
+
+
+def test_pooled_clients_that_never_leave_keep_an_endpoint_for_some_rounds(
+    stopped: list[str],
+) -> None:
+    for _ in range(MOST_HELD):
+        suspend()
+    assert not stopped
+    suspend()
+    assert stopped == ["br-1"]
+
+
+def test_a_use_in_between_begins_the_count_anew(stopped: list[str]) -> None:
+    for _ in range(MOST_HELD):
+        suspend()
+    suspend(used_since=True)
+    for _ in range(MOST_HELD):
+        suspend()
+    assert not stopped
+
+
+def test_a_suspend_on_request_begins_the_count_anew(stopped: list[str]) -> None:
+    for _ in range(MOST_HELD):
+        suspend()
+    suspend(if_idle=False)
+    assert stopped == ["br-1"]
+    for _ in range(MOST_HELD):
+        suspend()
+    assert stopped == ["br-1"]
