@@ -1,8 +1,7 @@
-"""Turns every error into a JSON body `{request_id, code, message}`, never into HTML."""
+"""Turns every error into a JSON body `{request_id, code, message, errors}`, never into HTML."""
 
 import logging
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 from django.conf import settings
 from django.core.exceptions import RequestDataTooBig
@@ -12,9 +11,9 @@ from ninja import NinjaAPI
 from ninja.errors import AuthenticationError, HttpError, ValidationError
 
 from controlplane.api.fair_shares import TooManyRequests
+from controlplane.api.field_errors import Entry, not_offered, of_refusal, of_validation, words_of
 from controlplane.api.not_offered import PREFIX, known_route, words_of_missing
 from controlplane.api.request_log import request_id
-from controlplane.api.requests.unsupported import NOT_OFFERED
 from controlplane.services.consumption import OutsideBounds
 from controlplane.services.errors import (
     Conflict,
@@ -54,15 +53,23 @@ STATUS_OF: Mapping[type[ServiceError], int] = {
 # A missing, a wrong and a revoked key get the same message, so that an untrusted caller does not
 # learn which of them it was.
 UNAUTHENTICATED = "supplied credentials do not pass authentication"
-# Limits of a response to a request with many errors: the number of fields that are reported, and
-# the characters of each field's name.
-MOST_COMPLAINTS, LONGEST_FIELD = 10, 200
 
 
 def error_response(
-    request: HttpRequest, status: int, message: str, *, code: str = ""
+    request: HttpRequest,
+    status: int,
+    message: str,
+    *,
+    code: str = "",
+    errors: Sequence[Entry] = (),
 ) -> JsonResponse:
-    body = {"request_id": request_id(request), "code": code, "message": message}
+    """The response to a refused request. `errors` are the fields at fault, if there are any."""
+    body = {
+        "request_id": request_id(request),
+        "code": code,
+        "message": message,
+        "errors": list(errors),
+    }
     return JsonResponse(body, status=status)
 
 
@@ -129,7 +136,13 @@ def _in_json(request: HttpRequest, refused: HttpResponse) -> HttpResponse:
 def install_error_handlers(api: NinjaAPI) -> None:
     @api.exception_handler(ServiceError)
     def refused(request: HttpRequest, error: ServiceError) -> HttpResponse:
-        response = error_response(request, STATUS_OF[type(error)], error.message, code=error.code)
+        response = error_response(
+            request,
+            _status_of(error),
+            error.message,
+            code=error.code,
+            errors=of_refusal(request, error),
+        )
         return soon_again(response) if isinstance(error, Locked | TooManyAtOnce) else response
 
     @api.exception_handler(RegionAway)
@@ -163,9 +176,10 @@ def install_error_handlers(api: NinjaAPI) -> None:
 
     @api.exception_handler(ValidationError)
     def undecodable(request: HttpRequest, error: ValidationError) -> HttpResponse:
-        if refused := _not_offered(error):
-            return error_response(request, 422, refused, code="NOT_OFFERED")
-        return error_response(request, 400, f"invalid request: {_words_of(error)}")
+        errors = of_validation(error)
+        if refused := not_offered(error):
+            return error_response(request, 422, refused, code="NOT_OFFERED", errors=errors)
+        return error_response(request, 400, f"invalid request: {words_of(error)}", errors=errors)
 
     @api.exception_handler(HttpError)
     def refused_by_ninja(request: HttpRequest, error: HttpError) -> HttpResponse:
@@ -184,6 +198,10 @@ def install_error_handlers(api: NinjaAPI) -> None:
         return unexpected_response(request, error)
 
 
+def _status_of(error: ServiceError) -> int:
+    return next(STATUS_OF[kind] for kind in type(error).__mro__ if kind in STATUS_OF)
+
+
 def unexpected_response(request: HttpRequest, error: Exception) -> HttpResponse:
     fields = {"method": request.method, "path": request.path}
     if isinstance(error, OperationalError | InterfaceError):
@@ -194,34 +212,3 @@ def unexpected_response(request: HttpRequest, error: Exception) -> HttpResponse:
         return soon_again(response)
     log.error("unexpected exception", extra=fields, exc_info=error)
     return error_response(request, 500, "internal error")
-
-
-def _not_offered(error: ValidationError) -> str | None:
-    """The message about fields that this server does not offer; None if the request has any other
-    error."""
-    if any(problem["type"] != NOT_OFFERED for problem in error.errors):
-        return None
-    return "; ".join(f"{_field(problem)} is {problem['msg']}" for problem in error.errors)
-
-
-def _field(problem: Mapping[str, Any]) -> str:
-    """The dotted name of the field that a validation error is about: `project.settings.hipaa`."""
-    place = [str(part) for part in problem["loc"]]
-    # For a body, ninja puts the name of the view's parameter after "body". The caller does not
-    # know that name, so it is left out.
-    return ".".join(place[2:] if place[0] == "body" else place[1:]) or "body"
-
-
-def _words_of(error: ValidationError) -> str:
-    """The error of each field, worded as clients of this API know it."""
-    complaints = []
-    source = "decode application/json"
-    for problem in error.errors[:MOST_COMPLAINTS]:
-        kind = str(problem["loc"][0])
-        if kind != "body":
-            source = f"decode {kind}"
-        words = "field required" if problem["type"] == "missing" else problem["msg"]
-        complaints.append(f"{_field(problem)[:LONGEST_FIELD]} ({words})")
-    if more := len(error.errors) - len(complaints):
-        complaints.append(f"and {more} more")
-    return f"{source}: invalid: {'; '.join(complaints)}"

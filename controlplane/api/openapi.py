@@ -12,7 +12,7 @@ from ninja.openapi.schema import OpenAPISchema
 from ninja.operation import Operation
 
 from controlplane.api.document.examples import REFERENCE, example_of
-from controlplane.api.document.failures import ERROR, failures
+from controlplane.api.document.failures import ERROR, FIELD_ERROR, failures
 from controlplane.api.document.glossary import REQUESTS, entry_of
 from controlplane.api.document.links import Call, links
 from controlplane.api.idempotency import METHODS
@@ -97,7 +97,7 @@ class DescribedApi(NinjaAPI):
             {"url": "/api/v2", "description": "Wherever this was read from"},
         ]
         schemas = document["components"]["schemas"]
-        schemas["Error"] = ERROR
+        schemas |= {"Error": ERROR, "FieldError": FIELD_ERROR}
         document["components"]["securitySchemes"] = {"BearerAuth": BEARER}
         document["security"] = [{"BearerAuth": []}]
         for name, schema in schemas.items():

@@ -73,7 +73,8 @@ class JsonErrorsWorker(BufferingWorker):
             self._log(request_id, addr, status, error=type(exc).__name__)
         else:
             self._log(request_id, addr, status, exc_info=exc)
-        body = json.dumps({"request_id": request_id, "code": "", "message": message})
+        refusal = {"request_id": request_id, "code": "", "message": message, "errors": []}
+        body = json.dumps(refusal)
         head = (
             f"HTTP/1.1 {status.value} {status.phrase}\r\nConnection: close\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"

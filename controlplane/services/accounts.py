@@ -134,12 +134,13 @@ def create_key(account: Account, spec: KeySpec, *, by: ApiKey | None = None) -> 
     """
     _check_name("key", spec.name)
     if spec.expires_at is not None and spec.expires_at <= clock.now():
-        raise Unprocessable("expires_at must be in the future")
+        raise Unprocessable("expires_at must be in the future", fields=["expires_at"])
     ends = by.expires_at if by is not None else None
     if ends is not None and (spec.expires_at is None or spec.expires_at > ends):
         raise Forbidden(
             f"this API key expires at {ends:%Y-%m-%dT%H:%M:%SZ}: it can make no key that lives "
-            "longer; send an expires_at that is not later"
+            "longer; send an expires_at that is not later",
+            fields=["expires_at"],
         )
     if spec.project_id is not None:
         find_project(account, spec.project_id)

@@ -19,6 +19,8 @@ class Expiry:
 
 
 NEVER = Expiry()
+# A request sends one of these.
+EXPIRY_FIELDS = ("expires_at", "ttl_interval_seconds")
 
 
 def set_expiry(branch: Branch, asked: Expiry) -> bool:
@@ -33,7 +35,7 @@ def set_expiry(branch: Branch, asked: Expiry) -> bool:
     if end == branch.expires_at:
         return False
     if end is not None and end <= now:
-        raise Unprocessable("expires_at must be in the future")
+        raise Unprocessable("expires_at must be in the future", fields=EXPIRY_FIELDS)
     branch.expires_at = end
     branch.ttl_interval_seconds = asked.ttl_seconds
     if end is not None and asked.ttl_seconds is None:
@@ -47,14 +49,18 @@ def refuse_impossible_expiry(branch: Branch) -> None:
     if branch.expires_at is None:
         return
     if branch.default:
-        raise Unprocessable("the default branch cannot expire; set another one first")
+        raise Unprocessable(
+            "the default branch cannot expire; set another one first", fields=EXPIRY_FIELDS
+        )
     if branch.protected:
         raise Unprocessable(
-            "a protected branch cannot expire; end its protection, or clear expires_at by null"
+            "a protected branch cannot expire; end its protection, or clear expires_at by null",
+            fields=EXPIRY_FIELDS,
         )
     if children := children_of(branch):
         raise Unprocessable(
-            f"a branch with children cannot expire: {', '.join(children)}; delete them first"
+            f"a branch with children cannot expire: {', '.join(children)}; delete them first",
+            fields=EXPIRY_FIELDS,
         )
 
 
@@ -71,4 +77,4 @@ def _in_whole_seconds(end: datetime) -> datetime:
     try:
         return end if end.microsecond == 0 else end.replace(microsecond=0) + timedelta(seconds=1)
     except OverflowError:
-        raise Unprocessable("expires_at is too far in the future") from None
+        raise Unprocessable("expires_at is too far in the future", fields=EXPIRY_FIELDS) from None

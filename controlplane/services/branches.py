@@ -48,7 +48,7 @@ from controlplane.services.branch_expiry import (
 )
 from controlplane.services.creation import creation_again, make_branch, make_endpoint
 from controlplane.services.endpoint_attributes import EndpointAttributes
-from controlplane.services.errors import Conflict, Locked, NotFound, Unprocessable
+from controlplane.services.errors import Conflict, Locked, NotFound, Unprocessable, taken_name
 from controlplane.services.passwords import give_new_passwords
 from controlplane.services.projects import changing_project, find_project
 
@@ -124,12 +124,12 @@ class NewBranch:
     operations: list[Operation]
 
 
-def find_branch(project: Project, branch_id: str) -> Branch:
-    """The project's branch with this id. Raises NotFound if there is none, or it is deleted or
-    hidden."""
+def find_branch(project: Project, branch_id: str, *, field: str = "branch_id") -> Branch:
+    """The project's branch with this id, which the request has in `field`. Raises NotFound if there
+    is none, or it is deleted or hidden."""
     branch = BRANCH.first(project=project.id, branch=branch_id)
     if branch is None:
-        raise NotFound("branch not found")
+        raise NotFound("branch not found", fields=[field])
     branch.project = project
     return branch
 
@@ -159,11 +159,15 @@ def create_branch(account: Account, project_id: str, spec: BranchSpec) -> NewBra
             f"branch.{field} is not offered by this server: a branch is made of its parent's "
             "present state, not of a point in the past",
             code="NOT_OFFERED",
+            fields=[field],
         )
     if len(spec.endpoints) > 1:
-        raise Unprocessable("a branch has at most one read_write endpoint")
+        raise Unprocessable("a branch has at most one read_write endpoint", fields=["endpoints"])
     with changing_project(account, project_id) as project:
-        parent = find_branch(project, spec.parent_id) if spec.parent_id else default_branch(project)
+        if spec.parent_id:
+            parent = find_branch(project, spec.parent_id, field="parent_id")
+        else:
+            parent = default_branch(project)
         earlier = unfinished(project.id)
         refuse_while_deleting(parent, earlier)
         refuse_while_replaced(parent, earlier)
@@ -312,11 +316,14 @@ def refuse_while_restoring(branch: Branch, operations: Sequence[Operation]) -> N
         raise Locked
 
 
-def refuse_taken_name(project: Project, name: str) -> None:
+def refuse_taken_name(project: Project, name: str, *, field: str = "name") -> None:
     """Raises Conflict if a branch of the project has this name."""
     taken = Branch.objects.filter(project=project, name=name, deleted_at=None, hidden=False)
     if taken.exists():
-        raise Conflict(f'branch already exists; branch_name:"{name}"')
+        raise Conflict(
+            f'branch already exists; branch_name:"{name}"',
+            errors=[taken_name("branch", name, field)],
+        )
 
 
 def with_pending(

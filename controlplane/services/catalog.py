@@ -38,7 +38,13 @@ from controlplane.services.branches import (
     refuse_while_deleting,
     refuse_while_replaced,
 )
-from controlplane.services.errors import Conflict, NotFound, PasswordNotStored, Unprocessable
+from controlplane.services.errors import (
+    Conflict,
+    NotFound,
+    PasswordNotStored,
+    Unprocessable,
+    taken_name,
+)
 from controlplane.services.passwords import decrypt, new_password, set_password
 from controlplane.services.projects import changing_project, find_project
 from controlplane.services.reserved_names import check_database_name, check_role_name
@@ -116,7 +122,9 @@ def create_role(
     password = new_password()
     with changing_catalog(account, project_id, branch_id) as change:
         if _roles(change.branch).filter(name=name).exists():
-            raise Conflict(f'role already exists; role_name:"{name}"')
+            raise Conflict(
+                f'role already exists; role_name:"{name}"', errors=[taken_name("role", name)]
+            )
         plan_limits.check_roles(account, change.branch)
         role = Role(branch=change.branch, name=name, no_login=no_login)
         set_password(role, password, store=change.project.store_passwords)
@@ -251,7 +259,10 @@ def delete_database(
 def _check_database_name(branch: Branch, name: str) -> None:
     check_database_name(name)
     if _databases(branch).filter(name=name).exists():
-        raise Conflict(f'database already exists; database_name:"{name}"')
+        raise Conflict(
+            f'database already exists; database_name:"{name}"',
+            errors=[taken_name("database", name)],
+        )
 
 
 def _refuse_name_in_use(branch: Branch, database: Database, name: str) -> None:
@@ -265,13 +276,16 @@ def _refuse_name_in_use(branch: Branch, database: Database, name: str) -> None:
     if other := others.filter(applied_name=name).first():
         raise Conflict(
             f'the compute still knows the database "{other.name}" as "{name}"; '
-            "try again once it has been started"
+            "try again once it has been started",
+            fields=["name"],
         )
 
 
 def _check_owner(branch: Branch, owner_name: str) -> None:
     if not _roles(branch).filter(name=owner_name).exists():
-        raise Unprocessable(f'database owner not found; role_name:"{owner_name}"')
+        raise Unprocessable(
+            f'database owner not found; role_name:"{owner_name}"', fields=["owner_name"]
+        )
 
 
 def _roles(branch: Branch) -> QuerySet[Role]:
@@ -286,7 +300,7 @@ def find_role(branch: Branch, name: str) -> Role:
     """The branch's role with this name. Raises NotFound."""
     role = _roles(branch).filter(name=name).first()
     if role is None:
-        raise NotFound("role not found")
+        raise NotFound("role not found", fields=["role_name"])
     return role
 
 
@@ -294,5 +308,5 @@ def find_database(branch: Branch, name: str) -> Database:
     """The branch's database with this name. Raises NotFound."""
     database = _databases(branch).filter(name=name).first()
     if database is None:
-        raise NotFound("database not found")
+        raise NotFound("database not found", fields=["database_name", "db_name"])
     return database

@@ -89,11 +89,11 @@ def find_connection(
         branch = find_branch(project, branch_id) if branch_id else default_branch(project)
         found = Endpoint.objects.filter(branch=branch, deleted_at=None).first()
         if found is None:
-            raise NotFound("endpoint not found")
+            raise NotFound("endpoint not found", fields=["endpoint_id"])
         endpoint = found
         endpoint.project, endpoint.branch = project, branch
     if branch_id and endpoint.branch_id != branch_id:
-        raise NotFound("endpoint not found")
+        raise NotFound("endpoint not found", fields=["endpoint_id"])
     role = find_role(endpoint.branch, role_name)
     return connection_to(
         endpoint,

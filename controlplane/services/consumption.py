@@ -171,13 +171,14 @@ def _rounded(
     """Extend the range to whole hours, days or months, up to the end of the present one at most.
     Raises Invalid, OutsideBounds."""
     if until < since:
-        raise Invalid("invalid request: to is before from")
+        raise Invalid("invalid request: to is before from", fields=["to"])
     start = by.start_of(since)
     if start < by.start_of(now - by.reach):
         raise OutsideBounds(
             "the specified date-time range is outside the boundaries of the specified granularity: "
             "hourly reaches back 168 hours, daily 60 days and monthly a year; adjust from and to, "
-            "or select a different granularity"
+            "or select a different granularity",
+            fields=["from"],
         )
     last = by.start_of(min(until, now))
     # If `until` is the start of an hour, day or month, that one is not included, because `to` is
@@ -201,7 +202,7 @@ def _page(
         Project.objects.filter(account=account, id=after).exists()
         or Usage.objects.filter(account=account, project_id=after).exists()
     ):
-        raise Invalid("invalid cursor: no such project")
+        raise Invalid("invalid cursor: no such project", fields=["cursor"])
     return projects_between(
         account.id, by.span, since, until, after=after or "", limit=limit, only=only or None
     )

@@ -76,7 +76,8 @@ def check_endpoint(endpoint: Endpoint, changed: Collection[str]) -> None:
     ):
         raise Unprocessable(
             f'pooling is not available in the region "{project.region_id}": '
-            "PgBouncer is not installed on its host"
+            "PgBouncer is not installed on its host",
+            fields=["pooler_enabled"],
         )
 
 
@@ -124,5 +125,6 @@ def _refuse_another_region(project: Project, region_id: str | None) -> None:
     if region_id not in (None, project.region_id):
         raise Unprocessable(
             f'region_id: the endpoint must be in its project\'s region "{project.region_id}"; '
-            "for one elsewhere, create a project there"
+            "for one elsewhere, create a project there",
+            fields=["region_id"],
         )

@@ -2,7 +2,7 @@
 ones."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,13 @@ from controlplane.compute.pooler_settings import (
 )
 from controlplane.compute.postgres_settings import complaint, exceeds_size, from_json
 from controlplane.models import Account, Endpoint, PostgresSettings
-from controlplane.services.errors import Invalid, Unprocessable
+from controlplane.services.errors import (
+    FieldError,
+    Invalid,
+    Unprocessable,
+    refuse_fields,
+    refused_field,
+)
 
 # The largest object that is stored as JSON, in bytes of UTF-8 without spaces. It is limited because
 # every response contains it.
@@ -26,6 +32,7 @@ POOLER_SETTINGS = tuple(ALLOWED)
 MOST_PG_SETTING_CHARACTERS = 2000
 # How many characters of a caller's name an error message shows.
 MOST_NAMED = 200
+MAX_CU = "autoscaling_limit_max_cu"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,13 +80,15 @@ def check_limits(account: Account, min_cu: float, max_cu: float) -> None:
     the account's plan. Raises Invalid, Unprocessable."""
     if min_cu > max_cu:
         raise Invalid(
-            f"autoscaling_limit_min_cu {min_cu:g} is more than autoscaling_limit_max_cu {max_cu:g}"
+            f"autoscaling_limit_min_cu {min_cu:g} is more than autoscaling_limit_max_cu {max_cu:g}",
+            fields=["autoscaling_limit_min_cu", MAX_CU],
         )
     if max_cu > account.largest_compute:
         raise Unprocessable(
             f'the plan "{account.plan}" allows at most {account.largest_compute:g} compute units '
             f"per endpoint, got {max_cu:g}",
             code="COMPUTE_UNITS_LIMIT_EXCEEDED",
+            fields=[MAX_CU],
         )
 
 
@@ -92,19 +101,22 @@ def check_pg_settings(endpoint: Endpoint) -> None:
     pg_settings = endpoint.settings.get("pg_settings", {})
     if len(pg_settings) > MOST_PG_SETTINGS:
         raise Unprocessable(
-            f"pg_settings may hold at most {MOST_PG_SETTINGS} settings, got {len(pg_settings)}"
+            f"pg_settings may hold at most {MOST_PG_SETTINGS} settings, got {len(pg_settings)}",
+            fields=["settings.pg_settings"],
         )
     for name, value in pg_settings.items():
+        fields = [f"settings.pg_settings.{name}"]
         if not SETTING_NAME.fullmatch(name):
-            raise Invalid(f'"{name}" is not the name of a Postgres setting')
+            raise Invalid(f'"{name}" is not the name of a Postgres setting', fields=fields)
         if len(value) > MOST_PG_SETTING_CHARACTERS:
             raise Unprocessable(
                 f'the value of "{name}" may have at most {MOST_PG_SETTING_CHARACTERS} '
-                f"characters, got {len(value)}"
+                f"characters, got {len(value)}",
+                fields=fields,
             )
         if "\0" in value:
-            raise Invalid(f'the value of "{name}" holds a NUL character')
-    _refuse_by(complaint, endpoint)
+            raise Invalid(f'the value of "{name}" contains a NUL character', fields=fields)
+    refuse_fields(_complaints(complaint, endpoint))
 
 
 def check_pgbouncer_settings(endpoint: Endpoint) -> None:
@@ -112,31 +124,38 @@ def check_pgbouncer_settings(endpoint: Endpoint) -> None:
     (`compute.pooler_settings`). Raises Unprocessable."""
     region = endpoint.project.region
     chosen = endpoint.settings.get("pgbouncer_settings", {})
-    for name, value in chosen.items():
-        words = pooler_complaint(
-            name,
-            value,
-            max_cu=endpoint.autoscaling_limit_max_cu,
-            version=version_of(region.pooler_version),
-        )
-        if words:
-            raise Unprocessable(f"settings.pgbouncer_settings.{name[:MOST_NAMED]}: {words}")
+    size, version = endpoint.autoscaling_limit_max_cu, version_of(region.pooler_version)
+    refuse_fields(
+        FieldError(f"settings.pgbouncer_settings.{name[:MOST_NAMED]}", words)
+        for name, value in chosen.items()
+        if (words := pooler_complaint(name, value, max_cu=size, version=version))
+    )
     if chosen and not region.pooling_available:
-        raise Unprocessable(
-            f'settings.pgbouncer_settings: pooling is not available in the region "{region.id}": '
-            "PgBouncer is not installed on its host"
+        raise refused_field(
+            "settings.pgbouncer_settings",
+            f'pooling is not available in the region "{region.id}": '
+            "PgBouncer is not installed on its host",
         )
 
 
 def check_settings_fit(endpoint: Endpoint) -> None:
     """Validate that the endpoint's stored settings fit its changed size. Raises Unprocessable."""
-    _refuse_by(exceeds_size, endpoint)
-    for name, value in endpoint.settings.get("pgbouncer_settings", {}).items():
-        if words := pooler_exceeds_size(name, value, max_cu=endpoint.autoscaling_limit_max_cu):
-            raise Unprocessable(f"settings.pgbouncer_settings.{name}: {words}")
+    size = endpoint.autoscaling_limit_max_cu
+    of_pooler = endpoint.settings.get("pgbouncer_settings", {})
+    found = [
+        *_complaints(exceeds_size, endpoint),
+        *(
+            FieldError(f"settings.pgbouncer_settings.{name}", words)
+            for name, value in of_pooler.items()
+            if (words := pooler_exceeds_size(name, value, max_cu=size))
+        ),
+    ]
+    # The settings were sent earlier. What this request has is the size.
+    refuse_fields([*found, *(FieldError(MAX_CU, f"{one.field}: {one.message}") for one in found)])
 
 
-def _refuse_by(judge: Callable[..., str | None], endpoint: Endpoint) -> None:
+def _complaints(judge: Callable[..., str | None], endpoint: Endpoint) -> Iterator[FieldError]:
+    """What is wrong with each of the endpoint's Postgres settings."""
     pg_settings = endpoint.settings.get("pg_settings", {})
     if not pg_settings:
         return
@@ -146,11 +165,13 @@ def _refuse_by(judge: Callable[..., str | None], endpoint: Endpoint) -> None:
     for name, value in pg_settings.items():
         words = judge(name, value, max_cu=size, storage=storage, known=known)
         if words:
-            raise Unprocessable(f"settings.pg_settings.{name}: {words}")
+            yield FieldError(f"settings.pg_settings.{name}", words)
 
 
 def check_json_size(name: str, value: Mapping[str, Any]) -> None:
     """Raises Unprocessable if the object, as it would be stored, is too large."""
     size = len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())
     if size > MOST_JSON_BYTES:
-        raise Unprocessable(f"{name} may have at most {MOST_JSON_BYTES} bytes of JSON, got {size}")
+        raise Unprocessable(
+            f"{name} may have at most {MOST_JSON_BYTES} bytes of JSON, got {size}", fields=[name]
+        )

@@ -102,7 +102,7 @@ def find_endpoint(project: Project, endpoint_id: str) -> Endpoint:
     """The project's endpoint with this id, with its branch. Raises NotFound."""
     endpoint = ENDPOINT.first({"project": project}, project=project.id, endpoint=endpoint_id)
     if endpoint is None:
-        raise NotFound("endpoint not found")
+        raise NotFound("endpoint not found", fields=["endpoint_id"])
     return endpoint
 
 
@@ -302,6 +302,7 @@ def refuse_occupied(branch: Branch) -> None:
             f'read_write endpoint already exists; branch_id:"{branch.id}", '
             f'endpoint_id:"{occupant.id}"',
             code="ENDPOINTS_LIMIT_EXCEEDED",
+            fields=["branch_id"],
         )
 
 

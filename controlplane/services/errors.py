@@ -1,7 +1,8 @@
 """The errors for which a request is refused. Their messages are shown to the caller."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from django.db import OperationalError
 from psycopg.errors import DeadlockDetected, QueryCanceled
@@ -10,15 +11,36 @@ from psycopg.errors import DeadlockDetected, QueryCanceled
 from controlplane.operations.scheduling import RegionAway as RegionAway
 
 
+@dataclass(frozen=True)
+class FieldError:
+    """What is wrong with one field of a request. `field` is a parameter's name, or the path within
+    the resource: "settings.pg_settings.work_mem"."""
+
+    field: str
+    message: str
+
+
 class ServiceError(Exception):
-    """A request is refused; nothing was changed. `code` is for programs, often ""."""
+    """A request is refused; nothing was changed. `code` is for programs, often "".
+
+    `errors` say what is wrong with each field; `fields` are names of fields that the message is
+    about. The API names those of them that the request has.
+    """
 
     code = ""
 
-    def __init__(self, message: str, *, code: str = "") -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str = "",
+        fields: Sequence[str] = (),
+        errors: Sequence[FieldError] = (),
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.code = code or self.code
+        self.errors = (*errors, *(FieldError(name, message) for name in fields))
 
 
 class Invalid(ServiceError):
@@ -70,6 +92,23 @@ class RegionFull(ServiceError):
 
 class PasswordNotStored(ServiceError):
     """The role's password is not stored, so it cannot be revealed."""
+
+
+def refused_field(field: str, words: str, *, code: str = "") -> Unprocessable:
+    """The refusal of one field, whose name precedes the words in the message."""
+    return Unprocessable(f"{field}: {words}", code=code, errors=[FieldError(field, words)])
+
+
+def refuse_fields(found: Iterable[FieldError]) -> None:
+    """Raises Unprocessable for all of these fields, with the message about the first one."""
+    errors = list(found)
+    if errors:
+        raise Unprocessable(f"{errors[0].field}: {errors[0].message}", errors=errors)
+
+
+def taken_name(kind: str, name: str, field: str = "name") -> FieldError:
+    """What is wrong with a name that another branch, role or database has. `kind` says which."""
+    return FieldError(field, f'there is a {kind} called "{name}" already')
 
 
 @contextmanager

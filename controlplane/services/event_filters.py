@@ -76,7 +76,9 @@ def types_named(text: str) -> frozenset[str]:
         prefix = name.removesuffix("*")
         named = [one for one in TYPES if one == name or (prefix != name and _is_of(one, prefix))]
         if not named:
-            raise Invalid(f'type: there is no "{name}"; there are: {", ".join(TYPES)}')
+            raise Invalid(
+                f'type: unknown type "{name}"; use one of: {", ".join(TYPES)}', fields=["type"]
+            )
         found.update(named)
     return frozenset(found)
 
@@ -87,10 +89,12 @@ def actors_named(text: str) -> tuple[frozenset[str], str | None]:
     kind, colon, name = text.partition(":")
     kinds = _parts(kind)
     if colon and len(kinds) != 1:
-        raise Invalid("actor: a name goes with one type, as in user:deploy")
+        raise Invalid("actor: a name needs exactly one type, as in user:deploy", fields=["actor"])
     for one in kinds:
         if one not in ACTORS:
-            raise Invalid(f'actor: there is no "{one}"; there are: {", ".join(ACTORS)}')
+            raise Invalid(
+                f'actor: unknown type "{one}"; use one of: {", ".join(ACTORS)}', fields=["actor"]
+            )
     return frozenset(kinds), name if colon else None
 
 
@@ -103,13 +107,18 @@ def operation_named(text: str) -> uuid.UUID | None:
     try:
         return uuid.UUID(text) if text else None
     except ValueError:
-        raise Invalid(f'operation_id: "{text}" is no id of an operation') from None
+        raise Invalid(
+            f'operation_id: "{text}" is not the id of an operation', fields=["operation_id"]
+        ) from None
 
 
 def time_named(field: str, time: datetime | None) -> datetime | None:
     """Return the time. Raises Invalid if it has no time zone."""
     if time is not None and time.tzinfo is None:
-        raise Invalid(f"{field}: the time zone is missing, as in 2026-01-31T12:00:00Z")
+        raise Invalid(
+            f"{field}: the time zone is missing; send a time such as 2026-01-31T12:00:00Z",
+            fields=[field],
+        )
     return time
 
 

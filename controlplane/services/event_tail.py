@@ -96,7 +96,9 @@ def resumption(last_event_id: str) -> Resumption:
     """
     found = LAST_EVENT_ID.fullmatch(last_event_id.strip())
     if found is None:
-        raise Invalid(f'last event id: no stream has said "{last_event_id[:40]}"')
+        raise Invalid(
+            f'last event id: no stream has sent "{last_event_id[:40]}"', fields=["last_event_id"]
+        )
     number = int(found[2])
     row = Event.objects.filter(id=number).only("id", "transaction").first()
     return Resumption(position_of(row), 0) if row else Resumption(NOTHING, number)

@@ -54,4 +54,4 @@ def _place_of(cursor: str) -> tuple[datetime, int]:
         microseconds, number = (int(part) for part in cursor.split("-"))
         return EPOCH + microseconds * MICROSECOND, number
     except (ValueError, OverflowError):
-        raise Invalid("invalid cursor: not of an earlier page") from None
+        raise Invalid("invalid cursor: not of an earlier page", fields=["cursor"]) from None

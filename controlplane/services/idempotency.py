@@ -81,7 +81,10 @@ def claimed(api_key: ApiKey, key: str, fingerprint: str) -> Iterator[Claim]:
     stored answer cannot be decrypted.
     """
     if not 1 <= len(key) <= LONGEST_KEY or not (key.isascii() and key.isprintable()):
-        raise Invalid(f"Idempotency-Key must have 1 to {LONGEST_KEY} printable ASCII characters")
+        raise Invalid(
+            f"Idempotency-Key must have 1 to {LONGEST_KEY} printable ASCII characters",
+            fields=["Idempotency-Key"],
+        )
     with transaction.atomic():
         _lock(lock_of(api_key.id, key))
         # A separate statement after the lock, so that it sees what the previous holder of the lock
@@ -105,7 +108,8 @@ def _lock(number: int) -> None:
     except OperationalError as error:
         if isinstance(error.__cause__, QueryCanceled):
             raise Conflict(
-                "a request with this Idempotency-Key is still being served; try again"
+                "a request with this Idempotency-Key is still being served; try again",
+                fields=["Idempotency-Key"],
             ) from error
         raise
 
@@ -115,7 +119,8 @@ def _answer_of(row: IdempotentRequest, fingerprint: str) -> Answer:
     if row.fingerprint != fingerprint:
         raise Unprocessable(
             "this Idempotency-Key was used for another request (other method, address or body); "
-            "take a new key for a new request"
+            "send a new key with a new request",
+            fields=["Idempotency-Key"],
         )
     try:
         return Answer(row.status, decrypt(row.answer))

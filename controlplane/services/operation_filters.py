@@ -47,13 +47,15 @@ def time_of(text: str, name: str) -> datetime:
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
-        raise Invalid(f"invalid {name}: not a timestamp, as 2026-01-02T03:04:05Z is one") from None
+        raise Invalid(
+            f"invalid {name}: not a timestamp such as 2026-01-02T03:04:05Z", fields=[name]
+        ) from None
     if time.tzinfo is None:
-        raise Invalid(f"invalid {name}: the time zone is missing")
+        raise Invalid(f"invalid {name}: the time zone is missing", fields=[name])
     try:
         return time.astimezone(UTC)
     except OverflowError:
-        raise Invalid(f"invalid {name}: out of range") from None
+        raise Invalid(f"invalid {name}: out of range", fields=[name]) from None
 
 
 def _parts(text: str) -> list[str]:
@@ -65,24 +67,27 @@ def _known(name: str, text: str, values: Collection[str]) -> list[str]:
     found = _parts(text)
     for one in found:
         if one not in values:
-            raise Invalid(f'{name}: there is no "{one[:64]}"; there are: {", ".join(values)}')
+            raise Invalid(
+                f'{name}: unknown value "{one[:64]}"; use one of: {", ".join(values)}',
+                fields=[name],
+            )
     return found
 
 
 def _ids(name: str, text: str, read: Callable[[str], Value]) -> list[Value]:
     found = _parts(text)
     if len(found) > MOST_IDS:
-        raise Invalid(f"{name}: at most {MOST_IDS} may be asked for at once")
+        raise Invalid(f"{name}: at most {MOST_IDS} ids are allowed", fields=[name])
     try:
         return list(dict.fromkeys(read(one) for one in found))
     except ValueError as error:
-        raise Invalid(f"{name}: not such an id: {str(error)[:64]}") from None
+        raise Invalid(f"{name}: invalid id: {str(error)[:64]}", fields=[name]) from None
 
 
 def _like(prefix: str) -> Callable[[str], str]:
     def read(text: str) -> str:
         if not re.fullmatch(f"{prefix}[a-z0-9-]{{1,57}}", text):
-            raise ValueError(f'"{text}", as {prefix}quiet-heron-123456 is one')
+            raise ValueError(f'"{text}" is not like {prefix}quiet-heron-123456')
         return text
 
     return read

@@ -55,7 +55,7 @@ def get_operation(account: Account, project_id: str, operation_id: str) -> Opera
     operation = OWN_OPERATION.first(project=project_id, operation=wanted, account=account.id)
     if operation is None:
         find_project(account, project_id)
-        raise NotFound("operation not found")
+        raise NotFound("operation not found", fields=["operation_id"])
     return operation
 
 

@@ -11,4 +11,4 @@ from controlplane.services.errors import NotFound
 def check_organization(account: Account, org_id: str | None) -> None:
     """Raises NotFound if `org_id` is not None and not that of the account's organization."""
     if org_id not in (None, account.organization_id):
-        raise NotFound("organization not found")
+        raise NotFound("organization not found", fields=["org_id"])

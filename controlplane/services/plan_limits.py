@@ -22,6 +22,7 @@ from controlplane.services.errors import (
     TooManyAtOnce,
     Unprocessable,
     locking_within_bound,
+    refused_field,
 )
 
 
@@ -144,9 +145,9 @@ def check_history(account: Account, seconds: int) -> None:
     """Check that the plan allows this `history_retention_seconds`. Raises Unprocessable."""
     limit = account.limits.history_seconds
     if limit is not None and seconds > limit:
-        raise Unprocessable(
-            f'history_retention_seconds: the plan "{account.plan}" allows at most {limit} seconds, '
-            f"got {seconds}",
+        raise refused_field(
+            "history_retention_seconds",
+            f'the plan "{account.plan}" allows at most {limit} seconds, got {seconds}',
             code="HISTORY_RETENTION_LIMIT_EXCEEDED",
         )
 

@@ -16,7 +16,7 @@ from controlplane.services.endpoint_attributes import (
     merged_defaults,
 )
 from controlplane.services.endpoint_settings import check_json_size
-from controlplane.services.errors import Unprocessable
+from controlplane.services.errors import FieldError, refuse_fields
 from controlplane.services.logical_replication import suspend_for_logical_replication
 from controlplane.services.project_settings import ProjectSettings, merged_project_settings
 from controlplane.services.projects import changing_project
@@ -75,23 +75,32 @@ def update_project(
 
 def _refuse_what_stays(project: Project, changes: ProjectChanges) -> None:
     """Raises Unprocessable if an attribute that cannot be changed was sent with another value."""
-    if changes.region_id not in (None, project.region_id):
-        raise Unprocessable(
-            f'region_id: the project stays in its region "{project.region_id}"; '
-            "for another, create a project there"
-        )
-    if changes.pg_version not in (None, project.pg_version):
-        raise Unprocessable(
-            f"pg_version: the project stays with Postgres {project.pg_version}; for another, "
-            "create a project and bring the data over by pg_dump"
-        )
-    if changes.store_passwords not in (None, project.store_passwords):
-        raise Unprocessable(
-            "store_passwords: whether passwords are kept is chosen when a project is created; "
-            "create another one"
-        )
-    if changes.org_id not in (None, project.account.organization_id):
-        raise Unprocessable("org_id: a project stays with the organization of its account")
+    stays = {
+        "region_id": (
+            project.region_id,
+            f'the project stays in its region "{project.region_id}"; '
+            "for another, create a project there",
+        ),
+        "pg_version": (
+            project.pg_version,
+            f"the project stays with Postgres {project.pg_version}; for another, "
+            "create a project and transfer the data with pg_dump",
+        ),
+        "store_passwords": (
+            project.store_passwords,
+            "whether passwords are stored is chosen when a project is created; "
+            "create another project",
+        ),
+        "org_id": (
+            project.account.organization_id,
+            "a project stays with the organization of its account",
+        ),
+    }
+    refuse_fields(
+        FieldError(field, words)
+        for field, (value, words) in stays.items()
+        if getattr(changes, field) not in (None, value)
+    )
 
 
 def _told_of(project: Project) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from controlplane.models import Region
-from controlplane.services.errors import Unprocessable
+from controlplane.services.errors import refused_field
 
 MOST_ALLOWED_IPS = 200
 
@@ -40,14 +40,15 @@ def merged_project_settings(
     """The settings to store after a request `sent` these, for a project of the region. Raises
     Unprocessable."""
     if sent.block_outbound_connections and region.outbound_unfiltered:
-        raise Unprocessable(
-            "settings.block_outbound_connections: the region's host cannot keep computes from "
-            f"connecting: {region.outbound_unfiltered}"
+        raise refused_field(
+            "settings.block_outbound_connections",
+            f"the region's host cannot keep computes from connecting: {region.outbound_unfiltered}",
         )
     if sent.enable_logical_replication is False and stored.get("enable_logical_replication"):
-        raise Unprocessable(
-            "settings.enable_logical_replication: logical replication cannot be disabled once it "
-            "has been enabled; a new project is without it"
+        raise refused_field(
+            "settings.enable_logical_replication",
+            "logical replication cannot be disabled once it has been enabled; a new project is "
+            "without it",
         )
     merged = dict(stored)
     if sent.quota is not None:

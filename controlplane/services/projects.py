@@ -109,7 +109,7 @@ def find_project(account: Account, project_id: str) -> Project:
     """The account's project with this id. Raises NotFound, also for another account's project."""
     project = PROJECT.first({"account": account}, project=project_id, account=account.id)
     if project is None:
-        raise NotFound("project not found")
+        raise NotFound("project not found", fields=["project_id"])
     return project
 
 
@@ -127,7 +127,7 @@ def changing_project(account: Account, project_id: str) -> Iterator[Project]:
     with transaction.atomic(), together():
         project = lock_project(account, project_id)
         if project.deleted_at is not None:
-            raise NotFound("project not found")
+            raise NotFound("project not found", fields=["project_id"])
         yield project
 
 
@@ -164,7 +164,7 @@ def list_projects(
         # break.
         last = Project.objects.filter(account=account, id=after).first()
         if last is None:
-            raise Invalid("invalid cursor: no such project")
+            raise Invalid("invalid cursor: no such project", fields=["cursor"])
         projects = projects.filter(
             Q(created_at__lt=last.created_at) | Q(created_at=last.created_at, id__gt=last.id)
         )
@@ -188,8 +188,8 @@ def create_project(account: Account, spec: ProjectSpec) -> NewProject:
     """
     check_organization(account, spec.org_id)
     owner = spec.role_name or _owner_of(spec.database_name)
-    check_role_name(owner)
-    check_database_name(spec.database_name)
+    check_role_name(owner, field="role_name")
+    check_database_name(spec.database_name, field="database_name")
     project = _new_project(account, spec)
     password = new_password()
     role = Role(
@@ -285,7 +285,7 @@ def lock_project(account: Account, project_id: str) -> Project:
     with locking_within_bound(Locked("other requests are changing the project; try again")):
         project = locked.filter(id=project_id).first()
     if project is None:
-        raise NotFound("project not found")
+        raise NotFound("project not found", fields=["project_id"])
     return project
 
 
@@ -303,9 +303,11 @@ def _find_region(region_id: str | None) -> Region:
     region = Region.objects.filter(chosen).first()
     if region is None:
         known = ", ".join(Region.objects.order_by("id").values_list("id", flat=True))
-        raise Unprocessable(f'region "{region_id}" does not exist; use one of: {known}')
+        raise Unprocessable(
+            f'region "{region_id}" does not exist; use one of: {known}', fields=["region_id"]
+        )
     if region.draining:
-        raise Unprocessable(f'region "{region.id}" takes no new projects')
+        raise Unprocessable(f'region "{region.id}" accepts no new projects', fields=["region_id"])
     return region
 
 
@@ -313,10 +315,11 @@ def _pg_version(region: Region, wanted: int | None) -> int:
     """The Postgres version of the region. Raises Unprocessable if `wanted` is another, or if the
     region's worker has not published it yet."""
     if region.pg_version is None:
-        raise Unprocessable(f'no worker has come up in the region "{region.id}" yet; try again')
+        raise Unprocessable(f'no worker has started in the region "{region.id}" yet; try again')
     if wanted not in (None, region.pg_version):
         raise Unprocessable(
             f'pg_version {wanted} is not available in the region "{region.id}"; '
-            f"use {region.pg_version}"
+            f"use {region.pg_version}",
+            fields=["pg_version"],
         )
     return region.pg_version

@@ -55,7 +55,7 @@ def refuse_points_in_time(**points: str | None) -> None:
     """Raises Unprocessable if any of these parameters was sent, for the first one."""
     for name, value in points.items():
         if value is not None:
-            raise Unprocessable(NO_HISTORY.format(name))
+            raise Unprocessable(NO_HISTORY.format(name), fields=[name])
 
 
 def restore_branch(
@@ -68,7 +68,7 @@ def restore_branch(
     refuse_points_in_time(source_lsn=spec.source_lsn, source_timestamp=spec.source_timestamp)
     with changing_project(account, project_id) as project:
         branch = find_branch(project, branch_id)
-        source = find_branch(project, spec.source_branch_id)
+        source = find_branch(project, spec.source_branch_id, field="source_branch_id")
         return branch, replace_data(project, branch, source, name=spec.preserve_under_name)
 
 
@@ -142,7 +142,8 @@ def _refuse(
     if source.id == branch.id:
         raise Unprocessable(
             "the branch is its own source, which has no other state to go back to: "
-            + NO_HISTORY.format("a restore from its own past")
+            + NO_HISTORY.format("a restore from its own past"),
+            fields=["source_branch_id"],
         )
     if branch.protected:
         raise Unprocessable("the branch is protected; end its protection first")
@@ -154,7 +155,7 @@ def _refuse(
         if one.current_state != BranchState.READY:
             raise Unprocessable(f'branch not ready yet; branch_id:"{one.id}"')
     if name is not None:
-        refuse_taken_name(project, name)
+        refuse_taken_name(project, name, field="preserve_under_name")
         return
     children = Branch.objects.filter(parent=branch, deleted_at=None, hidden=False)
     if ids := list(children.order_by("created_at").values_list("id", flat=True)[:5]):

@@ -70,7 +70,7 @@ def begin_comparison(
     base_id = base_branch_id or branch.parent_id
     if base_id is None:
         raise Unprocessable("the branch has no parent: name another branch in base_branch_id")
-    compared = (find_branch(project, base_id), branch)
+    compared = (find_branch(project, base_id, field="base_branch_id"), branch)
     with transaction.atomic():
         return [_begin(project, one, database_name, SchemaFormat.SQL) for one in compared]
 

@@ -85,7 +85,7 @@ def find_snapshot(project: Project, snapshot_id: str) -> Snapshot:
         .first()
     )
     if found is None:
-        raise NotFound("snapshot not found")
+        raise NotFound("snapshot not found", fields=["snapshot_id"])
     return found
 
 
@@ -194,19 +194,21 @@ def _check(wanted: SnapshotRestore) -> None:
     if wanted.finalize_restore and wanted.name is not None:
         raise Unprocessable(
             "name is not offered by this server with finalize_restore: the branch keeps its own "
-            "name; leave it out"
+            "name; leave it out",
+            fields=["name"],
         )
     if wanted.target_branch_id is not None and not wanted.finalize_restore:
         raise Unprocessable(
             "target_branch_id is not offered by this server without finalize_restore: restore the "
             "snapshot as a new branch to look at it, and send finalize_restore: true to put it in "
-            "the target's place"
+            "the target's place",
+            fields=["target_branch_id"],
         )
 
 
 def _target(project: Project, snapshot: Snapshot, branch_id: str | None) -> Branch:
     if branch_id is not None:
-        return find_branch(project, branch_id)
+        return find_branch(project, branch_id, field="target_branch_id")
     source = snapshot.source_branch
     if source is None or source.deleted_at is not None:
         raise Unprocessable(
@@ -256,4 +258,4 @@ def _told_of(snapshot: Snapshot) -> dict[str, str | None]:
 
 def _refuse_past(expires_at: datetime | None, now: datetime) -> None:
     if expires_at is not None and expires_at <= now:
-        raise Unprocessable("expires_at is in the past")
+        raise Unprocessable("expires_at is in the past", fields=["expires_at"])

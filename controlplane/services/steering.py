@@ -98,7 +98,7 @@ def _from(project: Project, operation_id: str) -> list[Operation]:
     wanted = _uuid(operation_id)
     operation = wanted and Operation.objects.filter(project=project, id=wanted).first()
     if not operation:
-        raise NotFound("operation not found")
+        raise NotFound("operation not found", fields=["operation_id"])
     chain = _operations_of(project, operation.chain)
     return [row for row in chain if row.created_at >= operation.created_at]
 
@@ -108,7 +108,7 @@ def _chain(project: Project, chain_id: str) -> list[Operation]:
     wanted = _uuid(chain_id)
     chain = _operations_of(project, wanted) if wanted else []
     if not chain:
-        raise NotFound("chain not found")
+        raise NotFound("chain not found", fields=["chain_id"])
     return chain
 
 

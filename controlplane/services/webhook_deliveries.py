@@ -27,7 +27,7 @@ def list_deliveries(
         try:
             deliveries = deliveries.filter(id__lt=_number_of(cursor))
         except ValueError:
-            raise Invalid("invalid cursor: not the id of a delivery") from None
+            raise Invalid("invalid cursor: not the id of a delivery", fields=["cursor"]) from None
     return list(deliveries.order_by("-id")[:limit])
 
 
@@ -93,10 +93,10 @@ def _find(webhook: Webhook, delivery_id: str) -> WebhookDelivery:
     try:
         number = _number_of(delivery_id)
     except ValueError:
-        raise NotFound("delivery not found") from None
+        raise NotFound("delivery not found", fields=["delivery_id"]) from None
     delivery = _deliveries_of(webhook).filter(id=number).first()
     if delivery is None:
-        raise NotFound("delivery not found")
+        raise NotFound("delivery not found", fields=["delivery_id"])
     return delivery
 
 
@@ -113,6 +113,7 @@ def _statuses(text: str) -> list[str]:
     unknown = [status for status in wanted if status not in DeliveryStatus.values]
     if unknown:
         raise Invalid(
-            f'unknown status "{unknown[0][:64]}"; there are: {", ".join(DeliveryStatus.values)}'
+            f'unknown status "{unknown[0][:64]}"; there are: {", ".join(DeliveryStatus.values)}',
+            fields=["status"],
         )
     return wanted

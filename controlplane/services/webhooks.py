@@ -19,8 +19,8 @@ from controlplane.services.errors import (
     Invalid,
     NotFound,
     TooManyAtOnce,
-    Unprocessable,
     locking_within_bound,
+    refused_field,
 )
 from controlplane.services.projects import find_project
 from controlplane.webhooks import signing
@@ -93,7 +93,7 @@ def get_webhook(account: Account, webhook_id: str) -> Webhook:
     """The account's webhook with this id. Raises NotFound."""
     webhook = Webhook.objects.filter(account=account, id=webhook_id).first()
     if webhook is None:
-        raise NotFound("webhook not found")
+        raise NotFound("webhook not found", fields=["webhook_id"])
     return webhook
 
 
@@ -108,7 +108,7 @@ def changing_webhook(account: Account, webhook_id: str) -> Iterator[Webhook]:
         with locking_within_bound(TooManyAtOnce("the webhook is being changed; try again")):
             webhook = locked.filter(account=account, id=webhook_id).first()
         if webhook is None:
-            raise NotFound("webhook not found")
+            raise NotFound("webhook not found", fields=["webhook_id"])
         yield webhook
 
 
@@ -117,7 +117,9 @@ def update_webhook(account: Account, webhook_id: str, wanted: WebhookChanges) ->
     for another project than the webhook's."""
     with changing_webhook(account, webhook_id) as webhook:
         if wanted.project_id not in (None, webhook.project_id):
-            raise Unprocessable("project_id: a webhook stays with its project; create another one")
+            raise refused_field(
+                "project_id", "a webhook stays with its project; create another one"
+            )
         before = _shown(webhook)
         if wanted.url is not None:
             webhook.url = _checked_url(wanted.url)
@@ -181,7 +183,7 @@ def _checked_url(url: str) -> str:
     try:
         target_of(url)
     except NotAllowed as error:
-        raise Invalid(f"invalid url: {error}") from None
+        raise Invalid(f"invalid url: {error}", fields=["url"]) from None
     return url
 
 
@@ -190,12 +192,16 @@ def _checked_types(types: Sequence[str]) -> list[str]:
     them. Raises Invalid."""
     wanted = list(dict.fromkeys(types))
     if not wanted:
-        raise Invalid(f'event_types must name at least one; "{ALL_EVENTS}" stands for all')
+        raise Invalid(
+            f'event_types must name at least one type; "{ALL_EVENTS}" stands for all',
+            fields=["event_types"],
+        )
     unknown = [kind for kind in wanted if kind not in EVENT_TYPES and kind != ALL_EVENTS]
     if unknown:
         raise Invalid(
-            f'unknown event type "{unknown[0][:64]}"; there are: {", ".join(EVENT_TYPES)}, '
-            f'and "{ALL_EVENTS}" for all'
+            f'unknown event type "{unknown[0][:64]}"; use {", ".join(EVENT_TYPES)}, '
+            f'or "{ALL_EVENTS}" for all',
+            fields=["event_types"],
         )
     return [ALL_EVENTS] if ALL_EVENTS in wanted else wanted
 
@@ -206,7 +212,7 @@ def _checked_secret(secret: str | None) -> str:
     try:
         signing.key_of(secret)
     except ValueError as error:
-        raise Invalid(f"invalid secret: {error}") from None
+        raise Invalid(f"invalid secret: {error}", fields=["secret"]) from None
     return secret
 
 

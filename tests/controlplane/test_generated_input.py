@@ -70,7 +70,7 @@ def test_it_is_never_an_error_of_ours(
         assert response.status_code < 500, response.content
         assert response.headers["Content-Type"].startswith("application/json")
         if response.status_code >= 400:
-            assert set(response.json()) == {"request_id", "code", "message"}
+            assert set(response.json()) == {"request_id", "code", "message", "errors"}
 
     throw()
 

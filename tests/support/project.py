@@ -159,8 +159,9 @@ def refusal(response: requests.Response) -> tuple[int, str]:
     """The status and message of an error, which must have the API's one shape."""
     assert response.headers["Content-Type"].startswith("application/json"), response.text
     body = response.json()
-    assert set(body) == {"request_id", "code", "message"}, body
-    assert all(isinstance(value, str) for value in body.values()), body
+    assert set(body) == {"request_id", "code", "message", "errors"}, body
+    assert all(isinstance(body[name], str) for name in ("request_id", "code", "message")), body
+    assert all(set(one) == {"field", "code", "message"} for one in body["errors"]), body
     assert body["message"]
     return response.status_code, body["message"]
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from controlplane.api.field_errors import CODES, INVALID, REQUIRED
 from controlplane.api.idempotency import METHODS
 from controlplane.api.reach import BESIDE_THE_PROJECT
 
@@ -23,6 +24,26 @@ ERROR = {
             "description": 'For programs, as "PROJECTS_LIMIT_EXCEEDED"; often empty.',
         },
         "message": {"type": "string", "description": "For people: what is wrong, what to do."},
+        "errors": {
+            "type": "array",
+            "description": "What is wrong with each field; empty if no field is the cause.",
+            "items": {"$ref": "#/components/schemas/FieldError"},
+        },
+    },
+}
+FIELD_ERROR = {
+    "title": "FieldError",
+    "type": "object",
+    "description": "What is wrong with one field of the request.",
+    "required": ["field", "code", "message"],
+    "properties": {
+        "field": {
+            "type": "string",
+            "description": "A parameter's name, or the path of a value in the body, as "
+            "`endpoint.settings.pg_settings.work_mem`; items of a list by their numbers, from 0.",
+        },
+        "code": {"type": "string", "enum": list(CODES), "description": "The kind of error."},
+        "message": {"type": "string", "description": "For people: what is wrong."},
     },
 }
 RETRY_AFTER = {
@@ -72,12 +93,17 @@ class Failure:
     message: str
     code: str = ""
     retry_after: bool = False
+    # The field that is at fault, the code of its error, and the message about it.
+    field_error: tuple[str, str, str] | None = None
 
     def described(self) -> dict[str, Any]:
         example = {
             "request_id": EXAMPLE_REQUEST_ID,
             "code": self.code,
             "message": self.message,
+            "errors": [dict(zip(("field", "code", "message"), self.field_error, strict=True))]
+            if self.field_error
+            else [],
         }
         answer: dict[str, Any] = {
             "description": self.description,
@@ -167,10 +193,14 @@ def failures(method: str, path: str, *, wrapper: str | None) -> Iterator[Failure
 
 def _unreadable(wrapper: str | None) -> Failure:
     if wrapper is None:
-        message = "invalid request: decode query: invalid: limit (Input should be a valid integer)"
+        words = "Input should be a valid integer"
+        message = f"invalid request: decode query: invalid: limit ({words})"
+        at_fault = ("limit", INVALID, words)
     else:
         message = UNREADABLE.format(wrapper=wrapper)
-    return Failure(400, "What was sent cannot be read; the message names each field.", message)
+        at_fault = (wrapper, REQUIRED, "field required")
+    meaning = "The request cannot be read; `errors` names each field."
+    return Failure(400, meaning, message, field_error=at_fault)
 
 
 def _out_of_reach(method: str, path: str) -> bool:

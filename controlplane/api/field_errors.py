@@ -1,0 +1,157 @@
+"""The `errors` of a refusal: what is wrong with each field of the request, for programs."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from django.http import HttpRequest
+from ninja.errors import ValidationError
+
+from controlplane.api.requests.unsupported import NOT_OFFERED
+from controlplane.services.consumption import OutsideBounds
+from controlplane.services.errors import (
+    Conflict,
+    FieldError,
+    Forbidden,
+    Invalid,
+    NotFound,
+    ServiceError,
+    Unprocessable,
+)
+
+# An entry of `errors`: {"field": …, "code": …, "message": …}.
+Entry = dict[str, str]
+
+REQUIRED, INVALID, OUT_OF_RANGE = "REQUIRED", "INVALID", "OUT_OF_RANGE"
+# The code of the fields that a service refuses, by the exception's class.
+CODE_OF: Mapping[type[ServiceError], str] = {
+    Invalid: INVALID,
+    Forbidden: "NOT_ALLOWED",
+    NotFound: "NOT_FOUND",
+    OutsideBounds: OUT_OF_RANGE,
+    Conflict: "TAKEN",
+    Unprocessable: "NOT_ALLOWED",
+}
+NOT_OFFERED_HERE = "NOT_OFFERED"
+CODES = (*dict.fromkeys((REQUIRED, *CODE_OF.values())), NOT_OFFERED_HERE)
+# Pydantic's error types for values that are too large, too small, too long or too short end so.
+PAST_A_LIMIT = ("_than", "_than_equal", "_too_long", "_too_short")
+# Limits of a response to a request with many errors: the number of fields that are reported, the
+# number of those in `message`, and the characters of each field's name.
+MOST_ERRORS, MOST_COMPLAINTS, LONGEST_FIELD = 100, 10, 200
+# Levels of a body, and values on each of them, in which a field is searched.
+DEEPEST, MOST_VALUES = 5, 1000
+
+
+def of_validation(error: ValidationError) -> list[Entry]:
+    """The fields that the request's schema does not accept, and those that are missing."""
+    return [
+        {"field": field_of(one), "code": _code_of(one), "message": _words_about(one)}
+        for one in error.errors[:MOST_ERRORS]
+    ]
+
+
+def of_refusal(request: HttpRequest, error: ServiceError) -> list[Entry]:
+    """The fields for which a service refuses the request, with their paths in the body. A field
+    that the request does not have is left out: its value was stored earlier."""
+    if not error.errors:
+        return []
+    kinds = [kind for kind in type(error).__mro__ if kind in CODE_OF]
+    code = NOT_OFFERED_HERE if error.code == NOT_OFFERED_HERE else CODE_OF[kinds[0]]
+    return [
+        {"field": field[:LONGEST_FIELD], "code": code, "message": one.message}
+        for one in error.errors[:MOST_ERRORS]
+        if (field := _place_in(request, one))
+    ]
+
+
+def not_offered(error: ValidationError) -> str | None:
+    """The message about fields that this server does not offer; None if the request has any other
+    error."""
+    if any(problem["type"] != NOT_OFFERED for problem in error.errors):
+        return None
+    return "; ".join(f"{field_of(problem)} is {problem['msg']}" for problem in error.errors)
+
+
+def words_of(error: ValidationError) -> str:
+    """The error of each field, worded as clients of this API know it."""
+    complaints = []
+    source = "decode application/json"
+    for problem in error.errors[:MOST_COMPLAINTS]:
+        kind = str(problem["loc"][0])
+        if kind != "body":
+            source = f"decode {kind}"
+        words = "field required" if problem["type"] == "missing" else problem["msg"]
+        complaints.append(f"{field_of(problem)} ({words})")
+    if more := len(error.errors) - len(complaints):
+        complaints.append(f"and {more} more")
+    return f"{source}: invalid: {'; '.join(complaints)}"
+
+
+def field_of(problem: Mapping[str, Any]) -> str:
+    """The dotted name of the field that a validation error is about: `project.settings.hipaa`."""
+    place = [str(part) for part in problem["loc"]]
+    # For a body, ninja puts the name of the view's parameter after "body". The caller does not
+    # know that name, so it is left out.
+    return (".".join(place[2:] if place[0] == "body" else place[1:]) or "body")[:LONGEST_FIELD]
+
+
+def _code_of(problem: Mapping[str, Any]) -> str:
+    kind = problem["type"]
+    if kind == "missing":
+        return REQUIRED
+    if kind == NOT_OFFERED:
+        return NOT_OFFERED_HERE
+    return OUT_OF_RANGE if kind.endswith(PAST_A_LIMIT) else INVALID
+
+
+def _words_about(problem: Mapping[str, Any]) -> str:
+    if problem["type"] == "missing":
+        return "field required"
+    # pydantic puts this before the message of each ValueError.
+    return str(problem["msg"]).removeprefix("Value error, ")
+
+
+def _place_in(request: HttpRequest, error: FieldError) -> str | None:
+    """Where the request has the field: the name of a parameter, or a path in the body. Services
+    know the path within the resource only: `settings.pg_settings.work_mem`."""
+    match = request.resolver_match
+    named = (request.GET, request.headers, match.kwargs if match else {})
+    if any(error.field in one for one in named):
+        return error.field
+    try:
+        body = json.loads(request.body or "null")
+    except (ValueError, RecursionError):
+        return None
+    # The defaults for a project's endpoints have an endpoint's settings without `settings`.
+    shorter = error.field.removeprefix("settings.")
+    return _path_in(body, error.field) or _path_in(body, shorter)
+
+
+def _path_in(body: Any, field: str) -> str | None:
+    """The path of the uppermost value in the body that `field` leads to from some object."""
+    level = [("", body)]
+    for _ in range(DEEPEST):
+        below: list[tuple[str, Any]] = []
+        for path, part in level:
+            if _leads(part, field):
+                return f"{path}{field}"
+            inner = part.items() if isinstance(part, dict) else _numbered(part)
+            below += [(f"{path}{name}.", one) for name, one in inner]
+        level = below[:MOST_VALUES]
+    return None
+
+
+def _leads(part: Any, field: str) -> bool:
+    """Whether `field` leads from the object to a value. The names of settings contain dots."""
+    return isinstance(part, dict) and (
+        field in part
+        or any(
+            field.startswith(f"{name}.") and _leads(inner, field[len(name) + 1 :])
+            for name, inner in part.items()
+        )
+    )
+
+
+def _numbered(part: Any) -> Sequence[tuple[int, Any]]:
+    return list(enumerate(part)) if isinstance(part, list) else []

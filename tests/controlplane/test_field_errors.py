@@ -1,0 +1,191 @@
+"""The `errors` of a refused request: which fields are at fault, for programs."""
+
+import json
+from typing import Any
+
+import pytest
+from django.test import Client as DjangoClient
+
+from controlplane.models import Account, Branch, Endpoint, Project, Region
+from controlplane.services import branches
+from controlplane.services.schemas import BranchBeingMade
+from tests.controlplane.rows import make_project
+
+
+@pytest.fixture
+def project(account: Account, region: Region) -> Project:
+    """A project with an endpoint on its default branch; its branch `bare` has no endpoint."""
+    made = make_project(account, region)
+    Branch.objects.create(project=made, name="bare", current_state="ready")
+    return made
+
+
+def errors(response: Any) -> list[tuple[str, str, str]]:
+    assert response.status_code >= 400, response.content
+    return [(one["field"], one["code"], one["message"]) for one in response.json()["errors"]]
+
+
+def send(api: DjangoClient, method: str, path: str, body: Any = None) -> Any:
+    text = "" if body is None else json.dumps(body)
+    return api.generic(method, f"/api/v2{path}", text, content_type="application/json")
+
+
+def test_every_field_that_the_schema_refuses_is_named(api: DjangoClient, project: Project) -> None:
+    body = {
+        "project": {
+            "name": 7,
+            "history_retention_seconds": -1,
+            "default_endpoint_settings": {"autoscaling_limit_max_cu": 1000},
+        }
+    }
+    answer = send(api, "POST", "/projects", body)
+    assert answer.status_code == 400
+    assert set(errors(answer)) == {
+        ("project.name", "INVALID", "Input should be a valid string"),
+        (
+            "project.history_retention_seconds",
+            "OUT_OF_RANGE",
+            "Input should be greater than or equal to 0",
+        ),
+        (
+            "project.default_endpoint_settings.autoscaling_limit_max_cu",
+            "OUT_OF_RANGE",
+            "Input should be less than or equal to 56",
+        ),
+    }
+
+
+def test_a_missing_field_is_required(api: DjangoClient, project: Project) -> None:
+    answer = send(api, "POST", f"/projects/{project.id}/endpoints", {"endpoint": {}})
+    assert ("endpoint.branch_id", "REQUIRED", "field required") in errors(answer)
+
+
+def test_messages_of_validators_come_without_the_frameworks_prefix(
+    api: DjangoClient, project: Project
+) -> None:
+    body = {"branch": {"expires_at": "tomorrow"}}
+    answer = send(api, "POST", f"/projects/{project.id}/branches", body)
+    words = "must be a time as 2027-01-31T12:00:00Z"
+    assert errors(answer) == [("branch.expires_at", "INVALID", words)]
+
+
+def test_a_field_that_is_not_offered(api: DjangoClient, project: Project) -> None:
+    body = {"project": {"settings": {"hipaa": True}}}
+    answer = send(api, "PATCH", f"/projects/{project.id}", body)
+    ((field, code, _),) = errors(answer)
+    assert (answer.status_code, field, code) == (422, "project.settings.hipaa", "NOT_OFFERED")
+
+
+def test_a_parameter_is_named_as_in_the_address(api: DjangoClient, project: Project) -> None:
+    answer = send(api, "GET", f"/projects/{project.id}/operations?limit=x&action=fly")
+    assert [field for field, _, _ in errors(answer)] == ["limit"]
+    answer = send(api, "GET", f"/projects/{project.id}/operations?action=fly")
+    ((field, code, words),) = errors(answer)
+    assert (field, code) == ("action", "INVALID")
+    assert words.startswith('action: unknown value "fly"; use one of: ')
+    answer = send(api, "GET", "/projects/quiet-cell-12345678")
+    assert errors(answer) == [("project_id", "NOT_FOUND", "project not found")]
+
+
+@pytest.mark.parametrize(
+    ("way", "prefix"),
+    [
+        ("POST project", "project.default_endpoint_settings.pg_settings"),
+        ("POST branch", "endpoints.0.settings.pg_settings"),
+        ("PATCH endpoint", "endpoint.settings.pg_settings"),
+    ],
+)
+def test_every_setting_that_is_refused_has_its_path_in_the_body(
+    api: DjangoClient, project: Project, way: str, prefix: str
+) -> None:
+    pg_settings = {"fsync": "off", "auto_explain.log_min_duration": "soon", "work_mem": "4MB"}
+    attributes = {"settings": {"pg_settings": pg_settings}}
+    path = f"/projects/{project.id}"
+    if way == "POST project":
+        body: Any = {"project": {"default_endpoint_settings": {"pg_settings": pg_settings}}}
+        answer = send(api, "POST", "/projects", body)
+    elif way == "POST branch":
+        body = {"endpoints": [{"type": "read_write", **attributes}]}
+        answer = send(api, "POST", f"{path}/branches", body)
+    else:
+        endpoint = Endpoint.objects.get(project=project)
+        body = {"endpoint": attributes}
+        answer = send(api, "PATCH", f"{path}/endpoints/{endpoint.id}", body)
+    found = errors(answer)
+    assert {field for field, _, _ in found} >= {f"{prefix}.fsync"}
+    assert "work_mem" not in str(found)
+    # The message is about the first one, as ever.
+    assert answer.json()["message"] == f"settings.pg_settings.fsync: {found[0][2]}"
+
+
+def test_a_size_is_named_where_stored_settings_do_not_fit_it(
+    api: DjangoClient, project: Project
+) -> None:
+    endpoint = Endpoint.objects.get(project=project)
+    path = f"/projects/{project.id}/endpoints/{endpoint.id}"
+    endpoint.settings = {"pg_settings": {"maintenance_work_mem": "8GB"}}
+    endpoint.autoscaling_limit_max_cu = 8
+    endpoint.save()
+    body = {"endpoint": {"autoscaling_limit_min_cu": 0.25, "autoscaling_limit_max_cu": 0.25}}
+    ((field, code, words),) = errors(send(api, "PATCH", path, body))
+    assert (field, code) == ("endpoint.autoscaling_limit_max_cu", "NOT_ALLOWED")
+    assert words.startswith("settings.pg_settings.maintenance_work_mem: ")
+
+
+def test_all_attributes_that_cannot_change_are_named(api: DjangoClient, project: Project) -> None:
+    body = {"project": {"pg_version": 17, "store_passwords": False, "region_id": "mars"}}
+    answer = send(api, "PATCH", f"/projects/{project.id}", body)
+    fields = {field for field, _, _ in errors(answer)}
+    assert fields == {"project.pg_version", "project.store_passwords", "project.region_id"}
+
+
+def test_a_taken_name(api: DjangoClient, project: Project) -> None:
+    path = f"/projects/{project.id}/branches"
+    answer = send(api, "POST", path, {"branch": {"name": "bare"}, "endpoints": []})
+    words = 'there is a branch called "bare" already'
+    assert errors(answer) == [("branch.name", "TAKEN", words)]
+    assert answer.json()["message"] == 'branch already exists; branch_name:"bare"'
+
+
+def test_another_resource_that_does_not_exist(api: DjangoClient, project: Project) -> None:
+    body = {"branch": {"parent_id": "br-none-at-12345678"}}
+    answer = send(api, "POST", f"/projects/{project.id}/branches", body)
+    assert errors(answer) == [("branch.parent_id", "NOT_FOUND", "branch not found")]
+
+
+def test_of_two_fields_only_the_one_that_was_sent_is_named(
+    api: DjangoClient, project: Project
+) -> None:
+    default = Branch.objects.get(project=project, default=True)
+    body = {"branch": {"ttl_interval_seconds": 60}}
+    answer = send(api, "PATCH", f"/projects/{project.id}/branches/{default.id}", body)
+    words = "the default branch cannot expire; set another one first"
+    assert errors(answer) == [("branch.ttl_interval_seconds", "NOT_ALLOWED", words)]
+
+
+def test_a_refusal_without_a_field_has_no_errors(api: DjangoClient, project: Project) -> None:
+    assert errors(send(api, "GET", "/nowhere")) == []
+    answer = api.generic("POST", "/api/v2/projects", "{", content_type="application/json")
+    assert errors(answer) == []
+
+
+def test_many_wrong_values_are_reported_to_a_bound(api: DjangoClient, project: Project) -> None:
+    ips = [f"nowhere {number}" for number in range(150)]
+    body = {"project": {"settings": {"allowed_ips": {"ips": ips}}}}
+    found = errors(send(api, "PATCH", f"/projects/{project.id}", body))
+    assert len(found) == 100
+    assert found[7][0] == "project.settings.allowed_ips.ips.7"
+
+
+def test_a_branch_that_is_still_being_made_is_refused_with_422(
+    api: DjangoClient, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operation = project.operations.get()
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise BranchBeingMade(operation)
+
+    monkeypatch.setattr(branches, "get_branch", refuse)
+    branch = Branch.objects.get(project=project, default=True)
+    answer = send(api, "GET", f"/projects/{project.id}/branches/{branch.id}")
+    assert (answer.status_code, answer.json()["message"]) == (422, "branch not ready yet")
