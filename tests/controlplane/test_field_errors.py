@@ -123,13 +123,13 @@ def test_a_size_is_named_where_stored_settings_do_not_fit_it(
 ) -> None:
     endpoint = Endpoint.objects.get(project=project)
     path = f"/projects/{project.id}/endpoints/{endpoint.id}"
-    endpoint.settings = {"pg_settings": {"maintenance_work_mem": "8GB"}}
+    endpoint.settings = {"pgbouncer_settings": {"default_pool_size": "3000"}}
     endpoint.autoscaling_limit_max_cu = 8
     endpoint.save()
     body = {"endpoint": {"autoscaling_limit_min_cu": 0.25, "autoscaling_limit_max_cu": 0.25}}
     ((field, code, words),) = errors(send(api, "PATCH", path, body))
     assert (field, code) == ("endpoint.autoscaling_limit_max_cu", "NOT_ALLOWED")
-    assert words.startswith("settings.pg_settings.maintenance_work_mem: ")
+    assert words.startswith("settings.pgbouncer_settings.default_pool_size: ")
 
 
 def test_all_attributes_that_cannot_change_are_named(api: DjangoClient, project: Project) -> None:

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from controlplane import clock
-from controlplane.compute import compute
+from controlplane.compute import compute, observation
 from controlplane.models import Action, Branch, Endpoint, Operation
 from controlplane.operations import work
 from controlplane.operations.details import SuspendComputeDetails
@@ -22,7 +22,7 @@ def stopped(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(compute, "running_endpoint", lambda branch_id: None)
     monkeypatch.setattr(compute, "stop", branches.append)
     monkeypatch.setattr(work, "take_in_before_stop", lambda branch: None)
-    monkeypatch.setattr(work.observation, "last_activity", lambda endpoint_id: None)
+    monkeypatch.setattr(observation, "last_activity", lambda endpoint_id: None)
     monkeypatch.setattr(work, "_held", type(work._held)())
     return branches
 
