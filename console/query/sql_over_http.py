@@ -1,4 +1,4 @@
-"""SQL on a branch by `POST /sql` at the HTTP address of Perch's proxy (docs/serverless.md).
+"""SQL on a branch by `POST /sql` at the HTTP address of Perch's proxy (docs/how-to/serverless.md).
 
 So the console needs no database driver, and a query wakes an idle endpoint. The address is that of
 the API's connection string, which is untrusted: the console uses only TLS, and connects to

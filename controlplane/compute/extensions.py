@@ -4,7 +4,7 @@ For a user who is no superuser, `CREATE EXTENSION` needs `trusted = true` in the
 file. So computes look first in a directory of the platform (`extension_control_path`, since
 Postgres 18). It holds copies of the extensions in OFFERED, marked as trusted and with the grants
 that their users need. With a Postgres before 18, only what it trusts itself is offered. The reasons
-are in docs/extensions.md.
+are in docs/reference/extensions.md.
 """
 
 import functools

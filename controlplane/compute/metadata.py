@@ -37,8 +37,8 @@ def create_metadata_cluster() -> None:
     if major := other_major_of(data):
         raise PostgresUnusable(
             f"{data} is of Postgres {major}, and the programs here are {postgres_version()}: "
-            f"name those of Postgres {major} in PERCH_POSTGRES_BIN; docs/upgrade.md says how to "
-            "change to another major version"
+            f"name those of Postgres {major} in PERCH_POSTGRES_BIN; docs/how-to/upgrade.md says "
+            "how to change to another major version"
         )
     _make(metadata_socket_dir())
     _let_us_in()

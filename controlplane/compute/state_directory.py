@@ -161,8 +161,8 @@ def _words_of_another_owner(path: Path, owner: int) -> str:
         f"{path} belongs to the account {owner}, not to root. If release 0.1 made {state} as root: "
         f"give it to an ordinary user (chown -R USER: {state}), run `up` and `backup` on it as "
         "that user, and `restore` the backup as root into a new state directory, as "
-        "docs/upgrade.md says. If it is another user's: run this as that user, or choose another "
-        "state directory"
+        "docs/how-to/upgrade.md says. If it is another user's: run this as that user, or choose "
+        "another state directory"
     )
 
 

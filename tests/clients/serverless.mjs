@@ -8,7 +8,7 @@ const { DATABASE_URL, PROXY, SECURE } = process.env;
 const secure = SECURE === "yes";
 const pooled = DATABASE_URL.includes("-pooler.");
 
-// What docs/serverless.md tells users to set.
+// What docs/how-to/serverless.md tells users to set.
 neonConfig.fetchEndpoint = () => `${secure ? "https" : "http"}://${PROXY}/sql`;
 neonConfig.wsProxy = (host, port) => `${PROXY}/v2?address=${host}:${port}`;
 neonConfig.useSecureWebSocket = secure;

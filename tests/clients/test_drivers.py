@@ -1,5 +1,5 @@
 """The newest drivers with the connection strings of the API: as they are, with the authority that
-docs/drivers.md has them trust, and without it."""
+docs/how-to/drivers.md has them trust, and without it."""
 
 import json
 from collections.abc import Callable

@@ -144,7 +144,7 @@ def test_dblink_reaches_a_database_through_the_proxy(shop: Place) -> None:
     with shop.connect() as connection:
         asked = "SELECT * FROM dblink(%s, 'SELECT 42') AS t (answer int)"
         assert connection.execute(asked, [conninfo]).fetchone() == (42,)
-        # As docs/extensions.md says: in clear, as libpq has no TLS there.
+        # As docs/reference/extensions.md says: in clear, as libpq has no TLS there.
         with pytest.raises(psycopg.Error, match="SSL support is not compiled in"):
             connection.execute(asked, [f"{conninfo} sslmode=require"])
 

@@ -149,7 +149,7 @@ def test_the_event_of_a_creation_has_it_if_declared(
 
 @DECLARED
 def test_the_specification_names_it(one: Attribute) -> None:
-    text = (ROOT / "docs" / "specification.md").read_text()
+    text = (ROOT / "docs" / "reference" / "specification.md").read_text()
     endpoint = text.partition("### 2.1 Endpoint")[2].partition("### 2.2")[0]
     assert f"`{one.name}`" in endpoint
 

@@ -127,5 +127,5 @@ def test_what_release_0_1_made_as_root_is_refused_with_the_way_forward(place: Pa
     os.chown(place / "branches", 65534, 65534)
     with pytest.raises(StateDirectoryUnusable, match="belongs to the account 65534") as refused:
         prepare_state_directory()
-    for step in (f"chown -R USER: {place}", "`backup`", "`restore`", "docs/upgrade.md"):
+    for step in (f"chown -R USER: {place}", "`backup`", "`restore`", "docs/how-to/upgrade.md"):
         assert step in str(refused.value)

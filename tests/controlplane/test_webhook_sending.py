@@ -64,7 +64,7 @@ def test_what_the_api_changes_is_told(webhook: Webhook, receiver: Receiver) -> N
 
 
 def test_the_documents_example_verifies_it(webhook: Webhook, receiver: Receiver) -> None:
-    text = (ROOT / "docs" / "webhooks.md").read_text()
+    text = (ROOT / "docs" / "how-to" / "webhooks.md").read_text()
     (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     defined: dict[str, Any] = {}
     exec(example, defined)

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.packaging.installation import Installation, build_wheel, install
-from tests.support.stack import new_state_dir
+from tests.support.stack import new_state_dir, stack, state_dir
+
+__all__ = ["stack", "state_dir"]
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""docs/environment.md tells of every variable that Perch reads, with its default."""
+"""docs/reference/environment.md tells of every variable that Perch reads, with its default."""
 
 import ast
 import re
@@ -14,7 +14,7 @@ IN_PROCFILE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 
 def told() -> dict[str, str]:
     """The table's variables, and what its column of defaults says."""
-    rows = ROW.findall((ROOT / "docs" / "environment.md").read_text())
+    rows = ROW.findall((ROOT / "docs" / "reference" / "environment.md").read_text())
     assert len(dict(rows)) == len(rows), "a variable has two rows"
     return dict(rows)
 

@@ -60,8 +60,8 @@ class OperationOut(Schema):
 
 
 class StepOut(Schema):
-    """A step of an operation. The first step begins with the request. docs/operations.md lists the
-    names of all steps."""
+    """A step of an operation. The first step begins with the request. docs/reference/operations.md
+    lists the names of all steps."""
 
     name: str = Field(description="As `waiting`, `queued`, `picked_up`, `copying`, `starting`")
     started_at: Moment

@@ -371,7 +371,7 @@ def _pooling() -> str:
         return ""
     return (
         f"\n  Pooling  without prepared statements, which this PgBouncer {version[0]}.{version[1]} "
-        "does not keep;\n           docs/production.md says how to get one that does"
+        "does not keep;\n           docs/how-to/pooling.md says how to get one that does"
     )
 
 

@@ -1,0 +1,173 @@
+"""Every command in the documents does what it should, against a real service.
+
+A page's blocks run one after the other in one shell, in a folder that has what a user's checkout
+has, for a reader who has a project. Names that stand for the reader's own are replaced
+(`Reader.own`), and nothing else. A mark before a block (`documents.py`) says why it is not run.
+"""
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.packaging.documents import Block, commands_of, documents
+from tests.support.client import Client
+from tests.support.stack import ROOT, Stack, free_port, new_directory
+from tests.support.waiting import load, wait_for
+
+# Before a page's commands: an error ends the page, also one that the API answers.
+PREAMBLE = """
+set -euo pipefail
+curl() { command curl --fail-with-body --max-time 60 "$@"; }
+export -f curl
+"""
+PAGE_SECONDS, ENDLESS_SECONDS = 120, 5
+# Of `timeout`, where what it ran did not end by itself.
+STOPPED = 124
+PAGES = [
+    document for document in documents() if any(not b.is_left_out for b in commands_of(document))
+]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Somebody who has followed the README so far, and has a project."""
+
+    stack: Stack
+    client: Client
+    folder: Path
+    created: Any
+
+    @property
+    def uri(self) -> str:
+        uri: str = self.created["connection_uris"][0]["connection_uri"]
+        return uri
+
+    @property
+    def endpoint_id(self) -> str:
+        endpoint_id: str = self.created["endpoints"][0]["id"]
+        return endpoint_id
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """With the variables that pages name without setting them."""
+        return {
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "HOME": str(self.folder),
+            "PERCH_STATE_DIR": str(self.stack.state_dir),
+            "api": self.stack.api_url,
+            "key": self.client.key,
+            "project": self.created["project"]["id"],
+            "endpoint": self.endpoint_id,
+            "uri": self.uri,
+            "pooled_uri": self.uri.replace(self.endpoint_id, f"{self.endpoint_id}-pooler"),
+        }
+
+    def own(self, text: str) -> str:
+        """With the reader's own addresses, ids and folders in place of the documents'."""
+        uri = r"postgresql://neondb_owner:…@localhost/neondb\?options=endpoint%3Dep-[\w-]+"
+        text = re.sub(uri, lambda _: self.uri, text)
+        if "ep-other-crane-654321" in text:
+            other = self.client.new_project()["endpoints"][0]["id"]
+            text = text.replace("ep-other-crane-654321", other)
+        for theirs, ours in {
+            "127.0.0.1:8000": f"127.0.0.1:{free_port()}",
+            "127.0.0.1:8001": self.stack.api_url.split("/")[2],
+            "ep-quiet-heron-123456": self.endpoint_id,
+            "quiet-heron-12345678": self.created["project"]["id"],
+            "/backups": f"{self.folder}/backups",
+            "/var/lib/perch-new": f"{self.folder}/perch-new",
+        }.items():
+            text = text.replace(theirs, ours)
+        return text
+
+
+@pytest.fixture
+def reader(stack: Stack) -> Iterator[Reader]:
+    client = Client(stack.api_url, (stack.state_dir / "api-key").read_text().strip())
+    with new_directory() as folder:
+        (folder / "backups").mkdir()
+        (folder / "var").symlink_to(stack.state_dir)
+        yield Reader(stack, client, folder, client.new_project())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_pages_commands_succeed_in_their_order(reader: Reader, page: Path) -> None:
+    lines = [PREAMBLE]
+    for block in commands_of(page):
+        if not block.is_left_out:
+            lines += [f"echo '== {block.name}'", script(block, reader)]
+    done = subprocess.run(
+        ["bash", "-c", "\n".join(lines)],
+        cwd=reader.folder,
+        env=reader.environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=PAGE_SECONDS * load(),
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def script(block: Block, reader: Reader) -> str:
+    """What the page's shell runs for the block."""
+    text = reader.own(block.text)
+    if block.language == "sql":
+        own = f"postgresql:///perch?user=perch&host={reader.stack.state_dir}/sockets/metadata"
+        database = own if block.is_for_metadata else reader.uri
+        return f"psql -v ON_ERROR_STOP=1 {shlex.quote(database)} <<'END'\n{text}\nEND"
+    if block.language == "console":
+        return "\n".join(sessions(text))
+    if block.is_endless:
+        stopped = f"timeout {ENDLESS_SECONDS} bash -c {shlex.quote(text)} || stopped=$?"
+        return f"stopped=0; {stopped}; [ $stopped = {STOPPED} ]"
+    return text
+
+
+def sessions(text: str) -> Iterator[str]:
+    """What was typed, at the shell's prompt and at a program's, must print what was printed."""
+    for typed, rest in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n?)*)", text, re.MULTILINE):
+        lines = rest.splitlines()
+        entered = "\n".join(line.partition("=> ")[2] for line in lines if "=> " in line)
+        printed = "\n".join(line for line in lines if "=> " not in line)
+        yield f"[ \"$({typed} <<'END'\n{entered}\nEND\n)\" = {shlex.quote(printed)} ]"
+
+
+@pytest.mark.thorough
+def test_perch_starts_as_the_documents_say(state_dir: Path) -> None:
+    """From a clone without an environment, by one line, which is the same wherever it stands."""
+    name = "test_perch_starts_as_the_documents_say"
+    (line,) = {b.text for page in documents() for b in commands_of(page) if b.run_by == name}
+    checkout, state, output = (state_dir / name for name in ("checkout", "state", "output"))
+    subprocess.run(["git", "clone", "--quiet", ROOT, checkout], check=True)
+    with (
+        output.open("wb") as log,
+        subprocess.Popen(
+            ["bash", "-c", line],
+            cwd=checkout,
+            env={**os.environ, "PERCH_STATE_DIR": str(state)},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        ) as shell,
+    ):
+        wait_for(
+            lambda: shell.poll() is not None or "Perch is up" in output.read_text(),
+            "the start from a clone",
+            timeout=600,
+        )
+        # As Ctrl-C does, which reaches the shell and its commands alike.
+        os.killpg(shell.pid, signal.SIGINT)
+        shell.wait(90 * load())
+    assert "Perch is up" in output.read_text(), output.read_text()
+    assert (state / "api-key").exists()

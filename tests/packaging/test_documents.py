@@ -1,0 +1,92 @@
+"""The documents hang together: the site has every page, links lead somewhere, commands are marked
+where no test runs them. In .ci/run `zensical build --strict` checks the links of the site."""
+
+import json
+import re
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.packaging import test_commands_in_documents
+from tests.packaging.documents import (
+    DOCS,
+    TOP,
+    anchors_of,
+    blocks_of,
+    commands_of,
+    documents,
+    links_of,
+)
+from tests.support.stack import ROOT
+
+MARK = re.compile(
+    r"not run: \S.{20,}|run by test_\w+|runs until stopped|run on Perch's own database"
+)
+
+
+def pages_in(navigation: list[dict[str, Any]]) -> Iterator[str]:
+    for entry in navigation:
+        for page in entry.values():
+            yield from [page] if isinstance(page, str) else pages_in(page)
+
+
+def test_the_navigation_has_every_page_once() -> None:
+    site = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]
+    pages = sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))
+    assert sorted(pages_in(site["nav"])) == pages
+
+
+@pytest.mark.parametrize("name", [*TOP, *(str(p.relative_to(ROOT)) for p in DOCS.rglob("*.md"))])
+def test_every_link_leads_to_a_file_and_a_section(name: str) -> None:
+    document = ROOT / name
+    for link in links_of(document):
+        path, _, anchor = link.partition("#")
+        target = (document.parent / path).resolve() if path else document
+        assert target.is_file(), link
+        assert not anchor or anchor in anchors_of(target), link
+
+
+def test_every_mark_is_known_and_a_block_that_is_not_run_has_a_reason() -> None:
+    for document in documents():
+        for block in commands_of(document):
+            assert not block.mark or MARK.fullmatch(block.mark), block.name
+            assert not block.run_by or hasattr(test_commands_in_documents, block.run_by), block.name
+
+
+def test_what_is_not_run_can_be_parsed() -> None:
+    for document in documents():
+        for block in blocks_of(document):
+            if block.language in ("sh", "bash"):
+                check_shell(block.text, block.name)
+            elif block.language in ("yaml", "yml"):
+                check_workflow(block.text, block.name)
+            elif block.language == "json" and "…" not in block.text:
+                json.loads(block.text)
+
+
+@pytest.mark.parametrize(
+    "path", [*DOCS.rglob("*.yml"), *(ROOT / ".github").rglob("*.yml")], ids=lambda path: path.name
+)
+def test_a_workflow_can_be_parsed(path: Path) -> None:
+    check_workflow(path.read_text(), str(path))
+
+
+def check_workflow(text: str, name: str) -> None:
+    workflow = yaml.safe_load(text)
+    # YAML 1.1 reads the key `on` as true.
+    assert {"name", True, "jobs"} <= workflow.keys(), name
+    for job in workflow["jobs"].values():
+        assert "runs-on" in job, name
+        for step in job["steps"]:
+            assert ("run" in step) != ("uses" in step), name
+            check_shell(re.sub(r"\$\{\{.*?\}\}", "value", step.get("run", "")), name)
+
+
+def check_shell(text: str, name: str) -> None:
+    checked = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True)
+    assert checked.returncode == 0, f"{name}: {checked.stderr}"
