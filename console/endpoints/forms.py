@@ -1,73 +1,64 @@
 """The forms that create, change and reassign an endpoint."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django import forms
 
 from console.api.resources.endpoints import Endpoint
-from console.forms.fields import (
-    DEFAULTED,
-    FIELDS_OF_ATTRIBUTES,
-    PLAIN,
-    OpenChoiceField,
-    split_lines,
-)
+from console.forms.endpoint_settings import ENDPOINT_SETTINGS, EndpointSetting
+from console.forms.fields import DEFAULTED, PLAIN, OpenChoiceField, split_lines
 
 
 class ReassignForm(forms.Form):
     branch_id = OpenChoiceField(label="New branch", help_text="Only branches without an endpoint.")
 
 
-class SizeFields(forms.Form):
-    """The fields of both new and existing endpoints. Only changed values are sent."""
+class SettingFields(forms.Form):
+    """The fields of an endpoint's settings. Only changed values are sent."""
 
-    min_cu = forms.FloatField(
-        label="Smallest size (CU)",
-        required=False,
-        show_hidden_initial=True,
-        widget=forms.NumberInput(attrs={**DEFAULTED, "step": "any"}),
-    )
-    max_cu = forms.FloatField(
-        label="Largest size (CU)",
-        required=False,
-        show_hidden_initial=True,
-        widget=forms.NumberInput(attrs={**DEFAULTED, "step": "any"}),
-    )
-    suspend_timeout = forms.IntegerField(
-        label="Suspend after (seconds)",
-        required=False,
-        show_hidden_initial=True,
-        widget=forms.NumberInput(attrs=DEFAULTED),
-        help_text="Without activity. 0 means 5 minutes, -1 means never.",
-    )
+    offered: Sequence[EndpointSetting] = ENDPOINT_SETTINGS
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields |= {one.field: _field(one) for one in self.offered}
 
     def changed_attributes(self) -> dict[str, Any]:
         """Return the API's attributes whose fields were changed, except those left empty."""
         return {
-            attribute: self.cleaned_data[name]
-            for attribute, name in FIELDS_OF_ATTRIBUTES.items()
-            if name in self.changed_data and self.cleaned_data[name] is not None
+            one.attribute: self.cleaned_data[one.field]
+            for one in self.offered
+            if one.field in self.changed_data and self.cleaned_data[one.field] not in (None, "")
         }
 
 
-class EndpointForm(SizeFields):
+def _field(setting: EndpointSetting) -> forms.Field:
+    given: dict[str, Any] = {
+        "label": setting.label,
+        "help_text": setting.help,
+        "required": False,
+        "show_hidden_initial": True,
+    }
+    if setting.kind is bool:
+        return forms.BooleanField(**given)
+    if setting.kind is str:
+        widget = forms.TextInput(attrs={**PLAIN, **DEFAULTED})
+        return forms.CharField(widget=widget, **given)
+    if setting.kind is int:
+        return forms.IntegerField(widget=forms.NumberInput(attrs=DEFAULTED), **given)
+    return forms.FloatField(widget=forms.NumberInput(attrs={**DEFAULTED, "step": "any"}), **given)
+
+
+class EndpointForm(SettingFields):
     branch_id = OpenChoiceField(label="Branch", help_text="Only branches without an endpoint.")
-    pooler_enabled = forms.BooleanField(
-        label="Pooling",
-        required=False,
-        help_text="Through PgBouncer in transaction mode, at a host name of its own.",
-    )
-    field_order = ("branch_id", "min_cu", "max_cu", "suspend_timeout", "pooler_enabled")
 
     def attributes(self) -> dict[str, Any]:
-        asked: dict[str, Any] = {"branch_id": self.cleaned_data["branch_id"]}
-        if self.cleaned_data["pooler_enabled"]:
-            asked["pooler_enabled"] = True
-        return asked | self.changed_attributes()
+        return {"branch_id": self.cleaned_data["branch_id"], **self.changed_attributes()}
 
 
-class EndpointSettingsForm(SizeFields):
+class EndpointSettingsForm(SettingFields):
+    offered = tuple(one for one in ENDPOINT_SETTINGS if one.is_in_change_form)
+
     pg_settings = forms.CharField(
         label="Postgres settings",
         required=False,
@@ -77,16 +68,21 @@ class EndpointSettingsForm(SizeFields):
         help_text="One per line: name = value.",
     )
 
-    @staticmethod
-    def initial_of(endpoint: Endpoint) -> dict[str, Any]:
-        return {
-            "min_cu": f"{endpoint.min_cu:g}",
-            "max_cu": f"{endpoint.max_cu:g}",
-            "suspend_timeout": endpoint.suspend_timeout_seconds,
-            "pg_settings": "\n".join(
-                f"{name} = {value}" for name, value in sorted(endpoint.pg_settings.items())
-            ),
-        }
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # It is the largest, so it comes last.
+        self.fields["pg_settings"] = self.fields.pop("pg_settings")
+
+    def fill_in(self, endpoint: Endpoint) -> None:
+        """Fill in the endpoint's settings, and offer only those that its server returned."""
+        for one in self.offered:
+            if one.is_returned(endpoint):
+                self.initial[one.field] = one.typed(endpoint)
+            else:
+                del self.fields[one.field]
+        self.initial["pg_settings"] = "\n".join(
+            f"{name} = {value}" for name, value in sorted(endpoint.pg_settings.items())
+        )
 
     def clean_pg_settings(self) -> dict[str, str]:
         settings: dict[str, str] = {}

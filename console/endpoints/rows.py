@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from console.api.resources.branches import Branch
 from console.api.resources.endpoints import Endpoint, PgSetting
 from console.api.resources.operations import Operation
+from console.forms.endpoint_settings import setting_rows, size
 from console.pages.listing import Order
 from console.pages.statuses import (
     ACTIVE,
@@ -87,25 +88,12 @@ class EndpointRow:
         return self.endpoint.started_at if is_active else self.endpoint.suspended_at
 
     @property
-    def pooling(self) -> str:
-        if self.endpoint.pooler_enabled:
-            return f"On, {self.endpoint.pooler_mode or 'transaction'} mode"
-        return "Off"
-
-    @property
     def size(self) -> str:
-        low, high = self.endpoint.min_cu, self.endpoint.max_cu
-        return f"{low:g} CU" if low == high else f"{low:g} to {high:g} CU"
+        return size(self.endpoint)
 
     @property
-    def suspends_after(self) -> str:
-        seconds = self.endpoint.suspend_timeout_seconds
-        if seconds < 0:
-            return "Never"
-        if seconds == 0:
-            return "5 minutes (default)"
-        whole_minutes, rest = divmod(seconds, 60)
-        return f"{seconds} s" if rest else f"{whole_minutes} min"
+    def settings(self) -> list[tuple[str, str]]:
+        return setting_rows(self.endpoint)
 
 
 # The orders of a list of endpoints; the first is the default.

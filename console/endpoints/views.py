@@ -219,8 +219,7 @@ def settings(request: ConsoleRequest, project_id: str, endpoint_id: str) -> Http
                 request.api.update_endpoint(project_id, endpoint_id, attributes)
             return done(request, url, "" if attributes else "Nothing was changed.")
     if request.method != "POST":
-        endpoint = request.api.endpoint(project_id, endpoint_id)
-        form.initial.update(EndpointSettingsForm.initial_of(endpoint))
+        form.fill_in(request.api.endpoint(project_id, endpoint_id))
     page = FormPage(
         title="Compute settings",
         intro=f"A change restarts the compute of {endpoint_id} if it is active. "

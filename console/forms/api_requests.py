@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from console.forms.endpoint_settings import ENDPOINT_SETTINGS
+
 PLACE = re.compile(r"\[(\w+)\]")
 PROJECT = "/projects/{project_id}"
 BRANCH = PROJECT + "/branches/{branch_id}"
@@ -45,12 +47,7 @@ class Sent:
         return [name for name in (*self.fields, *self.ticked) if name not in told]
 
 
-SIZES = {
-    "min_cu": "endpoint.autoscaling_limit_min_cu",
-    "max_cu": "endpoint.autoscaling_limit_max_cu",
-    "suspend_timeout": "endpoint.suspend_timeout_seconds",
-    "pooler_enabled": "endpoint.pooler_enabled",
-}
+SETTINGS = {one.field: f"endpoint.{one.attribute}" for one in ENDPOINT_SETTINGS}
 OF_PROJECT = "--project-id {project_id}"
 OF_BRANCH = f"{OF_PROJECT} --branch {{branch_id}}"
 KEPT = {"preserve_under_name": "--preserve-under-name"}
@@ -178,7 +175,7 @@ SENT: Mapping[str, Sent] = {
     "endpoint_create": Sent(
         "POST",
         f"{PROJECT}/endpoints",
-        {"branch_id": "endpoint.branch_id", **SIZES},
+        {"branch_id": "endpoint.branch_id", **SETTINGS},
         {"endpoint": {"type": "read_write"}},
         neonctl=f"branches add-compute [branch_id] {OF_PROJECT} --type read_write",
     ),
@@ -187,7 +184,7 @@ SENT: Mapping[str, Sent] = {
     "endpoint_disable": Sent("PATCH", ENDPOINT, always={"endpoint": {"disabled": True}}),
     "endpoint_reassign": Sent("PATCH", ENDPOINT, {"branch_id": "endpoint.branch_id"}),
     "endpoint_settings": Sent(
-        "PATCH", ENDPOINT, {**SIZES, "pg_settings": "endpoint.settings.pg_settings"}
+        "PATCH", ENDPOINT, {**SETTINGS, "pg_settings": "endpoint.settings.pg_settings"}
     ),
     "endpoint_delete": Sent("DELETE", ENDPOINT),
     "api_key_create": Sent(

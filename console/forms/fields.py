@@ -14,15 +14,14 @@ from console.api.errors import Refused
 from console.api.fields import stamp
 from console.api.resources.branches import Branch
 from console.api.resources.projects import Project
+from console.forms.endpoint_settings import ENDPOINT_SETTINGS
 
 PLAIN = {"autocomplete": "off", "spellcheck": "false", "autocapitalize": "off"}
 DEFAULTED = {"autocomplete": "off", "placeholder": "default"}
 
 # The form's fields whose names differ from the API's, by the API's name.
 FIELDS_OF_ATTRIBUTES = {
-    "autoscaling_limit_min_cu": "min_cu",
-    "autoscaling_limit_max_cu": "max_cu",
-    "suspend_timeout_seconds": "suspend_timeout",
+    **{one.attribute: one.field for one in ENDPOINT_SETTINGS},
     "key_name": "name",
     "expires_at": "lifetime",
     "role_name": "name",
@@ -122,16 +121,13 @@ def split_lines(text: str) -> list[tuple[str, str, str]]:
 
 
 WORDS_OF_ATTRIBUTES = {
-    "autoscaling_limit_max_cu": "largest size",
-    "autoscaling_limit_min_cu": "smallest size",
+    **{one.attribute: one.words for one in ENDPOINT_SETTINGS},
     "branch_id": "branch",
     "expires_at": "time of expiry",
     "owner_name": "owner",
     "parent_id": "parent",
     "pg_version": "Postgres version",
-    "pooler_enabled": "pooling",
     "region_id": "region",
-    "suspend_timeout_seconds": "suspend timeout",
 }
 
 ANY = ("", "Any")

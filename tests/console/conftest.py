@@ -4,12 +4,16 @@ import atexit
 import contextlib
 import http.server
 import json
+import os
 import shutil
+import subprocess
+import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -256,3 +260,26 @@ def dave(misbehaving: Misbehaving, settings: Any) -> Person:
     misbehaving.body = b"{}"
     misbehaving.asked.clear()
     return person
+
+
+# In a process of its own, as this one is the console's, and with a state directory of its own.
+DOCUMENT = """
+import sys, tests.environment, django
+django.setup()
+from django.test import Client
+sys.stdout.buffer.write(Client().get("/api/v2/openapi.json").content)
+"""
+
+
+@pytest.fixture(scope="session")
+def document() -> Any:
+    """The OpenAPI document that Perch's API publishes."""
+    settings = {"DJANGO_SETTINGS_MODULE": "controlplane.settings"}
+    made = subprocess.run(
+        [sys.executable, "-c", DOCUMENT],
+        cwd=Path(__file__).parents[2],
+        env=os.environ | settings,
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    return json.loads(made.stdout)

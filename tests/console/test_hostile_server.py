@@ -1,14 +1,9 @@
 """A server among PERCH_CONSOLE_SERVERS that wishes the console ill: no page of it fails, holds
 markup of the server's, or leads elsewhere, and it takes nothing from other servers' pages."""
 
-import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,28 +55,6 @@ def problems_of(answer: Any) -> Iterator[str]:
         yield from Foreign(answer.content.decode()).found
         if len(answer.content) > LONGEST_PAGE:
             yield f"{len(answer.content)} bytes"
-
-
-# In a process of its own, as this one is the console's, and with a state directory of its own.
-DOCUMENT = """
-import sys, tests.environment, django
-django.setup()
-from django.test import Client
-sys.stdout.buffer.write(Client().get("/api/v2/openapi.json").content)
-"""
-
-
-@pytest.fixture(scope="module")
-def document() -> Any:
-    settings = {"DJANGO_SETTINGS_MODULE": "controlplane.settings"}
-    made = subprocess.run(
-        [sys.executable, "-c", DOCUMENT],
-        cwd=Path(__file__).parents[2],
-        env=os.environ | settings,
-        stdout=subprocess.PIPE,
-        check=True,
-    )
-    return json.loads(made.stdout)
 
 
 # Every third: which field has which value in one of them is as good as drawn by lot.

@@ -23,15 +23,15 @@ class Endpoint:
     pending_state: str
     pg_settings: Mapping[str, str]
     pooler_enabled: bool
-    pooler_mode: str
     disabled: bool
-    suspend_timeout_seconds: int
     last_active: datetime | None
     created_at: datetime | None
     updated_at: datetime | None
     # When it last became active, and when it last became idle.
     started_at: datetime | None
     suspended_at: datetime | None
+    # All of it as the server returned it. `forms.endpoint_settings` reads the settings from it.
+    returned: JSONObject
 
     @classmethod
     def read(cls, data: JSONObject) -> "Endpoint":
@@ -50,14 +50,13 @@ class Endpoint:
             pending_state=text(data, "pending_state"),
             pg_settings={str(name): str(value) for name, value in pg_settings.items()},
             pooler_enabled=data.get("pooler_enabled") is True,
-            pooler_mode=text(data, "pooler_mode"),
             disabled=data.get("disabled") is True,
-            suspend_timeout_seconds=int(number(data, "suspend_timeout_seconds")),
             last_active=moment(data, "last_active"),
             created_at=moment(data, "created_at"),
             updated_at=moment(data, "updated_at"),
             started_at=moment(data, "started_at"),
             suspended_at=moment(data, "suspended_at"),
+            returned=data,
         )
 
     @property

@@ -1,0 +1,104 @@
+"""Each setting of endpoints is declared once in the console, and all of the console knows it."""
+
+import json
+from typing import Any
+
+import pytest
+
+from console.api.resources.endpoints import Endpoint
+from console.endpoints.forms import EndpointForm, EndpointSettingsForm, SettingFields
+from console.forms.api_requests import SENT
+from console.forms.endpoint_settings import ENDPOINT_SETTINGS, EndpointSetting, setting_rows
+from console.forms.fields import FIELDS_OF_ATTRIBUTES, WORDS_OF_ATTRIBUTES
+from tests.console.conftest import Misbehaving, Person
+from tests.console.pages import Page
+
+DECLARED = pytest.mark.parametrize("one", ENDPOINT_SETTINGS, ids=lambda one: one.attribute)
+KINDS = {bool: "boolean", int: "integer", float: "number", str: "string"}
+PRESENT = {
+    "autoscaling_limit_min_cu": 0.25,
+    "autoscaling_limit_max_cu": 2,
+    "suspend_timeout_seconds": 90,
+    "pooler_enabled": True,
+    "pooler_mode": "transaction",
+}
+# The names of the hidden fields that have what the page was made with begin with this.
+START = "initial-"
+INVENTED = EndpointSetting(
+    attribute="greeting", kind=str, label="Greeting", words="greeting", heading="Greets with"
+)
+
+
+def endpoint(**returned: Any) -> Endpoint:
+    return Endpoint.read({"id": "ep-a", "branch_id": "br-a", **returned})
+
+
+@DECLARED
+def test_forms_errors_events_and_examples_know_it(one: EndpointSetting) -> None:
+    field = EndpointForm().fields[one.field]
+    assert field.label == one.label
+    assert (one.field in EndpointSettingsForm().fields) == one.is_in_change_form
+    assert FIELDS_OF_ATTRIBUTES[one.attribute] == one.field
+    assert WORDS_OF_ATTRIBUTES[one.attribute] == one.words
+    for form in ("endpoint_create", "endpoint_settings"):
+        assert SENT[form].fields[one.field] == f"endpoint.{one.attribute}"
+
+
+@DECLARED
+@pytest.mark.parametrize("schema", ["NewEndpoint", "EndpointChanges", "EndpointOut"])
+def test_perchs_document_has_it_and_says_what_it_is(
+    document: Any, one: EndpointSetting, schema: str
+) -> None:
+    known = document["components"]["schemas"][schema]["properties"][one.attribute]
+    shapes = known.get("anyOf", [known])
+    assert KINDS[one.kind] in [shape["type"] for shape in shapes]
+
+
+def test_the_page_says_what_is_set() -> None:
+    assert setting_rows(endpoint(**PRESENT)) == [
+        ("Compute size", "0.25 to 2 CU"),
+        ("Suspends after", "90 s"),
+        ("Pooling", "On, transaction mode"),
+    ]
+    assert INVENTED.row(endpoint(greeting="hello")) == "hello"
+
+
+def test_only_changed_values_are_sent() -> None:
+    form = EndpointSettingsForm()
+    form.fill_in(endpoint(**PRESENT))
+    assert list(form.fields) == ["min_cu", "max_cu", "suspend_timeout", "pg_settings"]
+    page = {f"{start}{name}": form.initial[name] for name in form.fields for start in ("", START)}
+    for changed, sent in (
+        ({}, {}),
+        ({"max_cu": "4"}, {"autoscaling_limit_max_cu": 4}),
+        ({"max_cu": "", "suspend_timeout": "-1"}, {"suspend_timeout_seconds": -1}),
+    ):
+        form = EndpointSettingsForm({**page, **changed})
+        assert form.is_valid()
+        assert form.changed_attributes() == sent
+
+
+def test_a_declaration_is_all_that_a_form_needs() -> None:
+    class Invented(SettingFields):
+        offered = (
+            INVENTED,
+            EndpointSetting(attribute="awake", kind=bool, label="Awake", words="awake"),
+            EndpointSetting(attribute="seats", kind=int, label="Seats", words="seats"),
+        )
+
+    form = Invented({"greeting": "hello", "awake": "on", "seats": ""})
+    assert form.is_valid()
+    assert form.changed_attributes() == {"greeting": "hello", "awake": True}
+    assert not Invented({"seats": "many"}).is_valid()
+
+
+def test_a_server_that_does_not_have_a_setting(dave: Person, misbehaving: Misbehaving) -> None:
+    """It is neither shown nor offered."""
+    returned = {"id": "e", "branch_id": "b", "host": "e.example", "autoscaling_limit_max_cu": 2}
+    answer = {"endpoint": returned, "project": {"id": "p"}, "branches": [], "operations": []}
+    misbehaving.body = json.dumps({**answer, "events": []}).encode()
+    page = Page(dave.get("/projects/p/endpoints/e"))
+    assert "Compute size" in page.text
+    assert "Suspends after" not in page.text
+    assert "max_cu" in Page(dave.get("/projects/p/endpoints/e/settings")).fields
+    assert "suspend_timeout" not in Page(dave.get("/projects/p/endpoints/e/settings")).fields
