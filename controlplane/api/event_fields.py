@@ -73,6 +73,12 @@ class ChangeOut(Schema):
     to: Any
 
 
+class EventOperationOut(Schema):
+    id: str
+    action: str
+    error: str | None = Field(description="why it failed or was cancelled")
+
+
 class EventOut(Schema):
     """One change that a user, a client or the platform has made. Every field is always present."""
 
@@ -86,6 +92,9 @@ class EventOut(Schema):
     at: str = Field(description="to the microsecond, UTC", examples=["2026-01-31T12:00:00.123456Z"])
     summary: str = Field(description="one sentence, for people")
     changes: dict[str, ChangeOut] = Field(description="by field; without any secret")
+    operation: EventOperationOut | None = Field(
+        description="the operation that an `operation.*` event is about, otherwise null"
+    )
 
 
 class EventsPage(Schema):

@@ -7,7 +7,7 @@ from typing import Any
 
 from controlplane.actors import Actor
 from controlplane.events.differences import Changes, made_with
-from controlplane.events.recording import happened
+from controlplane.events.recording import LONGEST_SUMMARY, happened
 from controlplane.events.types import EventType
 from controlplane.models import (
     ATTRIBUTES,
@@ -292,6 +292,7 @@ def operation_ended(operation: Operation, status: OperationStatus, error: str | 
         endpoint=operation.endpoint_id,
         operations=[operation],
         changes={"status": {"from": str(operation.status), "to": status.value}},
+        operation=_described(operation, error),
     )
 
 
@@ -370,7 +371,14 @@ def _of_operations(
         branch=first.branch_id,
         endpoint=first.endpoint_id,
         operations=operations,
+        operation=_described(first),
     )
+
+
+def _described(operation: Operation, error: str | None = None) -> dict[str, str | None]:
+    """The operation that an event is about, without what another field of the event has."""
+    told = error and error[:LONGEST_SUMMARY]
+    return {"id": str(operation.id), "action": str(operation.action), "error": told}
 
 
 def of_branch(

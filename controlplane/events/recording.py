@@ -23,7 +23,8 @@ LONGEST_SUMMARY = 1000
 # the event's id and transaction.
 COLUMNS = (
     *("account_id", "type", "project_id", "branch_id", "endpoint_id", "operation_ids"),
-    *("actor_type", "actor_name", "api_key_id", "address", "at", "summary", "changes"),
+    *("actor_type", "actor_name", "api_key_id", "address", "at", "summary"),
+    *("changes", "operation"),
 )
 INSERT = f"INSERT INTO controlplane_event ({', '.join(COLUMNS)}) VALUES"
 ROW = f"({', '.join(['%s'] * len(COLUMNS))})"
@@ -42,12 +43,13 @@ def happened(
     endpoint: Endpoint | str | None = None,
     operations: Iterable[Operation] = (),
     changes: Mapping[str, Mapping[str, Any]] | None = None,
+    operation: Mapping[str, Any] | None = None,
     actor: Actor | None = None,
 ) -> Event:
     """A new event, which is not written yet. Without `actor`, it has the current actor.
 
-    `changes` are {"from": …, "to": …} by field. The caller must put no secrets into them or into
-    the summary.
+    `changes` are {"from": …, "to": …} by field. `operation` is the {"id", "action", "error"} of the
+    operation that the event is about. The caller must put no secrets into them or into the summary.
     """
     by = actor or current_actor()
     return Event(
@@ -63,6 +65,7 @@ def happened(
         address=by.address,
         summary=summary[:LONGEST_SUMMARY],
         changes=changes or {},
+        operation=operation,
     )
 
 
@@ -97,8 +100,8 @@ def together() -> Iterator[None]:
 def _write(events: Sequence[Event]) -> None:
     values: list[Any] = []
     for event in events:
-        values += [getattr(event, name) for name in COLUMNS[:-1]]
-        values.append(Jsonb(event.changes))
+        values += [getattr(event, name) for name in COLUMNS[:-2]]
+        values += [Jsonb(event.changes), event.operation and Jsonb(event.operation)]
     rows = ", ".join([ROW] * len(events))
     with connection.cursor() as cursor:
         cursor.execute(f"{INSERT} {rows} RETURNING id", values)

@@ -25,6 +25,7 @@ def as_json(event: Event) -> dict[str, Any]:
         "at": event.at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
         "summary": event.summary,
         "changes": event.changes,
+        "operation": event.operation,
     }
 
 

@@ -53,6 +53,8 @@ class Event(models.Model):
     summary = models.TextField()
     # By field, {"from": …, "to": …}. Of secrets it says at most that they changed.
     changes = models.JSONField(default=dict)
+    # Of an event about an operation: its {"id", "action", "error"}.
+    operation = models.JSONField(null=True)
 
     class Meta:
         constraints = (

@@ -101,6 +101,9 @@ class Operation(models.Model):
     # Parameters of the action that are not in other rows. Read through `operations.details` only.
     details = models.JSONField(default=dict)
     error = models.TextField(null=True)
+    # The id of the operation before it in its chain that failed or was cancelled, so that this one
+    # was never begun. No foreign key, as the row may be removed earlier.
+    not_run_because = models.UUIDField(null=True)
     failures_count = models.PositiveIntegerField(default=0)
     retry_at = models.DateTimeField(null=True)
     created_at = models.DateTimeField(default=clock.now)

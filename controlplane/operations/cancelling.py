@@ -61,14 +61,17 @@ def cancel(project: Project, operations: Sequence[Operation]) -> None:
     The following operations never end before the first one, so a caller that waits for the last
     operation of a chain waits for the whole chain.
     """
-    first, *rest = operations
+    first = operations[0]
     ends_now = _has_done_nothing(first)
     not_run = f"not run: the operation {first.id} before it was cancelled"
-    for operation, words in [(first, f"cancelled by {_who()}"), *((row, not_run) for row in rest)]:
+    for operation in operations:
+        because = None if operation is first else first.id
+        words = not_run if because else f"cancelled by {_who()}"
         if ends_now:
             take_job_back(operation)
-            withdraw([operation], OperationStatus.CANCELLED, words)
+            withdraw([operation], OperationStatus.CANCELLED, words, because=because)
         else:
+            operation.not_run_because = because
             _have_it_end(project, operation, words)
     for operation in operations:
         _take_rows_back(project, operation)
@@ -91,7 +94,7 @@ def _have_it_end(project: Project, operation: Operation, words: str) -> None:
     operation.error = words
     operation.retry_at = None
     operation.updated_at = max(now, operation.updated_at)
-    operation.save(update_fields=["status", "error", "retry_at", "updated_at"])
+    operation.save(update_fields=["status", "error", "not_run_because", "retry_at", "updated_at"])
     hasten_job(operation, project)
 
 

@@ -256,7 +256,11 @@ def _fail(operation: Operation, reason: str, *, attempt_failed: bool = False) ->
                 f"not run: the operation {operation.id} ({operation.action}) before it failed: "
                 f"{reason}"
             )
-            ended = [one for one in rest if _end(one, OperationStatus.FAILED, error=words)]
+            ended = [
+                one
+                for one in rest
+                if _end(one, OperationStatus.FAILED, error=words, because=operation.id)
+            ]
             for one in (operation, *ended):
                 settle_rows(one)
             dispatch(project)
@@ -269,15 +273,28 @@ def _settle_data(operation: Operation) -> None:
         undo_data(operation)
 
 
-def withdraw(operations: Sequence[Operation], status: OperationStatus, reason: str) -> None:
-    """End operations that have not begun, so that they never run. The caller holds the project's
-    lock."""
+def withdraw(
+    operations: Sequence[Operation],
+    status: OperationStatus,
+    reason: str,
+    *,
+    because: uuid.UUID | None = None,
+) -> None:
+    """End operations that have not begun, so that they never run. `because` is the operation before
+    them in their chain that was cancelled, if that is why. The caller holds the project's lock."""
     for operation in operations:
-        _end(operation, status, error=reason)
+        _end(operation, status, error=reason, because=because)
 
 
-def _end(operation: Operation, status: OperationStatus, *, error: str | None = None) -> bool:
-    """Write a terminal status. Returns False if the operation had ended already.
+def _end(
+    operation: Operation,
+    status: OperationStatus,
+    *,
+    error: str | None = None,
+    because: uuid.UUID | None = None,
+) -> bool:
+    """Write a terminal status. Returns False if the operation had ended already. `because` is the
+    operation whose end kept this one from beginning.
 
     No other function writes one, so a terminal status never changes.
     """
@@ -292,6 +309,7 @@ def _end(operation: Operation, status: OperationStatus, *, error: str | None = N
         retry_at=None,
         updated_at=max(now, operation.updated_at),
         steps=story.ended(operation, now),
+        **({"not_run_because": because} if because else {}),
     )
     if changed and not _is_no_news(operation, status):
         record(operation_ended(operation, status, words))

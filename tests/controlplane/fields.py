@@ -108,6 +108,7 @@ OPERATION_AT_TIMES: Mapping[str, Check] = {
     "endpoint_id": endpoint_id,
     "error": text,
     "retry_of": an_uuid,
+    "not_run_because": an_uuid,
     "retry_at": timestamp,
 }
 BRANCH: Mapping[str, Check] = {

@@ -123,9 +123,12 @@ def test_a_long_copy(project: Project, whole: bool) -> None:
         assert (
             answer[1]["error"] == f"not run: the operation {create['id']} before it was cancelled"
         )
+        assert answer[1]["not_run_because"] == create["id"]
         # Who waits for the last of a chain waits for all of it.
         assert ended(project, made["operations"][1], within=SOON)["status"] == "cancelled"
         assert project.operation(create["id"])["status"] == "cancelled"
+        last = project.operation(made["operations"][1]["id"])
+        assert last["not_run_because"] == create["id"]
         assert not staging.exists()
     assert not (branches / branch_id).exists()
     branch = project.branch(branch_id)

@@ -183,6 +183,8 @@ def test_a_failed_creation_says_why_and_leaves_nothing_but_a_row(project: Projec
         f"not run: the operation {created['id']} (create_branch) before it failed: "
         f"{created['error']}"
     )
+    assert started["not_run_because"] == created["id"]
+    assert "not_run_because" not in created
     branch_id = answer["branch"]["id"]
     assert project.branch(branch_id)["current_state"] == "init"
     endpoint_id = answer["endpoints"][0]["id"]

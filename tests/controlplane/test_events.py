@@ -22,6 +22,7 @@ FIELDS = {
     "at": str,
     "summary": str,
     "changes": dict,
+    "operation": dict | None,
 }
 
 
@@ -245,6 +246,13 @@ def test_settings_that_postgres_refuses_come_back(project: Project) -> None:
     ]
     assert failed["summary"].startswith("The operation apply_config has failed: ")
     assert failed["changes"] == {"status": {"from": "running", "to": "failed"}}
+    (operation_id,) = failed["operation_ids"]
+    assert (failed["operation"]["id"], failed["operation"]["action"]) == (
+        operation_id,
+        "apply_config",
+    )
+    assert failed["summary"].endswith(f"has failed: {failed['operation']['error']}")
+    assert asked["operation"] is None
     (field,) = back["changes"]
     assert back["changes"][field] == {"from": "UTC+200", "to": None}
 

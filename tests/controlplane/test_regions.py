@@ -136,7 +136,7 @@ class TestCommand:
         assert "takes no new projects. Left there: 1 project." in regions("drain", "local")
         answer = send(api, "POST", "/api/v2/projects", {"project": {}})
         assert answer.status_code == 422
-        assert answer.json()["message"] == 'region "local" takes no new projects'
+        assert answer.json()["message"] == 'region "local" accepts no new projects'
         start = f"/api/v2/projects/{project.id}/endpoints/{Endpoint.objects.get().id}/start"
         assert send(api, "POST", start).status_code == 200
         assert "draining" in regions()

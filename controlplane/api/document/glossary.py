@@ -270,6 +270,12 @@ GLOSSARY: dict[str, Entry] = {
     "DatabaseOut.name": ("The database's name", "neondb"),
     "ApiKeyOut.name": ("What the key is for", "deploy"),
     "next_attempt_at": ("When it is tried next", NOT_THERE),
+    "not_run_because": (
+        "The earlier operation of the chain that failed or was cancelled, so this one did not run",
+        NOT_THERE,
+    ),
+    "EventOut.operation": ("The operation that an `operation.*` event is about", None),
+    "EventOperationOut.id": ("The operation's id", OPERATION_ID),
     "no_login": ("Whether nobody can connect as this role", False),
     "operation": ("The operation", {}),
     "operation_id": ("The operation's id", OPERATION_ID),

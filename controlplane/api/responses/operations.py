@@ -34,6 +34,7 @@ class OperationOut(Schema):
         description="One of " + ", ".join(f"`{one}`" for one in OperationStatus.values)
     )
     error: str | None = Field(None, description="What has happened, and what to do")
+    not_run_because: UUID | None = None
     failures_count: int = Field(description="Attempts that have failed")
     retry_at: Timestamp | None = Field(None, description="When the next attempt is due")
     created_at: Timestamp
