@@ -7,14 +7,19 @@ import select
 from collections.abc import Callable
 
 from controlplane.compute import compute
+from controlplane.compute.pooler_settings import Version
 
 
 class ComputeRun:
-    """One run of a compute. `descriptor` becomes readable once the run has ended."""
+    """One run of a compute. `descriptor` becomes readable once the run has ended.
+
+    `pooler_version` is PgBouncer's version, once the run is known to have a pooler.
+    """
 
     def __init__(self, run: str, descriptor: int) -> None:
         self.run = run
         self.descriptor = descriptor
+        self.pooler_version: Version | None = None
         self._poll = select.poll()
         self._poll.register(descriptor, select.POLLIN)
         self._has_ended = False
@@ -50,6 +55,11 @@ class ComputeRunWatcher:
         watched = self._by_endpoint[endpoint_id] = ComputeRun(run, descriptor)
         asyncio.get_running_loop().add_reader(descriptor, self._end, endpoint_id, watched)
         return watched
+
+    def forget_pooler(self, endpoint_id: str) -> None:
+        """Forgets that the endpoint's compute has a pooler, which may have died."""
+        if watched := self._by_endpoint.get(endpoint_id):
+            watched.pooler_version = None
 
     def close(self) -> None:
         for endpoint_id, watched in list(self._by_endpoint.items()):

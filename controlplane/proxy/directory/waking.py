@@ -50,8 +50,6 @@ class Waker:
         self._changes = changes
         self._compute_runs = compute_runs
         self._calls = ServiceCalls()
-        # By endpoint: the run of its compute that has a pooler, and the pooler's version.
-        self._pooled: dict[str, tuple[str, Version]] = {}
 
     def close(self) -> None:
         self._calls.close()
@@ -140,7 +138,7 @@ class Waker:
 
     async def _after_death(self, endpoint_id: str) -> ComputeState:
         """Returns the endpoint's state after its compute, which did not answer, was checked."""
-        self._pooled.pop(endpoint_id, None)
+        self._compute_runs.forget_pooler(endpoint_id)
         try:
             await self._calls.call(waking.notice_death, endpoint_id, within=_DEATH_WITHIN)
         except LockTimeout:
@@ -158,15 +156,16 @@ class Waker:
         directory = socket_dir(endpoint_id)
         if not pooled:
             return ComputeAddress(directory / ".s.PGSQL.5432", run)
-        found, version = self._pooled.get(endpoint_id, ("", (0, 0)))
-        if found != run:
+        compute_run = self._compute_runs.watch(endpoint_id, state.branch_id, run)
+        version = compute_run.pooler_version if compute_run is not None else None
+        if version is None:
             start = partial(_start_pooler, endpoint_id)
             try:
                 version = await self._calls.call(start, state.branch_id, within=_POOLER_WITHIN)
             except (PoolerUnavailable, LockTimeout) as error:
                 raise WakeFailed(str(error)) from error
-            self._pooled[endpoint_id] = run, version
-        compute_run = self._compute_runs.watch(endpoint_id, state.branch_id, run)
+            if compute_run is not None:
+                compute_run.pooler_version = version
         return ComputeAddress(pooler_socket(directory), run, version, compute_run)
 
 
