@@ -128,30 +128,39 @@ class ChangeListener:
         if rules != self._checked_by.get(endpoint_id):
             self._checked_by[endpoint_id] = rules
             clients.hold_to(endpoint_id, rules)
-        await _end_outdated_sessions(self._database, endpoint_id, clients)
+        await end_outdated_sessions(self._database, endpoint_id, clients)
 
 
-async def _end_outdated_sessions(
+async def end_outdated_sessions(
     database: ControlDatabase, endpoint_id: str, clients: Clients
 ) -> None:
     """Ends sessions of the endpoint whose role was deleted, may not log in any more or got another
     password by the API. Raises ControlPlaneSilent."""
-    names = {client.role for client in clients.of_endpoint(endpoint_id)}
-    if not names:
+    # Only clients from before the query are checked. Those that come during it confirm their roles
+    # by rows that were read after the change, which may be newer than the query's answer.
+    unchecked = {client: client.identity for client in clients.of_endpoint(endpoint_id)}
+    while unchecked:
+        names = sorted({client.role for client in unchecked})
+        roles = await database.ask(partial(find_roles, endpoint_id=endpoint_id, names=names))
+        connected = set(clients.of_endpoint(endpoint_id))
+        asked, unchecked = unchecked, {}
+        for client in asked.keys() & connected:
+            if client.identity is asked[client]:
+                _end_if_outdated(client, roles.get(client.role), endpoint_id)
+            else:
+                # It has confirmed its role during the query, by rows that may be older or newer.
+                unchecked[client] = client.identity
+
+
+def _end_if_outdated(client: Client, role: RoleState | None, endpoint_id: str) -> None:
+    reason = _why_ended(client, role)
+    # After a branch's reset its roles are others of the same names. A client that is being
+    # connected goes on, if its password is also the new role's.
+    if not reason or (role and _is_another(client, role) and client.confirm_again()):
         return
-    roles = await database.ask(partial(find_roles, endpoint_id=endpoint_id, names=sorted(names)))
-    # Clients that came during the query, with a role that it did not ask for, are skipped: the rows
-    # by which they were admitted are at least as new as its answer.
-    for client in clients.of_endpoint(endpoint_id):
-        role = roles.get(client.role)
-        if client.role in names and (reason := _why_ended(client, role)):
-            # After a branch's reset its roles are others of the same names. A client that is being
-            # connected goes on, if its password is also the new role's.
-            if role and _is_another(client, role) and client.confirm_again():
-                continue
-            fields = {"endpoint": endpoint_id, "role": client.role, "reason": reason}
-            log.info("session ended", extra=fields)
-            client.end_login(reason)
+    fields = {"endpoint": endpoint_id, "role": client.role, "reason": reason}
+    log.info("session ended", extra=fields)
+    client.end_login(reason)
 
 
 def _why_ended(client: Client, role: RoleState | None) -> str:

@@ -1,0 +1,104 @@
+"""Which sessions the proxy ends once a role of their endpoint has changed. Whole changes, by the
+API or by SQL, are in `tests/connections`."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, cast
+
+from controlplane.models.connecting import RoleState
+from controlplane.proxy.directory.changes import end_outdated_sessions
+from controlplane.proxy.directory.control_database import ControlDatabase
+from controlplane.proxy.directory.interface import AccessRules, RoleIdentity
+
+ENDPOINT = "ep-calm-river-000001"
+
+
+class FakeClient:
+    def __init__(self, row: int, role: str = "alice") -> None:
+        self.role = role
+        self.identity = RoleIdentity(row)
+        self.is_parked = False
+        self.ended = ""
+
+    def confirm_again(self) -> bool:
+        return False
+
+    def end_login(self, reason: str) -> None:
+        self.ended = reason
+
+
+class FakeClients:
+    def __init__(self, *clients: FakeClient) -> None:
+        self.connected = list(clients)
+
+    def of_endpoint(self, endpoint_id: str) -> list[FakeClient]:
+        assert endpoint_id == ENDPOINT
+        return list(self.connected)
+
+    def drop(self, endpoint_id: str) -> int:
+        raise AssertionError
+
+    def hold_to(self, endpoint_id: str, rules: AccessRules | None) -> int:
+        raise AssertionError
+
+    def park(self, endpoint_id: str) -> None:
+        raise AssertionError
+
+
+class FakeDatabase:
+    """Gives the answers in turn. What happens during each question is called before its answer."""
+
+    def __init__(self, *answers: tuple[Callable[[], None], dict[str, RoleState]]) -> None:
+        self._answers: Iterator[tuple[Callable[[], None], dict[str, RoleState]]] = iter(answers)
+
+    async def ask(self, _: Callable[[Any], Awaitable[Any]]) -> dict[str, RoleState]:
+        meanwhile, answer = next(self._answers)
+        meanwhile()
+        return answer
+
+
+def check(database: FakeDatabase, clients: FakeClients) -> None:
+    asyncio.run(end_outdated_sessions(cast(ControlDatabase, database), ENDPOINT, clients))
+
+
+def role(row: int, name: str = "alice") -> RoleState:
+    return RoleState(name, row, None, no_login=False, sessions_end_at=None)
+
+
+def nothing() -> None:
+    pass
+
+
+def test_a_deleted_roles_session_ends() -> None:
+    alice, bob = FakeClient(1), FakeClient(2, "bob")
+    check(FakeDatabase((nothing, {"bob": role(2, "bob")})), FakeClients(alice, bob))
+    assert (alice.ended, bob.ended) == ("the role was deleted", "")
+
+
+def test_a_session_of_a_role_that_was_created_again_meanwhile_goes_on() -> None:
+    """The answer is from before the role was created again, and its first session from after."""
+    old, new = FakeClient(1), FakeClient(2)
+    clients = FakeClients(old)
+    check(FakeDatabase((lambda: clients.connected.append(new), {})), clients)
+    assert (old.ended, new.ended) == ("the role was deleted", "")
+
+
+def test_a_session_that_was_confirmed_meanwhile_is_asked_about_again() -> None:
+    """It is on its way to its compute, where the role of the same name is its own."""
+    alice = FakeClient(1)
+
+    def confirm() -> None:
+        alice.identity = RoleIdentity(2)
+
+    clients = FakeClients(alice)
+    check(FakeDatabase((confirm, {}), (nothing, {"alice": role(2)})), clients)
+    assert alice.ended == ""
+    check(FakeDatabase((nothing, {})), clients)
+    assert alice.ended == "the role was deleted"
+
+
+def test_a_session_that_has_ended_meanwhile_is_left_alone() -> None:
+    alice = FakeClient(1)
+    clients = FakeClients(alice)
+    check(FakeDatabase((clients.connected.clear, {})), clients)
+    assert alice.ended == ""
