@@ -16,6 +16,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
+from controlplane.proxy.directory.interface import ComputeAddress
 from controlplane.proxy.settings import PlainConnections
 from controlplane.proxy.wire import messages
 from controlplane.proxy.wire.tls import TlsIdentity
@@ -229,6 +230,48 @@ def test_broken_frames_are_closed_upon(proxy: RunningProxy, sent: bytes, code: i
         closing = raw.read(4)
         assert closing[0] == 0x88
         assert struct.unpack("!H", closing[2:4]) == (code,)
+
+
+@pytest.mark.parametrize("tls", [False, True])
+@pytest.mark.parametrize("asked", ["", "SELECT 1"])
+@pytest.mark.parametrize("host", [ENDPOINT, f"{ENDPOINT}-pooler"])
+def test_a_violation_that_arrives_with_data_ends_the_connection(
+    proxy: RunningProxy,
+    directory: MemoryDirectory,
+    postgres: BarePostgres,
+    host: str,
+    asked: str,
+    tls: bool,
+) -> None:
+    """Although the client sends nothing more, and keeps its side open."""
+    directory.endpoints[ENDPOINT].pooler = ComputeAddress(postgres.socket, pooler_version=(1, 25))
+    upgrade = request(*UPGRADE, first="GET /v2 HTTP/1.1").replace(b"api.", f"{host}.".encode())
+    with RawHttp(proxy, alpn=[] if tls else None) as raw:
+        raw.send(upgrade)
+        assert raw.answer()[0] == 101
+        login = startup(application_name="violator") + password()
+        raw.send(frame(login + (query(asked) if asked else b"")) + frame(b"x", opcode=3))
+        received = b""
+        while part := raw.read(1):
+            received += part
+        # One that has asked nothing may be ended before it has reached its compute.
+        assert not asked or b"application_name\0violator" in received
+        wait_for(lambda: postgres.backends_of("violator") == 0, "the session to end")
+
+
+def test_a_violation_that_arrives_with_a_statement_ends_the_connection(
+    proxy: RunningProxy, postgres: BarePostgres
+) -> None:
+    upgrade = request(*UPGRADE, first="GET /v2 HTTP/1.1").replace(b"api.", f"{ENDPOINT}.".encode())
+    with RawHttp(proxy) as raw:
+        raw.send(upgrade)
+        assert raw.answer()[0] == 101
+        raw.send(frame(startup(application_name="violator") + password() + query("SELECT 1")))
+        wait_for(lambda: postgres.backends_of("violator") == 1, "the session")
+        raw.send(frame(query("SELECT 2")) + frame(b"x", opcode=3))
+        while raw.read(1):
+            pass
+        wait_for(lambda: postgres.backends_of("violator") == 0, "the session to end")
 
 
 def test_a_message_may_come_in_fragments_with_pings_between(proxy: RunningProxy) -> None:

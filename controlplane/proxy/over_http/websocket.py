@@ -69,6 +69,7 @@ class WebSocketFraming:
         """`ahead` are the bytes received after the request for the WebSocket."""
         self._receive: Callable[[int], bytes] = channel.receive
         self._send: Callable[[bytes | memoryview], int] = channel.send
+        self._end_input = channel.end_input
         self._protocol = Connection(ConnectionType.SERVER)
         self._payload = b""
         # True once either side has ended the WebSocket.
@@ -128,6 +129,8 @@ class WebSocketFraming:
                 case CloseConnection():
                     self._close(event.code, event.reason or "")
             if self._has_ended:
+                # The socket need not become readable any more, even if this call returns data.
+                self._end_input()
                 break
         self._payload += b"".join(parts)
 

@@ -93,6 +93,10 @@ class Channel:
         self._framing = framing
         self.receive, self.send = framing.receive, framing.send
 
+    def end_input(self) -> None:
+        """Makes whoever waits for input look again, because the framing has ended it."""
+        self._readiness.end_input(self.fileno)
+
     async def peek(self) -> bytes:
         """Returns the first byte, which `read` and `take_ahead` return again. On a plain connection
         it is left in the kernel. Raises ConnectionLost at the end."""

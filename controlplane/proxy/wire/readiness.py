@@ -22,6 +22,7 @@ class Readiness:
         self._readers: dict[int, Callable[[], None]] = {}
         self._writers: dict[int, Callable[[], None]] = {}
         self._broken: set[int] = set()
+        self._ended: set[int] = set()
         self._errors = select.epoll()
         loop.add_reader(self._errors.fileno(), self._tell_of_errors)
 
@@ -38,13 +39,22 @@ class Readiness:
         self._readers.pop(descriptor, None)
         self._writers.pop(descriptor, None)
         self._broken.discard(descriptor)
+        self._ended.discard(descriptor)
         with contextlib.suppress(OSError, ValueError):
             self._errors.unregister(descriptor)
+
+    def end_input(self, descriptor: int) -> None:
+        """Calls the descriptor's reader once, and each later one as soon as it is added: a layer
+        above the socket has ended the input, which the kernel knows nothing of."""
+        self._ended.add(descriptor)
+        self.loop.call_soon(self._call_reader, descriptor)
 
     def add_reader(self, descriptor: int, callback: Callable[[], None]) -> None:
         self._readers[descriptor] = callback
         if descriptor in self._broken:
             self.loop.call_soon(self._call, descriptor)
+        elif descriptor in self._ended:
+            self.loop.call_soon(self._call_reader, descriptor)
         else:
             self.loop.add_reader(descriptor, callback)
 
@@ -68,6 +78,10 @@ class Readiness:
             if event & select.EPOLLERR:
                 self._broken.add(descriptor)
                 self._call(descriptor)
+
+    def _call_reader(self, descriptor: int) -> None:
+        if descriptor in self._ended and (callback := self._readers.get(descriptor)):
+            callback()
 
     def _call(self, descriptor: int) -> None:
         """Calls the broken socket's callbacks, so that they try the socket and get its error."""
