@@ -6,9 +6,10 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, cast
 
 from controlplane.models.connecting import RoleState
+from controlplane.proxy.authentication.access_rules import AccessRules
 from controlplane.proxy.directory.changes import end_outdated_sessions
 from controlplane.proxy.directory.control_database import ControlDatabase
-from controlplane.proxy.directory.interface import AccessRules, RoleIdentity
+from controlplane.proxy.directory.interface import RoleIdentity
 
 ENDPOINT = "ep-calm-river-000001"
 
