@@ -11,7 +11,7 @@ import pytest
 from django.test import Client as DjangoClient
 
 from tests.controlplane.operation_ids import OPERATION_IDS, OWN
-from tests.support.specification import specification
+from tests.support.neon_document import CALLS
 from tests.support.stack import ROOT
 
 METHODS = ("get", "post", "patch", "delete")
@@ -72,7 +72,7 @@ def test_the_ids_are_those_of_the_sdks(calls: dict[str, Any]) -> None:
 
 
 def test_the_expected_ids_are_those_of_the_oldest_document_too() -> None:
-    for line in specification("neon-paths.txt").read_text().splitlines():
+    for line in CALLS.read_text().splitlines():
         if found := re.match(r"(GET|POST|PATCH|DELETE) (\S+) (\w+) ", line):
             assert OPERATION_IDS[f"{found[1]} {found[2]}"] == found[3]
 

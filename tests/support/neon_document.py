@@ -10,7 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from tests.support.specification import specification
+from tests.support.stack import ROOT
+
+FIELDS = ROOT / "tests" / "fixtures" / "neon-fields.txt"
+CALLS = ROOT / "tests" / "fixtures" / "neon-paths.txt"
 
 
 @dataclass
@@ -23,7 +26,7 @@ class Known:
 
 def read_fields() -> dict[str, Known]:
     schemas: dict[str, Known] = {}
-    for line in specification("neon-fields.txt").read_text().splitlines():
+    for line in FIELDS.read_text().splitlines():
         if found := re.match(r"## (\w+)\s*(.*)", line):
             schemas[found[1]] = now = Known(of=found[2].strip())
         elif found := re.match(r"\s+(\*?)([\w ]+?) : (.+)", line):
@@ -34,7 +37,9 @@ def read_fields() -> dict[str, Known]:
 def read_calls() -> dict[str, tuple[int, str]]:
     """The calls, as "GET /projects", with the status and the schema of their good answers."""
     calls = {}
-    for line in specification("neon-paths.txt").read_text().splitlines():
+    for line in CALLS.read_text().splitlines():
+        if line.startswith("#"):
+            continue
         head, _, rest = line.partition(" | ")
         answer = re.search(r"'(20\d)': '([^']+)'", rest)
         assert answer, line
