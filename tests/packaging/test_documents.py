@@ -4,6 +4,7 @@ where no test runs them. In .ci/run `zensical build --strict` checks the links o
 import json
 import re
 import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,23 @@ from tests.support.stack import ROOT
 MARK = re.compile(
     r"not run: \S.{20,}|run by test_\w+|runs until stopped|run on Perch's own database"
 )
+
+PRINT_COMMANDS = """
+import json, os, django, manage
+os.environ["DJANGO_SETTINGS_MODULE"] = "controlplane.settings"
+django.setup()
+from django.core.management import BaseCommand, load_command_class
+
+def options(command, name):
+    actions = command.create_parser("", name)._actions
+    return {one for action in actions for one in action.option_strings}
+
+common = options(BaseCommand(), "any")
+print(json.dumps({
+    name: sorted(options(load_command_class("controlplane", name), name) - common)
+    for name in manage.controlplane_commands()
+}))
+"""
 
 
 def pages_in(navigation: list[dict[str, Any]]) -> Iterator[str]:
@@ -74,6 +92,22 @@ def test_what_is_not_run_can_be_parsed() -> None:
 )
 def test_a_workflow_can_be_parsed(path: Path) -> None:
     check_workflow(path.read_text(), str(path))
+
+
+def test_the_reference_names_every_command_with_its_options() -> None:
+    printed = subprocess.run(
+        [sys.executable, "-c", PRINT_COMMANDS], cwd=ROOT, capture_output=True, text=True
+    )
+    assert printed.returncode == 0, printed.stderr
+    rows = re.findall(
+        r"^\| (`.+?) \| .+ \| (.*)\|$", (DOCS / "reference/commands.md").read_text(), re.M
+    )
+    told = {
+        name: sorted(re.findall(r"--[\w-]+", options))
+        for names, options in rows
+        for name in re.findall(r"`(\w+)`", names)
+    }
+    assert told == json.loads(printed.stdout)
 
 
 def check_workflow(text: str, name: str) -> None:

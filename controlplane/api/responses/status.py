@@ -68,6 +68,6 @@ class HostOut(Schema):
 
 
 class ServiceDetails(Schema):
-    version: str = told("Of the Perch that answers", "0.1.0")
+    version: str = told("Of the Perch that answers", "0.2.0")
     hosts: list[HostOut] = told("Of each region, the default first", [])
     webhooks: QueueOut = told("Deliveries, of all regions", {})
