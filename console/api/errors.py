@@ -1,5 +1,17 @@
 """What can go wrong between the console and the management API, in words for users."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class FieldError:
+    """What is wrong with one field of a request. `field` is a path in the body, with dots, or the
+    name of a parameter."""
+
+    field: str
+    message: str
+
 
 class APIError(Exception):
     """The management API refused, failed or did not answer."""
@@ -15,11 +27,20 @@ class APIError(Exception):
     # The HTTP status of the console's page that shows this error.
     page_status = 502
 
-    def __init__(self, message: str, *, status: int | None = None, request_id: str = "") -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        request_id: str = "",
+        fields: Sequence[FieldError] = (),
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.status = status
         self.request_id = request_id
+        # The fields of the request that are at fault, if the API says so.
+        self.fields = fields
 
 
 class Refused(APIError):

@@ -13,6 +13,7 @@ from requests.auth import AuthBase
 from urllib3.exceptions import HTTPError
 
 from console import logs
+from console.api import prose
 from console.api.bounded_http import (
     READ_AT_ONCE,
     BoundedAdapter,
@@ -25,6 +26,7 @@ from console.api.bounded_http import (
 from console.api.errors import (
     APIError,
     BrokenOff,
+    FieldError,
     NonsenseAnswer,
     NotFound,
     NotOffered,
@@ -49,6 +51,8 @@ LONGEST_SILENCE = 40.0
 # Characters of an error message. Messages are searched, shown, and kept in a cookie meanwhile.
 LONGEST_MESSAGE = 1000
 LONGEST_REQUEST_ID = 200
+# Fields at fault that one refusal is read for.
+MOST_FIELDS = 100
 # HTTP clients treat these path segments as relative steps. SQL can give a role such a name.
 STEPS = frozenset((".", "..", ""))
 
@@ -254,9 +258,21 @@ def _refusal(answer: requests.Response, content: bytes) -> APIError:
         message[:LONGEST_MESSAGE],
         status=answer.status_code,
         request_id=text(data, "request_id")[:LONGEST_REQUEST_ID],
+        fields=_field_errors(data, message[:LONGEST_MESSAGE]),
     )
     refusal.is_told = isinstance(body, Mapping)
     return refusal
+
+
+def _field_errors(data: Mapping[str, Any], message: str) -> Sequence[FieldError]:
+    found = data.get("errors")
+    if not isinstance(found, list):
+        return prose.field_errors(message)
+    return [
+        FieldError(text(one, "field"), text(one, "message")[:LONGEST_MESSAGE])
+        for one in found[:MOST_FIELDS]
+        if isinstance(one, Mapping)
+    ]
 
 
 @contextmanager

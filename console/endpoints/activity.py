@@ -91,8 +91,15 @@ def _of_event(event: Event, operations: Mapping[str, Operation]) -> Turn:
         took_ms=own.total_duration_ms if own and kind == WOKE else None,
         is_wait=is_client and kind == WOKE,
         operation_id=event.operation_ids[0] if event.operation_ids else "",
-        what=event.summary.partition("The operation ")[2] if kind == FAILED else "",
+        what=_failure(event) if kind == FAILED else "",
     )
+
+
+def _failure(event: Event) -> str:
+    if event.operation is None:
+        return ""
+    name, error = action_name(event.operation.action), event.operation.error
+    return f"{name}: {error}" if error else name
 
 
 def _of_operation(operation: Operation) -> Turn | None:

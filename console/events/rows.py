@@ -1,7 +1,6 @@
 """What the activity pages show: events by day, each with its actor, its changes and its links."""
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
@@ -15,10 +14,19 @@ from console.events.types import EventType, event_type
 from console.forms.fields import WORDS_OF_ATTRIBUTES
 from console.pages.addresses import url_or_none
 from console.pages.outcomes import NOT_READ, There
-from console.pages.statuses import ACTIONS, action_name
+from console.pages.problems import quoted
+from console.pages.statuses import action_name
 
 # Characters of a changed value. A whole list of settings would hide the other changes.
 LONGEST_VALUE = 160
+# How the sentence about an operation ends, by the type of event.
+OUTCOMES = {
+    "operation.finished": "has finished",
+    "operation.failed": "has failed",
+    "operation.cancelled": "was cancelled",
+    "operation.cancel_requested": "was asked to be cancelled",
+    "operation.retried": "was tried again",
+}
 
 
 @dataclass(frozen=True)
@@ -56,22 +64,17 @@ class EventRow:
 
     @property
     def _told(self) -> tuple[str, str]:
-        told = self.event.summary or self.type.label
-        if not self.event.type.startswith("operation."):
-            # The sentence ends with the names of the changed fields, as the event has them.
-            sentence, colon, rest = told.rpartition(": ")
-            names = (_field(one) if one in self.event.changes else one for one in rest.split(", "))
-            return _quoted(f"{sentence}{colon}{', '.join(names)}"), ""
-        # The API's sentences have the internal names of actions.
-        for action in ACTIONS:
-            told = told.replace(f"operation {action} ", f"operation “{action_name(action)}” ")
-        sentence, _, reason = told.partition(": ")
-        return _quoted(sentence), reason
-
-
-def _quoted(sentence: str) -> str:
-    """Return the sentence with the console's quotation marks around the names of things."""
-    return re.sub(r'"([^"]*)"', r"“\1”", sentence)
+        event = self.event
+        if event.operation and (outcome := OUTCOMES.get(event.type)):
+            return f"The operation “{action_name(event.operation.action)}” {outcome}", (
+                event.operation.error
+            )
+        told = event.summary or self.type.label
+        # The sentence may end with the names of the changed fields.
+        names = ", ".join(event.changes)
+        if names and told.endswith(f": {names}"):
+            told = told.removesuffix(names) + ", ".join(_field(name) for name in event.changes)
+        return quoted(told), ""
 
 
 @dataclass(frozen=True)

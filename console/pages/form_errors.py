@@ -8,7 +8,7 @@ from django import forms
 
 from console.api.errors import APIError, Unauthorized
 from console.forms.fields import FIELDS_OF_ATTRIBUTES, WORDS_OF_ATTRIBUTES
-from console.pages.problems import sentence, spell_out, words_beside
+from console.pages.problems import quoted, sentence, spell_out, words_beside
 
 
 @contextmanager
@@ -23,49 +23,35 @@ def problems_beside(form: forms.Form, field: str = "") -> Generator[None]:
             form.add_error(at_fault, forms.ValidationError(words))
 
 
-# How the API words values that it cannot accept:
-# “… invalid: endpoint.branch_id (field required); endpoint.name (…)”.
-INVALID = re.compile(r"(?P<path>[\w.]+) \((?P<why>.*?)\)(?:; |$)", re.DOTALL)
-
-# “branch already exists; branch_name:"dev"”.
-TAKEN = re.compile(r'(?P<kind>\w+) already exists; \w+_name:"(?P<name>[^"]*)"', re.IGNORECASE)
-
-# How it words an error of one value within a field: “settings.pg_settings.work_mem: must be …”.
-NAMED = re.compile(r"(?P<path>\w+(?:\.[\w$]+)+): (?P<why>.*)", re.DOTALL)
-
-
 def _find_faults(form: forms.Form, field: str, problem: APIError) -> list[tuple[str | None, str]]:
-    """Return the fields at fault, None for the whole form, each with what to say about it."""
-    _, invalid, complaints = problem.message.partition("invalid: ")
-    found: list[tuple[str | None, str]] = []
-    for complaint in INVALID.finditer(complaints if invalid else ""):
-        for part in reversed(complaint["path"].split(".")):
-            name = FIELDS_OF_ATTRIBUTES.get(part, part)
-            if name in form.fields:
-                found.append((name, f"{sentence(complaint['why'])}."))
-                break
+    """Return the fields at fault, None for the whole form, each with what to say about it.
+
+    `field` is at fault if the API names a field that the form does not have.
+    """
+    if problem.page_status not in (400, 409, 422):
+        return [(None, _in_labels(form, spell_out(problem)))]
+    found: dict[str, str] = {}
+    for error in problem.fields:
+        name, value = _field_of(form, error.field)
+        words = f"{value}: {error.message}." if value else f"{sentence(error.message)}."
+        # The same is said of two fields that contradict each other. Show it once.
+        if name:
+            found.setdefault(words, name)
     if found:
-        return [(at_fault, _in_labels(form, words)) for at_fault, words in found]
-    if taken := TAKEN.search(problem.message):
-        words = f"There is a {taken['kind'].lower()} called “{taken['name']}” already."
-        return [("name" if "name" in form.fields else field, words)]
-    is_its_fault = problem.page_status in (400, 409, 422)
-    if is_its_fault and (value := _value_at_fault(form, problem.message)):
-        return [value]
-    named = next((name for _, name in _attributes(form, problem.message)), field)
-    at_fault = named if is_its_fault and named in form.fields else None
+        return [(name, _in_labels(form, quoted(words))) for words, name in found.items()]
+    at_fault = field if field in form.fields else None
     return [(at_fault, _in_labels(form, spell_out(problem)))]
 
 
-def _value_at_fault(form: forms.Form, words: str) -> tuple[str, str] | None:
-    """Return the field at fault for one value within it, and what to say about the value."""
-    named = NAMED.fullmatch(words)
-    parts = named["path"].split(".") if named else []
-    for place, part in enumerate(parts):
-        if named and part in form.fields:
-            rest = ".".join(parts[place + 1 :])
-            return part, f"{rest}: {named['why']}." if rest else named["why"]
-    return None
+def _field_of(form: forms.Form, path: str) -> tuple[str, str]:
+    """Return the form's field for a path in the API's body, and the rest of the path, which leads
+    to a value within the field. Both are "" if the form has none."""
+    parts = path.split(".")
+    for place in range(len(parts) - 1, -1, -1):
+        name = FIELDS_OF_ATTRIBUTES.get(parts[place], parts[place])
+        if name in form.fields:
+            return name, ".".join(parts[place + 1 :])
+    return "", ""
 
 
 # How the API writes the names of its attributes: words in lower case, joined by underscores.

@@ -1,7 +1,6 @@
 """The outcome of a page's operations: which are under way, which failures still matter, and what
 failed. All pages and live regions take these words from here."""
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -17,8 +16,6 @@ LATELY = timedelta(days=1)
 # From this duration on, an unfinished operation's duration is shown. Most operations take tens of
 # milliseconds; a large copy takes minutes.
 LONG = timedelta(seconds=20)
-# The API's error for an operation of a chain that never began, as an earlier one failed.
-NEVER_BEGAN = re.compile(r"not run: the operation (?P<id>[\w-]+)")
 # These create what they are about, so if they fail, it may be in no list.
 MAKES_BRANCH = frozenset({"create_branch", "create_timeline"})
 DELETES = frozenset({"delete_timeline", "delete_tenant"})
@@ -131,10 +128,7 @@ def lasting_words(operation: Operation) -> str:
 
 def not_run_for(operation: Operation) -> str:
     """Return the id of the operation whose failure kept this one from beginning; "" if none did."""
-    found = (
-        NEVER_BEGAN.match(operation.error) if operation_status(operation).tone == "bad" else None
-    )
-    return found["id"] if found else ""
+    return operation.not_run_because if operation_status(operation).tone == "bad" else ""
 
 
 def shown_status(operation: Operation) -> Status:

@@ -1,6 +1,7 @@
 """Answers to failures that Django detects: unknown addresses, stale forms, bugs. They show no
 stack trace."""
 
+import re
 from http import HTTPStatus
 from urllib.parse import urlencode
 
@@ -127,6 +128,11 @@ def spell_out(problem: APIError) -> str:
     if problem.request_id and problem.page_status >= 500:
         parts.append(f"Request {problem.request_id}")
     return ". ".join(sentence(part) for part in parts if part) + "."
+
+
+def quoted(words: str) -> str:
+    """Return the words with the console's quotation marks around the names of things."""
+    return re.sub(r'"([^"]*)"', r"“\1”", words)
 
 
 def sentence(words: str) -> str:

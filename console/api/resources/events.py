@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from console.api import prose
 from console.api.fields import (
     IDENTIFIER,
     JSONObject,
@@ -16,6 +17,24 @@ from console.api.fields import (
     texts,
 )
 from console.api.resources.actors import Actor
+
+
+@dataclass(frozen=True)
+class OfOperation:
+    """The operation that an event is about."""
+
+    action: str
+    # Why it failed or was cancelled; "" if it was not.
+    error: str
+
+    @classmethod
+    def read(cls, data: JSONObject) -> "OfOperation | None":
+        """Read it from the event's own fields; None if the event is about no operation."""
+        if told := inner(data, "operation"):
+            return cls(action=text(told, "action"), error=text(told, "error"))
+        action, error = prose.operation_in(text(data, "summary"))
+        is_about = action and text(data, "type").startswith("operation.")
+        return cls(action=action, error=error) if is_about else None
 
 
 @dataclass(frozen=True)
@@ -32,6 +51,7 @@ class Event:
     operation_ids: Sequence[str]
     # By field, {"from": …, "to": …}.
     changes: Mapping[str, Any]
+    operation: OfOperation | None
 
     @classmethod
     def read(cls, data: JSONObject) -> "Event":
@@ -48,4 +68,5 @@ class Event:
                 one for one in texts(data, "operation_ids") if IDENTIFIER.fullmatch(one)
             ],
             changes=inner(data, "changes"),
+            operation=OfOperation.read(data),
         )

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from console.api import prose
 from console.api.fields import JSONObject, identifier, inner, moment, number, own_id, text, whole
 from console.api.resources.actors import Actor
 
@@ -53,6 +54,8 @@ class Operation:
     initiator: Actor | None
     # The operation that this one repeats.
     retry_of: str
+    # The earlier operation of the chain whose end kept this one from beginning.
+    not_run_because: str
     # Since the request, the oldest first; only in the answer to a request for this one operation.
     steps: Sequence[Step]
 
@@ -74,6 +77,8 @@ class Operation:
             chain_id=identifier(data, "chain_id"),
             initiator=Actor.read(data.get("initiator")),
             retry_of=text(data, "retry_of"),
+            not_run_because=identifier(data, "not_run_because")
+            or prose.not_run_because(text(data, "error")),
             steps=_steps(data),
         )
 

@@ -1,4 +1,4 @@
-"""The API's floor turns requests into calls and answers: what is stored, the services know."""
+"""The API's layer turns requests into calls and answers. Only the services know what is stored."""
 
 import ast
 from pathlib import Path
