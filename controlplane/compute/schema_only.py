@@ -19,6 +19,7 @@ away the round that kills processes of no branch. Callers hold the locks of both
 """
 
 import os
+import re
 import subprocess
 import tempfile
 import threading
@@ -62,6 +63,12 @@ STILL = 50.0
 # Seconds that our own Postgres has to end, whether the work was cancelled or not.
 ENDING = 30.0
 LOCK_WAIT = "30s"  # for one table
+# What libpq or the server says last when a session ends before its time.
+CONNECTION_LOST = re.compile(
+    "server closed the connection unexpectedly|terminating connection|"
+    "the database system is (starting up|shutting down|in recovery)|connection refused",
+    re.IGNORECASE,
+)
 LONGEST_WORDS = 4096  # bytes
 LONGEST_ARCHIVE = 64 << 20  # bytes; the worker reads it whole
 # Statements that create functions of the same signatures, by the functions' oids. plpgsql is in
@@ -93,14 +100,18 @@ class SchemaNotCopied(Exception):
     """The schema could not be read or written; the message says why, in Postgres's words."""
 
 
+class CopyInterrupted(Exception):
+    """A Postgres that the schema was copied from or to went away meanwhile."""
+
+
 def create_schema_only(branch_id: str, source_id: str) -> None:
     """Make the branch's directory with the source's schema as it is now. Does nothing if the
     directory exists already.
 
     A running source is read as it runs. For an idle one, a Postgres of our own is started and
     stopped again; clients of its endpoint wait meanwhile. Raises NoSuchBranchData,
-    OtherMajorVersion, SchemaUnreadable, SchemaNotCopied, NotEnoughSpace, StartFailed,
-    AccountUnusable, psycopg.Error, OSError.
+    OtherMajorVersion, SchemaUnreadable, SchemaNotCopied, CopyInterrupted, NotEnoughSpace,
+    StartFailed, AccountUnusable, psycopg.Error, OSError.
     """
     if branch_dir(branch_id).exists():
         return
@@ -239,7 +250,8 @@ def _databases(sockets: Path) -> list[str]:
 
 def _dump(sockets: Path, name: str, dump: Path, *, account: Account) -> None:
     """Write an archive of the database's schema without its functions' bodies to `dump`, and one
-    of its functions beside it. Raises SchemaUnreadable, SchemaNotCopied, psycopg.Error."""
+    of its functions beside it. Raises SchemaUnreadable, SchemaNotCopied, CopyInterrupted,
+    psycopg.Error."""
     # No conversion: statements are in the database's own encoding, as the archive is.
     with (
         session(sockets, name, client_encoding="SQL_ASCII") as connection,
@@ -312,7 +324,7 @@ def _run(
 ) -> None:
     """Run one of Postgres's own programs on the database, as long as it makes progress.
 
-    Raises SchemaUnreadable, SchemaNotCopied, NotEnoughSpace, patience.Cancelled.
+    Raises SchemaUnreadable, SchemaNotCopied, CopyInterrupted, NotEnoughSpace, patience.Cancelled.
     """
     to = make_conninfo(host=str(sockets), port=5432, user=PLATFORM_ROLE, dbname=database)
     options_of_run = running_as(account)
@@ -341,6 +353,8 @@ def _run(
             words = said.read().decode(errors="replace").strip()
             if is_lock_timeout(words):
                 raise SchemaUnreadable(LOCK_HELD)
+            if CONNECTION_LOST.search(words):
+                raise CopyInterrupted(words)
             raise SchemaNotCopied(words)
 
 

@@ -20,7 +20,7 @@ from controlplane.compute.outbound import OutboundNotBlocked
 from controlplane.compute.patience import OutOfPatience
 from controlplane.compute.process import StartFailed, StopFailed
 from controlplane.compute.schema import SchemaUnreadable
-from controlplane.compute.schema_only import SchemaNotCopied
+from controlplane.compute.schema_only import CopyInterrupted, SchemaNotCopied
 from controlplane.compute.space import NotEnoughSpace
 from controlplane.compute.tree import TreeUntrusted
 from controlplane.operations.catalog import NotApplied
@@ -39,6 +39,7 @@ ADVICE: Mapping[type[Exception], str] = {
     OtherMajorVersion: "",
     NoSuchBranchData: "have this host's operator restore it from a backup, or delete the branch",
     SchemaNotCopied: "change what stands in its way in the branch that it is the schema of",
+    CopyInterrupted: f"try again; {OPERATOR}",
     SchemaUnreadable: "",
     OutboundNotBlocked: "tell this host's operator, or allow the project's computes to connect",
     NotEnoughSpace: "delete branches that are of no use any more, or ask the operator for room",

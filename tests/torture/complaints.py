@@ -68,7 +68,8 @@ class Excuses:
     # So does who worked on a compute that was struck.
     _OF_COMPUTE = re.compile(
         r'message="attempt failed".*\\n'
-        r"(psycopg\.[\w.]+|[\w.]*\.(StartFailed|StopFailed|OutOfPatience|LockTimeout)): "
+        r"(psycopg\.[\w.]+|[\w.]*\."
+        r"(StartFailed|StopFailed|OutOfPatience|LockTimeout|CopyInterrupted)): "
     )
     # Within so long the metadata is up again, and a worker's heartbeat heard.
     _METADATA_BACK, _WORKER_HEARD = timedelta(seconds=30), timedelta(seconds=25)
