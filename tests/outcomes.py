@@ -21,12 +21,14 @@ class Outcomes:
     counts: dict[str, int] = field(default_factory=dict)
     # What pytest says of each test that failed, or whose fixtures did, in full.
     failures: dict[str, str] = field(default_factory=dict)
+    # The same of the first run of each test that failed and then passed.
+    flaky: dict[str, str] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
     left_out: int = 0
 
     @classmethod
     def read(cls, path: Path) -> "Outcomes | None":
-        """None where pytest died before it could write."""
+        """None if pytest died before it could write."""
         return cls(**json.loads(path.read_text())) if path.exists() else None
 
 
@@ -47,6 +49,10 @@ def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.C
         name = full_name(report.nodeid, config)
         # A test may fail and its fixtures' end as well.
         outcomes.failures[name] = outcomes.failures.get(name, "") + in_full(report)
+    for report in stats.get("rerun", ()):
+        name = full_name(report.nodeid, config)
+        if name not in outcomes.failures:
+            outcomes.flaky[name] = in_full(report)
     for report in stats.get("skipped", ()):
         outcomes.skipped[full_name(report.nodeid, config)] = str(report.longrepr[2])
     Path(path).write_text(json.dumps(asdict(outcomes)))

@@ -1,44 +1,61 @@
-"""A pytest plugin: which of a suite's tests run. `tests.__main__` gives its options."""
+"""A pytest plugin that selects a suite's tests by tier. `tests.__main__` passes the tier; without
+one, as when a module is run by hand, every test runs.
+
+`fast` has only what needs no running service. `default` leaves out what is marked `thorough`: the
+costly tests of which a cheaper one of the same kind stays.
+"""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import pytest
 
-# Set in the environment while the fast tests run: nothing may start a service.
+# Set in the environment while the fast tests run: no test may start a service then.
 FAST = "PERCH_TESTS_FAST"
-# Who asks for one of these fixtures, through others or itself, waits for a service or a wheel.
-SLOW = frozenset({"stack", "state_dir", "service", "small", "computes", "browser", "wheel"})
-# How many tests `--fast` has left out.
+# A test that requests one of these fixtures, directly or through others, waits for a service, a
+# browser or a wheel.
+SLOW = frozenset(
+    {"stack", "state_dir", "service", "small", "computes", "browser", "wheel", "disk_image"}
+)
+TIERS = ("fast", "default", "thorough")
+# How many tests the tier has left out.
 LEFT_OUT = pytest.StashKey[int]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    group = parser.getgroup("selection")
-    group.addoption("--fast", action="store_true", help="leave out what waits for a service")
-    group.addoption("--part", metavar="NUMBER/COUNT", help="only every COUNT-th module")
+    parser.getgroup("selection").addoption("--tier", choices=TIERS, default="thorough")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("fast"):
+    config.addinivalue_line("markers", "thorough: costly; runs in the tier `thorough` only")
+    if config.getoption("tier") == "fast":
         os.environ[FAST] = "1"
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    part: str | None = config.getoption("part")
-    if part is not None:
-        number, count = map(int, part.split("/"))
-        own = modules_of(items)[number - 1 :: count]
-        keep(config, items, lambda item: str(item.path) in own)
-    if config.getoption("fast"):
-        config.stash[LEFT_OUT] = keep(config, items, lambda item: not is_slow(item))
+    tier = config.getoption("tier")
+    if tier == "thorough":
+        return
+    left_out = keep(config, items, lambda item: item.get_closest_marker("thorough") is None)
+    if tier == "fast":
+        left_out += keep(config, items, lambda item: not is_slow(item))
+    config.stash[LEFT_OUT] = left_out
+    if hasattr(config, "workeroutput"):
+        config.workeroutput["left_out"] = left_out
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Takes over the number from a worker of pytest-xdist; all workers select the same tests."""
+    node.config.stash[LEFT_OUT] = getattr(node, "workeroutput", {}).get("left_out", 0)
 
 
 def keep(
     config: pytest.Config, items: list[pytest.Item], wanted: Callable[[pytest.Item], bool]
 ) -> int:
-    """Leave only the wanted; returns how many were not."""
+    """Removes the unwanted items; returns how many there were."""
     unwanted = [item for item in items if not wanted(item)]
     if unwanted:
         config.hook.pytest_deselected(items=unwanted)
@@ -46,9 +63,20 @@ def keep(
     return len(unwanted)
 
 
-def modules_of(items: Sequence[pytest.Item]) -> list[str]:
-    return sorted({str(item.path) for item in items})
-
-
 def is_slow(item: pytest.Item) -> bool:
     return not SLOW.isdisjoint(getattr(item, "fixturenames", ()))
+
+
+def first_of(values: Iterable[Any], *, count: int = 1) -> list[Any]:
+    """The values for `parametrize`: all but the first `count` are for the tier `thorough`."""
+    return [
+        value if position < count else as_thorough(value) for position, value in enumerate(values)
+    ]
+
+
+def as_thorough(value: Any) -> Any:
+    """One value for `parametrize`, for the tier `thorough` only."""
+    if isinstance(value, type(pytest.param())):
+        return pytest.param(*value.values, id=value.id, marks=[*value.marks, pytest.mark.thorough])
+    values = value if isinstance(value, tuple) else (value,)
+    return pytest.param(*values, marks=pytest.mark.thorough)

@@ -1,5 +1,8 @@
 """Every page, dialog and state of the console, with scripts and without: anybody can read and use
-it, on any screen, in light and dark, with larger text, by the keyboard alone."""
+it, on any screen, in light and dark, with larger text, by the keyboard alone.
+
+By default each page is visited once, on a phone and on a laptop; everything else is thorough.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,11 +16,13 @@ from tests.browser.looking import (
     FEWER,
     WIDTHS_OF,
     expect_accessible,
+    expect_clear,
     expect_fits,
     expect_good,
 )
 from tests.browser.test_journey import sign_in
 from tests.browser.world import NO_PAGES, OPENED_ON, PAGES, STATES, State, Who, World, names, world
+from tests.selection import first_of
 from tests.support.stack import Stack
 
 
@@ -90,6 +95,18 @@ def state_of(there: World, place: str) -> State:
     return STATES[place] if place in STATES else State(there.address(place))
 
 
+@pytest.mark.parametrize("place", PAGES)
+def test_on_a_phone_and_a_laptop(visits: Visits, all_there: World, place: str) -> None:
+    state = state_of(all_there, place)
+    with visits.by(state.who) as visit:
+        go(visit.page, all_there, state)
+        state.act(visit.page)
+        expect_fits(visit.page, (390, 1280))
+        expect_accessible(visit.page)
+        expect_clear(visit.page)
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize("place", [*PAGES, *STATES])
 def test_with_scripts(visits: Visits, all_there: World, place: str) -> None:
     state = state_of(all_there, place)
@@ -100,7 +117,10 @@ def test_with_scripts(visits: Visits, all_there: World, place: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "place", [*PAGES, *(name for name, state in STATES.items() if not state.needs_script)]
+    "place",
+    first_of(
+        [*PAGES, *(name for name, state in STATES.items() if not state.needs_script)], count=5
+    ),
 )
 def test_without_scripts(visits: Visits, all_there: World, place: str) -> None:
     state = state_of(all_there, place)
@@ -120,7 +140,7 @@ def test_without_scripts(visits: Visits, all_there: World, place: str) -> None:
         expect_accessible(page)
 
 
-@pytest.mark.parametrize("form", OPENED_ON)
+@pytest.mark.parametrize("form", first_of(OPENED_ON, count=3))
 def test_as_a_dialog(visits: Visits, all_there: World, form: str) -> None:
     with visits.by("operator") as visit:
         page, where = visit.page, OPENED_ON[form]
