@@ -16,7 +16,7 @@ from typing import NoReturn
 
 log = logging.getLogger(__name__)
 
-_ENDINGS = {signal.SIGTERM, signal.SIGINT}
+_STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
 # A process that dies sooner than this is replaced only after a pause. In seconds.
 _SHORT_LIFE = 5.0
 _RESTART_PAUSE = 1.0
@@ -38,7 +38,7 @@ def run_processes(count: int, run: Callable[[int], None]) -> None:
     """
     if threading.active_count() > 1:
         raise RuntimeError("a process with threads cannot be forked safely")
-    _Family(run).keep_up(count)
+    _ProcessSupervisor(run).supervise(count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class _Child:
     started: float
 
 
-class _Family:
+class _ProcessSupervisor:
     def __init__(self, run: Callable[[int], None]) -> None:
         self._run = run
         self._children: dict[int, _Child] = {}
@@ -55,10 +55,10 @@ class _Family:
         self._refused = False
         # A pipe that is never written to. It reads as ended once this process has exited, however
         # that happened.
-        self._lifeline, self._end_of_lifeline = os.pipe()
+        self._parent_pipe_read, self._parent_pipe_write = os.pipe()
 
-    def keep_up(self, count: int) -> None:
-        for name in _ENDINGS:
+    def supervise(self, count: int) -> None:
+        for name in _STOP_SIGNALS:
             signal.signal(name, self._stop)
         # The children share the memory of the present objects until a process writes to it. Garbage
         # collections would write to it, so they pass over these objects from here on.
@@ -87,24 +87,24 @@ class _Family:
     def _start(self, number: int) -> None:
         # Signals are blocked until the child has its own handlers and is in `_children`. A signal
         # in between would run this process's handler in the child, or not be passed on to it.
-        signal.pthread_sigmask(signal.SIG_BLOCK, _ENDINGS)
+        signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
         try:
             if self._stopping:
                 return
             pid = os.fork()
             if pid == 0:
-                self._be_child(number)
+                self._run_child(number)
             self._children[pid] = _Child(number, time.monotonic())
         finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDINGS)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
 
-    def _be_child(self, number: int) -> NoReturn:
+    def _run_child(self, number: int) -> NoReturn:
         status = 1
         try:
-            for name in _ENDINGS:
+            for name in _STOP_SIGNALS:
                 signal.signal(name, signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDINGS)
-            os.close(self._end_of_lifeline)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
+            os.close(self._parent_pipe_write)
             threading.Thread(target=self._follow_parent, daemon=True).start()
             self._run(number)
             status = 0
@@ -118,7 +118,7 @@ class _Family:
             os._exit(status)
 
     def _follow_parent(self) -> None:
-        os.read(self._lifeline, 1)
+        os.read(self._parent_pipe_read, 1)
         os.kill(os.getpid(), signal.SIGTERM)
 
     def _pause_after(self, child: _Child) -> None:

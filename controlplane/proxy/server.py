@@ -38,7 +38,7 @@ _YIELD_SECONDS = 0.001
 # Without a free descriptor no connection can be accepted. Others will be freed soon.
 _EXHAUSTION_PAUSE_SECONDS = 0.1
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
-_FAREWELL_SECONDS = 3.0
+_STOP_TIMEOUT = 3.0
 
 
 class Proxy:
@@ -103,14 +103,14 @@ class Proxy:
     def drop(self, endpoint_id: str) -> int:
         """Ends the endpoint's connections with 57P01, because it was deleted, disabled or
         reassigned. Returns how many there were."""
-        self._wakes.forget(endpoint_id)
+        self._wakes.discard(endpoint_id)
         self.queries.pool.drop(endpoint_id)
         sessions = self.sessions.of_endpoint(endpoint_id)
         for session in sessions:
             session.interrupt(AdministratorShutdown())
         return len(sessions)
 
-    def hold_to(self, endpoint_id: str, rules: AccessRules | None) -> int:
+    def enforce_rules(self, endpoint_id: str, rules: AccessRules | None) -> int:
         """Ends the endpoint's connections from addresses that `rules` no longer allow, with 57P01
         and the reason. Returns how many there were."""
         sessions = [
@@ -129,7 +129,7 @@ class Proxy:
     def park(self, endpoint_id: str) -> None:
         """See `directory.Clients`."""
         # Clients that come from now on must not be led to the compute that is to stop.
-        self._context.wakes.forget(endpoint_id)
+        self._context.wakes.discard(endpoint_id)
         for session in self.sessions.of_endpoint(endpoint_id):
             session.park()
 
@@ -164,7 +164,7 @@ class Proxy:
         for session in self.sessions.all():
             session.interrupt(AdministratorShutdown())
         if tasks:
-            _, unfinished = await asyncio.wait(tasks, timeout=_FAREWELL_SECONDS)
+            _, unfinished = await asyncio.wait(tasks, timeout=_STOP_TIMEOUT)
             for task in unfinished:
                 task.cancel()
             await asyncio.gather(*unfinished, return_exceptions=True)
@@ -190,13 +190,13 @@ class Proxy:
     def _accept_or_yield(self, listener: socket.socket) -> None:
         if self.sessions.is_fullest:
             self._loop.remove_reader(listener.fileno())
-            self._loop.call_later(_YIELD_SECONDS, self._accept_after_all, listener)
+            self._loop.call_later(_YIELD_SECONDS, self._accept_delayed, listener)
         else:
             self._accept(
                 listener, most=1 if self._cancel_forwarder is not None else _ACCEPTS_AT_ONCE
             )
 
-    def _accept_after_all(self, listener: socket.socket) -> None:
+    def _accept_delayed(self, listener: socket.socket) -> None:
         """Accepts connections that no sibling has accepted: a sibling may hang or have died."""
         if listener in self._listeners:
             self._resume_accepting(listener)

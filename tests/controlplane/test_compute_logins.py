@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from controlplane.proxy.directory.compute_logins import _Line
+from controlplane.proxy.directory.compute_logins import _CatalogSession
 from controlplane.proxy.wire.errors import LoginUnknown
 
 
-class SlowLine(_Line):
+class SlowLine(_CatalogSession):
     """Its answers are numbers, one higher each time, and come when they are let go."""
 
     def __init__(self) -> None:

@@ -39,7 +39,7 @@ class FakeClients:
     def drop(self, endpoint_id: str) -> int:
         raise AssertionError
 
-    def hold_to(self, endpoint_id: str, rules: AccessRules | None) -> int:
+    def enforce_rules(self, endpoint_id: str, rules: AccessRules | None) -> int:
         raise AssertionError
 
     def park(self, endpoint_id: str) -> None:

@@ -11,7 +11,7 @@ from controlplane.models import Account, Plan, Region, Usage
 from controlplane.proxy.directory.control_database import ControlDatabase
 from controlplane.proxy.directory.traffic import Traffic
 from controlplane.proxy.directory.usage_reports import TrafficReports
-from controlplane.proxy.wire.errors import ControlPlaneSilent
+from controlplane.proxy.wire.errors import ControlPlaneUnavailable
 from tests.controlplane.rows import make_project
 
 
@@ -22,10 +22,10 @@ class LossyDatabase(ControlDatabase):
 
     async def ask(self, question: Callable[[Any], Awaitable[Any]]) -> Any:
         if self.loses == "question":
-            raise ControlPlaneSilent
+            raise ControlPlaneUnavailable
         answer = await super().ask(question)
         if self.loses == "answer":
-            raise ControlPlaneSilent
+            raise ControlPlaneUnavailable
         return answer
 
 
@@ -43,7 +43,7 @@ def test_a_report_whose_answer_is_lost_is_sent_again_as_it_was(loses: str) -> No
             tally.bytes += 10
             database.loses = loses
             for _ in range(2):
-                with pytest.raises(ControlPlaneSilent):
+                with pytest.raises(ControlPlaneUnavailable):
                     await reports.report()
                 tally.bytes += 1
             database.loses = ""

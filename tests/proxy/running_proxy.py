@@ -146,9 +146,9 @@ class RunningProxy:
 
         return self.call(drop())
 
-    def hold_to(self, endpoint_id: str, rules: AccessRules | None) -> int:
+    def enforce_rules(self, endpoint_id: str, rules: AccessRules | None) -> int:
         async def hold() -> int:
-            return self.proxy.hold_to(endpoint_id, rules)
+            return self.proxy.enforce_rules(endpoint_id, rules)
 
         return self.call(hold())
 

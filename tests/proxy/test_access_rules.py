@@ -181,9 +181,9 @@ def test_a_public_address_where_they_are_blocked(
 def test_open_connections_from_outside_end_with_the_reason(proxy: RunningProxy) -> None:
     with proxy.connect(ENDPOINT, **ALICE) as connection:
         for allowed in (None, rules("127.0.0.0/8"), rules(block_public_connections=True)):
-            assert proxy.hold_to(ENDPOINT, allowed) == 0
+            assert proxy.enforce_rules(ENDPOINT, allowed) == 0
         assert connection.execute("SELECT 1").fetchone() == (1,)
-        assert proxy.hold_to(ENDPOINT, rules("192.0.2.7")) == 1
+        assert proxy.enforce_rules(ENDPOINT, rules("192.0.2.7")) == 1
         with pytest.raises(psycopg.errors.AdminShutdown, match=r"127\.0\.0\.1 is no longer"):
             connection.execute("SELECT 1")
 

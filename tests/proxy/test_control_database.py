@@ -11,7 +11,7 @@ import uvloop
 
 from controlplane.proxy.directory import control_database
 from controlplane.proxy.directory.control_database import ControlDatabase
-from controlplane.proxy.wire.errors import ControlPlaneSilent
+from controlplane.proxy.wire.errors import ControlPlaneUnavailable
 from tests.support.bare_postgres import BarePostgres
 
 
@@ -60,10 +60,10 @@ def test_a_server_that_hangs_is_waited_for_no_longer_than_is_bearable(
         finally:
             for process in processes:
                 process.resume()
-        assert {type(answer) for answer in answers} == {ControlPlaneSilent}
-        assert database.is_silent
+        assert {type(answer) for answer in answers} == {ControlPlaneUnavailable}
+        assert database.is_unavailable
         assert await database.ask(pid_of) != before
-        assert not database.is_silent
+        assert not database.is_unavailable
         await database.close()
 
     uvloop.run(go())
@@ -78,7 +78,7 @@ def test_a_server_that_was_restarted_answers_the_first_question(
         database = database_on(mortal_postgres)
         await asyncio.gather(*[database.ask(pid_of) for _ in range(5)])
         mortal_postgres.stop()
-        with pytest.raises(ControlPlaneSilent):
+        with pytest.raises(ControlPlaneUnavailable):
             await database.ask(pid_of)
         mortal_postgres.start()
         assert await database.ask(pid_of)
@@ -129,7 +129,7 @@ def test_a_proxy_that_stood_still_does_not_take_the_server_for_silent(
 
         assert await database.ask(ask)
         assert asked == 2
-        assert not database.is_silent
+        assert not database.is_unavailable
         await database.close()
 
     uvloop.run(go())

@@ -47,44 +47,44 @@ def held(*said: tuple[str, bytes]) -> Conversation:
 
 
 def test_a_client_is_idle_before_and_after_its_transactions() -> None:
-    assert held().remains == b""
-    assert held(("c", query()), ("p", ROW + complete() + ready())).remains == b""
+    assert held().resendable == b""
+    assert held(("c", query()), ("p", ROW + complete() + ready())).resendable == b""
 
 
 @pytest.mark.parametrize("status", [b"T", b"E"])
 def test_in_a_transaction_it_cannot_leave(status: bytes) -> None:
-    assert held(("c", query()), ("p", complete() + ready(status))).remains is None
+    assert held(("c", query()), ("p", complete() + ready(status))).resendable is None
 
 
 def test_what_may_have_been_begun_is_not_said_again() -> None:
     for acts in (query(), BIND + EXECUTE, message(b"F", b"\0" * 12)):
-        assert held(("c", acts)).remains is None
+        assert held(("c", acts)).resendable is None
         # Where it is known that nobody took it, it may be.
         assert held(("c", acts)).unanswered == acts
 
 
 def test_what_was_answered_in_part_is_not_said_again() -> None:
     assert held(("c", query()), ("p", ROW[:3])).unanswered is None
-    assert held(("c", parse() + FLUSH), ("p", PARSED)).remains is None
+    assert held(("c", parse() + FLUSH), ("p", PARSED)).resendable is None
 
 
 def test_what_cannot_act_yet_is_said_again() -> None:
     for sent in (query()[:-1], parse(b"s") + BIND, parse() + SYNC, EXECUTE[:7]):
-        assert held(("c", sent)).remains == sent
-    assert not held(("c", query()[:-1])).asks
-    assert held(("c", parse() + SYNC)).asks
+        assert held(("c", sent)).resendable == sent
+    assert not held(("c", query()[:-1])).awaits_answer
+    assert held(("c", parse() + SYNC)).awaits_answer
 
 
 def test_much_is_not_kept_to_be_said_again() -> None:
-    assert held(("c", message(b"Q", bytes(1_000_000))[:-1])).remains is None
+    assert held(("c", message(b"Q", bytes(1_000_000))[:-1])).resendable is None
 
 
 def test_every_request_is_waited_for() -> None:
     pipeline = [("c", query() * 3), ("p", complete() + ready()), ("p", complete() + ready())]
-    assert held(*pipeline).remains is None
-    assert held(*pipeline, ("p", complete() + ready())).remains == b""
+    assert held(*pipeline).resendable is None
+    assert held(*pipeline, ("p", complete() + ready())).resendable == b""
     # The second has begun before the first was answered.
-    assert held(("c", query() + query()[:6]), ("p", complete() + ready())).remains is None
+    assert held(("c", query() + query()[:6]), ("p", complete() + ready())).resendable is None
 
 
 @pytest.mark.parametrize("blindly", [True, False])
@@ -94,27 +94,27 @@ def test_a_copy_is_over_with_its_answer(blindly: bool) -> None:
     if blindly:
         # Postgres ignores the Sync within the copy.
         said = [("c", copy), ("p", PARSED), ("p", COPY_IN), ("c", SYNC + COPY_DONE + SYNC)]
-    assert held(*said).remains is None
-    assert held(*said, ("p", complete() + ready())).remains == b""
+    assert held(*said).resendable is None
+    assert held(*said, ("p", complete() + ready())).resendable == b""
     simple = [("c", query()), ("p", COPY_IN), ("c", COPY_DATA + COPY_DONE)]
-    assert held(*simple, ("p", complete() + ready())).remains == b""
+    assert held(*simple, ("p", complete() + ready())).resendable == b""
 
 
 def test_an_answer_to_nothing_ends_all_trust() -> None:
     conversation = held(("p", ready()))
-    assert conversation.remains is None
+    assert conversation.resendable is None
     conversation.sent(query())
     conversation.answered(ready())
-    assert conversation.remains is None
+    assert conversation.resendable is None
 
 
 def test_who_has_left_or_was_told_of_the_end_does_not_come_back() -> None:
-    assert held(("c", TERMINATE)).has_left
-    assert held(("c", TERMINATE)).remains is None
+    assert held(("c", TERMINATE)).has_terminated
+    assert held(("c", TERMINATE)).resendable is None
     of_pgbouncer = message(b"E", b"SFATAL\0C08P01\0Mclient_idle_timeout\0\0")
     for last in (FATAL, of_pgbouncer):
-        assert held(("p", last)).remains is None
-    assert held(("c", query()), ("p", ERROR + ready())).remains == b""
+        assert held(("p", last)).resendable is None
+    assert held(("c", query()), ("p", ERROR + ready())).resendable == b""
 
 
 def test_prepared_statements_are_known_once_they_are_there() -> None:
@@ -133,7 +133,7 @@ def test_a_statement_that_was_skipped_is_not_known() -> None:
         ("p", ERROR + ready() + PARSED + ready()),
     )
     assert list(conversation.statements) == [b"good"]
-    assert conversation.remains == b""
+    assert conversation.resendable == b""
 
 
 @pytest.mark.parametrize("tag", [b"DEALLOCATE ALL", b"DISCARD ALL"])
@@ -149,7 +149,7 @@ def test_a_client_with_more_statements_than_are_kept_ends_with_its_pooler() -> N
     for number in range(40):
         conversation.sent(parse(b"s%d" % number, b" " * 10_000) + SYNC)
         conversation.answered(PARSED + ready())
-    assert conversation.remains is None
+    assert conversation.resendable is None
     assert conversation.statements == {}
 
 
@@ -163,7 +163,7 @@ def test_names_of_what_is_closed_are_bounded_too() -> None:
 def test_a_long_unnamed_statement_is_not_kept() -> None:
     long = parse(b"", b" " * 500_000)
     conversation = held(("c", long + SYNC), ("p", PARSED + ready()))
-    assert conversation.remains == b""
+    assert conversation.resendable == b""
 
 
 def test_parameters_are_the_poolers_last_word() -> None:
@@ -196,6 +196,6 @@ def test_it_makes_no_difference_how_bytes_arrive(
     for piece in filter(None, cut_up(answered, others)):
         pipelined.answered(piece)
     in_turn = held(*[(who, data) for pair in talk for who, data in zip("cp", pair, strict=True)])
-    assert pipelined.remains == in_turn.remains
+    assert pipelined.resendable == in_turn.resendable
     assert pipelined.statements == in_turn.statements
-    assert (in_turn.remains == b"") == (not talk or talk[-1][1].endswith(ready()))
+    assert (in_turn.resendable == b"") == (not talk or talk[-1][1].endswith(ready()))

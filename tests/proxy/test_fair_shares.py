@@ -53,7 +53,7 @@ def run(scene: Callable[[], Awaitable[None]]) -> None:
 def endless(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces count for as long as they last, and accounts stay there."""
     monkeypatch.setattr(module, "COUNTS_FOR", 1000.0)
-    monkeypatch.setattr(module, "THERE_FOR", 1000.0)
+    monkeypatch.setattr(module, "PRESENT_FOR", 1000.0)
 
 
 def test_an_account_has_less_under_way_beside_another() -> None:
@@ -111,7 +111,7 @@ def test_a_piece_that_lasts_counts_no_more_and_who_is_gone_is_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "COUNTS_FOR", 0.01)
-    monkeypatch.setattr(module, "THERE_FOR", 0.01)
+    monkeypatch.setattr(module, "PRESENT_FOR", 0.01)
 
     async def scene() -> None:
         work = Work(FairShares(asyncio.get_running_loop()))

@@ -58,7 +58,7 @@ def wait_parked(proxy: RunningProxy, postgres: BarePostgres) -> None:
     wait_for(lambda: sessions_in(postgres) == 0, "the sessions to end")
 
 
-def last_words(client: Connection) -> str | None:
+def final_message(client: Connection) -> str | None:
     assert select.select([client.fileno()], [], [], 10)[0], "nothing was said"
     with pytest.raises(psycopg.OperationalError) as ended:
         client.execute("SELECT 1")
@@ -99,15 +99,15 @@ def test_parked_clients_count_and_are_dropped(proxy: RunningProxy, postgres: Bar
         with pytest.raises(psycopg.OperationalError, match="too many clients"):
             connect(proxy)
         assert proxy.drop(ENDPOINT) == 2
-        assert (last_words(one), last_words(other)) == ("57P01", "57P01")
+        assert (final_message(one), final_message(other)) == ("57P01", "57P01")
 
 
 def test_parked_clients_are_held_to_new_rules(proxy: RunningProxy, postgres: BarePostgres) -> None:
     rules = parse_rules('{"allowed_ips": {"ips": ["10.0.0.0/8"]}}', is_protected=False)
     with connect(proxy) as client:
         wait_parked(proxy, postgres)
-        assert proxy.hold_to(ENDPOINT, rules) == 1
-        assert last_words(client) == "57P01"
+        assert proxy.enforce_rules(ENDPOINT, rules) == 1
+        assert final_message(client) == "57P01"
 
 
 def test_what_was_changed_meanwhile_holds_for_who_comes_back(

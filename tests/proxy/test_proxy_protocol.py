@@ -97,8 +97,8 @@ def test_the_rules_are_asked_about_the_true_address(
 def test_open_connections_are_held_to_the_true_address(behind: RunningProxy) -> None:
     client = RawClient.start_log_in(behind.port, ENDPOINT, **ALICE, beginning=header("203.0.113.9"))
     assert client.read_message()[0] == b"R"
-    assert behind.hold_to(ENDPOINT, rules("203.0.113.9")) == 0
-    assert behind.hold_to(ENDPOINT, rules("127.0.0.1")) == 1
+    assert behind.enforce_rules(ENDPOINT, rules("203.0.113.9")) == 0
+    assert behind.enforce_rules(ENDPOINT, rules("127.0.0.1")) == 1
     client.socket.close()
 
 

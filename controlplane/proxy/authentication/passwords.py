@@ -58,7 +58,9 @@ class PasswordChecks:
     """For one process; must be used within its event loop."""
 
     def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="password", initializer=_give_way)
+        self._thread = ThreadPoolExecutor(
+            1, thread_name_prefix="password", initializer=_lower_priority
+        )
         self._turns: dict[str, _Turn] = {}
         # Digests of the correct passwords, the last used at the end. They reveal nothing without
         # the key, which exists only in this process.
@@ -70,24 +72,24 @@ class PasswordChecks:
     ) -> None:
         """Raises PasswordFailed unless the password fits the verifier, which is that of the
         endpoint's role. The password came from `address`."""
-        known_by = self._known_by(verifier, password)
-        if known_by in self._known:
-            self._known.move_to_end(known_by)
+        digest = self._digest(verifier, password)
+        if digest in self._known:
+            self._known.move_to_end(digest)
             return
         loop = asyncio.get_running_loop()
         # Always in this order, so that two checks cannot deadlock.
-        async with self._turn(f"from {_neighbourhood(address)}"), self._turn(f"to {endpoint_id}"):
+        async with self._turn(f"from {_network_of(address)}"), self._turn(f"to {endpoint_id}"):
             fits = await loop.run_in_executor(self._thread, check_password, verifier, password)
         if not fits:
             raise PasswordFailed(role)
-        self._known[known_by] = None
+        self._known[digest] = None
         if len(self._known) > _MOST_KNOWN:
             self._known.popitem(last=False)
 
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _known_by(self, verifier: Verifier, password: bytes) -> bytes:
+    def _digest(self, verifier: Verifier, password: bytes) -> bytes:
         made = f"{verifier.is_mock} {verifier.iterations} {len(verifier.salt)} ".encode()
         keys = verifier.stored_key + verifier.server_key
         return hmac.digest(self._key, made + keys + verifier.salt + password, "sha256")
@@ -105,13 +107,13 @@ class PasswordChecks:
                 del self._turns[whose]
 
 
-def _neighbourhood(address: str) -> str:
+def _network_of(address: str) -> str:
     """Returns the address, or for IPv6 the network that one customer usually has."""
     found = parse_address(address)
     return str(ip_network((found, 64), strict=False) if isinstance(found, IPv6Address) else found)
 
 
-def _give_way() -> None:
+def _lower_priority() -> None:
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
 

@@ -14,10 +14,10 @@ import psycopg
 from controlplane.models.connecting import CHANGES, RoleState, find_roles, find_state
 from controlplane.proxy.authentication.access_rules import AccessRules, parse_rules
 from controlplane.proxy.directory.cache import EndpointCache
-from controlplane.proxy.directory.compute_states import is_left_for
+from controlplane.proxy.directory.compute_states import will_stop_compute
 from controlplane.proxy.directory.control_database import ControlDatabase, bounded
 from controlplane.proxy.directory.interface import Client, Clients
-from controlplane.proxy.wire.errors import ControlPlaneSilent
+from controlplane.proxy.wire.errors import ControlPlaneUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class ChangeListener:
         while True:
             try:
                 await self._listen(clients)
-            except (psycopg.Error, ControlPlaneSilent, TimeoutError, OSError) as error:
+            except (psycopg.Error, ControlPlaneUnavailable, TimeoutError, OSError) as error:
                 reason = str(error) or type(error).__name__
                 log.warning("cannot receive changes from the database", extra={"error": reason})
             await asyncio.sleep(_CONNECT_AGAIN)
@@ -90,19 +90,19 @@ class ChangeListener:
 
     def _notifications_began(self) -> None:
         for cache in self._caches:
-            cache.begin()
+            cache.resume()
         self.are_received.set()
 
     def _notifications_ended(self) -> None:
         for cache in self._caches:
-            cache.end()
+            cache.suspend()
         awaited, self._awaited = self._awaited, {}
         for event in awaited.values():
             event.set()
 
     async def _on_change(self, endpoint_id: str, clients: Clients) -> None:
         for cache in self._caches:
-            cache.forget(endpoint_id)
+            cache.invalidate(endpoint_id)
         if event := self._awaited.pop(endpoint_id, None):
             event.set()
         if endpoint_id in self._served:
@@ -121,13 +121,13 @@ class ChangeListener:
             log.info("connections dropped", extra={"endpoint": endpoint_id})
             clients.drop(endpoint_id)
             return
-        if any(map(is_left_for, row.unfinished)):
+        if any(map(will_stop_compute, row.unfinished)):
             # Before the compute stops: the worker waits a short time for its clients to be parked.
             clients.park(endpoint_id)
         rules = parse_rules(row.access, is_protected=row.protected)
         if rules != self._checked_by.get(endpoint_id):
             self._checked_by[endpoint_id] = rules
-            clients.hold_to(endpoint_id, rules)
+            clients.enforce_rules(endpoint_id, rules)
         await end_outdated_sessions(self._database, endpoint_id, clients)
 
 
@@ -135,7 +135,7 @@ async def end_outdated_sessions(
     database: ControlDatabase, endpoint_id: str, clients: Clients
 ) -> None:
     """Ends sessions of the endpoint whose role was deleted, may not log in any more or got another
-    password by the API. Raises ControlPlaneSilent."""
+    password by the API. Raises ControlPlaneUnavailable."""
     # Only clients from before the query are checked. Those that come during it confirm their roles
     # by rows that were read after the change, which may be newer than the query's answer.
     unchecked = {client: client.identity for client in clients.of_endpoint(endpoint_id)}
@@ -156,7 +156,7 @@ def _end_if_outdated(client: Client, role: RoleState | None, endpoint_id: str) -
     reason = _why_ended(client, role)
     # After a branch's reset its roles are others of the same names. A client that is being
     # connected goes on, if its password is also the new role's.
-    if not reason or (role and _is_another(client, role) and client.confirm_again()):
+    if not reason or (role and _is_other_role(client, role) and client.confirm_again()):
         return
     fields = {"endpoint": endpoint_id, "role": client.role, "reason": reason}
     log.info("session ended", extra=fields)
@@ -171,7 +171,7 @@ def _why_ended(client: Client, role: RoleState | None) -> str:
             return ""
         client.identity = replace(client.identity, row=role.id)
     identity = client.identity
-    if role is None or _is_another(client, role):
+    if role is None or _is_other_role(client, role):
         return "the role was deleted"
     if role.no_login:
         return "the role may not log in any more"
@@ -182,7 +182,7 @@ def _why_ended(client: Client, role: RoleState | None) -> str:
     return ""
 
 
-def _is_another(client: Client, role: RoleState) -> bool:
+def _is_other_role(client: Client, role: RoleState) -> bool:
     """True if the role is another one with the same name as the session's."""
     identity = client.identity
     if identity.row != role.id:

@@ -28,13 +28,13 @@ from controlplane.proxy.wire.errors import LoginUnknown
 log = logging.getLogger(__name__)
 
 # Seconds.
-LOOK_EVERY = 2.0
+CHECK_EVERY = 2.0
 KEPT_UNUSED = 15.0
-_SILENT_FOR = 1.0
+_UNAVAILABLE_FOR = 1.0
 _ANSWER_WITHIN = 2.0
-_TAKEN_IN_WITHIN = 15.0
+_SYNCHRONIZE_WITHIN = 15.0
 # Seconds between two synchronizations that unauthenticated clients can cause.
-_TAKEN_IN_AGAIN = 1.0
+_SYNCHRONIZE_EVERY = 1.0
 
 # The most bytes of an answer, which is one row. The event loop of all clients reads it.
 _LONGEST_ANSWER = 1 << 20
@@ -54,14 +54,14 @@ class _Connection(psycopg.AsyncConnection[Any]):
         return await super().wait(waited, interval, timeout)
 
 
-class _Line:
+class _CatalogSession:
     """The platform's session in one endpoint's compute."""
 
     def __init__(self, endpoint_id: str, branch_id: str, now: float) -> None:
         self.endpoint_id = endpoint_id
         self.branch_id = branch_id
         self.used_at = now
-        self.silent_until = 0.0
+        self.unavailable_until = 0.0
         # The mark of the catalog that the rows agree with; None if it has to be read.
         self.mark: str | None = None
         self._connection: _Connection | None = None
@@ -85,18 +85,18 @@ class _Line:
         client that disconnects does not cost the next one a new session.
         """
         loop = asyncio.get_running_loop()
-        if loop.time() < self.silent_until:
+        if loop.time() < self.unavailable_until:
             raise LoginUnknown
-        same = (statement, values, within)
-        asking = self._queued.get(same)
+        question = (statement, values, within)
+        asking = self._queued.get(question)
         if asking is None:
-            answer = self._answer(statement, values, row_factory, loop.time() + within, same)
-            asking = self._queued[same] = loop.create_task(answer)
+            answer = self._answer(statement, values, row_factory, loop.time() + within, question)
+            asking = self._queued[question] = loop.create_task(answer)
             self._asking.add(asking)
-            asking.add_done_callback(self._settle)
+            asking.add_done_callback(self._forget_task)
         return await asyncio.shield(asking)
 
-    def _settle(self, asking: "asyncio.Task[Any]") -> None:
+    def _forget_task(self, asking: "asyncio.Task[Any]") -> None:
         self._asking.discard(asking)
         if not asking.cancelled():
             asking.exception()  # marks it as retrieved: every caller may have been cancelled
@@ -107,7 +107,7 @@ class _Line:
         values: tuple[object, ...],
         row_factory: Any,
         deadline: float,
-        same: tuple[object, ...],
+        question: tuple[object, ...],
     ) -> Any:
         loop = asyncio.get_running_loop()
         try:
@@ -116,16 +116,18 @@ class _Line:
                     await self._lock.acquire()
             finally:
                 # From here on the answer may be too old for a caller that asks the same.
-                del self._queued[same]
+                del self._queued[question]
             try:
-                return await self._put(statement, values, row_factory, deadline)
+                return await self._execute(statement, values, row_factory, deadline)
             finally:
                 self._lock.release()
         except (psycopg.Error, TimeoutError, OSError) as error:
-            self.silent_until = loop.time() + (_SILENT_FOR if loop.time() >= deadline else 0)
+            self.unavailable_until = loop.time() + (
+                _UNAVAILABLE_FOR if loop.time() >= deadline else 0
+            )
             raise LoginUnknown from error
 
-    async def _put(
+    async def _execute(
         self,
         statement: LiteralString,
         values: tuple[object, ...],
@@ -147,7 +149,7 @@ class _Line:
                 raise
         if asyncio.get_running_loop().time() >= deadline:
             raise TimeoutError
-        return await self._put(statement, values, row_factory, deadline)
+        return await self._execute(statement, values, row_factory, deadline)
 
     async def _connect(self, deadline: float) -> _Connection:
         place = socket_dir(self.endpoint_id)
@@ -175,101 +177,104 @@ class ComputeLogins:
     def __init__(self, database: ControlDatabase) -> None:
         self._database = database
         self._calls = ServiceCalls()
-        self._lines: dict[str, _Line] = {}
-        self._taking_in: dict[str, asyncio.Task[bool]] = {}
-        self._taken_in_at: dict[str, float] = {}
+        self._sessions: dict[str, _CatalogSession] = {}
+        self._synchronizing: dict[str, asyncio.Task[bool]] = {}
+        self._synchronized_at: dict[str, float] = {}
 
     async def ask(
         self, endpoint_id: str, branch_id: str, role: str, *, within: float
     ) -> RoleLogin | None:
         """Returns the role in the endpoint's running compute; None if it has no such role. Raises
         LoginUnknown if the compute does not answer within so many seconds."""
-        line = self._line(endpoint_id, branch_id)
-        found: RoleLogin | None = await line.ask(
+        session = self._session(endpoint_id, branch_id)
+        found: RoleLogin | None = await session.ask(
             LOGIN, (role,), class_row(RoleLogin), within=within
         )
         return found
 
-    def take_in_soon(self, endpoint_id: str) -> None:
+    def synchronize_soon(self, endpoint_id: str) -> None:
         """Starts to update the rows from the compute's catalog, unless that was just done."""
         now = asyncio.get_running_loop().time()
-        if now - self._taken_in_at.get(endpoint_id, -_TAKEN_IN_AGAIN) >= _TAKEN_IN_AGAIN:
-            self._take_in(endpoint_id)
+        if now - self._synchronized_at.get(endpoint_id, -_SYNCHRONIZE_EVERY) >= _SYNCHRONIZE_EVERY:
+            self._synchronize(endpoint_id)
 
-    async def take_in(self, endpoint_id: str) -> bool:
+    async def synchronize(self, endpoint_id: str) -> bool:
         """Updates the rows from the compute's catalog. Returns False if that failed. An update that
         is under way may have read the catalog too early, so it is awaited and another follows."""
-        if under_way := self._taking_in.get(endpoint_id):
+        if under_way := self._synchronizing.get(endpoint_id):
             await asyncio.shield(under_way)
-        return await asyncio.shield(self._take_in(endpoint_id))
+        return await asyncio.shield(self._synchronize(endpoint_id))
 
-    def _take_in(self, endpoint_id: str) -> "asyncio.Task[bool]":
-        task = self._taking_in.get(endpoint_id)
+    def _synchronize(self, endpoint_id: str) -> "asyncio.Task[bool]":
+        task = self._synchronizing.get(endpoint_id)
         if task is None:
-            task = asyncio.create_task(self._call_take_in(endpoint_id))
-            self._taking_in[endpoint_id] = task
-            task.add_done_callback(lambda _: self._taking_in.pop(endpoint_id, None))
+            task = asyncio.create_task(self._call_synchronize(endpoint_id))
+            self._synchronizing[endpoint_id] = task
+            task.add_done_callback(lambda _: self._synchronizing.pop(endpoint_id, None))
         return task
 
-    async def _call_take_in(self, endpoint_id: str) -> bool:
+    async def _call_synchronize(self, endpoint_id: str) -> bool:
         try:
-            await self._calls.call(take_in, endpoint_id, within=_TAKEN_IN_WITHIN)
+            await self._calls.call(take_in, endpoint_id, within=_SYNCHRONIZE_WITHIN)
         except Exception as error:
             # An error of the compute or the database; the next look tries again.
             log.warning("catalog unread", extra={"endpoint": endpoint_id, "error": repr(error)})
             return False
         finally:
-            self._taken_in_at[endpoint_id] = asyncio.get_running_loop().time()
+            self._synchronized_at[endpoint_id] = asyncio.get_running_loop().time()
         return True
 
     async def run(self, clients: Clients) -> None:
         """Looks regularly at the catalogs of computes with clients, until cancelled."""
-        looks: set[asyncio.Task[None]] = set()
+        checks: set[asyncio.Task[None]] = set()
         try:
             while True:
-                await asyncio.sleep(LOOK_EVERY)
-                under_way = {task.get_name() for task in looks}
-                for endpoint_id in self._lines.keys() - under_way:
-                    look = partial(self._look, self._lines[endpoint_id], clients)
-                    task = asyncio.create_task(look(), name=endpoint_id)
-                    looks.add(task)
-                    task.add_done_callback(looks.discard)
+                await asyncio.sleep(CHECK_EVERY)
+                under_way = {task.get_name() for task in checks}
+                for endpoint_id in self._sessions.keys() - under_way:
+                    check = partial(self._check_catalog, self._sessions[endpoint_id], clients)
+                    task = asyncio.create_task(check(), name=endpoint_id)
+                    checks.add(task)
+                    task.add_done_callback(checks.discard)
         finally:
-            for task in looks:
+            for task in checks:
                 task.cancel()
             self._calls.close()
-            for line in self._lines.values():
-                await line.close()
+            for session in self._sessions.values():
+                await session.close()
 
-    async def _look(self, line: _Line, clients: Clients) -> None:
-        is_used = not all(client.is_parked for client in clients.of_endpoint(line.endpoint_id))
+    async def _check_catalog(self, session: _CatalogSession, clients: Clients) -> None:
+        is_used = not all(client.is_parked for client in clients.of_endpoint(session.endpoint_id))
         now = asyncio.get_running_loop().time()
         if is_used:
-            line.used_at = now
+            session.used_at = now
         try:
-            mark = await line.ask(MARK, (), scalar_row, within=_ANSWER_WITHIN)
-            if line.mark is None:
-                ask = partial(find_catalog_mark, branch_id=line.branch_id)
-                line.mark = await self._database.ask(ask)
-            if mark != line.mark:
-                await self.take_in(line.endpoint_id)
-                line.mark = None
+            mark = await session.ask(MARK, (), scalar_row, within=_ANSWER_WITHIN)
+            if session.mark is None:
+                ask = partial(find_catalog_mark, branch_id=session.branch_id)
+                session.mark = await self._database.ask(ask)
+            if mark != session.mark:
+                await self.synchronize(session.endpoint_id)
+                session.mark = None
         except LoginUnknown:
             pass  # the compute is gone or hangs; the next question finds out
         except Exception as error:
-            fields = {"endpoint": line.endpoint_id, "error": repr(error)}
+            fields = {"endpoint": session.endpoint_id, "error": repr(error)}
             log.info("catalog not looked at", extra=fields)
-        if now - line.used_at >= KEPT_UNUSED and self._lines.get(line.endpoint_id) is line:
-            del self._lines[line.endpoint_id]
-            self._taken_in_at.pop(line.endpoint_id, None)
-            await line.close()
+        if (
+            now - session.used_at >= KEPT_UNUSED
+            and self._sessions.get(session.endpoint_id) is session
+        ):
+            del self._sessions[session.endpoint_id]
+            self._synchronized_at.pop(session.endpoint_id, None)
+            await session.close()
 
-    def _line(self, endpoint_id: str, branch_id: str) -> _Line:
+    def _session(self, endpoint_id: str, branch_id: str) -> _CatalogSession:
         now = asyncio.get_running_loop().time()
-        line = self._lines.get(endpoint_id)
-        if line is None or line.branch_id != branch_id:
-            if line is not None:
-                asyncio.create_task(line.close())  # noqa: RUF006 # it ends by itself
-            line = self._lines[endpoint_id] = _Line(endpoint_id, branch_id, now)
-        line.used_at = now
-        return line
+        session = self._sessions.get(endpoint_id)
+        if session is None or session.branch_id != branch_id:
+            if session is not None:
+                asyncio.create_task(session.close())  # noqa: RUF006 # it ends by itself
+            session = self._sessions[endpoint_id] = _CatalogSession(endpoint_id, branch_id, now)
+        session.used_at = now
+        return session

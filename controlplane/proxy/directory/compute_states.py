@@ -28,22 +28,22 @@ class ComputeStates:
     def __init__(self, database: ControlDatabase) -> None:
         self._database = database
         self.cache: EndpointCache[ComputeState] = EndpointCache(
-            is_silent=lambda: database.is_silent
+            is_unavailable=lambda: database.is_unavailable
         )
 
     async def find(self, endpoint_id: str) -> ComputeState:
         """Returns the endpoint's state, from memory if it is known. Raises WakeFailed if there is
-        no such endpoint, ControlPlaneSilent."""
+        no such endpoint, ControlPlaneUnavailable."""
         return await self.cache.read(
             endpoint_id,
             "",
             partial(self._ask, endpoint_id),
-            lasts=lambda state: state.run is not None,
+            is_permanent=lambda state: state.run is not None,
         )
 
     async def look(self, endpoint_id: str) -> ComputeState:
         """As `find`, but always asks the database."""
-        self.cache.forget(endpoint_id)
+        self.cache.invalidate(endpoint_id)
         return await self.find(endpoint_id)
 
     async def _ask(self, endpoint_id: str) -> ComputeState:
@@ -55,7 +55,9 @@ class ComputeStates:
 
 def _state_of(row: StateRow) -> ComputeState:
     heading_for = _state_after(row.unfinished) or row.current_state
-    usable = row.current_state == EndpointState.ACTIVE and not any(map(is_left_for, row.unfinished))
+    usable = row.current_state == EndpointState.ACTIVE and not any(
+        map(will_stop_compute, row.unfinished)
+    )
     return ComputeState(
         branch_id=row.branch_id,
         disabled=row.disabled,
@@ -64,7 +66,7 @@ def _state_of(row: StateRow) -> ComputeState:
     )
 
 
-def is_left_for(operation: UnfinishedOperation) -> bool:
+def will_stop_compute(operation: UnfinishedOperation) -> bool:
     """True if a running compute is of no use to a client, because it is about to be suspended, to
     be restarted for new settings or to start elsewhere."""
     details = details_of(operation.action, operation.details)

@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 
 import psycopg
 
-from controlplane.proxy.wire.errors import ControlPlaneSilent
+from controlplane.proxy.wire.errors import ControlPlaneUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -70,15 +70,15 @@ class StallDetector:
 
 
 class ControlDatabase:
-    """Must be used within one event loop. `is_silent` is True if the database failed to answer the
-    last time."""
+    """Must be used within one event loop. `is_unavailable` is True if the database failed to answer
+    the last time."""
 
     def __init__(self, conninfo: str) -> None:
         self._conninfo = conninfo
         self._idle: list[Connection] = []
         self._slots = asyncio.Semaphore(_MOST_CONNECTIONS)
         self._asking: set[asyncio.Task[object]] = set()
-        self.is_silent = False
+        self.is_unavailable = False
 
     async def ask(self, question: Callable[[Connection], Awaitable[Answer]]) -> Answer:
         """Returns what `question` returns. `question` may be called again, so it must be
@@ -86,13 +86,13 @@ class ControlDatabase:
 
         If the caller is cancelled, the question still runs to its end, which its bound limits.
         Cancelling a query takes another connection, and longer than the query itself. Raises
-        ControlPlaneSilent.
+        ControlPlaneUnavailable.
         """
         for _ in range(_MOST_STANDSTILLS):
             with StallDetector() as standstill:
                 try:
                     return await self._ask(question)
-                except ControlPlaneSilent:
+                except ControlPlaneUnavailable:
                     if not standstill.has_stalled():
                         raise
         return await self._ask(question)
@@ -102,15 +102,15 @@ class ControlDatabase:
         deadline = loop.time() + ANSWER_WITHIN
         asking = loop.create_task(self._answer(question, deadline))
         self._asking.add(asking)
-        asking.add_done_callback(self._settle)
+        asking.add_done_callback(self._forget_task)
         try:
             async with asyncio.timeout_at(deadline + 2 * _GRACE):
                 answer = await asyncio.shield(asking)
         except (TimeoutError, psycopg.Error) as error:
             log.error("database silent", extra={"error": str(error) or type(error).__name__})
-            self.is_silent = True
-            raise ControlPlaneSilent from error
-        self.is_silent = False
+            self.is_unavailable = True
+            raise ControlPlaneUnavailable from error
+        self.is_unavailable = False
         return answer
 
     async def connect(self, *, deadline: float | None = None) -> Connection:
@@ -123,9 +123,9 @@ class ControlDatabase:
                     self._conninfo, autocommit=True, connect_timeout=_CONNECT_WITHIN
                 )
         except (TimeoutError, psycopg.Error):
-            self.is_silent = True
+            self.is_unavailable = True
             raise
-        self.is_silent = False
+        self.is_unavailable = False
         return connection
 
     async def close(self) -> None:
@@ -140,18 +140,18 @@ class ControlDatabase:
             await self._slots.acquire()
         try:
             try:
-                return await self._put(question, deadline)
+                return await self._execute(question, deadline)
             except psycopg.OperationalError:
                 # The server may have been restarted, which breaks every older connection. If it
                 # hangs instead, the deadline has passed by now.
                 if asyncio.get_running_loop().time() >= deadline:
                     raise
                 await self._close_idle()
-                return await self._put(question, deadline)
+                return await self._execute(question, deadline)
         finally:
             self._slots.release()
 
-    async def _put(
+    async def _execute(
         self, question: Callable[[Connection], Awaitable[Answer]], deadline: float
     ) -> Answer:
         connection = self._idle.pop() if self._idle else await self.connect(deadline=deadline)
@@ -167,7 +167,7 @@ class ControlDatabase:
         while self._idle:
             await self._idle.pop().close()
 
-    def _settle(self, asking: "asyncio.Task[object]") -> None:
+    def _forget_task(self, asking: "asyncio.Task[object]") -> None:
         self._asking.discard(asking)
         if not asking.cancelled():
             asking.exception()  # marks it as retrieved: every caller may have been cancelled
@@ -184,7 +184,7 @@ async def bounded(
     loop = asyncio.get_running_loop()
     if deadline is None:
         deadline = loop.time() + ANSWER_WITHIN
-    alarm = loop.call_at(deadline, _hang_up, connection)
+    alarm = loop.call_at(deadline, _shut_down, connection)
     try:
         async with asyncio.timeout_at(deadline + _GRACE):
             return await answer
@@ -192,9 +192,9 @@ async def bounded(
         alarm.cancel()
 
 
-def _hang_up(connection: Connection) -> None:
+def _shut_down(connection: Connection) -> None:
     with (
         contextlib.suppress(OSError, psycopg.Error),
-        socket.socket(fileno=os.dup(connection.fileno())) as line,
+        socket.socket(fileno=os.dup(connection.fileno())) as connected,
     ):
-        line.shutdown(socket.SHUT_RDWR)
+        connected.shutdown(socket.SHUT_RDWR)

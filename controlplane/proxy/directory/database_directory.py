@@ -20,7 +20,7 @@ from controlplane.proxy.directory.service_calls import ServiceCalls
 from controlplane.proxy.directory.traffic import Tally, Traffic
 from controlplane.proxy.directory.usage_reports import ActivityReports, TrafficReports
 from controlplane.proxy.directory.waking import Waker
-from controlplane.proxy.wire.errors import ControlPlaneSilent
+from controlplane.proxy.wire.errors import ControlPlaneUnavailable
 
 # Seconds that writing the last refusals may take when the proxy exits.
 _LAST_WRITE_WITHIN = 2.0
@@ -59,9 +59,9 @@ class DatabaseDirectory:
                 tasks.create_task(self._activity_reports.run())
                 tasks.create_task(self._traffic_reports.run())
         finally:
-            with contextlib.suppress(ControlPlaneSilent):
+            with contextlib.suppress(ControlPlaneUnavailable):
                 await self._traffic_reports.report()
-            with contextlib.suppress(ControlPlaneSilent):
+            with contextlib.suppress(ControlPlaneUnavailable):
                 await self._calls.call(_write_refusals, "", within=_LAST_WRITE_WITHIN)
             self._calls.close()
             self._waker.close()
@@ -96,7 +96,7 @@ class DatabaseDirectory:
         )
 
     async def route(self, endpoint_id: str, role: str) -> Route | None:
-        """See `Directory.route`. Raises ControlPlaneSilent."""
+        """See `Directory.route`. Raises ControlPlaneUnavailable."""
         return await self._routes.find(endpoint_id, role)
 
     def lookup_time(self) -> float:
@@ -104,13 +104,13 @@ class DatabaseDirectory:
         return self._routes.lookups.usual
 
     async def rules(self, endpoint_id: str, role: str) -> AccessRules | None:
-        """See `Directory.rules`. Raises ControlPlaneSilent."""
+        """See `Directory.rules`. Raises ControlPlaneUnavailable."""
         return await self._routes.rules(endpoint_id, role)
 
     async def confirm(
         self, route: Route, role: str, address: ComputeAddress, *, pooled: bool
     ) -> RoleIdentity:
-        """See `Directory.confirm`. Raises ControlPlaneSilent as well."""
+        """See `Directory.confirm`. Raises ControlPlaneUnavailable as well."""
         return await self._routes.confirm(route, role, address, pooled=pooled)
 
     async def wake(

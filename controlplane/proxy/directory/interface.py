@@ -127,7 +127,7 @@ class Clients(Protocol):
         """Ends the endpoint's clients; returns how many."""
         ...
 
-    def hold_to(self, endpoint_id: str, rules: AccessRules | None) -> int:
+    def enforce_rules(self, endpoint_id: str, rules: AccessRules | None) -> int:
         """Ends the endpoint's clients from addresses that are not allowed; returns how many."""
         ...
 

@@ -30,7 +30,7 @@ _AFTER_PASSWORD = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Looked:
+class _CachedRow:
     """What the rows say of a name. That they say nothing is remembered too."""
 
     row: RouteRow | None
@@ -44,8 +44,8 @@ class RouteLookup:
         self._region = region
         self._states = states
         self._logins = logins
-        self.cache: EndpointCache[_Looked] = EndpointCache(
-            is_silent=lambda: database.is_silent, keeps_passing=True
+        self.cache: EndpointCache[_CachedRow] = EndpointCache(
+            is_unavailable=lambda: database.is_unavailable, keeps_temporary=True
         )
         self.lookups = LookupTimes(time.monotonic)
 
@@ -66,7 +66,7 @@ class RouteLookup:
             return by_row  # `confirm` asks the compute again after the password
         known = is_in_rows(row, login)
         if not known:
-            self._logins.take_in_soon(endpoint_id)
+            self._logins.synchronize_soon(endpoint_id)
         route = _route_of(row, verifier_by_compute(row, login), login.oid if login else None)
         return replace(route, is_in_rows=known, confirmed_by=state.run)
 
@@ -81,10 +81,10 @@ class RouteLookup:
         """See `Directory.confirm`."""
         # The pooler gets its roles from the rows, and may have sessions of an older role.
         if pooled and not route.is_in_rows:
-            if not await self._logins.take_in(route.endpoint_id):
+            if not await self._logins.synchronize(route.endpoint_id):
                 raise LoginUnknown
             # The notification of this change may not have arrived yet.
-            self.cache.forget(route.endpoint_id)
+            self.cache.invalidate(route.endpoint_id)
         row = await self._read(route.endpoint_id, role)
         if row is None:
             raise PasswordFailed(role)
@@ -96,9 +96,9 @@ class RouteLookup:
         row, login = await self._ask_compute(row, role, within=_AFTER_PASSWORD)
         if not is_in_rows(row, login):
             if pooled:
-                await self._logins.take_in(route.endpoint_id)
+                await self._logins.synchronize(route.endpoint_id)
             else:
-                self._logins.take_in_soon(route.endpoint_id)
+                self._logins.synchronize_soon(route.endpoint_id)
         if verifier_by_compute(row, login) != route.verifier:
             raise PasswordFailed(role)
         if login is not None and login.oid in row.doomed:
@@ -112,7 +112,7 @@ class RouteLookup:
         ask = partial(self._logins.ask, row.endpoint_id, row.branch_id, role, within=within)
         login = await ask()
         if is_older(row, login):
-            self.cache.forget(row.endpoint_id)
+            self.cache.invalidate(row.endpoint_id)
             read = await self._read(row.endpoint_id, role)
             if read is None:
                 raise LoginUnknown
@@ -120,19 +120,19 @@ class RouteLookup:
         return row, login
 
     async def _read(self, endpoint_id: str, role: str) -> RouteRow | None:
-        looked = await self.cache.read(
-            endpoint_id, role, partial(self._ask, endpoint_id, role), lasts=_is_somebodys
+        cached = await self.cache.read(
+            endpoint_id, role, partial(self._ask, endpoint_id, role), is_permanent=_has_verifier
         )
-        return looked.row
+        return cached.row
 
-    async def _ask(self, endpoint_id: str, role: str) -> _Looked:
+    async def _ask(self, endpoint_id: str, role: str) -> _CachedRow:
         ask = partial(find_route, endpoint_id=endpoint_id, role=role, region=self._region)
         with self.lookups.timing():
-            return _Looked(await self._database.ask(ask))
+            return _CachedRow(await self._database.ask(ask))
 
 
-def _is_somebodys(looked: _Looked) -> bool:
-    return looked.row is not None and bool(looked.row.verifier)
+def _has_verifier(cached: _CachedRow) -> bool:
+    return cached.row is not None and bool(cached.row.verifier)
 
 
 def _route_of(row: RouteRow, verifier: str | None, oid: int | None) -> Route:

@@ -10,7 +10,7 @@ from typing import TypeVar
 from django.db import InterfaceError, OperationalError, close_old_connections
 
 from controlplane.proxy.directory.control_database import StallDetector
-from controlplane.proxy.wire.errors import ControlPlaneSilent
+from controlplane.proxy.wire.errors import ControlPlaneUnavailable
 
 Result = TypeVar("Result")
 
@@ -30,7 +30,7 @@ class ServiceCalls:
         the waiting is limited instead. A call that has not begun by then never does. One that has
         begun goes on in its thread, and returns its database connection once the server answers.
 
-        Raises what the function raises; ControlPlaneSilent if the time limit has passed or the
+        Raises what the function raises; ControlPlaneUnavailable if the time limit has passed or the
         database fails.
         """
         loop = asyncio.get_running_loop()
@@ -45,7 +45,7 @@ class ServiceCalls:
                         return called.result()
                     # After a standstill of this process, the result may be there unread.
                     if not standstill.has_stalled():
-                        raise ControlPlaneSilent
+                        raise ControlPlaneUnavailable
         finally:
             called.cancel()
 
@@ -59,6 +59,6 @@ def _freeing(function: Callable[[str], Result], argument: str) -> Result:
     try:
         return function(argument)
     except (OperationalError, InterfaceError) as error:
-        raise ControlPlaneSilent from error
+        raise ControlPlaneUnavailable from error
     finally:
         close_old_connections()

@@ -12,7 +12,7 @@ from controlplane import clock
 from controlplane.models.connecting import report_alive, report_traffic, report_used
 from controlplane.proxy.directory.control_database import ControlDatabase
 from controlplane.proxy.directory.traffic import Key, Traffic
-from controlplane.proxy.wire.errors import ControlPlaneSilent
+from controlplane.proxy.wire.errors import ControlPlaneUnavailable
 
 # Seconds. A process that is killed loses the traffic that it has not reported.
 _ACTIVITY_EVERY = 2.0
@@ -35,11 +35,11 @@ class TrafficReports:
         """Reports until cancelled."""
         while True:
             await asyncio.sleep(TRAFFIC_EVERY)
-            with contextlib.suppress(ControlPlaneSilent):
+            with contextlib.suppress(ControlPlaneUnavailable):
                 await self.report()
 
     async def report(self) -> None:
-        """Reports all bytes sent until now. Raises ControlPlaneSilent."""
+        """Reports all bytes sent until now. Raises ControlPlaneUnavailable."""
         if self._batch:
             await self._send()
         self._batch = self._traffic.take()
@@ -76,6 +76,6 @@ class ActivityReports:
                     at = used[endpoint_id]
                     await self._database.ask(partial(report_used, endpoint_id=endpoint_id, at=at))
                     del used[endpoint_id]
-            except ControlPlaneSilent:
+            except ControlPlaneUnavailable:
                 self._used = {**used, **self._used}
             await asyncio.sleep(_ACTIVITY_EVERY)

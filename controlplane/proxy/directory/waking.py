@@ -59,23 +59,23 @@ class Waker:
     ) -> ComputeAddress:
         """See `Directory.wake`."""
         while True:
-            with contextlib.suppress(_ComputeLeft):
+            with contextlib.suppress(_ComputeStopped):
                 return await self._wake(endpoint_id, pooled=pooled, refused=refused)
             # A suspend or a restart happened between the wake and the pooler's start.
-            self._states.cache.forget(endpoint_id)
+            self._states.cache.invalidate(endpoint_id)
 
     async def _wake(
         self, endpoint_id: str, *, pooled: bool, refused: ComputeAddress | None
     ) -> ComputeAddress:
-        """Raises _ComputeLeft as well."""
+        """Raises _ComputeStopped as well."""
         state = await self._states.find(endpoint_id)
         if state.run is not None and refused is not None and refused.run == state.run:
             # The compute may be about to stop, which this process has not been notified of yet.
             state = await self._states.look(endpoint_id)
             if state.run == refused.run:
-                state = await self._after_death(endpoint_id)
+                state = await self._check_compute(endpoint_id)
         if pooled:
-            state = await self._with_living_compute(endpoint_id, state)
+            state = await self._confirm_running(endpoint_id, state)
         if state.run is None:
             state = await self._start(endpoint_id)
         if state.disabled:
@@ -108,9 +108,9 @@ class Waker:
                 failure = partial(find_failure, operations=asked, action=Action.START_COMPUTE)
                 if reason := await self._database.ask(failure):
                     raise WakeFailed(f"endpoint could not start: {reason}")
-            asked = await self._ask_for_start(endpoint_id)
+            asked = await self._request_start(endpoint_id)
 
-    async def _ask_for_start(self, endpoint_id: str) -> Sequence[uuid.UUID]:
+    async def _request_start(self, endpoint_id: str) -> Sequence[uuid.UUID]:
         """Requests a start. Returns the operations that lead to it. Raises DisabledEndpointRefused,
         QuotaUsedUp, WakeFailed."""
         try:
@@ -122,7 +122,7 @@ class Waker:
         except ServiceError as error:
             raise WakeFailed(error.message) from error
 
-    async def _with_living_compute(self, endpoint_id: str, state: ComputeState) -> ComputeState:
+    async def _confirm_running(self, endpoint_id: str, state: ComputeState) -> ComputeState:
         """Returns the state once it does not report a dead compute as running.
 
         A pooler outlives its compute until the death is noticed, and accepts clients meanwhile;
@@ -130,13 +130,13 @@ class Waker:
         """
         while state.run and compute.running_endpoint(state.branch_id) != endpoint_id:
             changed = self._changes.next_change(endpoint_id)
-            seen, state = state, await self._after_death(endpoint_id)
+            seen, state = state, await self._check_compute(endpoint_id)
             if state == seen:
                 # An operation holds the branch, and will record the outcome.
                 await self._wait_for(changed)
         return state
 
-    async def _after_death(self, endpoint_id: str) -> ComputeState:
+    async def _check_compute(self, endpoint_id: str) -> ComputeState:
         """Returns the endpoint's state after its compute, which did not answer, was checked."""
         self._compute_runs.forget_pooler(endpoint_id)
         try:
@@ -169,7 +169,7 @@ class Waker:
         return ComputeAddress(pooler_socket(directory), run, version, compute_run)
 
 
-class _ComputeLeft(Exception):
+class _ComputeStopped(Exception):
     """The compute was stopped before its pooler was started."""
 
 
@@ -177,6 +177,6 @@ def _start_pooler(endpoint_id: str, branch_id: str) -> Version:
     # The roles are read under the locks, so that an older list never replaces a newer one.
     with lock_branches(branch_id, timeout=_POOLER_LOCK_WITHIN), holding_catalog(branch_id):
         if compute.running_endpoint(branch_id) != endpoint_id:
-            raise _ComputeLeft
+            raise _ComputeStopped
         directory, roles = socket_dir(endpoint_id), Role.that_may_connect(branch_id)
         return ensure_pooler(branch_id, directory, roles=roles)

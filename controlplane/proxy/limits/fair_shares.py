@@ -22,7 +22,7 @@ from controlplane.proxy.limits.shared_counts import OwnCounts
 ALONE, BESIDE_OTHERS = 16, 1
 # Seconds: how long a piece counts at most, if it does not wait for its client and if it does; and
 # how long an account counts as present after it last asked for one.
-COUNTS_FOR, LOGIN_COUNTS_FOR, THERE_FOR = 0.25, 0.05, 1.0
+COUNTS_FOR, LOGIN_COUNTS_FOR, PRESENT_FOR = 0.25, 0.05, 1.0
 
 
 @dataclass(eq=False, slots=True)
@@ -92,18 +92,16 @@ class FairShares:
         account.last = self._loop.time()
         if not account.has_timer:
             account.has_timer = True
-            self._loop.call_later(THERE_FOR, self._look_after, account_id, account)
+            self._loop.call_later(PRESENT_FOR, self._expire, account_id, account)
         return account
 
-    def _look_after(self, account_id: Hashable, account: _Account) -> None:
+    def _expire(self, account_id: Hashable, account: _Account) -> None:
         """Forgets the account if it has asked for nothing for a while. Otherwise lets in its
         waiting pieces, because the other accounts may have gone."""
-        left = account.last + THERE_FOR - self._loop.time()
+        left = account.last + PRESENT_FOR - self._loop.time()
         if account.under_way or account.waiting or left > 0:
-            self._loop.call_later(
-                max(left, self._counts_for), self._look_after, account_id, account
-            )
-            self._let_in(account_id, account)
+            self._loop.call_later(max(left, self._counts_for), self._expire, account_id, account)
+            self._start_waiting(account_id, account)
             return
         del self._accounts[account_id]
         self._note(account_id, -1)
@@ -123,9 +121,9 @@ class FairShares:
 
     def _end(self, account_id: Hashable, account: _Account) -> None:
         account.under_way -= 1
-        self._let_in(account_id, account)
+        self._start_waiting(account_id, account)
 
-    def _let_in(self, account_id: Hashable, account: _Account) -> None:
+    def _start_waiting(self, account_id: Hashable, account: _Account) -> None:
         most = self._most(account_id)
         while account.waiting and account.under_way < most:
             turn = account.waiting.popleft()

@@ -28,34 +28,34 @@ class PendingClients:
         self._most = most
         # The origin of each client, and the clients of each origin, the oldest first.
         self._origins: dict[PendingClient, int] = {}
-        self._crowds: dict[int, OrderedDict[PendingClient, None]] = {}
+        self._by_origin: dict[int, OrderedDict[PendingClient, None]] = {}
 
-    def add(self, newcomer: PendingClient) -> None:
-        origin = origin_of(newcomer.client_address)
-        self._origins[newcomer] = origin
-        self._crowds.setdefault(origin, OrderedDict())[newcomer] = None
+    def add(self, client: PendingClient) -> None:
+        origin = origin_of(client.client_address)
+        self._origins[client] = origin
+        self._by_origin.setdefault(origin, OrderedDict())[client] = None
         if len(self._origins) > self._most:
-            fullest = max(self._crowds.values(), key=len)
-            oldest = next(iter(fullest))
+            largest = max(self._by_origin.values(), key=len)
+            oldest = next(iter(largest))
             self.remove(oldest)
             oldest.abandon()
 
-    def remove(self, newcomer: PendingClient) -> bool:
+    def remove(self, client: PendingClient) -> bool:
         """Returns True if it was one of them."""
-        origin = self._origins.pop(newcomer, None)
+        origin = self._origins.pop(client, None)
         if origin is None:
             return False
-        crowd = self._crowds[origin]
-        del crowd[newcomer]
-        if not crowd:
-            del self._crowds[origin]
+        others = self._by_origin[origin]
+        del others[client]
+        if not others:
+            del self._by_origin[origin]
         return True
 
-    def note_address(self, newcomer: PendingClient) -> None:
+    def note_address(self, client: PendingClient) -> None:
         """Counts the client under its own address, which has just become known. Until now it was
         counted under its load balancer's."""
-        if self.remove(newcomer):
-            self.add(newcomer)
+        if self.remove(client):
+            self.add(client)
 
 
 def origin_of(address: str) -> int:

@@ -104,7 +104,7 @@ class ComputeSession:
         writing: asyncio.Task[None] | None = None
         self.is_broken = True
         try:
-            await self._until_ready_but(2 if clean else 1)
+            await self._read_until_ready(2 if clean else 1)
             if len(wire) <= _AT_ONCE:
                 await self._channel.write(wire)
             else:
@@ -118,7 +118,7 @@ class ComputeSession:
         except messages.MalformedMessage as error:
             raise UnreadableAnswer from error
         except asyncio.CancelledError:
-            self._stop_what_runs()
+            self._cancel_running_query()
             raise
         finally:
             if writing is not None and not writing.done():
@@ -138,7 +138,7 @@ class ComputeSession:
             return False
         try:
             async with asyncio.timeout(_CLEAN_WITHIN):
-                await self._until_ready_but(0)
+                await self._read_until_ready(0)
             # A session that the server has ended has that to read.
             self._buffer += self._channel.receive(self._channel.chunk_size)
         except WOULD_BLOCK:
@@ -157,14 +157,14 @@ class ComputeSession:
         with contextlib.suppress(ConnectionLost, TimeoutError, messages.MalformedMessage):
             async with asyncio.timeout(_CLEAN_WITHIN):
                 # A DISCARD ALL that was already sent fails within the transaction.
-                await self._until_ready_but(0)
+                await self._read_until_ready(0)
                 left = 1 if clean else 0
                 self._owed = 1 + left
                 await self._channel.write(_query(b"ROLLBACK") + _DISCARD * left)
-                await self._until_ready_but(left)
+                await self._read_until_ready(left)
                 self.is_broken = False
 
-    def _stop_what_runs(self) -> None:
+    def _cancel_running_query(self) -> None:
         """Tells the server to cancel what runs, because a server notices a closed connection only
         later."""
         cancelling = self._readiness.loop.create_task(
@@ -173,14 +173,14 @@ class ComputeSession:
         _cancelling.add(cancelling)
         cancelling.add_done_callback(_cancelling.discard)
 
-    async def _until_ready_but(self, owed: int) -> None:
+    async def _read_until_ready(self, owed: int) -> None:
         """Reads until at most `owed` ReadyForQuery messages are still to come."""
         while self._owed > owed:
-            self._pass_over(owed)
+            self._skip_messages(owed)
             if self._owed > owed:
                 await self._read_more()
 
-    def _pass_over(self, owed: int) -> None:
+    def _skip_messages(self, owed: int) -> None:
         position = 0
         for kind, start, end in messages.complete_messages(self._buffer, limit=_LONGEST_MESSAGE):
             position = end
@@ -233,7 +233,7 @@ class ComputeSession:
             results.write()
             if results.written + len(self._buffer) > MOST_RESPONSE_BYTES:
                 raise ResponseTooLarge(MOST_RESPONSE_BYTES)
-            self._refuse_what_is_coming()
+            self._check_next_message_size()
             grow(results.written - grown)
             grown = results.written
             try:
@@ -244,7 +244,7 @@ class ComputeSession:
                     raise failure from None
                 raise
 
-    def _refuse_what_is_coming(self) -> None:
+    def _check_next_message_size(self) -> None:
         """Raises ResponseTooLarge if the next message alone is larger than any answer."""
         if len(self._buffer) >= messages.HEADER_SIZE:
             _, length = _HEADER.unpack_from(self._buffer)

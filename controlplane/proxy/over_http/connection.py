@@ -14,9 +14,9 @@ from typing import Protocol
 import h11
 
 from controlplane.proxy.over_http import websocket
-from controlplane.proxy.over_http.errors import RequestRefused, RequestTooLarge, refusal
+from controlplane.proxy.over_http.errors import RequestRefused, RequestTooLarge, error_response
 from controlplane.proxy.over_http.memory_budget import MemoryReservation
-from controlplane.proxy.over_http.request import Answer, Request
+from controlplane.proxy.over_http.request import Request, Response
 from controlplane.proxy.wire.channel import Channel
 from controlplane.proxy.wire.errors import ConnectionLost, ProxyError
 
@@ -47,10 +47,10 @@ class Body(Protocol):
     """Reads a request's body. Raises RequestTooLarge, RequestRefused, MemoryExhausted,
     ConnectionLost."""
 
-    def __call__(self, hold: MemoryReservation) -> Awaitable[bytes]: ...
+    def __call__(self, reservation: MemoryReservation) -> Awaitable[bytes]: ...
 
 
-Handler = Callable[[Request, Body], Awaitable[Answer]]
+Handler = Callable[[Request, Body], Awaitable[Response]]
 
 
 class HttpConnection:
@@ -62,7 +62,7 @@ class HttpConnection:
         self._declared: int | None = None
         self._is_chunked = False
         # True if the connection must end with this request, because the request's end is in doubt.
-        self._ends_here = False
+        self._must_close = False
         # The bytes received of the request's head, or the last ones of its body.
         self._received = b""
 
@@ -83,25 +83,25 @@ class HttpConnection:
                     break
                 self._http.start_next_cycle()
         except ProxyError as error:
-            await self._channel.write(self.last_words(error))
+            await self._channel.write(self.final_message(error))
         except TimeoutError:
             pass  # The client is slow, or has nothing more to ask.
         return None
 
-    def last_words(self, error: ProxyError) -> bytes:
+    def final_message(self, error: ProxyError) -> bytes:
         """Returns the answer for a client that still awaits one; b"" if it can get none."""
         if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return b""
         if self._http.our_state is h11.IDLE and not isinstance(error, RequestRefused):
             return b""  # The client has not sent a request's whole head.
-        answer = refusal(error)
+        answer = error_response(error)
         return self._head(answer, closing=True) + self._end(answer)
 
-    async def _answer(self, request: Request, handle: Handler) -> Answer:
+    async def _answer(self, request: Request, handle: Handler) -> Response:
         try:
             return await handle(request, self._read_body)
         except ProxyError as error:
-            return refusal(error)
+            return error_response(error)
 
     async def _next_request(self) -> Request | None:
         """Reads the next request's head. Returns None if the client sends no more requests. Raises
@@ -125,7 +125,7 @@ class HttpConnection:
                     has_begun = True
                     patience.reschedule(self._loop.time() + _HEAD_WITHIN)
 
-    async def _read_body(self, hold: MemoryReservation) -> bytes:
+    async def _read_body(self, reservation: MemoryReservation) -> bytes:
         if self._declared is not None and self._declared > MOST_REQUEST_BYTES:
             raise RequestTooLarge(MOST_REQUEST_BYTES)
         if self._http.they_are_waiting_for_100_continue:
@@ -140,15 +140,15 @@ class HttpConnection:
                 if isinstance(event, h11.EndOfMessage):
                     if self._is_chunked:
                         # Until the end is known to be correct, nothing after it may be read.
-                        self._ends_here = True
+                        self._must_close = True
                         check_end_of_chunks(self._consumed(), event)
-                        self._ends_here = False
+                        self._must_close = False
                     return b"".join(parts)
                 if isinstance(event, h11.Data):
                     size += len(event.data)
                     if size > MOST_REQUEST_BYTES:
                         raise RequestTooLarge(MOST_REQUEST_BYTES)
-                    hold.grow(len(event.data))
+                    reservation.grow(len(event.data))
                     parts.append(bytes(event.data))
                     continue
                 self._received = self._received[-len(END) :]
@@ -174,9 +174,9 @@ class HttpConnection:
             status = error.error_status_hint
             raise RequestRefused(f"malformed HTTP request: {error}", status=status) from error
 
-    async def _send(self, answer: Answer) -> None:
+    async def _send(self, answer: Response) -> None:
         # If a body is left unread, the start of the next request is not known.
-        head = self._head(answer, closing=not self._has_no_more())
+        head = self._head(answer, closing=not self._request_is_complete())
         end = self._end(answer)
         try:
             async with asyncio.timeout(_BODY_WITHIN + len(end) / _SLOWEST):
@@ -188,15 +188,15 @@ class HttpConnection:
         except TimeoutError as error:
             raise ConnectionLost("the client does not read its answer") from error
 
-    def _has_no_more(self) -> bool:
+    def _request_is_complete(self) -> bool:
         """True if the request was read to its end. A request without a body is, by its head."""
-        if self._ends_here:
+        if self._must_close:
             return False
         if self._http.their_state is h11.SEND_BODY and not self._is_chunked:
             self._next_event()
         return self._http.their_state is not h11.SEND_BODY
 
-    def _head(self, answer: Answer, *, closing: bool) -> bytes:
+    def _head(self, answer: Response, *, closing: bool) -> bytes:
         headers = [
             ("Date", formatdate(usegmt=True)),
             ("Access-Control-Allow-Origin", "*"),
@@ -210,20 +210,20 @@ class HttpConnection:
         response = h11.Response(status_code=answer.status, headers=headers)
         return self._http.send(response) or b""
 
-    def _end(self, answer: Answer) -> bytes:
+    def _end(self, answer: Response) -> bytes:
         data = self._http.send(h11.Data(data=answer.body)) or b""
         return data + (self._http.send(h11.EndOfMessage()) or b"")
 
     async def _upgrade(self, request: Request) -> None:
         headers = websocket.accept(request)
-        if self._is_chunked or not self._has_no_more():
+        if self._is_chunked or not self._request_is_complete():
             raise RequestRefused("the request for a WebSocket is malformed: it has a body")
         # What follows is not HTTP.
         agreed = h11.InformationalResponse(status_code=101, headers=headers)
         await self._channel.write(self._http.send(agreed) or b"")
         behind, _ = self._http.trailing_data
         ahead = bytes(behind) + self._channel.take_ahead()
-        self._channel.put_on(websocket.WebSocketFraming(self._channel, ahead))
+        self._channel.set_framing(websocket.WebSocketFraming(self._channel, ahead))
 
 
 def _request(event: h11.Request) -> Request:

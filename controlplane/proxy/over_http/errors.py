@@ -4,7 +4,7 @@ are those that Neon's clients know."""
 import json
 from collections.abc import Mapping
 
-from controlplane.proxy.over_http.request import Answer
+from controlplane.proxy.over_http.request import Response
 from controlplane.proxy.wire import messages
 from controlplane.proxy.wire.errors import ComputeRefused, ProxyError
 
@@ -29,7 +29,7 @@ FIELDS = {
     "R": "routine",
 }
 # Temporary errors: the same request may succeed later.
-_PASSING_STATES = {"57P01", "57P03", "53300", "53400"}
+_TEMPORARY_STATES = {"57P01", "57P03", "53300", "53400"}
 # Those of them that are reported before anything was executed.
 _RETRYABLE_STATES = {"57P03", "53300"}
 _INTERNAL_STATE = "XX000"
@@ -92,23 +92,23 @@ class StatementFailed(ProxyError):
         self.statement = statement
 
 
-def refusal(error: ProxyError) -> Answer:
+def error_response(error: ProxyError) -> Response:
     """Returns the error as the answer for clients."""
     if isinstance(error, StatementFailed):
-        return Answer(400, _body(error.fields, statement=error.statement))
+        return Response(400, _body(error.fields, statement=error.statement))
     if isinstance(error, ComputeRefused):
-        return Answer(400, _body(messages.error_fields(error.packet()[messages.HEADER_SIZE :])))
+        return Response(400, _body(messages.error_fields(error.packet()[messages.HEADER_SIZE :])))
     fields = {"S": "FATAL", "C": error.sqlstate, "M": str(error)}
     if error.hint is not None:
         fields["H"] = error.hint
     is_retryable = error.sqlstate in _RETRYABLE_STATES
-    return Answer(_status(error), _body(fields, retryable=is_retryable))
+    return Response(_status(error), _body(fields, retryable=is_retryable))
 
 
 def _status(error: ProxyError) -> int:
     if isinstance(error, RequestRefused):
         return error.status
-    if error.sqlstate in _PASSING_STATES:
+    if error.sqlstate in _TEMPORARY_STATES:
         return 503
     return 500 if error.sqlstate == _INTERNAL_STATE else 400
 
@@ -116,9 +116,9 @@ def _status(error: ProxyError) -> int:
 def _body(
     fields: Mapping[str, str], *, retryable: bool = False, statement: int | None = None
 ) -> bytes:
-    told: dict[str, object] = {name: fields.get(code) for code, name in FIELDS.items()}
+    named: dict[str, object] = {name: fields.get(code) for code, name in FIELDS.items()}
     if statement is not None:
-        told["perch:statement"] = statement
+        named["perch:statement"] = statement
     if retryable:
-        told["neon:retryable"] = True
-    return json.dumps(told, ensure_ascii=False).encode(errors="replace")
+        named["neon:retryable"] = True
+    return json.dumps(named, ensure_ascii=False).encode(errors="replace")

@@ -15,13 +15,13 @@ class MemoryBudget:
         self._left = most
 
     @contextmanager
-    def hold(self) -> Iterator["MemoryReservation"]:
-        """Gives a hold. The memory taken by it is free again at the end of the block."""
-        hold = MemoryReservation(self)
+    def reserve(self) -> Iterator["MemoryReservation"]:
+        """Gives a reservation. The memory taken by it is free again at the end of the block."""
+        reservation = MemoryReservation(self)
         try:
-            yield hold
+            yield reservation
         finally:
-            self._left += hold.taken
+            self._left += reservation.taken
 
     def take(self, size: int) -> None:
         if size > self._left:

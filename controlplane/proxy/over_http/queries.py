@@ -17,7 +17,7 @@ from controlplane.proxy.over_http.connection import Body
 from controlplane.proxy.over_http.errors import ConnectionStringRefused, RequestRefused
 from controlplane.proxy.over_http.json_reading import SMALL_BODY
 from controlplane.proxy.over_http.memory_budget import MemoryBudget
-from controlplane.proxy.over_http.request import Answer, Request
+from controlplane.proxy.over_http.request import Request, Response
 from controlplane.proxy.over_http.results import Results
 from controlplane.proxy.over_http.session_pool import SessionKey, SessionPool
 from controlplane.proxy.over_http.statements import (
@@ -53,7 +53,7 @@ _HEADERS = ", ".join(
         *(POOL_OPT_IN, ISOLATION_LEVEL, READ_ONLY, DEFERRABLE),
     )
 )
-_ALLOWED = Answer(
+_ALLOWED = Response(
     200,
     headers=[
         ("Allow", _METHODS),
@@ -79,7 +79,7 @@ class Caller(AdmittedClient, Protocol):
 
 
 @contextmanager
-def _noticing_its_going(caller: Caller) -> Iterator[None]:
+def _abandoned_on_disconnect(caller: Caller) -> Iterator[None]:
     """Abandons the caller if its client disconnects within the block."""
     caller.channel.watch(caller.abandon)
     try:
@@ -89,15 +89,15 @@ def _noticing_its_going(caller: Caller) -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _ParsedBatch:
     batch: Batch
     # The batch as messages to Postgres.
     wire: bytes
 
 
-def _read(headers: Mapping[str, str], body: bytes) -> _Asked:
+def _read(headers: Mapping[str, str], body: bytes) -> _ParsedBatch:
     batch = read_batch(headers, body)
-    return _Asked(batch, batch_messages(batch))
+    return _ParsedBatch(batch, batch_messages(batch))
 
 
 class Queries:
@@ -118,7 +118,7 @@ class Queries:
         self.pool.close()
         self._reading.shutdown(wait=False, cancel_futures=True)
 
-    async def handle(self, caller: Caller, request: Request, body: Body) -> Answer:
+    async def handle(self, caller: Caller, request: Request, body: Body) -> Response:
         """Serves one request. Raises ProxyError, ConnectionLost."""
         if request.path != _PATH:
             raise RequestRefused(f"not found: POST {_PATH} is served here", status=404)
@@ -128,7 +128,7 @@ class Queries:
             raise RequestRefused(f"not allowed: POST {_PATH} is served here", status=405)
         return await self._execute(caller, request, body)
 
-    async def _execute(self, caller: Caller, request: Request, body: Body) -> Answer:
+    async def _execute(self, caller: Caller, request: Request, body: Body) -> Response:
         sender = read_connection_string(request.headers)
         try:
             destination = find_destination(
@@ -149,18 +149,18 @@ class Queries:
 
         destination, verifier = await caller.admit(destination, sender.role, prove)
         try:
-            with self.memory.hold() as hold:
-                asked = await self._read(request.headers, await body(hold))
-                results = await self._run(caller, destination, verifier, asked, hold.grow)
+            with self.memory.reserve() as reservation:
+                asked = await self._read(request.headers, await body(reservation))
+                results = await self._run(caller, destination, verifier, asked, reservation.grow)
                 headers = echoed(request.headers) if asked.batch.begin is not None else []
-                answer = Answer(200, results.body(), headers)
+                answer = Response(200, results.body(), headers)
                 with caller.counting() as sent:
                     sent.bytes += len(answer.body)
                 return answer
         finally:
             caller.dismiss()
 
-    async def _read(self, headers: Mapping[str, str], body: bytes) -> _Asked:
+    async def _read(self, headers: Mapping[str, str], body: bytes) -> _ParsedBatch:
         if len(body) <= SMALL_BODY:
             return _read(headers, body)
         loop = self._readiness.loop
@@ -171,7 +171,7 @@ class Queries:
         caller: Caller,
         destination: Destination,
         verifier: Verifier,
-        asked: _Asked,
+        asked: _ParsedBatch,
         grow: Callable[[int], None],
     ) -> Results:
         key = SessionKey(
@@ -184,14 +184,14 @@ class Queries:
             open_one = functools.partial(self._open, address, destination)
             return address, await self.pool.take(key, address, open_one)
 
-        with _noticing_its_going(caller):
+        with _abandoned_on_disconnect(caller):
             await self.pool.enter(key, within=self._settings.wake_timeout)
         try:
-            address, session = await caller.reach(
+            address, session = await caller.connect_to_compute(
                 destination, connect, discard=lambda unwanted: unwanted[1].close()
             )
             try:
-                with _noticing_its_going(caller):
+                with _abandoned_on_disconnect(caller):
                     async with caller.share():
                         return await session.run(asked.batch, asked.wire, clean=True, grow=grow)
             finally:
@@ -203,7 +203,7 @@ class Queries:
         self,
         caller: Caller,
         destination: Destination,
-        asked: _Asked,
+        asked: _ParsedBatch,
         grow: Callable[[int], None],
     ) -> Results:
         """Runs the batch through the endpoint's PgBouncer, which keeps the sessions and limits
@@ -212,9 +212,11 @@ class Queries:
         async def connect(address: ComputeAddress) -> ComputeSession:
             return await self._open(address, destination)
 
-        session = await caller.reach(destination, connect, discard=ComputeSession.close)
+        session = await caller.connect_to_compute(
+            destination, connect, discard=ComputeSession.close
+        )
         try:
-            with _noticing_its_going(caller):
+            with _abandoned_on_disconnect(caller):
                 async with caller.share():
                     return await session.run(asked.batch, asked.wire, clean=False, grow=grow)
         finally:

@@ -20,7 +20,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Response:
     status: int
     # JSON, or empty.
     body: bytes = b""

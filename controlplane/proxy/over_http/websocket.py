@@ -51,7 +51,7 @@ def _is_key(text: str) -> bool:
         return False
 
 
-def host_named(request: Request) -> str | None:
+def requested_host(request: Request) -> str | None:
     """Returns the host that the client wants to reach: the one in `?address=host:port`, which the
     driver sends to a proxy with an address of its own, else the one in the Host header."""
     address = parse_qs(request.query).get("address", [request.headers.get("host", "")])[0]
@@ -81,7 +81,7 @@ class WebSocketFraming:
         # Control frames that must wait for the end of the current message.
         self._control = b""
         if ahead:
-            self._take_in(ahead)
+            self._process_input(ahead)
 
     def receive(self, size: int) -> bytes:
         if not self._payload and not self._has_ended:
@@ -89,7 +89,7 @@ class WebSocketFraming:
             if not data:
                 self._has_ended = True
                 return b""
-            self._take_in(data)
+            self._process_input(data)
         if not self._payload and not self._has_ended:
             raise BlockingIOError
         payload, self._payload = self._payload[:size], self._payload[size:]
@@ -114,7 +114,7 @@ class WebSocketFraming:
     def end(self) -> None:
         self._close(CloseReason.NORMAL_CLOSURE)
 
-    def _take_in(self, data: bytes) -> None:
+    def _process_input(self, data: bytes) -> None:
         self._protocol.receive_data(data)
         parts = []
         for event in self._protocol.events():
@@ -125,7 +125,7 @@ class WebSocketFraming:
                     self._close(CloseReason.UNSUPPORTED_DATA, "binary messages are spoken here")
                 case Ping():
                     # Only the last ping is answered, so that answers cannot pile up.
-                    self._say(self._protocol.send(event.response()), instead=True)
+                    self._send_control(self._protocol.send(event.response()), instead=True)
                 case CloseConnection():
                     self._close(event.code, event.reason or "")
             if self._has_ended:
@@ -139,9 +139,9 @@ class WebSocketFraming:
         self._has_ended = True
         with contextlib.suppress(LocalProtocolError):
             closing = CloseConnection(code=code, reason=reason[:_SHORT_REASON])
-            self._say(self._protocol.send(closing))
+            self._send_control(self._protocol.send(closing))
 
-    def _say(self, frame: bytes, *, instead: bool = False) -> None:
+    def _send_control(self, frame: bytes, *, instead: bool = False) -> None:
         """Sends a control frame, now or with the next message."""
         self._control = frame if instead else self._control + frame
         if self._unsent:

@@ -29,7 +29,7 @@ _COPY_DONE, _COPY_FAIL = b"cf"
 # The messages that are answered by a ReadyForQuery.
 _ENDS_A_GROUP = (_QUERY, _SYNC, _FUNCTION)
 # The messages that make Postgres do something that may last.
-_ACTS = (_QUERY, _EXECUTE, _FUNCTION)
+_EXECUTING = (_QUERY, _EXECUTE, _FUNCTION)
 _SENT = {
     **dict.fromkeys(b"BDEFHQSXcf", 0),
     _PARSE: _MOST_PREPARED,
@@ -78,8 +78,8 @@ class Conversation:
         # The values that the pooler has reported to the client.
         self.parameters: dict[bytes, bytes] = {}
         # How many times a pooler gave up on the unanswered bytes since the client was last idle.
-        self.given_up = 0
-        self._is_lost = False
+        self.retries = 0
+        self._is_not_followed = False
         self.begin()
 
     def begin(self) -> None:
@@ -91,30 +91,35 @@ class Conversation:
         self._prepared = sum(map(len, self.statements.values()))
         self._group = self._answered_groups = 0
         self._is_copying = False
-        self.has_left = self.was_told_fatal = False
+        self.has_terminated = self.received_fatal = False
         self._rest()
 
     def _rest(self) -> None:
         """The client is between transactions: nothing is unanswered."""
         self._unanswered: bytearray | None = bytearray()
-        self._acts = self.asks = self._is_group_open = False
+        self._may_have_executed = self.awaits_answer = self._is_group_open = False
 
     @property
     def unanswered(self) -> bytes | None:
         """The bytes that the client has sent since it was idle, if nothing was answered. None if
         something was, or if that is not known."""
-        if self._unanswered is None or self._is_lost or self.has_left or self.was_told_fatal:
+        if (
+            self._unanswered is None
+            or self._is_not_followed
+            or self.has_terminated
+            or self.received_fatal
+        ):
             return None
         return bytes(self._unanswered)
 
     @property
-    def remains(self) -> bytes | None:
+    def resendable(self) -> bytes | None:
         """The bytes to send to another pooler so that the client can go on there as if nothing had
         happened. None if it cannot: Postgres may have begun to execute something."""
-        return None if self._acts else self.unanswered
+        return None if self._may_have_executed else self.unanswered
 
     @property
-    def can_be_told(self) -> bool:
+    def is_between_messages(self) -> bool:
         """True if the bytes that the client is sent next begin a message."""
         return self._answered.is_between
 
@@ -128,31 +133,31 @@ class Conversation:
         for message in self._sent.feed(data):
             kind = message.kind
             if kind == _TERMINATE:
-                self.has_left = True
-            elif self._is_lost:
+                self.has_terminated = True
+            elif self._is_not_followed:
                 continue
             elif kind in _ENDS_A_GROUP:
                 self._end_group(kind)
             elif kind in (_COPY_DONE, _COPY_FAIL):
                 self._is_copying = False
             elif kind == _FLUSH:
-                self.asks = True
+                self.awaits_answer = True
             else:
                 self._is_group_open = True
-                self._acts |= kind == _EXECUTE
+                self._may_have_executed |= kind == _EXECUTE
                 if kind in (_PARSE, _CLOSE):
                     self._await(message)
 
     def _end_group(self, kind: int) -> None:
-        self._acts |= kind in _ACTS
-        self.asks = True
+        self._may_have_executed |= kind in _EXECUTING
+        self.awaits_answer = True
         if kind == _SYNC and self._is_copying:
             return  # Postgres ignores a Sync during COPY
         self._is_group_open = False
         self._group += 1
         self._awaited.append(kind)
         if len(self._awaited) > _MOST_AWAITED:
-            self._lose_track()
+            self._stop_following()
 
     def _await(self, message: Message) -> None:
         kind, payload = message.kind, message.payload
@@ -172,7 +177,7 @@ class Conversation:
             or len(self.statements) > _MOST_STATEMENTS
             or self._prepared > _MOST_PREPARED
         ):
-            self._lose_track()
+            self._stop_following()
 
     def answered(self, data: bytes) -> None:
         """Notes bytes that the pooler sends to the client. Raises MalformedMessage."""
@@ -182,8 +187,8 @@ class Conversation:
             kind = message.kind
             if kind == _ERROR:
                 self._is_copying = False
-                self.was_told_fatal |= _FATAL.match(message.payload) is not None
-            elif self._is_lost:
+                self.received_fatal |= _FATAL.match(message.payload) is not None
+            elif self._is_not_followed:
                 continue
             elif kind == _READY:
                 self._ready(message.payload)
@@ -196,14 +201,14 @@ class Conversation:
                     self.forget(list(self.statements))
             elif kind == _PARAMETER_STATUS:
                 if message.is_whole:
-                    self.take_in(message.payload)
+                    self.note_parameter(message.payload)
             else:
                 self._copy_in()
 
     def _ready(self, status: bytes) -> None:
         self._is_copying = False
         if not self._awaited:
-            self._lose_track()
+            self._stop_following()
             return
         self._awaited.popleft()
         self._answered_groups += 1
@@ -212,7 +217,7 @@ class Conversation:
             self._prepared -= self._pending.popleft().size
         is_over = not self._awaited and not self._is_group_open and self._sent.is_between
         if status == _OUTSIDE_TRANSACTIONS and is_over:
-            self.given_up = 0
+            self.retries = 0
             self._rest()
 
     def _copy_in(self) -> None:
@@ -225,7 +230,7 @@ class Conversation:
 
     def _complete(self, kind: int) -> None:
         if not self._pending or self._pending[0].kind != kind:
-            self._lose_track()
+            self._stop_following()
             return
         done = self._pending.popleft()
         self._prepared -= done.size
@@ -240,16 +245,16 @@ class Conversation:
         for name in names:
             self._prepared -= len(self.statements.pop(name, b""))
 
-    def _lose_track(self) -> None:
+    def _stop_following(self) -> None:
         """Gives up following. The client ends with its pooler, and nothing of it is kept."""
-        self._is_lost = True
+        self._is_not_followed = True
         self._unanswered = None
         self._awaited.clear()
         self._pending.clear()
         self.statements.clear()
         self._prepared = 0
 
-    def take_in(self, status: bytes) -> bool:
+    def note_parameter(self, status: bytes) -> bool:
         """Notes a ParameterStatus' payload. Returns True if the value is new."""
         name, _, value = status.rstrip(b"\0").partition(b"\0")
         if not name or self.parameters.get(name) == value:

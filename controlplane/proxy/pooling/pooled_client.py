@@ -11,7 +11,7 @@ from controlplane.proxy.pooling.conversation import Conversation
 from controlplane.proxy.pooling.pooled_relay import PooledRelay
 from controlplane.proxy.pooling.prepared_refusal import PreparedRefusal
 from controlplane.proxy.relaying import compute
-from controlplane.proxy.relaying.client import Client, speaks_again
+from controlplane.proxy.relaying.client import Client, wait_for_input
 from controlplane.proxy.relaying.compute import CancelKey, ComputeConnection, ComputeGone
 from controlplane.proxy.wire import messages
 from controlplane.proxy.wire.channel import Channel
@@ -23,7 +23,7 @@ from controlplane.proxy.wire.readiness import Readiness
 log = logging.getLogger(__name__)
 
 # The parameters that PgBouncer applies for its client to each server connection.
-_FOLLOWED = (
+_APPLIED_PARAMETERS = (
     b"DateStyle",
     b"IntervalStyle",
     b"TimeZone",
@@ -32,7 +32,7 @@ _FOLLOWED = (
     b"standard_conforming_strings",
 )
 # The first version of PgBouncer that applies a parameter, if not all versions do.
-_FOLLOWED_SINCE = {b"IntervalStyle": (1, 20)}
+_APPLIED_SINCE = {b"IntervalStyle": (1, 20)}
 _SYNC = messages.message(b"S", b"")
 _ERROR, _READY, _STATUS = b"EZS"
 
@@ -50,35 +50,37 @@ class PooledClient:
         # The values of these parameters in poolers' greetings, before the client changed them.
         self._defaults: dict[bytes, bytes] = {}
 
-    async def serve(self, first_words: Callable[[], tuple[bytes, CancelKey]]) -> None:
+    async def serve(self, on_connected: Callable[[], tuple[bytes, CancelKey]]) -> None:
         """Serves the client; returns when the connection has ended.
 
-        `first_words` is called once the pooler is reached. It returns the bytes for the client
+        `on_connected` is called once the pooler is reached. It returns the bytes for the client
         before the first greeting, and the cancel key for that. Raises ProxyError, ConnectionLost.
         """
-        connection = await self._reach()
+        connection = await self._connect_to_compute()
         version = connection.address.pooler_version
         if version is not None and version < KEEPS_PREPARED_STATEMENTS:
             self._refusal = PreparedRefusal()
-        said, key = first_words()
-        self._take_in(connection)
-        to_client = said + connection.greeting(key)
-        again = b""
+        preamble, key = on_connected()
+        self._note_parameters(connection)
+        to_client = preamble + connection.greeting(key)
+        resend = b""
         while True:
-            remains = await self._relay(connection, to_client, again)
-            if remains is None:
+            resendable = await self._relay(connection, to_client, resend)
+            if resendable is None:
                 return
-            asks = self._conversation.asks
+            awaits_answer = self._conversation.awaits_answer
             self._conversation.begin()
-            is_within = self._is_within(remains)
-            if not asks and not await speaks_again(self._client.channel, is_within=is_within):
+            is_within = self._is_within(resendable)
+            if not awaits_answer and not await wait_for_input(
+                self._client.channel, is_within=is_within
+            ):
                 return
-            connection = await self._reach()
-            to_client, again = self._take_in(connection), remains
+            connection = await self._connect_to_compute()
+            to_client, resend = self._note_parameters(connection), resendable
 
-    def _is_within(self, remains: bytes) -> bool:
+    def _is_within(self, resendable: bytes) -> bool:
         """True if the client's next bytes continue something that it has begun to send."""
-        return bool(remains) or (self._refusal is not None and self._refusal.is_within)
+        return bool(resendable) or (self._refusal is not None and self._refusal.is_within)
 
     def _take_ahead(self) -> bytes:
         """Returns what the client has sent already. Raises ProtocolViolation."""
@@ -89,10 +91,10 @@ class PooledClient:
             raise ProtocolViolation(f"invalid message format: {error}") from error
 
     async def _relay(
-        self, connection: ComputeConnection, to_client: bytes, again: bytes
+        self, connection: ComputeConnection, to_client: bytes, resend: bytes
     ) -> bytes | None:
         """Relays until client and pooler are no longer joined; see `PooledRelay.done`. The pooler
-        is sent `again` first, then what the client sends."""
+        is sent `resend` first, then what the client sends."""
         with self._client.counting() as sent:
             relay = PooledRelay(
                 self._client.channel,
@@ -102,18 +104,18 @@ class PooledClient:
                 refusal=self._refusal,
                 readiness=self._readiness,
                 sent=sent,
-                parked=self._client.part,
+                parked=self._client.detach,
             )
-            self._client.join(connection, relay)
+            self._client.attach(connection, relay)
             try:
-                relay.start(to_client=to_client, to_pooler=again + self._take_ahead())
+                relay.start(to_client=to_client, to_pooler=resend + self._take_ahead())
                 return await relay.done
             except BaseException:
                 relay.close()
                 raise
 
-    async def _reach(self) -> ComputeConnection:
-        return await self._client.reach(
+    async def _connect_to_compute(self) -> ComputeConnection:
+        return await self._client.connect_to_compute(
             self._destination,
             self._connect,
             discard=lambda unwanted: unwanted.channel.close(),
@@ -143,13 +145,13 @@ class PooledClient:
         changed = {
             name: value
             for name, value in self._conversation.parameters.items()
-            if _is_followed(name, address) and self._defaults.get(name) != value
+            if _is_applied(name, address) and self._defaults.get(name) != value
         }
         names = {name.lower() for name in changed}
         given = self._destination.parameters.items()
         return {**{name: value for name, value in given if name.lower() not in names}, **changed}
 
-    def _take_in(self, connection: ComputeConnection) -> bytes:
+    def _note_parameters(self, connection: ComputeConnection) -> bytes:
         """Remembers the parameters in the greeting. Returns the ParameterStatus messages that are
         new to the client."""
         greeting = connection.greeting_before_key + connection.greeting_after_key
@@ -158,10 +160,10 @@ class PooledClient:
         for kind, start, end in messages.complete_messages(greeting, limit=len(greeting)):
             if kind == b"S":
                 status = greeting[start:end]
-                if self._conversation.take_in(status):
+                if self._conversation.note_parameter(status):
                     news += messages.message(kind, status)
         ours = {name.lower() for name in sent}
-        for name in _FOLLOWED:
+        for name in _APPLIED_PARAMETERS:
             if name.lower() not in ours and name in self._conversation.parameters:
                 self._defaults[name] = self._conversation.parameters[name]
         return news
@@ -187,6 +189,6 @@ class PooledClient:
         )
 
 
-def _is_followed(name: bytes, address: ComputeAddress) -> bool:
-    version, since = address.pooler_version, _FOLLOWED_SINCE.get(name)
-    return name in _FOLLOWED and (version is None or since is None or version >= since)
+def _is_applied(name: bytes, address: ComputeAddress) -> bool:
+    version, since = address.pooler_version, _APPLIED_SINCE.get(name)
+    return name in _APPLIED_PARAMETERS and (version is None or since is None or version >= since)

@@ -9,7 +9,7 @@ from controlplane.proxy.directory.compute_runs import ComputeRun
 from controlplane.proxy.directory.traffic import Tally
 from controlplane.proxy.pooling.conversation import Conversation
 from controlplane.proxy.pooling.prepared_refusal import PreparedRefusal
-from controlplane.proxy.relaying.compute import POOLERS_STATE
+from controlplane.proxy.relaying.compute import POOLER_ERROR_STATE
 from controlplane.proxy.relaying.relay import Pump
 from controlplane.proxy.wire import messages
 from controlplane.proxy.wire.channel import WOULD_BLOCK, Channel
@@ -18,7 +18,7 @@ from controlplane.proxy.wire.messages import MalformedMessage
 from controlplane.proxy.wire.readiness import Readiness
 
 _ERROR = b"E"
-_LONGEST_LAST_WORDS = 8192
+_LONGEST_FINAL_MESSAGE = 8192
 # PgBouncer's errors for clients that it has no server connection for. It then ends the connection.
 # Nothing that such a client sent since its last transaction went anywhere.
 _HAS_NO_SERVER = (
@@ -28,7 +28,7 @@ _HAS_NO_SERVER = (
     "pooler is shutting down",
 )
 # The SQLSTATE and the routine in the error of a backend that ends with its postmaster.
-_DIED_WAITING = ("57P01", "secure_read")
+_TERMINATED_WHILE_READING = ("57P01", "secure_read")
 
 
 class PooledRelay:
@@ -61,8 +61,8 @@ class PooledRelay:
         self._undelivered: bytes | None = None
         self._takes_no_more = False
         # The incomplete beginning of an error that may be the pooler's last message.
-        self._last_words = b""
-        self._upward = _HeardPump(
+        self._final_message = b""
+        self._upward = _ParsingPump(
             readiness,
             source=client,
             sink=pooler,
@@ -70,10 +70,10 @@ class PooledRelay:
             source_broke=self.close,
             sink_broke=self._stop_upward,
             tally=Tally(),
-            pass_on=self._from_client,
+            process=self._from_client,
             passed=lambda: None,
         )
-        self._downward = _HeardPump(
+        self._downward = _ParsingPump(
             readiness,
             source=pooler,
             sink=client,
@@ -81,7 +81,7 @@ class PooledRelay:
             source_broke=self._pooler_has_ended,
             sink_broke=self.close,
             tally=sent,
-            pass_on=self._from_pooler,
+            process=self._from_pooler,
             passed=self._park_if_asked,
         )
 
@@ -96,13 +96,13 @@ class PooledRelay:
         self._has_started = True
         self._park_if_asked()
 
-    def interrupt(self, last_words: bytes) -> None:
-        """Ends the connection from the outside. The client gets `last_words` only if they do not
+    def interrupt(self, final_message: bytes) -> None:
+        """Ends the connection from the outside. The client gets `final_message` only if they do not
         appear in the middle of a message."""
         if self._closed:
             return
-        if self._downward.is_idle and self._conversation.can_be_told:
-            self._downward.push(last_words)
+        if self._downward.is_idle and self._conversation.is_between_messages:
+            self._downward.push(final_message)
         self._end()
 
     def park(self) -> None:
@@ -137,7 +137,7 @@ class PooledRelay:
             self._end()
 
     def _to_pooler(self, data: bytes) -> None:
-        before = self._conversation.remains
+        before = self._conversation.resendable
         try:
             self._conversation.sent(data)
         except MalformedMessage as error:
@@ -145,7 +145,7 @@ class PooledRelay:
             return
         if before == b"" and self._compute_run is not None and self._compute_run.has_ended():
             # The pooler would accept the bytes, and wait for another compute at the same address.
-            if self._conversation.has_left:
+            if self._conversation.has_terminated:
                 self._end()
             else:
                 self._park(data)
@@ -159,17 +159,19 @@ class PooledRelay:
         self.interrupt(ProtocolViolation(f"invalid message format: {error}").packet())
 
     def _to_client(self, data: bytes) -> None:
-        heard = self._conversation
-        if self._last_words or (
-            data.startswith(_ERROR) and heard.can_be_told and heard.unanswered is not None
+        conversation = self._conversation
+        if self._final_message or (
+            data.startswith(_ERROR)
+            and conversation.is_between_messages
+            and conversation.unanswered is not None
         ):
-            self._last_words += data
-            if not _is_complete(self._last_words):
+            self._final_message += data
+            if not _is_complete(self._final_message):
                 return
-            data, self._last_words = self._last_words, b""
-            again = heard.unanswered
-            if again is not None and not heard.given_up and _was_not_begun(again, error=data):
-                heard.given_up += 1
+            data, self._final_message = self._final_message, b""
+            again = conversation.unanswered
+            if again is not None and not conversation.retries and _was_not_begun(again, error=data):
+                conversation.retries += 1
                 self._park(again)
                 return
         self._pass_on(data)
@@ -182,16 +184,20 @@ class PooledRelay:
     def _park_if_asked(self) -> None:
         if not self._must_park or not self._has_started or self._closed:
             return
-        if self._client_ended or self._last_words:
+        if self._client_ended or self._final_message:
             return
-        remains = self._conversation.remains
-        if remains is not None and not self._conversation.asks and self._downward.is_idle:
-            self._park(remains)
+        resendable = self._conversation.resendable
+        if (
+            resendable is not None
+            and not self._conversation.awaits_answer
+            and self._downward.is_idle
+        ):
+            self._park(resendable)
 
-    def _park(self, remains: bytes) -> None:
+    def _park(self, resendable: bytes) -> None:
         self._stop()
         self._parked()
-        self.done.set_result(remains)
+        self.done.set_result(resendable)
 
     def _client_has_ended(self) -> None:
         self._client_ended = True
@@ -200,19 +206,19 @@ class PooledRelay:
     def _pooler_has_ended(self) -> None:
         """Ends or parks the client. Postgres reports why it ends a connection, but a pooler does
         not. So if the client must end, it is told here."""
-        if self._last_words:
-            last_words, self._last_words = self._last_words, b""
-            self._pass_on(last_words)
+        if self._final_message:
+            final_message, self._final_message = self._final_message, b""
+            self._pass_on(final_message)
         if self._closed:
             return
-        heard = self._conversation
-        remains = heard.remains if self._undelivered is None else self._undelivered
-        if self._client_ended or heard.has_left or heard.was_told_fatal:
+        conversation = self._conversation
+        resendable = conversation.resendable if self._undelivered is None else self._undelivered
+        if self._client_ended or conversation.has_terminated or conversation.received_fatal:
             self._end()
-        elif remains is None:
+        elif resendable is None:
             self.interrupt(AdministratorShutdown().packet())
         else:
-            self._park(remains)
+            self._park(resendable)
 
     def _stop_upward(self) -> None:
         """Sends nothing more to the pooler, but still reads what it sends until it ends."""
@@ -231,22 +237,22 @@ class PooledRelay:
         self._pooler.close()
 
 
-class _HeardPump(Pump):
-    """Gives received bytes to `pass_on`, which may `push` them. Calls `passed` once held bytes have
+class _ParsingPump(Pump):
+    """Gives received bytes to `process`, which may `push` them. Calls `passed` once held bytes have
     been sent."""
 
-    __slots__ = ("_give", "_passed")
+    __slots__ = ("_passed", "_process")
 
     def __init__(
         self,
         readiness: Readiness,
         *,
-        pass_on: Callable[[bytes], None],
+        process: Callable[[bytes], None],
         passed: Callable[[], None],
         **directions: Any,
     ) -> None:
         super().__init__(readiness, **directions)
-        self._give = pass_on
+        self._process = process
         self._passed = passed
 
     def _pass_on(self) -> None:
@@ -261,7 +267,7 @@ class _HeardPump(Pump):
             self._readiness.remove_reader(self._source)
             self._source_ended()
             return
-        self._give(data)
+        self._process(data)
 
     def _flush(self) -> None:
         super()._flush()
@@ -279,8 +285,8 @@ def _is_complete(error: bytes) -> bool:
 
 def _first_message(data: bytes) -> bytes | None:
     """Returns the payload of the first message, None while it is not complete. Raises
-    MalformedMessage if it is longer than _LONGEST_LAST_WORDS."""
-    for _, start, end in messages.complete_messages(data, limit=_LONGEST_LAST_WORDS):
+    MalformedMessage if it is longer than _LONGEST_FINAL_MESSAGE."""
+    for _, start, end in messages.complete_messages(data, limit=_LONGEST_FINAL_MESSAGE):
         return data[start:end]
     return None
 
@@ -294,10 +300,10 @@ def _was_not_begun(sent: bytes, *, error: bytes) -> bool:
         return False  # from a backend: it is longer than a pooler's errors
     if payload is not None:
         fields = messages.error_fields(payload)
-        if fields.get("S") == "FATAL" and fields.get("C") == POOLERS_STATE:
+        if fields.get("S") == "FATAL" and fields.get("C") == POOLER_ERROR_STATE:
             return fields.get("M", "").startswith(_HAS_NO_SERVER)
         # The compute was killed while its backend waited for input, so the backend had not read a
         # whole query. If the client sent several messages, the backend may have begun on the first.
         is_one_query = sent.startswith(b"Q") and len(sent) == 1 + int.from_bytes(sent[1:5], "big")
-        return is_one_query and (fields.get("C"), fields.get("R")) == _DIED_WAITING
+        return is_one_query and (fields.get("C"), fields.get("R")) == _TERMINATED_WHILE_READING
     return False

@@ -22,7 +22,7 @@ class AdmittedClient(Protocol):
     @property
     def channel(self) -> Channel: ...
 
-    async def reach(
+    async def connect_to_compute(
         self,
         destination: Destination,
         connect: Callable[[ComputeAddress], Awaitable[Connection]],
@@ -38,16 +38,16 @@ class AdmittedClient(Protocol):
 class Client(AdmittedClient, Protocol[Relay]):
     """A client that speaks the Postgres protocol, relayed by a relay of this kind."""
 
-    def join(self, connection: ComputeConnection, relay: Relay) -> None:
+    def attach(self, connection: ComputeConnection, relay: Relay) -> None:
         """Records that the client is joined to this connection by this relay."""
         ...
 
-    def part(self) -> None:
+    def detach(self) -> None:
         """Records that the client is joined to no compute. It may be joined again."""
         ...
 
 
-async def speaks_again(client: Channel, *, is_within: bool = False) -> bool:
+async def wait_for_input(client: Channel, *, is_within: bool = False) -> bool:
     """Waits until the client sends something. Returns False if that is a Terminate message.
 
     `is_within` says that the client is in the middle of a message, so its next bytes cannot be a

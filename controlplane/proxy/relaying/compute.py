@@ -20,12 +20,12 @@ from controlplane.proxy.wire.readiness import Readiness
 _LONGEST_GREETING = 65536
 _AUTHENTICATION_OK = b"\0\0\0\0"
 # A unix socket whose listen queue is full refuses at once. Postgres empties it as fast as it forks.
-_QUEUE_PAUSE_SECONDS = 0.01
+_CONNECT_RETRY_PAUSE = 0.01
 # SQLSTATEs of a compute that is starting or stopping: the proxy wakes it and tries again.
-PASSING_STATES = {ComputeUnreachable.sqlstate, AdministratorShutdown.sqlstate, "57P02"}
+TEMPORARY_STATES = {ComputeUnreachable.sqlstate, AdministratorShutdown.sqlstate, "57P02"}
 
 # The SQLSTATE of every PgBouncer error, for a client's mistake as well as for a dead compute.
-POOLERS_STATE = "08P01"
+POOLER_ERROR_STATE = "08P01"
 
 
 class ComputeGone(Exception):
@@ -112,7 +112,7 @@ async def _open(address: ComputeAddress, readiness: Readiness) -> Channel:
             try:
                 connection.connect(str(address.socket))
             except BlockingIOError:
-                await asyncio.sleep(_QUEUE_PAUSE_SECONDS)
+                await asyncio.sleep(_CONNECT_RETRY_PAUSE)
             except OSError as error:
                 raise ComputeGone(f"{address.socket}: {error.strerror}") from error
             else:
@@ -164,8 +164,8 @@ def _greeted(
 
 def _raise_refusal(packet: bytes, payload: bytes) -> None:
     sqlstate = messages.error_sqlstate(payload)
-    if sqlstate in PASSING_STATES:
+    if sqlstate in TEMPORARY_STATES:
         raise ComputeGone("the compute is starting or stopping", packet=packet)
-    if sqlstate == POOLERS_STATE:
+    if sqlstate == POOLER_ERROR_STATE:
         raise ComputeGone("the pooler refuses the client", packet=packet, final=True)
     raise ComputeRefused(packet)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 
 from controlplane.proxy.relaying import compute
-from controlplane.proxy.relaying.client import Client, speaks_again
+from controlplane.proxy.relaying.client import Client, wait_for_input
 from controlplane.proxy.relaying.compute import CancelKey, ComputeConnection
 from controlplane.proxy.relaying.first_exchange import FirstExchange
 from controlplane.proxy.wire import messages
@@ -21,48 +21,48 @@ class DirectClient:
         self._destination = destination
         self._readiness = readiness
 
-    async def serve(self, first_words: Callable[[], tuple[bytes, CancelKey]]) -> None:
+    async def serve(self, on_connected: Callable[[], tuple[bytes, CancelKey]]) -> None:
         """See `PooledClient.serve`."""
-        connection = await self._reach()
-        said, key = first_words()
-        to_client, told = said + connection.greeting(key), _statuses(connection)
-        again = b""
+        connection = await self._connect_to_compute()
+        preamble, key = on_connected()
+        to_client, known = preamble + connection.greeting(key), _statuses(connection)
+        resend = b""
         while True:
-            asked = await self._exchange(connection, to_client, again)
-            if asked is None:
+            unanswered = await self._exchange(connection, to_client, resend)
+            if unanswered is None:
                 return
-            if not asked and not await speaks_again(self._client.channel):
+            if not unanswered and not await wait_for_input(self._client.channel):
                 return
-            connection = await self._reach()
+            connection = await self._connect_to_compute()
             statuses = _statuses(connection)
-            to_client, told = b"".join(one for one in statuses if one not in told), statuses
-            again = asked
+            to_client, known = b"".join(one for one in statuses if one not in known), statuses
+            resend = unanswered
 
     async def _exchange(
-        self, connection: ComputeConnection, to_client: bytes, again: bytes
+        self, connection: ComputeConnection, to_client: bytes, resend: bytes
     ) -> bytes | None:
         """Relays until client and compute are no longer joined; see `FirstExchange.done`. The
-        compute is sent `again` first, then what the client sends."""
+        compute is sent `resend` first, then what the client sends."""
         with self._client.counting() as sent:
             exchange = FirstExchange(
                 self._client.channel,
                 connection.channel,
                 readiness=self._readiness,
                 sent=sent,
-                parked=self._client.part,
+                parked=self._client.detach,
             )
             try:
                 await self._client.channel.write(to_client)
                 sent.bytes += len(to_client)
-                self._client.join(connection, exchange)
-                exchange.start(again + self._client.channel.take_ahead())
+                self._client.attach(connection, exchange)
+                exchange.start(resend + self._client.channel.take_ahead())
                 return await exchange.done
             except BaseException:
                 exchange.close()
                 raise
 
-    async def _reach(self) -> ComputeConnection:
-        return await self._client.reach(
+    async def _connect_to_compute(self) -> ComputeConnection:
+        return await self._client.connect_to_compute(
             self._destination,
             partial(
                 compute.connect,

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable
 
 from controlplane.proxy.directory.traffic import Tally
-from controlplane.proxy.relaying.compute import PASSING_STATES
+from controlplane.proxy.relaying.compute import TEMPORARY_STATES
 from controlplane.proxy.relaying.relay import Relay
 from controlplane.proxy.wire import messages
 from controlplane.proxy.wire.channel import WOULD_BLOCK, Channel
@@ -16,7 +16,7 @@ from controlplane.proxy.wire.readiness import Readiness
 
 # Postgres may read a longer request in parts, and answer some of it before it has read the rest.
 _MOST_KEPT = 8192
-_LONGEST_LAST_WORDS = 8192
+_LONGEST_FINAL_MESSAGE = 8192
 _ERROR = b"E"
 
 
@@ -45,7 +45,7 @@ class FirstExchange:
         self._asked = b""
         self._is_taken = False
         # What the compute has sent, as long as that may be an error before it ends.
-        self._last_words = b""
+        self._final_message = b""
         # Set once the compute has answered.
         self._relay: Relay | None = None
 
@@ -57,12 +57,12 @@ class FirstExchange:
         if to_compute:
             self._ask(to_compute)
 
-    def interrupt(self, last_words: bytes) -> None:
+    def interrupt(self, final_message: bytes) -> None:
         """Ends the connection from the outside; see `Relay.interrupt`."""
         if self._relay is not None:
-            self._relay.interrupt(last_words)
+            self._relay.interrupt(final_message)
         elif not self._is_over:
-            self._tell(last_words)
+            self._tell(final_message)
 
     def close(self) -> None:
         if self._relay is not None:
@@ -122,14 +122,14 @@ class FirstExchange:
             if not data:
                 self._compute_has_ended(has_read=True)
                 return
-            self._last_words += data
-            if not _may_be_last(self._last_words):
-                self._go_on(to_client=self._last_words)
+            self._final_message += data
+            if not _may_be_final_message(self._final_message):
+                self._go_on(to_client=self._final_message)
 
     def _compute_has_ended(self, *, has_read: bool) -> None:
         if self._is_taken and has_read:
             # The compute may have begun to execute the request.
-            self._tell(self._last_words or AdministratorShutdown().packet())
+            self._tell(self._final_message or AdministratorShutdown().packet())
             return
         self._stop()
         self._compute.close()
@@ -142,12 +142,12 @@ class FirstExchange:
         self._relay = Relay(self._client, self._compute, readiness=self._readiness, sent=self._sent)
         self._relay.done.add_done_callback(lambda _: self.close())
         self._relay.start(
-            to_client=to_client, to_compute=to_compute, told=messages.READY_FOR_QUERY_PREFIX
+            to_client=to_client, to_compute=to_compute, previous=messages.READY_FOR_QUERY_PREFIX
         )
 
-    def _tell(self, last_words: bytes) -> None:
+    def _tell(self, final_message: bytes) -> None:
         with contextlib.suppress(OSError):  # the client then notices that the connection ends
-            self._sent.bytes += self._client.send(last_words)
+            self._sent.bytes += self._client.send(final_message)
         self._client.end_output()
         self.close()
 
@@ -157,14 +157,14 @@ class FirstExchange:
         self._readiness.remove_reader(self._compute.fileno)
 
 
-def _may_be_last(answer: bytes) -> bool:
+def _may_be_final_message(answer: bytes) -> bool:
     """True if the answer so far is nothing but an error of a compute that stops."""
-    if not answer.startswith(_ERROR) or len(answer) >= _LONGEST_LAST_WORDS:
+    if not answer.startswith(_ERROR) or len(answer) >= _LONGEST_FINAL_MESSAGE:
         return False
     try:
-        for _, start, end in messages.complete_messages(answer, limit=_LONGEST_LAST_WORDS):
+        for _, start, end in messages.complete_messages(answer, limit=_LONGEST_FINAL_MESSAGE):
             sqlstate = messages.error_sqlstate(answer[start:end])
-            return end == len(answer) and sqlstate in PASSING_STATES
+            return end == len(answer) and sqlstate in TEMPORARY_STATES
     except messages.MalformedMessage:
         return False
     return True

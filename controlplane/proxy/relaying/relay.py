@@ -48,23 +48,23 @@ class Relay:
             tally=sent,
         )
 
-    def start(self, *, to_client: bytes, to_compute: bytes, told: bytes = b"") -> None:
-        """Sends the bytes that the start-up left over, then relays. `told` is the end of what the
-        client has been sent before."""
-        self._downward.tail = told
+    def start(self, *, to_client: bytes, to_compute: bytes, previous: bytes = b"") -> None:
+        """Sends the bytes that the start-up left over, then relays. `previous` is the end of what
+        the client has been sent before."""
+        self._downward.tail = previous
         self._downward.start(to_client)
         if not self._closed:
             self._upward.start(to_compute)
 
-    def interrupt(self, last_words: bytes) -> None:
-        """Ends the connection from the outside. The client gets `last_words` only if the compute's
-        answer was complete, so that they do not appear in the middle of a message."""
+    def interrupt(self, final_message: bytes) -> None:
+        """Ends the connection from the outside. The client gets `final_message` only if the
+        compute's answer was complete, so that they do not appear in the middle of a message."""
         if self._closed:
             return
         if self._downward.is_idle and self._downward.tail.startswith(
             messages.READY_FOR_QUERY_PREFIX
         ):
-            self._downward.push(last_words)
+            self._downward.push(final_message)
         self._end()
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ from controlplane.proxy.wire import startup
 from controlplane.proxy.wire.errors import ProxyError
 from controlplane.proxy.wire.readiness import Readiness
 
-_PATIENCE_SECONDS = 10.0
+_FORWARD_TIMEOUT = 10.0
 
 
 class CancelForwarder:
@@ -53,7 +53,7 @@ class CancelForwarder:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ProxyError, asyncio.IncompleteReadError, TimeoutError, OSError):
-            async with asyncio.timeout(_PATIENCE_SECONDS):
+            async with asyncio.timeout(_FORWARD_TIMEOUT):
                 head = await reader.readexactly(startup.HEAD_SIZE)
                 rest = await reader.readexactly(startup.packet_size(head) - startup.HEAD_SIZE)
                 request = startup.parse(head + rest)

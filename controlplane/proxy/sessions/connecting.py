@@ -27,7 +27,7 @@ _FIRST_RETRY_PAUSE = 0.02
 _LONGEST_RETRY_PAUSE = 0.5
 
 
-class Admitted(Protocol):
+class ConnectingClient(Protocol):
     """See `session.Session`."""
 
     client_address: str
@@ -36,8 +36,8 @@ class Admitted(Protocol):
     route: Route | None
     # True while the client is being led to its compute; true if its role was replaced by another of
     # the same name in that time.
-    is_on_its_way: bool
-    is_doubted: bool
+    is_connecting: bool
+    must_confirm_again: bool
 
     @property
     def channel(self) -> Channel: ...
@@ -47,9 +47,9 @@ class Admitted(Protocol):
     def check_address(self, route: Route | None, role: str) -> None: ...
 
 
-async def reach(
+async def connect_to_compute(
     proxy: ProxyContext,
-    client: Admitted,
+    client: ConnectingClient,
     destination: Destination,
     connect: Connect[Connection],
     discard: Discard[Connection],
@@ -60,12 +60,12 @@ async def reach(
     Raises ProxyError.
     """
     with acting_as(Actor(ActorType.CLIENT, name=client.role, address=client.client_address)):
-        return await _reach(proxy, client, destination, connect, discard)
+        return await _connect_to_compute(proxy, client, destination, connect, discard)
 
 
-async def _reach(
+async def _connect_to_compute(
     proxy: ProxyContext,
-    client: Admitted,
+    client: ConnectingClient,
     destination: Destination,
     connect: Connect[Connection],
     discard: Discard[Connection],
@@ -73,7 +73,7 @@ async def _reach(
     refused: ComputeGone | None = None
     refused_address = None
     pause = _FIRST_RETRY_PAUSE
-    client.is_on_its_way = True
+    client.is_connecting = True
     client.channel.watch(client.abandon)
     try:
         async with asyncio.timeout(proxy.settings.wake_timeout):
@@ -83,16 +83,18 @@ async def _reach(
                     pooled=destination.pooled,
                     refused=refused_address,
                 )
-                await _look_again(proxy, client)
-                client.is_doubted = False
+                await _check_address_again(proxy, client)
+                client.must_confirm_again = False
                 if refused_address is not None and refused_address.run != address.run:
                     # The compute was restarted, so the refusal says nothing about this run.
                     pause = _FIRST_RETRY_PAUSE
                 try:
-                    reached = await _join(proxy, client, address, destination, connect, discard)
-                    if not client.is_doubted:
-                        return reached
-                    discard(reached)
+                    connection = await _start_session(
+                        proxy, client, address, destination, connect, discard
+                    )
+                    if not client.must_confirm_again:
+                        return connection
+                    discard(connection)
                     raise LoginUnknown
                 except LoginUnknown:
                     refused, refused_address = ComputeGone("it names no role"), address
@@ -109,13 +111,14 @@ async def _reach(
             raise ComputeRefused(refused.packet) from None
         raise ComputeUnreachable from None
     finally:
-        client.is_on_its_way = False
+        client.is_connecting = False
         client.channel.unwatch()
 
 
-async def _look_again(proxy: ProxyContext, client: Admitted) -> None:
+async def _check_address_again(proxy: ProxyContext, client: ConnectingClient) -> None:
     """Checks the client's address again. The rules may have changed after the client was admitted,
-    and before changes of its endpoint reached it. Asks the database only if they have changed."""
+    and before changes of its endpoint reached it. Asks the database only if they have
+    changed."""
     route = client.route
     assert route is not None
     rules = await proxy.directory.rules(route.endpoint_id, client.role)
@@ -123,9 +126,9 @@ async def _look_again(proxy: ProxyContext, client: Admitted) -> None:
         client.check_address(replace(route, rules=rules), client.role)
 
 
-async def _join(
+async def _start_session(
     proxy: ProxyContext,
-    client: Admitted,
+    client: ConnectingClient,
     address: ComputeAddress,
     destination: Destination,
     connect: Connect[Connection],
@@ -144,7 +147,7 @@ async def _join(
     # Both start a session in the compute. At once, they take only as long as the slower one.
     confirming = asyncio.ensure_future(confirm)
     try:
-        reached = await connect(address)
+        connection = await connect(address)
     except BaseException:
         confirming.cancel()
         await asyncio.gather(confirming, return_exceptions=True)
@@ -152,6 +155,6 @@ async def _join(
     try:
         client.identity = await confirming
     except BaseException:
-        discard(reached)
+        discard(connection)
         raise
-    return reached
+    return connection

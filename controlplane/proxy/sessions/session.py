@@ -29,7 +29,7 @@ from controlplane.proxy.relaying import compute
 from controlplane.proxy.relaying.compute import CancelKey, ComputeConnection
 from controlplane.proxy.relaying.direct import DirectClient
 from controlplane.proxy.relaying.first_exchange import FirstExchange
-from controlplane.proxy.sessions.connecting import reach
+from controlplane.proxy.sessions.connecting import connect_to_compute
 from controlplane.proxy.sessions.context import ProxyContext
 from controlplane.proxy.settings import PlainConnections
 from controlplane.proxy.wire import messages, proxy_protocol, startup
@@ -57,7 +57,7 @@ Proof = TypeVar("Proof")
 Connection = TypeVar("Connection")
 
 # How many seconds a refused client is given to read the error.
-_LAST_WORDS_PATIENCE = 2.0
+_FINAL_MESSAGE_TIMEOUT = 2.0
 
 
 class Session:
@@ -77,7 +77,7 @@ class Session:
         self.route: Route | None = None
         # True while the client is being led to its compute; true if its role was replaced by
         # another of the same name in that time.
-        self.is_on_its_way = self.is_doubted = False
+        self.is_connecting = self.must_confirm_again = False
         # See `directory.Client`. `_must_park` is true if the pooler that the client has reached, or
         # is about to reach, is to stop.
         self.is_parked = self._must_park = False
@@ -116,8 +116,8 @@ class Session:
 
     def confirm_again(self) -> bool:
         """See `directory.Client`."""
-        self.is_doubted = self.is_on_its_way
-        return self.is_on_its_way
+        self.must_confirm_again = self.is_connecting
+        return self.is_connecting
 
     def end_login(self, reason: str) -> None:
         """See `directory.Client`."""
@@ -169,7 +169,7 @@ class Session:
             )
             if isinstance(request, startup.CancelRequest):
                 await self._proxy.cancel(CancelKey(request.pid, request.secret))
-                await self.channel.finish(b"", patience=_LAST_WORDS_PATIENCE)
+                await self.channel.finish(b"", timeout=_FINAL_MESSAGE_TIMEOUT)
                 return
             destination, sasl_final = await self._admit_postgres(request)
         admitted = time.monotonic()
@@ -191,13 +191,13 @@ class Session:
         kind = PooledClient if destination.pooled else DirectClient
         await kind(self, destination, self._proxy.readiness).serve(connected)
 
-    def join(self, connection: ComputeConnection, relay: FirstExchange | PooledRelay) -> None:
+    def attach(self, connection: ComputeConnection, relay: FirstExchange | PooledRelay) -> None:
         """Records that the client is joined. From here on the relay ends the connection."""
         self._compute, self._relay = connection, relay
         if self._must_park:
             self.park()
 
-    def part(self) -> None:
+    def detach(self) -> None:
         """Records that the client is joined to no compute. It may be joined again if its password
         is still valid, which the next compute is asked."""
         self._compute = self._relay = None
@@ -216,10 +216,10 @@ class Session:
         self._http = HttpConnection(self.channel)
         request = await self._http.serve(partial(self._proxy.queries.handle, self))
         if request is None:
-            await self.channel.finish(b"", patience=_LAST_WORDS_PATIENCE)
+            await self.channel.finish(b"", timeout=_FINAL_MESSAGE_TIMEOUT)
             return False
         self._http = None
-        self._websocket_host = websocket.host_named(request) or ""
+        self._websocket_host = websocket.requested_host(request) or ""
         return True
 
     async def _admit_postgres(self, request: startup.StartupMessage) -> tuple[Destination, bytes]:
@@ -229,7 +229,7 @@ class Session:
             raise InsecureConnection
         destination, password = await self._find_destination(request)
         prove = partial(self._authenticate, request, destination.endpoint_id, password)
-        return await self.admit(destination, request.role, prove, keeps_pace=True)
+        return await self.admit(destination, request.role, prove, equalizes_timing=True)
 
     async def _find_destination(
         self, request: startup.StartupMessage
@@ -292,13 +292,13 @@ class Session:
         role: str,
         prove: Callable[[scram.Verifier], Awaitable[Proof]],
         *,
-        keeps_pace: bool = False,
+        equalizes_timing: bool = False,
     ) -> tuple[Destination, Proof]:
         """Admits the client if `prove` shows that it is the role. An unknown endpoint or role gets
         the same error as a wrong password, after the same time.
 
-        `prove` raises PasswordFailed; what it returns is returned here. `keeps_pace` must be set if
-        `prove` sends the client anything before the client has proved its identity. Raises
+        `prove` raises PasswordFailed; what it returns is returned here. `equalizes_timing` must be
+        set if `prove` sends the client anything before the client has proved its identity. Raises
         ProxyError.
         """
         tls = self.channel.tls
@@ -306,7 +306,7 @@ class Session:
             raise InsecureConnection
         asks = (origin_of(self.client_address), destination.endpoint_id)
         async with self._proxy.logins.share(asks):
-            return await self._admit(destination, role, prove, keeps_pace=keeps_pace)
+            return await self._admit(destination, role, prove, equalizes_timing=equalizes_timing)
 
     async def _admit(
         self,
@@ -314,7 +314,7 @@ class Session:
         role: str,
         prove: Callable[[scram.Verifier], Awaitable[Proof]],
         *,
-        keeps_pace: bool,
+        equalizes_timing: bool,
     ) -> tuple[Destination, Proof]:
         proxy, tls = self._proxy, self.channel.tls
         due = answer_due(proxy.readiness.loop, proxy.directory.lookup_time())
@@ -324,7 +324,7 @@ class Session:
         if verifier is None:
             name = f"{destination.endpoint_id}/{role}"
             verifier = scram.mock_verifier(name, proxy.settings.secret)
-        if keeps_pace:
+        if equalizes_timing:
             await due
         try:
             proof = await prove(verifier)
@@ -335,7 +335,7 @@ class Session:
             raise
         assert route is not None
         if tls is not None:
-            proxy.identity.note_proven(tls.server_name)
+            proxy.identity.note_authenticated(tls.server_name)
         if route.disabled:
             raise DisabledEndpointRefused
         admission = Admission(
@@ -365,21 +365,23 @@ class Session:
         """Ends the admission, because its purpose has ended. The session may be admitted again."""
         self._proxy.sessions.dismiss(self)
 
-    async def reach(
+    async def connect_to_compute(
         self,
         destination: Destination,
         connect: Callable[[ComputeAddress], Awaitable[Connection]],
         *,
         discard: Callable[[Connection], None],
     ) -> Connection:
-        """Leads the client to its compute: see `reaching.reach`."""
+        """Leads the client to its compute: see `connecting.connect_to_compute`."""
         self._must_park = self.is_parked = False
 
-        async def connect_in_share(address: ComputeAddress) -> Connection:
+        async def connect_within_share(address: ComputeAddress) -> Connection:
             async with self.share():
                 return await connect(address)
 
-        return await reach(self._proxy, self, destination, connect_in_share, discard)
+        return await connect_to_compute(
+            self._proxy, self, destination, connect_within_share, discard
+        )
 
     def share(self) -> AbstractAsyncContextManager[None]:
         """See `FairShares.share`; for the account that the session was admitted for."""
@@ -400,5 +402,5 @@ class Session:
             "error": str(error),
         }
         log.info("connection refused", extra=fields)
-        last_words = self._http.last_words(error) if self._http else error.packet()
-        await self.channel.finish(last_words, patience=_LAST_WORDS_PATIENCE)
+        final_message = self._http.final_message(error) if self._http else error.packet()
+        await self.channel.finish(final_message, timeout=_FINAL_MESSAGE_TIMEOUT)

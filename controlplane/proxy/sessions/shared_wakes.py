@@ -7,7 +7,7 @@ from controlplane.proxy.directory.interface import ComputeAddress, Directory
 
 
 @dataclass(slots=True)
-class _Flight:
+class _PendingWake:
     task: asyncio.Task[ComputeAddress]
     waiting: int = 0
 
@@ -15,7 +15,7 @@ class _Flight:
 class SharedWakes:
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
-        self._flights: dict[tuple[str, bool], _Flight] = {}
+        self._pending: dict[tuple[str, bool], _PendingWake] = {}
 
     async def wake(
         self, endpoint_id: str, *, pooled: bool, refused: ComputeAddress | None
@@ -23,26 +23,26 @@ class SharedWakes:
         """As `Directory.wake`, but joins a call that is already under way. The last caller to stop
         waiting cancels the call."""
         key = (endpoint_id, pooled)
-        flight = self._flights.get(key)
-        if flight is None:
+        pending = self._pending.get(key)
+        if pending is None:
             call = self._directory.wake(endpoint_id, pooled=pooled, refused=refused)
-            flight = _Flight(asyncio.ensure_future(call))
-            self._flights[key] = flight
-            flight.task.add_done_callback(lambda _: self._land(key, flight))
-        flight.waiting += 1
+            pending = _PendingWake(asyncio.ensure_future(call))
+            self._pending[key] = pending
+            pending.task.add_done_callback(lambda _: self._finish(key, pending))
+        pending.waiting += 1
         try:
-            return await asyncio.shield(flight.task)
+            return await asyncio.shield(pending.task)
         finally:
-            flight.waiting -= 1
-            if flight.waiting == 0 and not flight.task.done():
-                self._land(key, flight)
-                flight.task.cancel()
+            pending.waiting -= 1
+            if pending.waiting == 0 and not pending.task.done():
+                self._finish(key, pending)
+                pending.task.cancel()
 
-    def forget(self, endpoint_id: str) -> None:
+    def discard(self, endpoint_id: str) -> None:
         """Makes later callers wake anew. A call under way may lead to the old compute."""
         for pooled in (False, True):
-            self._flights.pop((endpoint_id, pooled), None)
+            self._pending.pop((endpoint_id, pooled), None)
 
-    def _land(self, key: tuple[str, bool], flight: _Flight) -> None:
-        if self._flights.get(key) is flight:
-            del self._flights[key]
+    def _finish(self, key: tuple[str, bool], pending: _PendingWake) -> None:
+        if self._pending.get(key) is pending:
+            del self._pending[key]

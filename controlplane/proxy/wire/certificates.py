@@ -196,7 +196,7 @@ class IssuingIdentity:
     def authority_pem(self) -> str:
         return self._authority.pem
 
-    def note_proven(self, server_name: str | None) -> None:
+    def note_authenticated(self, server_name: str | None) -> None:
         """See `tls.TlsIdentity`. The name's certificate is kept longer than those of names under
         which no client has authenticated."""
         name = _normal(server_name or "")
@@ -239,13 +239,13 @@ class IssuingIdentity:
             kept, most = self._proven, _MOST_PROVEN
         shown = kept.get(name)
         if shown is None or shown.renew_at <= self._now():
-            if kept is self._unproven and not self._takes_turn():
+            if kept is self._unproven and not self._may_issue_now():
                 return self._of_region()
             shown = self._issue(names)
         _keep(kept, name, shown, most=most)
         return shown
 
-    def _takes_turn(self) -> bool:
+    def _may_issue_now(self) -> bool:
         """Returns True if one more new name may get a certificate now, and counts it."""
         now = time.monotonic()
         gained = (now - self._counted_at) * _PACE

@@ -87,7 +87,7 @@ class Channel:
             self.receive = partial(os.read, self.fileno)
             self.send = partial(os.write, self.fileno)
 
-    def put_on(self, framing: Framing) -> None:
+    def set_framing(self, framing: Framing) -> None:
         """Passes all bytes through the framing from now on. Must be called before anything is read
         ahead."""
         self._framing = framing
@@ -211,12 +211,12 @@ class Channel:
         end."""
         self._ahead += await self.read_some()
 
-    async def finish(self, last_words: bytes, *, patience: float) -> None:
-        """Sends `last_words` and closes. Waits up to `patience` seconds for the peer to close
+    async def finish(self, final_message: bytes, *, timeout: float) -> None:
+        """Sends `final_message` and closes. Waits up to `timeout` seconds for the peer to close
         first, because unread input would make the kernel reset the connection and lose them."""
         with contextlib.suppress(ConnectionLost, TimeoutError, ValueError):
-            async with asyncio.timeout(patience):
-                await self.write(last_words)
+            async with asyncio.timeout(timeout):
+                await self.write(final_message)
                 self.end_output()
                 drained = 0
                 while drained < _DRAIN:

@@ -195,7 +195,7 @@ class WakeFailed(ProxyError):
         super().__init__(f"Control plane request failed: {reason}")
 
 
-class ControlPlaneSilent(WakeFailed):
+class ControlPlaneUnavailable(WakeFailed):
     """The control plane's database did not answer in time."""
 
     def __init__(self) -> None:

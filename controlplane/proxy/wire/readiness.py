@@ -24,7 +24,7 @@ class Readiness:
         self._broken: set[int] = set()
         self._ended: set[int] = set()
         self._errors = select.epoll()
-        loop.add_reader(self._errors.fileno(), self._tell_of_errors)
+        loop.add_reader(self._errors.fileno(), self._report_errors)
 
     def close(self) -> None:
         self.loop.remove_reader(self._errors.fileno())
@@ -73,7 +73,7 @@ class Readiness:
         self._writers.pop(descriptor, None)
         self.loop.remove_writer(descriptor)
 
-    def _tell_of_errors(self) -> None:
+    def _report_errors(self) -> None:
         for descriptor, event in self._errors.poll(0, _MOST_AT_ONCE):
             if event & select.EPOLLERR:
                 self._broken.add(descriptor)

@@ -18,7 +18,7 @@ ALPN_HTTP = "http/1.1"
 
 _WEAK_HASHES = {"md5", "sha1"}
 # Seconds between two checks whether the operator's files have been replaced.
-_LOOK_EVERY = 10.0
+_CHECK_EVERY = 10.0
 
 
 class TlsIdentity(Protocol):
@@ -32,7 +32,7 @@ class TlsIdentity(Protocol):
         """Perch's authority, which clients are to trust; "" with an operator's certificate."""
         ...
 
-    def note_proven(self, server_name: str | None) -> None:
+    def note_authenticated(self, server_name: str | None) -> None:
         """Notes that a client that asked for this name (SNI) has authenticated."""
         ...
 
@@ -59,7 +59,7 @@ class OperatorIdentity:
         self._certificate, self._key = certificate, key
         self._seen = self._look()
         self._context = self._load()
-        self._next_look = time.monotonic() + _LOOK_EVERY
+        self._next_look = time.monotonic() + _CHECK_EVERY
 
     @property
     def context(self) -> ssl.SSLContext:
@@ -67,12 +67,12 @@ class OperatorIdentity:
             self.refresh()
         return self._context
 
-    def note_proven(self, server_name: str | None) -> None:
+    def note_authenticated(self, server_name: str | None) -> None:
         pass
 
     def refresh(self) -> None:
         """Loads the files again if they have changed."""
-        self._next_look = time.monotonic() + _LOOK_EVERY
+        self._next_look = time.monotonic() + _CHECK_EVERY
         try:
             found = self._look()
             if found == self._seen:
