@@ -28,13 +28,20 @@ PREAMBLE = """
 set -euo pipefail
 curl() { command curl --fail-with-body --max-time 60 "$@"; }
 export -f curl
+expect() { [ "$1" = "$2" ] || { echo "printed instead of '$2': '$1'"; exit 1; }; }
 """
 PAGE_SECONDS, ENDLESS_SECONDS = 120, 5
 # Of `timeout`, where what it ran did not end by itself.
 STOPPED = 124
-PAGES = [
-    document for document in documents() if any(not b.is_left_out for b in commands_of(document))
-]
+# Whose every command starts a program of Perch, seconds each on a busy machine.
+SLOW_PAGES = ("access", "backup", "operating")
+
+
+def pages() -> Iterator[Any]:
+    for page in documents():
+        if any(not block.is_left_out for block in commands_of(page)):
+            marks = [pytest.mark.thorough] if page.stem in SLOW_PAGES else []
+            yield pytest.param(page, id=page.stem, marks=marks)
 
 
 @dataclass(frozen=True)
@@ -99,7 +106,7 @@ def reader(stack: Stack) -> Iterator[Reader]:
         yield Reader(stack, client, folder, client.new_project())
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [*pages()])
 def test_a_pages_commands_succeed_in_their_order(reader: Reader, page: Path) -> None:
     lines = [PREAMBLE]
     for block in commands_of(page):
@@ -139,7 +146,7 @@ def sessions(text: str) -> Iterator[str]:
         lines = rest.splitlines()
         entered = "\n".join(line.partition("=> ")[2] for line in lines if "=> " in line)
         printed = "\n".join(line for line in lines if "=> " not in line)
-        yield f"[ \"$({typed} <<'END'\n{entered}\nEND\n)\" = {shlex.quote(printed)} ]"
+        yield f"expect \"$({{ {typed}\n}} <<'END'\n{entered}\nEND\n)\" {shlex.quote(printed)}"
 
 
 @pytest.mark.thorough
