@@ -40,7 +40,7 @@ from controlplane.compute.pooler_settings import (
     MOST_CLIENTS,
     Version,
 )
-from controlplane.compute.process import reap
+from controlplane.compute.reaping import reap
 
 log = logging.getLogger(__name__)
 

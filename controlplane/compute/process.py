@@ -9,7 +9,6 @@ import os
 import re
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -32,6 +31,7 @@ from controlplane.compute.progress import (
     continue_if_stopped,
     wait_while_it_gets_on,
 )
+from controlplane.compute.reaping import reap
 from controlplane.compute.recovery import bytes_to_redo, is_to_recover
 from controlplane.compute.steps import Step, reached, step
 
@@ -228,11 +228,6 @@ def _end_of(text: str) -> str:
         return text
     _, *whole = re.split(r"\s+", text[-LONGEST_ERROR - 1 :], maxsplit=1)
     return "".join(whole)
-
-
-def reap(child: "subprocess.Popen[bytes]") -> None:
-    """Wait for the child's end in the background, so that it does not stay a zombie."""
-    threading.Thread(target=child.wait, daemon=True, name=f"reap-{child.pid}").start()
 
 
 def _spawn(
