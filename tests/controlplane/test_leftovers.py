@@ -22,7 +22,7 @@ from django.conf import settings
 from controlplane.compute import branch_data, compute, pooler, process
 from controlplane.compute.accounts import account_of, give, running_as
 from controlplane.compute.binaries import postgres_bin
-from controlplane.compute.branch_data import branch_dir, data_dir
+from controlplane.compute.branch_data import branch_dir
 from controlplane.compute.configuration import ComputeSpec
 from controlplane.compute.door import SOCKET
 from controlplane.compute.filesystem import lock_branches
@@ -37,8 +37,8 @@ from controlplane.compute.occupants import (
 )
 from controlplane.compute.patience import OutOfPatience, patience
 from controlplane.compute.session import session, socket_dir
-from controlplane.compute.state_directory import prepare_state_directory
 from controlplane.compute.steps import Step, recording
+from tests.support.own_compute import own_branch, postmaster_of
 from tests.support.service import stranger
 from tests.support.waiting import wait_for
 
@@ -62,10 +62,8 @@ pytestmark = pytest.mark.filterwarnings("error")
 @pytest.fixture(scope="module")
 def computes() -> Iterator[Path]:
     """The directory of a branch of this process's own state directory."""
-    prepare_state_directory()
-    branch_data.create_from_template(BRANCH)
-    yield branch_dir(BRANCH)
-    compute.remove(BRANCH)
+    with own_branch(BRANCH) as directory:
+        yield directory
 
 
 @pytest.fixture
@@ -82,7 +80,7 @@ def write(path: Path, text: str) -> None:
 
 
 def postmaster() -> psutil.Process:
-    return psutil.Process(int((data_dir(BRANCH) / "postmaster.pid").read_text().split()[0]))
+    return postmaster_of(BRANCH)
 
 
 def serves() -> bool:

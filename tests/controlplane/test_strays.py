@@ -21,7 +21,6 @@ from django.conf import settings
 from controlplane.compute import (
     account_numbers,
     account_processes,
-    branch_data,
     compute,
     limits,
 )
@@ -32,12 +31,11 @@ from controlplane.compute.account_numbers import (
 )
 from controlplane.compute.account_processes import end_stray_accounts
 from controlplane.compute.accounts import Account, AccountUnusable, account_of, running_as
-from controlplane.compute.branch_data import branch_dir, data_dir
 from controlplane.compute.configuration import ComputeSpec
 from controlplane.compute.filesystem import lock_branches
 from controlplane.compute.limits import CGROUPS, most_processes
 from controlplane.compute.session import session, socket_dir
-from controlplane.compute.state_directory import prepare_state_directory
+from tests.support.own_compute import own_branch, postmaster_of
 from tests.support.waiting import wait_for
 
 BRANCH, ENDPOINT = "br-stray-heron-123456", "ep-stray-heron-123456"
@@ -65,10 +63,8 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def computes() -> Iterator[Path]:
-    prepare_state_directory()
-    branch_data.create_from_template(BRANCH)
-    yield branch_dir(BRANCH)
-    compute.remove(BRANCH)
+    with own_branch(BRANCH) as directory:
+        yield directory
 
 
 @pytest.fixture
@@ -134,7 +130,7 @@ class TestTheEndOfACompute:
 
     def test_one_that_kills_whatever_has_its_account(self, branch: Path) -> None:
         compute.start(SPEC)
-        pid = int((data_dir(BRANCH) / "postmaster.pid").read_text().split()[0])
+        pid = postmaster_of(BRANCH).pid
         with suppress(psycopg.OperationalError):  # it ends the session that has started it too
             let_loose(KILLS_ALL)
         wait_for(lambda: not psutil.pid_exists(pid), "the end of its Postgres")
@@ -152,9 +148,8 @@ class TestTheEndOfACompute:
 
 def test_a_removed_branch_leaves_nothing_that_runs() -> None:
     doomed = "br-doomed-heron-123456"
-    with lock_branches(doomed):
-        branch_data.create_from_template(doomed)
-        account = account_of(branch_dir(doomed))
+    with own_branch(doomed) as directory, lock_branches(doomed):
+        account = account_of(directory)
         with process_of(account):
             compute.remove(doomed)
             wait_for(lambda: account.uid not in processes_by_number(), "its end")
@@ -174,7 +169,7 @@ def test_an_account_that_all_computes_share_is_left_alone(
 def test_nothing_that_it_starts_gets_another_account(branch: Path) -> None:
     """By a file with the setuid bit, its own or root's."""
     compute.start(SPEC)
-    pid = int((data_dir(BRANCH) / "postmaster.pid").read_text().split()[0])
+    pid = postmaster_of(BRANCH).pid
     assert "NoNewPrivs:\t1\n" in Path(f"/proc/{pid}/status").read_text()
 
 
@@ -256,7 +251,7 @@ class TestNumbers:
 
 def test_a_compute_has_so_many_processes_and_no_more(branch: Path) -> None:
     compute.start(SPEC)
-    pid = int((data_dir(BRANCH) / "postmaster.pid").read_text().split()[0])
+    pid = postmaster_of(BRANCH).pid
     most = most_processes(SPEC.max_cu)
     assert f"Max processes             {most} " in Path(f"/proc/{pid}/limits").read_text()
     group = CGROUPS / "pids" / "perch" / ENDPOINT
