@@ -16,6 +16,8 @@ DOCS = ROOT / "docs"
 # Documents of the top directory, which the site does not have.
 TOP = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
 COMMANDS = ("sh", "bash", "console", "sql")
+# Of blocks that nobody types into a shell; "" is for drawings and lines of logs.
+OTHER_LANGUAGES = ("", "http", "js", "json", "python", "yaml")
 BLOCK = re.compile(
     r"(?:^ *<!-- (?P<mark>[^\n]*) -->\n)?"
     r"^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^(?P=indent)```$",

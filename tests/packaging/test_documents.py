@@ -15,7 +15,9 @@ import yaml
 
 from tests.packaging import test_commands_in_documents
 from tests.packaging.documents import (
+    COMMANDS,
     DOCS,
+    OTHER_LANGUAGES,
     TOP,
     anchors_of,
     blocks_of,
@@ -74,6 +76,14 @@ def test_every_mark_is_known_and_a_block_that_is_not_run_has_a_reason() -> None:
         for block in commands_of(document):
             assert not block.mark or MARK.fullmatch(block.mark), block.name
             assert not block.run_by or hasattr(test_commands_in_documents, block.run_by), block.name
+
+
+def test_no_command_hides_in_a_block_of_another_language() -> None:
+    for document in documents():
+        for block in blocks_of(document):
+            assert block.language in (*COMMANDS, *OTHER_LANGUAGES), block.name
+            typed = re.search(r"^(\$|curl|perch|psql|apt-get) ", block.text, re.MULTILINE)
+            assert block.language in COMMANDS or not typed, block.name
 
 
 def test_what_is_not_run_can_be_parsed() -> None:
