@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from controlplane.api.endpoint_fields import answers_with, asks_for, chosen_in
 from controlplane.api.router import api as described
 from controlplane.models import (
+    APPLIED,
     ATTRIBUTES,
     Account,
     Action,
@@ -23,6 +24,7 @@ from controlplane.models import (
     Project,
     Region,
 )
+from controlplane.operations.effects import go_back
 from tests.controlplane.field_declarations import another_value, default_of
 from tests.controlplane.rows import make_project
 from tests.support.stack import ROOT
@@ -186,3 +188,23 @@ def test_a_declaration_is_all_that_requests_and_responses_need() -> None:
     assert chosen_in(Asked(mood="glum")) == {}
     required = {name for name, field in Answer.model_fields.items() if field.is_required()}
     assert required == {"seats", "share", "mood", "awake"}
+
+
+def test_a_configuration_that_an_earlier_release_stored_leaves_other_attributes_alone(
+    project: Project,
+) -> None:
+    """That release did not know all attributes of this one."""
+    endpoint = Endpoint.objects.get(project=project)
+    endpoint.autoscaling_limit_max_cu = 2
+    endpoint.save()
+    operation = Operation.objects.get(endpoint=endpoint)
+    operation.action = Action.APPLY_CONFIG
+    operation.details = {"before": {"pooler_enabled": True}}
+    go_back(operation, endpoint)
+    endpoint.refresh_from_db()
+    assert (endpoint.pooler_enabled, endpoint.autoscaling_limit_max_cu) == (True, 2)
+    event = Event.objects.get(type="endpoint.updated")
+    assert event.changes == {"pooler_enabled": {"from": False, "to": True}}
+    assert operation.details["wanted"] == {
+        name: Endpoint(autoscaling_limit_max_cu=2).configuration[name] for name in APPLIED
+    }
