@@ -138,9 +138,10 @@ def set_primary_project_branch(
     response=BranchAndOperations,
     exclude_none=True,
     summary="Restore a branch",
-    description="Puts the present state of another branch of the project, its roles, databases and "
-    "passwords included, in the place of the branch's. From its parent it is a reset. The branch "
-    "keeps its id, name and endpoint; clients are disconnected.",
+    description="Replaces the branch's state by the present state of another branch of the "
+    "project, including its roles, databases and passwords. A restore from the "
+    "parent is a reset. The branch keeps its id, name and endpoint; clients are "
+    "disconnected.",
 )
 def restore_project_branch(
     request: AuthenticatedRequest, project_id: str, branch_id: str, body: RestoreBranch

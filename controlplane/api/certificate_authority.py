@@ -8,8 +8,8 @@ from controlplane.api.errors import error_response
 from controlplane.services.regions import certificate_authorities
 
 _NONE = (
-    "no region has a certificate authority of its own: the certificates are the operator's, or no "
-    "proxy has been started yet"
+    "no region has a certificate authority of its own: the operator provides the certificates, "
+    "or no proxy has been started yet"
 )
 
 

@@ -29,8 +29,8 @@ from controlplane.services.organizations import check_organization
 router = Router(tags=["consumption"])
 
 PAGED = (
-    "By the projects' ids, by cursor; deleted projects too. Asking wakes no compute. Hours, days "
-    "and months, of UTC, in which nothing was consumed are left out."
+    "In the order of the projects' ids, in pages, including deleted projects. The request wakes no "
+    "compute. Hours, days and months (UTC) without consumption are left out."
 )
 
 
@@ -38,7 +38,7 @@ PAGED = (
     "/consumption/projects",
     response=ProjectsConsumption,
     exclude_none=True,
-    summary="What each project consumed by consumption period",
+    summary="Get each project's consumption by consumption period",
     description=PAGED,
 )
 def list_projects_consumption(
@@ -58,8 +58,8 @@ def list_projects_consumption(
     "/consumption_history/account",
     response=AccountHistory,
     exclude_none=True,
-    summary="What the account consumed",
-    description="All its projects together, deleted ones too, the oldest first.",
+    summary="Get the account's consumption",
+    description="The sum of all its projects, including deleted ones, the oldest period first.",
 )
 def get_consumption_history_per_account(
     request: AuthenticatedRequest, query: Query[AccountHistoryQuery]
@@ -74,7 +74,7 @@ def get_consumption_history_per_account(
     "/consumption_history/projects",
     response=ProjectsHistory,
     exclude_none=True,
-    summary="What each project consumed",
+    summary="Get each project's consumption",
     description=PAGED,
 )
 def get_consumption_history_per_project(
@@ -90,8 +90,8 @@ def get_consumption_history_per_project(
     "/consumption_history/v2/projects",
     response=ProjectsMetrics,
     exclude_none=True,
-    summary="Metrics of what each project consumed",
-    description=f"{PAGED} `…_bytes_month` are bytes times hours.",
+    summary="Get metrics of each project's consumption",
+    description=f"{PAGED} `…_bytes_month` are bytes multiplied by hours.",
 )
 def get_consumption_history_per_project_v2(
     request: AuthenticatedRequest, query: Query[ProjectsMetricsQuery]

@@ -91,13 +91,13 @@ class JsonErrorsMiddleware:
         # Postgres cannot store NUL, so no resource can have it in its name.
         if "\0" in request.path:
             response: HttpResponse = error_response(
-                request, 404, "not found: a path holds no NUL character"
+                request, 404, "not found: a path cannot contain a NUL character"
             )
         elif "%00" in request.META.get("QUERY_STRING", ""):
             response = error_response(request, 400, "invalid request: NUL character")
         elif "HTTP_TRANSFER_ENCODING" in request.META:
             # Django reads only as many bytes as Content-Length states. It would ignore this body.
-            response = error_response(request, 411, "a body must come with its Content-Length")
+            response = error_response(request, 411, "a body must be sent with its Content-Length")
         else:
             response = self.get_response(request)
         content_type = response.headers.get("Content-Type", "")

@@ -23,26 +23,29 @@ ACTORS = rf"^(?:{several(ActorType)}|(?:{'|'.join(ActorType)}):[ -~]*)?$"
 
 
 class EventsQuery(Schema):
-    cursor: Text | None = Field(None, description="of the page before; it has the older ones")
+    cursor: Text | None = Field(
+        None, description="the cursor of the previous page; the next page has older events"
+    )
     limit: int = Field(100, ge=1, le=1000)
     type: Annotated[Text, one_of([*TYPES, *KINDS])] = Field(
         "",
-        description="types, separated by commas; `endpoint.*` is all of a kind",
+        description="types, separated by commas; `endpoint.*` stands for all types of a kind",
         examples=["endpoint.active,endpoint.idle", "operation.*"],
     )
     actor: Annotated[Text, Stated(pattern=ACTORS)] = Field(
         "",
-        description="types of actors, separated by commas; or a type and a name, as `user:deploy`",
+        description="types of actors, separated by commas; or one type and a name, such as "
+        "`user:deploy`",
         examples=["client,idleness", "user:deploy"],
     )
-    branch_id: Text = Field("", description="branches, separated by commas")
-    endpoint_id: Text = Field("", description="endpoints, separated by commas")
+    branch_id: Text = Field("", description="ids of branches, separated by commas")
+    endpoint_id: Text = Field("", description="ids of endpoints, separated by commas")
     operation_id: Annotated[Text, ids_like(UUID, most=1)] = ""
     since: datetime | None = Field(None, description="from this moment on")
     until: datetime | None = Field(None, description="before this moment")
     last_event_id: Text = Field(
         "",
-        description="of a stream: the `id` of the last event that was had, where the header "
+        description="for a stream: the `id` of the last event received, if the header "
         "`Last-Event-ID` cannot be sent",
     )
 
@@ -63,7 +66,7 @@ class EventsQuery(Schema):
 
 class ActorOut(Schema):
     type: str = Field(description=f"one of {', '.join(ActorType)}")
-    name: str = Field(description="a key's for `user` and `retry`, a role's for `client`")
+    name: str = Field(description="the key's name for `user` and `retry`, the role's for `client`")
     api_key_id: int | None
     address: str
 
@@ -87,11 +90,11 @@ class EventOut(Schema):
     project_id: str | None
     branch_id: str | None
     endpoint_id: str | None
-    operation_ids: list[str] = Field(description="of the operations that are part of it")
+    operation_ids: list[str] = Field(description="the ids of the operations that belong to it")
     actor: ActorOut
     at: str = Field(description="to the microsecond, UTC", examples=["2026-01-31T12:00:00.123456Z"])
-    summary: str = Field(description="one sentence, for people")
-    changes: dict[str, ChangeOut] = Field(description="by field; without any secret")
+    summary: str = Field(description="one sentence for people")
+    changes: dict[str, ChangeOut] = Field(description="by field; never contains secrets")
     operation: EventOperationOut | None = Field(
         description="the operation that an `operation.*` event is about, otherwise null"
     )

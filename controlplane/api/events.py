@@ -16,11 +16,11 @@ router = Router(tags=["events"])
 
 STREAM = "text/event-stream"
 DESCRIPTION = (
-    "A page of events, the newest first; the next page is asked for with its `cursor`.\n\n"
-    f"With `Accept: {STREAM}` the same as a stream that does not end (server-sent events): each "
-    "event as it happens, its JSON object as `data`. `Last-Event-ID` is the `id` of the last "
-    "event that a reader has had: the stream then begins with what it has missed. `cursor` and "
-    "`limit` mean nothing there."
+    "A page of events, the newest first. Its `cursor` requests the next page.\n\n"
+    f"With `Accept: {STREAM}`, the response is a stream without end (server-sent events): each "
+    "event when it happens, with its JSON object as `data`. If `Last-Event-ID` is the `id` of the "
+    "last event received, the stream begins with the events missed since. `cursor` and `limit` "
+    "have no effect on a stream."
 )
 AS_STREAM = {
     "responses": {
@@ -35,7 +35,7 @@ AS_STREAM = {
             "in": "header",
             "name": "Last-Event-ID",
             "schema": {"type": "string"},
-            "description": "of a stream: the `id` of the last event that was had",
+            "description": "for a stream: the `id` of the last event received",
         }
     ],
 }
@@ -45,7 +45,7 @@ AS_STREAM = {
     "/events",
     response=EventsPage,
     summary="Events of the account",
-    description=f"{DESCRIPTION} Those of its deleted projects are among them.",
+    description=f"{DESCRIPTION} Events of deleted projects are included.",
     openapi_extra=AS_STREAM,
 )
 def list_account_events(

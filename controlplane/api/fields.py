@@ -89,7 +89,7 @@ def _storable_lines(text: str) -> str:
 
 def _not_too_much(notes: dict[str, str]) -> dict[str, str]:
     if sum(map(len, notes.values())) > MOST_NOTED:
-        raise ValueError(f"at most {MOST_NOTED:,} characters are allowed, all together")
+        raise ValueError(f"at most {MOST_NOTED:,} characters are allowed in total")
     return notes
 
 
@@ -124,7 +124,7 @@ def no_flag(value: Any) -> Any:
     """Refuse true and false. Python and pydantic would accept them as the numbers 1 and 0, but a
     caller that sends one has made a mistake. Raises ValueError."""
     if isinstance(value, bool):
-        raise ValueError("true and false are no numbers")
+        raise ValueError("true and false are not numbers")
     return value
 
 
@@ -141,14 +141,14 @@ def _point_in_time(value: Any) -> datetime:
     without a time zone, because they are ambiguous.
     """
     if not isinstance(value, str):
-        raise ValueError("must be a time as 2027-01-31T12:00:00Z")
+        raise ValueError("must be a time such as 2027-01-31T12:00:00Z")
     try:
         time = datetime.fromisoformat(value.upper())
         if time.tzinfo is None:
             raise ValueError
         return time.astimezone(UTC)
     except (ValueError, OverflowError):
-        raise ValueError("must be a time as 2027-01-31T12:00:00Z") from None
+        raise ValueError("must be a time such as 2027-01-31T12:00:00Z") from None
 
 
 def in_seconds(time: datetime) -> str:
@@ -207,8 +207,8 @@ HistoryRetention = Annotated[
         ge=0,
         le=2592000,
         description=(
-            "Seconds. Kept, held to the account's plan and answered; no history is kept, so a "
-            "branch is made of its parent's present state whatever it says."
+            "Seconds, limited by the account's plan. Stored and returned, without effect: "
+            "branches have no history, and a branch is created from its parent's present state."
         ),
     ),
     WHOLE,

@@ -37,7 +37,7 @@ class Buckets(Schema):
 @router.get(
     "/projects/{project_id}/permissions",
     response=Permissions,
-    summary="List whom the project is shared with",
+    summary="List the accounts that the project is shared with",
 )
 def list_project_permissions(request: AuthenticatedRequest, project_id: str) -> dict[str, Any]:
     """Always empty: projects cannot be shared. To give somebody else access to a project, create

@@ -26,29 +26,32 @@ ID = {"type": "string", "minLength": 1, "maxLength": 60, "pattern": "^[a-z0-9-]{
 IDS = frozenset({"project_id", "branch_id", "endpoint_id", "snapshot_id"})
 NAME = {"type": "string", "minLength": 1}
 TAGS = {
-    "projects": "A project holds branches. All begins with one.",
+    "projects": "A project contains branches. Create one first.",
     "branches": "A branch is a copy of its parent's data, with roles and databases of its own.",
-    "endpoints": "An endpoint is the one way into a branch: a host to connect to, and the compute "
-    "behind it, which sleeps while nobody is connected.",
-    "operations": "What takes time is an operation. Whoever waits polls it, or asks with `wait`.",
-    "events": "Who has changed what, as pages or as a stream.",
-    "roles": "Who may connect to a branch.",
+    "endpoints": "Clients connect to a branch through its endpoint: a host name, and a compute "
+    "that is suspended while no client is connected.",
+    "operations": "Work that takes time is an operation. To wait for its end, poll it or use "
+    "`wait`.",
+    "events": "Who changed what, as pages or as a stream.",
+    "roles": "The roles that may connect to a branch.",
     "databases": "The databases of a branch.",
-    "API keys": "Keys for programs; they may be limited to a project, or to reading.",
-    "snapshots": "What a branch held at one moment, kept until it is deleted or expires.",
-    "consumption": "What projects have used: by hour, day, month and period of accounting.",
-    "organizations": "An account has exactly one, which is the account by another name.",
-    "users": "Whose key it is, and where projects can be.",
-    "status": "How the service fares.",
-    "webhooks": "Where events are posted to.",
+    "API keys": "Keys for programs. A key can be limited to a project, or to reading.",
+    "snapshots": "The data of a branch at one moment, stored until the snapshot is deleted or "
+    "expires.",
+    "consumption": "What projects have consumed, by hour, day, month and consumption period.",
+    "organizations": "Every account has exactly one organization, which represents the account "
+    "itself.",
+    "users": "The account of the key, and the regions for projects.",
+    "status": "The status of the service.",
+    "webhooks": "Addresses that events are posted to.",
 }
 DESCRIPTION = """\
 Postgres endpoints and operations, with the calls of Neon's management API.
 
-Every request carries `Authorization: Bearer <key>`. Bodies and answers are JSON; unknown fields of
-a body are ignored. Times are UTC. A change that takes time answers with its `operations`: it is
-done once the last of them has finished. Whatever is refused is answered with a `message` for
-people, and with what the request has in the log.
+Every request needs `Authorization: Bearer <key>`. Bodies and responses are JSON; unknown fields of a
+body are ignored. Times are UTC. The response to a change that takes time contains its `operations`;
+the change is done when the last of them has finished. The response to a refused request has a
+`message` for people, `errors` that name the fields at fault, and the request's id in the log.
 """
 IDEMPOTENCY_KEY = {
     "name": "Idempotency-Key",
@@ -56,16 +59,17 @@ IDEMPOTENCY_KEY = {
     "required": False,
     "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[ -~]+$"},
     "description": (
-        "Printable ASCII of the caller's choice, new for each request. A second request of the "
-        "same API key with it, within a day, is not done again: it gets the first one's answer, "
-        "with the header `Idempotent-Replayed: true`. With another method, address or body it is "
-        "refused with 422. While the first is being served, the second waits, or gets 409. "
-        "Answers that say to try again (401, 408, 423, 429, 5xx) are not kept."
+        "Printable ASCII that the caller chooses, new for each request. If a request with the "
+        "same API key and the same value follows within a day, it is not executed again: it gets "
+        "the first request's response, with the header `Idempotent-Replayed: true`. If it has "
+        "another method, address or body, it is refused with 422. While the first request is in "
+        "progress, the second one waits or gets 409. Responses that say to try again (401, 408, "
+        "423, 429, 5xx) are not stored."
     ),
 }
 REPLAYED = {
     "Idempotent-Replayed": {
-        "description": "There where the answer is an earlier request's.",
+        "description": "Present if this is the stored response to an earlier request.",
         "schema": {"type": "boolean"},
     }
 }
@@ -93,8 +97,8 @@ class DescribedApi(NinjaAPI):
         document = super().get_openapi_schema(path_prefix="")
         document["info"] |= {"description": DESCRIPTION}
         document["servers"] = [
-            {"url": ADDRESS, "description": "As this was asked for"},
-            {"url": "/api/v2", "description": "Wherever this was read from"},
+            {"url": ADDRESS, "description": "The address that this document was requested from"},
+            {"url": "/api/v2", "description": "Relative to the address of this document"},
         ]
         schemas = document["components"]["schemas"]
         schemas |= {"Error": ERROR, "FieldError": FIELD_ERROR}
@@ -184,7 +188,7 @@ def _completed(operation: dict[str, Any], method: str, path: str) -> dict[str, A
     parameters = [_described(one) for one in operation.get("parameters", ())]
     answers = {str(status): answer for status, answer in operation["responses"].items()}
     for answer in answers.values():
-        answer["description"] = "Done" if method != "get" else "What was asked for"
+        answer["description"] = "Done" if method != "get" else "The requested data"
     if method.upper() in METHODS:
         parameters.append(IDEMPOTENCY_KEY)
         for answer in answers.values():

@@ -23,8 +23,9 @@ router = Router(tags=["operations"])
     response=OperationsPage,
     exclude_none=True,
     summary="List a project's operations",
-    description="The newest first, by cursor. Filters may be joined; an unknown value is refused "
-    "with those there are. The steps come with a single operation alone.",
+    description="The newest first, in pages. Filters can be combined. An unknown value is "
+    "refused, with the list of allowed values. Only the response for a single "
+    "operation contains its steps.",
 )
 def list_project_operations(
     request: AuthenticatedRequest, project_id: str, query: Query[OperationsQuery]
@@ -43,9 +44,9 @@ def list_project_operations(
     response=OneOperation,
     exclude_none=True,
     summary="Get an operation with its steps",
-    description="With `wait` the answer comes as soon as the operation has ended, and as it is "
-    "after so many seconds otherwise. The operations of one request end one after the other, so "
-    "whoever waits for all of them waits for the last.",
+    description="With `wait`, the response is sent when the operation has ended, or after that "
+    "number of seconds. The operations of one request end one after the other, so to "
+    "wait for all of them, wait for the last one.",
 )
 def get_project_operation(
     request: AuthenticatedRequest, project_id: str, operation_id: str, query: Query[OperationQuery]

@@ -13,7 +13,7 @@ from controlplane.models.operation_pages import OperationFilter
 from controlplane.services.branch_pages import MOST, BranchesAsked, SortBy, SortOrder
 from controlplane.services.operation_filters import MOST_IDS, filter_of
 
-ORG_ID = "The caller's organization; another one is not found."
+ORG_ID = "The caller's organization; any other is answered 404."
 
 
 def _in_small_letters(value: Any) -> Any:
@@ -22,18 +22,18 @@ def _in_small_letters(value: Any) -> Any:
 
 
 class ProjectsQuery(Schema):
-    cursor: Text | None = Field(None, description="The cursor of the page before.")
-    limit: int = Field(10, ge=1, le=400, description="At most so many projects.")
+    cursor: Text | None = Field(None, description="The cursor of the previous page.")
+    limit: int = Field(10, ge=1, le=400, description="The maximum number of projects.")
     search: Text = Field("", description="A part of the name, or the id.")
     org_id: Text | None = Field(None, description=ORG_ID)
     timeout: int | None = Field(
         None,
         ge=100,
         le=30_000,
-        description="Milliseconds; where the list takes longer, the answer is 503.",
+        description="Milliseconds; if the list takes longer, the response is 503.",
     )
     recoverable: bool = Field(
-        False, description="Those that were deleted and can be recovered, in place of the others."
+        False, description="List the deleted projects that can be recovered instead of the others."
     )
 
 
@@ -42,13 +42,13 @@ class RegionsQuery(Schema):
 
 
 class BranchesQuery(Schema):
-    cursor: Text | None = Field(None, description="The `next` of the page before.")
+    cursor: Text | None = Field(None, description="The `next` of the previous page.")
     # A caller that sends no limit wants all branches, so the default is the largest page.
-    limit: int = Field(MOST, ge=1, le=MOST, description="At most so many branches.")
+    limit: int = Field(MOST, ge=1, le=MOST, description="The maximum number of branches.")
     search: Text = Field("", description="A part of the name, or the beginning of the id.")
-    sort_by: SortBy | None = Field(None, description="`updated_at` unless told.")
+    sort_by: SortBy | None = Field(None, description="`updated_at` by default.")
     sort_order: Annotated[SortOrder, BeforeValidator(_in_small_letters)] | None = Field(
-        None, description="`desc` unless told."
+        None, description="`desc` by default."
     )
 
     def asked(self) -> BranchesAsked:
@@ -59,32 +59,32 @@ class OperationsQuery(Schema):
     """Commas separate several values of one filter. An operation is listed if it matches one value
     of every filter that is set."""
 
-    cursor: Text | None = Field(None, description="The cursor of the page before.")
+    cursor: Text | None = Field(None, description="The cursor of the previous page.")
     # A caller that sends no limit wants all operations, so the default is the largest page.
-    limit: int = Field(1000, ge=1, le=1000, description="At most so many operations.")
+    limit: int = Field(1000, ge=1, le=1000, description="The maximum number of operations.")
     action: Annotated[Text, one_of(Action.values)] = Field(
-        "", description="As `start_compute,suspend_compute`."
+        "", description="Actions, such as `start_compute,suspend_compute`."
     )
     status: Annotated[Text, one_of(OperationStatus.values)] = Field(
-        "", description="As `failed,cancelled`."
+        "", description="Statuses, such as `failed,cancelled`."
     )
     initiator: Annotated[Text, one_of(ActorType)] = Field(
-        "", description="Types of who began it, as `user,client`."
+        "", description="Types of initiators, such as `user,client`."
     )
     endpoint_id: Annotated[Text, ids_like("ep-[a-z0-9-]{1,50}", most=MOST_IDS)] = Field(
-        "", description="At most 20 endpoints."
+        "", description="Ids of at most 20 endpoints."
     )
     branch_id: Annotated[Text, ids_like("br-[a-z0-9-]{1,50}", most=MOST_IDS)] = Field(
-        "", description="At most 20 branches."
+        "", description="Ids of at most 20 branches."
     )
     chain_id: Annotated[Text, ids_like(UUID, most=MOST_IDS)] = Field(
-        "", description="At most 20 chains: the operations of one request."
+        "", description="Ids of at most 20 chains; the operations of one request form a chain."
     )
     since: Annotated[Text, Stated(format="date-time")] | None = Field(
-        None, description="Created then or later: a timestamp with its zone."
+        None, description="Created at this time or later: a timestamp with a time zone."
     )
     until: Annotated[Text, Stated(format="date-time")] | None = Field(
-        None, description="Created before then: a timestamp with its zone."
+        None, description="Created before this time: a timestamp with a time zone."
     )
 
     def wanted(self) -> OperationFilter:
@@ -93,7 +93,10 @@ class OperationsQuery(Schema):
 
 class OperationQuery(Schema):
     wait: int = Field(
-        0, ge=0, le=60, description="Answer once it has ended, after so many seconds at the latest."
+        0,
+        ge=0,
+        le=60,
+        description="Respond when the operation has ended, or after this number of seconds.",
     )
 
 

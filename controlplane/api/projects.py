@@ -88,9 +88,9 @@ def create_project(
 @router.get(
     "/projects/states",
     response=ProjectStates,
-    summary="List how the projects fare",
-    description="Of all projects at once, how many endpoints are in each state and how many "
-    "operations have not ended. Projects without either are not among them.",
+    summary="List the states of the projects",
+    description="For all projects: the number of endpoints in each state, and the number of "
+    "unfinished operations. Projects without either are left out.",
 )
 def list_project_states(request: AuthenticatedRequest) -> dict[str, Any]:
     return {"projects": project_states.list_project_states(request.auth)}
@@ -147,8 +147,9 @@ def delete_project(request: AuthenticatedRequest, project_id: str) -> dict[str, 
     response=RecoveredProject,
     exclude_none=True,
     summary="Recover a deleted project",
-    description="With its branches, endpoints, settings and connection strings, until its "
-    "`recoverable_until`. Its endpoints are idle then.",
+    description="Recovers the project with its branches, endpoints, settings and connection "
+    "strings. Possible until its `recoverable_until`. The recovered endpoints are "
+    "idle.",
 )
 def recover_project(request: AuthenticatedRequest, project_id: str) -> dict[str, Any]:
     project, branches = recovery.recover_project(request.auth, project_id)

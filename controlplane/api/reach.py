@@ -43,7 +43,7 @@ def check_reach(request: HttpRequest, key: ApiKey) -> None:
     route = route_of(request)
     if key.read_only:
         if request.method != "GET":
-            raise Forbidden(f"this API key is read-only: {request.method} is out of its reach")
+            raise Forbidden(f"this API key is read-only: {request.method} is not permitted")
         if route in SECRETS:
             check_passwords(key)
     if key.project_id is not None:
@@ -53,7 +53,7 @@ def check_reach(request: HttpRequest, key: ApiKey) -> None:
 def check_passwords(key: ApiKey) -> None:
     """Check that the key may read passwords. Raises Forbidden."""
     if key.read_only:
-        raise Forbidden("this API key is read-only: passwords are out of its reach")
+        raise Forbidden("this API key is read-only: it cannot read passwords")
 
 
 def _check_project(request: HttpRequest, key: ApiKey, own: str, route: str) -> None:
@@ -61,11 +61,11 @@ def _check_project(request: HttpRequest, key: ApiKey, own: str, route: str) -> N
         return
     limited = f'this API key is limited to the project "{own}"'
     if route != PROJECT and not route.startswith(f"{PROJECT}/"):
-        raise Forbidden(f"{limited}: {request.method} {request.path} is out of its reach")
+        raise Forbidden(f"{limited}: {request.method} {request.path} is not permitted")
     assert request.resolver_match is not None
     asked = request.resolver_match.kwargs["project_id"]
     if asked != own:
         find_project(key.account, asked)
-        raise Forbidden(f'{limited}: the project "{asked}" is out of its reach')
+        raise Forbidden(f'{limited}: it cannot access the project "{asked}"')
     if route == PROJECT and request.method == "DELETE":
         raise Forbidden(f"{limited}, and may not delete the project itself")

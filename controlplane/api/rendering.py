@@ -71,7 +71,7 @@ def renderer(annotation: Any) -> Render | None:
             return None
     if metadata := getattr(annotation, "__metadata__", None):
         return _annotated(arguments[0], metadata)
-    raise TypeError(f"no answer had a field of the type {annotation} yet")
+    raise TypeError(f"fields of the type {annotation} are not supported yet")
 
 
 def _annotated(annotation: Any, metadata: Iterable[Any]) -> Render | None:
@@ -87,7 +87,7 @@ def _optional(others: list[Any]) -> Render | None:
     if not any(renders):
         return None
     if len(renders) > 1:
-        raise TypeError(f"which of {others} a value is, nobody could tell")
+        raise TypeError(f"a value of one of {others} would be ambiguous")
     (render,) = renders
     assert render is not None
     return lambda value: None if value is None else render(value)

@@ -33,8 +33,9 @@ ANSWER_WITHIN = 60.0
     response=BranchSchema,
     exclude_none=True,
     summary="Get a database's schema",
-    description="As the statements that make it (`sql`), or as its tables (`json`). A compute that "
-    "sleeps is started for as long as that takes; a branch without an endpoint is read as well.",
+    description="The statements that create the schema (`sql`), or its tables (`json`). A "
+    "suspended compute is started for the time that this takes. The branch does not "
+    "need an endpoint.",
 )
 def get_project_branch_schema(
     request: AuthenticatedRequest, project_id: str, branch_id: str, query: Query[SchemaQuery]
@@ -61,8 +62,8 @@ def get_project_branch_schema(
     "/projects/{project_id}/branches/{branch_id}/compare_schema",
     response=SchemaComparison,
     summary="Compare the schemas of two branches",
-    description="What leads from the base branch's schema, by default the parent's, to the "
-    "branch's, as a unified diff; empty where they are equal.",
+    description="A unified diff from the base branch's schema to the branch's. The base branch "
+    "is the parent by default. The diff is empty if the schemas are equal.",
 )
 def get_project_branch_schema_comparison(
     request: AuthenticatedRequest, project_id: str, branch_id: str, query: Query[ComparisonQuery]

@@ -28,8 +28,9 @@ router = Router(tags=["snapshots"])
     response=SnapshotAndOperations,
     exclude_none=True,
     summary="Take a snapshot of a branch",
-    description="It keeps all that is committed on the branch when its copy is made: data, roles, "
-    "databases and passwords. What is sent in the body stands above the query.",
+    description="The snapshot contains everything that is committed on the branch when it is "
+    "copied: data, roles, databases and passwords. Values in the body take "
+    "precedence over the query.",
 )
 def create_snapshot(
     request: AuthenticatedRequest,
@@ -60,7 +61,7 @@ def list_snapshots(request: AuthenticatedRequest, project_id: str) -> dict[str, 
     response=OneSnapshot,
     exclude_none=True,
     summary="Change a snapshot",
-    description="Its name, and when it goes by itself: null for never.",
+    description="Its name, and when it is deleted automatically: null for never.",
 )
 def update_snapshot(
     request: AuthenticatedRequest, project_id: str, snapshot_id: str, body: UpdateSnapshot
@@ -74,7 +75,7 @@ def update_snapshot(
     response={202: OperationsOut},
     exclude_none=True,
     summary="Delete a snapshot",
-    description="It is gone at once; its data goes with the operation.",
+    description="The snapshot is deleted immediately; the operation removes its data.",
 )
 def delete_snapshot(
     request: AuthenticatedRequest, project_id: str, snapshot_id: str
@@ -88,9 +89,9 @@ def delete_snapshot(
     response=BranchAndOperations,
     exclude_none=True,
     summary="Restore a snapshot",
-    description="As a new branch without an endpoint; or, with `finalize_restore`, in the place of "
-    "a branch's data: the branch keeps its id, name and endpoint, and what it was stays as a "
-    "branch `<name>_old_<time>` with its children.",
+    description="Creates a new branch without an endpoint. With `finalize_restore`, replaces a "
+    "branch's data instead: the branch keeps its id, name and endpoint, and its "
+    "previous data and its children move to a new branch `<name>_old_<time>`.",
 )
 def restore_snapshot(
     request: AuthenticatedRequest,

@@ -10,23 +10,23 @@ from controlplane.services import steering
 router = Router(tags=["operations"])
 
 CANCEL = """\
-What has not begun ends `cancelled` at once, and so does what comes after it in its chain. What
-runs is `cancelling`, and the rest of its chain with it, until it has been brought to a safe point;
-then all are `cancelled`. A copy is stopped and removed, a start or a check is stopped, a new
-configuration gives way to the one before, a reassigned endpoint goes back to the branch that it
-left. Answers with the operations that were concerned; sent again, it answers the same.
+An operation that has not begun is `cancelled` immediately, together with the operations after it in
+its chain. A running operation and the rest of its chain are `cancelling` until its work has stopped
+at a safe point, and are `cancelled` then. A copy is stopped and removed, a start or a check is
+stopped, the previous configuration is restored, and a reassigned endpoint goes back to its previous
+branch. The response has the cancelled operations; a repeated request gets the same response.
 
-409 with the reason where there is nothing to cancel any more, or where it cannot be left half-done:
-a suspend or a deletion that has begun, the suspend of a disabled endpoint, a reassignment whose
-way back is barred.
+409 with the reason if there is nothing to cancel any more, or if the work cannot be left unfinished:
+a suspend or a deletion that has begun, the suspend of a disabled endpoint, or a reassignment that
+cannot be reversed.
 """
 RETRY = """\
-Does the work anew, with what came after it in its chain and did not finish, as a new chain of
-operations. Each has in `retry_of` the one whose work it does. Sent again while these are under
-way, it answers with the same.
+Repeats the work of the operation, and of those after it in its chain that did not finish, as a new
+chain of operations. `retry_of` of each is the operation that it repeats. While these are unfinished,
+a repeated request gets the same response.
 
-409 with the reason where that makes no sense any more: the operation has not failed and was not
-cancelled, what it is about was deleted or disabled, or a newer operation has done the same or
+409 with the reason if a retry makes no sense any more: the operation has neither failed nor been
+cancelled, its endpoint or branch was deleted or disabled, or a newer operation has done the same or
 something else since.
 """
 
@@ -35,7 +35,7 @@ something else since.
     "/projects/{project_id}/operations/{operation_id}/cancel",
     response=OperationsOut,
     exclude_none=True,
-    summary="Cancel an operation, and what comes after it in its chain",
+    summary="Cancel an operation and those after it in its chain",
     description=CANCEL,
 )
 def cancel_project_operation(
@@ -48,7 +48,7 @@ def cancel_project_operation(
     "/projects/{project_id}/operations/{operation_id}/retry",
     response={201: OperationsOut},
     exclude_none=True,
-    summary="Try a failed or cancelled operation again",
+    summary="Retry a failed or cancelled operation",
     description=RETRY,
 )
 def retry_project_operation(
@@ -61,7 +61,7 @@ def retry_project_operation(
     "/projects/{project_id}/chains/{chain_id}/cancel",
     response=OperationsOut,
     exclude_none=True,
-    summary="Cancel what can be cancelled of a chain of operations",
+    summary="Cancel the operations of a chain that can be cancelled",
     description=CANCEL,
 )
 def cancel_project_chain(
@@ -74,7 +74,7 @@ def cancel_project_chain(
     "/projects/{project_id}/chains/{chain_id}/retry",
     response={201: OperationsOut},
     exclude_none=True,
-    summary="Try again what has failed or was cancelled of a chain of operations",
+    summary="Retry the failed and cancelled operations of a chain",
     description=RETRY,
 )
 def retry_project_chain(

@@ -18,21 +18,25 @@ _BASE64 = "[A-Za-z0-9+/]"
 Description = Annotated[Text, StringConstraints(max_length=256)]
 Url = Annotated[
     Text,
-    Field(description="https://…, where events are posted to"),
+    Field(description="The `https://…` address that events are posted to"),
     Stated(pattern="^https?://[!-~]+$"),
 ]
 EventTypes = Annotated[
     list[Annotated[Text, Stated(enum=[ALL_EVENTS, *EVENT_TYPES])]],
     Stated(minItems=1),
-    Field(description='of the types of events; ["*"] stands for all, later ones too'),
+    Field(description='the types of events; ["*"] stands for all types, including later ones'),
 ]
 Secret = Annotated[
     Text,
-    Field(description="whsec_ and the base64 of 24 to 64 random bytes; one is made if absent"),
+    Field(
+        description="`whsec_` followed by the base64 of 24 to 64 random bytes; generated if absent"
+    ),
     # The pattern covers secrets of 24 to 62 bytes. The server also accepts 63 and 64.
     Stated(pattern=f"^whsec_(?:{_BASE64}{{4}}){{8,20}}(?:{_BASE64}{{2}}==|{_BASE64}{{3}}=)?$"),
 ]
-ProjectId = Annotated[Text, Field(description="the one project whose events are meant")]
+ProjectId = Annotated[
+    Text, Field(description="the only project whose events are sent; without it, all projects")
+]
 
 
 class NewWebhook(Attributes):
@@ -76,7 +80,7 @@ class DeliveriesQuery(Schema):
     cursor: Text | None = None
     limit: int = Field(100, ge=1, le=400)
     status: Annotated[Text, Stated(pattern=f"^{several(DeliveryStatus.values)}$")] | None = Field(
-        None, description="pending, delivered, failed; several by commas"
+        None, description="`pending`, `delivered` or `failed`, or several separated by commas"
     )
 
 
@@ -87,13 +91,13 @@ class WebhookOut(Schema):
     project_id: str | None = None
     description: str
     enabled: bool
-    disabled_reason: str | None = Field(None, description="why Perch has switched it off")
+    disabled_reason: str | None = Field(None, description="why Perch disabled it")
     failing_since: Timestamp | None = Field(
-        None, description="when the first of the attempts failed since which all have"
+        None, description="when the first of the consecutive failed attempts was made"
     )
-    last_error: str | None = Field(None, description="why the last of them failed")
+    last_error: str | None = Field(None, description="why the last of these attempts failed")
     previous_secret_expires_at: Timestamp | None = Field(
-        None, description="until when messages are signed with the secret before as well"
+        None, description="until when messages are also signed with the previous secret"
     )
     created_at: Timestamp
     updated_at: Timestamp
@@ -112,7 +116,7 @@ class WebhookOut(Schema):
 
 
 class WebhookWithSecret(WebhookOut):
-    secret: str = Field(description="shown in this answer alone")
+    secret: str = Field(description="shown only in this response")
 
 
 class OneWebhook(Schema):
@@ -131,9 +135,9 @@ class AttemptOut(Schema):
     at: Timestamp
     duration_ms: int
     status_code: int | None = Field(
-        None, description="of the receiver's answer, if it has given one"
+        None, description="the status code of the receiver's response, if there was one"
     )
-    body: str = Field(description="the beginning of the answer")
+    body: str = Field(description="the beginning of the response")
     error: str | None = Field(None, description="why it failed, if it did")
 
 
@@ -142,7 +146,7 @@ class DeliveryOut(Schema):
     webhook_id: str
     event_id: str
     event_type: str
-    status: str = Field(description="pending, delivered or failed")
+    status: str = Field(description="`pending`, `delivered` or `failed`")
     attempts: int
     created_at: Timestamp
     next_attempt_at: Timestamp | None = None
@@ -175,7 +179,9 @@ class DeliveryOut(Schema):
 
 
 class DeliveryWithMessage(DeliveryOut):
-    message: dict[str, Any] = Field(description="what is posted: type, timestamp and data")
+    message: dict[str, Any] = Field(
+        description="the message that is sent: type, timestamp and data"
+    )
 
     @staticmethod
     def resolve_message(delivery: WebhookDelivery) -> dict[str, Any]:

@@ -35,8 +35,8 @@ DELIVERY = DELIVERIES + "/{delivery_id}"
     response={201: OneWebhookWithSecret},
     exclude_none=True,
     summary="Create a webhook",
-    description="For the account, or for one project. The secret is shown in this answer alone. "
-    "An unknown type of events is answered with those there are.",
+    description="For the account, or for one project. Only this response shows the secret. An "
+    "unknown type of event is refused, with the list of types.",
 )
 def create_webhook(
     request: AuthenticatedRequest, body: CreateWebhook
@@ -71,7 +71,8 @@ def get_webhook(request: AuthenticatedRequest, webhook_id: str) -> dict[str, Any
     response=OneWebhook,
     exclude_none=True,
     summary="Change a webhook",
-    description="Enabled again, or with another URL, it is sent what is still pending at once.",
+    description="If the webhook is enabled again or gets another URL, pending deliveries are "
+    "sent immediately.",
 )
 def update_webhook(
     request: AuthenticatedRequest, webhook_id: str, body: UpdateWebhook
@@ -91,7 +92,7 @@ def update_webhook(
     WEBHOOK,
     response=OneWebhook,
     exclude_none=True,
-    summary="Delete a webhook, and what was still to be sent to it",
+    summary="Delete a webhook and its pending deliveries",
 )
 def delete_webhook(request: AuthenticatedRequest, webhook_id: str) -> dict[str, Any]:
     """Deletes the webhook permanently, with the record of its deliveries. Deliveries that are still
@@ -103,9 +104,9 @@ def delete_webhook(request: AuthenticatedRequest, webhook_id: str) -> dict[str, 
     WEBHOOK + "/rotate_secret",
     response=OneWebhookWithSecret,
     exclude_none=True,
-    summary="Turn a webhook's secret",
-    description="Answers with the new secret, which is shown this once. For 24 hours messages are "
-    "signed with the one before as well.",
+    summary="Rotate a webhook's secret",
+    description="The response contains the new secret, which is not shown again. For 24 hours, "
+    "messages are also signed with the previous secret.",
 )
 def rotate_webhook_secret(
     request: AuthenticatedRequest, webhook_id: str, body: Body[RotateSecret | None] = None
@@ -119,8 +120,8 @@ def rotate_webhook_secret(
     response={201: OneDelivery},
     exclude_none=True,
     summary="Test a webhook",
-    description="Sends an event `webhook.test` once, ahead of what waits. The delivery tells what "
-    "became of it.",
+    description="Sends an event `webhook.test` once, before pending deliveries. The delivery "
+    "shows the result.",
 )
 def test_webhook(request: AuthenticatedRequest, webhook_id: str) -> tuple[int, dict[str, Any]]:
     return 201, {"delivery": webhook_deliveries.test_webhook(request.auth, webhook_id)}
@@ -163,8 +164,8 @@ def get_webhook_delivery(
     response=OneDelivery,
     exclude_none=True,
     summary="Send a delivery again",
-    description="At once, ahead of what waits, with the same `webhook-id`; also one that was "
-    "delivered. It is tried for a day.",
+    description="Immediately, before pending deliveries, with the same `webhook-id`. A delivered "
+    "message can be sent again too. Attempts are made for a day.",
 )
 def resend_webhook_delivery(
     request: AuthenticatedRequest, webhook_id: str, delivery_id: str

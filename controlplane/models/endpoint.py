@@ -38,7 +38,7 @@ class Attribute:
 
     name: str
     kind: type[bool] | type[int] | type[float] | type[str] | type[dict[str, Any]]
-    # For the API's document. A description that begins with "Kept" says that it has no effect.
+    # For the API's document. A description that begins with "Stored" says that it has no effect.
     description: str
     example: Any
     # The bounds of a number. Of a text, `most` is the number of characters.
@@ -62,7 +62,7 @@ _DECLARED = (
         kind=float,
         least=0.25,
         most=56,
-        description="The fewest compute units; one is a CPU and 4 GB of memory",
+        description="The minimum size in compute units; one unit is a CPU and 4 GB of memory",
         example=0.25,
         is_applied=True,
         in_defaults=True,
@@ -73,7 +73,7 @@ _DECLARED = (
         kind=float,
         least=0.25,
         most=56,
-        description="The most compute units; one is a CPU and 4 GB of memory",
+        description="The maximum size in compute units; one unit is a CPU and 4 GB of memory",
         example=1.0,
         is_applied=True,
         in_defaults=True,
@@ -90,7 +90,8 @@ _DECLARED = (
     Attribute(
         name="pooler_enabled",
         kind=bool,
-        description="Whether all its connections are pooled; `-pooler` in the host does it for one",
+        description="Whether all connections are pooled; with `-pooler` in the host name, a "
+        "single connection is",
         example=False,
         is_applied=True,
     ),
@@ -104,13 +105,13 @@ _DECLARED = (
     Attribute(
         name="disabled",
         kind=bool,
-        description="Whether nobody may connect to it, nor start it",
+        description="Whether it is disabled: clients cannot connect to it or start it",
         example=False,
     ),
     Attribute(
         name="passwordless_access",
         kind=bool,
-        description="Kept and answered; nobody gets in without a password either way",
+        description="Stored and returned, without effect: clients always need a password",
         example=True,
     ),
     Attribute(
@@ -118,7 +119,8 @@ _DECLARED = (
         kind=int,
         least=-1,
         most=604800,
-        description="Idle for so long it is suspended; 0: the service's default, -1: never",
+        description="Seconds without activity after which it is suspended; 0: the service's "
+        "default, -1: never",
         example=300,
         in_defaults=True,
     ),
@@ -126,14 +128,15 @@ _DECLARED = (
         name="provisioner",
         kind=str,
         values=PROVISIONERS,
-        description="Kept and answered; computes are processes of the server's host either way",
+        description="Stored and returned, without effect: computes are processes of the server's "
+        "host",
         example=DEFAULT_PROVISIONER,
     ),
     Attribute(
         name="name",
         kind=str,
         most=64,
-        description="A name of the caller's choice",
+        description="A name that the caller chose",
         example=None,
         is_optional=True,
         in_creation_event=True,

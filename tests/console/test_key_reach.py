@@ -77,7 +77,7 @@ def test_who_may_only_read_sees_all_and_is_told_what_is_refused(
     assert "sees no passwords" in Page(answer).text
     assert ":********@" in Page(answer).text
     answer = reader.post(f"{still_shop.endpoint_url}/connect", {})
-    assert "passwords are out of its reach" in Page(answer).text
+    assert "it cannot read passwords" in Page(answer).text
 
 
 def test_a_key_that_has_expired_signs_nobody_in(carol: Person, stack: Any) -> None:

@@ -75,7 +75,7 @@ def another_value(attribute: Attribute) -> Any:
 def of_attribute(attribute: Attribute, *, at: str | None = None) -> Declaration:
     """An endpoint's response has the value. What the value does is for a test of its own, which a
     line below may name instead."""
-    kept_only = attribute.description.startswith("Kept")
+    kept_only = attribute.description.startswith("Stored")
     return (Mirrors if kept_only else Answers)(another_value(attribute), at=at)
 
 

@@ -96,7 +96,7 @@ def test_it_acts_or_is_refused(api: DjangoClient, ids: dict[str, str], name: str
     assert found == value
     if isinstance(declaration, Mirrors):
         said = schema_of(document(), route, field).get("description", "")
-        assert "Kept" in said, "the document does not say so"
+        assert "Stored" in said, "the document does not say so"
 
 
 def _assert_refused(response: Any, field: str, declaration: Refused) -> None:

@@ -12,18 +12,18 @@ from controlplane.api.reach import BESIDE_THE_PROJECT
 ERROR = {
     "title": "Error",
     "type": "object",
-    "description": "What every refused request is answered with.",
+    "description": "The response to every refused request.",
     "required": ["request_id", "code", "message"],
     "properties": {
         "request_id": {
             "type": "string",
-            "description": "What the request has in the log; the caller's `X-Request-ID`, if sent.",
+            "description": "The request's id in the log; the caller's `X-Request-ID`, if sent.",
         },
         "code": {
             "type": "string",
-            "description": 'For programs, as "PROJECTS_LIMIT_EXCEEDED"; often empty.',
+            "description": 'For programs, such as "PROJECTS_LIMIT_EXCEEDED"; often empty.',
         },
-        "message": {"type": "string", "description": "For people: what is wrong, what to do."},
+        "message": {"type": "string", "description": "For people: what is wrong and what to do."},
         "errors": {
             "type": "array",
             "description": "What is wrong with each field; empty if no field is the cause.",
@@ -39,8 +39,9 @@ FIELD_ERROR = {
     "properties": {
         "field": {
             "type": "string",
-            "description": "A parameter's name, or the path of a value in the body, as "
-            "`endpoint.settings.pg_settings.work_mem`; items of a list by their numbers, from 0.",
+            "description": "A parameter's name, or the path of a value in the body, such as "
+            "`endpoint.settings.pg_settings.work_mem`. Items of a list are "
+            "numbered from 0.",
         },
         "code": {"type": "string", "enum": list(CODES), "description": "The kind of error."},
         "message": {"type": "string", "description": "For people: what is wrong."},
@@ -48,7 +49,7 @@ FIELD_ERROR = {
 }
 RETRY_AFTER = {
     "Retry-After": {
-        "description": "Seconds, a whole number, after which to try again.",
+        "description": "The number of seconds after which to try again.",
         "schema": {"type": "integer", "minimum": 1},
     }
 }
@@ -81,7 +82,7 @@ NAMING_AN_ORGANIZATION = frozenset(
         "GET /consumption_history/v2/projects",
     }
 )
-NO_HISTORY = "lsn is not offered by this server: no history of a branch is kept"
+NO_HISTORY = "lsn is not offered by this server: branches have no history"
 STARTING = ("/start", "/restart", "/retry")
 BUSY = "project already has running conflicting operations, scheduling of new ones is prohibited"
 
@@ -130,19 +131,19 @@ ANYWHERE = (
     Failure(
         411,
         "The request has `Transfer-Encoding`.",
-        "a body must come with its Content-Length",
+        "a body must be sent with its Content-Length",
     ),
     Failure(
         429,
-        "Too many requests of the account or the key; nothing was done.",
+        "The account or the key sent too many requests; nothing was done.",
         "rate limit exceeded: 700 requests per minute for an account; try again in 1 s",
         "RATE_LIMIT_EXCEEDED",
         retry_after=True,
     ),
-    Failure(500, "An error of the service's own.", "internal error"),
+    Failure(500, "An internal error of the service.", "internal error"),
     Failure(
         503,
-        "The service cannot do it now; nothing was done, and it is safe to try again.",
+        "The service cannot handle the request now; nothing was done, and it is safe to try again.",
         "the database does not answer; try again",
         retry_after=True,
     ),
@@ -157,34 +158,36 @@ def failures(method: str, path: str, *, wrapper: str | None) -> Iterator[Failure
     if path == "/status/hosts":
         yield Failure(
             403,
-            "The account does not run the service, or the key is limited.",
-            "only the accounts that run this service may see its hosts: PERCH_OPERATORS names them",
+            "The account does not operate the service, or the key is limited.",
+            "only the accounts named in PERCH_OPERATORS may see the hosts of this service",
         )
     elif _out_of_reach(method, path):
         yield Failure(
             403,
-            "The key is limited, and this is out of its reach.",
-            f"this API key is read-only: {method} is out of its reach"
+            "The key is limited and does not permit this.",
+            f"this API key is read-only: {method} is not permitted"
             if method != "GET"
             else 'this API key is limited to the project "quiet-cell-12345678"',
         )
     if message := _missing(method, path):
-        yield Failure(404, "There is none, or it is another account's.", message)
+        yield Failure(404, "It does not exist, or belongs to another account.", message)
     if path.endswith(STARTING):
         yield Failure(406, "The endpoint is disabled.", "endpoint is disabled")
     if path.startswith("/consumption"):
         yield Failure(
             406,
-            "What was consumed so long ago is not known so finely.",
+            "Consumption at this granularity does not reach back so far.",
             "the specified date-time range is outside the boundaries of the specified granularity",
         )
     if path.endswith("schema"):
-        yield Failure(422, "It cannot be read: it is too long, or takes too long.", NO_HISTORY)
-        yield Failure(423, "Too much is being read already; try again.", BUSY, retry_after=True)
+        yield Failure(
+            422, "The schema cannot be read: it is too long, or takes too long to read.", NO_HISTORY
+        )
+        yield Failure(423, "Too many schemas are being read; try again.", BUSY, retry_after=True)
     if path.endswith(("/reveal_password", "/connection_uri")):
         yield Failure(
             412,
-            "The project keeps no passwords (`store_passwords`).",
+            "The project does not store passwords (`store_passwords`).",
             "Storing passwords is disabled",
         )
     if method in METHODS:
@@ -220,7 +223,8 @@ def _missing(method: str, path: str) -> str | None:
 def _of_changes(method: str, path: str) -> Iterator[Failure]:
     yield Failure(
         409,
-        "It contradicts what there is, or a request with this `Idempotency-Key` is under way.",
+        "It conflicts with existing resources, or a request with this `Idempotency-Key` is in "
+        "progress.",
         'branch already exists; branch_name:"preview/x"'
         if path.endswith("/branches")
         else "read_write endpoint already exists"
@@ -230,8 +234,8 @@ def _of_changes(method: str, path: str) -> Iterator[Failure]:
     yield Failure(413, "The body is too long.", "a body may have at most 1048576 bytes")
     yield Failure(
         422,
-        "It can be read, but not be done: a limit, a value that is not available here, or an "
-        "`Idempotency-Key` that came with another request.",
+        "A rule or a limit forbids it, a value is not available here, or the `Idempotency-Key` "
+        "was sent with another request.",
         "projects limit exceeded"
         if path == "/projects"
         else "this Idempotency-Key was sent with another request",

@@ -22,7 +22,7 @@ def links(call: Call, fields: Mapping[str, Any], calls: list[Call]) -> dict[str,
         )
         found["getProjectOperation"] = {
             "operationId": "getProjectOperation",
-            "description": "The first of the operations; who waits for all waits for the last.",
+            "description": "The first of the operations; all have ended once the last one has.",
             "parameters": {
                 "project_id": project,
                 "operation_id": "$response.body#/operations/0/id",
@@ -50,7 +50,7 @@ def _to_what_was_made(
             operation_id,
             {
                 "operationId": operation_id,
-                "description": f"`{named}` is what was made.",
+                "description": f"`{named}` is the id or name of the new resource.",
                 "parameters": {**above, named: place},
             },
         )

@@ -10,11 +10,15 @@ from controlplane.services.accounts import KeySpec
 class CreateApiKey(Attributes):
     key_name: ShortName
     project_id: Text | None = Field(
-        None, description="The one project that the key reaches; without it, all of the account's."
+        None,
+        description="The only project that the key can access; without it, all of the "
+        "account's projects.",
     )
-    read_only: bool = Field(False, description="It changes nothing, and reads no password.")
+    read_only: bool = Field(
+        False, description="Whether the key can neither change anything nor read passwords."
+    )
     expires_at: PointInTime | None = Field(
-        None, description="From then on it is as good as revoked; without it, never."
+        None, description="When the key expires; without it, never."
     )
 
     def spec(self) -> KeySpec:

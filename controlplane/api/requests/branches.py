@@ -15,11 +15,11 @@ from controlplane.services.restoring import RestoreSpec
 # A hundred years.
 LONGEST_LIFE = 100 * 366 * 86400  # seconds
 ARCHIVED = (
-    "archived is not offered by this server: delete the branch, or keep a snapshot of it; "
-    "an idle branch takes nothing but its disk"
+    "archived is not offered by this server: delete the branch, or keep a snapshot of it; an "
+    "idle branch uses only disk space"
 )
 ENDS = {"expires_at", "ttl_interval_seconds"}
-TWO_ENDS = "expires_at and ttl_interval_seconds both say when the branch is to go: send one of them"
+TWO_ENDS = "expires_at and ttl_interval_seconds both set the branch's expiry: send only one of them"
 
 
 class BranchAttributes(Attributes):
@@ -28,13 +28,14 @@ class BranchAttributes(Attributes):
     name: Name | None = None
     expires_at: PointInTime | None = Field(
         default=None,
-        description="When it is deleted by itself: RFC 3339, with its zone, in the future.",
+        description="When the branch is deleted automatically: RFC 3339, with a time zone, in "
+        "the future.",
     )
     ttl_interval_seconds: Annotated[int, Field(ge=1, le=LONGEST_LIFE), WHOLE] | None = Field(
-        default=None, description="The same as so many seconds from now."
+        default=None, description="The same, as a number of seconds from now."
     )
     archived: Annotated[bool, Stated(const=False)] | None = Field(
-        default=None, description="Only `false`: no branch is archived here."
+        default=None, description="Only `false`: this server does not archive branches."
     )
 
     @model_validator(mode="after")
@@ -57,7 +58,7 @@ class NewBranch(BranchAttributes):
     parent_timestamp: Text | None = None
     init_source: Literal["parent-data", "schema-only"] = Field(
         default="parent-data",
-        description="`schema-only` makes it without any rows, and of no parent.",
+        description="`schema-only` creates a branch without rows and without a parent.",
     )
 
 
@@ -66,8 +67,8 @@ class CreateBranch(BaseModel):
     endpoints: list[NewBranchEndpoint] | None = None
     annotation_value: Notes | None = Field(
         default=None,
-        description="What to note about the branch: text by name, at most 50, "
-        "of at most 16,384 characters together.",
+        description="Notes about the branch: at most 50 texts by name, at most 16,384 characters "
+        "in total.",
     )
 
     def spec(self) -> BranchSpec:
@@ -86,13 +87,17 @@ class CreateBranch(BaseModel):
 
 
 class RestoreBranch(Attributes):
-    source_branch_id: Text = Field(description="Its present state comes in the branch's place")
-    source_lsn: Text | None = Field(None, description="Refused (422): no history is kept")
-    source_timestamp: Text | None = Field(None, description="Refused (422): no history is kept")
+    source_branch_id: Text = Field(
+        description="The branch whose present state replaces this branch's"
+    )
+    source_lsn: Text | None = Field(None, description="Refused (422): branches have no history")
+    source_timestamp: Text | None = Field(
+        None, description="Refused (422): branches have no history"
+    )
     preserve_under_name: Name | None = Field(
         None,
-        description="Of the branch that keeps the data of before, and gets the branch's children; "
-        "required where it has any",
+        description="The name of a new branch that keeps the previous data and gets this "
+        "branch's children; required if it has children",
     )
 
     def spec(self) -> RestoreSpec:

@@ -50,23 +50,23 @@ Metrics = Annotated[
 
 
 class ProjectsConsumptionQuery(Schema):
-    cursor: Text | None = Field(None, description="The cursor of the page before.")
-    limit: int = Field(10, ge=1, le=1000, description="At most so many projects.")
+    cursor: Text | None = Field(None, description="The cursor of the previous page.")
+    limit: int = Field(10, ge=1, le=1000, description="The maximum number of projects.")
     since: PointInTime | None = Field(
-        None, alias="from", description="The first consumption period holds it; by default now."
+        None, alias="from", description="A time in the first consumption period; by default now."
     )
     until: PointInTime | None = Field(
-        None, alias="to", description="The last consumption period holds it; by default now."
+        None, alias="to", description="A time in the last consumption period; by default now."
     )
 
 
 class HistoryQuery(Schema):
-    since: PointInTime = Field(alias="from", description="Rounded down by the granularity.")
-    until: PointInTime = Field(
-        alias="to", description="Where what is asked for ends; rounded up by the granularity."
+    since: PointInTime = Field(
+        alias="from", description="The beginning, rounded down to the granularity."
     )
+    until: PointInTime = Field(alias="to", description="The end, rounded up to the granularity.")
     granularity: Literal["hourly", "daily", "monthly"] = Field(
-        description="They reach back 168 hours, 60 days and a year."
+        description="`hourly` reaches back 168 hours, `daily` 60 days and `monthly` a year."
     )
     org_id: Text | None = Field(None, description="The account's organization.")
 
@@ -81,13 +81,13 @@ class HistoryQuery(Schema):
 
 class AccountHistoryQuery(HistoryQuery):
     include_v1_metrics: bool = Field(
-        False, description="`data_storage_bytes_hour` and `logical_size_bytes*` as well."
+        False, description="Whether to include `data_storage_bytes_hour` and `logical_size_bytes*`."
     )
 
 
 class ProjectsPageQuery(HistoryQuery):
-    cursor: Text | None = Field(None, description="The cursor of the page before.")
-    limit: int = Field(10, ge=1, le=100, description="At most so many projects.")
+    cursor: Text | None = Field(None, description="The cursor of the previous page.")
+    limit: int = Field(10, ge=1, le=100, description="The maximum number of projects.")
     project_ids: Several = Field(
         default_factory=list,
         description=f"At most {MOST_PROJECTS}, separated by commas or repeated; by default all.",
@@ -100,7 +100,7 @@ class ProjectsPageQuery(HistoryQuery):
 
 class ProjectsHistoryQuery(ProjectsPageQuery):
     include_v1_metrics: bool = Field(
-        False, description="`data_storage_bytes_hour` and `logical_size_bytes*` as well."
+        False, description="Whether to include `data_storage_bytes_hour` and `logical_size_bytes*`."
     )
 
 

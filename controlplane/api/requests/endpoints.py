@@ -12,7 +12,7 @@ from controlplane.models import ATTRIBUTES
 from controlplane.services import endpoint_attributes, endpoint_settings
 from controlplane.services.endpoint_settings import POOLER_SETTINGS
 
-LIBRARIES = "the platform chooses the libraries that every endpoint loads at its start"
+LIBRARIES = "the platform chooses the libraries that every endpoint loads when it starts"
 
 
 PoolerSettings = Annotated[
@@ -68,7 +68,8 @@ class NewBranchEndpoint(EndpointAttributes):
     type: Annotated[
         Literal["read_write"],
         NotOffered(
-            "a branch has one endpoint, which reads and writes; for more, make a branch of it",
+            "a branch has one endpoint, for reading and writing; for another endpoint, create a "
+            "branch of it",
             only=("read_only",),
         ),
     ] = "read_write"

@@ -41,16 +41,17 @@ class AllowedIps(Attributes):
     ips: list[AddressRange] = Field(
         max_length=MOST_ALLOWED_IPS,
         description=(
-            "Addresses, CIDR ranges, or the first and the last address as "
-            "`192.0.2.1-192.0.2.9`, IPv4 or IPv6. An empty list lets everybody in."
+            "IPv4 or IPv6: addresses, CIDR ranges, or a first and a last address such as "
+            "`192.0.2.1-192.0.2.9`. An empty list allows all addresses."
         ),
     )
     protected_branches_only: bool | None = Field(
-        default=None, description="Whether the list holds for protected branches alone."
+        default=None, description="Whether the list applies only to protected branches."
     )
     primary_branch_only: bool | None = Field(
         default=None,
-        description="The older name of `protected_branches_only`, which counts if both are sent.",
+        description="The older name of `protected_branches_only`, which takes precedence if both "
+        "are sent.",
         json_schema_extra={"deprecated": True},
     )
 
@@ -74,29 +75,29 @@ class ProjectSettings(Attributes):
     block_outbound_connections: bool | None = Field(
         default=None,
         description=(
-            "Let the project's computes connect to nothing: no foreign server, publisher or name "
-            "server. It holds within seconds, for connections that are open too; 422 where the "
-            "host cannot hold computes to it."
+            "Block all connections that the project's computes make: to foreign servers, "
+            "publishers and name servers. Takes effect within seconds, also for open "
+            "connections. Refused with 422 if the region's host cannot enforce it."
         ),
     )
     enable_logical_replication: bool | None = Field(
         default=None,
         description=(
-            "`wal_level` is `logical` from each endpoint's next start on; endpoints that run are "
-            "suspended for it. It cannot be taken back."
+            "`wal_level` is `logical` from each endpoint's next start. Running endpoints are "
+            "suspended for this. It cannot be disabled again."
         ),
     )
     block_vpc_connections: Annotated[
         bool | None,
         NotOffered(
-            "there are no VPC endpoints here; allowed_ips says where clients may come from",
+            "this server has no VPC endpoints; use allowed_ips to limit the addresses of clients",
             unless=(False,),
         ),
     ] = None
     hipaa: Annotated[
         bool | None,
         NotOffered(
-            "who changed what is in the project's events, GET /projects/{project_id}/events",
+            "the project's events, GET /projects/{project_id}/events, say who changed what",
             unless=(False,),
         ),
     ] = None
@@ -104,16 +105,16 @@ class ProjectSettings(Attributes):
     audit_log_level: Annotated[
         Literal["base", "extended", "full"] | None,
         NotOffered(
-            "every change is told by an event, GET /projects/{project_id}/events; what is run on "
-            "an endpoint, by its pg_settings such as log_statement",
+            "events, GET /projects/{project_id}/events, record every change; pg_settings such as "
+            "log_statement record the statements on an endpoint",
             unless=("base",),
         ),
     ] = None
     maintenance_window: Annotated[
         JsonObject | None,
         NotOffered(
-            "the platform restarts no endpoint for maintenance; whoever runs the server "
-            "chooses when it is upgraded"
+            "the platform does not restart endpoints for maintenance; the operator chooses when "
+            "to upgrade the server"
         ),
     ] = None
     preload_libraries: Annotated[JsonObject | None, NotOffered(LIBRARIES)] = None

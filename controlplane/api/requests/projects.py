@@ -30,7 +30,9 @@ from controlplane.services.projects import ProjectSpec
 # A request for a project may have these also outside of `default_endpoint_settings`.
 LIMITS = ("autoscaling_limit_min_cu", "autoscaling_limit_max_cu")
 NOTHING: Mapping[str, Any] = MappingProxyType({})
-AS_IT_IS = "Only as it is: another one is refused, as it is chosen when the project is created"
+AS_IT_IS = (
+    "Only the present value: it is chosen when the project is created, and any other is refused"
+)
 
 
 @asks_for(one for one in ATTRIBUTES.values() if one.in_defaults)
@@ -55,7 +57,7 @@ class FirstBranch(Attributes):
     database_name: Identifier = "neondb"
     annotations: Annotated[
         JsonObject | None,
-        NotOffered("a branch that is made by POST …/branches can be annotated", unless=({},)),
+        NotOffered("a branch that is created with POST …/branches can be annotated", unless=({},)),
     ] = None
 
 

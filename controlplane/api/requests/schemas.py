@@ -7,7 +7,7 @@ from ninja import Field, Schema
 from controlplane.api.fields import Text
 from controlplane.services.restoring import refuse_points_in_time
 
-REFUSED = "Refused (422): no history is kept"
+REFUSED = "Refused (422): branches have no history"
 
 
 class _OfDatabase(Schema):
@@ -25,7 +25,9 @@ class SchemaQuery(_OfDatabase):
 
 
 class ComparisonQuery(_OfDatabase):
-    base_branch_id: Text | None = Field(None, description="By default the branch's parent")
+    base_branch_id: Text | None = Field(
+        None, description="The base branch; by default the branch's parent"
+    )
     base_lsn: Text | None = Field(None, description=REFUSED)
     base_timestamp: Text | None = Field(None, description=REFUSED)
 

@@ -7,8 +7,10 @@ from controlplane.api.fields import Name, PointInTime, Text
 from controlplane.api.requests.attributes import Attributes
 from controlplane.services.snapshots import SnapshotChanges, SnapshotRestore, SnapshotSpec
 
-REFUSED = "Refused (422): no history is kept"
-EXPIRES_AT = "When it goes by itself, as `2027-01-31T12:00:00Z`; not in the past"
+REFUSED = "Refused (422): branches have no history"
+EXPIRES_AT = (
+    "When the snapshot is deleted automatically, such as `2027-01-31T12:00:00Z`; not in the past"
+)
 
 
 class CreateSnapshotQuery(Schema):
@@ -47,15 +49,15 @@ class UpdateSnapshot(BaseModel):
 
 
 class RestoreSnapshotQuery(Schema):
-    name: Name | None = Field(None, description="The older place of the body's")
+    name: Name | None = Field(None, description="The older place for the body's `name`")
 
 
 class RestoreSnapshot(Attributes):
-    name: Name | None = Field(None, description="Of the new branch")
+    name: Name | None = Field(None, description="The name of the new branch")
     target_branch_id: Text | None = Field(
         None,
-        description="With `finalize_restore`, whose data it replaces; by default the branch that "
-        "the snapshot was taken of",
+        description="With `finalize_restore`: the branch whose data is replaced; by default the "
+        "snapshot's source branch",
     )
     finalize_restore: bool = False
 

@@ -48,7 +48,7 @@ class NotOffered:
         if self._only is not None:
             but = f" as {_listed(self._only)}"
         elif self._unless:
-            but = f" but for {_listed(self._unless)}"
+            but = f" except {_listed(self._unless)}"
         described["description"] = f"Not offered by this server{but}: {self._instead}."
         return described
 

@@ -46,9 +46,9 @@ class Frame(Schema):
     compute_time_seconds: int
     written_data_bytes: int
     synthetic_storage_size_bytes: int
-    data_storage_bytes_hour: int | None = Field(None, description="With `include_v1_metrics`.")
-    logical_size_bytes: int | None = Field(None, description="With `include_v1_metrics`.")
-    logical_size_bytes_hour: int | None = Field(None, description="With `include_v1_metrics`.")
+    data_storage_bytes_hour: int | None = Field(None, description="Only with `include_v1_metrics`.")
+    logical_size_bytes: int | None = Field(None, description="Only with `include_v1_metrics`.")
+    logical_size_bytes_hour: int | None = Field(None, description="Only with `include_v1_metrics`.")
 
 
 class Metric(Schema):
@@ -66,7 +66,9 @@ class AnyPeriod(Schema):
     period_id: UUID
     period_plan: str
     period_start: Timestamp
-    period_end: Timestamp | None = Field(None, description="Of a period that is over.")
+    period_end: Timestamp | None = Field(
+        None, description="When the period ended; absent for the current period."
+    )
 
 
 class HistoryPeriod(AnyPeriod):

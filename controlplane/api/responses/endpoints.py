@@ -59,24 +59,28 @@ class OfferedSettingOut(Schema):
         description="`bool`, `integer`, `real`, `enum` or `string`", examples=["integer"]
     )
     description: str = Field(
-        description="What it is for, in Postgres's words",
+        description="The description by Postgres",
         examples=["Sets the maximum memory to be used for query workspaces."],
     )
     default: str = Field(
-        description="What holds where the endpoint's settings do not name it", examples=["4MB"]
+        description="The value if the endpoint's settings do not contain it", examples=["4MB"]
     )
-    unit: str | None = Field(None, description="Of a number without one", examples=["kB"])
-    min: str | None = Field(None, description="The least", examples=["64kB"])
+    unit: str | None = Field(
+        None, description="The unit of numbers that are sent without one", examples=["kB"]
+    )
+    min: str | None = Field(None, description="The minimum", examples=["64kB"])
     max: str | None = Field(
-        None, description="The most, on an endpoint of this size", examples=["256MB"]
+        None, description="The maximum on an endpoint of this size", examples=["256MB"]
     )
     values: list[str] | None = Field(
-        None, description="Of an `enum`: what it may be", examples=[["escape", "hex"]]
+        None, description="The allowed values of an `enum`", examples=[["escape", "hex"]]
     )
 
 
 class OfferedSettings(Schema):
-    pg_settings: list[OfferedSettingOut] = Field(description="What may be set, by name")
+    pg_settings: list[OfferedSettingOut] = Field(
+        description="The settings that can be set, by name"
+    )
 
 
 class EndpointAndOperations(OneEndpoint, OperationsOut):

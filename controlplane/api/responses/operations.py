@@ -17,15 +17,15 @@ from controlplane.services.operations import Step, steps_of
 class InitiatorOut(Schema):
     type: str = Field(description="One of " + ", ".join(f"`{one}`" for one in ActorType))
     name: str = Field(
-        description="Of a user or a retry the API key's, of a client its address and role"
+        description="The API key's name for a user or a retry; the address and role for a client"
     )
 
 
 class OperationOut(Schema):
     id: UUID
-    chain_id: UUID = Field(description="The operations of one request share it")
-    initiator: InitiatorOut = Field(description="Who began it")
-    retry_of: UUID | None = Field(None, description="The operation whose work it does anew")
+    chain_id: UUID = Field(description="The id that all operations of one request share")
+    initiator: InitiatorOut = Field(description="Who or what requested it")
+    retry_of: UUID | None = Field(None, description="The operation that this one retries")
     project_id: str
     branch_id: str | None = None
     endpoint_id: str | None = None
@@ -33,13 +33,15 @@ class OperationOut(Schema):
     status: str = Field(
         description="One of " + ", ".join(f"`{one}`" for one in OperationStatus.values)
     )
-    error: str | None = Field(None, description="What has happened, and what to do")
+    error: str | None = Field(None, description="Why it failed, and what to do")
     not_run_because: UUID | None = None
-    failures_count: int = Field(description="Attempts that have failed")
-    retry_at: Timestamp | None = Field(None, description="When the next attempt is due")
+    failures_count: int = Field(description="The number of failed attempts")
+    retry_at: Timestamp | None = Field(None, description="When the next attempt is made")
     created_at: Timestamp
     updated_at: Timestamp
-    total_duration_ms: int = Field(description="From the hand-over to the worker on")
+    total_duration_ms: int = Field(
+        description="Milliseconds since it was handed to the worker, until its end"
+    )
 
     @staticmethod
     def resolve_chain_id(operation: Operation) -> UUID:
@@ -64,13 +66,13 @@ class StepOut(Schema):
     """A step of an operation. The first step begins with the request. docs/reference/operations.md
     lists the names of all steps."""
 
-    name: str = Field(description="As `waiting`, `queued`, `picked_up`, `copying`, `starting`")
+    name: str = Field(description="Such as `waiting`, `queued`, `picked_up`, `copying`, `starting`")
     started_at: Moment
-    finished_at: Moment | None = Field(description="null while it is under way")
+    finished_at: Moment | None = Field(description="null while the step is in progress")
     duration_ms: int | None
     detail: dict[str, Any] = Field(
-        description="What there is to say of it: `operation_id` that is waited for, `attempt`, "
-        "`bytes`, `error` that it was broken off by, and others"
+        description="Further facts: the `operation_id` that it waited for, `attempt`, `bytes`, "
+        "the `error` that ended it, and others"
     )
 
     @staticmethod
@@ -79,7 +81,7 @@ class StepOut(Schema):
 
 
 class OperationWithStepsOut(OperationOut):
-    steps: list[StepOut] = Field(description="What has become of it so far, in order")
+    steps: list[StepOut] = Field(description="The steps so far, in order")
 
     @staticmethod
     def resolve_steps(operation: Operation) -> list[Step]:

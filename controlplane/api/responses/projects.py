@@ -60,9 +60,11 @@ class ProjectListItemOut(Schema):
     updated_at: Timestamp
     owner_id: str
     org_id: str
-    deleted_at: Timestamp | None = Field(None, description="Of those that were deleted")
+    deleted_at: Timestamp | None = Field(
+        None, description="When the project was deleted, if it was"
+    )
     recoverable_until: Timestamp | None = Field(
-        None, description="Of those that were deleted: until when they can be recovered"
+        None, description="Until when a deleted project can be recovered"
     )
 
     @staticmethod
@@ -209,16 +211,20 @@ def _size_limit(project: Project) -> int:
 
 
 class EndpointCountsOut(Schema):
-    active: int = Field(description="That run", examples=[3])
-    idle: int = Field(description="That wake when a client connects", examples=[5])
-    disabled: int = Field(description="That nothing wakes", examples=[0])
+    active: int = Field(description="The number of running endpoints", examples=[3])
+    idle: int = Field(
+        description="The number of endpoints that a client's connection wakes", examples=[5]
+    )
+    disabled: int = Field(description="The number of disabled endpoints", examples=[0])
 
 
 class ProjectStateOut(Schema):
     project_id: str
-    endpoints: EndpointCountsOut = Field(description="How many endpoints are in each state")
-    unfinished_operations: int = Field(description="That have not ended", examples=[0])
+    endpoints: EndpointCountsOut = Field(description="The number of endpoints in each state")
+    unfinished_operations: int = Field(
+        description="The number of unfinished operations", examples=[0]
+    )
 
 
 class ProjectStates(Schema):
-    projects: list[ProjectStateOut] = Field(description="By their ids")
+    projects: list[ProjectStateOut] = Field(description="The states, by project id")

@@ -6,9 +6,9 @@ from pydantic import Field
 
 class ColumnOut(Schema):
     name: str
-    type: str = Field(description="As Postgres writes it")
+    type: str = Field(description="The type, as Postgres writes it")
     nullable: bool
-    generated: bool = Field(description="Whether it is computed of others")
+    generated: bool = Field(description="Whether it is generated from other columns")
 
 
 class ReferencedTable(Schema):
@@ -36,8 +36,8 @@ class Tables(Schema):
 
 
 class BranchSchema(Schema):
-    sql: str | None = Field(None, description="Where the format is `sql`")
-    as_json: Tables | None = Field(None, alias="json", description="Where the format is `json`")
+    sql: str | None = Field(None, description="If the format is `sql`")
+    as_json: Tables | None = Field(None, alias="json", description="If the format is `json`")
 
 
 class SchemaComparison(Schema):

@@ -13,15 +13,19 @@ from controlplane.models import BranchState, Snapshot
 class SnapshotOut(Schema):
     id: str
     name: str
-    source_branch_id: str | None = Field(None, description="The branch that it was taken of")
+    source_branch_id: str | None = Field(
+        None, description="The branch that the snapshot was taken of"
+    )
     timestamp: Timestamp | None = Field(
-        None, description="What was committed before is in it; absent while it is being taken"
+        None,
+        description="The snapshot contains everything that was committed before this time; "
+        "absent while it is being taken",
     )
     created_at: Timestamp
-    expires_at: Timestamp | None = Field(None, description="When it goes by itself")
+    expires_at: Timestamp | None = Field(None, description="When it is deleted automatically")
     manual: bool = True
     full_size: int | None = Field(
-        None, description="Bytes of its databases, as they were last measured before"
+        None, description="The size of its databases in bytes, as last measured before"
     )
 
     @staticmethod

@@ -4,7 +4,7 @@ from typing import Any
 
 from ninja import Field, Schema
 
-MISSING = "Of `worker` and `proxy`, those that do not say that they are there"
+MISSING = "Which of `worker` and `proxy` give no sign of life"
 
 
 def told(description: str, example: Any) -> Any:
@@ -15,7 +15,7 @@ class RegionStatusOut(Schema):
     id: str = told("The region's id", "local")
     name: str = told("The region's name", "local")
     missing: list[str] = told(MISSING, [])
-    problems: list[str] = told("What else does not go well, by name", ["disk_nearly_full"])
+    problems: list[str] = told("The names of other problems", ["disk_nearly_full"])
 
 
 class ServiceStatus(Schema):
@@ -23,14 +23,14 @@ class ServiceStatus(Schema):
 
 
 class ProblemOut(Schema):
-    name: str = told("Which kind of problem", "disk_nearly_full")
-    detail: str = told("What it is, in words", "3.1 GB are free")
+    name: str = told("The kind of problem", "disk_nearly_full")
+    detail: str = told("A description of the problem", "3.1 GB are free")
 
 
 class QueueOut(Schema):
-    waiting: int = told("How many wait", 2)
-    under_way: int = told("How many are being worked on", 1)
-    oldest_seconds: float = told("How long the oldest that could begin has waited", 0.4)
+    waiting: int = told("The number that wait", 2)
+    under_way: int = told("The number that are in progress", 1)
+    oldest_seconds: float = told("How many seconds the oldest one that could begin has waited", 0.4)
 
 
 class LaneOut(QueueOut):
@@ -38,36 +38,41 @@ class LaneOut(QueueOut):
 
 
 class ComputesOut(Schema):
-    active: int = told("Those that run", 12)
-    idle: int = told("Those that sleep", 30)
-    disabled: int = told("Those that were stopped", 1)
+    active: int = told("The number of running endpoints", 12)
+    idle: int = told("The number of suspended endpoints", 30)
+    disabled: int = told("The number of disabled endpoints", 1)
 
 
 class HostOut(Schema):
     id: str = told("The region's id", "local")
     name: str = told("The region's name", "local")
-    host: str = told("Endpoints are reached at names below it", "localhost")
-    port: int = told("Where its proxy listens", 5432)
-    draining: bool = told("Whether no new projects come here", False)
+    host: str = told("The domain of the endpoints' host names", "localhost")
+    port: int = told("The port that its proxy listens on", 5432)
+    draining: bool = told("Whether the region accepts no new projects", False)
     missing: list[str] = told(MISSING, [])
-    problems: list[ProblemOut] = told("What else does not go well", [])
-    worker_seen_seconds_ago: float | None = told("Null where it never was", 0.7)
-    proxy_seen_seconds_ago: float | None = told("Null where it never was", 0.7)
-    pg_version: int | None = told("Of its Postgres", 18)
-    pooler_version: str = told("Of its PgBouncer; empty where it has none", "1.25")
+    problems: list[ProblemOut] = told("Other problems", [])
+    worker_seen_seconds_ago: float | None = told(
+        "Seconds since the worker's last sign of life; null if there was none", 0.7
+    )
+    proxy_seen_seconds_ago: float | None = told(
+        "Seconds since the proxy's last sign of life; null if there was none", 0.7
+    )
+    pg_version: int | None = told("The version of its Postgres", 18)
+    pooler_version: str = told("The version of its PgBouncer; empty if it has none", "1.25")
     pooler_prepares: bool = told(
-        "Whether that takes prepared statements with names, as it does from 1.21 on", True
+        "Whether its PgBouncer supports named prepared statements, as it does from version 1.21",
+        True,
     )
     outbound_unfiltered: str = told(
-        "Why computes may connect to the host and its network; empty where they may not", ""
+        "Why computes can connect to the host and its network; empty if they cannot", ""
     )
-    disk_free_bytes: int | None = told("Of the state directory's disk", 53687091200)
-    disk_reserve_bytes: int | None = told("What of it is kept back", 5368709120)
-    lanes: list[LaneOut] = told("The operations that wait, by how urgent they are", [])
-    computes: ComputesOut = told("How many endpoints are in which state", {})
+    disk_free_bytes: int | None = told("The free bytes on the state directory's disk", 53687091200)
+    disk_reserve_bytes: int | None = told("The part of it that is reserved", 5368709120)
+    lanes: list[LaneOut] = told("The waiting operations, by lane", [])
+    computes: ComputesOut = told("The number of endpoints in each state", {})
 
 
 class ServiceDetails(Schema):
-    version: str = told("Of the Perch that answers", "0.2.0")
-    hosts: list[HostOut] = told("Of each region, the default first", [])
-    webhooks: QueueOut = told("Deliveries, of all regions", {})
+    version: str = told("The version of Perch", "0.2.0")
+    hosts: list[HostOut] = told("The regions' hosts, the default region first", [])
+    webhooks: QueueOut = told("The deliveries of all regions", {})
