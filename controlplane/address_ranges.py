@@ -12,7 +12,10 @@ from functools import lru_cache
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-_HINT = 'give an address, a CIDR range as "192.0.2.0/24", or two addresses as "192.0.2.1-192.0.2.9"'
+_HINT = (
+    'use an address, a CIDR range such as "192.0.2.0/24", or two addresses such as '
+    '"192.0.2.1-192.0.2.9"'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +38,9 @@ def parse_range(text: str) -> AddressRange:
             network = ipaddress.ip_network(first, strict=False)
             found = AddressRange(network[0], network[-1])
     except ValueError:
-        raise ValueError(f'"{text}" is no range of addresses: {_HINT}') from None
+        raise ValueError(f'"{text}" is not a range of addresses: {_HINT}') from None
     if found.last not in found:
-        raise ValueError(f'"{text}" is no range of addresses: it ends before it begins')
+        raise ValueError(f'"{text}" is not a range of addresses: it ends before it begins')
     return found
 
 

@@ -48,10 +48,11 @@ TAGS = {
 DESCRIPTION = """\
 Postgres endpoints and operations, with the calls of Neon's management API.
 
-Every request needs `Authorization: Bearer <key>`. Bodies and responses are JSON; unknown fields of a
-body are ignored. Times are UTC. The response to a change that takes time contains its `operations`;
-the change is done when the last of them has finished. The response to a refused request has a
-`message` for people, `errors` that name the fields at fault, and the request's id in the log.
+Every request needs `Authorization: Bearer <key>`. Bodies and responses are JSON; unknown fields of
+a body are ignored. Times are UTC. The response to a change that takes time contains its
+`operations`; the change is done when the last of them has finished. The response to a refused
+request has a `message` for people, `errors` that name the fields at fault, and the request's id in
+the log.
 """
 IDEMPOTENCY_KEY = {
     "name": "Idempotency-Key",

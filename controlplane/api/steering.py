@@ -16,14 +16,14 @@ at a safe point, and are `cancelled` then. A copy is stopped and removed, a star
 stopped, the previous configuration is restored, and a reassigned endpoint goes back to its previous
 branch. The response has the cancelled operations; a repeated request gets the same response.
 
-409 with the reason if there is nothing to cancel any more, or if the work cannot be left unfinished:
-a suspend or a deletion that has begun, the suspend of a disabled endpoint, or a reassignment that
+409 with the reason if there is nothing left to cancel, or if the work cannot be left unfinished: a
+suspend or a deletion that has begun, the suspend of a disabled endpoint, or a reassignment that
 cannot be reversed.
 """
 RETRY = """\
 Repeats the work of the operation, and of those after it in its chain that did not finish, as a new
-chain of operations. `retry_of` of each is the operation that it repeats. While these are unfinished,
-a repeated request gets the same response.
+chain of operations. `retry_of` of each is the operation that it repeats. While these are
+unfinished, a repeated request gets the same response.
 
 409 with the reason if a retry makes no sense any more: the operation has neither failed nor been
 cancelled, its endpoint or branch was deleted or disabled, or a newer operation has done the same or

@@ -79,7 +79,7 @@ def copy_branch(branch_id: str, target: Path) -> BranchCopy:
             if attempt == ATTEMPTS:
                 raise CopyFailed(str(error) or type(error).__name__) from error
             sleep(0.1 * 2**attempt)
-    raise CopyFailed("it was wanted again and again")
+    raise CopyFailed("it was needed again and again")
 
 
 def _attempt(branch_id: str, target: Path, *, gives_way: bool) -> BranchCopy:

@@ -87,7 +87,7 @@ def read_manifest(backup: Path) -> Manifest:
         text = path.read_text()
     except FileNotFoundError:
         raise NoBackup(
-            f"{backup} is no backup, or one that was broken off: it has no {MANIFEST}"
+            f"{backup} is not a backup, or an incomplete one: it has no {MANIFEST}"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise NoBackup(f"{path} cannot be read: {_words_of(error)}") from error
@@ -98,7 +98,8 @@ def read_manifest(backup: Path) -> Manifest:
         return _MANIFEST.validate_json(text)
     except ValidationError as error:
         raise NoBackup(
-            f"{path} is not as `backup` wrote it ({_complaint(error)}): take another copy of the "
+            f"{path} has changed since `backup` wrote it ({_complaint(error)}): take another "
+            "copy of the "
             "backup"
         ) from None
 
@@ -122,12 +123,12 @@ def verify(backup: Path) -> list[str]:
     listed = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
     found = set(_files_of(backup))
     problems = [f"{name} is missing" for name in sorted(listed.keys() - found)]
-    problems += [f"{name} is not of the backup" for name in sorted(found - listed.keys())]
+    problems += [f"{name} is not part of the backup" for name in sorted(found - listed.keys())]
     both = sorted(listed.keys() & found)
     with ThreadPoolExecutor(HASHED_AT_ONCE) as threads:
         sums = threads.map(lambda name: _sum_of(backup / name), both)
         changed = [name for name, digest in zip(both, sums, strict=True) if digest != listed[name]]
-    return problems + [f"{name} is not as it was written" for name in changed]
+    return problems + [f"{name} has changed since it was written" for name in changed]
 
 
 def size_of(directory: Path) -> int:
@@ -150,14 +151,14 @@ def _complaint(error: ValidationError) -> str:
     """Return where the first invalid value is, and what is wrong with it."""
     first = error.errors(include_url=False)[0]
     if first["type"] == "json_invalid":
-        return "it is no JSON"
+        return "it is not JSON"
     place = ".".join(str(part) for part in first["loc"] if part != "[key]")
-    words = "is missing" if first["type"] == "missing" else "is not what belongs there"
+    words = "is missing" if first["type"] == "missing" else "has the wrong type"
     return f"{place or 'all of it'} {words}"
 
 
 def _words_of(error: OSError | UnicodeDecodeError) -> str:
-    return "it is no text" if isinstance(error, UnicodeDecodeError) else str(error.strerror)
+    return "it is not text" if isinstance(error, UnicodeDecodeError) else str(error.strerror)
 
 
 def _files_of(directory: Path) -> Iterator[str]:

@@ -23,8 +23,8 @@ from controlplane.database.version import conninfo
 # replay.
 STILL_BOUND = 60.0
 WHAT_TO_DO = (
-    "name in PERCH_POSTGRES_BIN, for this command alone, the programs of a Postgres as new as the "
-    "server of DATABASE_URL"
+    "set PERCH_POSTGRES_BIN, for this command only, to the programs of a Postgres that is at "
+    "least as new as the server of DATABASE_URL"
 )
 
 

@@ -51,7 +51,7 @@ def restore(backup: Path, say: Callable[[str], object], *, mark: str) -> Manifes
     _check_place()
     say("Reading the backup …")
     if problems := verify(backup):
-        raise RestoreRefused(f"{backup} is not whole: {'; '.join(problems[:5])}")
+        raise RestoreRefused(f"{backup} is not complete: {'; '.join(problems[:5])}")
     _clear_place()
     prepare_state_directory()
     with hold_state_directory():
@@ -73,7 +73,8 @@ def _check_fits(manifest: Manifest) -> None:
     """Raise RestoreRefused or DumpFailed if this Perch could not run what would be restored."""
     if newer := set(manifest.migrations) - known_migrations():
         raise RestoreRefused(
-            f"the backup is of a newer Perch, {manifest.perch} (it knows {min(newer)}): restore "
+            f"the backup was made by a newer Perch, {manifest.perch} (it knows {min(newer)}): "
+            "restore "
             "it with that version"
         )
     ours = postgres_version()
@@ -84,7 +85,8 @@ def _check_fits(manifest: Manifest) -> None:
         )
     if manifest.region != settings.REGION:
         raise RestoreRefused(
-            f'the backup is of the region "{manifest.region}": set PERCH_REGION to that, for this '
+            f'the backup is of the region "{manifest.region}": set PERCH_REGION to this region, '
+            "for this "
             "command and for `up`"
         )
     if "DATABASE_URL" in os.environ:
@@ -99,7 +101,7 @@ def _check_place() -> None:
     place = settings.STATE_DIR
     found = {path.name for path in place.iterdir()} if place.exists() else set()
     if found - HARMLESS and UNFINISHED_RESTORE not in found:
-        raise RestoreRefused(f"{place} is not empty: name a directory that is not there yet")
+        raise RestoreRefused(f"{place} is not empty: name a directory that does not exist yet")
 
 
 def _clear_place() -> None:

@@ -62,7 +62,7 @@ def take_backup(target: Path, say: Callable[[str], object]) -> Manifest:
             if manifest is not None:
                 break
         else:
-            raise BackupRefused("branches were restored again and again meanwhile; try again")
+            raise BackupRefused("branches were restored repeatedly during the backup; try again")
         # Branches that were deleted after they were copied.
         for branch_id in copies.keys() - manifest.branches.keys():
             remove_tree(branch_copy(staging, branch_id))
@@ -194,7 +194,7 @@ def _check_secret() -> None:
     except InvalidToken:
         raise BackupRefused(
             "the secret key here is not the one that the service's passwords are encrypted with: "
-            "give this command PERCH_SECRET_KEY or PERCH_SECRET_KEY_FILE as `up` has it"
+            "run this command with the PERCH_SECRET_KEY or PERCH_SECRET_KEY_FILE that `up` has"
         ) from None
 
 
@@ -202,9 +202,9 @@ def _check_target(target: Path) -> None:
     if target.is_symlink() or (target.exists() and not target.is_dir()):
         raise BackupRefused(f"{target} is not a directory")
     if target.exists() and any(target.iterdir()):
-        raise BackupRefused(f"{target} is not empty: name a directory that is not there yet")
+        raise BackupRefused(f"{target} is not empty: name a directory that does not exist yet")
     if target.is_mount():
-        raise BackupRefused(f"{target} is where a filesystem begins: name a directory below it")
+        raise BackupRefused(f"{target} is a mount point: name a directory below it")
     if not target.parent.is_dir():
         raise BackupRefused(f"{target.parent} is not there")
     if target.resolve().is_relative_to(settings.STATE_DIR):

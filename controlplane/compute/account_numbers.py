@@ -45,7 +45,7 @@ def new_account(branches: Path) -> Account:
             if _claim(claims, chosen, branches):
                 return Account(chosen, chosen)
     raise AccountUnusable(
-        "every account of PERCH_COMPUTE_UIDS has a branch or runs processes; name more"
+        "every account of PERCH_COMPUTE_UIDS has a branch or runs processes; enlarge the range"
     )
 
 

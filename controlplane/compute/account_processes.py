@@ -50,7 +50,7 @@ def end_account_of(branch_dir: Path) -> None:
     if not is_of(branch_dir.parent, account.uid):
         # Before numbers were noted for the host, two Perch may have given out the same number.
         fields = {"branch": branch_dir.name, "account": account.uid}
-        log.warning("another Perch of this host has the same account", extra=fields)
+        log.warning("another Perch on this host uses the same account", extra=fields)
         return
     _end_account(account.uid)
 
@@ -80,7 +80,7 @@ def _end_strays(number: int, branches: Path) -> None:
             pids = processes_by_number().get(number, [])
             if pids and not _any_runs(places) and is_of(branches, number):
                 fields = {"account": number, "processes": len(pids), "branches": sorted(names)}
-                log.warning("ending what a compute's account has left", extra=fields)
+                log.warning("ending the processes that a compute's account has left", extra=fields)
                 _end_account(number)
     except LockTimeout:
         pass  # the next round tries again
@@ -108,7 +108,7 @@ def _end_account(number: int) -> None:
         if done.returncode == 0 and _have_ended(number):
             return
         if time.monotonic() > deadline:
-            raise StopFailed(f"the processes of the account {number} do not end")
+            raise StopFailed(f"the processes of the account {number} do not exit")
 
 
 def _have_ended(number: int) -> bool:

@@ -68,8 +68,8 @@ def shared_account() -> Account | None:
         return None
     if settings.COMPUTE_ACCOUNT in (SERVICE_ACCOUNT, "nobody", "root"):
         raise AccountUnusable(
-            f'computes cannot run as "{settings.COMPUTE_ACCOUNT}", which others use; name '
-            "another account in PERCH_COMPUTE_ACCOUNT, or none to give each compute its own"
+            f'computes cannot run as "{settings.COMPUTE_ACCOUNT}", which other programs use; '
+            "set another account in PERCH_COMPUTE_ACCOUNT, or unset it to give each compute its own"
         )
     try:
         return _named(settings.COMPUTE_ACCOUNT)
@@ -88,7 +88,7 @@ def account_range() -> range:
         numbers = range(0)
     if not numbers or numbers[0] < 1000:
         raise AccountUnusable(
-            f'PERCH_COMPUTE_UIDS must be two numbers from 1000 on, as "50000-59999"; '
+            f'PERCH_COMPUTE_UIDS must be a range of numbers from 1000 on, such as "50000-59999"; '
             f'got "{settings.COMPUTE_UIDS}"'
         )
     if not _is_mapped(numbers):
@@ -108,7 +108,7 @@ def account_of(branch_dir: Path) -> Account:
         return shared
     found = branch_dir.lstat()
     if found.st_uid != 0 or found.st_gid < account_range()[0]:
-        raise AccountUnusable(f"{branch_dir} is not a branch's directory: it is not root's")
+        raise AccountUnusable(f"{branch_dir} is not a branch's directory: root does not own it")
     return Account(found.st_gid, found.st_gid)
 
 
@@ -186,7 +186,9 @@ def _named(name: str) -> Account:
 def _add_account(name: str) -> None:
     program = shutil.which("useradd", path="/usr/sbin:/sbin:/usr/bin")
     if program is None:
-        raise AccountUnusable(f'make a system account "{name}": there is no useradd to do it with')
+        raise AccountUnusable(
+            f'make a system account "{name}": useradd is not installed on this host'
+        )
     done = subprocess.run(
         [
             *(program, "--system", "--user-group", "--no-create-home"),
@@ -197,7 +199,7 @@ def _add_account(name: str) -> None:
     )
     # Another process may have created the account meanwhile.
     if done.returncode and not _exists(name):
-        raise AccountUnusable(f'the account "{name}" cannot be made: {done.stderr.strip()}')
+        raise AccountUnusable(f'the account "{name}" cannot be created: {done.stderr.strip()}')
 
 
 def _exists(name: str) -> bool:

@@ -120,7 +120,7 @@ def replace(branch_id: str, source_id: str, *, kept_as: str, must_keep: bool) ->
     place, kept, fresh = branch_dir(branch_id), branch_dir(kept_as), _fresh(branch_id, kept_as)
     if not kept.exists():
         if must_keep and not place.exists():
-            raise NoSuchBranchData(f"the branch {branch_id} has no data that could be preserved")
+            raise NoSuchBranchData(f"the branch {branch_id} has no data to preserve")
         if not fresh.exists():
             # Left by earlier operations that failed.
             for other in _fresh_ones(branch_id):

@@ -154,7 +154,7 @@ def _behind_the_old(
     """Failures of the new roles whose name an old role still has that could not be dropped."""
     kept = {role.name for role in old if role not in items or role in failures}
     return {
-        role: Failure("the deleted role of this name could not be dropped yet")
+        role: Failure("the deleted role with this name could not be dropped yet")
         for role in spec.roles
         if role in items and role.oid is None and role.name in kept
     }
@@ -188,7 +188,7 @@ class _OneByOne:
 def _failure(error: psycopg.Error | UnicodeError) -> Failure:
     """Without Postgres's hint, which is meant for someone who can run SQL there."""
     if isinstance(error, UnicodeError):
-        return Failure("there is a name that is not UTF-8")
+        return Failure("a name is not valid UTF-8")
     said = (error.diag.message_primary, error.diag.message_detail)
     words = ": ".join(filter(None, said)) or str(error)
     return Failure(words, is_final=(error.sqlstate or "").startswith(FINAL))

@@ -104,7 +104,7 @@ def refuse_other_major(data: Path) -> None:
     if major := other_major_of(data):
         raise OtherMajorVersion(
             f"the branch's data is of Postgres {major}, and this host runs {postgres_version()}: "
-            f"its operator must run it with Postgres {major}, or bring the data over by pg_dump"
+            f"its operator must run Perch with Postgres {major}, or transfer the data with pg_dump"
         )
 
 

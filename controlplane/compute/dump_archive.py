@@ -97,7 +97,7 @@ class _Reader:
     def skip_header(self) -> None:
         """Skip everything before the number of entries."""
         if self._take(5) != b"PGDMP":
-            raise ArchiveUnreadable("it is no archive of pg_dump's")
+            raise ArchiveUnreadable("it is not an archive of pg_dump")
         major, minor, _revision, self._integer_size, self._offset_size, form = self._take(6)
         self._version = (major, minor)
         if self._version not in VERSIONS or form != CUSTOM_FORMAT:
@@ -115,7 +115,7 @@ class _Reader:
         begin = self.at
         self.integer()  # its id in the archive
         if self.integer():
-            raise ArchiveUnreadable("it holds rows")
+            raise ArchiveUnreadable("it contains rows")
         self._string()  # the oid of the catalog table that has the object
         oid, _tag, kind = (self._string() for _ in range(3))
         self.integer()  # section
@@ -148,6 +148,6 @@ class _Reader:
     def _take(self, count: int) -> bytes:
         taken = self._content[self.at : self.at + count]
         if len(taken) < count:
-            raise ArchiveUnreadable("it is cut short")
+            raise ArchiveUnreadable("it is truncated")
         self.at += count
         return taken

@@ -48,6 +48,6 @@ def ask_postgres() -> dict[str, Any]:
         remove_tree(directory)
     found = re.search(r'known = "(\{.*\})"\t', done.stdout)
     if found is None:
-        raise RuntimeError(f"Postgres does not tell its settings: {done.stderr.strip()[-400:]}")
+        raise RuntimeError(f"Postgres did not report its settings: {done.stderr.strip()[-400:]}")
     known: dict[str, Any] = json.loads(found[1])
     return known

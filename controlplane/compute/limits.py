@@ -123,7 +123,7 @@ def end_group(endpoint_id: str, *, root: Path = CGROUPS) -> bool:
     deadline = time.monotonic() + KILLED_BOUND
     while members := [pid for group in groups for pid in _members(group)]:
         if time.monotonic() > deadline:
-            log.error("control group not ended", extra={"endpoint": endpoint_id})
+            log.error("control group not removed", extra={"endpoint": endpoint_id})
             return False
         for pid in members:
             with suppress(ProcessLookupError):

@@ -126,7 +126,7 @@ def end_processes_in(place: Path) -> None:
     while found := processes_in(place):
         if time.monotonic() > deadline:
             pids = ", ".join(str(process.pid) for process in found)
-            raise StopFailed(f"the processes {pids} of {place.name} do not end")
+            raise StopFailed(f"the processes {pids} of {place.name} do not exit")
         kill(found)
 
 

@@ -74,7 +74,7 @@ class _State:
     computes: frozenset[int] | None = None
     closed: frozenset[int] = frozenset()
     # Why there is no table; "" if there is one.
-    complaint: str = "nobody has looked yet"
+    complaint: str = "not checked yet"
 
 
 _state = _State()
@@ -117,7 +117,7 @@ def hold_compute(branch_id: str, *, closed: bool) -> None:
                     _write(_state.computes | {number}, others | {number} if closed else others)
     if closed and _state.computes is None:
         raise OutboundNotBlocked(
-            "the project has block_outbound_connections, which this host cannot hold it to now"
+            "the project has block_outbound_connections, which this host cannot enforce now"
         )
 
 
@@ -182,9 +182,9 @@ def _resolvers() -> list[str]:
 
 def _impossible() -> str:
     if os.geteuid() != 0:
-        return "only root can hold computes to anything: run Perch as root"
+        return "only root can block the connections of computes: run Perch as root"
     if shared_account() is not None:
-        return "all computes share an account (PERCH_COMPUTE_ACCOUNT), which others may use"
+        return "all computes share an account (PERCH_COMPUTE_ACCOUNT), which other programs may use"
     return "" if _program() else "nftables is not installed (apt-get install nftables)"
 
 

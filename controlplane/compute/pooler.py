@@ -45,8 +45,8 @@ from controlplane.compute.reaping import reap
 log = logging.getLogger(__name__)
 
 NOT_STARTED = (
-    "the endpoint's pooler did not start; connect without -pooler meanwhile, and if it stays so, "
-    "tell this host's operator"
+    "the endpoint's pooler did not start; connect without -pooler meanwhile, and if this "
+    "persists, tell this host's operator"
 )
 PORT = 6432  # only part of the socket's name
 _SOCKET_NAME = f".s.PGSQL.{PORT}"

@@ -58,7 +58,7 @@ def pooler_complaint(
         return f"cannot be set on this server; these can: {', '.join(ALLOWED)}"
     if version is not None and version < bounds.since:
         return (
-            f"needs PgBouncer {_written(bounds.since)}, and the region's host has "
+            f"needs PgBouncer {_written(bounds.since)}, but the region's host has "
             f"{_written(version)}"
         )
     most = bounds.most(max_cu)

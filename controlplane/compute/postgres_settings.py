@@ -207,7 +207,7 @@ def complaint(
     lowered = name.lower()
     found = known.get(lowered)
     if known and found is None:
-        return "Postgres knows no such setting"
+        return "Postgres has no such setting"
     if lowered not in ALLOWED:
         return f'the setting "{name}" belongs to the platform'
     if found is None:
@@ -239,10 +239,13 @@ def _bounds_of(name: str, storage: int | None) -> Bounds | None:
 
 def _complaint_of_extension(name: str) -> str | None:
     if name.lower() in FIXED:
-        return "is the platform's own: it bounds memory, or keeps passwords out of what is kept"
+        return (
+            "is set by the platform: it limits memory, or keeps passwords out of logs and "
+            "statistics"
+        )
     if name.lower().partition(".")[0] in EXTENSIONS:
         return None
-    return f"of extensions, only the settings of these can be set: {', '.join(sorted(EXTENSIONS))}"
+    return f"can be set only for these extensions: {', '.join(sorted(EXTENSIONS))}"
 
 
 def _complaint_of_enum(value: str, known: Known) -> str | None:

@@ -121,7 +121,9 @@ def start_postgres(
             _give_up(child, data_dir)
             words = last_words(log_file)
             if not in_time:
-                words = f"Postgres did nothing for {STILL_START:.0f} s as it started: {words}"
+                words = (
+                    f"Postgres made no progress for {STILL_START:.0f} s while it started: {words}"
+                )
             raise StartFailed(words)
     reached("ready")
     reap(child)
@@ -147,7 +149,7 @@ def stop_postgres(data_dir: Path) -> None:
             if wait_while_it_gets_on(lambda: not is_alive(postmaster), look, still=still):
                 return
             fields = {"pid": postmaster.pid, "signal": number.name, "still_seconds": still}
-            log.warning("Postgres does not end", extra=fields)
+            log.warning("Postgres does not stop", extra=fields)
         end_processes_in(data_dir)
 
 
@@ -204,7 +206,7 @@ def last_words(log_file: Path) -> str:
     """The complaints of Postgres at the end of `log_file`, in its own words."""
     flush_log(log_file)
     text = read_regular(log_file, 8192, from_end=True).decode(errors="replace")
-    return _complaints(text) or "Postgres ended without a word"
+    return _complaints(text) or "Postgres exited without a message"
 
 
 def _complaints(text: str) -> str:
@@ -313,7 +315,7 @@ def _said_within(bound: float, asked: "subprocess.Popen[str]") -> str:
             heed_cancel()
             if time.monotonic() >= deadline:
                 raise StartFailed(
-                    f"Postgres did not read its settings within {bound:.0f} s"
+                    f"Postgres did not reload its settings within {bound:.0f} s"
                 ) from error
 
 

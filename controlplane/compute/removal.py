@@ -164,7 +164,7 @@ def _end_waited_for(socket_dir: Path, notice: psycopg.errors.Diagnostic) -> None
     found = WAITING_FOR.search(notice.message_primary or "")
     if found:
         fields = {"endpoint": socket_dir.name, "backend": found[1]}
-        log.warning("ended a backend whose client reads nothing", extra=fields)
+        log.warning("ended a backend whose client does not read", extra=fields)
         with session(socket_dir) as connection:
             connection.execute("SELECT pg_terminate_backend(%s)", [int(found[1])])
 

@@ -107,7 +107,7 @@ def schema_as_sql(endpoint_id: str, branch_id: str, database: str) -> str:
         words = complaint.decode(errors="replace").strip().removeprefix("pg_dump: ")
         if is_lock_timeout(words):
             words = LOCK_HELD
-        raise SchemaUnreadable(words or "pg_dump was ended")
+        raise SchemaUnreadable(words or "pg_dump was terminated")
     return _without_passwords(_comparable(said.decode(errors="replace")))
 
 

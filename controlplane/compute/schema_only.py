@@ -132,7 +132,7 @@ def create_schema_only(branch_id: str, source_id: str) -> None:
                 with tempfile.TemporaryDirectory(dir=staging) as dumps:
                     _copy_schema(branch_id, source_id, Path(dumps))
                 if is_to_recover(staging / "data"):
-                    raise SchemaNotCopied("the new branch's Postgres did not end in order")
+                    raise SchemaNotCopied("the new branch's Postgres did not shut down cleanly")
         finally:
             forget_lock(workshop)
 
@@ -162,7 +162,9 @@ def _copy_schema(branch_id: str, source_id: str, dumps: Path) -> None:
             roles = read_roles(sockets)
             databases = _databases(sockets)
         except UnicodeError as error:
-            raise SchemaUnreadable("a role or a database has a name that is not UTF-8") from error
+            raise SchemaUnreadable(
+                "a role or a database has a name that is not valid UTF-8"
+            ) from error
         with step("reading_schema", databases=len(databases)):
             account = account_of(branch_dir(source_id))
             for place, name in enumerate(databases):
@@ -242,8 +244,8 @@ def _databases(sockets: Path) -> list[str]:
     closed = [str(name) for name, lets_in in rows if not lets_in]
     if closed:
         raise SchemaUnreadable(
-            f'the database "{closed[0]}" lets nobody in, so its schema cannot be read: set '
-            "ALLOW_CONNECTIONS of it to true, or drop it"
+            f'the database "{closed[0]}" accepts no connections, so its schema cannot be '
+            "read: set its ALLOW_CONNECTIONS to true, or drop it"
         )
     return [str(name) for name, _ in rows]
 
@@ -347,7 +349,7 @@ def _run(
             process.kill()
             process.wait()
         if not in_time:
-            raise SchemaNotCopied(f"{program} did nothing for {STILL:.0f} s")
+            raise SchemaNotCopied(f"{program} made no progress for {STILL:.0f} s")
         if process.returncode:
             said.seek(max(0, os.fstat(said.fileno()).st_size - LONGEST_WORDS))
             words = said.read().decode(errors="replace").strip()

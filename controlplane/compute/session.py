@@ -225,11 +225,11 @@ def values_of(row: tuple[object, ...] | None, *kinds: type | tuple[type, ...]) -
     """The row's values, after checks: the row exists, each value is of its kind, no number exceeds
     Postgres's range, and every moment has a time zone. Raises NotPostgres."""
     if row is None or len(row) != len(kinds) or not all(map(isinstance, row, kinds)):
-        raise NotPostgres("an answer of other columns than were asked for")
+        raise NotPostgres("an answer with other columns than requested")
     if any(isinstance(value, int) and abs(value) > LARGEST_NUMBER for value in row):
         raise NotPostgres("a number that is too large")
     if any(isinstance(value, datetime) and value.tzinfo is None for value in row):
-        raise NotPostgres("a moment without its zone")
+        raise NotPostgres("a time without a time zone")
     return row
 
 

@@ -39,7 +39,7 @@ def prepare_state_directory() -> None:
     state = Path(settings.STATE_DIR)
     if (state / UNFINISHED_RESTORE).exists():
         raise StateDirectoryUnusable(
-            f"a restore into {state} was broken off, or is under way: run `restore` again"
+            f"a restore into {state} was interrupted, or is still running: run `restore` again"
         )
     state.mkdir(parents=True, exist_ok=True)
     service_account()
@@ -63,7 +63,7 @@ def check_ours() -> None:
     secrets. Raises StateDirectoryUnusable."""
     state = Path(settings.STATE_DIR)
     if not (state / "branches").is_dir():
-        raise StateDirectoryUnusable(f"{state} is no state directory: name it by --state-dir")
+        raise StateDirectoryUnusable(f"{state} is not a state directory: name one with --state-dir")
     if state.stat().st_uid != os.geteuid():
         raise StateDirectoryUnusable(
             f"{state} belongs to the account {state.stat().st_uid}: run this as that account"
@@ -78,7 +78,7 @@ def hold_state_directory() -> Iterator[None]:
     """
     with sole_holder("up") as alone:
         if not alone:
-            raise StateDirectoryUnusable(f"Perch is already up on {settings.STATE_DIR}")
+            raise StateDirectoryUnusable(f"Perch is already running on {settings.STATE_DIR}")
         yield
 
 
@@ -146,7 +146,7 @@ def _check_reachable(state: Path) -> None:
         if not parent.stat().st_mode & stat.S_IXOTH:
             raise StateDirectoryUnusable(
                 f"the state directory {state} lies below {parent}, which the accounts of the "
-                "computes cannot enter; choose another place"
+                "computes cannot enter; choose another directory"
             )
 
 
@@ -154,7 +154,8 @@ def _words_of_another_owner(path: Path, owner: int) -> str:
     state = settings.STATE_DIR
     if os.geteuid() != 0:
         return (
-            f"{path} belongs to the account {owner}, not to ours ({os.geteuid()}): run this as "
+            f"{path} belongs to the account {owner}, not to the account of this process "
+            f"({os.geteuid()}): run this as "
             "that account, or choose another state directory"
         )
     return (

@@ -44,7 +44,7 @@ def _timezone(value: str, values: Sequence[str]) -> str | None:
     known = {one.lower() for one in values}
     if not known or value.strip().lower() in known or POSIX_ZONE.fullmatch(value.strip()):
         return None
-    return f'must be the name of a time zone, as Europe/Berlin, got "{value}"'
+    return f'must be the name of a time zone such as Europe/Berlin, got "{value}"'
 
 
 def _locale(value: str, values: Sequence[str]) -> str | None:
@@ -65,13 +65,13 @@ def _message_locale(value: str, values: Sequence[str]) -> str | None:
 def _encoding(value: str, values: Sequence[str]) -> str | None:
     if _plain(value) in ENCODINGS:
         return None
-    return f'must be the name of an encoding, as UTF8, got "{value}"'
+    return f'must be the name of an encoding such as UTF8, got "{value}"'
 
 
 def _datestyle(value: str, values: Sequence[str]) -> str | None:
     if all(DATESTYLE.fullmatch(word) for word in _words(value)):
         return None
-    return f'must be a style and an order, as "ISO, DMY", got "{value}"'
+    return f'must be a style and an order such as "ISO, DMY", got "{value}"'
 
 
 def _abbreviations(value: str, values: Sequence[str]) -> str | None:
@@ -83,7 +83,7 @@ def _abbreviations(value: str, values: Sequence[str]) -> str | None:
 def _self_grant(value: str, values: Sequence[str]) -> str | None:
     if all(word.lower() in ("set", "inherit") for word in _words(value)):
         return None
-    return f'must be "set", "inherit", both with a comma, or empty, got "{value}"'
+    return f'must be "set", "inherit", both separated by a comma, or empty, got "{value}"'
 
 
 def _log_connections(value: str, values: Sequence[str]) -> str | None:
@@ -106,7 +106,7 @@ def _log_connections(value: str, values: Sequence[str]) -> str | None:
 def _search_path(value: str, values: Sequence[str]) -> str | None:
     if not value.strip() or re.fullmatch(f"{IDENTIFIER.pattern}(?:,{IDENTIFIER.pattern})*", value):
         return None
-    return f'must be names of schemas with commas between them, got "{value}"'
+    return f'must be names of schemas, separated by commas, got "{value}"'
 
 
 JUDGES: Mapping[str, Callable[[str, Sequence[str]], str | None]] = {

@@ -108,7 +108,7 @@ class _Clone:
     def directory(self, reading: int, writing: int, place: str) -> None:
         give(writing, self.owner)
         if place.count("/") >= DEEPEST:
-            raise TreeUntrusted(f"{place} lies deeper than Postgres puts anything")
+            raise TreeUntrusted(f"{place} is nested deeper than any directory of Postgres")
         with os.scandir(reading) as entries:
             for entry in entries:
                 inner = f"{place}{entry.name}"
@@ -191,7 +191,7 @@ def _is_recycled(name: str, segment: int) -> bool:
 
 def _size_of(directory: int, place: str, skip: Collection[str]) -> int:
     if place.count("/") >= DEEPEST:
-        raise TreeUntrusted(f"{place} lies deeper than Postgres puts anything")
+        raise TreeUntrusted(f"{place} is nested deeper than any directory of Postgres")
     size = 0
     with os.scandir(directory) as entries:
         for entry in entries:

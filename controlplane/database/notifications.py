@@ -38,7 +38,9 @@ def hear(channels: Sequence[str], hearer: Hearer, *, until: Callable[[], bool]) 
             with _connect() as line:
                 _listen(line, channels, hearer, until)
         except (psycopg.Error, OSError) as error:
-            log.warning("database silent, notifications unheard", extra={"error": str(error)})
+            log.warning(
+                "database does not answer, notifications not received", extra={"error": str(error)}
+            )
             time.sleep(CONNECT_AGAIN)
 
 

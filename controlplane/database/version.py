@@ -62,8 +62,8 @@ def refuse_other_version(*, may_be_away: bool = False) -> None:
     if missing:
         raise OtherVersion(
             f"the database lacks {len(missing)} migrations of this Perch, the first of them "
-            f"{missing[0]}: end every process of the older version, then run `manage.py migrate` "
-            "(`up` does it by itself)"
+            f"{missing[0]}: stop every process of the older version, then run `manage.py migrate` "
+            "(`up` does this itself)"
         )
 
 
@@ -71,7 +71,8 @@ def _refuse_newer(loader: MigrationLoader, applied: set[Migration]) -> None:
     unknown = sorted(map(".".join, applied - _known(loader)))
     if unknown:
         raise OtherVersion(
-            f"the database is of a newer Perch: it has {', '.join(unknown[:MOST_NAMED])}. Install "
+            "the database was migrated by a newer Perch: it has "
+            f"{', '.join(unknown[:MOST_NAMED])}. Install "
             "that version, or restore the backup that was made before the upgrade"
         )
 

@@ -48,7 +48,7 @@ def project_updated(
 
 
 def project_deleted(project: Project, operations: Iterable[Operation]) -> Event:
-    summary = f'The project "{project.name}" was deleted, with all that it had'
+    summary = f'The project "{project.name}" was deleted with everything in it'
     if project.recoverable_until is not None:
         until = project.recoverable_until.strftime("%Y-%m-%d %H:%M UTC")
         summary = f'The project "{project.name}" was deleted; it can be recovered until {until}'
@@ -56,14 +56,14 @@ def project_deleted(project: Project, operations: Iterable[Operation]) -> Event:
 
 
 def project_recovered(project: Project) -> Event:
-    summary = f'The project "{project.name}" was recovered, with all that it had'
+    summary = f'The project "{project.name}" was recovered with everything in it'
     return _of_project(EventType.PROJECT_RECOVERED, project, summary, ())
 
 
 def project_removed(project: Project, operations: Iterable[Operation]) -> Event:
     """A deleted project can no longer be recovered: its time is over, the account has deleted more
     projects than its plan keeps, or the disk space is needed."""
-    summary = f'The deleted project "{project.name}" can be recovered no more'
+    summary = f'The deleted project "{project.name}" can no longer be recovered'
     return _of_project(EventType.PROJECT_REMOVED, project, summary, operations)
 
 
@@ -86,7 +86,7 @@ def branch_updated(project: Project, branch: Branch, changes: Changes) -> Event:
 
 
 def branch_expired(project: Project, branch: Branch, operations: Iterable[Operation]) -> Event:
-    summary = f'The branch "{branch.name}" has expired, and is deleted'
+    summary = f'The branch "{branch.name}" has expired and is being deleted'
     return of_branch(EventType.BRANCH_EXPIRED, project, branch, summary, operations)
 
 
@@ -191,7 +191,7 @@ def endpoint_updated(
 
 
 def endpoint_went_back(operation: Operation, endpoint: Endpoint, changes: Changes) -> Event:
-    summary = f"The endpoint {endpoint.id} has its settings of before again: {_named(changes)}"
+    summary = f"The endpoint {endpoint.id} has its previous settings again: {_named(changes)}"
     project = operation.project
     return _of_endpoint(
         EventType.ENDPOINT_UPDATED, project, endpoint, summary, [operation], changes
@@ -201,7 +201,7 @@ def endpoint_went_back(operation: Operation, endpoint: Endpoint, changes: Change
 def endpoint_returned(operation: Operation, endpoint: Endpoint, *, left: str) -> Event:
     """The endpoint is back on the branch that it was reassigned from. `left` is the id of the
     branch that it was reassigned to."""
-    summary = f"The endpoint {endpoint.id} went back to the branch that it had left"
+    summary = f"The endpoint {endpoint.id} went back to its previous branch"
     changes = {"branch_id": {"from": left, "to": endpoint.branch_id}}
     return _of_endpoint(
         EventType.ENDPOINT_UPDATED, operation.project, endpoint, summary, [operation], changes

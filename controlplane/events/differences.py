@@ -20,7 +20,7 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Changes:
     found = _differences(before, after, depth=1)
     kept = dict(list(found.items())[:MOST_FIELDS])
     if more := len(found) - len(kept):
-        kept["…"] = {"from": None, "to": f"and {more} fields more"}
+        kept["…"] = {"from": None, "to": f"and {more} more fields"}
     return kept
 
 

@@ -233,7 +233,7 @@ def _actor(refusal: Refusal) -> Actor:
 
 def _summary(refusal: Refusal, tally: Tally) -> str:
     if refusal.kind == EventType.API_KEY_REFUSED:
-        named = f'the key "{refusal.name}", which is no longer good'
+        named = f'the key "{refusal.name}", which is no longer valid'
         what, why = "request", "with " + (named if refusal.name else "an unknown key")
     elif refusal.kind == EventType.CONNECTION_NOT_ALLOWED:
         named = f' as the role "{refusal.name}"' if refusal.name else ""
@@ -251,7 +251,7 @@ def _summary(refusal: Refusal, tally: Tally) -> str:
 
 
 _WHY_OTHERS = {
-    EventType.API_KEY_REFUSED: "with keys that are not good",
+    EventType.API_KEY_REFUSED: "with invalid keys",
     EventType.CONNECTION_REFUSED: "with wrong passwords or names",
     EventType.CONNECTION_NOT_ALLOWED: "their addresses are not allowed",
 }

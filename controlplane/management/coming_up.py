@@ -48,7 +48,7 @@ class ComingUp:
             if self.stopped.wait(POLL_INTERVAL):
                 return False
             if not self.supervisor.is_running():
-                raise CommandError(f"the supervisor has died; see {self.supervisor.log_dir}")
+                raise CommandError(f"the supervisor has exited; see {self.supervisor.log_dir}")
             if time.monotonic() >= next_look:
                 watch.look()
                 next_look = time.monotonic() + LOOK_INTERVAL
@@ -81,8 +81,8 @@ class _Watch:
             self.still += max(0.0, passed - done)
         if self.still > STILL_BOUND:
             raise CommandError(
-                f"{self.what} does not come up, and nothing has moved for {STILL_BOUND:.0f} s; see "
-                f"{self.supervisor.log_dir}"
+                f"{self.what} does not start, and has made no progress for "
+                f"{STILL_BOUND:.0f} s; see {self.supervisor.log_dir}"
             )
 
     def _count_deaths(self) -> None:
@@ -94,7 +94,7 @@ class _Watch:
             if self._deaths[name] >= MOST_DEATHS:
                 log_file = self.supervisor.log_dir / f"{name}.log"
                 raise CommandError(
-                    f"{name} has ended {MOST_DEATHS} times while it came up, the last time with: "
+                    f"{name} has exited {MOST_DEATHS} times while it started, the last time with: "
                     f"{_last_words(log_file)}; see {log_file}"
                 )
 

@@ -34,15 +34,15 @@ def raise_file_limit() -> str | None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < LEAST_FILES:
         raise CommandError(
-            f"this host lets a process open {hard} files only, and Perch needs at least "
-            f"{LEAST_FILES}, better {ENOUGH_FILES}. {HOW_TO_RAISE_FILES}"
+            f"this host lets a process open only {hard} files, but Perch needs at least "
+            f"{LEAST_FILES}, and better {ENOUGH_FILES}. {HOW_TO_RAISE_FILES}"
         )
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     if hard == resource.RLIM_INFINITY or hard >= ENOUGH_FILES:
         return None
     return (
-        f"This host lets a process open {hard} files only: about {max(0, hard - 300) // 2} "
+        f"This host lets a process open only {hard} files: about {max(0, hard - 300) // 2} "
         f"clients and computes at once, and others are refused. Allow {ENOUGH_FILES} or more. "
         f"{HOW_TO_RAISE_FILES}"
     )
@@ -103,6 +103,6 @@ def _refuse_full_disk(cause: Exception | None = None) -> None:
     if space.free < LAST:
         raise CommandError(
             f"the disk of the state directory {settings.STATE_DIR} is full: "
-            f"{in_words(space.free)} free of {in_words(space.total)}. Nothing is lost. "
-            "Remove something from it and start again"
+            f"{in_words(space.free)} free of {in_words(space.total)}. No data is lost. Free "
+            "some of its space and start again"
         ) from cause

@@ -43,12 +43,14 @@ class PostgresProgram(BaseCommand):
         parser.add_argument("--role", metavar="NAME", help="by default the database's owner")
         parser.add_argument("--database", metavar="NAME", help="by default the branch's first one")
         parser.add_argument("--state-dir", metavar="DIR", help="as given to `up`")
-        parser.add_argument("endpoint", metavar="ENDPOINT", help="its id, as ep-quiet-heron-123456")
+        parser.add_argument(
+            "endpoint", metavar="ENDPOINT", help="its id, such as ep-quiet-heron-123456"
+        )
         parser.add_argument(
             "arguments",
             nargs=REMAINDER,
             metavar="ARGUMENTS",
-            help=f"all that follows is {self.program}'s own",
+            help=f"arguments for {self.program}",
         )
 
     def handle(
@@ -62,8 +64,9 @@ class PostgresProgram(BaseCommand):
     ) -> NoReturn:
         if settings.PROXY_PLAIN_CONNECTIONS == "never" and not settings.POSTGRES_BIN:
             raise CommandError(
-                "the proxy takes no connection without TLS (PERCH_PLAIN_CONNECTIONS=never), and "
-                f"the {self.program} that comes along has none: use another of the same version"
+                "the proxy accepts no connection without TLS (PERCH_PLAIN_CONNECTIONS=never), and "
+                f"the {self.program} that Perch includes does not support TLS: use another one "
+                "of the same version"
             )
         try:
             program = postgres_bin() / self.program
@@ -104,7 +107,7 @@ def find_way(
     found = Endpoint.objects.select_related("project", "branch")
     endpoint = found.filter(id=name, deleted_at=None, project__deleted_at=None).first()
     if endpoint is None:
-        raise CommandError(f'there is no endpoint "{name}"')
+        raise CommandError(f'unknown endpoint "{name}"')
     region = endpoint.project.region
     if region.id != settings.REGION:
         raise CommandError(f'the endpoint is in the region "{region.id}": run this on its host')

@@ -199,7 +199,7 @@ def _behind_the_old(branch: Branch, spec: CatalogSpec, items: Collection[Item]) 
     not be dropped."""
     kept = {row.applied_name or row.name for row in branch.databases.exclude(deleted_at=None)}
     return {
-        row: Failure("the deleted database of this name could not be dropped yet")
+        row: Failure("the deleted database with this name could not be dropped yet")
         for row in spec.databases
         if row in items and row.applied_name is None and row.name in kept
     }

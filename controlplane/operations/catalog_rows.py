@@ -306,4 +306,4 @@ def _fault_of(role: FoundRole) -> str:
     none."""
     if not role.password or is_verifier(role.password):
         return ""
-    return "its password is kept by MD5 and opens nothing here: set one by scram-sha-256"
+    return "its password is stored as MD5, which Perch does not accept: set one with scram-sha-256"

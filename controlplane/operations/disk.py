@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 REFUSAL = (
     "the endpoint was suspended because it was filling this host's disk; "
-    "it starts again once there is room"
+    "it can start again once there is space"
 )
 
 # The running branches' sizes in bytes at the last look, while the disk is short of space.
@@ -71,7 +71,7 @@ def _stop_worst(growth: dict[str, int], free: str) -> None:
         try:
             with lock_branches(branch_id, timeout=0):
                 fields = {"branch": branch_id, "grown": growth[branch_id], "free": free}
-                log.error("disk nearly full, stopping who fills it", extra=fields)
+                log.error("disk nearly full, suspending the endpoint that fills it", extra=fields)
                 _stopped.add(branch_id)
                 compute.stop(branch_id)
         except LockTimeout:

@@ -33,8 +33,8 @@ def own_region() -> Region:
     if region.state_id != identity():
         raise RegionTaken(
             f'the region "{region.id}" is served from another state directory than '
-            f"{settings.STATE_DIR}. Give this host a region of its own in PERCH_REGION; or, where "
-            f"the other is gone for good: manage.py regions adopt {region.id}"
+            f"{settings.STATE_DIR}. Give this host a region of its own in PERCH_REGION or, if "
+            f"the other state directory is lost, run: manage.py regions adopt {region.id}"
         )
     return region
 

@@ -99,7 +99,7 @@ def reconcile_branch(branch_id: str, *, timeout: float = 60.0) -> None:
                     endpoint,
                     EndpointState.IDLE,
                     now=_ended_at(endpoint, project.region.computes_seen_at),
-                    reason="its compute has ended by itself",
+                    reason="its compute exited on its own",
                     actor=PLATFORM,
                 )
                 # What SQL changed last is known only after a reading; see `availability`.

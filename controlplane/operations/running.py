@@ -41,7 +41,7 @@ def start(operation: Operation, endpoint: Endpoint) -> None:
             raise  # the obstacle may be gone at the next attempt
         # A role that Postgres refuses must not keep all clients out. Its row holds the reason, and
         # the branch stays behind its revision until `catalog_mending` has applied it.
-        log.warning("catalog not whole", extra={"endpoint": endpoint.id, "error": str(error)})
+        log.warning("catalog incomplete", extra={"endpoint": endpoint.id, "error": str(error)})
     begin_counting(endpoint)
     _hold_to_limit(endpoint)
 

@@ -27,7 +27,7 @@ from controlplane.operations.words import without_paths, words_of
 # short.
 WAITING, QUEUED, PICKED_UP, PAUSING = "waiting", "queued", "picked_up", "pausing"
 LOCKING, SHORT_WAIT = "locking", timedelta(milliseconds=50)
-CUT_OFF = "cut off: its worker ended, or the service's database did not answer"
+CUT_OFF = "interrupted: its worker exited, or the service's database did not answer"
 # Seconds after which an attempt counts as lasting.
 LASTING = 1.0
 # The most that the clocks of this host and of the database may differ by.
@@ -248,7 +248,7 @@ def _stored(step: Step) -> Stored:
     if isinstance(step.error, Exception):
         detail.setdefault("error", without_paths(words_of(step.error)))
     elif step.error is not None:
-        detail.setdefault("error", "ended before it was done, as somebody has asked for")
+        detail.setdefault("error", "cancelled before it was done")
     end = step.finished_at
     return {
         "name": step.name,

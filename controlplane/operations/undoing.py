@@ -79,7 +79,7 @@ def _has_old_settings(endpoint: Endpoint) -> bool:
     except Exception as error:
         # Whatever the reason is, it must not run on with the settings that were cancelled.
         fields = {"endpoint": endpoint.id, "error": repr(error)}
-        log.warning("compute does not take its old settings, stopped", extra=fields)
+        log.warning("compute did not apply its previous settings, stopped", extra=fields)
         return False
     return compute.running_endpoint(endpoint.branch_id) == endpoint.id
 

@@ -70,7 +70,7 @@ rounds = Rounds()
 def hanging_operations() -> list[Problem]:
     actions = Counter(attempt.operation.action for attempt in hanging())
     return [
-        Problem("operations_hang", f"{action}: {count} longer than they may")
+        Problem("operations_hang", f"{action}: {count} running for longer than they may")
         for action, count in sorted(actions.items())
     ]
 

@@ -29,7 +29,7 @@ from controlplane.operations.catalog import NotApplied
 HOSTS_OWN = ("/dev/shm", "/etc", "/proc", "/usr/lib/postgresql", "/usr/share/postgresql")  # noqa: S108
 LONGEST = 4000
 UNSHOWABLE = re.compile("[^\t\n\x20-\x7e\xa0-\ud7ff\ue000-\U0010ffff]")
-OPERATOR = "if it stays so, tell this host's operator"
+OPERATOR = "if this persists, tell this host's operator"
 # What to do about each exception whose own message is meaningful to the user of the endpoint; "" if
 # the message says it already. The first class that matches is used.
 ADVICE: Mapping[type[Exception], str] = {
@@ -38,17 +38,19 @@ ADVICE: Mapping[type[Exception], str] = {
     ConfigurationRefused: "change the endpoint's settings",
     OtherMajorVersion: "",
     NoSuchBranchData: "have this host's operator restore it from a backup, or delete the branch",
-    SchemaNotCopied: "change what stands in its way in the branch that it is the schema of",
+    SchemaNotCopied: "change what prevents it in the source branch",
     CopyInterrupted: f"try again; {OPERATOR}",
     SchemaUnreadable: "",
     OutboundNotBlocked: "tell this host's operator, or allow the project's computes to connect",
-    NotEnoughSpace: "delete branches that are of no use any more, or ask the operator for room",
+    NotEnoughSpace: (
+        "delete branches that are not needed any more, or ask the operator for more space"
+    ),
     DataDamaged: "have this host's operator restore the branch from a backup",
     LockTimeout: "try again once that has ended",
     OutOfPatience: f"try again; {OPERATOR}",
-    AccountUnusable: "that is for this host's operator to do",
-    TreeUntrusted: "remove from the branch what Postgres itself has not put there",
-    NotApplied: "change what stands in its way, in the database itself if need be",
+    AccountUnusable: "only this host's operator can do this",
+    TreeUntrusted: "remove the files of the branch that Postgres itself did not create",
+    NotApplied: "remove what prevents it, in the database itself if necessary",
     psycopg.Error: f"try again; {OPERATOR}",
 }
 

@@ -103,7 +103,9 @@ def create_branch(attempt: Attempt) -> None:
     if details.source_branch_id:
         source = Branch.objects.filter(id=details.source_branch_id).first()
     if source is None:
-        raise Refused("the branch that it was to be made from is gone; delete it")
+        raise Refused(
+            "the branch that it was to be created from does not exist any more; delete it"
+        )
     try:
         size = _make_from(attempt.operation, branch, source)
     except (NoSuchBranchData, NotEnoughSpace, SchemaUnreadable, OtherMajorVersion) as error:
@@ -303,5 +305,5 @@ def _end_if_silent(endpoint: Endpoint) -> None:
     if is_silent:
         compute.stop(endpoint.branch_id)
         raise Refused(
-            "the compute ran but answered nobody, and was stopped; the next connection starts it"
+            "the compute ran without answering, and was stopped; the next connection starts it"
         )

@@ -60,7 +60,7 @@ def create_account(name: str, plan: str = Plan.FREE) -> Account:
     """Create an account. Raises Invalid for a bad name or plan, Conflict if the name is taken."""
     _check_name("account", name)
     if plan not in Plan.values:
-        raise Invalid(f'there is no plan "{plan}"; take one of: {", ".join(Plan.values)}')
+        raise Invalid(f'unknown plan "{plan}"; use one of: {", ".join(Plan.values)}')
     with transaction.atomic():
         account, is_new = Account.objects.get_or_create(name=name, defaults={"plan": plan})
         if not is_new:
@@ -138,8 +138,8 @@ def create_key(account: Account, spec: KeySpec, *, by: ApiKey | None = None) -> 
     ends = by.expires_at if by is not None else None
     if ends is not None and (spec.expires_at is None or spec.expires_at > ends):
         raise Forbidden(
-            f"this API key expires at {ends:%Y-%m-%dT%H:%M:%SZ}: it can make no key that lives "
-            "longer; send an expires_at that is not later",
+            f"this API key expires at {ends:%Y-%m-%dT%H:%M:%SZ}, so it cannot create a key that "
+            "expires later; send an expires_at that is not later",
             fields=["expires_at"],
         )
     if spec.project_id is not None:

@@ -20,7 +20,9 @@ SortOrder = Literal["asc", "desc"]
 COLUMNS = ("name", "created_at", "updated_at")
 # Converts URL-safe base64 to standard base64.
 STANDARD = str.maketrans("-_", "+/")
-UNKNOWN_CURSOR = "invalid cursor: pass the `next` of a page as it is, with its sorting or none"
+UNKNOWN_CURSOR = (
+    "invalid cursor: send the `next` of a page unchanged, with the same sorting or none"
+)
 # The largest number of branches on a page, and the default.
 MOST = 10_000
 # In characters: a name has up to 256, each of which takes up to 12 in JSON.

@@ -156,8 +156,8 @@ def create_branch(account: Account, project_id: str, spec: BranchSpec) -> NewBra
     if spec.parent_lsn or spec.parent_timestamp:
         field = "parent_lsn" if spec.parent_lsn else "parent_timestamp"
         raise Unprocessable(
-            f"branch.{field} is not offered by this server: a branch is made of its parent's "
-            "present state, not of a point in the past",
+            f"branch.{field} is not offered by this server: a branch is created from its "
+            "parent's present state, not from a point in the past",
             code="NOT_OFFERED",
             fields=[field],
         )

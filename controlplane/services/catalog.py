@@ -167,8 +167,8 @@ def password_of(project: Project, role: Role) -> str:
     """The role's stored password. Raises PasswordNotStored."""
     if not role.encrypted_password and project.store_passwords:
         raise PasswordNotStored(
-            f'the password of the role "{role.name}" was not set here but by SQL, and is not '
-            "stored: reset_password gives the role a new one"
+            f'the password of the role "{role.name}" was set by SQL and is not stored: '
+            "reset_password gives the role a new one"
         )
     if not role.encrypted_password:
         raise PasswordNotStored("Storing passwords is disabled")
@@ -275,8 +275,8 @@ def _refuse_name_in_use(branch: Branch, database: Database, name: str) -> None:
     others = _databases(branch).exclude(id=database.id)
     if other := others.filter(applied_name=name).first():
         raise Conflict(
-            f'the compute still knows the database "{other.name}" as "{name}"; '
-            "try again once it has been started",
+            f'the compute still has the database "{other.name}" under the name "{name}"; '
+            "try again once the endpoint has been started",
             fields=["name"],
         )
 

@@ -171,7 +171,8 @@ def _refuse_without_room(region: Region) -> None:
         raise RegionFull(
             f'the region "{region.id}" has no room for new branches: its disk has '
             f"{in_words(region.disk_free_bytes or 0)} free, less than the reserve of "
-            f"{in_words(region.disk_reserve_bytes or 0)}; delete what is not needed, or try later"
+            f"{in_words(region.disk_reserve_bytes or 0)}; delete branches that are not needed, "
+            "or try again later"
         )
 
 

@@ -101,7 +101,7 @@ def check_pg_settings(endpoint: Endpoint) -> None:
     pg_settings = endpoint.settings.get("pg_settings", {})
     if len(pg_settings) > MOST_PG_SETTINGS:
         raise Unprocessable(
-            f"pg_settings may hold at most {MOST_PG_SETTINGS} settings, got {len(pg_settings)}",
+            f"pg_settings may have at most {MOST_PG_SETTINGS} settings, got {len(pg_settings)}",
             fields=["settings.pg_settings"],
         )
     for name, value in pg_settings.items():

@@ -65,7 +65,7 @@ def examine() -> Health:
     webhooks = queues(outbox.QUEUE)[outbox.QUEUE]
     if webhooks["oldest_seconds"] > MOST_WAIT_OF_WEBHOOKS:
         seconds = webhooks["oldest_seconds"]
-        detail = f"a webhook waits since {seconds:.0f} s for a worker that sends"
+        detail = f"a webhook has waited {seconds:.0f} s for a worker to send to it"
         found.append({"name": "webhooks_wait", "detail": detail})
     if "worker" not in missing:
         found += own.problems  # without a worker they are out of date
@@ -113,7 +113,7 @@ def queues(*names: str) -> dict[str, dict[str, Any]]:
 
 
 def _slow(lane: dict[str, Any]) -> dict[str, str]:
-    detail = f"a job of the lane {lane['lane']} waits since {lane['oldest_seconds']:.0f} s"
+    detail = f"a job of the lane {lane['lane']} has waited {lane['oldest_seconds']:.0f} s"
     return {"name": "lane_waits", "detail": detail}
 
 

@@ -52,8 +52,8 @@ def check_deleted_projects(account: Account) -> None:
     )
     if kept + removals.count() >= 2 * most:
         raise Locked(
-            f"the data of {kept + removals.count()} deleted projects of the account is still to be "
-            "removed; try again in a few seconds"
+            f"the data of {kept + removals.count()} deleted projects of the account has not "
+            "been removed yet; try again in a few seconds"
         )
 
 
@@ -68,8 +68,8 @@ def check_removed_branches(project: Project) -> None:
     ).count()
     if have >= most:
         raise Locked(
-            f"the data of {have} branches of the project, which restores or snapshots have left, "
-            "is still to be removed; try again in a few seconds"
+            f"the data of {have} branches that restores and snapshots of the project have left "
+            "has not been removed yet; try again in a few seconds"
         )
 
 
@@ -85,7 +85,7 @@ def check_webhooks(account: Account) -> None:
 def _lock(account: Account) -> None:
     # FOR NO KEY UPDATE, so that rows that refer to the account can be inserted meanwhile. To avoid
     # deadlocks, no code locks an account while it holds a project's lock.
-    words = "other requests of the account are creating the same; try again"
+    words = "other requests of the account are creating resources of this kind; try again"
     with locking_within_bound(TooManyAtOnce(words)):
         Account.objects.select_for_update(no_key=True).get(id=account.id)
 
@@ -155,7 +155,7 @@ def check_history(account: Account, seconds: int) -> None:
 def _refuse_past(account: Account, things: str, limit: int, have: int, *, code: str) -> None:
     if have >= limit:
         raise Unprocessable(
-            f'{things} limit of {limit} exceeded, got {have}; plan:"{account.plan}". Delete what '
-            "is not needed, or have the account put on a larger plan",
+            f'{things} limit of {limit} exceeded, got {have}; plan:"{account.plan}". '
+            "Delete what you do not need, or ask the operator for a larger plan",
             code=code,
         )

@@ -33,9 +33,9 @@ from controlplane.services.given_up import GivenUp
 from controlplane.services.projects import changing_project
 
 NO_HISTORY = (
-    "{} is not offered by this server: no history of a branch is kept; take a snapshot "
-    "(POST /projects/{{project_id}}/branches/{{branch_id}}/snapshot) before what may have to be "
-    "undone, and restore that"
+    "{} is not offered by this server: branches have no history; take a snapshot "
+    "(POST /projects/{{project_id}}/branches/{{branch_id}}/snapshot) before a change that you "
+    "may have to undo, and restore the snapshot"
 )
 
 
@@ -141,7 +141,7 @@ def _refuse(
 ) -> None:
     if source.id == branch.id:
         raise Unprocessable(
-            "the branch is its own source, which has no other state to go back to: "
+            "a branch cannot be restored from itself: "
             + NO_HISTORY.format("a restore from its own past"),
             fields=["source_branch_id"],
         )
@@ -161,7 +161,7 @@ def _refuse(
     if ids := list(children.order_by("created_at").values_list("id", flat=True)[:5]):
         raise Unprocessable(
             f"the branch has children: {', '.join(ids)}; name a branch in preserve_under_name "
-            "that keeps its data, and has them from then on"
+            "that keeps the data and gets the children"
         )
 
 

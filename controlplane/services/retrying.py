@@ -52,7 +52,7 @@ def retries_of(operation: Operation) -> list[Operation]:
     if not all(row.is_finished for row in chain):
         return chain
     if again.status == OperationStatus.FINISHED:
-        raise Conflict(f"the operation was tried again by {again.id}, which has finished")
+        raise Conflict(f"the operation was retried by {again.id}, which has finished")
     return []
 
 
@@ -93,12 +93,12 @@ def _create(given_up: GivenUp) -> list[Step]:
     branch = given_up.branch
     refuse_while_deleting(branch, given_up.earlier)
     if branch.hidden:
-        raise Conflict("the snapshot was given up; take another")
+        raise Conflict("the snapshot was abandoned; take another one")
     if branch.current_state == BranchState.READY:
-        raise Conflict(f"the branch {branch.id} has been made since")
+        raise Conflict(f"the branch {branch.id} has been created since")
     steps = creation_again(branch, given_up.earlier)
     if not steps:
-        raise Conflict(f"the branch {branch.id} is being made")
+        raise Conflict(f"the branch {branch.id} is being created")
     *parents, last = steps
     return [*parents, replace(last, retry_of=given_up.operation)]
 
@@ -209,7 +209,7 @@ def _configure(
     given_up.refuse_if_superseded(Action.APPLY_CONFIG, having="before")
     before, wanted = endpoint.configuration, details.wanted
     if wanted is None:
-        raise Conflict("what was to be applied is not known any more; send the change again")
+        raise Conflict("the change is not stored any more; send it again")
     changed = [name for name, value in wanted.items() if value != before[name]]
     if not changed:
         return None

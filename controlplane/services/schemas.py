@@ -111,8 +111,8 @@ def difference(base: str, compared: str, *, database_name: str) -> str:
     lines = base.splitlines(keepends=True), compared.splitlines(keepends=True)
     if _differing(*lines) > MOST_LINES:
         raise Unprocessable(
-            f"the schemas differ in more than {MOST_LINES} lines; compare what "
-            "GET …/schema answers for each"
+            f"the schemas differ in more than {MOST_LINES} lines; compare the responses of GET "
+            "…/schema for each"
         )
     names = f"a/{database_name}", f"b/{database_name}"
     return "".join(difflib.unified_diff(*lines, *names))

@@ -80,7 +80,7 @@ def service_details(account: Account) -> ServiceDetails:
     """The status of all hosts. Raises Forbidden if the account is not an operator."""
     if not account.is_operator:
         raise Forbidden(
-            "only the accounts that run this service may see its hosts: PERCH_OPERATORS names them"
+            "only the accounts named in PERCH_OPERATORS may see the hosts of this service"
         )
     regions = list(Region.objects.order_by("-default", "id"))
     computes = _computes()

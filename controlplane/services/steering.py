@@ -57,7 +57,7 @@ def retry_operation(account: Account, project_id: str, operation_id: str) -> lis
         tail = _from(project, operation_id)
         if tail[0].status not in GIVEN_UP:
             raise Conflict(
-                f"only what has failed or was cancelled is tried again; the operation is "
+                f"only an operation that has failed or was cancelled can be retried; this one is "
                 f"{tail[0].status}"
             )
         return _retry(project, [row for row in tail if row.status in GIVEN_UP])

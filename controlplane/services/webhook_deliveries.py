@@ -79,7 +79,7 @@ def _send_now(webhook: Webhook) -> None:
     pause after failures ends, because the caller wants to know now whether the receiver works; but
     the number of failures stays. Raises Conflict if the webhook is switched off."""
     if not webhook.enabled:
-        raise Conflict("the webhook is switched off; enable it first")
+        raise Conflict("the webhook is disabled; enable it first")
     webhook.held_until = None
     webhook.save(update_fields=["held_until"])
     outbox.enqueue_sending(webhook)
@@ -113,7 +113,7 @@ def _statuses(text: str) -> list[str]:
     unknown = [status for status in wanted if status not in DeliveryStatus.values]
     if unknown:
         raise Invalid(
-            f'unknown status "{unknown[0][:64]}"; there are: {", ".join(DeliveryStatus.values)}',
+            f'unknown status "{unknown[0][:64]}"; use one of: {", ".join(DeliveryStatus.values)}',
             fields=["status"],
         )
     return wanted

@@ -174,7 +174,7 @@ def rotate_secret(
         webhook.save()
         # The event shows that the secret changed, but neither the old nor the new one.
         changes = {"secret": {"from": None, "to": None}}
-        words = f"The secret of the webhook {webhook.id} was turned"
+        words = f"The secret of the webhook {webhook.id} was rotated"
         _record(EventType.WEBHOOK_UPDATED, webhook, words, changes)
     return webhook, secret
 

@@ -111,7 +111,7 @@ def _failed(webhook: Webhook, delivery: WebhookDelivery, outcome: Outcome, now: 
     if outcome.status == GONE:
         _switch_off(webhook, "the receiver has answered 410 Gone", now)
     elif now - webhook.failing_since >= SWITCHED_OFF_AFTER:
-        _switch_off(webhook, "the receiver has taken nothing for a week", now)
+        _switch_off(webhook, "the receiver has accepted nothing for a week", now)
 
 
 def _go_on(delivery: WebhookDelivery, *, at: datetime) -> None:
@@ -138,7 +138,7 @@ def _switch_off(webhook: Webhook, reason: str, now: datetime) -> None:
         record(
             happened(
                 EventType.WEBHOOK_DISABLED,
-                summary=f"The webhook {webhook.id} was switched off: {reason}",
+                summary=f"The webhook {webhook.id} was disabled: {reason}",
                 account_id=webhook.account_id,
                 project=webhook.project_id,
                 changes={"enabled": {"from": True, "to": False}},

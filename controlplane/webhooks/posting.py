@@ -129,7 +129,7 @@ def _joined(url: str, location: str) -> str:
     try:
         return urljoin(url, location)
     except ValueError:
-        raise NotAllowed("redirected to what is no URL") from None
+        raise NotAllowed("redirected to an invalid URL") from None
 
 
 def _beginning(answer: http.client.HTTPResponse, line: Line) -> bytes:
@@ -187,12 +187,12 @@ def _addresses(target: Target, line: Line) -> list[str]:
     found = list(dict.fromkeys(_resolve(target, within=min(RESOLVE_WITHIN, line.left()))))
     callable_ones = [address for address in found if may_be_called(address)]
     if not callable_ones:
-        raise NotAllowed(f"{target.host} has no address of the Internet")
+        raise NotAllowed(f"{target.host} has no public address")
     if target.scheme == "https":
         return callable_ones
     vouched_for = [address for address in callable_ones if is_allowed_by_operator(address)]
     if not vouched_for:
-        raise NotAllowed(f"{target.host} must be called by https")
+        raise NotAllowed(f"{target.host} must be called over https")
     return vouched_for
 
 
@@ -208,7 +208,7 @@ def _resolve(target: Target, *, within: float) -> list[str]:
             answer.set_exception(error)
         except UnicodeError:
             # The name has a label that is empty or has more than 63 characters.
-            answer.set_exception(socket.gaierror(socket.EAI_NONAME, "no name of a host"))
+            answer.set_exception(socket.gaierror(socket.EAI_NONAME, "not a host name"))
         else:
             answer.set_result(found)
 
@@ -230,7 +230,7 @@ def _judge(status: int) -> str:
     if 200 <= status < 300:
         return ""
     if 300 <= status < 400:
-        return f"answered {status}: of redirects only 307 and 308 are followed"
+        return f"answered {status}: only the redirects 307 and 308 are followed"
     return f"answered {status}"
 
 
@@ -253,4 +253,4 @@ def _words_of(error: Exception, line: Line, within: float) -> str:
             return "the connection was closed without an answer"
         case OSError(strerror=str(words)):
             return words[:1].lower() + words[1:]
-    return f"no answer in HTTP: {type(error).__name__}"
+    return f"no HTTP response: {type(error).__name__}"

@@ -57,7 +57,7 @@ def send_deliveries(webhook_id: str) -> None:
             break
         outcome = _attempt(delivery)
         if not note(delivery, outcome, sender=sender):
-            log.warning("delivery not noted, as another job has taken over")
+            log.warning("delivery not recorded, as another job has taken over")
             return
     _provide_for_the_rest(webhook_id, sender)
 
@@ -81,7 +81,7 @@ def _attempt(delivery: WebhookDelivery) -> Outcome:
     try:
         headers = _headers(delivery, body, now)
     except InvalidToken:
-        return Outcome("the secret cannot be read any more; turn it", None, b"", 0.0)
+        return Outcome("the secret cannot be decrypted any more; rotate it", None, b"", 0.0)
     # Release the database connection: the receiver may be slow, and connections are scarce.
     connection.close()
     outcome = post(webhook.url, headers, body, within=settings.WEBHOOK_TIMEOUT)

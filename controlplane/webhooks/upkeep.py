@@ -55,7 +55,8 @@ def _give_up_overdue() -> None:
         asked_for=False,
         next_attempt_at=None,
         ended_at=now,
-        error="given up: the webhook was switched off, or its receiver down, for too long",
+        error="given up: the webhook was disabled, or its receiver did not accept messages, for "
+        "too long",
     )
 
 

@@ -43,7 +43,7 @@ def target_of(url: str) -> Target:
     if len(url) > LONGEST:
         raise NotAllowed(f"a URL may have at most {LONGEST} characters")
     if not WRITTEN_IN.fullmatch(url):
-        raise NotAllowed("a URL is written in ASCII, without spaces; other characters are escaped")
+        raise NotAllowed("a URL must be ASCII without spaces; escape other characters")
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -51,9 +51,9 @@ def target_of(url: str) -> Target:
         raise NotAllowed(f"not a URL: {error}") from None
     _check_scheme(parts.scheme)
     if "@" in parts.netloc:
-        raise NotAllowed("a URL may not hold a user name or a password")
+        raise NotAllowed("a URL must not contain a user name or a password")
     if port == 0 or parts.fragment:
-        raise NotAllowed("a URL may have neither the port 0 nor a fragment")
+        raise NotAllowed("a URL must not have the port 0 or a fragment")
     host = (parts.hostname or "").removesuffix(".")
     _check_host(host)
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
@@ -77,4 +77,4 @@ def _check_host(host: str) -> None:
             raise NotAllowed("a URL must name a host") from None
         return
     if not may_be_called(address):
-        raise NotAllowed(f"{host} is no address of the Internet")
+        raise NotAllowed(f"{host} is not a public address")

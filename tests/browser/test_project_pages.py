@@ -104,7 +104,7 @@ def test_a_setting_that_is_refused_stands_beside_its_field(pages: Page, shop: Pr
     for typed, words in {
         "work_mem = 9TB": "work_mem: must be from 64kB to",
         "timezone = Nowhere/City": "timezone: must be the name of a time zone",
-        "no_such = 1": "no_such: Postgres knows no such setting",
+        "no_such = 1": "no_such: Postgres has no such setting",
     }.items():
         dialog.get_by_label("Postgres settings").fill(typed)
         dialog.get_by_role("button", name="Save").click()

@@ -76,7 +76,7 @@ def test_a_compute_is_added_to_a_branch(neonctl: Cli, shop: Place) -> None:
     added = neonctl("branches", "add-compute", "dry", "--type", "read_write", "--cu", "0.5-1")
     assert added["autoscaling_limit_min_cu"] == 0.5
     refused = neonctl.refusal("branches", "add-compute", "dry", "--type", "read_only")
-    assert "a branch has one endpoint, which reads and writes" in refused
+    assert "a branch has one endpoint, for reading and writing" in refused
     settle(shop)
     neonctl("branches", "delete", "dry")
 

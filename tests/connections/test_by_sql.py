@@ -110,7 +110,7 @@ def test_a_role_made_by_sql_connects_at_once(place: Place) -> None:
     assert place.query(asked, user="bob", password="bobs") == (False,)
     path = place.of_catalog("roles", "bob")
     answer = place.client.call("GET", f"{path}/reveal_password")
-    assert (answer.status_code, "set here but by SQL" in answer.json()["message"]) == (412, True)
+    assert (answer.status_code, "was set by SQL" in answer.json()["message"]) == (412, True)
     reset = place.done(place.client.post(f"{path}/reset_password"))["role"]["password"]
     assert lets_in(place, reset, "bob")
     assert not lets_in(place, "bobs", "bob")
@@ -145,7 +145,7 @@ def test_what_keeps_a_role_out_by_sql_keeps_it_out(place: Place) -> None:
     for _ in range(3):
         assert not lets_in(place, "x", "grp")
     summaries = [row["summary"] for row in place.client.get("/events", limit=100)["events"]]
-    assert any("kept by MD5" in words for words in summaries)
+    assert any("stored as MD5" in words for words in summaries)
     assert any('"grp" was removed by SQL' in words for words in summaries)
 
 

@@ -99,7 +99,7 @@ def test_a_password_that_is_not_stored_is_the_callers(shop: Place) -> None:
 @pytest.mark.parametrize(
     ("arguments", "environment", "words"),
     [
-        (["ep-none-such-1"], {}, 'there is no endpoint "ep-none-such-1"'),
+        (["ep-none-such-1"], {}, 'unknown endpoint "ep-none-such-1"'),
         (["--role", "nobody", "{}"], {}, "role not found"),
         (["--database", "nothing", "{}"], {}, "database not found"),
         (["{}"], {"PERCH_PLAIN_CONNECTIONS": "never"}, "PERCH_PLAIN_CONNECTIONS=never"),

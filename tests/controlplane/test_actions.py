@@ -104,12 +104,12 @@ def test_an_operation_of_the_platform_cannot_be_cancelled(action: Action) -> Non
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (StartFailed("no space"), "no space; the next start tries again; if it stays so, tell"),
+        (StartFailed("no space"), "no space; the next start tries again; if this persists, tell"),
         (NoSuchBranchData("no data"), "no data; have this host's operator restore it"),
-        (NotEnoughSpace("it is full"), "it is full; delete branches that are of no use"),
-        (psycopg.OperationalError("it went away"), "it went away; try again; if it stays so"),
+        (NotEnoughSpace("it is full"), "it is full; delete branches that are not needed"),
+        (psycopg.OperationalError("it went away"), "it went away; try again; if this persists"),
         (OSError(13, "Permission denied", "/var"), "this host says: Permission denied; try again"),
-        (KeyError("x"), "internal error (KeyError); try again; if it stays so, tell this host's"),
+        (KeyError("x"), "internal error (KeyError); try again; if this persists, tell this host's"),
         (StartFailed(""), "internal error (StartFailed)"),
     ],
 )

@@ -175,7 +175,7 @@ def test_a_restored_service_has_all_that_was_acknowledged(
         partial = state_dir / ".backup.partial"
         assert partial.exists()
         assert not target.exists()
-        assert "was broken off" in ran("restore", partial, "--state-dir", new, status=1)
+        assert "an incomplete one" in ran("restore", partial, "--state-dir", new, status=1)
 
         with locked(service.stack, "accounts"):  # no branch's creation comes to its end
             coming = service.client.new_project(wait=False)
@@ -204,12 +204,12 @@ def see_damage(backup: Path) -> None:
     (backup / "api-key").rename(backup.parent / "api-key")
     assert verify(backup) == [
         "api-key is missing",
-        f"{stranger.relative_to(backup)} is not of the backup",
-        f"{victim.relative_to(backup)} is not as it was written",
+        f"{stranger.relative_to(backup)} is not part of the backup",
+        f"{victim.relative_to(backup)} has changed since it was written",
     ]
     unwanted = backup.parent / "unwanted"
     said = ran("restore", backup, "--state-dir", unwanted, status=1)
-    assert f"{victim.relative_to(backup)} is not as it was written" in said
+    assert f"{victim.relative_to(backup)} has changed since it was written" in said
     victim.write_bytes(sound)
     stranger.unlink()
     (backup.parent / "api-key").rename(backup / "api-key")

@@ -60,18 +60,24 @@ def with_branch(stored: dict[str, Any], **changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        (lambda stored: "not JSON", "all of it is not what belongs there"),
-        (lambda stored: None, "all of it is not"),
-        (lambda stored: [stored], "all of it is not"),
+        (lambda stored: "not JSON", "all of it has the wrong type"),
+        (lambda stored: None, "all of it has the wrong type"),
+        (lambda stored: [stored], "all of it has the wrong type"),
         (lambda stored: without(stored, "format"), "format is missing"),
         (lambda stored: without(stored, "rows_at"), "rows_at is missing"),
-        (lambda stored: {**stored, "rows_at": "yesterday"}, "rows_at is not"),
-        (lambda stored: {**stored, "rows_at": None}, "rows_at is not"),
-        (lambda stored: {**stored, "migrations": 7}, "migrations is not"),
-        (lambda stored: {**stored, "branches": []}, "branches is not"),
-        (lambda stored: {**stored, "branches": {"../up": {}}}, "branches.../up is not"),
-        (lambda stored: with_branch(stored, size="much"), f"branches.{BRANCH}.size is not"),
-        (lambda stored: with_branch(stored, roles={"a": 1}), f"branches.{BRANCH}.roles is not"),
+        (lambda stored: {**stored, "rows_at": "yesterday"}, "rows_at has the wrong type"),
+        (lambda stored: {**stored, "rows_at": None}, "rows_at has the wrong type"),
+        (lambda stored: {**stored, "migrations": 7}, "migrations has the wrong type"),
+        (lambda stored: {**stored, "branches": []}, "branches has the wrong type"),
+        (lambda stored: {**stored, "branches": {"../up": {}}}, "branches.../up has the wrong type"),
+        (
+            lambda stored: with_branch(stored, size="much"),
+            f"branches.{BRANCH}.size has the wrong type",
+        ),
+        (
+            lambda stored: with_branch(stored, roles={"a": 1}),
+            f"branches.{BRANCH}.roles has the wrong type",
+        ),
     ],
 )
 def test_a_changed_manifest_is_refused_by_what_is_wrong_with_it(
@@ -81,11 +87,11 @@ def test_a_changed_manifest_is_refused_by_what_is_wrong_with_it(
     path.write_text(json.dumps(change(json.loads(path.read_text()))))
     with pytest.raises(NoBackup, match=re.escape(complaint)) as refused:
         read_manifest(backup)
-    assert "is not as `backup` wrote it" in str(refused.value)
+    assert "has changed since `backup` wrote it" in str(refused.value)
 
 
 @pytest.mark.parametrize(
-    ("content", "complaint"), [(b"{", "it is no JSON"), (b"\xff", "it is no text")]
+    ("content", "complaint"), [(b"{", "it is not JSON"), (b"\xff", "it is not text")]
 )
 def test_a_manifest_that_cannot_be_read_is_refused(
     backup: Path, content: bytes, complaint: str

@@ -97,7 +97,7 @@ class TestSetting:
             (
                 {"ttl_interval_seconds": 5, "expires_at": "2999-01-01T00:00:00Z"},
                 400,
-                "send one of them",
+                "send only one of them",
             ),
             ({"expires_at": "2999-01-01T00:00:00Z", "protected": True}, 422, "a protected branch"),
             ({"archived": True}, 400, "archived is not offered by this server"),

@@ -68,7 +68,7 @@ class TestStart:
         applying.append(error)
         with caplog.at_level(logging.WARNING):
             running.start(Operation(failures_count=failures), Endpoint(id="ep-1"))
-        assert [record.message for record in caplog.records] == ["catalog not whole"]
+        assert [record.message for record in caplog.records] == ["catalog incomplete"]
 
 
 class TestRound:

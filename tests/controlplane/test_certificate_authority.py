@@ -33,7 +33,7 @@ def test_none_is_said_so(region: Region, client: DjangoClient) -> None:
     answer = client.get(ADDRESS)
     assert answer.status_code == 404
     assert "no region has a certificate authority of its own" in answer.json()["message"]
-    with pytest.raises(CommandError, match="the certificates are the operator's"):
+    with pytest.raises(CommandError, match="the operator provides the certificates"):
         call_command("certificate_authority")
 
 

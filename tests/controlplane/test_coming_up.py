@@ -71,7 +71,7 @@ def test_what_gets_on_is_waited_for(tmp_path: Path, program: str) -> None:
 
 def test_what_stands_still_is_said(tmp_path: Path) -> None:
     with supervising(HANGS, tmp_path) as supervisor:
-        with pytest.raises(CommandError, match=r"the API does not come up, and nothing has moved"):
+        with pytest.raises(CommandError, match=r"the API does not start, and has made no progress"):
             waiting(supervisor).wait_for(lambda: False, "the API")
         assert supervisor.is_running()
 
@@ -81,14 +81,14 @@ def test_a_program_that_ends_again_and_again_is_said_with_its_last_words(tmp_pat
     with supervising(SLOW, tmp_path) as supervisor:
         lives = [{"metadata": pid, "api": 7} for pid in (0, 11, 0, 12, 13, 0, 14, 15, 16)]
         supervisor.looks = lives
-        with pytest.raises(CommandError, match=r"metadata has ended 5 times .* FATAL:  no room;"):
+        with pytest.raises(CommandError, match=r"metadata has exited 5 times .* FATAL:  no room;"):
             waiting(supervisor).wait_for(lambda: False, "Postgres")
 
 
 def test_a_dead_supervisor_is_said(tmp_path: Path) -> None:
     with (
         supervising("pass", tmp_path) as supervisor,
-        pytest.raises(CommandError, match="the supervisor has died"),
+        pytest.raises(CommandError, match="the supervisor has exited"),
     ):
         waiting(supervisor).wait_for(lambda: False, "Postgres")
 

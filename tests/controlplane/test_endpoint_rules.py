@@ -77,7 +77,7 @@ def ask(api: DjangoClient, free_project: Project, request: pytest.FixtureRequest
         (
             {"settings": {"pg_settings": {f"perch.a{i}": "1" for i in range(201)}}},
             422,
-            "pg_settings may hold at most 200 settings, got 201",
+            "pg_settings may have at most 200 settings, got 201",
         ),
         (
             {"settings": {"pg_settings": {"perch.a": "x" * 2001}}},

@@ -264,7 +264,7 @@ def test_a_compute_that_dies_is_told_of(project: Project) -> None:
     (died,) = told.now()
     assert died["type"] == "endpoint.idle"
     assert died["actor"]["type"] == "platform"
-    assert died["summary"].endswith("became idle: its compute has ended by itself")
+    assert died["summary"].endswith("became idle: its compute exited on its own")
 
 
 def test_an_endpoint_that_nobody_uses_is_suspended_by_idleness(project: Project) -> None:

@@ -65,7 +65,7 @@ def test_messages_of_validators_come_without_the_frameworks_prefix(
 ) -> None:
     body = {"branch": {"expires_at": "tomorrow"}}
     answer = send(api, "POST", f"/projects/{project.id}/branches", body)
-    words = "must be a time as 2027-01-31T12:00:00Z"
+    words = "must be a time such as 2027-01-31T12:00:00Z"
     assert errors(answer) == [("branch.expires_at", "INVALID", words)]
 
 

@@ -162,7 +162,7 @@ def test_who_fills_the_disk_is_stopped_and_nobody_else(small: Stack, place: Plac
         assert other.query("SELECT 1") == (1,)
         (start,) = place.client.finish(place.client.post(place.endpoint_path(None, "/start")))
         assert "it was filling this host's disk" in start["error"]
-        assert "starts again once there is room" in start["error"]
+        assert "start again once there is space" in start["error"]
     finally:
         place.client.delete(place.path)
         other.client.delete(other.path)

@@ -122,7 +122,10 @@ class TestProblems:
             attempt.patience.deadline -= 10
             assert attempt.hangs
         assert examine().details["problems"] == [
-            {"name": "operations_hang", "detail": "start_compute: 1 longer than they may"}
+            {
+                "name": "operations_hang",
+                "detail": "start_compute: 1 running for longer than they may",
+            }
         ]
         Region.objects.update(problems=vitals.problems())
         assert examine().problems == []

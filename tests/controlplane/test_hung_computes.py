@@ -53,7 +53,7 @@ def test_a_compute_that_answers_nobody_is_idle_soon_and_says_why(fresh_project: 
     newest = project.operations()[0]
     assert newest["action"] == "check_availability"
     assert newest["status"] == "failed"
-    assert "answered nobody, and was stopped" in newest["error"]
+    assert "without answering, and was stopped" in newest["error"]
     assert not any(map(is_alive, hung))
     project.start()
     assert project.sql("SELECT 1") == [(1,)]

@@ -97,17 +97,17 @@ REFUSED = {
     ("createrole_self_grant", "get", 1): 'must be "set", "inherit"',
     ("search_path", 'a, "b', 1): "must be names of schemas",
     ("log_connections", "sometimes", 1): "must be on, off, or some of receipt",
-    ("no_such_setting", "1", 1): "Postgres knows no such setting",
+    ("no_such_setting", "1", 1): "Postgres has no such setting",
     ("synchronous_standby_names", "nobody", 1): "belongs to the platform",
     ("shared_preload_libraries", "x", 1): "belongs to the platform",
     ("extension_control_path", "x", 1): "belongs to the platform",
-    ("pg_stat_statements.max", "1000000000", 1): "is the platform's own",
-    ("Pg_Stat_Statements.Track_Utility", "on", 1): "is the platform's own",
+    ("pg_stat_statements.max", "1000000000", 1): "is set by the platform",
+    ("Pg_Stat_Statements.Track_Utility", "on", 1): "is set by the platform",
     ("track_activities", "off", 1): "belongs to the platform",
     ("allow_alter_system", "on", 1): "belongs to the platform",
     ("ssl_passphrase_command", "id", 1): "belongs to the platform",
-    ("plperl.on_init", "x", 1): "of extensions, only the settings of these can be set: auto_ex",
-    ("postgis.gdal_enabled_drivers", "ENABLE_ALL", 1): "of extensions, only",
+    ("plperl.on_init", "x", 1): "can be set only for these extensions: auto_ex",
+    ("postgis.gdal_enabled_drivers", "ENABLE_ALL", 1): "can be set only for",
 }
 
 
@@ -232,7 +232,7 @@ def test_another_size_is_refused_for_what_it_bounds_alone(known: KnownSettings) 
     [
         ("work_mem", "plenty", 'must be a number with one of the units B, kB, MB, GB, TB, got "pl'),
         ("shared_buffers", "6GB", "must be from 128kB to 1638MB on an endpoint of at most 1 "),
-        ("no_such_setting", "1", "Postgres knows no such setting"),
+        ("no_such_setting", "1", "Postgres has no such setting"),
     ],
 )
 def test_nothing_is_scheduled_for_what_is_refused(

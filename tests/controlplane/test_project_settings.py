@@ -126,7 +126,10 @@ def test_a_change_is_told_with_its_differences(api: DjangoClient, project: Proje
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"allowed_ips": {"ips": ["localhost"]}}, '"localhost" is no range of addresses: give an'),
+        (
+            {"allowed_ips": {"ips": ["localhost"]}},
+            '"localhost" is not a range of addresses: use an',
+        ),
         ({"allowed_ips": {"ips": ["192.0.2.9-192.0.2.1"]}}, "it ends before it begins"),
         ({"allowed_ips": {"ips": ["192.0.2.1,"]}}, "project.settings.allowed_ips.ips.0"),
         ({"allowed_ips": {"ips": ["192.0.2.1"] * 201}}, "at most 200 items"),
@@ -153,11 +156,11 @@ def test_what_makes_no_sense(
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"block_vpc_connections": True}, "there are no VPC endpoints here; allowed_ips says"),
-        ({"hipaa": True}, "who changed what is in the project's events"),
+        ({"block_vpc_connections": True}, "this server has no VPC endpoints; use allowed_ips"),
+        ({"hipaa": True}, "the project's events"),
         ({"hipaa": 0}, "who changed what"),
-        ({"audit_log_level": "extended"}, "every change is told by an event"),
-        ({"maintenance_window": {"weekdays": [1]}}, "the platform restarts no endpoint"),
+        ({"audit_log_level": "extended"}, "events, GET /projects/{project_id}/events, record"),
+        ({"maintenance_window": {"weekdays": [1]}}, "the platform does not restart endpoints"),
         ({"preload_libraries": {"use_defaults": True}}, "the platform chooses the libraries"),
     ],
 )

@@ -133,7 +133,7 @@ class TestCommand:
     def test_a_drained_one_takes_no_new_projects(
         self, api: DjangoClient, region: Region, project: Project
     ) -> None:
-        assert "takes no new projects. Left there: 1 project." in regions("drain", "local")
+        assert "accepts no new projects. Left in it: 1 project." in regions("drain", "local")
         answer = send(api, "POST", "/api/v2/projects", {"project": {}})
         assert answer.status_code == 422
         assert answer.json()["message"] == 'region "local" accepts no new projects'

@@ -51,7 +51,7 @@ def test_a_failed_start(project: Project) -> None:
     assert again["initiator"] == {"type": "retry", "name": "tests"}
     assert ended(project, again)["status"] == "finished"
     assert project.sql("SELECT 1") == [(1,)]
-    words = f"the operation was tried again by {again['id']}, which has finished"
+    words = f"the operation was retried by {again['id']}, which has finished"
     assert refused(project, failed) == (409, words)
 
 
@@ -259,7 +259,10 @@ def test_what_makes_no_sense_any_more(project: Project) -> None:
         path = project.endpoint_path(endpoint_id, "/restart")
         suspend, start = project.client.post(path)["operations"]
         begun(project, suspend)
-        words = "only what has failed or was cancelled is tried again; the operation is scheduling"
+        words = (
+            "only an operation that has failed or was cancelled can be retried; this one is "
+            "scheduling"
+        )
         assert refused(project, start) == (409, words)
         unfinished = project.client.call("POST", chain_path(project, start, "retry"))
         assert refusal(unfinished) == (409, "the chain's operations have not ended yet")

@@ -100,7 +100,7 @@ def test_a_release_that_locks_the_earlier_file_is_respected(place: Path) -> None
     (place / "up.lock").touch(mode=0o644)
     with (
         locked(place / "up.lock"),
-        pytest.raises(StateDirectoryUnusable, match="already up"),
+        pytest.raises(StateDirectoryUnusable, match="already running"),
         hold_state_directory(),
     ):
         pass

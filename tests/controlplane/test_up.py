@@ -107,7 +107,7 @@ def test_the_secret_is_not_among_what_a_compute_knows(stack: Stack, alice: Clien
 
 def test_a_second_one_on_the_same_directory_is_refused(stack: Stack) -> None:
     output = refused(stack.state_dir, *ports())
-    assert f"Perch is already up on {stack.state_dir}" in output
+    assert f"Perch is already running on {stack.state_dir}" in output
     assert requests.get(stack.console_url, timeout=10).ok
 
 
@@ -185,7 +185,7 @@ def test_a_directory_that_the_computes_cannot_reach_is_an_error(state_dir: Path)
     closed.mkdir(mode=0o700)
     output = refused(closed / "below" / "state", *ports())
     assert str(closed) in output
-    assert "cannot enter; choose another place" in output
+    assert "cannot enter; choose another directory" in output
 
 
 def test_a_very_deep_directory_is_no_problem(state_dir: Path) -> None:

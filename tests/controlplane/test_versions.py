@@ -66,7 +66,7 @@ def test_a_process_refuses_a_newer_database(name: str, elsewhere: str, state_dir
         session.execute("CREATE TABLE django_migrations (app text, name text)")
         session.execute("INSERT INTO django_migrations VALUES ('controlplane', '9999_future')")
     said = refusal(name, state_dir, elsewhere)
-    assert "the database is of a newer Perch: it has controlplane.9999_future" in said
+    assert "the database was migrated by a newer Perch: it has controlplane.9999_future" in said
     assert "restore the backup" in said
 
 

@@ -107,9 +107,9 @@ def test_urls(url: str, target: Target) -> None:
         ("https://[::1", "not a URL"),
         ("https://example.com/#x", "fragment"),
         ("https://example.com/" + "x" * 2048, "2048"),
-        ("https://127.0.0.1", "no address"),
-        ("https://[::ffff:127.0.0.1]", "no address"),
-        ("https://[fe80::1%25eth0]", "no address"),
+        ("https://127.0.0.1", "public address"),
+        ("https://[::ffff:127.0.0.1]", "public address"),
+        ("https://[fe80::1%25eth0]", "public address"),
     ],
 )
 def test_urls_that_are_refused(url: str, words: str) -> None:

@@ -98,7 +98,7 @@ class TestRedirects:
 
     def test_to_a_private_address_are_refused(self, receiver: Receiver, private: Receiver) -> None:
         receiver.answers = lambda message: Answer(307, location=private.url)
-        assert "no address of the Internet" in posted(receiver.url).error
+        assert "is not a public address" in posted(receiver.url).error
         assert private.messages == []
 
     @pytest.mark.parametrize("location", ["ftp://127.0.0.1/", "file:///etc/passwd", "http://[x"])
@@ -109,14 +109,14 @@ class TestRedirects:
 
 class TestAddresses:
     def test_a_private_one_is_not_called(self, private: Receiver) -> None:
-        assert posted(private.url).error == ("not called: 127.0.0.2 is no address of the Internet")
+        assert posted(private.url).error == ("not called: 127.0.0.2 is not a public address")
         assert private.messages == []
 
     @pytest.mark.parametrize("host", ["localhost", "127.1", "0x7f000001", "2130706433"])
     def test_nor_a_name_for_one(self, receiver: Receiver, settings: Any, host: str) -> None:
         settings.WEBHOOK_ALLOWED_NETWORKS = [ip_network("10.0.0.0/8")]
         outcome = posted(f"http://{host}:{receiver.server_port}/")
-        assert outcome.error == f"not called: {host} has no address of the Internet"
+        assert outcome.error == f"not called: {host} has no public address"
         assert receiver.messages == []
 
     def test_a_name_is_asked_for_once_and_what_was_looked_at_is_called(
@@ -130,7 +130,7 @@ class TestAddresses:
         host = receiver.messages[0].headers["host"]
         assert host == f"rebinding.example:{receiver.server_port}"
         # The next time it is the other, and that one may not be called.
-        assert "no address" in posted(f"http://rebinding.example:{private.server_port}/").error
+        assert "public address" in posted(f"http://rebinding.example:{private.server_port}/").error
         assert private.messages == []
 
     def test_plain_http_goes_only_where_the_operator_allows(
@@ -138,7 +138,7 @@ class TestAddresses:
     ) -> None:
         names(monkeypatch, "public.example", ["93.184.216.34"])
         assert posted("http://public.example/").error == (
-            "not called: public.example must be called by https"
+            "not called: public.example must be called over https"
         )
 
     def test_a_name_that_nobody_knows(self) -> None:
@@ -198,7 +198,7 @@ class TestBounds:
         receiver.answers = lambda message: None
         receiver.holds = lambda connection: flood(receiver, connection, b"", again)
         outcome = posted(receiver.url)
-        assert (outcome.error, outcome.status) == ("no answer in HTTP: AnswerTooLong", None)
+        assert (outcome.error, outcome.status) == ("no HTTP response: AnswerTooLong", None)
 
     @pytest.mark.parametrize(
         ("body", "read"),
@@ -232,7 +232,7 @@ class TestBounds:
     def test_one_that_speaks_something_else(self, receiver: Receiver) -> None:
         receiver.answers = lambda message: None
         receiver.holds = lambda connection: connection.sendall(b"220 mail.example ESMTP\r\n")
-        assert posted(receiver.url).error == "no answer in HTTP: BadStatusLine"
+        assert posted(receiver.url).error == "no HTTP response: BadStatusLine"
 
     def test_one_that_closes_at_once(self, receiver: Receiver) -> None:
         receiver.answers = lambda message: None

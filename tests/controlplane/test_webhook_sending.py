@@ -291,7 +291,7 @@ class TestSwitchedOff:
         assert webhook.get()["enabled"]
         webhook.let_pass(hours=24)
         wait_for(lambda: not webhook.get()["enabled"], "it to be switched off")
-        assert webhook.get()["disabled_reason"] == "the receiver has taken nothing for a week"
+        assert webhook.get()["disabled_reason"] == "the receiver has accepted nothing for a week"
         count = len(receiver.messages)
         webhook.write_events(["unheard"])
 

@@ -16,7 +16,7 @@ LOGGER, MESSAGE = re.compile(r" logger=(\S+)"), re.compile(r' message="?([^"(<\\
 EXCEPTION = re.compile(r"\\n([\w.]+(?:Error|Exception|[A-Z]\w+))(?:: [^\"]*)?\\?\"[^\"]*$")
 
 
-TAKEN_FOR_DEAD = "worker of a job dead, job retried"
+TAKEN_FOR_DEAD = "worker of a job exited, job retried"
 
 
 def complaints(state_dir: Path, journal: Journal) -> list[tuple[str, str]]:

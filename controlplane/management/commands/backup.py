@@ -28,13 +28,16 @@ INCOMPLETE = 2
 
 
 class Command(BaseCommand):
-    help = "Copies the whole service, while it runs, into a directory; restore makes it run again."
+    help = (
+        "Copies the whole service into a directory, while it runs; `restore` makes a service "
+        "from the copy."
+    )
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("target", metavar="TARGET", help="a directory that is not there yet")
+        parser.add_argument("target", metavar="TARGET", help="a directory that does not exist yet")
         parser.add_argument(
-            "--verify", action="store_true", help="make none: read the one at TARGET and prove it"
+            "--verify", action="store_true", help="make no backup, but verify the one at TARGET"
         )
         parser.add_argument("--state-dir", metavar="DIR", help="as given to `up`")
 
@@ -59,7 +62,7 @@ class Command(BaseCommand):
         self._say(
             f"{target} holds {len(manifest.branches)} branches, {manifest.size / 1e6:,.0f} MB, "
             f"after {time.monotonic() - began:.1f} s.\n"
-            "It holds every password and key of the service: keep it as secret as the service."
+            "It contains every password and key of the service: keep it as secret as the service."
         )
         if manifest.not_copied:
             reasons = "".join(f"\n  {name}: {why}" for name, why in manifest.not_copied.items())
@@ -67,10 +70,10 @@ class Command(BaseCommand):
 
     def _verify(self, backup: Path) -> None:
         if problems := verify(backup):
-            raise CommandError("\n  ".join([f"{backup} is not whole:", *problems]))
+            raise CommandError("\n  ".join([f"{backup} is not complete:", *problems]))
         manifest = read_manifest(backup)
         self._say(
-            f"{backup} is as it was written at {manifest.rows_at:%Y-%m-%d %H:%M} UTC: "
+            f"{backup} is unchanged since it was written at {manifest.rows_at:%Y-%m-%d %H:%M} UTC: "
             f"{len(manifest.branches)} branches, {manifest.size / 1e6:,.0f} MB."
         )
 

@@ -20,7 +20,7 @@ class Command(BaseCommand):
         pem = certificate_authorities()
         if not pem:
             raise CommandError(
-                "there is none: the certificates are the operator's (PERCH_TLS_CERTIFICATE), or "
+                "there is none: the operator provides the certificates (PERCH_TLS_CERTIFICATE), or "
                 "no proxy has been started yet"
             )
         self.stdout.write(pem, ending="")

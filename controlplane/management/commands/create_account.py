@@ -10,7 +10,7 @@ from controlplane.services.errors import ServiceError
 
 
 class Command(BaseCommand):
-    help = "Makes an account and prints its name, its plan and what that allows."
+    help = "Creates an account and prints its name, its plan and the plan's limits."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--name", required=True, metavar="NAME")

@@ -12,7 +12,9 @@ from controlplane.services.errors import ServiceError
 
 
 class Command(BaseCommand):
-    help = "Prints a new API key of an account, which is made if it does not exist."
+    help = (
+        "Creates and prints an API key of an account. Creates the account too if it does not exist."
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--account", required=True, metavar="NAME")
@@ -21,14 +23,17 @@ class Command(BaseCommand):
             "--plan",
             choices=Plan.values,
             default=Plan.FREE,
-            help=f"of a new account, {Plan.FREE} unless given; an existing one keeps its own",
+            help=f"of a new account, {Plan.FREE} by default; an existing account keeps its plan",
         )
-        parser.add_argument("--project", metavar="ID", help="the one project that the key reaches")
+        parser.add_argument(
+            "--project", metavar="ID", help="the only project that the key can access"
+        )
         parser.add_argument("--read-only", action="store_true", help="it changes nothing")
         parser.add_argument(
             "--expires",
             metavar="TIME",
-            help="when it ends, as 2027-01-31 or 2027-01-31T12:00:00Z; UTC unless it says",
+            help="when the key expires, such as 2027-01-31 or 2027-01-31T12:00:00Z; in UTC if "
+            "it has no time zone",
         )
         parser.add_argument("--state-dir", metavar="DIR", help="as given to `up`")
 
@@ -64,4 +69,6 @@ def time_of(text: str | None) -> datetime | None:
         time = datetime.fromisoformat(text)
         return time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
     except (ValueError, OverflowError) as error:
-        raise CommandError(f'--expires: "{text}" is not a time as 2027-01-31T12:00:00Z') from error
+        raise CommandError(
+            f'--expires: "{text}" is not a time such as 2027-01-31T12:00:00Z'
+        ) from error

@@ -12,13 +12,13 @@ from controlplane.services.event_filters import EventFilter, types_named
 
 
 class Command(BaseCommand):
-    help = "Lists the last events: who did what, in all accounts or one."
+    help = "Lists the latest events, of all accounts or of one."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--account", metavar="NAME", help='of this one; "" for those of none')
         parser.add_argument("--type", metavar="TYPES", default="", help="as connection.refused")
         parser.add_argument("--limit", type=int, default=50, metavar="N")
-        parser.add_argument("--json", action="store_true", help="an object a line")
+        parser.add_argument("--json", action="store_true", help="one JSON object per line")
         parser.add_argument("--state-dir", metavar="DIR", help="as given to `up`")
 
     def handle(self, *args: Any, **options: Any) -> None:

@@ -31,7 +31,9 @@ log = logging.getLogger(__name__)
 
 
 class Command(BaseCommand):
-    help = "RouteLookup Postgres clients to the endpoints of this host's region, and wakes them."
+    help = (
+        "Routes Postgres clients to the endpoints of this host's region, and wakes the endpoints."
+    )
 
     def handle(self, *args: Any, **options: Any) -> None:
         count = settings.PROXY_PROCESSES

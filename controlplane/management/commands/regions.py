@@ -24,17 +24,20 @@ COLUMNS = ("region", "address", "worker seen", "proxy seen", "projects", "active
 
 
 class Command(BaseCommand):
-    help = "Lists the regions that this database knows, or drains or removes one."
+    help = "Lists the regions, or drains, resumes, adopts or removes one."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--state-dir", metavar="DIR", help="as given to `up`")
         actions = parser.add_subparsers(dest="action")
-        actions.add_parser("list", help="what `regions` alone does")
+        actions.add_parser("list", help="list the regions, which is the default")
         for name, help_text in (
-            ("drain", "places no new projects there, and says what is left"),
-            ("resume", "places new projects there again"),
-            ("adopt", "lets this host's state directory serve it, in place of one that is lost"),
-            ("remove", "forgets a region that is empty and whose worker is stopped"),
+            ("drain", "place no new projects in the region, and print what is left in it"),
+            ("resume", "place new projects in the region again"),
+            (
+                "adopt",
+                "let this host's state directory serve the region, in place of one that is lost",
+            ),
+            ("remove", "remove a region that is empty and whose worker is stopped"),
         ):
             action = actions.add_parser(name, help=help_text)
             action.add_argument("name", metavar="NAME")
@@ -42,9 +45,9 @@ class Command(BaseCommand):
                 action.add_argument(
                     "--force",
                     action="store_true",
-                    help="forget its projects as well, with their endpoints, roles and passwords: "
-                    "for a host that is lost. The data on the host stays where it is, but nothing "
-                    "here knows of it any more",
+                    help="remove its projects as well, with their endpoints, roles and passwords: "
+                    "for a host that is lost. The data on the host is not deleted, but Perch "
+                    "has no record of it any more",
                 )
 
     def handle(
@@ -87,9 +90,11 @@ class Command(BaseCommand):
         region = find_region(name)
         Region.objects.filter(id=region.id).update(draining=draining)
         if draining:
-            self.stdout.write(f"{name} takes no new projects. Left there: {what_is_left(region)}.")
+            self.stdout.write(
+                f"{name} accepts no new projects. Left in it: {what_is_left(region)}."
+            )
         else:
-            self.stdout.write(f"{name} takes new projects again.")
+            self.stdout.write(f"{name} accepts new projects again.")
 
     def _adopt(self, name: str) -> None:
         region = find_region(name)
@@ -105,8 +110,8 @@ class Command(BaseCommand):
         left = what_is_left(region)
         if left != "nothing" and not force:
             raise CommandError(
-                f"{name} is not empty: {left}. Delete the projects while its worker runs; if its "
-                "host is lost, --force forgets them"
+                f"{name} is not empty: {left}. Delete the projects while its worker runs; if "
+                "its host is lost, --force removes them"
             )
         forget(region)
         self.stdout.write(f"{name} is removed.")
@@ -116,7 +121,7 @@ def find_region(name: str) -> Region:
     region: Region | None = _counted(Region.objects.filter(id=name)).first()
     if region is None:
         known = ", ".join(Region.objects.order_by("id").values_list("id", flat=True))
-        raise CommandError(f'there is no region "{name}"; there are: {known or "none"}')
+        raise CommandError(f'unknown region "{name}"; there are: {known or "none"}')
     return region
 
 

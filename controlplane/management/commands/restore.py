@@ -15,13 +15,13 @@ from controlplane.management.supervision import MARK
 
 
 class Command(BaseCommand):
-    help = "Makes a new state directory from a backup."
+    help = "Creates a new state directory from a backup."
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("source", metavar="SOURCE", help="what `backup` has made")
+        parser.add_argument("source", metavar="SOURCE", help="a directory that `backup` has made")
         parser.add_argument(
-            "--state-dir", metavar="NEW", required=True, help="a directory that is not there yet"
+            "--state-dir", metavar="NEW", required=True, help="a directory that does not exist yet"
         )
 
     def handle(self, *args: Any, source: str, **options: Any) -> None:

@@ -16,14 +16,16 @@ class Command(BaseCommand):
         parser.add_argument(
             "--console-url",
             metavar="URL",
-            help="where people open the console, if not where `up` has it listen",
+            help="the console's address for browsers, by default the one that `up` listens on",
         )
 
     def handle(self, *args: Any, console_url: str | None, **options: Any) -> None:
         try:
             link = make_sign_in_link(console_url or console_address())
         except FileNotFoundError as error:
-            raise CommandError("nothing to sign in to: `manage.py up` never ran here") from error
+            raise CommandError(
+                "there is nothing to sign in to: `manage.py up` has never run here"
+            ) from error
         except OSError as error:
             raise CommandError(str(error)) from error
         self.stdout.write(link)

@@ -138,7 +138,7 @@ class Command(BaseCommand):
                 may_come_up = greeted or is_lost
                 if stopped.is_set() or not may_come_up or failures > MOST_FAILURES:
                     raise
-                log.warning("not brought up, tried again", extra={"error": repr(error)})
+                log.warning("not started, tried again", extra={"error": repr(error)})
             else:
                 failures = 0
                 if not greeted and not stopped.is_set():
@@ -147,11 +147,13 @@ class Command(BaseCommand):
                 while supervisor.is_running() and not stopped.wait(0.5):
                     pass
             if not stopped.is_set():
-                what = "Not all came up"
+                what = "Not everything has started"
                 if not supervisor.is_running():
                     words = supervisor.last_words()
                     what = (
-                        f"The supervisor has died ({words})" if words else "The supervisor has died"
+                        f"The supervisor has exited ({words})"
+                        if words
+                        else "The supervisor has exited"
                     )
                 self._say(f"{what}; starting everything again.")
                 supervisor.stop()
@@ -294,7 +296,7 @@ Ctrl-C stops everything; the next `up` finds it as it was."""
     def _port(self, host: str, name: str, wanted: int | None, *, taken: Collection[int]) -> int:
         if wanted is not None:
             if not _is_free(host, wanted):
-                raise CommandError(f"port {wanted}, asked for by --{name}-port, is taken")
+                raise CommandError(f"port {wanted}, which --{name}-port names, is in use")
             return wanted
         default = port = DEFAULT_PORTS[name]
         while port in taken or not _is_free(host, port):

@@ -132,7 +132,7 @@ async def run_queue(app: App, queue: str, name: str, slots: int) -> None:
         try:
             await run_jobs(app, queue, name, slots)
         except ConnectorException as error:
-            log.warning("queue broken off", extra={"queue": queue, "error": str(error.__cause__)})
+            log.warning("queue interrupted", extra={"queue": queue, "error": str(error.__cause__)})
         await asyncio.sleep(QUEUE_PAUSE)
 
 
@@ -163,7 +163,7 @@ async def repeat(one: Round, region: Region) -> None:
             except RegionAway as away:
                 # This worker has not written its sign of life for long, because it or the database
                 # stood still. It will soon, and a later round finds what was to be scheduled.
-                log.info("round put off", extra={"reason": str(away)})
+                log.info("round postponed", extra={"reason": str(away)})
                 vitals.rounds.end(name)
             except Exception as error:
                 log.exception("round failed")
@@ -204,7 +204,7 @@ async def revive_jobs(app: App, queues: Sequence[str], *, silent_for: float) -> 
                 # Its worker was only slow: it has finished the job meanwhile.
                 log.info("job ended meanwhile", extra=fields)
             else:
-                log.warning("worker of a job dead, job retried", extra=fields)
+                log.warning("worker of a job exited, job retried", extra=fields)
 
 
 def _with_connections(one: Round, region: Region) -> None:
