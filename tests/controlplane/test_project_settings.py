@@ -158,7 +158,7 @@ def test_what_makes_no_sense(
     [
         ({"block_vpc_connections": True}, "this server has no VPC endpoints; use allowed_ips"),
         ({"hipaa": True}, "the project's events"),
-        ({"hipaa": 0}, "who changed what"),
+        ({"hipaa": 0}, "the project's events"),
         ({"audit_log_level": "extended"}, "events, GET /projects/{project_id}/events, record"),
         ({"maintenance_window": {"weekdays": [1]}}, "the platform does not restart endpoints"),
         ({"preload_libraries": {"use_defaults": True}}, "the platform chooses the libraries"),

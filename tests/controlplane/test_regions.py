@@ -168,5 +168,5 @@ class TestCommand:
                 regions("remove", "local", *force)
 
     def test_one_that_is_not_there(self, region: Region) -> None:
-        with pytest.raises(CommandError, match='no region "moon"; there are: local'):
+        with pytest.raises(CommandError, match='unknown region "moon"; use one of: local'):
             regions("drain", "moon")

@@ -121,7 +121,7 @@ def find_region(name: str) -> Region:
     region: Region | None = _counted(Region.objects.filter(id=name)).first()
     if region is None:
         known = ", ".join(Region.objects.order_by("id").values_list("id", flat=True))
-        raise CommandError(f'unknown region "{name}"; there are: {known or "none"}')
+        raise CommandError(f'unknown region "{name}"; use one of: {known or "none"}')
     return region
 
 
