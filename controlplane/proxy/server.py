@@ -123,7 +123,7 @@ class Proxy:
             session.interrupt(AdministratorShutdown(because))
         if sessions:
             extra = {"endpoint": endpoint_id, "connections": len(sessions)}
-            log.info("connections from outside dropped", extra=extra)
+            log.info("connections from disallowed addresses dropped", extra=extra)
         return len(sessions)
 
     def park(self, endpoint_id: str) -> None:

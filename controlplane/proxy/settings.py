@@ -94,6 +94,6 @@ def own_directory(path: Path) -> Path:
         path.mkdir(mode=0o700)
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-        raise OSError(f"{path} is not a directory of this account")
+        raise OSError(f"{path} is not a directory owned by this user")
     path.chmod(0o700)
     return path

@@ -100,7 +100,7 @@ def test_its_connection_string_of_a_past_moment_is_refused_by_name(
     """neonctl makes it itself: of the branch's id, and with the moment in `options`."""
     uri = neonctl.text("connection-string", "main@2024-01-01T00:00:00Z").strip()
     with pytest.raises(
-        psycopg.OperationalError, match=r"moment in the past \(neon_timestamp\) is not"
+        psycopg.OperationalError, match=r"past point in time \(neon_timestamp\) is not"
     ):
         psycopg.connect(uri, port=shop.stack.proxy_port, hostaddr="127.0.0.1")
 

@@ -17,7 +17,7 @@ class SlowLine(_CatalogSession):
         self.put: list[object] = []
         self.may_answer = asyncio.Semaphore(0)
 
-    async def _put(self, *question: Any) -> int:
+    async def _execute(self, *question: Any) -> int:
         number = len(self.put)
         self.put.append(question[1])
         await self.may_answer.acquire()
@@ -54,7 +54,7 @@ def test_clients_that_wait_share_a_question_that_is_not_put_yet() -> None:
 
 def test_a_question_that_fails_is_put_again_for_the_next() -> None:
     class DeadLine(SlowLine):
-        async def _put(self, *question: Any) -> int:
+        async def _execute(self, *question: Any) -> int:
             self.put.append(question[1])
             raise OSError
 

@@ -39,7 +39,7 @@ def test_the_client_is_told_what_to_do_and_goes_on(proxy: RunningProxy) -> None:
     with connect(proxy) as client:
         with pytest.raises(psycopg.errors.FeatureNotSupported) as refused:
             client.execute("SELECT %s::int", [1], prepare=True)
-        assert "PgBouncer before 1.21" in str(refused.value)
+        assert "PgBouncer older than 1.21" in str(refused.value)
         assert "prepare_threshold=None" in str(refused.value.diag.message_hint)
         assert client.execute("SELECT %s::int", [1]).fetchone() == (1,)
 

@@ -101,7 +101,7 @@ def test_plain_connections_where_only_tls_is_allowed(
 def test_too_many_connections(identity: TlsIdentity, directory: MemoryDirectory) -> None:
     with running_proxy(identity, directory, max_connections=1) as proxy:
         with proxy.connect(ENDPOINT, **ALICE):
-            words = "sorry, too many clients already: the proxy may have 1 connections here"
+            words = "sorry, too many clients already: the proxy may have at most 1 connections"
             assert refusal(proxy, **ALICE) == words
             # Only those who know the password learn of it.
             assert "password authentication" in refusal(proxy, user="alice", password="wrong")
@@ -132,7 +132,7 @@ def test_too_many_connections_of_one_leave_room_for_others(
             opened.enter_context(proxy.connect(ENDPOINT, **ALICE))
         assert (
             refusal(proxy, **ALICE)
-            == f"sorry, too many clients already: {whose} may have 2 connections here"
+            == f"sorry, too many clients already: {whose} may have at most 2 connections"
         )
         for endpoint_id, who in others:
             opened.enter_context(proxy.connect(endpoint_id, **who))
@@ -147,7 +147,7 @@ def test_an_accounts_plan_allows_so_many_connections_to_all_its_endpoints(
     with running_proxy(identity, directory) as proxy, ExitStack() as opened:
         for endpoint_id in (ENDPOINT, SIBLING):
             opened.enter_context(proxy.connect(endpoint_id, **ALICE))
-        words = "too many clients already: the endpoint's account may have 2 connections here"
+        words = "too many clients already: the endpoint's account may have at most 2 connections"
         assert words in refusal(proxy, **ALICE)
         for _ in range(3):
             opened.enter_context(proxy.connect(FOREIGN, **ALICE))
@@ -179,11 +179,11 @@ def test_limits_hold_for_several_processes_together(
         with running_proxy(identity, directory, **other) as second:
             leaving = [second.connect(ENDPOINT, **ALICE) for _ in range(2)]
             for proxy in (first, second):
-                assert "may have 3 connections here" in refusal(proxy, **ALICE)
+                assert "may have at most 3 connections" in refusal(proxy, **ALICE)
             leaving.pop().close()
             wait_for(lambda: second.sessions() == 1, "the session to end")
             opened.enter_context(first.connect(ENDPOINT, **ALICE))
-            assert "may have 3 connections here" in refusal(second, **ALICE)
+            assert "may have at most 3 connections" in refusal(second, **ALICE)
             opened.enter_context(second.connect(ENDPOINT, **BOB))
             leaving.pop().close()
             opened.close()

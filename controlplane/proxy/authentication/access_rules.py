@@ -111,7 +111,7 @@ def _set_of(texts: tuple[str, ...]) -> AddressSet:
         try:
             found.append(parse_range(text))
         except ValueError as error:
-            log.error("range of addresses not read", extra={"error": str(error)})
+            log.error("cannot parse an address range", extra={"error": str(error)})
     return AddressSet.of(found)
 
 

@@ -132,11 +132,17 @@ class ScramServer:
     def _check_binding_flag(self, flag: str) -> None:
         if self._mechanism == MECHANISM_PLUS:
             if not flag.startswith("p="):
-                raise ScramMalformed("the client chose channel binding and did not use it")
+                raise ScramMalformed(
+                    "malformed SCRAM message: "
+                    "the client selected SCRAM-SHA-256-PLUS but sent no channel binding data"
+                )
             if flag != f"p={_CHANNEL_BINDING}":
                 raise ScramMalformed(f'unsupported SCRAM channel-binding type "{flag[2:]}"')
         elif flag.startswith("p="):
-            raise ScramMalformed("the client uses channel binding without having chosen it")
+            raise ScramMalformed(
+                "malformed SCRAM message: "
+                "the client selected SCRAM-SHA-256 but sent channel binding data"
+            )
         elif flag == "y" and self._channel_binding is not None:
             # The client was not offered -PLUS although the proxy did offer it, so somebody between
             # them removed it.

@@ -174,7 +174,7 @@ def _why_ended(client: Client, role: RoleState | None) -> str:
     if role is None or _is_other_role(client, role):
         return "the role was deleted"
     if role.no_login:
-        return "the role may not log in any more"
+        return "the role is no longer permitted to log in"
     if role.sessions_end_at is not None and (
         identity.sessions_end_at is None or role.sessions_end_at > identity.sessions_end_at
     ):

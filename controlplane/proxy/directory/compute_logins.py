@@ -162,7 +162,7 @@ class _CatalogSession:
             )
         if not is_served_by(connection.fileno(), place):
             await connection.close()
-            raise psycopg.OperationalError("the compute's socket leads elsewhere")
+            raise psycopg.OperationalError("the compute's socket is not the endpoint's own")
         return connection
 
     async def close(self) -> None:
@@ -218,7 +218,10 @@ class ComputeLogins:
             await self._calls.call(take_in, endpoint_id, within=_SYNCHRONIZE_WITHIN)
         except Exception as error:
             # An error of the compute or the database; the next look tries again.
-            log.warning("catalog unread", extra={"endpoint": endpoint_id, "error": repr(error)})
+            log.warning(
+                "cannot synchronize the catalog",
+                extra={"endpoint": endpoint_id, "error": repr(error)},
+            )
             return False
         finally:
             self._synchronized_at[endpoint_id] = asyncio.get_running_loop().time()
@@ -260,7 +263,7 @@ class ComputeLogins:
             pass  # the compute is gone or hangs; the next question finds out
         except Exception as error:
             fields = {"endpoint": session.endpoint_id, "error": repr(error)}
-            log.info("catalog not looked at", extra=fields)
+            log.info("cannot check the catalog", extra=fields)
         if (
             now - session.used_at >= KEPT_UNUSED
             and self._sessions.get(session.endpoint_id) is session

@@ -49,7 +49,7 @@ class ComputeStates:
     async def _ask(self, endpoint_id: str) -> ComputeState:
         row = await self._database.ask(partial(find_state, endpoint_id=endpoint_id))
         if row is None:
-            raise WakeFailed("endpoint cannot be found")
+            raise WakeFailed("endpoint not found")
         return _state_of(row)
 
 

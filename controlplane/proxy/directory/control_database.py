@@ -107,7 +107,9 @@ class ControlDatabase:
             async with asyncio.timeout_at(deadline + 2 * _GRACE):
                 answer = await asyncio.shield(asking)
         except (TimeoutError, psycopg.Error) as error:
-            log.error("database silent", extra={"error": str(error) or type(error).__name__})
+            log.error(
+                "database does not answer", extra={"error": str(error) or type(error).__name__}
+            )
             self.is_unavailable = True
             raise ControlPlaneUnavailable from error
         self.is_unavailable = False

@@ -142,7 +142,9 @@ class Waker:
         try:
             await self._calls.call(waking.notice_death, endpoint_id, within=_DEATH_WITHIN)
         except LockTimeout:
-            log.info("compute silent, branch busy", extra={"endpoint": endpoint_id})
+            log.info(
+                "compute does not answer, and its branch is locked", extra={"endpoint": endpoint_id}
+            )
         return await self._states.look(endpoint_id)
 
     async def _wait_for(self, changed: asyncio.Event) -> None:

@@ -220,7 +220,7 @@ class ComputeSession:
                     failure = failure or _failure(self._buffer[start:end], results)
                 elif kind in (b"G", b"H", b"W"):
                     raise RequestRefused(
-                        "COPY is not supported over HTTP: connect over WebSocket or TCP for it",
+                        "COPY is not supported over HTTP: connect over WebSocket or TCP instead",
                         sqlstate="0A000",
                     )
                 elif kind == b"Z":

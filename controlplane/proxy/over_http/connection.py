@@ -155,7 +155,7 @@ class HttpConnection:
                 async with asyncio.timeout_at(began + _BODY_WITHIN + size / _SLOWEST):
                     await self._read_more()
         except TimeoutError:
-            raise RequestRefused("the request's body came too slowly", status=408) from None
+            raise RequestRefused("timeout while reading the request body", status=408) from None
 
     async def _read_more(self) -> None:
         data = self._channel.take_ahead() or await self._channel.read_some()
@@ -217,7 +217,7 @@ class HttpConnection:
     async def _upgrade(self, request: Request) -> None:
         headers = websocket.accept(request)
         if self._is_chunked or not self._request_is_complete():
-            raise RequestRefused("the request for a WebSocket is malformed: it has a body")
+            raise RequestRefused("malformed WebSocket request: it has a body")
         # What follows is not HTTP.
         agreed = h11.InformationalResponse(status_code=101, headers=headers)
         await self._channel.write(self._http.send(agreed) or b"")
@@ -244,18 +244,18 @@ def _request(event: h11.Request) -> Request:
 def check_head(head: bytes, version: bytes) -> None:
     """Checks the head, given as it was sent, with its end. Raises RequestRefused."""
     if version not in _VERSIONS:
-        raise RequestRefused("malformed HTTP request: HTTP/1.1 is spoken here", status=505)
+        raise RequestRefused("malformed HTTP request: only HTTP/1.1 is supported", status=505)
     lengths, has_coding = _LENGTH.findall(head), _CODING.search(head) is not None
     if _BARE_LINE_FEED.search(head):
         problem = "a line ends without a carriage return"
     elif _FOLDED.search(head):
-        problem = "a header is folded"
+        problem = "a header continues on the next line"
     elif len(lengths) > 1 or not all(length.isdigit() for length in lengths):
-        problem = "one Content-Length must say the body's length"
+        problem = "Content-Length must be a single number"
     elif has_coding and lengths:
         problem = "it has both Content-Length and Transfer-Encoding"
     elif has_coding and version == b"1.0":
-        problem = "HTTP/1.0 has no Transfer-Encoding"
+        problem = "HTTP/1.0 does not allow Transfer-Encoding"
     else:
         return
     raise RequestRefused(f"malformed HTTP request: {problem}")
@@ -265,6 +265,6 @@ def check_end_of_chunks(body: bytes, event: h11.EndOfMessage) -> None:
     """Checks the end of a chunked body: its last bytes as they were sent, and the event that h11
     made of them. Raises RequestRefused."""
     if list(event.headers):
-        raise RequestRefused("malformed HTTP request: headers behind the body are not read")
+        raise RequestRefused("malformed HTTP request: trailers are not supported")
     if not body.endswith(END):
         raise RequestRefused("malformed HTTP request: a line ends without a carriage return")

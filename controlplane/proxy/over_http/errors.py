@@ -69,14 +69,14 @@ class MemoryExhausted(ProxyError):
     sqlstate = "53400"
 
     def __init__(self) -> None:
-        super().__init__("the proxy holds too many large requests and answers just now; try again")
+        super().__init__("the proxy has too many large requests and responses in memory; try again")
 
 
 class UnreadableAnswer(ProxyError):
     """The compute's answer violates the protocol. It is not known what the compute has executed."""
 
     def __init__(self) -> None:
-        super().__init__("the compute's answer cannot be read")
+        super().__init__("the compute sent an invalid response")
 
 
 class StatementFailed(ProxyError):

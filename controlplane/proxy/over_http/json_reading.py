@@ -33,15 +33,15 @@ def read_json(body: bytes) -> Any:
         return decoder.decode(body.decode())
     except _TooManyValues:
         raise RequestRefused(
-            f"a request has at most {MOST_VALUES} values", status=413, sqlstate="54000"
+            f"too many values in the request (max is {MOST_VALUES})", status=413, sqlstate="54000"
         ) from None
     except (ValueError, RecursionError) as error:
-        reason = "too deep" if isinstance(error, RecursionError) else str(error)
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise unparsable(reason) from error
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not valid JSON")
 
 
 _SMALL = json.JSONDecoder(parse_constant=_refuse_constant)

@@ -121,11 +121,11 @@ class Queries:
     async def handle(self, caller: Caller, request: Request, body: Body) -> Response:
         """Serves one request. Raises ProxyError, ConnectionLost."""
         if request.path != _PATH:
-            raise RequestRefused(f"not found: POST {_PATH} is served here", status=404)
+            raise RequestRefused(f"not found: use POST {_PATH}", status=404)
         if request.method == "OPTIONS":
             return _ALLOWED
         if request.method != "POST":
-            raise RequestRefused(f"not allowed: POST {_PATH} is served here", status=405)
+            raise RequestRefused(f"method not allowed: use POST {_PATH}", status=405)
         return await self._execute(caller, request, body)
 
     async def _execute(self, caller: Caller, request: Request, body: Body) -> Response:

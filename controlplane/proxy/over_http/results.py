@@ -66,14 +66,14 @@ class Results:
         try:
             self._fields = _fields(buffer, start)
         except (struct.error, ValueError) as error:
-            raise MalformedMessage("a row description that cannot be read") from error
+            raise MalformedMessage("invalid RowDescription") from error
 
     def add(self, buffer: bytearray, start: int) -> None:
         """Takes a DataRow. Raises MalformedMessage."""
         try:
             self._rows.append(row_of(buffer, start))
         except struct.error as error:
-            raise MalformedMessage("a row that cannot be read") from error
+            raise MalformedMessage("invalid DataRow") from error
 
     def write(self) -> None:
         """Writes the rows taken since the last call. Raises MalformedMessage."""
@@ -84,7 +84,7 @@ class Results:
         try:
             written = self._write_rows(rows)
         except (UnreadableArray, ValueError, IndexError) as error:
-            raise MalformedMessage("a value that cannot be read") from error
+            raise MalformedMessage("invalid value in a DataRow") from error
         self._add("," + written if self._has_rows else written)
         self._has_rows = True
 
@@ -121,7 +121,7 @@ class Results:
 
 
 def _write_nothing(rows: list[Row]) -> str:
-    raise MalformedMessage(f"{len(rows)} rows that nothing describes")
+    raise MalformedMessage(f"{len(rows)} rows without a RowDescription")
 
 
 def _writer(

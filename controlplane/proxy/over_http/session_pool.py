@@ -24,8 +24,8 @@ class SessionsTaken(ProxyError):
 
     def __init__(self) -> None:
         super().__init__(
-            f"sorry, too many clients already: {MOST_SESSIONS} requests of this role run here over "
-            "HTTP, and none has ended in time"
+            f"sorry, too many clients already: {MOST_SESSIONS} HTTP requests of this role are in "
+            "progress, and none has ended in time"
         )
 
 

@@ -74,7 +74,7 @@ def read_connection_string(headers: Headers) -> ConnectionString:
     if "authorization" in headers:
         raise RequestRefused(
             "JWT authorization is not offered by this server: "
-            "send the password in Neon-Connection-String, and no Authorization",
+            "send the password in Neon-Connection-String and no Authorization header",
             sqlstate="28000",
         )
     given = headers.get(CONNECTION_STRING)
@@ -98,7 +98,7 @@ def read_connection_string(headers: Headers) -> ConnectionString:
         if is_missing:
             raise ConnectionStringRefused(what)
     if "\0" in role + password + database:
-        raise ConnectionStringRefused("invalid connection string: a null character")
+        raise ConnectionStringRefused("invalid connection string: null character")
     return ConnectionString(
         host=host or "",
         role=role,
@@ -128,7 +128,7 @@ def read_batch(headers: Headers, body: bytes) -> Batch:
     is_batch = isinstance(asked, dict) and "query" not in asked
     several = asked.get("queries") if is_batch else [asked]
     if not isinstance(several, list):
-        raise unparsable("`query`, or `queries` with a list, is missing")
+        raise unparsable("`query`, or a list `queries`, is missing")
     return Batch(
         statements=[_statement(one, as_arrays=as_arrays) for one in several],
         begin=_begin(headers) if is_batch else None,
@@ -168,14 +168,14 @@ def _statement(asked: Any, *, as_arrays: bool) -> Statement:
         raise unparsable("`params` must be a list")
     if len(params) > _MOST_PARAMETERS:
         raise RequestRefused(
-            f"a statement has at most {_MOST_PARAMETERS} parameters, not {len(params)}",
+            f"too many parameters in a statement: {len(params)} (max is {_MOST_PARAMETERS})",
             sqlstate="54023",
         )
     of_its_own = asked.get("arrayMode")
     try:
         texts = [parameter(value) for value in params]
     except RecursionError as error:
-        raise unparsable("too deep") from error
+        raise unparsable("nested too deeply") from error
     return Statement(
         query=_encoded(without_neons_options(asked["query"])),
         parameters=[None if text is None else _encoded(text) for text in texts],

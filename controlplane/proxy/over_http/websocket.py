@@ -32,9 +32,11 @@ def accept(request: Request) -> list[tuple[str, str]]:
     """Returns the headers of the answer that opens the WebSocket. Raises RequestRefused."""
     key = request.headers.get("sec-websocket-key", "")
     if request.headers.get("sec-websocket-version") != _VERSION:
-        raise RequestRefused(f"WebSocket version {_VERSION} is spoken here", status=426)
+        raise RequestRefused(
+            f"unsupported WebSocket version: this server supports version {_VERSION}", status=426
+        )
     if request.method != "GET" or request.version != "1.1" or not _is_key(key):
-        raise RequestRefused("the request for a WebSocket is malformed")
+        raise RequestRefused("malformed WebSocket request")
     token = generate_accept_token(key.encode(errors="replace"))
     return [
         ("Upgrade", "WebSocket"),
@@ -122,7 +124,7 @@ class WebSocketFraming:
                 case BytesMessage():
                     parts.append(bytes(event.data))
                 case TextMessage():
-                    self._close(CloseReason.UNSUPPORTED_DATA, "binary messages are spoken here")
+                    self._close(CloseReason.UNSUPPORTED_DATA, "only binary messages are supported")
                 case Ping():
                     # Only the last ping is answered, so that answers cannot pile up.
                     self._send_control(self._protocol.send(event.response()), instead=True)

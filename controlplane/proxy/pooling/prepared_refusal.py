@@ -20,9 +20,9 @@ _LONGEST_ERROR = 8192
 _ANSWER = messages.error_response(
     severity="ERROR",
     sqlstate="0A000",
-    text="prepared statements are not supported by this host's pooler, a PgBouncer before 1.21",
+    text="prepared statements are not supported by this host's pooler (PgBouncer older than 1.21)",
     hint=(
-        "Switch them off in the driver (psycopg: prepare_threshold=None; JDBC: prepareThreshold=0; "
+        "Disable them in the driver (psycopg: prepare_threshold=None; JDBC: prepareThreshold=0; "
         "postgres.js: prepare: false), connect without -pooler, or have the operator install "
         "PgBouncer 1.21 or newer."
     ),
@@ -105,7 +105,7 @@ class _Cutter:
                 break
             length = int.from_bytes(data[position + 1 : position + HEADER_SIZE], "big")
             if not 4 <= length <= LONGEST:
-                raise MalformedMessage(f"a message of {length} bytes")
+                raise MalformedMessage(f"invalid message length {length}")
             if data[position] != self._kind:
                 self._rest = length + 1
                 continue

@@ -119,7 +119,7 @@ async def _open(address: ComputeAddress, readiness: Readiness) -> Channel:
                 break
         # Before anything is sent: the socket's server must belong to this endpoint.
         if not is_served_by(connection, address.socket.parent):
-            raise ComputeGone(f"{address.socket} leads elsewhere")
+            raise ComputeGone(f"{address.socket} is not the endpoint's own")
         return Channel(connection, readiness)
     except BaseException:
         connection.close()
@@ -144,7 +144,7 @@ async def _read_greeting(channel: Channel, address: ComputeAddress) -> ComputeCo
             elif kind == b"R" and payload != _AUTHENTICATION_OK:
                 # The compute must trust its socket, because only the platform can reach that.
                 raise messages.MalformedMessage("the compute asks for a password")
-    raise messages.MalformedMessage("the compute does not come to an end of its greeting")
+    raise messages.MalformedMessage("the compute's greeting is too long")
 
 
 def _greeted(

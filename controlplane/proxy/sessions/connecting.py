@@ -97,7 +97,10 @@ async def _connect_to_compute(
                     discard(connection)
                     raise LoginUnknown
                 except LoginUnknown:
-                    refused, refused_address = ComputeGone("it names no role"), address
+                    refused, refused_address = (
+                        ComputeGone("the compute did not confirm the role"),
+                        address,
+                    )
                 except ComputeGone as gone:
                     if gone.final and gone.packet and address == refused_address:
                         raise ComputeRefused(gone.packet) from gone

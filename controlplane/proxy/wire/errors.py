@@ -28,10 +28,10 @@ class ProtocolViolation(ProxyError):
 class ForwardingRefused(ProtocolViolation):
     """A PROXY protocol header came from an address that the operator has not named."""
 
-    hint = "The proxy's operator names the load balancers in PERCH_PROXY_PROTOCOL_FROM."
+    hint = "The proxy's operator lists the load balancers in PERCH_PROXY_PROTOCOL_FROM."
 
     def __init__(self) -> None:
-        super().__init__("no header of the PROXY protocol is taken from this address")
+        super().__init__("PROXY protocol headers are not accepted from this address")
 
 
 class UnsupportedProtocol(ProxyError):
@@ -99,12 +99,12 @@ class HistoryNotKept(ProxyError):
     """The client asked for a branch as it was at a moment in the past."""
 
     sqlstate = "0A000"
-    hint = "Connect to the branch's endpoint; a snapshot keeps what a branch holds now."
+    hint = "Connect to the branch's endpoint; a snapshot keeps the present state of a branch."
 
     def __init__(self, option: str) -> None:
         super().__init__(
-            f"connecting to a moment in the past ({option}) is not offered by this server: "
-            "no history of a branch is kept"
+            f"connecting to a past point in time ({option}) is not offered by this server: "
+            "branches keep no history"
         )
 
 
@@ -230,7 +230,7 @@ class TooManyConnections(ProxyError):
 
     def __init__(self, whose: str, limit: int) -> None:
         super().__init__(
-            f"sorry, too many clients already: {whose} may have {limit} connections here"
+            f"sorry, too many clients already: {whose} may have at most {limit} connections"
         )
 
 

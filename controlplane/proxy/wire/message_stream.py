@@ -53,7 +53,7 @@ class MessageStream:
         while size - position >= HEADER_SIZE:
             kind, length = unpack(data, position)
             if not 4 <= length <= LONGEST:
-                raise MalformedMessage(f"a message of {length} bytes")
+                raise MalformedMessage(f"invalid message length {length}")
             end = position + 1 + length
             if end > size:
                 self._begin(kind, length - 4, data[position + HEADER_SIZE :])

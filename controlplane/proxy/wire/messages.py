@@ -122,7 +122,7 @@ def complete_messages(buffer: bytes | bytearray, *, limit: int) -> Iterator[tupl
     while len(buffer) - position >= HEADER_SIZE:
         kind, length = _HEADER.unpack_from(buffer, position)
         if not 4 <= length <= limit:
-            raise MalformedMessage(f"a message of {length} bytes")
+            raise MalformedMessage(f"invalid message length {length}")
         end = position + 1 + length
         if end > len(buffer):
             return

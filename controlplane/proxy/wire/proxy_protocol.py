@@ -47,7 +47,7 @@ async def client_address(channel: Channel, peer: str, *, load_balancers: Network
         head += await channel.read(_HEADER_SIZE - 1)
     if not head.startswith(SIGNATURE) or head[12] >> 4 != _VERSION:
         raise ProtocolViolation(
-            f"connections from {peer} must begin with a header of the PROXY protocol, version 2"
+            f"connections from {peer} must begin with a PROXY protocol header, version 2"
         )
     rest = await channel.read(int.from_bytes(head[14:], "big"))
     command = head[12] & 0x0F
@@ -58,6 +58,6 @@ async def client_address(channel: Channel, peer: str, *, load_balancers: Network
         # The protocol permits us to use the load balancer's address instead. But then its clients
         # would have the load balancer's access.
         raise ProtocolViolation(
-            f"the PROXY protocol's header from {peer} names no address of a TCP client"
+            f"the PROXY protocol header from {peer} contains no address of a TCP client"
         )
     return str(parse_address(str(ipaddress.ip_address(rest[:size]))))

@@ -80,10 +80,10 @@ class OperatorIdentity:
             self._context = self._load()
         except (OSError, ValueError) as error:
             # They may be replaced one after the other, so the next check may find them matching.
-            log.warning("certificate not taken in", extra={"error": str(error)})
+            log.warning("cannot load the new certificate", extra={"error": str(error)})
             return
         self._seen = found
-        log.info("certificate taken in", extra={"file": str(self._certificate)})
+        log.info("certificate reloaded", extra={"file": str(self._certificate)})
 
     def _look(self) -> list[tuple[int, int]]:
         found = [path.stat() for path in (self._certificate, self._key)]
