@@ -203,8 +203,8 @@ class SignInMiddleware:
                 return None
             return show_problem(request, Unauthorized("You are not signed in."))
         if _is_of_another(request, sign_in):
-            name = sign_in.account.name or "somebody else"
-            words = f"In another tab you are {name} now. Reload this page to go on as {name}."
+            name = sign_in.account.name or "someone else"
+            words = f"You are {name} in another tab now. Reload this page to continue as {name}."
             return show_problem(request, AnotherSignIn(words))
         request.keeps_awake = _is_by_a_person(request)
         request.api = ManagementAPI(sign_in.key, sign_in.shown_server)

@@ -10,7 +10,7 @@
   const FIRST_WORD = 10_000, BETWEEN = 1_000, PATIENCE = 3_000, LOOK_EVERY = 5_000, TRY_AGAIN = 60_000;
   // The server sends a sign of life every 20 s.
   const LONGEST_SILENCE = 50_000;
-  const UNREACHABLE = "The console cannot be reached. Trying again.";
+  const UNREACHABLE = "Cannot reach the console. Retrying.";
 
   let source = null;
   // The mark of the last change that the page knows, which it sends when it reconnects.

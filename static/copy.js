@@ -22,7 +22,7 @@
 
   function write(text) {
     const { clipboard } = navigator;
-    if (!clipboard) return Promise.reject(new Error("Without https there is no clipboard."));
+    if (!clipboard) return Promise.reject(new Error("Copying needs HTTPS."));
     if (typeof ClipboardItem !== "function") return text.then((words) => clipboard.writeText(words));
     const blob = text.then((words) => new Blob([words], { type: "text/plain" }));
     // copy() handles the rejection, as it waits for the text too.
@@ -62,9 +62,9 @@
 
   async function asked(form) {
     const answer = await fetch(form.dataset.copies, { method: "POST", body: new FormData(form), redirect: "manual" })
-      .catch(() => { throw new Error("The console cannot be reached. Nothing was copied."); });
+      .catch(() => { throw new Error("Cannot reach the console. Nothing was copied."); });
     const isText = answer.headers.get("Content-Type")?.startsWith("text/plain");
-    const words = isText ? await answer.text() : "Nothing was copied: you may have been signed out meanwhile. Reload the page, and try again.";
+    const words = isText ? await answer.text() : "Nothing was copied: you may have been signed out. Reload the page and try again.";
     if (!answer.ok || !isText) throw new Error(words);
     return words;
   }

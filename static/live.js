@@ -124,8 +124,8 @@
     const isStrange = xhr.status >= 400 && xhr.status !== 422 && !xhr.getResponseHeader("HX-Reswap");
     if (isStrange) {
       event.detail.shouldSwap = false;
-      if (target.id === "live") Perch.trouble("The console failed to answer. Trying again.");
-      else Perch.failed("The console failed to answer. Try again.");
+      if (target.id === "live") Perch.trouble("The console returned an error. Retrying.");
+      else Perch.failed("The console returned an error. Try again.");
     } else if (xhr.status === 304 || (isOlder(event.detail) && !steering.has(xhr))) {
       event.detail.shouldSwap = false;
     }
@@ -173,13 +173,13 @@
 
   // A failed request is reported in one line, until another request succeeds.
 
-  const UNREACHABLE = "The console cannot be reached.";
+  const UNREACHABLE = "Cannot reach the console.";
 
   document.addEventListener("htmx:sendError", (event) => {
     const { detail } = event;
-    if (isRenewal(detail)) return Perch.trouble(`${UNREACHABLE} Trying again.`);
+    if (isRenewal(detail)) return Perch.trouble(`${UNREACHABLE} Retrying.`);
     const isChange = detail.requestConfig.verb !== "get";
-    Perch.failed(isChange ? `${UNREACHABLE} What you asked for may not have happened.` : UNREACHABLE);
+    Perch.failed(isChange ? `${UNREACHABLE} The change may not have been made.` : UNREACHABLE);
   });
 
   document.addEventListener("htmx:afterRequest", ({ detail }) => {

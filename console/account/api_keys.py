@@ -30,28 +30,30 @@ LAST_YEAR = 9998
 
 class ApiKeyForm(forms.Form):
     name = forms.CharField(
-        help_text="What will use it, so that you know which to revoke.",
+        help_text="Name the program or person that will use the key.",
         widget=forms.TextInput(attrs={**PLAIN, "autofocus": True}),
     )
     project_id = OpenChoiceField(
-        label="Project", required=False, help_text="The only one it will see, or all."
+        label="Project", required=False, help_text="Limits the key to one project."
     )
     read_only = forms.BooleanField(
-        label="Read only", required=False, help_text="It sees everything there and changes nothing."
+        label="Read only",
+        required=False,
+        help_text="The key can read everything and change nothing.",
     )
     expires_at = forms.DateField(
         label="Expires after",
         required=False,
         widget=forms.DateInput(attrs={"type": "date"}, format="%Y-%m-%d"),
-        help_text="It works until the end of that day, in UTC. Left empty, until it is revoked.",
+        help_text="Valid until the end of this day (UTC). Leave empty for no expiry.",
     )
 
     def clean_expires_at(self) -> date | None:
         last_day: date | None = self.cleaned_data["expires_at"]
         if last_day and last_day.year > LAST_YEAR:
-            raise forms.ValidationError("That is too far away.")
+            raise forms.ValidationError("This date is too far in the future.")
         if last_day and last_day < datetime.now(UTC).date():
-            raise forms.ValidationError("That day is over.")
+            raise forms.ValidationError("This date is in the past.")
         return last_day
 
     def offer_projects(self, projects: Iterable[Project]) -> None:
@@ -95,7 +97,7 @@ def create(request: ConsoleRequest) -> HttpResponse:
             }
             return show_secret(request, "_new_key.html", context)
     _offer_limits(request, form)
-    page = FormPage(title="Create an API key", submit="Create key", back=reverse("api_keys"))
+    page = FormPage(title="Create API key", submit="Create key", back=reverse("api_keys"))
     return show_form(request, form, page)
 
 
@@ -117,15 +119,15 @@ def revoke(request: ConsoleRequest, key_id: int) -> HttpResponse:
 
     def remove() -> HttpResponse:
         request.api.revoke_api_key(key_id)
-        return done(request, url, "The key is revoked.", is_live=False)
+        return done(request, url, "API key revoked.", is_live=False)
 
     def page() -> FormPage:
         keys = {key.id: key for key in choices(request, request.api.api_keys)}
         name = f"“{keys[key_id].name}”" if key_id in keys else f"number {key_id}"
         return FormPage(
-            title="Revoke the API key",
-            intro=f"Whatever uses the key {name} stops working at once. If you are signed in with "
-            "it, you will be asked for another.",
+            title="Revoke API key",
+            intro=f"Programs that use the key {name} stop working at once. If you are signed in "
+            "with it, you must sign in with another key.",
             submit="Revoke key",
             danger=True,
             back=url,

@@ -19,16 +19,16 @@ from console.request import ConsoleRequest, public
 from console.sign_in.sessions import Account, present
 
 ANYWHERE = [
-    (("Ctrl", "K"), "Go to a page, a project, an endpoint, a branch, or do something"),
-    (("?",), "This list"),
-    (("/",), "To the filter of the page"),
-    (("Esc",), "Close what is open"),
+    (("Ctrl", "K"), "Open the command palette"),
+    (("?",), "Show keyboard shortcuts"),
+    (("/",), "Go to search or filter"),
+    (("Esc",), "Close dialog or menu"),
     (("g", "p"), "Projects"),
-    (("g", "a"), "Activity of the account"),
+    (("g", "a"), "Activity"),
     (("g", "w"), "Webhooks"),
     (("g", "k"), "API keys"),
-    (("g", "h"), "Status of the service, for who runs it"),
-    (("g", "l"), "Look and shortcuts"),
+    (("g", "h"), "Service status (operators)"),
+    (("g", "l"), "Preferences"),
 ]
 IN_A_PROJECT = [
     (("g", "e"), "Endpoints"),
@@ -38,7 +38,7 @@ IN_A_PROJECT = [
     (("g", "q"), "Query"),
     (("g", "s"), "Settings"),
 ]
-ON_THE_QUERY_PAGE = [(("Ctrl", "Enter"), "Run what is written")]
+ON_THE_QUERY_PAGE = [(("Ctrl", "Enter"), "Run query")]
 GROUPS = [
     ("Anywhere", ANYWHERE),
     ("In a project", IN_A_PROJECT),
@@ -94,14 +94,14 @@ def _pages(account: Account) -> Iterator[Goal]:
             yield Goal("Webhooks", reverse("webhooks"), "page")
         yield Goal("API keys", reverse("api_keys"), "page")
         if not account.read_only:
-            yield Goal("Create a project", reverse("project_create"), "action", "new")
-            yield Goal("Create an API key", reverse("api_key_create"), "action", "new")
+            yield Goal("Create project", reverse("project_create"), "action", "new")
+            yield Goal("Create API key", reverse("api_key_create"), "action", "new")
 
 
 def _of_console(account: Account) -> Iterator[Goal]:
     if account.is_operator:
-        yield Goal("Status of the service", reverse("status"), "page", "hosts worker proxy disk")
-    yield Goal("Look and shortcuts", reverse("preferences"), "action", "dark light theme")
+        yield Goal("Service status", reverse("status"), "page", "hosts worker proxy disk")
+    yield Goal("Preferences", reverse("preferences"), "action", "dark light theme")
     yield Goal("Keyboard shortcuts", reverse("shortcuts"), "page", "keys help")
     yield Goal("Sign in with another key", reverse("sign_in"), "action", "account server")
 
@@ -147,9 +147,9 @@ def _of_project(project: Project, account: Account) -> Iterator[Goal]:
         yield Goal(f"{label} of {project.name}", reverse(name, args=[project.id]), "page")
     if not account.read_only:
         for label, name in {
-            "Create an endpoint": "endpoint_create",
-            "Create a branch": "branch_create",
-            "Rename the project": "project_rename",
+            "Create endpoint": "endpoint_create",
+            "Create branch": "branch_create",
+            "Rename project": "project_rename",
         }.items():
             yield Goal(label, reverse(name, args=[project.id]), "action", project.name)
 

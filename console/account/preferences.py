@@ -14,20 +14,20 @@ from console.pages.responses import FormPage, show_form
 from console.request import ConsoleRequest, public
 
 THEME, SHORTCUTS = "perch_theme", "perch_shortcuts"
-THEMES = {"": "As the system does", "light": "Light", "dark": "Dark"}
+THEMES = {"": "System", "light": "Light", "dark": "Dark"}
 A_YEAR = 365 * 24 * 3600
 
 
 class PreferencesForm(forms.Form):
     theme = forms.ChoiceField(
-        label="Colours",
+        label="Theme",
         required=False,
         choices=list(THEMES.items()),
     )
     shortcuts = forms.BooleanField(
-        label="Shortcuts by plain keys",
+        label="Single-key shortcuts",
         required=False,
-        help_text="As “g”, then “p”, for projects. Ctrl-K works either way.",
+        help_text="For example “g”, then “p”, for projects. Ctrl-K always works.",
     )
 
 
@@ -75,7 +75,7 @@ def choose(request: ConsoleRequest) -> HttpResponse:
         "theme": theme(request),
         "shortcuts": has_shortcuts(request),
     }
-    page = FormPage(title="Look and shortcuts", submit="Save", back=url, is_reading=True)
+    page = FormPage(title="Preferences", submit="Save", back=url, is_reading=True)
     return show_form(request, form, page)
 
 

@@ -16,9 +16,9 @@ LOOKED_AT = "5s"
 # Seconds to which the time of a sign of life is rounded. Otherwise it would differ at each poll.
 SEEN_WITHIN = 10
 RUNNING = Status("running", "Up", "awake", "good")
-SILENT = Status("silent", "Silent", "cross", "bad")
+SILENT = Status("silent", "Not responding", "cross", "bad")
 LANES = {
-    "wakes": "Wakes of clients",
+    "wakes": "Wakes",
     "requests": "Requests",
     "upkeep": "Upkeep",
 }

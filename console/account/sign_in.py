@@ -47,7 +47,9 @@ class SignInForm(forms.Form):
     def clean_key(self) -> str:
         key = str(self.cleaned_data["key"])
         if not (key.isascii() and key.isprintable() and " " not in key):
-            raise forms.ValidationError("An API key is one word of plain letters and digits.")
+            raise forms.ValidationError(
+                "An API key has only letters, digits and punctuation, without spaces."
+            )
         return key
 
 
@@ -63,7 +65,7 @@ def sign_in(request: ConsoleRequest) -> HttpResponse:
         try:
             account = _account(ManagementAPI(key, server))
         except Unauthorized:
-            form.add_error("key", "The management API does not accept this key.")
+            form.add_error("key", "This API key is not valid.")
         except APIError as problem:
             form.add_error(None, spell_out(problem))
         else:
@@ -114,9 +116,9 @@ def _show_link(
 def switch(request: ConsoleRequest) -> HttpResponse:
     chosen = sessions.switch(request, request.POST.get("sign_in", ""))
     if chosen is None:
-        messages.error(request, "That sign-in has ended. Sign in again.")
+        messages.error(request, "This session has ended. Sign in again.")
         return HttpResponseRedirect(reverse("sign_in"))
-    messages.success(request, f"You are {chosen.account.name or 'signed in'} now.")
+    messages.success(request, f"Signed in as {chosen.account.name or 'the account'}.")
     return HttpResponseRedirect(_first_page(reverse("dashboard"), chosen.account))
 
 
@@ -125,11 +127,12 @@ def switch(request: ConsoleRequest) -> HttpResponse:
 def sign_out(request: ConsoleRequest) -> HttpResponse:
     of_all, now = request.POST.get("which") == "all", sessions.present(request)
     if request.is_out_of_date and now and not of_all:
-        words = f"You have signed in anew since, as {now.account.name}: you still are."
+        words = "You were not signed out, because you have meanwhile signed in as "
+        f"{now.account.name}."
         messages.error(request, words)
         return HttpResponseRedirect(reverse("dashboard"))
     sessions.sign_out(request, of_all=of_all)
-    messages.success(request, "You are signed out.")
+    messages.success(request, "Signed out.")
     return HttpResponseRedirect(reverse("sign_in"))
 
 
@@ -141,8 +144,8 @@ def sign_out_everywhere(request: ConsoleRequest) -> HttpResponse:
             return _signed_out_everywhere(request)
     page = FormPage(
         title="Sign out everywhere",
-        intro="Whoever is signed in at this console with the same key, in whatever browser, is "
-        "signed out. The key itself stays good: to end that too, revoke it.",
+        intro="Signs out every browser that is signed in to this console with the same key. "
+        "The key stays valid until you revoke it.",
         submit="Sign out everywhere",
         back=back(request, reverse("dashboard")),
         is_reading=True,
@@ -160,11 +163,11 @@ def _signed_out_everywhere(request: ConsoleRequest) -> HttpResponse:
         raise Unauthorized("You are not signed in.")
     request.api.require_current()
     if sessions.sign_out(request, everywhere=True):
-        messages.success(request, "Whoever was signed in with this key is signed out.")
+        messages.success(request, "All sessions with this key are signed out.")
     else:
         words = (
-            "You are signed out here. Elsewhere the key is still signed in, as this console could "
-            "not write down that it is not. Whoever runs it finds the cause in its log."
+            "You are signed out here. Other browsers may still be signed in, because the "
+            "console could not store the sign-out. The cause is in its log."
         )
         messages.error(request, words)
     return done(request, reverse("sign_in"), is_live=False)

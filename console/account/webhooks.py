@@ -33,7 +33,7 @@ from console.request import ConsoleRequest
 class WebhookForm(forms.Form):
     url = forms.CharField(
         label="URL",
-        help_text="Of your program: each event is posted there as JSON, signed.",
+        help_text="Perch sends each event to this URL as a signed JSON POST request.",
         widget=forms.TextInput(attrs={**PLAIN, "autofocus": True, "inputmode": "url"}),
     )
     description = forms.CharField(required=False, widget=forms.TextInput(attrs=PLAIN))
@@ -42,7 +42,7 @@ class WebhookForm(forms.Form):
         label="Events",
         required=False,
         widget=forms.CheckboxSelectMultiple,
-        help_text="None chosen means all of them, also those that are yet to come.",
+        help_text="Select none to receive all events, including new types.",
     )
 
     def __init__(self, data: Any = None) -> None:
@@ -90,8 +90,8 @@ def create(request: ConsoleRequest) -> HttpResponse:
             return _show_secret(request, request.api.webhooks.create(form.attributes()))
     form.offer_projects(choices(request, request.api.all_projects))
     page = FormPage(
-        title="Create a webhook",
-        intro="Tells a program of yours of what happens here, as it happens.",
+        title="Create webhook",
+        intro="Sends events of the account to your URL.",
         submit="Create webhook",
         back=reverse("webhooks"),
     )
@@ -100,9 +100,9 @@ def create(request: ConsoleRequest) -> HttpResponse:
 
 def _show_secret(request: ConsoleRequest, webhook: Webhook) -> HttpResponse:
     context = {
-        "title": "The webhook's secret",
-        "words": "This is the only time it is shown. Your program needs it to tell our messages "
-        "from others': they are signed as Standard Webhooks has it.",
+        "title": "Webhook secret",
+        "words": "The secret is shown only once. Use it to verify the signatures of messages, "
+        "as Standard Webhooks specifies.",
         "what": "secret",
         "secret": webhook.secret,
         "is_shown_once": True,
@@ -141,10 +141,10 @@ def _is_on_its_way(found: Sequence[Delivery]) -> bool:
 @require_http_methods(["GET", "HEAD", "POST"])
 def rotate(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
     page = FormPage(
-        title="Make a new secret",
-        intro="A new secret is made and shown once. For a day messages are signed with the one "
-        "before as well, so that nothing is lost while you change it.",
-        submit="Make a new secret",
+        title="Rotate secret",
+        intro="Creates a new secret and shows it once. For a day, messages are also signed "
+        "with the previous secret.",
+        submit="Rotate secret",
         back=reverse("webhook", args=[webhook_id]),
     )
     return show_confirmation(
@@ -158,20 +158,20 @@ def rotate(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
 def delete(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
     def remove() -> HttpResponse:
         request.api.webhooks.delete(webhook_id)
-        return done(request, reverse("webhooks"), "The webhook is deleted.", is_live=False)
+        return done(request, reverse("webhooks"), "Webhook deleted.", is_live=False)
 
     def page() -> FormPage:
         # A page must not ask to confirm the deletion of a webhook that does not exist.
         found = choices(request, lambda: [request.api.webhooks.get(webhook_id)])
         return FormPage(
-            title="Delete the webhook",
-            intro=f"To {found[0].url if found else webhook_id}. It goes for good, and with it:",
+            title="Delete webhook",
+            intro=f"To {found[0].url if found else webhook_id}. This cannot be undone. It deletes:",
             submit="Delete webhook",
             danger=True,
             back=reverse("webhook", args=[webhook_id]),
             losses=(
-                Loss("Its secret", "your program can check no message by it any more"),
-                Loss("Its deliveries", "the record of them, and what still waits to be sent"),
+                Loss("Secret", "signatures can no longer be verified"),
+                Loss("Deliveries", "their history, and those not yet sent"),
             ),
         )
 
@@ -185,7 +185,7 @@ def enable(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
         request,
         lambda: request.api.webhooks.enable(webhook_id, enabled=on),
         otherwise=reverse("webhook", args=[webhook_id]),
-        message="The webhook is switched on." if on else "The webhook is switched off.",
+        message="Webhook enabled." if on else "Webhook disabled.",
     )
 
 
@@ -195,7 +195,7 @@ def test(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
         request,
         lambda: request.api.webhooks.test(webhook_id),
         otherwise=reverse("webhook", args=[webhook_id]),
-        message="A test is on its way; see below what becomes of it.",
+        message="Test event sent. See its delivery below.",
     )
 
 
@@ -205,5 +205,5 @@ def resend(request: ConsoleRequest, webhook_id: str, delivery_id: str) -> HttpRe
         request,
         lambda: request.api.webhooks.resend(webhook_id, delivery_id),
         otherwise=reverse("webhook", args=[webhook_id]),
-        message="It is sent again.",
+        message="The event is being sent again.",
     )

@@ -52,7 +52,7 @@ class Refused(APIError):
 class BadRequest(Refused):
     """400: the API could not make sense of the request."""
 
-    title = "That request was not understood"
+    title = "Invalid request"
     speaks_for_itself = True
 
 
@@ -74,7 +74,7 @@ class Forbidden(Refused):
 class NotFound(Refused):
     """404: the thing does not exist, or belongs to another account."""
 
-    title = "There is nothing here"
+    title = "Not found"
     advice = "It may have been deleted, or it may belong to another account."
     page_status = 404
 
@@ -82,22 +82,22 @@ class NotFound(Refused):
 class NotOffered(Refused):
     """404 or 405 for a whole part of the API: not every server of this API has every part."""
 
-    title = "This server does not have that"
-    advice = "Other servers of this API do."
+    title = "Not supported by this server"
+    advice = "Other servers of this API support it."
     page_status = 404
 
 
 class NotAcceptable(Refused):
     """406: the endpoint may not start, because it is stopped."""
 
-    title = "Not in this state"
+    title = "Not possible in this state"
     speaks_for_itself = True
 
 
 class Conflict(Refused):
     """409: the name or the branch is taken."""
 
-    title = "That is already taken"
+    title = "Already exists"
     speaks_for_itself = True
     page_status = 409
 
@@ -105,7 +105,7 @@ class Conflict(Refused):
 class Unprocessable(Refused):
     """422: the API understood the request, but a limit or a rule forbids it."""
 
-    title = "That is not allowed"
+    title = "Not allowed"
     speaks_for_itself = True
     page_status = 422
 
@@ -113,7 +113,7 @@ class Unprocessable(Refused):
 class Locked(Refused):
     """423: earlier operations must finish first."""
 
-    title = "Still busy with earlier operations"
+    title = "Other operations are in progress"
     advice = "Nothing was changed. Try again in a moment."
     page_status = 423
 
@@ -122,15 +122,15 @@ class TooManyRequests(Refused):
     """429: the API asks the client to wait."""
 
     title = "Too many requests"
-    advice = "Wait a little, then try again."
+    advice = "Wait a moment, then try again."
     page_status = 429
 
 
 class OutOfDate(APIError):
     """Raised by the console: the page that sent the request was made before the last sign-in."""
 
-    title = "Nothing was sent yet"
-    advice = "Look whether it is still what you want, and send it once more."
+    title = "Not sent"
+    advice = "Check the form and send it again."
     page_status = 409
 
 
@@ -151,32 +151,32 @@ class ServerError(APIError):
 class NonsenseAnswer(APIError):
     """The answer is not what this API promises: it is not JSON, or lacks a required field."""
 
-    title = "The management API gave an answer that makes no sense"
+    title = "The management API sent an invalid response"
     advice = "Is MANAGEMENT_API_URL the address of a management API, with /api/v2 at its end?"
 
 
 class Unreachable(APIError):
     """No connection to the API could be made."""
 
-    title = "The management API cannot be reached"
-    advice = "Nothing is lost. Try again once it is running."
+    title = "Cannot reach the management API"
+    advice = "Nothing was changed. Try again when it is running."
     page_status = 503
 
 
 class BrokenOff(Unreachable):
     """The connection ended before the answer was complete; the request may have taken effect."""
 
-    title = "The connection to the management API broke off"
-    advice = "What you asked for may have happened: look before you try again."
-    advice_to_readers = "Nothing is lost. Try again in a moment."
+    title = "Lost the connection to the management API"
+    advice = "The change may have been made. Check before you try again."
+    advice_to_readers = "Try again in a moment."
 
 
 class TooSlow(Unreachable):
     """The API did not answer in time; the request may still take effect."""
 
-    title = "The management API is taking too long"
-    advice = "What you asked for may still happen: look before you try again."
-    advice_to_readers = "Nothing is lost. Try again in a moment."
+    title = "The management API did not respond in time"
+    advice = "The change may still be made. Check before you try again."
+    advice_to_readers = "Try again in a moment."
     page_status = 504
 
 

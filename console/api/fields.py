@@ -35,7 +35,7 @@ def text(data: JSONObject, name: str) -> str:
 def required(data: JSONObject, name: str) -> str:
     value = text(data, name)
     if not value:
-        raise NonsenseAnswer(f"The answer lacks “{name}”.")
+        raise NonsenseAnswer(f"The response lacks “{name}”.")
     return value
 
 
@@ -48,7 +48,7 @@ def identifier(data: JSONObject, name: str) -> str:
 def own_id(data: JSONObject, name: str = "id") -> str:
     value = identifier(data, name)
     if not value:
-        raise NonsenseAnswer(f"The answer has no good “{name}”.")
+        raise NonsenseAnswer(f"The response has no valid “{name}”.")
     return value
 
 
@@ -107,14 +107,16 @@ def objects(data: object, name: str = "") -> list[JSONObject]:
     """
     value = data.get(name) if name and isinstance(data, Mapping) else data
     if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
-        raise NonsenseAnswer(f"The answer has no list “{name}”." if name else "Not a list.")
+        raise NonsenseAnswer(
+            f"The response has no list “{name}”." if name else "The response is not a list."
+        )
     return value
 
 
 def one(data: object, name: str) -> JSONObject:
     value = data.get(name) if isinstance(data, Mapping) else None
     if not isinstance(value, Mapping):
-        raise NonsenseAnswer(f"The answer has no “{name}”.")
+        raise NonsenseAnswer(f"The response has no “{name}”.")
     return value
 
 

@@ -114,7 +114,7 @@ class ManagementAPI:
 
     def project_states(self) -> list[ProjectState]:
         """Return the state of the account's projects, except those without anything in them."""
-        with may_be_missing("It tells of each project alone."):
+        with may_be_missing("The server does not report the state of projects."):
             data = self._transport.get("projects", "states")
         return [ProjectState.read(item) for item in objects(data, "projects")]
 
@@ -179,7 +179,7 @@ class ManagementAPI:
     def pg_settings(self, project_id: str, endpoint_id: str) -> list[PgSetting]:
         """Return the Postgres settings that the endpoint may have."""
         path = ("projects", project_id, "endpoints", endpoint_id, "pg_settings")
-        with may_be_missing("It does not tell which Postgres settings there are."):
+        with may_be_missing("The server does not list Postgres settings."):
             data = self._transport.get(*path)
         return [PgSetting.read(item) for item in objects(data, "pg_settings")]
 
@@ -253,7 +253,7 @@ class ManagementAPI:
     ) -> Page[Event]:
         """Return the events of a project or, without one, of the account; the newest first."""
         path = ("projects", project_id, "events") if project_id else ("events",)
-        with may_be_missing("It keeps no record of who did what."):
+        with may_be_missing("The server does not record events."):
             data = self._transport.get(*path, query=_page_query(limit, cursor) | filters)
         return Page.read(data, "events", Event.read, limit=limit)
 
@@ -264,5 +264,5 @@ def _page_query(limit: int, cursor: str) -> dict[str, str | int]:
 
 def _mapping(data: object) -> Mapping[str, Any]:
     if not isinstance(data, Mapping):
-        raise NonsenseAnswer("The answer is not an object.")
+        raise NonsenseAnswer("The response is not an object.")
     return data

@@ -112,7 +112,7 @@ class Transport:
     def require_current(self) -> None:
         """Raise OutOfDate if the page that sends the request was made for an earlier sign-in."""
         if self.is_out_of_date and self._key:
-            raise OutOfDate("You have signed in anew since this page was made.")
+            raise OutOfDate("You have signed in again since this page was loaded.")
 
     def stream(self, *path: str) -> Iterator[bytes]:
         """Yield the pieces of an endless answer (server-sent events) as they arrive.
@@ -138,9 +138,9 @@ class Transport:
                     if answer.status_code != 200:
                         refused = error_class(answer.status_code)
                         is_missing = answer.status_code in (404, 405, 406)
-                        raise (NotOffered if is_missing else refused)("There is no stream.")
+                        raise (NotOffered if is_missing else refused)("No event stream.")
                     if not answer.headers.get("Content-Type", "").startswith(EVENT_STREAM):
-                        raise NotOffered("The answer is no stream.")
+                        raise NotOffered("The response is not a stream.")
                     while piece := answer.raw.read1(READ_AT_ONCE):
                         yield piece
         except (requests.RequestException, HTTPError, OSError) as error:
@@ -165,7 +165,7 @@ class Transport:
             # One timeout is enough: the other calls of the same page do not wait for it again.
             raise self._too_slow
         if not STEPS.isdisjoint(path):
-            raise NotFound("Nothing of that name can be asked for.", status=404)
+            raise NotFound("This name cannot be part of a request.", status=404)
         url = self._url(path)
         # The id of the console's own request, so that one id can be searched for in both logs. For
         # a call outside of any request, the API chooses an id.
@@ -204,7 +204,9 @@ class Transport:
             log.warning("API unreachable", extra=fields)
             if never_sent(error):
                 raise Unreachable(f"No connection to {self._server.url}.") from error
-            raise BrokenOff(f"{self._server.url} closed it before its answer was whole.") from error
+            raise BrokenOff(
+                f"{self._server.url} closed the connection before the response was complete."
+            ) from error
         if answer.ok and answer.status_code < 300:
             return _json(answer, content)
         raise _refusal(answer, content)
@@ -243,7 +245,7 @@ def _json(answer: requests.Response, content: bytes) -> object:
     except NOT_JSON as error:
         url = answer.url.partition("?")[0]
         log.warning("API talks nonsense", extra={"url": url, "status": answer.status_code})
-        raise NonsenseAnswer("The answer is not JSON.", status=answer.status_code) from error
+        raise NonsenseAnswer("The response is not JSON.", status=answer.status_code) from error
     return data
 
 

@@ -19,12 +19,12 @@ from console.pages.responses import FormPage, act, choices, done, show_form
 from console.request import ConsoleRequest
 
 WHAT_A_RESTORE_DOES = (
-    "It keeps its id, name, endpoint and host. Open connections are dropped, and its roles and "
-    "passwords become the other branch's."
+    "The branch keeps its id, name, endpoint and host. Open connections are "
+    "closed. Roles and passwords become those of the other branch."
 )
 
-NO_PARENT = "It has no parent to be reset from. Restore it from another branch instead."
-NO_OTHER = "There is no other branch to restore it from."
+NO_PARENT = "This branch has no parent. Restore it from another branch instead."
+NO_OTHER = "There is no other branch to restore from."
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -35,10 +35,10 @@ def rename(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
         with problems_beside(form, "name"):
             name = form.cleaned_data["name"]
             request.api.branching.update(project_id, branch_id, {"name": name})
-            return done(request, url, f"The branch is now called {name}.")
+            return done(request, url, f"Branch renamed to {name}.")
     if request.method != "POST":
         form.initial["name"] = request.api.branch(project_id, branch_id).name
-    page = FormPage(title="Rename the branch", submit="Rename", back=url)
+    page = FormPage(title="Rename branch", submit="Rename", back=url)
     return show_form(request, form, page)
 
 
@@ -51,7 +51,11 @@ def expiry(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
             end = form.expires_at
             sent = {"expires_at": stamp(end) if end else None}
             request.api.branching.update(project_id, branch_id, sent)
-            words = f"The branch goes at {end:%Y-%m-%d %H:%M} UTC." if end else "The branch stays."
+            words = (
+                f"The branch expires at {end:%Y-%m-%d %H:%M} UTC."
+                if end
+                else "The branch does not expire."
+            )
             return done(request, url, words)
     name = "it"
     if request.method != "POST":
@@ -59,8 +63,9 @@ def expiry(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
         form.initial.update(form.initial_of(branch.expires_at))
         name = branch.name
     page = FormPage(
-        title="When the branch expires",
-        intro=f"At its time {name} is deleted by itself, with its endpoint, databases and data.",
+        title="Branch expiry",
+        intro=f"At this time {name} is deleted automatically, with its endpoint, databases "
+        "and data.",
         submit="Save",
         back=url,
     )
@@ -74,7 +79,7 @@ def protection(request: ConsoleRequest, project_id: str, branch_id: str) -> Http
         request,
         lambda: request.api.branching.update(project_id, branch_id, {"protected": on}),
         otherwise=reverse("branch", args=[project_id, branch_id]),
-        message="The branch is protected." if on else "The branch is protected no more.",
+        message="Branch protection is on." if on else "Branch protection is off.",
     )
 
 
@@ -84,7 +89,7 @@ def set_default(request: ConsoleRequest, project_id: str, branch_id: str) -> Htt
         request,
         lambda: request.api.branching.set_default(project_id, branch_id),
         otherwise=reverse("branch", args=[project_id, branch_id]),
-        message="It is the default branch now.",
+        message="Default branch changed.",
     )
 
 
@@ -105,9 +110,9 @@ def reset(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRespo
         form.require_name(children)
     parent_name = names.get(branch.parent_id, "") if branch else ""
     page = FormPage(
-        title="Reset from the parent",
-        intro=f"What {branch.name if branch else 'the branch'} holds is replaced by what "
-        f"{parent_name or 'its parent'} holds now. {WHAT_A_RESTORE_DOES}",
+        title="Reset from parent",
+        intro=f"The data of {branch.name if branch else 'the branch'} is replaced by the "
+        f"present data of {parent_name or 'its parent'}. {WHAT_A_RESTORE_DOES}",
         submit="Reset branch",
         danger=True,
         back=url,
@@ -133,8 +138,9 @@ def restore(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRes
         form.require_name(children)
     page = FormPage(
         title="Restore from another branch",
-        intro=f"What {branch.name if branch else 'the branch'} holds is replaced by what the other "
-        f"branch holds now, which becomes its parent. {WHAT_A_RESTORE_DOES}",
+        intro=f"The data of {branch.name if branch else 'the branch'} is replaced by the "
+        "present data of the other branch, which becomes its parent. "
+        f"{WHAT_A_RESTORE_DOES}",
         submit="Restore branch",
         danger=True,
         back=url,
@@ -147,7 +153,7 @@ def _why_not_replaced(branch: Branch | None, without_source: str, has_source: ob
     """Return why its data cannot be replaced, "" if it can; `without_source` if none could be its
     source."""
     if branch and branch.protected:
-        return "It is protected. End its protection first."
+        return "This branch is protected. Turn off protection first."
     return "" if has_source else without_source
 
 
@@ -163,7 +169,7 @@ def _replace(
     request.api.branching.restore(
         project_id, branch_id, source_id=source_id, preserve_under_name=name
     )
-    kept = f" What it was stays as {name}." if name else ""
+    kept = f" Its previous data is kept as {name}." if name else ""
     return done(request, url, f"The branch is being replaced.{kept}")
 
 
@@ -197,7 +203,7 @@ def _deletion(request: ConsoleRequest, project_id: str, branch_id: str) -> FormP
     branch, children = _found(branches, branch_id)
     return _deletion_page(
         _page(request, project_id, branch_id),
-        title=f"Delete the branch {branch.name}",
+        title=f"Delete branch {branch.name}",
         # For a form that was sent, the API's refusal is shown in the form.
         blocked="" if request.method == "POST" else _why_it_stays(branch, children),
         lost=losses.of_branch(branch, endpoints, databases, roles, snapshots),
@@ -207,22 +213,26 @@ def _deletion(request: ConsoleRequest, project_id: str, branch_id: str) -> FormP
 def _why_it_stays(branch: Branch, children: Sequence[Branch]) -> str:
     """Return why the branch cannot be deleted; "" if it can."""
     if branch.default:
-        return f"{branch.name} is the default branch. Make another one the default first."
+        return f"{branch.name} is the default branch. Set another branch as default first."
     if branch.protected:
-        return f"{branch.name} is protected. End its protection first."
-    return f"{branch.name} has children, which go first: {named(children)}." if children else ""
+        return f"{branch.name} is protected. Turn off protection first."
+    return (
+        f"{branch.name} has child branches. Delete them first: {named(children)}."
+        if children
+        else ""
+    )
 
 
 def _deletion_page(
     url: str,
     *,
-    title: str = "Delete the branch",
+    title: str = "Delete branch",
     blocked: str = "",
     lost: Sequence[losses.Loss] = (),
 ) -> FormPage:
     return FormPage(
         title=title,
-        intro="" if blocked else "It goes for good, and with it:",
+        intro="" if blocked else "This cannot be undone. It deletes:",
         submit="Delete branch",
         danger=True,
         back=url,

@@ -29,10 +29,12 @@ def create(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
     owners = choices(request, lambda: request.api.roles(project_id, branch_id))
     form.offer_owners(owners)
     page = FormPage(
-        title="Create a database",
+        title="Create database",
         submit="Create database",
         back=url,
-        blocked="" if owners or form.is_bound else "There is no role to own it. Create one first.",
+        blocked=""
+        if owners or form.is_bound
+        else "The branch has no role that can own a database. Create a role first.",
     )
     return show_form(request, form, page)
 
@@ -57,8 +59,8 @@ def edit(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRespon
     form.initial["name"] = name
     form.offer_owners(owners, found[0].owner_name if found else "")
     page = FormPage(
-        title=f"Change {name}",
-        intro="A new name drops the database's connections.",
+        title=f"Edit database {name}",
+        intro="Renaming closes the connections to the database.",
         submit="Save",
         back=url,
     )
@@ -83,15 +85,15 @@ def delete(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
         )
         branch_name = branch.name
     page = FormPage(
-        title=f"Delete the database {name}",
-        intro=f"It goes from {branch_name} for good, and with it:",
+        title=f"Delete database {name}",
+        intro=f"This cannot be undone. On {branch_name}, it deletes:",
         submit="Delete database",
         danger=True,
         back=url,
         losses=(
-            Loss("Its tables", "with all that is in them"),
-            Loss("Its connections", "drop at once"),
-            Loss("Its owner", "and all other roles and databases", stays=True),
+            Loss("Tables", "with their data"),
+            Loss("Connections", "closed at once"),
+            Loss("Owner", "kept, like all other roles and databases", stays=True),
         ),
     )
     return show_form(request, form, page)

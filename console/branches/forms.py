@@ -21,25 +21,25 @@ NAMED = forms.TextInput(attrs={**PLAIN, "autofocus": True})
 
 class BranchForm(LifetimeFields):
     name = forms.CharField(
-        required=False, help_text="Left empty, the branch gets a name of its own.", widget=NAMED
+        required=False, help_text="Leave empty for a generated name.", widget=NAMED
     )
     parent_id = OpenChoiceField(label="Parent", required=False)
     with_endpoint = forms.BooleanField(
-        label="Create an endpoint on it",
+        label="Create endpoint",
         required=False,
         initial=True,
-        help_text="Without one, nobody can connect to the branch.",
+        help_text="Clients connect to a branch through its endpoint.",
     )
     schema_only = forms.BooleanField(
         label="Schema only",
         required=False,
-        help_text="Roles, databases and tables, and no rows. It has no parent then.",
+        help_text="Copies roles, databases and tables, but no rows. The branch then has no parent.",
     )
     protected = forms.BooleanField(
         label="Protected",
         required=False,
-        help_text="It cannot be deleted, reset or expire, and copies of it get passwords of "
-        "their own.",
+        help_text="A protected branch cannot be deleted, reset or expire. Child branches get new "
+        "passwords.",
     )
     field_order = ("name", "parent_id", "lifetime", "until", "with_endpoint", "schema_only")
 
@@ -65,10 +65,10 @@ class BranchForm(LifetimeFields):
 
 class ResetForm(forms.Form):
     preserve_under_name = forms.CharField(
-        label="Keep what it is now as a branch called",
+        label="Keep previous data as branch",
         required=False,
         widget=forms.TextInput(attrs=PLAIN),
-        help_text="Left empty, its present data is gone for good.",
+        help_text="Leave empty to discard the present data permanently.",
     )
 
     def require_name(self, children: Sequence[Branch]) -> None:
@@ -76,8 +76,8 @@ class ResetForm(forms.Form):
         parent."""
         field = self.fields["preserve_under_name"]
         field.help_text = (
-            f"It has children ({named(children)}): they go on as children of the branch that "
-            "keeps its data."
+            f"Its child branches ({named(children)}) become children of the branch that "
+            "keeps the previous data."
         )
         field.required = not self.is_bound
 
@@ -98,7 +98,9 @@ class RoleForm(forms.Form):
 class DatabaseForm(forms.Form):
     # Not stripped: a name made by SQL may begin or end with blanks.
     name = forms.CharField(strip=False, widget=NAMED)
-    owner_name = OpenChoiceField(label="Owner", help_text="The role that may do everything in it.")
+    owner_name = OpenChoiceField(
+        label="Owner", help_text="This role has all privileges in the database."
+    )
 
     def offer_owners(self, roles: Iterable[str], chosen: str = "") -> None:
         names = list(roles)
@@ -112,9 +114,7 @@ class DatabaseForm(forms.Form):
 
 
 class SnapshotForm(LifetimeFields):
-    name = forms.CharField(
-        required=False, help_text="Left empty, it is named after its id.", widget=NAMED
-    )
+    name = forms.CharField(required=False, help_text="Leave empty to use its id.", widget=NAMED)
     field_order = ("name", "lifetime", "until")
 
 
@@ -127,23 +127,23 @@ class SnapshotRestoreForm(forms.Form):
     target_id = OpenChoiceField(label="As", required=False)
     name = forms.CharField(
         required=False,
-        label="Name of the new branch",
+        label="New branch name",
         widget=forms.TextInput(attrs=PLAIN),
-        help_text="Left empty, it gets a name of its own.",
+        help_text="Leave empty for a generated name.",
     )
 
     def offer_targets(self, branches: Iterable[Branch]) -> None:
         places = [
-            (branch.id, f"The data of {branch_in_list(branch)}")
+            (branch.id, f"Branch {branch_in_list(branch)}")
             for branch in branches
             if not branch.protected
         ]
-        offer(self, "target_id", [("", "A new branch"), *places])
+        offer(self, "target_id", [("", "New branch"), *places])
 
     def clean(self) -> dict[str, Any]:
         cleaned: dict[str, Any] = super().clean() or self.cleaned_data
         if cleaned.get("target_id") and cleaned.get("name"):
-            self.add_error("name", "Only a new branch takes a name.")
+            self.add_error("name", "Only a new branch can have a name.")
         return cleaned
 
 
@@ -151,7 +151,7 @@ class ComparisonForm(forms.Form):
     """Which branches' schemas are compared. It is always usable: omitted fields have defaults."""
 
     database = OpenChoiceField(label="Database", required=False)
-    base = OpenChoiceField(label="Compared with", required=False)
+    base = OpenChoiceField(label="Compare with", required=False)
 
     def __init__(
         self, data: Any, *, branches: Sequence[Branch], databases: Sequence[str], base_id: str

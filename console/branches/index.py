@@ -33,8 +33,8 @@ def _by_endpoint(row: BranchRow) -> tuple[int, str]:
 
 ORDERS: Mapping[str, Order[BranchRow]] = {
     # The rows already come in this order.
-    DESCENT: Order("By descent", lambda row: 0),
-    "name": Order("By name", lambda row: row.branch.name.casefold()),
+    DESCENT: Order("Tree", lambda row: 0),
+    "name": Order("Name", lambda row: row.branch.name.casefold()),
     "newest": Order(
         "Newest first",
         lambda row: row.branch.created_at.timestamp() if row.branch.created_at else 0.0,
@@ -45,7 +45,7 @@ ORDERS: Mapping[str, Order[BranchRow]] = {
         lambda row: -1 if row.branch.logical_size is None else row.branch.logical_size,
         reverse=True,
     ),
-    "endpoint": Order("By endpoint", _by_endpoint),
+    "endpoint": Order("Endpoint", _by_endpoint),
 }
 
 
@@ -146,8 +146,8 @@ def create(request: ConsoleRequest, project_id: str) -> HttpResponse:
             return done(request, page_url, f"Branch {branch.name} is being created.")
     form.offer_parents(choices(request, lambda: request.api.branches(project_id)))
     page = FormPage(
-        title="Create a branch",
-        intro="A copy of its parent's databases, roles and data as they are now.",
+        title="Create branch",
+        intro="A copy of the parent's roles, databases and data as they are now.",
         submit="Create branch",
         back=url,
     )

@@ -17,10 +17,9 @@ from console.pages.responses import FormPage, done, show_confirmation, show_form
 from console.request import ConsoleRequest
 
 KEEP_IT = (
-    "Copy it now, and keep it where you keep passwords: it can be shown again only where the "
-    "project stores them."
+    "Copy it now and store it safely. It can be shown again only if the project stores passwords."
 )
-SAME_ON_COPIES = "The branch's copies have the same, unless the branch is protected."
+SAME_ON_COPIES = "Child branches have the same password, unless this branch is protected."
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -32,8 +31,8 @@ def create(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
             password = request.api.catalog.create_role(project_id, branch_id, name)
             return _show(request, project_id, branch_id, name, password, is_new=True)
     page = FormPage(
-        title="Create a role",
-        intro="It gets a password, which is shown to you then.",
+        title="Create role",
+        intro="The password is shown when the role has been created.",
         submit="Create role",
         back=reverse("branch", args=[project_id, branch_id]),
     )
@@ -45,9 +44,9 @@ def password(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRe
     """Show the password after a press of a button, so that only the answer to a POST holds it."""
     name = request.GET.get("name", "")
     page = FormPage(
-        title=f"The password of {name}",
-        intro="Whoever knows it can do in the branch's databases what the role may.",
-        submit="Show the password",
+        title=f"Password of {name}",
+        intro="Anyone who has this password can connect as the role.",
+        submit="Reveal password",
         back=reverse("branch", args=[project_id, branch_id]),
     )
 
@@ -62,10 +61,10 @@ def password(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRe
 def reset(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
     name = request.GET.get("name", "")
     page = FormPage(
-        title=f"New password for {name}",
-        intro=f"The present one stops working within moments, and connections of {name} are "
-        "dropped. The new one is shown to you then.",
-        submit="Make a new password",
+        title=f"Reset password of {name}",
+        intro=f"The present password stops working and the connections of {name} are closed. "
+        "The new password is shown afterwards.",
+        submit="Reset password",
         danger=True,
         back=reverse("branch", args=[project_id, branch_id]),
     )
@@ -84,7 +83,7 @@ def delete(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
 
     def remove() -> HttpResponse:
         request.api.catalog.delete_role(project_id, branch_id, name)
-        return done(request, url, f"The role {name} is deleted.")
+        return done(request, url, f"Role {name} is deleted.")
 
     def page() -> FormPage:
         if request.method == "POST":
@@ -103,21 +102,21 @@ def _deletion_page(name: str, branch_name: str, url: str, owned: Sequence[str] =
     if owned:
         are_many = len(owned) > 1
         return FormPage(
-            title=f"Delete the role {name}",
+            title=f"Delete role {name}",
             submit="Delete role",
             back=url,
             blocked=f"{name} owns the database{'s' * are_many} {', '.join(owned)}. "
             f"Give {'them' if are_many else 'it'} another owner first.",
         )
     return FormPage(
-        title=f"Delete the role {name}",
-        intro=f"It goes from {branch_name} for good, and with it:",
+        title=f"Delete role {name}",
+        intro=f"This cannot be undone. On {branch_name}, it deletes:",
         submit="Delete role",
         danger=True,
         back=url,
         losses=(
-            Loss("Its password", f"nobody connects as {name} any more"),
-            Loss("Its connections", "drop at once"),
+            Loss("Password", f"nobody can connect as {name}"),
+            Loss("Connections", "closed at once"),
         ),
     )
 
@@ -132,7 +131,7 @@ def _show(
     is_new: bool,
 ) -> HttpResponse:
     context = {
-        "title": f"The {'new ' if is_new else ''}password of {name}",
+        "title": f"{'New password' if is_new else 'Password'} of {name}",
         "words": KEEP_IT if is_new else SAME_ON_COPIES,
         "what": "password",
         "secret": shown,

@@ -46,10 +46,10 @@ class BranchRow:
     def stays_because(self) -> str:
         """Why it cannot be deleted now; "" if it can."""
         if self.branch.default:
-            return "The default branch stays"
+            return "The default branch cannot be deleted"
         if self.branch.protected:
-            return "A protected branch stays"
-        return "A branch with children stays" if self.children else ""
+            return "A protected branch cannot be deleted"
+        return "A branch with children cannot be deleted" if self.children else ""
 
     @property
     def tree_width(self) -> float:

@@ -32,12 +32,12 @@ def create(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
                 name=form.cleaned_data["name"],
                 expires_at=form.expires_at,
             )
-            return done(request, url, f"Snapshot {taken.name} is being taken.")
+            return done(request, url, f"Snapshot {taken.name} is being created.")
     page = FormPage(
-        title="Take a snapshot",
-        intro="It keeps what is committed on the branch now, with its roles, databases and "
-        "passwords, and outlives the branch.",
-        submit="Take snapshot",
+        title="Create snapshot",
+        intro="A copy of the branch as it is now, with its roles, passwords and databases. "
+        "It is kept if the branch is deleted.",
+        submit="Create snapshot",
         back=url,
     )
     return show_form(request, form, page)
@@ -56,12 +56,12 @@ def edit(request: ConsoleRequest, project_id: str, snapshot_id: str) -> HttpResp
                 "expires_at": stamp(end) if end else None,
             }
             request.api.snapshots.update(project_id, snapshot_id, changes)
-            words = f"goes at {end:%Y-%m-%d %H:%M} UTC" if end else "stays until it is deleted"
+            words = f"expires at {end:%Y-%m-%d %H:%M} UTC" if end else "does not expire"
             return done(request, url, f"Snapshot {changes['name']} {words}.")
     if request.method != "POST":
         (snapshot,) = _snapshots(request, project_id, snapshot_id)
         form.initial.update({"name": snapshot.name, **form.initial_of(snapshot.expires_at)})
-    page = FormPage(title="Change the snapshot", submit="Save", back=url)
+    page = FormPage(title="Edit snapshot", submit="Save", back=url)
     return show_form(request, form, page)
 
 
@@ -77,12 +77,12 @@ def restore(request: ConsoleRequest, project_id: str, snapshot_id: str) -> HttpR
         lambda: choices(request, lambda: request.api.branches(project_id)),
     )
     form.offer_targets(_source_first(branches, snapshots))
-    name = f"the snapshot {snapshots[0].name}" if snapshots else "the snapshot"
+    name = f"snapshot {snapshots[0].name}" if snapshots else "the snapshot"
     page = FormPage(
         title=f"Restore {name}",
-        intro="As a new branch, without a parent and without an endpoint; or in the place of a "
-        "branch's data: that branch keeps its id, name and endpoint, its connections are dropped, "
-        "and what it held stays as a branch of its own.",
+        intro="Restore to a new branch without parent and endpoint, or replace the data of a "
+        "branch. That branch keeps its id, name and endpoint, its connections are "
+        "closed, and its previous data is kept as another branch.",
         submit="Restore snapshot",
         back=url,
     )
@@ -96,10 +96,10 @@ def _restored(
     if asked["target_id"]:
         target_id = asked["target_id"]
         branch_id = calls.restore_in_place(project_id, snapshot_id, target_id=target_id)
-        words = "The branch is being replaced by the snapshot."
+        words = "The branch is being restored from the snapshot."
     else:
         branch_id = calls.restore_as_branch(project_id, snapshot_id, name=asked["name"])
-        words = "A branch is being made of the snapshot."
+        words = "A branch is being created from the snapshot."
     return done(request, reverse("branch", args=[project_id, branch_id]), words)
 
 
@@ -109,13 +109,13 @@ def delete(request: ConsoleRequest, project_id: str, snapshot_id: str) -> HttpRe
 
     def remove() -> HttpResponse:
         request.api.snapshots.delete(project_id, snapshot_id)
-        return done(request, url, "The snapshot is deleted.")
+        return done(request, url, "Snapshot deleted.")
 
     def page() -> FormPage:
         found = choices(request, lambda: _snapshots(request, project_id, snapshot_id))
         return FormPage(
-            title=f"Delete the snapshot {found[0].name}" if found else "Delete the snapshot",
-            intro="It goes for good, and with it:",
+            title=f"Delete snapshot {found[0].name}" if found else "Delete snapshot",
+            intro="This cannot be undone. It deletes:",
             submit="Delete snapshot",
             danger=True,
             back=url,
@@ -127,15 +127,11 @@ def delete(request: ConsoleRequest, project_id: str, snapshot_id: str) -> HttpRe
 
 def _losses(snapshot: Snapshot) -> list[Loss]:
     taken = snapshot.timestamp or snapshot.created_at
-    when = (
-        f"as of {taken.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
-        if taken
-        else "of the time when it was taken"
-    )
+    when = f"as of {taken.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" if taken else "as of its creation"
     much = f"{size(snapshot.full_size)}, " if snapshot.full_size is not None else ""
     return [
-        Loss("Its copy of the branch", f"{much}{when}"),
-        Loss("The branch", "stays, and so does what was restored from it", stays=True),
+        Loss("Copy of the branch", f"{much}{when}"),
+        Loss("Branch", "kept, like branches restored from the snapshot", stays=True),
     ]
 
 

@@ -26,7 +26,7 @@ LONGEST_BACK = timedelta(days=7)
 SHORT = timedelta(hours=3)
 # The kind of turn that each type of event stands for.
 KINDS = {"endpoint.active": WOKE, "endpoint.idle": SLEPT, "operation.failed": FAILED}
-WORDS = {WOKE: "Woke", SLEPT: "Went to sleep", FAILED: "Failed"}
+WORDS = {WOKE: "Woke", SLEPT: "Suspended", FAILED: "Failed"}
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ def _why_empty(endpoint: Endpoint, begun: datetime, start: datetime) -> str:
     """Say why nothing is known between `start` and `begun`; "" if that is at most a minute."""
     if begun <= start + timedelta(minutes=1):
         return ""
-    return "It was not there yet" if begun == endpoint.created_at else "Not known"
+    return "Before this endpoint existed" if begun == endpoint.created_at else "Unknown"
 
 
 def _active_spans(
@@ -265,8 +265,8 @@ def _summary(
     parts.append(f"woke {_times(len(wakes))}")
     if waits:
         longest = f", at most {duration(max(waits))}" if len(waits) > 1 else ""
-        parts.append(f"its first client waited {duration(int(median(waits)))}{longest}")
-    parts.append(f"failed {_times(failures)}" if failures else "nothing failed")
+        parts.append(f"the first connection waited {duration(int(median(waits)))}{longest}")
+    parts.append(f"failed {_times(failures)}" if failures else "no failures")
     words = f"{parts[0].capitalize()}, {', '.join(parts[1:])}."
     return f"{words} Before that: {why_empty.lower()}." if why_empty else words
 

@@ -43,22 +43,21 @@ class Confirmed:
 
 CONFIRMED: Mapping[str, Confirmed] = {
     "suspend": Confirmed(
-        "Suspend the endpoint",
-        "goes to sleep. Its open connections drop; the next one wakes it.",
+        "Suspend endpoint",
+        "is suspended. Open connections are closed; the next connection wakes it.",
         "Suspend",
         lambda api, project, endpoint, on: api.suspend_endpoint(project, endpoint),
     ),
     "restart": Confirmed(
-        "Restart the endpoint",
-        "is suspended and started again. Its open connections drop, and clients wait until it is "
-        "back.",
+        "Restart endpoint",
+        "is restarted. Open connections are closed, and new connections wait until it has started.",
         "Restart",
         lambda api, project, endpoint, on: api.restart_endpoint(project, endpoint),
     ),
     "disable": Confirmed(
-        "Disable the endpoint",
-        "goes to sleep, and no connection wakes it until it is enabled again. Its open "
-        "connections drop.",
+        "Disable endpoint",
+        "is suspended, and connections cannot wake it until it is enabled again. Open "
+        "connections are closed.",
         "Disable",
         lambda api, project, endpoint, on: api.update_endpoint(
             project, endpoint, {"disabled": True}
@@ -114,8 +113,8 @@ def delete(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpRe
     # A page must not ask to confirm the deletion of an endpoint that does not exist.
     lost = choices(request, lambda: _losses(request, project_id, endpoint_id))
     page = FormPage(
-        title=f"Delete the endpoint {endpoint_id}",
-        intro="It goes for good, and with it:",
+        title=f"Delete endpoint {endpoint_id}",
+        intro="This cannot be undone. It deletes:",
         submit="Delete endpoint",
         danger=True,
         back=back(request, project_url),

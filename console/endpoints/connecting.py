@@ -64,14 +64,15 @@ def string(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpRe
         request.api.require_current()
         _, endpoint, form = _read(request, project_id, endpoint_id)
         if form is None:
-            return _words("The branch has no role or no database to connect to.", status=409)
+            return _words("The branch has no role or no database yet.", status=409)
         uri = _uri(request, project_id, endpoint, form, password=True)
         target = form.chosen().target(uri, endpoint)
     except Unauthorized:
         words = "Nothing was copied: you are signed out. Reload the page to sign in."
         return _words(words, status=401)
     except OutOfDate:
-        words = "Nothing was copied: you have signed in anew since. Reload the page, and try again."
+        words = "Nothing was copied: you have signed in again since. Reload the page and try "
+        "again."
         return _words(words, status=409)
     except APIError as problem:
         return _words(spell_out(problem), status=problem.page_status)
@@ -160,7 +161,7 @@ def _uri(
     try:
         form.offer_addresses(uri)
     except ValueError as error:
-        raise NonsenseAnswer("The answer is no connection URI.") from error
+        raise NonsenseAnswer("The response is not a connection URI.") from error
     return uri
 
 

@@ -11,7 +11,7 @@ from console.forms.fields import DEFAULTED, PLAIN, OpenChoiceField, split_lines
 
 
 class ReassignForm(forms.Form):
-    branch_id = OpenChoiceField(label="New branch", help_text="Only branches without an endpoint.")
+    branch_id = OpenChoiceField(label="New branch", help_text="Branches without an endpoint.")
 
 
 class SettingFields(forms.Form):
@@ -50,7 +50,7 @@ def _field(setting: EndpointSetting) -> forms.Field:
 
 
 class EndpointForm(SettingFields):
-    branch_id = OpenChoiceField(label="Branch", help_text="Only branches without an endpoint.")
+    branch_id = OpenChoiceField(label="Branch", help_text="Branches without an endpoint.")
 
     def attributes(self) -> dict[str, Any]:
         return {"branch_id": self.cleaned_data["branch_id"], **self.changed_attributes()}
@@ -89,9 +89,9 @@ class EndpointSettingsForm(SettingFields):
         for name, equals, value in split_lines(str(self.cleaned_data["pg_settings"])):
             if not (name and equals):
                 line = " ".join(part for part in (name, equals, value) if part)
-                raise forms.ValidationError(f"“{line}” is not of the form name = value.")
+                raise forms.ValidationError(f"“{line}” is not in the form name = value.")
             if name in settings:
-                raise forms.ValidationError(f"{name} is set twice.")
+                raise forms.ValidationError(f"{name} is set more than once.")
             settings[name] = value
         return settings
 

@@ -27,7 +27,7 @@ class PgSettingRow:
 
 
 PG_SETTING_ORDERS: Mapping[str, Order[PgSettingRow]] = {
-    "own": Order("Set here first", lambda row: (not row.own, row.setting.name)),
+    "own": Order("Changed first", lambda row: (not row.own, row.setting.name)),
     "name": Order("Name", lambda row: row.setting.name),
 }
 
@@ -52,8 +52,8 @@ SUSPEND = Button("endpoint_suspend", "Suspend", "power", "", "small secondary ou
 ENABLE = Button("endpoint_enable", "Enable", "power", look="small outline")
 RESTART = Button("endpoint_restart", "Restart", "restart", asks=True)
 DISABLE = Button("endpoint_disable", "Disable", "disable", asks=True)
-POOL = Button("endpoint_pooling", "Switch pooling on", "pooling", to="on")
-UNPOOL = Button("endpoint_pooling", "Switch pooling off", "pooling", to="off")
+POOL = Button("endpoint_pooling", "Enable pooling", "pooling", to="on")
+UNPOOL = Button("endpoint_pooling", "Disable pooling", "pooling", to="off")
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ ENDPOINT_ORDERS: Mapping[str, Order[EndpointRow]] = {
     "state": Order("State", lambda row: (row.state.label, row.branch_name.lower())),
     "branch": Order("Branch", lambda row: row.branch_name.lower()),
     "active": Order(
-        "Lately active first",
+        "Recently active first",
         lambda row: row.endpoint.last_active or datetime.min.replace(tzinfo=UTC),
         reverse=True,
     ),

@@ -75,7 +75,7 @@ OPERATIONS_SHOWN = 10
 TURNS_READ = 1000
 TURNS_SHOWN = 25
 
-ALL_TAKEN = "Every branch has its endpoint already. Create a branch first."
+ALL_TAKEN = "Every branch already has an endpoint. Create a branch first."
 
 
 def _contents(
@@ -158,8 +158,8 @@ def create(request: ConsoleRequest, project_id: str) -> HttpResponse:
     form.initial["branch_id"] = request.GET.get("branch", "")
     offer_branches(form, "branch_id", free)
     page = FormPage(
-        title="Create an endpoint",
-        intro="Clients reach a branch through the one endpoint on it. 1 CU is 1 vCPU and 4 GB.",
+        title="Create endpoint",
+        intro="Clients connect to a branch through its endpoint. 1 CU is 1 vCPU and 4 GB.",
         submit="Create endpoint",
         back=url,
         blocked="" if free or form.is_bound else ALL_TAKEN,
@@ -179,9 +179,9 @@ def reassign(request: ConsoleRequest, project_id: str, endpoint_id: str) -> Http
     free = choices(request, lambda: _free_branches(request, project_id))
     offer_branches(form, "branch_id", free)
     page = FormPage(
-        title="Reassign the endpoint",
-        intro=f"{endpoint_id} keeps its host and serves another branch. Its open connections "
-        "drop; the next one wakes it there.",
+        title="Reassign endpoint",
+        intro=f"{endpoint_id} keeps its host and moves to another branch. Open connections "
+        "are closed; the next connection wakes it on the new branch.",
         submit="Reassign",
         danger=True,
         back=url,
@@ -205,8 +205,8 @@ def settings(request: ConsoleRequest, project_id: str, endpoint_id: str) -> Http
     form = EndpointSettingsForm(request.POST or None)
     # Set this before the field is used first, which fixes how it is shown.
     form.fields["pg_settings"].help_text = format_html(
-        'One per line: name = value. <a href="{}" target="_blank">What may be set</a>, with units, '
-        "ranges and defaults.",
+        'One per line: name = value. <a href="{}" target="_blank">All settings</a>, '
+        "with units, ranges and defaults.",
         reverse("endpoint_pg_settings", args=[project_id, endpoint_id]),
     )
     if request.method == "POST" and form.is_valid():

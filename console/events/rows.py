@@ -117,7 +117,7 @@ def _day(row: EventRow) -> date | None:
 
 def _day_name(day: date | None) -> str:
     if day is None:
-        return "At some time"
+        return "Unknown date"
     today = localtime().date()
     if day == today:
         return "Today"
@@ -216,7 +216,7 @@ def _links(
     # The operations of one request are shown on one page, to which the first one leads.
     if event.operation_ids and not gone:
         operation_id = event.operation_ids[0]
-        found.append(Link("Its run", url_or_none("operation", project_id, operation_id)))
+        found.append(Link("Run", url_or_none("operation", project_id, operation_id)))
     return [link for link in found if link.is_id or link.url]
 
 

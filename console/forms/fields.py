@@ -82,7 +82,7 @@ class ConfirmForm(forms.Form):
     def clean_typed(self) -> str:
         typed = str(self.cleaned_data["typed"])
         if self.expected not in (typed, typed.strip()):
-            raise forms.ValidationError(f"That is not {self.expected}.")
+            raise forms.ValidationError(f"This does not match {self.expected}.")
         return typed
 
 
@@ -123,7 +123,7 @@ def split_lines(text: str) -> list[tuple[str, str, str]]:
 WORDS_OF_ATTRIBUTES = {
     **{one.attribute: one.words for one in ENDPOINT_SETTINGS},
     "branch_id": "branch",
-    "expires_at": "time of expiry",
+    "expires_at": "expiry",
     "owner_name": "owner",
     "parent_id": "parent",
     "pg_version": "Postgres version",
@@ -212,16 +212,16 @@ class LifetimeFields(forms.Form):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        choices = [("", "Never"), *LIFETIMES.items(), (AT, "At a time…")]
+        choices = [("", "Never"), *LIFETIMES.items(), (AT, "At a specific time…")]
         offer(self, "lifetime", choices)
 
     def clean(self) -> dict[str, Any]:
         cleaned: dict[str, Any] = super().clean() or self.cleaned_data
         lifetime = cleaned.get("lifetime", "")
         if lifetime == AT and not cleaned.get("until") and "until" not in self.errors:
-            self.add_error("until", "Say when.")
+            self.add_error("until", "Enter a time.")
         if lifetime not in ("", AT, *LIFETIMES):
-            self.add_error("lifetime", "There is no such time.")
+            self.add_error("lifetime", "Invalid choice.")
         if lifetime != AT:
             # The time was typed, but another choice made: it is not used, so its errors are not
             # shown.

@@ -12,7 +12,7 @@ from console.templatetags.console_tags import size
 
 # The most names of one kind. If there are more, the rest is counted.
 MOST_NAMED = 8
-NOT_KNOWN = "could not be read just now"
+NOT_KNOWN = "unavailable"
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def of_branch(
         _counted("database", databases, [database.name for database in databases.items]),
         _counted("role", roles, [role.name for role in roles.items]),
         Loss("Data", size(branch.logical_size)) if branch.logical_size is not None else None,
-        Loss("Its snapshots", f"stay: {_listed(kept)}", stays=True) if kept else None,
+        Loss("Snapshots", f"kept: {_listed(kept)}", stays=True) if kept else None,
     ]
     return [loss for loss in losses if loss]
 
@@ -47,8 +47,8 @@ def of_branch(
 def of_endpoint(endpoint: Endpoint, branch_name: str) -> list[Loss]:
     return [
         Loss("Host", endpoint.host),
-        Loss("Its connections", "drop at once; no client finds that host again"),
-        Loss(f"The branch {branch_name}", "stays, with its databases and data", stays=True),
+        Loss("Connections", "closed at once; the host name is not used again"),
+        Loss(f"Branch {branch_name}", "kept, with its databases and data", stays=True),
     ]
 
 
@@ -74,7 +74,7 @@ def _endpoints(own: Sequence[Endpoint], read: Part[Endpoint]) -> Loss | None:
     if not hosts:
         return None
     what = "Endpoint" if len(hosts) == 1 else f"{len(hosts)} endpoints"
-    return Loss(what, f"{_listed(hosts)}; connections drop at once")
+    return Loss(what, f"{_listed(hosts)}; connections are closed at once")
 
 
 def _counted(what: str, read: Part[object], names: Sequence[str], plural: str = "") -> Loss | None:

@@ -21,8 +21,8 @@ from console.pages.statuses import action_name, is_unfinished, operation_status
 from console.request import ConsoleRequest
 
 WHAT_CANCELLING_DOES = (
-    "What has not begun never will. What runs is stopped at the next safe point, and what it had "
-    "half made is removed; the endpoint and the branch stay usable."
+    "Waiting work is not started. Running work stops at the next safe point, and "
+    "incomplete results are removed. The endpoint and the branch stay usable."
 )
 
 
@@ -34,12 +34,13 @@ def cancel(request: ConsoleRequest, project_id: str, operation_id: str) -> HttpR
         operation = request.api.operation(project_id, operation_id)
         name = f"“{action_name(operation.action)}”"
         if not is_unfinished(operation):
-            blocked = f"It has ended already: {operation_status(operation).label}."
+            blocked = f"It has already ended: {operation_status(operation).label}."
     page = FormPage(
-        title="Cancel the operation",
+        title="Cancel operation",
         intro=""
         if blocked
-        else f"{WHAT_CANCELLING_DOES} What waits for {name} in the same run is cancelled with it.",
+        else f"{WHAT_CANCELLING_DOES} Operations of the same run that wait for {name} are "
+        "cancelled too.",
         submit="Cancel operation",
         dismiss="Go back",
         danger=True,
@@ -52,7 +53,7 @@ def cancel(request: ConsoleRequest, project_id: str, operation_id: str) -> HttpR
 @require_http_methods(["GET", "HEAD", "POST"])
 def cancel_chain(request: ConsoleRequest, project_id: str, chain_id: str) -> HttpResponse:
     page = FormPage(
-        title="Cancel the whole run",
+        title="Cancel run",
         intro=f"All operations of this run are cancelled. {WHAT_CANCELLING_DOES}",
         submit="Cancel all",
         dismiss="Go back",
@@ -108,4 +109,4 @@ def _retry(
         messages.error(request, spell_out(problem))
         return done(request, back(request, otherwise))
     url = run_url(project_id, Run(anew)) if anew else otherwise
-    return done(request, url or otherwise, "It is tried again, as a run of its own.")
+    return done(request, url or otherwise, "Retrying as a new run.")

@@ -70,18 +70,17 @@ def run_row(project_id: str, run: Run, names: Names, warning: str = "") -> RunRo
 
 # The state after a failed operation and how to go on, by its action. This is how Perch behaves.
 AFTER_A_FAILURE = {
-    "start_compute": "The endpoint is idle. The next connection starts it again, and so does Try "
-    "again.",
-    "apply_config": "The endpoint goes on with what it had before.",
-    "create_branch": "The branch holds no data yet. Try again makes it, and so does a start of its "
-    "endpoint; or delete it.",
+    "start_compute": "The endpoint is idle. The next connection or a retry starts it.",
+    "apply_config": "The endpoint keeps its previous configuration.",
+    "create_branch": "The branch has no data yet. Retry, start its endpoint, or delete the branch.",
     # The branch has been created since, or this cannot be distinguished from a restore.
-    "create_branch_since": "The branch goes on with the data that it has.",
-    "restore": "The branch keeps the data that it had.",
-    "create_timeline": "The branch holds no data yet. Try again makes it.",
-    "suspend_compute": "The endpoint may still be running. Try again, or look at its state.",
-    "delete_timeline": "Its data may still take room. Try again removes it.",
-    "check_availability": "Nothing was changed. The next check, or a start, shows if it lasts.",
+    "create_branch_since": "The branch keeps its data.",
+    "restore": "The branch keeps its previous data.",
+    "create_timeline": "The branch has no data yet. Retry to create it.",
+    "suspend_compute": "The endpoint may still be running. Check its state, or retry.",
+    "delete_timeline": "The data may still use disk space. Retry to remove it.",
+    "check_availability": "Nothing was changed. The next check or start shows whether the problem "
+    "persists.",
 }
 
 
@@ -141,7 +140,7 @@ def log_lines(run: Run) -> list[str]:
         head = f"{operation.action or 'operation'} {operation.id}"
         whole = span_of(operation)
         begin, end = whole or (operation.created_at, operation.updated_at)
-        lines.append(f"{_stamp(begin)}  {head}  asked for")
+        lines.append(f"{_stamp(begin)} {head} requested")
         for step in story(operation, ()):
             notes = [*step.notes, *([f"error: {step.error}"] if step.error else [])]
             waits = [step.operation_id] if step.operation_id else []

@@ -171,7 +171,7 @@ def _page(
     asked = [event_row(event, there, called) for event in (told.events if told else ())]
     row = run_row(project.id, run, names)
     if is_snapshot := any(one.event.type == "snapshot.created" for one in asked):
-        row = replace(row, title="Take a snapshot")
+        row = replace(row, title="Create snapshot")
     context = {
         "project": project,
         "row": row,

@@ -15,31 +15,31 @@ from console.templatetags.console_tags import duration, size
 STEPS = {
     "waiting": "Waiting for an earlier operation",
     "queued": "Queued for a worker",
-    "picked_up": "Picked up",
-    "pausing": "Pausing before the next attempt",
+    "picked_up": "Started",
+    "pausing": "Waiting for the next attempt",
     "locking": "Waiting for the branch's data",
     "copying": "Copying the data",
     "copying_log": "Copying the log",
     "reading_schema": "Reading the schema",
     "writing_schema": "Writing the schema",
     "writing_checkpoint": "Writing a checkpoint",
-    "syncing": "Making sure that it is on disk",
+    "syncing": "Flushing to disk",
     "removing": "Removing the data",
     "checking_data": "Checking the data",
     "measuring": "Measuring its size",
-    "asking": "Asking whether it answers",
+    "asking": "Checking whether it responds",
     "configuring": "Writing the configuration",
     "starting": "Starting Postgres",
     "recovering": "Recovering",
     "ready": "Postgres is ready",
     "stopping": "Stopping Postgres",
     "applying_catalog": "Applying roles and databases",
-    "publishing": "Telling the proxy",
-    "undoing": "Putting back what was begun",
+    "publishing": "Notifying the proxy",
+    "undoing": "Rolling back",
 }
 # Steps in which no work is done.
 WAITS = frozenset({"waiting", "queued", "pausing", "locking"})
-SIZES = {"bytes": "{}", "of_bytes": "of {}", "bytes_left": "{} to go"}
+SIZES = {"bytes": "{}", "of_bytes": "of {}", "bytes_left": "{} remaining"}
 
 # Milliseconds in the queue after which a worker seems to be missing: a worker that runs takes
 # urgent operations at once, and the others in their turn.

@@ -40,7 +40,7 @@ class OperationFilters(FilterForm):
     status = OpenChoiceField(required=False)
     endpoint_id = OpenChoiceField(label="Endpoint", required=False)
     branch_id = OpenChoiceField(label="Branch", required=False)
-    initiator = OpenChoiceField(label="Begun by", required=False)
+    initiator = OpenChoiceField(label="Requested by", required=False)
     field_order = ("action", "status", "endpoint_id", "branch_id", "initiator", "since", "until")
 
     def offer_all(self, branches: Iterable[Branch], endpoints: Iterable[Endpoint]) -> None:
@@ -57,7 +57,7 @@ def _statuses() -> list[tuple[str, str]]:
     unfinished = ",".join(status.value for status in own if not status.terminal)
     return [
         (unfinished, "Unfinished"),
-        ("failed,cancelled", "Error or cancelled"),
+        ("failed,cancelled", "Failed or cancelled"),
         *((status.value, status.label) for status in own),
     ]
 

@@ -93,7 +93,7 @@ class Outcome:
     def ending(self) -> str:
         """The announcement for screen readers once no operation is under way any more."""
         if self.failures is None:
-            return "Nothing shown here is in progress any more."
+            return "No operation shown here is in progress any more."
         if not self.failures:
             return "All operations have finished."
         if self.other_failures:

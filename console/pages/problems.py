@@ -23,38 +23,38 @@ from console.request import ConsoleRequest
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
     # Plain text, because no page can be rendered for a host name that is not allowed.
     return HttpResponse(
-        "Bad request. If you came by a host name of your own, name it in PERCH_ALLOWED_HOSTS.\n",
+        "Bad request. If you use your own host name, add it to PERCH_ALLOWED_HOSTS.\n",
         content_type="text/plain; charset=utf-8",
         status=HTTPStatus.BAD_REQUEST,
     )
 
 
 def not_found(request: ConsoleRequest, exception: Exception) -> HttpResponse:
-    return _page(request, 404, "There is no such page", "The address may be mistyped.")
+    return _page(request, 404, "Page not found", "Check the address.")
 
 
 def server_error(request: ConsoleRequest) -> HttpResponse:
-    advice = "This is a fault of the console itself. Nothing more than the page is lost."
-    return _page(request, 500, "The console failed", advice)
+    advice = "An internal error occurred. Try again."
+    return _page(request, 500, "Internal error", advice)
 
 
 def wrong_method(request: ConsoleRequest) -> HttpResponse:
-    advice = "This address answers to a button. Go back and use the button there."
-    return _page(request, 405, "There is no page here", advice)
+    advice = "This address only accepts form submissions. Go back and use the button."
+    return _page(request, 405, "Method not allowed", advice)
 
 
 def too_large(request: ConsoleRequest) -> HttpResponse:
     most = settings.DATA_UPLOAD_MAX_MEMORY_SIZE >> 20
-    advice = f"At most {most} MiB can be sent at once. Nothing of it was done."
-    return _page(request, 413, "That is too much", advice)
+    advice = f"Requests can have at most {most} MiB. Nothing was changed."
+    return _page(request, 413, "Request too large", advice)
 
 
 def csrf_failure(request: ConsoleRequest, reason: str = "") -> HttpResponse:
     advice = (
-        "The form was open too long, or cookies are switched off. Go back, reload the page, and "
-        "send it again."
+        "The form was open too long, or cookies are blocked. Go back, reload the page "
+        "and send it again."
     )
-    return _page(request, 403, "This form is out of date", advice)
+    return _page(request, 403, "Form expired", advice)
 
 
 def _page(request: ConsoleRequest, status: int, title: str, advice: str) -> HttpResponse:
@@ -116,7 +116,7 @@ def sign_in_url(request: ConsoleRequest) -> str:
 def words_beside(problem: APIError) -> str:
     """Like `spell_out`, but for a form: what was typed stays while the user signs in again."""
     if isinstance(problem, Unauthorized):
-        return _sign_in_again(sentence(problem.message), "send the form once more")
+        return _sign_in_again(sentence(problem.message), "send the form again")
     return spell_out(problem)
 
 

@@ -21,7 +21,7 @@ from console.pages.problems import spell_out
 from console.request import ConsoleRequest
 from console.sign_in import sessions
 
-READ_ONLY = "You are signed in with a read-only key: it changes nothing, and sees no password."
+READ_ONLY = "Your API key is read-only. It cannot change anything or see passwords."
 # The pages whose forms concern the whole account, by the beginning of the names of their URLs.
 OF_THE_ACCOUNT = ("project_create", "project_delete", "api_key_", "webhook_")
 
@@ -35,7 +35,7 @@ def out_of_reach(request: ConsoleRequest) -> str:
         return READ_ONLY
     only = sign_in.account.project_id
     if only and (request.resolver_match.url_name or "").startswith(OF_THE_ACCOUNT):
-        return f"You are signed in with a key of the project {only} alone: this is beyond it."
+        return f"You are signed in with a key that is limited to the project {only}."
     return ""
 
 

@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 ASKED_EVERY, TOLD_FOR = 4, 30
 
 MEANS = {
-    "worker": "what is asked for there waits until it is back",
-    "proxy": "nobody can connect to a database there",
+    "worker": "operations wait until it is back",
+    "proxy": "clients cannot connect to databases",
 }
 
 
@@ -61,7 +61,7 @@ def _ask(api: ManagementAPI, heard: _Heard) -> None:
         heard.heard_at = time.monotonic()
     except APIError as problem:
         # If the API itself is down, every page says so anyway.
-        log.info("status not known", extra={"error": problem.message})
+        log.info("status unknown", extra={"error": problem.message})
     finally:
         heard.is_asking = False
 
@@ -79,7 +79,7 @@ def _words(server: Server) -> list[str]:
     is_one = len(heard.regions) == 1
     return [
         f"The {process} of {'this service' if is_one else f'the region {region.id}'} does not "
-        f"answer: {MEANS.get(process, 'something cannot be done there')}."
+        f"respond: {MEANS.get(process, 'some functions are unavailable')}."
         for region in heard.regions
         for process in region.missing
     ]

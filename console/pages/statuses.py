@@ -40,9 +40,9 @@ OPERATION_STATUSES = _by_value(
 NOT_RUN = Status("not_run", "Not run", "skip", "quiet")
 
 DELIVERY_STATUSES = _by_value(
-    Status("pending", "To be sent", "waiting", "pending", terminal=False),
+    Status("pending", "Pending", "waiting", "pending", terminal=False),
     Status("delivered", "Delivered", "check", "good"),
-    Status("failed", "Given up", "cross", "bad"),
+    Status("failed", "Failed", "cross", "bad"),
 )
 
 ACTIVE = Status("active", "Active", "awake", "good")

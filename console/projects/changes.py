@@ -21,7 +21,7 @@ from console.request import ConsoleRequest
 class ProjectForm(forms.Form):
     name = forms.CharField(
         required=False,
-        help_text="Left empty, the project is named after its id.",
+        help_text="Leave empty to use its id.",
         widget=forms.TextInput(attrs={**PLAIN, "autofocus": True}),
     )
     region_id = OpenChoiceField(label="Region", required=False)
@@ -48,8 +48,8 @@ def create(request: ConsoleRequest) -> HttpResponse:
             return done(request, url, f"Project {project.name} is being created.")
     form.offer_regions(choices(request, request.api.regions))
     page = FormPage(
-        title="Create a project",
-        intro="It begins with one branch and a read-write endpoint on it.",
+        title="Create project",
+        intro="The project starts with one branch and a read-write endpoint.",
         submit="Create project",
         back=reverse("dashboard"),
     )
@@ -88,10 +88,10 @@ def rename(request: ConsoleRequest, project_id: str) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         with problems_beside(form, "name"):
             request.api.rename_project(project_id, form.cleaned_data["name"])
-            return done(request, url, "The project is renamed.", is_live=False)
+            return done(request, url, "Project renamed.", is_live=False)
     if request.method != "POST":
         form.initial["name"] = request.api.project(project_id).name
-    page = FormPage(title="Rename the project", submit="Rename", back=url)
+    page = FormPage(title="Rename project", submit="Rename", back=url)
     return show_form(request, form, page)
 
 
@@ -106,8 +106,8 @@ def delete(request: ConsoleRequest, project_id: str) -> HttpResponse:
     found = choices(request, lambda: [_with_losses(request, project_id)])
     name, lost = found[0] if found else (project_id, [])
     page = FormPage(
-        title=f"Delete the project {name}",
-        intro="It goes for good, and with it:",
+        title=f"Delete project {name}",
+        intro="This cannot be undone. It deletes:",
         submit="Delete project",
         danger=True,
         back=reverse("project_settings", args=[project_id]),

@@ -139,6 +139,6 @@ ORDERS: Mapping[str, Order[ProjectRow]] = {
     "name": Order("Name", lambda row: row.project.name.lower()),
     "active": Order("Most active", lambda row: (row.active, row.woke, _age(row)), reverse=True),
     "trouble": Order(
-        "Trouble first", lambda row: (row.failed, row.unfinished or 0, _age(row)), reverse=True
+        "Problems first", lambda row: (row.failed, row.unfinished or 0, _age(row)), reverse=True
     ),
 }

@@ -170,20 +170,20 @@ def run(
                 )
     except TooLong as error:
         raise SqlFailed(
-            f"The statements have run, but their answer is longer than {LONGEST_ANSWER >> 20} MiB. "
-            "Ask for fewer rows, with LIMIT, or for fewer columns."
+            f"The statements have run, but the result is larger than {LONGEST_ANSWER >> 20} "
+            "MiB. Select fewer rows, with LIMIT, or fewer columns."
         ) from error
     except (ValueError, RecursionError) as error:
-        raise SqlFailed(f"{url} does not answer as a proxy of Perch.") from error
+        raise SqlFailed(f"{url} does not respond like a Perch proxy.") from error
     except requests.RequestException as error:
         raise _unreachable(url, error) from error
     if not isinstance(data, Mapping):
-        raise SqlFailed(f"{url} does not answer as a proxy of Perch.")
+        raise SqlFailed(f"{url} does not respond like a Perch proxy.")
     if not answer.ok:
         raise _refused(data, step=step)
     found = data.get("results") if len(asked) != 1 else [data]
     if not isinstance(found, list) or len(found) != len(asked):
-        raise SqlFailed(f"{url} does not answer as a proxy of Perch.")
+        raise SqlFailed(f"{url} does not respond like a Perch proxy.")
     return [_result(one if isinstance(one, Mapping) else {}) for one in found[step - 1 :: step]]
 
 
@@ -274,12 +274,12 @@ def _unreachable(url: str, error: requests.RequestException) -> SqlFailed:
     log.warning("proxy not reached", extra={"url": url, "kind": type(error).__name__})
     where = urlsplit(url).netloc
     if isinstance(error, requests.exceptions.SSLError):
-        return SqlFailed(f"The certificate of {where} is none that the console trusts.")
+        return SqlFailed(f"The console does not trust the certificate of {where}.")
     if isinstance(error, requests.Timeout):
-        return SqlFailed(f"{where} has not answered in time. What was asked may still happen.")
+        return SqlFailed(f"{where} did not respond in time. The statements may still take effect.")
     if never_sent(error):
         return SqlFailed(f"The console cannot reach {where}.")
-    return SqlFailed(f"The connection to {where} broke off. What was asked may have happened.")
+    return SqlFailed(f"Lost the connection to {where}. The statements may have taken effect.")
 
 
 def _refused(data: Mapping[str, Any], *, step: int) -> SqlFailed:

@@ -46,7 +46,7 @@ class QueryForm(forms.Form):
     database = OpenChoiceField()
     role = OpenChoiceField()
     seconds = forms.TypedChoiceField(
-        label="At most",
+        label="Timeout",
         choices=[(seconds, f"{seconds} s") for seconds in TIMES],
         coerce=int,
         required=False,
@@ -97,7 +97,7 @@ class QueryForm(forms.Form):
 def show(request: ConsoleRequest, project_id: str) -> HttpResponse:
     sign_in = sessions.present(request)
     if sign_in is not None and not sign_in.account.is_perch:
-        raise NotOffered("Queries are asked of Perch's own proxy.")
+        raise NotOffered("Queries need a Perch server.")
     is_read_only = sign_in is not None and sign_in.account.read_only
     form = QueryForm(request.POST or None)
     act = request.POST.get("act", "")
@@ -165,7 +165,7 @@ def _offer(request: ConsoleRequest, project_id: str, form: QueryForm) -> dict[st
 def _answer(request: ConsoleRequest, project_id: str, form: QueryForm) -> dict[str, Any]:
     """Return the template context for what was asked for."""
     if not form.is_valid():
-        return {"refused": "Choose a branch, a database and a role that are there."}
+        return {"refused": "Choose an existing branch, database and role."}
     typed: str = form.cleaned_data["sql"].replace("\r\n", "\n")
     if table := read_table(request.POST.get("table", "")):
         answer = _run(request, project_id, form, look_at(table))
@@ -180,7 +180,7 @@ def _answer(request: ConsoleRequest, project_id: str, form: QueryForm) -> dict[s
         return answer
     statements = split(typed)
     if not statements:
-        return {"refused": "There is no statement to run."}
+        return {"refused": "Enter a statement."}
     if len(statements) > MOST_STATEMENTS:
         return {"refused": f"At most {MOST_STATEMENTS} statements can be run at once."}
     prefix = EXPLAIN if request.POST.get("act") == "explain" else ""

@@ -108,7 +108,7 @@ def test_a_password_shown_once_stays_until_its_reader_is_done(at_grove: Page, gr
     assert password not in page.content()
 
     # What can be shown again goes by Escape.
-    page.get_by_role("button", name="Show password of reporting").click()
+    page.get_by_role("button", name="Reveal password of reporting").click()
     expect(secret).to_have_text(password)
     page.keyboard.press("Escape")
     # A dialog is closed a moment before its page hears of it, and empties it.
@@ -165,7 +165,7 @@ def test_a_branch_is_made_and_deleted_from_its_page(at_grove: Page, grove: Grove
     page = at_grove
     dialog = page.locator("dialog[open]")
     page.goto(grove.page_of(grove.dev_id))
-    page.get_by_role("button", name="Create a branch from it").click()
+    page.get_by_role("button", name="Create child branch").click()
     dialog.get_by_label("Name").fill("for an hour")
     dialog.get_by_label("Expires").select_option("3600")
     dialog.get_by_role("button", name="Create branch").click()
@@ -193,7 +193,7 @@ def test_without_scripts(browser: Browser, stack: Stack, grove: Grove) -> None:
     page.get_by_role("button", name="Show").click()
     page.locator(".branches").get_by_role("link", name="level 7", exact=True).click()
     expect(page.get_by_role("heading", name="level 7")).to_be_visible()
-    page.get_by_role("button", name="Show password of neondb_owner").click()
+    page.get_by_role("button", name="Reveal password of neondb_owner").click()
     expect(page.locator(".secret code")).to_be_visible()
     page.get_by_role("button", name="Done").click()
     page.get_by_role("button", name="Create database").click()

@@ -76,7 +76,7 @@ def test_a_first_day_with_perch(signed_in: Page) -> None:
     dialog = page.locator("dialog[open]")
 
     # A project, with its first branch and endpoint.
-    page.get_by_role("button", name="Create the first project").click()
+    page.get_by_role("button", name="Create your first project").click()
     dialog.get_by_label("Name").fill("shop")
     dialog.get_by_role("button", name="Create project").click()
     expect(page.get_by_role("heading", name="shop")).to_be_visible()
@@ -88,7 +88,7 @@ def test_a_first_day_with_perch(signed_in: Page) -> None:
     open_tab(page, "Branches")
     page.get_by_role("button", name="Create branch").click()
     dialog.get_by_label("Name").fill("dev")
-    dialog.get_by_label("Create an endpoint on it").uncheck()
+    dialog.get_by_label("Create endpoint").uncheck()
     dialog.get_by_role("button", name="Create branch").click()
     expect(page.get_by_role("heading", name="dev")).to_be_visible()
     expect_quiet(page)
@@ -104,7 +104,7 @@ def test_a_first_day_with_perch(signed_in: Page) -> None:
     expect(page.locator(".branches tbody tr")).to_have_count(2)
     page.get_by_role("button", name="Create branch").click()
     dialog.get_by_label("Name").fill("preview")
-    dialog.get_by_label("Create an endpoint on it").uncheck()
+    dialog.get_by_label("Create endpoint").uncheck()
     dialog.get_by_role("button", name="Create branch").click()
     expect(page.get_by_role("heading", name="preview")).to_be_visible()
     expect_quiet(page)
@@ -123,7 +123,7 @@ def test_a_first_day_with_perch(signed_in: Page) -> None:
 
     # Pooling; where there is no PgBouncer, the reason is told.
     open_menu(page, endpoint_id)
-    page.get_by_role("button", name="Switch pooling on").click()
+    page.get_by_role("button", name="Enable pooling").click()
     told = page.locator(".notice.failure")
     expect(row.get_by_role("cell", name="On", exact=True).or_(told)).to_be_visible()
     if told.count():
@@ -175,8 +175,8 @@ def test_a_first_day_with_perch(signed_in: Page) -> None:
     for duration in rows.locator(".took").all_inner_texts():
         assert re.fullmatch(r"[\d.]+ (ms|s)", duration.strip())
     rows.locator(".lead > a").first.click()
-    expect(page.locator(".facts")).to_contain_text("Asked for")
-    expect(page.locator(".facts")).to_contain_text("Took")
+    expect(page.locator(".facts")).to_contain_text("Started")
+    expect(page.locator(".facts")).to_contain_text("Duration")
 
     # And the project goes.
     page.get_by_role("link", name="shop").click()
@@ -185,13 +185,13 @@ def test_a_first_day_with_perch(signed_in: Page) -> None:
     page.get_by_role("button", name="Delete").click()
     dialog.get_by_label("Type its id to confirm").fill(project_id)
     dialog.get_by_role("button", name="Delete project").click()
-    expect(page.get_by_role("button", name="Create the first project")).to_be_visible()
+    expect(page.get_by_role("button", name="Create your first project")).to_be_visible()
 
 
 def test_what_is_typed_survives_a_refusal_and_the_polling_behind_it(signed_in: Page) -> None:
     page = signed_in
     dialog = page.locator("dialog[open]")
-    page.get_by_role("button", name="Create the first project").click()
+    page.get_by_role("button", name="Create your first project").click()
     dialog.get_by_role("button", name="Create project").click()
     expect(page.locator("#poll")).to_be_visible()
 
@@ -213,7 +213,7 @@ def test_what_is_typed_survives_a_refusal_and_the_polling_behind_it(signed_in: P
 
 def test_a_hidden_tab_does_not_poll(signed_in: Page, stack: Stack) -> None:
     page = signed_in
-    page.get_by_role("button", name="Create the first project").click()
+    page.get_by_role("button", name="Create your first project").click()
     page.locator("dialog[open]").get_by_role("button", name="Create project").click()
     expect(page.locator(".endpoints")).to_be_visible()
     expect_quiet(page)
@@ -233,7 +233,7 @@ def test_a_hidden_tab_does_not_poll(signed_in: Page, stack: Stack) -> None:
 
 def test_a_host_is_copied(signed_in: Page) -> None:
     page = signed_in
-    page.get_by_role("button", name="Create the first project").click()
+    page.get_by_role("button", name="Create your first project").click()
     page.locator("dialog[open]").get_by_role("button", name="Create project").click()
     expect(page.locator(".endpoints")).to_be_visible()
     expect_quiet(page)
@@ -249,7 +249,7 @@ def test_without_scripts_everything_still_works(page: Page, stack: Stack) -> Non
     plain = context.new_page()
     plain.set_default_timeout(20_000)
     sign_in(plain, stack.new_key())
-    plain.get_by_role("button", name="Create the first project").click()
+    plain.get_by_role("button", name="Create your first project").click()
     plain.get_by_label("Name").fill("plain")
     plain.get_by_role("button", name="Create project").click()
     expect(plain.get_by_role("heading", name="plain")).to_be_visible()

@@ -83,7 +83,7 @@ def test_a_dialog_stays_whatever_happens_behind_it(page: Page, shop: Project) ->
     open_page(page, shop, f"/endpoints/{shop.endpoint_id}")
     dialog = page.locator("dialog[open]")
     page.get_by_label(re.compile("More actions")).click()
-    page.get_by_role("link", name="Size and settings…", exact=True).click()
+    page.get_by_role("link", name="Edit settings…", exact=True).click()
     dialog.get_by_label("Postgres settings").fill("work_mem = 7MB")
     shop.suspend()
     expect(page.locator("#live .state").first).to_contain_text("Idle", timeout=SOON)
@@ -148,14 +148,14 @@ def test_a_broken_connection_is_said_once_and_goes_away(rough_page: Page, shop: 
     open_page(page, shop)
     with cut_off(page):
         expect(page.locator("#trouble")).to_have_text(
-            "The console cannot be reached. Trying again.", timeout=15_000
+            "Cannot reach the console. Retrying.", timeout=15_000
         )
         idle(page, 4)
         expect(page.locator("#trouble")).to_be_visible()
         expect(page.locator(".notice")).to_have_count(0)
         # What a button asks may have happened; what only shows a form may not.
         page.locator("#create-endpoint").click()
-        expect(page.locator(".notice")).to_have_text("The console cannot be reached.")
+        expect(page.locator(".notice")).to_have_text("Cannot reach the console.")
         shop.suspend()
     expect(page.locator("#trouble")).to_be_hidden(timeout=15_000)
     expect(page.locator("#live .state").first).to_contain_text("Idle")
@@ -169,7 +169,7 @@ def test_a_console_that_never_comes_back_is_told_of(rough_page: Page, shop: Proj
     page.route("**/changes*", lambda route: route.abort())
     page.goto(f"/projects/{shop.id}")
     trouble = page.locator("#trouble")
-    expect(trouble).to_have_text("The console cannot be reached. Trying again.", timeout=9_000)
+    expect(trouble).to_have_text("Cannot reach the console. Retrying.", timeout=9_000)
     page.unroute("**/changes*")
     expect(trouble).to_be_hidden(timeout=9_000)
 
@@ -416,14 +416,14 @@ def test_webhooks_are_live_too(page: Page, stack: Stack) -> None:
     sign_in(page, client.key)
     with page.expect_response(re.compile("/changes")):
         page.goto("/webhooks")
-    expect(page.get_by_text("Nobody is told")).to_be_visible()
+    expect(page.get_by_text("No webhooks yet")).to_be_visible()
     asked = {"url": "https://hooks.invalid/x", "description": "chat", "event_types": ["*"]}
     made = client.post("/webhooks", {"webhook": asked})["webhook"]
     row = page.locator(".webhooks tbody tr")
     expect(row).to_contain_text("hooks.invalid", timeout=SOON)
     page.goto(f"/webhooks/{made['id']}")
     mark(page)
-    page.get_by_role("button", name="Send a test").click()
+    page.get_by_role("button", name="Send test event").click()
     expect(page.locator(".deliveries tbody tr")).to_have_count(1, timeout=SOON)
     page.get_by_role("button", name="Disable").click()
     expect(page.get_by_role("button", name="Enable")).to_be_focused()

@@ -127,7 +127,7 @@ def test_suspending_is_asked_for_once_more(pages: Page, shop: Project) -> None:
     expect(dialog).to_have_count(0)
     expect(pages.locator("#live .about")).to_contain_text("Idle")
     # Its activity has moved on too, without a reload.
-    expect(pages.locator(".turns tbody tr").first).to_contain_text("Went to sleep")
+    expect(pages.locator(".turns tbody tr").first).to_contain_text("Suspended")
 
 
 def test_settings_are_found_as_one_types(pages: Page, shop: Project) -> None:

@@ -92,7 +92,7 @@ def test_an_endpoint_finds_its_operations_however_busy_its_project(
     expect(own.filter(has_text="Start compute")).to_have_count(1)
     expect(page.locator("main")).not_to_contain_text("No operation of this endpoint is known")
     page.get_by_label(re.compile("More actions")).click()
-    page.get_by_role("link", name="Size and settings…", exact=True).click()
+    page.get_by_role("link", name="Edit settings…", exact=True).click()
     field = page.locator("dialog[open]").get_by_label("Postgres settings")
     field.fill("work_mem = 7MB")
     with page.expect_response(re.compile("/live"), timeout=SOON):

@@ -24,7 +24,7 @@ def test_an_idle_session_ends_and_what_was_typed_is_kept(browser: Browser, stack
         opened(browser, url) as page,
     ):
         sign_in(page, client.key)
-        page.get_by_role("button", name="Create the first project").click()
+        page.get_by_role("button", name="Create your first project").click()
         dialog = page.locator("dialog[open]")
         name = dialog.get_by_label("Name")
         name.fill("typed before")

@@ -51,7 +51,7 @@ def test_an_operation_is_cancelled_and_tried_again(page: Page, stack: Stack) -> 
     expect(page).not_to_have_url(re.compile(start["chain_id"]))
     expect(status).to_have_text("OK")
     anew = page.url.rpartition("/")[2]
-    page.get_by_role("link", name=f"the run of {start['id']}").click()
+    page.get_by_role("link", name=f"operation {start['id']}").click()
     expect(page).to_have_url(re.compile(re.escape(cancelled.partition("#")[0])))
     expect(page.locator(".facts")).to_contain_text(anew)
     retries = [one for one in project.operations() if one.get("retry_of")]

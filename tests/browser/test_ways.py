@@ -69,7 +69,7 @@ def test_a_one_time_link_signs_in(page: Page, stack: Stack) -> None:
     expect(page.get_by_role("heading", name="Projects")).to_be_visible()
     expect(page.locator("#menu-account summary")).to_contain_text("local")
     page.goto(link)
-    expect(page.get_by_role("heading", name="This link is no longer good")).to_be_visible()
+    expect(page.get_by_role("heading", name="This link has expired")).to_be_visible()
 
 
 def test_one_switches_and_signs_out_by_the_menu(signed_in: Page, stack: Stack) -> None:
@@ -87,9 +87,9 @@ def test_one_switches_and_signs_out_by_the_menu(signed_in: Page, stack: Stack) -
     expect_fits(page, FEWER)
     menu.get_by_role("link", name="Sign out everywhere…").click()
     page.locator("dialog[open]").get_by_role("button", name="Sign out everywhere").click()
-    expect(page.get_by_role("heading", name="Still signed in here")).to_be_visible()
+    expect(page.get_by_role("heading", name="Other accounts signed in")).to_be_visible()
     expect_good(page, WIDTHS_OF)
-    page.get_by_role("button", name="Go on as account-").click()
+    page.get_by_role("button", name="Continue as account-").click()
     expect(menu.locator("summary")).to_contain_text("account-")
 
 
@@ -100,15 +100,15 @@ def test_the_look_is_chosen_and_kept(signed_in: Page) -> None:
         page.emulate_media(color_scheme=system, reduced_motion="reduce")
         for chosen, expected in (("Dark", DARK), ("Light", LIGHT)):
             page.locator("#menu-account summary").click()
-            page.get_by_role("link", name="Look and shortcuts").click()
+            page.get_by_role("link", name="Preferences").click()
             dialog = page.locator("dialog[open]")
-            dialog.get_by_label("Colours").select_option(chosen)
+            dialog.get_by_label("Theme").select_option(chosen)
             with page.expect_navigation():
                 dialog.get_by_role("button", name="Save").click()
             assert background(page) == expected, (system, chosen)
             expect_accessible(page)
     page.goto("/preferences")
-    page.get_by_label("Colours").select_option("As the system does")
+    page.get_by_label("Theme").select_option("System")
     with page.expect_navigation():
         page.get_by_role("button", name="Save").click()
     page.emulate_media(color_scheme="dark")
@@ -125,7 +125,7 @@ def test_the_palette_by_keyboard_alone(signed_in: Page, shop: Project) -> None:
     expect_accessible(page)
     # Keys that are typed into it lead nowhere else.
     page.keyboard.type("g p ?")
-    expect(dialog.get_by_text("Nothing is called so.")).to_be_visible()
+    expect(dialog.get_by_text("No results.")).to_be_visible()
     page.locator("#palette-q").fill("endpoint main")
     expect(dialog.locator(".goals li:visible")).to_have_count(1)
     page.keyboard.press("ArrowDown")
@@ -145,7 +145,7 @@ def test_single_keys(signed_in: Page, shop: Project) -> None:
     page.keyboard.type("gb")
     expect(page).to_have_url(re.compile("/branches$"))
     page.keyboard.type("gh")
-    expect(page.get_by_role("heading", name="Status of the service")).to_be_visible()
+    expect(page.get_by_role("heading", name="Service status")).to_be_visible()
     page.keyboard.press("?")
     dialog = page.locator("dialog[open]")
     expect(dialog.get_by_role("heading", name="Shortcuts")).to_be_visible()
@@ -163,7 +163,7 @@ def test_no_single_key_while_typing_or_switched_off(signed_in: Page, shop: Proje
     page.keyboard.type("gp?")
     expect(page.get_by_label("SQL")).to_have_value("gp?")
     page.goto("/preferences")
-    page.get_by_label("Shortcuts by plain keys").uncheck()
+    page.get_by_label("Single-key shortcuts").uncheck()
     with page.expect_navigation():
         page.get_by_role("button", name="Save").click()
     page.goto("/status")
@@ -208,7 +208,7 @@ def test_a_query_without_scripts(browser: Browser, stack: Stack, shop: Project) 
     sign_in(page, shop.client.key)
     page.goto(f"/projects/{shop.id}/query")
     page.get_by_label("Branch").select_option("dev")
-    page.get_by_role("button", name="Show the branch's roles").click()
+    page.get_by_role("button", name="Load roles and databases").click()
     expect(page.get_by_label("Branch")).to_have_value(re.compile("^br-"))
     page.get_by_label("SQL").fill("SELECT 6 * 7 AS answer")
     page.get_by_role("button", name="Run").click()
@@ -244,13 +244,13 @@ def test_a_read_only_key_is_offered_nothing_that_changes(
 def test_the_same_by_command_follows_what_is_filled_in(signed_in: Page, shop: Project) -> None:
     page = signed_in
     page.goto(f"/projects/{shop.id}/new-branch")
-    page.get_by_text("The same by command").click()
+    page.get_by_text("Command line").click()
     page.get_by_label("Name").fill("it's")
     curl, neonctl = page.locator("code[data-kind]").all()
     expect(curl).to_contain_text("""-d '{"branch":{"name":"it'"'"'s\"""")
     expect(neonctl).to_contain_text("""--name 'it'"'"'s'""")
     page.get_by_label("Expires").select_option("In 1 day")
-    page.get_by_label("Create an endpoint on it").uncheck()
+    page.get_by_label("Create endpoint").uncheck()
     page.get_by_label("Schema only").check()
     expect(curl).to_contain_text(
         re.compile(r'"expires_at":"\d{4}-[^"]{14}Z","init_source":"schema')

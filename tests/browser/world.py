@@ -256,7 +256,7 @@ def _secret(button: str, **typed: str) -> Callable[[Page], None]:
 
 
 def _reveal(page: Page) -> None:
-    page.get_by_role("button", name="Show the password").click()
+    page.get_by_role("button", name="Reveal password").click()
     expect(page.get_by_text("Shown with its password.")).to_be_visible()
 
 
@@ -338,9 +338,9 @@ STATES = {
     ),
     "a name that is taken": State(PROJECT + "/new-branch", _send("Create branch", Name="dev")),
     "a password in the string": State(ENDPOINT + "/connect", _reveal),
-    "a role's password": State(f"{BRANCH}/role/password?name={ROLE}", _secret("Show the password")),
+    "a role's password": State(f"{BRANCH}/role/password?name={ROLE}", _secret("Reveal password")),
     "a key that is shown once": State("/api-keys/new", _secret("Create key", Name="once")),
-    "a webhook's secret": State("/webhooks/{webhook_id}/rotate", _secret("Make a new secret")),
+    "a webhook's secret": State("/webhooks/{webhook_id}/rotate", _secret("Rotate secret")),
     "a text to copy by hand": State(ENDPOINT, _by_hand, needs_script=True),
     "a branch that is gone": State(BRANCH, _gone, needs_script=True),
     "an answer": State(

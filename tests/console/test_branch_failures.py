@@ -41,7 +41,7 @@ def api(dave: Person, misbehaving: Misbehaving) -> Misbehaving:
 
 def test_it_works(dave: Person, api: Misbehaving) -> None:
     page = Page(dave.get(URL))
-    assert "owner" in page.row("Show password")
+    assert "owner" in page.row("Reveal password")
     assert "shop | owner" in page.row("Change database shop")
     assert "kept" in page.row("Restore kept")
 
@@ -56,7 +56,7 @@ def test_a_part_that_fails_spoils_no_other(
     assert answer.status_code == 200
     page = Page(answer)
     assert "e.example" in page.text
-    assert ("Show password" in page.text) == (part != "roles")
+    assert ("Reveal password" in page.text) == (part != "roles")
     assert ("Change database shop" in page.text) == (part != "databases")
     assert ("Restore kept" in page.text) == (part != "snapshots")
     # Who made what is told where it is known, and missed nowhere.
@@ -89,7 +89,7 @@ def test_a_deletion_says_what_it_cannot_tell(dave: Person, api: Misbehaving, moo
     page = Page(dave.get(f"{URL}/delete"))
     assert page.fields["typed"] == ""
     shown = ["Databases", "Roles"]
-    assert [f"Goes: {what} could not be read just now" in page.text for what in shown] == [True] * 2
+    assert [f"Deleted: {what} unavailable" in page.text for what in shown] == [True] * 2
 
 
 @pytest.mark.parametrize("mood", ["refused", "forbidden", "busy", "broken", "HTML"])
@@ -106,7 +106,7 @@ def test_a_comparison_that_fails_leaves_the_choice(
 
 def test_a_server_that_compares_no_schemas(dave: Person, api: Misbehaving) -> None:
     api.apart = {"/compare_schema": (404, b'{"message": "not found"}')}
-    assert "This server does not have that" in Page(dave.get(f"{URL}/schema")).text
+    assert "Not supported by this server" in Page(dave.get(f"{URL}/schema")).text
 
 
 def test_an_answer_without_a_password_is_no_password(dave: Person, api: Misbehaving) -> None:
@@ -123,19 +123,19 @@ def test_what_is_said_of_a_setting_names_its_field(dave: Person, api: Misbehavin
     api.refuse(422, words)
     answer = dave.post("/projects/p/endpoints/e/settings", {"min_cu": "3", "max_cu": "2"})
     page = Page(answer)
-    assert "“Smallest size (CU)” 3 is more than “Largest size (CU)” 2." in page.text
-    assert "utoscaling_limit" not in page.text.partition("The same by command")[0]
+    assert "“Minimum size (CU)” 3 is more than “Maximum size (CU)” 2." in page.text
+    assert "utoscaling_limit" not in page.text.partition("Command line")[0]
     assert page.html.index('id="id_min_cu_error"') < page.html.index('name="max_cu"')
 
 
 def test_deleting_an_endpoint_names_its_host_and_its_branch(dave: Person, api: Misbehaving) -> None:
     page = Page(dave.get("/projects/p/endpoints/e/delete"))
     assert "Delete the endpoint e" in page.text
-    assert "Goes: Host e.example" in page.text
+    assert "Deleted: Host e.example" in page.text
     assert "The branch dev stays" in page.text
 
 
 def test_deleting_a_project_names_what_is_in_it(dave: Person, api: Misbehaving) -> None:
     page = Page(dave.get("/projects/p/delete"))
     for words in ("2 branches dev, main", "Endpoint e.example", "Snapshot kept"):
-        assert f"Goes: {words}" in page.text, words
+        assert f"Deleted: {words}" in page.text, words

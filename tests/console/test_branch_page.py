@@ -23,14 +23,14 @@ def test_it_works(carol: Person, still_shop: Shop) -> None:
     assert "main default" in page.text
     assert still_shop.endpoint_id in page.text
     assert f'href="{branch_url(still_shop, still_shop.dev_id)}"' in page.html
-    assert "neondb_owner" in page.row("Show password")
+    assert "neondb_owner" in page.row("Reveal password")
     assert "neondb | neondb_owner" in page.row("Change database neondb")
     assert "None yet. A snapshot keeps" in page.text
 
 
 def test_of_a_branch_without_an_endpoint(carol: Person, still_shop: Shop) -> None:
     page = Page(carol.get(branch_url(still_shop, still_shop.dev_id)))
-    assert "Nothing perches here" in page.text
+    assert "No endpoint" in page.text
     assert f"new-endpoint?branch={still_shop.dev_id}" in page.html
     assert f'href="{branch_url(still_shop, still_shop.main_id)}">main</a>' in page.html
 
@@ -43,7 +43,7 @@ def test_anothers_is_not_found(bob: Person, still_shop: Shop) -> None:
 def test_a_branch_that_is_gone_is_no_branch(carol: Person, still_shop: Shop) -> None:
     answer = carol.get(branch_url(still_shop, "br-no-such-123456"))
     assert answer.status_code == 404
-    assert "There is nothing here" in Page(answer).text
+    assert "Not found" in Page(answer).text
 
 
 def test_a_parent_that_is_gone_is_no_link(dave: Person, misbehaving: Misbehaving) -> None:
@@ -119,7 +119,7 @@ def test_protection(alice: Person, shop: Shop) -> None:
     assert alice.post(f"{url}/protection", {"to": "on"})["Location"] == url
     page = Page(alice.get(url))
     assert "dev protected" in page.text
-    assert "A protected branch stays" in page.text
+    assert "A protected branch cannot be deleted" in page.text
     assert "It is protected." in Page(alice.get(f"{url}/reset")).text
     assert "It is protected." in Page(alice.get(f"{url}/restore")).text
     assert "dev is protected." in Page(alice.get(f"{url}/delete")).text
@@ -132,7 +132,7 @@ def test_reset_from_the_parent(alice: Person, shop: Shop) -> None:
     assert "what main holds now" in Page(alice.get(f"{url}/reset")).text
     assert alice.post(f"{url}/reset")["Location"] == url
     page = wait_until_quiet(alice, url)
-    assert "Data replaced" in page.text
+    assert "Last reset" in page.text
     assert branches(alice, shop)["dev"]["last_reset_at"]
 
 
@@ -179,9 +179,9 @@ def test_deleting_names_what_goes_with_it(alice: Person, shop: Shop) -> None:
     alice.api.finish(made)
     url = f"{branch_url(shop, shop.dev_id)}/delete"
     page = Page(alice.get(url))
-    for words in ("Delete the branch dev", made["endpoint"]["host"], "neondb", "neondb_owner"):
+    for words in ("Delete branch dev", made["endpoint"]["host"], "neondb", "neondb_owner"):
         assert words in page.text, words
-    assert "drop at once" in page.text
+    assert "closed at once" in page.text
     # Named again where what was typed is wrong.
     assert made["endpoint"]["host"] in Page(alice.post(url, {"typed": "dev"})).text
 
@@ -205,7 +205,7 @@ def test_while_its_data_is_replaced_that_is_said_beside_the_form(alice: Person, 
         answer = alice.post(f"{url}/new-role", {"name": "reporting"})
         assert answer.status_code == 422
         page = Page(answer)
-        assert "Still busy with earlier operations" in page.text
+        assert "Other operations are in progress" in page.text
         assert page.fields["name"] == "reporting"
     wait_until_quiet(alice, url)
 
@@ -216,7 +216,7 @@ def test_what_sql_made_is_told(alice: Person, shop: Shop) -> None:
     url = branch_url(shop, shop.main_id)
 
     def rows() -> list[str]:
-        return [row for row in Page(alice.get(url)).rows() if "made by SQL" in row]
+        return [row for row in Page(alice.get(url)).rows() if "created by SQL" in row]
 
     wait_for(lambda: rows() != [], "the role is in the list")
     assert [row.split(" ")[0] for row in rows()] == ["by_hand"]

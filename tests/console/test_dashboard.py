@@ -37,7 +37,7 @@ def test_endpoints_are_counted_by_state(alice: Person, shop: Shop) -> None:
 
 def test_without_projects_it_says_what_to_do(alice: Person) -> None:
     page = Page(alice.get("/"))
-    assert "Nothing perches here yet" in page.text
+    assert "No projects yet" in page.text
     assert "/new-project" in page.html
 
 
@@ -162,7 +162,7 @@ def test_more_failures_than_are_read_are_told_as_at_least_so_many(
     assert "at least 1 failed in the last day" in page.text
     assert "Failure 500." in page.text
     assert "Failure 1." not in page.text
-    assert "not known" in page.row("still")
+    assert "unknown" in page.row("still")
 
 
 @pytest.mark.parametrize("call", ["/projects/states", "/events"])

@@ -44,7 +44,7 @@ def test_it_works() -> None:
     band = band_of(woke(12, 300), Turn(hours_ago(10), SLEPT), woke(2, 100), state="active")
     assert band.summary == (
         "Active for 4 h 0 min, woke twice, its first client waited 200 ms, at most 300 ms, "
-        "nothing failed."
+        "no failures."
     )
     assert band.known == "M0 12h1440v20H0z"
     assert band.active == "M720 12h120v20H720zM1320 12h120v20H1320z"
@@ -64,7 +64,7 @@ def test_what_began_before_the_strip_is_drawn_from_its_edge() -> None:
 def test_nothing_is_guessed_of_what_is_not_known() -> None:
     band = band_of(woke(2), since=6)
     assert band.known == "M1080 12h360v20H1080z"
-    assert "Before that: not known." in band.summary
+    assert "Before that: unknown." in band.summary
     young = band_of(woke(1), state="active", created=1)
     assert young.known == "M1380 12h60v20H1380z"
 
@@ -72,9 +72,9 @@ def test_nothing_is_guessed_of_what_is_not_known() -> None:
 def test_an_empty_strip_says_why_it_is() -> None:
     unknown, young = band_of(woke(2), since=6), band_of(woke(1), state="active", created=1)
     assert unknown.before
-    assert (unknown.before.words, unknown.before.x) == ("Not known", "37.500%")
+    assert (unknown.before.words, unknown.before.x) == ("Unknown", "37.500%")
     assert young.before
-    assert young.before.words == "It was not there yet"
+    assert young.before.words == "Before this endpoint existed"
     assert "Before that: it was not there yet." in young.summary
     assert band_of(woke(2), since=20).before is None
 
@@ -117,7 +117,7 @@ def test_a_client_that_woke_it_is_told_with_its_wait(alice: Person, shop: Shop) 
     page = Page(alice.get(shop.endpoint_url))
     assert "its first client waited" in page.text
     assert 'role="img" aria-label="The last 24 hours: Active for' in page.html
-    assert "Went to sleep" in page.text
+    assert "Suspended" in page.text
 
 
 def test_without_events_the_operations_tell(dave: Person, misbehaving: Misbehaving) -> None:

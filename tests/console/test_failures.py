@@ -67,11 +67,11 @@ FORMS = {
 REFUSALS = {
     400: (400, "Invalid request"),
     403: (403, "This API key may not do that"),
-    404: (404, "There is nothing here"),
-    409: (409, "That is already taken"),
+    404: (404, "Not found"),
+    409: (409, "Already exists"),
     418: (400, "The management API refused"),
-    422: (422, "That is not allowed"),
-    423: (423, "Still busy with earlier operations"),
+    422: (422, "Not allowed"),
+    423: (423, "Other operations are in progress"),
     429: (429, "Too many requests"),
     500: (502, "The management API failed"),
     503: (502, "The management API failed"),
@@ -144,7 +144,7 @@ def test_a_button_that_is_refused_tells_why_where_it_stands(
     assert answer["Location"] == "/api-keys"
     bad_api.status, bad_api.body = 200, b"[]"
     page = Page(dave.get("/api-keys"))
-    assert "Still busy with earlier operations" in page.text
+    assert "Other operations are in progress" in page.text
     assert "Nothing was changed" in page.text
 
 
@@ -165,9 +165,9 @@ def test_an_api_that_is_away(dave: Person, settings: Any) -> None:
         settings.MANAGEMENT_API_URL = f"http://127.0.0.1:{closed.getsockname()[1]}/api/v2"
         answer = dave.get("/")
         assert answer.status_code == 503
-        assert "The management API cannot be reached" in Page(answer).text
+        assert "Cannot reach the management API" in Page(answer).text
         page = Page(dave.post("/new-project", {"name": "what I typed"}))
-        assert "The management API cannot be reached" in page.text
+        assert "Cannot reach the management API" in page.text
         assert page.fields["name"] == "what I typed"
 
 
@@ -303,7 +303,7 @@ def test_one_projects_failure_does_not_spoil_the_dashboard(
     dave: Person, bad_api: Misbehaving
 ) -> None:
     bad_api.body = b'{"projects": [{"id": "p", "name": "shop"}]}'
-    assert "not known" in Page(dave.get("/")).row("shop")
+    assert "unknown" in Page(dave.get("/")).row("shop")
 
 
 def test_a_problem_during_an_htmx_request_is_a_notice(dave: Person, bad_api: Misbehaving) -> None:

@@ -42,7 +42,7 @@ def test_older_ones_come_by_cursor_and_no_run_is_cut_in_two(
     # What is left of it has been told there.
     assert second.context["runs"] == []
     page = Page(second)
-    assert "There are none older." in page.text
+    assert "No older operations." in page.text
     assert "Newest" in page.text
     assert 'id="older"' not in page.html
 
@@ -67,8 +67,8 @@ def test_a_run_tells_its_course(carol: Person, still_shop: Shop) -> None:
     first = carol.api.get(f"/projects/{still_shop.id}/operations")["operations"][-1]
     page = Page(carol.get(f"{still_shop.url}/runs/{first['chain_id']}"))
     for words in (
-        *("Create the project with branch main", "by key tests", "OK", "Asked for", "Took"),
-        *("The project “shop” was created", "Starting Postgres", "Waiting for", "Picked up"),
+        *("Create the project with branch main", "by key tests", "OK", "Started", "Duration"),
+        *("The project “shop” was created", "Starting Postgres", "Waiting for", "Started"),
         *(still_shop.endpoint_id, "start_compute"),
     ):
         assert words in page.text, words

@@ -97,7 +97,7 @@ def test_several_are_counted() -> None:
 def test_a_part_of_the_operations_does_not_speak_for_all() -> None:
     found = outcome([told(1, "failed")], None)
     assert found.failure is None
-    assert found.ending == "Nothing shown here is in progress any more."
+    assert found.ending == "No operation shown here is in progress any more."
 
 
 def test_what_lasts_says_for_how_long() -> None:

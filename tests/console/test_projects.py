@@ -137,7 +137,7 @@ def test_anothers_project_is_not_found(carol: Person, bob: Person, still_shop: S
     ):
         answer = bob.get(still_shop.url + path)
         assert answer.status_code == 404, path
-        assert "There is nothing here" in Page(answer).text
+        assert "Not found" in Page(answer).text
     bob.post(f"{still_shop.url}/delete", {"typed": still_shop.id})
     assert carol.get(still_shop.url).status_code == 200
 
@@ -145,7 +145,7 @@ def test_anothers_project_is_not_found(carol: Person, bob: Person, still_shop: S
 def test_an_unknown_address_is_a_page(alice: Person) -> None:
     answer = alice.get("/nothing/here")
     assert answer.status_code == 404
-    assert "There is no such page" in Page(answer).text
+    assert "Page not found" in Page(answer).text
 
 
 def test_endpoints_are_searched_and_the_search_stays_while_the_page_renews(

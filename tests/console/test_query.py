@@ -201,7 +201,7 @@ def test_an_answer_beyond_bounds_is_refused_in_words(
 
 @pytest.mark.parametrize("typed", ["", " ", "-- nothing", ";;"])
 def test_nothing_to_run(asked: Any, typed: str) -> None:
-    assert "There is no statement to run." in asked(typed).text
+    assert "Enter a statement." in asked(typed).text
 
 
 def test_markup_in_values_stays_text(asked: Any) -> None:
@@ -237,7 +237,7 @@ class TestLookingAround:
 
     def test_a_database_without_tables(self, asked: Any) -> None:
         page = asked("", act="tables", htmx=True)
-        assert "There is no table in this database yet." in page.text
+        assert "This database has no tables yet." in page.text
         assert page.html.strip().startswith('<section id="tables"')
 
     def test_a_failure_stays_where_the_tables_are(self, asked: Any) -> None:
@@ -265,7 +265,7 @@ class TestWhoMay:
 
     def test_a_project_without_an_endpoint(self, alice: Person, shop: Shop) -> None:
         shop.client.finish(shop.client.delete(f"{shop.path}/endpoints/{shop.endpoint_id}"))
-        assert "No endpoint to ask" in Page(alice.get(f"{shop.url}/query")).text
+        assert "No endpoint" in Page(alice.get(f"{shop.url}/query")).text
 
 
 class TestTheWayThere:

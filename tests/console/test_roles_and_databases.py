@@ -36,8 +36,8 @@ def test_a_role_is_created_and_its_password_shown(alice: Person, shop: Shop, url
     assert answer.status_code == 200
     page = Page(answer)
     assert password_of(alice, shop, "reporting") in page.text
-    assert "The new password of reporting" in page.text
-    assert "reporting" in Page(alice.get(url)).row("Show password of reporting")
+    assert "New password of reporting" in page.text
+    assert "reporting" in Page(alice.get(url)).row("Reveal password of reporting")
 
 
 def test_a_role_that_is_refused_keeps_its_name_in_the_field(
@@ -122,7 +122,7 @@ def test_a_database_is_created_changed_and_deleted(alice: Person, shop: Shop, ur
     delete = f"{url}/database/delete?name=ledger"
     page = Page(alice.get(delete))
     assert "Delete the database ledger" in page.text
-    assert "with all that is in them" in page.text
+    assert "with their data" in page.text
     assert alice.post(delete, {"typed": "books"}).status_code == 422
     assert alice.post(delete, {"typed": "ledger"})["Location"] == url
     assert databases(alice, shop) == {"neondb": "neondb_owner"}

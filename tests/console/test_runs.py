@@ -43,7 +43,7 @@ def run(*actions: str, **fields: Any) -> Run:
         (("create_branch", "start_compute"), {}, "Create branch a with its endpoint"),
         (("create_branch",), {}, "Create branch a"),
         (("create_branch",), {"branch_id": "br-old"}, "Restore branch old"),
-        (("create_branch",), {"branch_id": "br-gone"}, "Take a snapshot, or create branch br-gone"),
+        (("create_branch",), {"branch_id": "br-gone"}, "Create snapshot, or create branch br-gone"),
         (("suspend_compute", "create_branch", "start_compute"), {}, "Restore branch a"),
         (("suspend_compute", "start_compute"), {}, "Restart endpoint ep-a"),
         (("start_compute",), {}, "Start endpoint ep-a"),

@@ -95,7 +95,7 @@ def test_a_forms_post_needs_its_token(alice: Person) -> None:
     careful.cookies = alice.browser.cookies
     answer = careful.post("/new-project", {"name": "x"})
     assert answer.status_code == 403
-    assert "This form is out of date" in answer.content.decode()
+    assert "Form expired" in answer.content.decode()
 
 
 def test_an_unknown_host_name_is_refused_with_a_hint(visitor: Browser) -> None:
@@ -127,7 +127,7 @@ def test_a_bug_is_a_page_without_a_trace(alice: Person, monkeypatch: pytest.Monk
     alice.browser.raise_request_exception = False
     answer = alice.get("/api-keys")
     assert answer.status_code == 500
-    assert "The console failed" in answer.content.decode()
+    assert "Internal error" in answer.content.decode()
     assert "a secret detail" not in answer.content.decode()
 
 

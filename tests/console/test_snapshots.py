@@ -36,8 +36,8 @@ def test_it_works(alice: Person, shop: Shop) -> None:
     assert snapshot_id not in Page(alice.get(branch_url(shop, shop.main_id))).text
     url = f"{shop.url}/snapshots/{snapshot_id}/delete"
     page = Page(alice.get(url))
-    assert "Delete the snapshot before" in page.text
-    assert "Its copy of the branch" in page.text
+    assert "Delete snapshot before" in page.text
+    assert "Copy of the branch" in page.text
     assert alice.post(url)["Location"] == f"{shop.url}/branches"
     assert snapshots(alice, shop) == {}
 
@@ -50,7 +50,7 @@ def test_its_name_and_its_end_are_changed(alice: Person, shop: Shop) -> None:
     back = branch_url(shop, shop.dev_id)
     sent = {"name": "kept", "lifetime": "", "until": fields["until"], "next": back}
     assert alice.post(url, sent)["Location"] == back
-    assert "Snapshot kept stays until it is deleted" in Page(alice.get(back)).text
+    assert "Snapshot kept does not expire" in Page(alice.get(back)).text
     assert "expires_at" not in snapshots(alice, shop)["kept"]
     answer = alice.post(url, {"name": "kept", "lifetime": "at", "until": "2020-01-01T10:00"})
     assert answer.status_code == 422
@@ -100,11 +100,11 @@ def test_restored_in_the_place_of_a_branchs_data(alice: Person, shop: Shop) -> N
 def test_a_snapshot_outlives_its_branch(alice: Person, shop: Shop) -> None:
     snapshot_id = take(alice, shop, "keepsake")
     page = Page(alice.get(f"{branch_url(shop, shop.dev_id)}/delete"))
-    assert "Its snapshots stay: keepsake" in page.text
+    assert "Snapshots kept: keepsake" in page.text
     alice.post(f"{branch_url(shop, shop.dev_id)}/delete", {"typed": shop.dev_id})
     wait_for(lambda: "dev" not in branches(alice, shop), "the branch is gone")
     page = Page(alice.get(f"{shop.url}/branches"))
-    assert "Snapshots of branches that are gone" in page.text
+    assert "Snapshots of deleted branches" in page.text
     assert "keepsake" in page.row(snapshot_id)
     forget(alice, shop, snapshot_id)
 

@@ -29,7 +29,7 @@ def operator(stack: Stack) -> Person:
 
 def test_it_works(operator: Person) -> None:
     page = Page(operator.get("/status"))
-    assert "All is well" in page.text
+    assert "All systems operational" in page.text
     assert "Region local" in page.text
     for name in ("Worker Up", "Proxy Up", "free", "Postgres 1"):
         assert name in page.text, name
@@ -51,7 +51,7 @@ def test_another_server_has_none(dave: Person, misbehaving: Misbehaving) -> None
     misbehaving.refuse(404, "not found")
     answer = dave.get("/status")
     assert answer.status_code == 404
-    assert "This server does not have that" in Page(answer).text
+    assert "Not supported by this server" in Page(answer).text
 
 
 def test_what_has_not_changed_is_not_sent_again(dave: Person, misbehaving: Misbehaving) -> None:

@@ -29,15 +29,15 @@ def test_it_works(alice: Person, shop: Shop) -> None:
         # The suspend before it cannot be left half-done.
         alice.post(f"{shop.url}/chains/{start['chain_id']}/cancel")
     wait_for(lambda: not Page(alice.get(run)).polls, "the end of the request")
-    assert "How it ended" in Page(alice.get(run)).text
+    assert "Result" in Page(alice.get(run)).text
     anew = alice.post(f"{url}/retry")["Location"]
     assert anew != run
     wait_for(lambda: not Page(alice.get(anew)).polls, "the end of the retry")
     page = Page(alice.get(anew))
     assert "OK" in page.text
     assert "by a retry with key tests" in page.text
-    assert f"Does anew the work of the run of {start['id']}" in page.text
-    assert f"Tried again as run {anew.rpartition('/')[2]}" in Page(alice.get(run)).text
+    assert f"Retry of operation {start['id']}" in page.text
+    assert f"Retried as run {anew.rpartition('/')[2]}" in Page(alice.get(run)).text
 
 
 def test_a_refusal_of_the_api_is_told_in_its_words(carol: Person, still_shop: Shop) -> None:

@@ -101,7 +101,7 @@ def test_what_was_asked_for_is_told_as_the_server_has_noted_it(
     ]
     misbehaving.body = json.dumps(body).encode()
     page = Page(dave.get(RUN))
-    assert "What was asked for Asked. name a → b" in page.text
+    assert "Request Asked. name a → b" in page.text
     assert "The end of it" not in page.text
     assert "Foreign" not in page.text
 
@@ -126,18 +126,18 @@ def test_the_one_that_failed_is_blamed_and_not_its_victims(
     page = Page(dave.get(RUN))
     reason = "Why Create branch failed in “Polishing mirrors”, attempt 2 no disk; ask for room"
     assert reason in page.text
-    assert "Not run because of it: Start compute." in page.text
+    assert "Not run as a result: Start compute." in page.text
     assert "The branch holds no data yet." in page.text
     assert "Start compute Not run" in page.text
     assert "An operation before it failed." in page.text
     # What every attempt failed with is told once.
-    assert page.text.count("failed the same way") == 1
+    assert page.text.count("failed with the same error") == 1
 
 
 @pytest.mark.parametrize(
     ("state", "retry_of", "title", "after"),
     [
-        ("ready", None, "Restore branch dev", "The branch keeps the data that it had."),
+        ("ready", None, "Restore branch dev", "The branch keeps its previous data."),
         # Its creation failed, and so has another try.
         ("init", "zero", "Create branch dev", "The branch holds no data yet."),
         ("init", None, "Create branch dev", "The branch holds no data yet."),
@@ -188,9 +188,9 @@ def test_what_has_not_begun_is_waiting_and_not_running(
     answer_with(misbehaving, told(status="scheduling", steps=[]))
     page = Page(dave.get(RUN))
     assert "Waiting for" in page.text
-    assert "Under way for" not in page.text
+    assert "Running for" not in page.text
     answer_with(misbehaving, told(status="running", steps=[]))
-    assert "Under way for" in Page(dave.get(RUN)).text
+    assert "Running for" in Page(dave.get(RUN)).text
 
 
 def test_what_it_is_about_is_a_link_while_it_exists(dave: Person, misbehaving: Misbehaving) -> None:
@@ -252,11 +252,11 @@ def test_what_did_its_work_anew_is_linked_both_ways(dave: Person, misbehaving: M
     anew = told(id="two", chain_id="chain-2", retry_of="one", initiator={"type": "retry"})
     answer_with(misbehaving, retried, anew)
     page = Page(dave.get(RUN))
-    assert "Tried again as run chain-2" in page.text
+    assert "Retried as run chain-2" in page.text
     assert 'href="/projects/p/runs/chain-2"' in page.html
     assert any("initiator=retry" in path for path in misbehaving.asked)
     page = Page(dave.get("/projects/p/runs/chain-2"))
-    assert "Does anew the work of the run of one" in page.text
+    assert "Retry of operation one" in page.text
     assert "by a retry" in page.text
 
 

@@ -64,7 +64,7 @@ class TestSeveral:
         visitor.post("/sign-out")
         assert visitor.get("/").status_code == 302
         page = Page(visitor.get("/sign-in"))
-        assert f"Go on as {first}" in page.text
+        assert f"Continue as {first}" in page.text
         (other,) = others(visitor, "/sign-in")
         visitor.post("/switch", {"sign_in": other})
         assert name_of(visitor) == first
@@ -321,4 +321,4 @@ class TestReach:
 
     def test_its_end_is_in_the_accounts_menu(self, carol: Person) -> None:
         limited = self.key(carol, expires_at="2100-01-31T00:00:00Z")
-        assert "This key ends 2100-01-31" in Page(limited.get("/")).text
+        assert "This key expires 2100-01-31" in Page(limited.get("/")).text

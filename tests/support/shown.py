@@ -190,7 +190,7 @@ def queries(page: Page, world: World, shoot: Shoot) -> None:
 def secrets(page: Page, world: World, shoot: Shoot) -> None:
     """Each a new one each time: nothing is shown of it that works afterwards."""
     page.goto(f"/projects/{world.shop.id}/branches/{world.ids['branch_id']}")
-    page.get_by_role("button", name="Show password of reader").click()
+    page.get_by_role("button", name="Reveal password of reader").click()
     page.locator("dialog[open] .secret").wait_for()
     shoot("secret_of_role")
     page.goto("/api-keys/new")
@@ -208,7 +208,7 @@ def opened(page: Page, world: World, shoot: Shoot) -> None:
     shoot("opened_menu")
     page.get_by_role("link", name="Rename…").click()
     page.locator("dialog[open] form").wait_for()
-    page.locator("dialog[open]").get_by_text("The same by command").click()
+    page.locator("dialog[open]").get_by_text("Command line").click()
     shoot("opened_dialog")
     page.goto(branch)
     page.goto(f"/projects/{world.shop.id}")

@@ -19,14 +19,16 @@ class ActorKind:
 ACTOR_KINDS = {
     kind.value: kind
     for kind in (
-        ActorKind("user", "Somebody with an API key", "key", "an API key"),
-        ActorKind("client", "A client that connected", "client", "a client"),
-        ActorKind("retry", "A retry", "a retry with key", "a retry"),
+        ActorKind("user", "API key", "key", "an API key"),
+        ActorKind("client", "Client connection", "client", "a client"),
+        ActorKind("retry", "Retry", "a retry with key", "a retry"),
         ActorKind("idleness", "Idleness", "idleness of", "idleness"),
-        ActorKind("expiry", "A time that was set", "expiry of", "a time that was set"),
-        ActorKind("check", "A check", "a check of", "a check"),
+        ActorKind("expiry", "Expiry", "expiry of", "expiry"),
+        ActorKind(
+            "check", "Availability check", "an availability check of", "an availability check"
+        ),
         ActorKind("sql", "SQL", "SQL of", "SQL"),
-        ActorKind("platform", "The platform", "the platform,", "the platform"),
+        ActorKind("platform", "Perch", "Perch,", "Perch"),
     )
 }
 

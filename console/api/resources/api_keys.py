@@ -86,7 +86,7 @@ class ApiKey:
     def read(cls, data: JSONObject) -> "ApiKey":
         key_id = data.get("id")
         if not isinstance(key_id, int) or isinstance(key_id, bool) or key_id < 0:
-            raise NonsenseAnswer("The answer has an API key without an id.")
+            raise NonsenseAnswer("The response has an API key without an id.")
         return cls(
             id=key_id,
             name=text(data, "name"),

@@ -121,9 +121,9 @@ class BranchCalls:
         """Return a unified diff from the base branch's schema to this branch's."""
         query = {"db_name": database, "base_branch_id": base_id}
         path = ("projects", project_id, "branches", branch_id, "compare_schema")
-        with may_be_missing("It compares no schemas, or knows no such database."):
+        with may_be_missing("The server cannot compare schemas, or the database does not exist."):
             data = self._transport.get(*path, query=query)
         difference = data.get("diff") if isinstance(data, Mapping) else None
         if not isinstance(difference, str):
-            raise NonsenseAnswer("The answer lacks “diff”.")
+            raise NonsenseAnswer("The response lacks “diff”.")
         return difference

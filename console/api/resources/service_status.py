@@ -97,10 +97,10 @@ class StatusCalls:
 
     def details(self) -> ServiceDetails:
         """Return the details that only the accounts that run the service may read."""
-        with may_be_missing("It does not tell how it fares."):
+        with may_be_missing("The server does not report its status."):
             data = self._transport.get("status", "hosts")
         if not isinstance(data, Mapping):
-            raise NonsenseAnswer("The answer is not an object.")
+            raise NonsenseAnswer("The response is not an object.")
         return ServiceDetails(
             version=text(data, "version"),
             hosts=[Host.read(item) for item in objects(data, "hosts")],

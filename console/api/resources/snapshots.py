@@ -55,7 +55,7 @@ class SnapshotCalls:
 
     def list(self, project_id: str) -> "list[Snapshot]":
         """Return the snapshots, the newest first. The API has no call for a single one."""
-        with may_be_missing("It takes no snapshots."):
+        with may_be_missing("The server does not support snapshots."):
             data = self._transport.get("projects", project_id, "snapshots")
         return [Snapshot.read(item) for item in objects(data, "snapshots")]
 

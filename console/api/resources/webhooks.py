@@ -100,7 +100,7 @@ class WebhookCalls:
         self._transport = transport
 
     def list(self) -> "list[Webhook]":
-        with may_be_missing("It tells no other programs of what happens."):
+        with may_be_missing("The server does not support webhooks."):
             data = self._transport.get("webhooks")
         return [Webhook.read(item) for item in objects(data, "webhooks")]
 
